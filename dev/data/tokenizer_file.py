@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Makes dev/data/gpt2_tokenizer.bin from the GPT-2 merge ranks that the PyPI source package `openai-whisper` carries
+(whisper/assets/gpt2.tiktoken, MIT licence, copyright OpenAI).
+
+Layout: 256 uint32 header (20240328, version 2, vocabulary size, end-of-text id), then for each id a length byte and the bytes.
+
+    python3 dev/data/tokenizer_file.py       # downloads the package with pip, writes the file
+"""
+import base64
+import pathlib
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+OUT = pathlib.Path(__file__).parent / "gpt2_tokenizer.bin"
+WHISPER = "openai-whisper==20250625"
+
+
+def merge_ranks():
+    """{token bytes: id} of GPT-2, without the special token."""
+    with tempfile.TemporaryDirectory() as tmp:
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "-d", tmp, WHISPER], check=True)
+        archive = next(pathlib.Path(tmp).glob("openai_whisper-*.tar.gz"))
+        with tarfile.open(archive) as tar:
+            member = next(m for m in tar.getmembers() if m.name.endswith("whisper/assets/gpt2.tiktoken"))
+            lines = tar.extractfile(member).read().splitlines()
+    return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
+
+
+def main():
+    ranks = merge_ranks()
+    tokens = sorted(ranks, key=ranks.get)
+    assert [ranks[t] for t in tokens] == list(range(50256)), "the ranks are not 0..50255"
+    tokens.append(b"<|endoftext|>")
+    header = [20240328, 2, len(tokens), len(tokens) - 1] + [0] * 252
+    with open(OUT, "wb") as f:
+        f.write(struct.pack("<256I", *header))
+        for token in tokens:
+            f.write(struct.pack("B", len(token)) + token)
+    print(f"{len(tokens)} tokens, {OUT.stat().st_size} bytes in {OUT}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+// How the program says no. A user's mistake (a flag) ends it with exit status 2, a broken file or device with 1; either way with
+// one sentence on stderr that says what, where, and what would be accepted. Nothing here returns.
+#pragma once
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#define PRINTF_LIKE(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
+
+[[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
+    fflush(stdout);
+    fputs("error: ", stderr);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+    exit(status);
+}
+
+// A flag that cannot be: exit status 2.
+[[noreturn]] PRINTF_LIKE(1, 2) inline void usage_error(const char* fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    exit_with_message(2, fmt, args);
+}
+
+// A file or device that failed: exit status 1.
+[[noreturn]] PRINTF_LIKE(1, 2) inline void runtime_failure(const char* fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    exit_with_message(1, fmt, args);
+}
+
+// Something odd, but the run goes on.
+PRINTF_LIKE(1, 2) inline void warning(const char* fmt, ...) {
+    fflush(stdout);
+    va_list args;
+    va_start(args, fmt);
+    fputs("warning: ", stderr);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+// printf into a std::string.
+PRINTF_LIKE(1, 2) inline std::string format(const char* fmt, ...) {
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    std::string text(vsnprintf(nullptr, 0, fmt, args), '\0');
+    vsnprintf(text.data(), text.size() + 1, fmt, again);
+    va_end(args);
+    va_end(again);
+    return text;
+}

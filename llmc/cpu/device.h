@@ -1,0 +1,68 @@
+// What the CPU kernels share: the number of threads and their scratch memory. Threads are OpenMP's; compiled without it
+// everything runs on one. No result depends on the number of threads: work is cut into pieces by shape alone, every piece adds up
+// in its own fixed order, and threads only choose who takes which piece.
+#pragma once
+#include <sys/mman.h>
+#include <cstddef>
+#include <cstdint>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include "llmc/check.h"
+
+struct Device {
+    int threads = 1;
+    float* scratch = nullptr;         // threads * scratch_elems, 64-byte aligned slices
+    size_t scratch_elems = 0;         // per thread
+};
+inline Device device;
+
+inline int available_threads() {
+#ifdef _OPENMP
+    return omp_get_num_procs();
+#else
+    return 1;
+#endif
+}
+
+// The calling thread's own scratch memory, at least n_elems floats of it. device_allocate() has made it large enough for the run.
+inline float* thread_scratch(size_t n_elems) {
+    if (n_elems > device.scratch_elems) runtime_failure("internal: a kernel asks for %zu elements of scratch memory, %zu are planned", n_elems, device.scratch_elems);
+#ifdef _OPENMP
+    return device.scratch + omp_get_thread_num() * device.scratch_elems;
+#else
+    return device.scratch;
+#endif
+}
+
+// Calls f(i) for i in 0..n-1, spread over the threads, each i once, as threads become free.
+template <class F>
+inline void parallel_for(int64_t n, F f) {
+#ifdef _OPENMP
+    if (n > 1 && device.threads > 1) {
+#pragma omp parallel for schedule(dynamic) num_threads(device.threads)
+        for (int64_t i = 0; i < n; i++) f(i);
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < n; i++) f(i);
+}
+
+// Calls f(begin, end) on consecutive ranges that cover 0..n-1, every range but the last `grain` long, whatever the thread count.
+template <class F>
+inline void parallel_ranges(int64_t n, int64_t grain, F f) {
+    parallel_for((n + grain - 1) / grain, [&](int64_t i) { f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n); });
+}
+
+// Memory straight from the system: zeroed, page aligned, in huge pages where the system has them (a step walks through gigabytes,
+// and with small pages spends a tenth of its time looking up addresses).
+inline void* map_memory(size_t bytes) {
+    if (bytes == 0) bytes = 1;
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) runtime_failure("out of memory: the system refuses %.0f MiB; --plan shows what the run needs, a smaller -b, -t or a higher -r lowers it", bytes / 1048576.0);
+#ifdef MADV_HUGEPAGE
+    if (bytes >= (4u << 20)) madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+inline void unmap_memory(void* p, size_t bytes) { munmap(p, bytes ? bytes : 1); }

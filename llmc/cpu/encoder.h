@@ -1,0 +1,40 @@
+// The embedding: what enters the residual stream at position t is the row of its token plus the row of its place,
+//
+//     out[b,t] = wte[inp[b,t]] + wpe[t],   Dwte[v] = sum of Dout[b,t] over inp[b,t] = v,   Dwpe[t] = sum over b of Dout[b,t].
+//
+// Source: Radford et al. 2019. Memory-bound: forward moves 3 values an element, backward 5. The sums of the backward pass run over b
+// and t in order, each column of channels by one thread, so they come out the same every time.
+#pragma once
+#include "llmc/cpu/device.h"
+#include "llmc/cpu/vec.h"
+
+// out (B,T,C), written, from inp (B,T) token ids, wte (V,C), wpe (maxT,C). Position t of inp is place first + t of the text.
+template <class floatX>
+void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C, int64_t first = 0) {
+    parallel_ranges(B * T, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const floatX *token = wte + inp[row] * C, *place = wpe + (first + row % T) * C;
+            for_each_vector(C, [&](size_t i, size_t count) { store_some(out + row * C + i, load_some(token + i, count) + load_some(place + i, count), count); });
+        }
+    });
+}
+
+// dwte (V,C) is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. dout (B,T,C), inp (B,T).
+template <class floatX>
+void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
+    parallel_ranges(C, 4 * VEC_FLOATS, [&](int64_t begin, int64_t end) {
+        for (int64_t row = 0; row < B * T; row++) {
+            floatX* token = dwte + inp[row] * C + begin;
+            const floatX* grad = dout + row * C + begin;
+            for_each_vector(end - begin, [&](size_t i, size_t count) { store_some(token + i, load_some(token + i, count) + load_some(grad + i, count), count); });
+        }
+    });
+    parallel_ranges(maxT, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; t++)
+            for_each_vector(C, [&](size_t i, size_t count) {
+                vfloat total{};
+                for (int64_t b = 0; b < B && t < T; b++) total += load_some(dout + (b * T + t) * C + i, count);
+                store_some(dwpe + t * C + i, add ? load_some(dwpe + t * C + i, count) + total : total, count);
+            });
+    });
+}

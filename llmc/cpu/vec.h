@@ -1,0 +1,91 @@
+// A vector of floats as wide as the machine's registers, in GCC and clang's portable vector extensions: the same source becomes
+// AVX-512, AVX2 or NEON. Arithmetic on vfloat is lane by lane with the ordinary operators; a comparison gives a vint of 0 and -1,
+// and `mask ? a : b` picks by lane. Loads and stores need no alignment.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+constexpr int VEC_BYTES = 64, VEC_REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int VEC_BYTES = 32, VEC_REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int VEC_BYTES = 16, VEC_REGISTERS = 32;
+#else
+constexpr int VEC_BYTES = 16, VEC_REGISTERS = 16;
+#endif
+constexpr int VEC_FLOATS = VEC_BYTES / sizeof(float);
+
+typedef float vfloat __attribute__((vector_size(VEC_BYTES)));
+typedef int32_t vint __attribute__((vector_size(VEC_BYTES)));
+typedef float vfloat_anywhere __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
+
+#define VEC_INLINE inline __attribute__((always_inline))
+
+VEC_INLINE vfloat load(const float* p) { return *(const vfloat_anywhere*)p; }
+VEC_INLINE void store(float* p, vfloat v) { *(vfloat_anywhere*)p = v; }
+VEC_INLINE vfloat broadcast(float x) { return x - vfloat{}; }
+
+// The first n lanes (n < VEC_FLOATS); the others read as 0, and are not written.
+VEC_INLINE vfloat load_first(const float* p, size_t n) {
+    vfloat v{};
+    memcpy(&v, p, n * sizeof(float));
+    return v;
+}
+VEC_INLINE void store_first(float* p, vfloat v, size_t n) { memcpy(p, &v, n * sizeof(float)); }
+
+// Sum and maximum over lanes, always in the same order.
+VEC_INLINE float sum(vfloat v) {
+    float lane[VEC_FLOATS];
+    memcpy(lane, &v, sizeof(v));
+    for (int half = VEC_FLOATS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+VEC_INLINE float max(vfloat v) {
+    float lane[VEC_FLOATS];
+    memcpy(lane, &v, sizeof(v));
+    for (int half = VEC_FLOATS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
+    return lane[0];
+}
+
+// e^x to 2 units in the last place. With n the integer nearest to x/ln 2 and r = x - n ln 2, |r| <= ln 2 / 2:
+// e^x = 2^n e^r, and e^r = 1 + r + r^2 p(r) with a polynomial p of degree 5 (Cephes, expf; Moshier 1989). 2^n is put together from
+// its exponent bits. Below -87.3 the result is 0, above 88.3 that of 88.3 (no infinity arises); NaN stays NaN.
+VEC_INLINE vfloat exp(vfloat x) {
+    vfloat low = broadcast(-87.3f), high = broadcast(88.3f), clamped = x < low ? low : x > high ? high : x;
+    const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, and leaves that in the low bits
+    vfloat shifted = clamped * 1.44269504088896341f + shift;
+    vfloat n = shifted - shift;
+    vfloat r = clamped - n * 0.693359375f;  // ln 2 in two parts, so that n * the first is exact
+    r = r - n * -2.12194440e-4f;
+    vfloat p = broadcast(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + (r + 1.0f);
+    vint exponent_bits;
+    memcpy(&exponent_bits, &shifted, sizeof(vint));
+    vint power = (exponent_bits + (127 - 0x4B400000)) << 23;
+    vfloat two_to_n;
+    memcpy(&two_to_n, &power, sizeof(vfloat));
+    vfloat result = p * two_to_n;
+    return x < low ? vfloat{} : result;
+}
+
+// f applied to every vector of a row of n values at place i; f(i, count) handles `count` lanes, all of them but in the last.
+template <class F>
+VEC_INLINE void for_each_vector(size_t n, F f) {
+    size_t i = 0;
+    for (; i + VEC_FLOATS <= n; i += VEC_FLOATS) f(i, (size_t)VEC_FLOATS);
+    if (i < n) f(i, n - i);
+}
+VEC_INLINE vfloat load_some(const float* p, size_t count) { return count == VEC_FLOATS ? load(p) : load_first(p, count); }
+VEC_INLINE void store_some(float* p, vfloat v, size_t count) {
+    if (count == VEC_FLOATS) store(p, v);
+    else store_first(p, v, count);
+}

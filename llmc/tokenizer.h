@@ -1,0 +1,236 @@
+// GPT-2's tokenizer: byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909; Radford et al. 2019, section 2.2).
+//
+// Text becomes tokens in two steps.
+//
+// 1. It is cut into pieces, none of which a token may cross, by the pattern
+//        's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//    that is: contractions, then words, numbers and punctuation, each with at most one space before it, then white space.
+//    next_piece() below is that pattern written out by hand.
+// 2. Within a piece every byte starts as a token, and the neighbours whose concatenation has the lowest id are merged, the
+//    leftmost first, until no concatenation is a token. Ids were given in the order in which training found the merges, so the
+//    vocabulary alone says everything: the file needs no separate list of merges.
+//
+// Bytes that are not UTF-8 become one piece each, so decode(encode(bytes)) == bytes for any bytes whatever.
+#pragma once
+#include <array>
+#include <queue>
+#include <string>
+#include <string_view>
+#include <vector>
+#include "llmc/file.h"
+#include "llmc/unicode_tables.h"
+
+enum CharClass : uint8_t { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_INVALID };
+
+struct Tokenizer {
+    std::vector<std::string> bytes_of;          // id -> bytes
+    int end_of_text = -1;
+    std::vector<uint8_t> class_of;              // code point -> CharClass
+    std::array<int, 256> byte_token;            // byte -> id
+
+    // Two open-addressing hash tables: whole pieces -> id, and pairs of adjacent tokens -> id of their concatenation. The second
+    // lists every split of every token into two tokens, so merging never has to look at bytes again.
+    struct PairSlot { uint64_t pair = ~0ull; int id = -1; };
+    std::vector<int> piece_slots;
+    std::vector<PairSlot> pair_slots;
+
+    int vocab_size() const { return (int)bytes_of.size(); }
+};
+
+inline uint64_t hash_bytes(std::string_view s) {
+    uint64_t h = s.size() * 0x9E3779B97F4A7C15u;
+    const char* p = s.data();
+    size_t n = s.size();
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        h = Checksum::mix(h, word);
+    }
+    uint64_t word = 0;
+    memcpy(&word, p, n);
+    h = Checksum::mix(h, word);
+    return h ^ (h >> 29);
+}
+
+// Id of the token with exactly these bytes, or -1.
+inline int find_token(const Tokenizer& tok, std::string_view piece) {
+    for (size_t slot = hash_bytes(piece) & (tok.piece_slots.size() - 1);; slot = (slot + 1) & (tok.piece_slots.size() - 1)) {
+        int id = tok.piece_slots[slot];
+        if (id < 0 || tok.bytes_of[id] == piece) return id;
+    }
+}
+
+inline size_t pair_slot(const Tokenizer& tok, uint64_t pair) {
+    size_t mask = tok.pair_slots.size() - 1, slot = (pair * 0x9E3779B97F4A7C15u >> 32) & mask;
+    while (tok.pair_slots[slot].id >= 0 && tok.pair_slots[slot].pair != pair) slot = (slot + 1) & mask;
+    return slot;
+}
+
+// Id of the token that is a followed by b, or -1.
+inline int find_merge(const Tokenizer& tok, int a, int b) { return tok.pair_slots[pair_slot(tok, (uint64_t)a << 32 | b)].id; }
+
+inline void index_tokens(Tokenizer& tok) {
+    tok.class_of.assign(0x110000, CHAR_OTHER);
+    auto mark = [&](const CodePointRange* begin, const CodePointRange* end, CharClass c) {
+        for (auto r = begin; r != end; r++) std::fill(&tok.class_of[r->first], &tok.class_of[r->last] + 1, c);
+    };
+    mark(std::begin(UNICODE_LETTERS), std::end(UNICODE_LETTERS), CHAR_LETTER);
+    mark(std::begin(UNICODE_NUMBERS), std::end(UNICODE_NUMBERS), CHAR_NUMBER);
+    mark(std::begin(UNICODE_SPACES), std::end(UNICODE_SPACES), CHAR_SPACE);
+
+    tok.piece_slots.assign(1 << 18, -1);
+    for (int id = 0; id < tok.vocab_size(); id++) {
+        if (id == tok.end_of_text) continue;  // as text it is like any other
+        size_t slot = hash_bytes(tok.bytes_of[id]) & (tok.piece_slots.size() - 1);
+        while (tok.piece_slots[slot] >= 0) slot = (slot + 1) & (tok.piece_slots.size() - 1);
+        tok.piece_slots[slot] = id;
+    }
+    tok.byte_token.fill(-1);
+    tok.pair_slots.assign(1 << 20, {});
+    for (int id = 0; id < tok.vocab_size(); id++) {
+        const std::string& s = tok.bytes_of[id];
+        if (id == tok.end_of_text) continue;
+        if (s.size() == 1) tok.byte_token[(unsigned char)s[0]] = id;
+        for (size_t cut = 1; cut < s.size(); cut++) {
+            int a = find_token(tok, std::string_view(s).substr(0, cut)), b = find_token(tok, std::string_view(s).substr(cut));
+            if (a < 0 || b < 0) continue;
+            uint64_t pair = (uint64_t)a << 32 | b;
+            tok.pair_slots[pair_slot(tok, pair)] = {pair, id};
+        }
+    }
+}
+
+// Reads gpt2_tokenizer.bin: 256 uint32 header, then for each id a length byte and that many bytes.
+inline void tokenizer_load(Tokenizer& tok, const std::string& path) {
+    FileReader file(path);
+    Header header;
+    header.read(file, 20240328, "tokenizer");
+    int vocab = header.value[2], eot = header.value[3];
+    if (header.value[1] != 2) runtime_failure("%s has version %d of the tokenizer layout; 2 is expected (it names the end-of-text token)", path.c_str(), header.value[1]);
+    if (vocab < 257 || vocab > 65536 || eot < 0 || eot >= vocab) runtime_failure("%s is damaged: %d tokens, end of text %d", path.c_str(), vocab, eot);
+    tok.end_of_text = eot;
+    std::vector<char> body(file.size_bytes - sizeof(header.value));
+    file.read(body.data(), body.size(), "the tokens");
+    size_t at = 0;
+    for (int id = 0; id < vocab; id++) {
+        size_t length = at < body.size() ? (unsigned char)body[at] : 0;
+        if (at >= body.size() || at + 1 + length > body.size()) runtime_failure("%s is cut short: it ends within token %d of %d", path.c_str(), id, vocab);
+        tok.bytes_of.emplace_back(body.data() + at + 1, length);
+        at += 1 + length;
+    }
+    if (at != body.size()) runtime_failure("%s is too long: %zu bytes follow the last token", path.c_str(), body.size() - at);
+    index_tokens(tok);
+    for (int byte = 0; byte < 256; byte++)
+        if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path.c_str(), byte);
+}
+
+// The class of the character at text[at], and its length in bytes. Overlong forms, surrogates and anything beyond U+10FFFF are
+// not UTF-8: CHAR_INVALID, one byte.
+inline CharClass next_char(const Tokenizer& tok, std::string_view text, size_t at, size_t& length) {
+    unsigned char c = text[at];
+    length = 1;
+    if (c < 0x80) return (CharClass)tok.class_of[c];
+    size_t need = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+    if (c < 0xC2 || c > 0xF4 || at + need > text.size()) return CHAR_INVALID;
+    uint32_t cp = c & (0x7F >> need);
+    for (size_t i = 1; i < need; i++) {
+        unsigned char next = text[at + i];
+        if ((next & 0xC0) != 0x80) return CHAR_INVALID;
+        cp = cp << 6 | (next & 0x3F);
+    }
+    if ((need == 3 && (cp < 0x800 || (cp >= 0xD800 && cp < 0xE000))) || (need == 4 && (cp < 0x10000 || cp > 0x10FFFF))) return CHAR_INVALID;
+    length = need;
+    return (CharClass)tok.class_of[cp];
+}
+
+// Where the piece that starts at text[start] ends.
+inline size_t next_piece(const Tokenizer& tok, std::string_view text, size_t start) {
+    if (text[start] == '\'') {
+        std::string_view rest = text.substr(start + 1, 2);
+        if (rest == "re" || rest == "ve" || rest == "ll") return start + 3;
+        if (!rest.empty() && (rest[0] == 's' || rest[0] == 't' || rest[0] == 'm' || rest[0] == 'd')) return start + 2;
+    }
+    size_t length, at = start;
+    CharClass first = next_char(tok, text, start, length);
+    if (text[start] == ' ' && start + 1 < text.size()) {  // " ?": one space may lead a word, a number or punctuation
+        size_t after;
+        CharClass second = next_char(tok, text, start + 1, after);
+        if (second < CHAR_SPACE) first = second, at = start + 1, length = after;
+    }
+    at += length;
+    if (first == CHAR_INVALID) return at;
+    size_t last_char = start;  // where the last character of the run begins
+    for (size_t len; at < text.size() && next_char(tok, text, at, len) == first; at += len) last_char = at;
+    // \s+(?!\S): white space before something else leaves its last character to what follows, unless it has only that one
+    if (first == CHAR_SPACE && at < text.size() && last_char > start) return last_char;
+    return at;
+}
+
+// Merges a piece with a plain search for the lowest pair, which is fastest when it is short.
+inline void merge_short(const Tokenizer& tok, std::string_view piece, std::vector<int>& out) {
+    int part[64], merged[64], n = (int)piece.size();
+    for (int i = 0; i < n; i++) part[i] = tok.byte_token[(unsigned char)piece[i]];
+    for (int i = 0; i + 1 < n; i++) merged[i] = find_merge(tok, part[i], part[i + 1]);
+    while (n > 1) {
+        int best = -1;
+        for (int i = 0; i + 1 < n; i++)
+            if (merged[i] >= 0 && (best < 0 || merged[i] < merged[best])) best = i;
+        if (best < 0) break;
+        part[best] = merged[best];
+        n--;
+        for (int i = best + 1; i < n; i++) part[i] = part[i + 1], merged[i - 1] = merged[i];
+        if (best > 0) merged[best - 1] = find_merge(tok, part[best - 1], part[best]);
+        if (best + 1 < n) merged[best] = find_merge(tok, part[best], part[best + 1]);
+    }
+    out.insert(out.end(), part, part + n);
+}
+
+// The same for a long piece, in n log n: the parts form a linked list, candidate merges wait in a heap by (id, place), and one that
+// no longer describes two live neighbours is dropped when it comes up.
+inline void merge_long(const Tokenizer& tok, std::string_view piece, std::vector<int>& out) {
+    struct Part { int id; int64_t prev, next; };
+    struct Candidate {
+        int merged, left_id, right_id;
+        int64_t left;
+        bool operator<(const Candidate& o) const { return merged != o.merged ? merged > o.merged : left > o.left; }
+    };
+    int64_t n = piece.size();
+    std::vector<Part> part(n);
+    std::priority_queue<Candidate> heap;
+    auto propose = [&](int64_t left) {
+        if (left < 0 || part[left].next >= n) return;
+        int a = part[left].id, b = part[part[left].next].id, merged = find_merge(tok, a, b);
+        if (merged >= 0) heap.push({merged, a, b, left});
+    };
+    for (int64_t i = 0; i < n; i++) part[i] = {tok.byte_token[(unsigned char)piece[i]], i - 1, i + 1};
+    for (int64_t i = 0; i + 1 < n; i++) propose(i);
+    for (; !heap.empty();) {
+        Candidate c = heap.top();
+        heap.pop();
+        int64_t right = part[c.left].next;
+        if (part[c.left].id != c.left_id || right >= n || part[right].id != c.right_id) continue;
+        part[c.left] = {c.merged, part[c.left].prev, part[right].next};
+        if (part[right].next < n) part[part[right].next].prev = c.left;
+        part[right].id = -1;
+        propose(part[c.left].prev);
+        propose(c.left);
+    }
+    for (int64_t i = 0; i < n; i = part[i].next) out.push_back(part[i].id);
+}
+
+// Appends the tokens of text to out. Nothing in the text is special.
+inline void encode(const Tokenizer& tok, std::string_view text, std::vector<int>& out) {
+    for (size_t start = 0, end; start < text.size(); start = end) {
+        end = next_piece(tok, text, start);
+        std::string_view piece = text.substr(start, end - start);
+        int whole = find_token(tok, piece);
+        if (whole >= 0) out.push_back(whole);
+        else if (piece.size() <= 64) merge_short(tok, piece, out);
+        else merge_long(tok, piece, out);
+    }
+}
+
+// The bytes of a token; nothing for an id that the vocabulary does not have.
+inline std::string_view decode(const Tokenizer& tok, int id) {
+    return id >= 0 && id < tok.vocab_size() ? std::string_view(tok.bytes_of[id]) : std::string_view();
+}
