@@ -1,0 +1,193 @@
+// Causal self-attention as flash attention (Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691). For each head, with query,
+// key and value rows q_i, k_j, v_j of HS channels and scale = 1/sqrt(HS):
+//
+//     s_ij = scale q_i.k_j,   p_ij = e^(s_ij) / sum_{j' <= i} e^(s_ij'),   out_i = sum_{j <= i} p_ij v_j
+//
+// The T x T matrix p never exists. Queries go in blocks of 64 and meet the keys in blocks of 64; a query row keeps the maximum of the
+// scores so far, m, and the sum of e^(s - m), l. When a block raises m, what was summed before is scaled by e^(m_old - m_new). At the
+// end out is divided by l, and lse = m + log l is all the backward pass needs to have p again: p_ij = e^(s_ij - lse_i).
+//
+// Backward, with dO_i = Dout_i and D_i = sum_j p_ij dp_ij = dO_i.out_i:
+//     dv_j = sum_i p_ij dO_i,   dp_ij = dO_i.v_j,   ds_ij = p_ij (dp_ij - D_i) scale,   dq_i = sum_j ds_ij k_j,   dk_j = sum_i ds_ij q_i
+//
+// Two products of 2 T^2/2 HS FLOPs a head forward, five backward. Memory: each of q, k, v, out once; scratch of a thread O(T HS).
+// Queries, keys and values are read from the packed qkv (B,T,3C) as the linear layer wrote it.
+#pragma once
+#include <cmath>
+#include <limits>
+#include "llmc/cpu/gemm.h"
+
+constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = 4;  // register tile, see gemm.h
+constexpr int64_t ATT_BLOCK = 64;                                                              // queries, and keys, in a block
+static_assert(ATT_BLOCK % ATT_NR == 0, "a block of keys is whole panels");
+
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Scratch elements of a thread for sequences of T and heads of HS, the more of forward and backward.
+inline size_t attention_scratch_elems(int64_t T, int64_t HS) {
+    const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
+    return 2 * HS * Tp + 5 * Tp * HSp + 2 * ATT_BLOCK * ATT_BLOCK + ATT_BLOCK * (HSp + HS) + 3 * ATT_BLOCK;
+}
+
+// C (M rows, rounded up to ATT_MR; panels * ATT_NR columns), rows ldc apart, = or += A (M, K) times K rows of B from `first` on. A(i, k) is
+// a[i * row_stride + k * col_stride]. B lies in panels of `panel_rows` rows.
+inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B, int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K,
+                          bool add) {
+    for (int64_t m = 0; m < M; m += ATT_MR) {
+        const float* rows[ATT_MR];
+        for (int i = 0; i < ATT_MR; i++) rows[i] = a + std::min(m + i, M - 1) * row_stride;
+        for (int64_t p = 0; p < panels; p++) {
+            vfloat acc[ATT_MR][ATT_NV] = {};
+            multiply_tile<ATT_MR, ATT_NV>(acc, rows, col_stride, B + (p * panel_rows + first) * ATT_NR, ATT_NR, K);
+            for (int i = 0; i < ATT_MR; i++)
+                for (int j = 0; j < ATT_NV; j++) {
+                    float* c = C + (m + i) * ldc + p * ATT_NR + j * VEC_FLOATS;
+                    store(c, add ? load(c) + acc[i][j] : acc[i][j]);
+                }
+        }
+    }
+}
+
+// f(j, keep) for each vector of a row of ATT_BLOCK scores, keep the lanes that are among the first n.
+template <class F>
+VEC_INLINE void for_each_score(int64_t n, F f) {
+    vint lane;
+    for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
+    for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) f(j, lane + (int32_t)j < (int32_t)n);
+}
+
+// One head's view of a (B,T,stride) buffer.
+template <class floatX>
+inline MatrixView<floatX> head_rows(const floatX* data, int64_t b, int64_t T, int64_t stride, int64_t column) { return {data + b * T * stride + column, stride, 1}; }
+
+// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C): for each position its queries, keys and values, each NH heads of C/NH.
+template <class floatX>
+void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+    const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
+    const float scale = 1.0f / std::sqrt((float)HS);
+    parallel_for(B * NH, [&](int64_t bh) {
+        const int64_t b = bh / NH, h = bh % NH;
+        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS), v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
+        float* k_columns = thread_scratch(attention_scratch_elems(T, HS));  // panels of keys, HS rows each
+        float* v_rows = k_columns + HS * Tp;                                // panels of channels, T rows each
+        float* s = v_rows + T * HSp;
+        float* o = s + ATT_BLOCK * ATT_BLOCK;
+        float *m = o + ATT_BLOCK * HSp, *l = m + ATT_BLOCK, *q_rows = l + ATT_BLOCK;
+        pack_panels(k_columns, k.transposed(), 0, HS, 0, T, ATT_NR);
+        pack_panels(v_rows, v, 0, T, 0, HS, ATT_NR);
+        for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
+            const int64_t queries = std::min(ATT_BLOCK, T - q0);
+            for (int64_t i = 0; i < queries; i++)
+                for_each_vector(HS, [&](size_t c, size_t count) { store_some(q_rows + i * HS + c, load_some(q.at(q0 + i, c), count) * scale, count); });
+            memset(o, 0, ATT_BLOCK * HSp * sizeof(float));
+            for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity(), l[i] = 0;
+            for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
+                const int64_t keys = std::min(ATT_BLOCK, T - k0);
+                block_product(s, ATT_BLOCK, q_rows, HS, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, (keys + ATT_NR - 1) / ATT_NR, HS, false);
+                for (int64_t i = 0; i < queries; i++) {
+                    float* row = s + i * ATT_BLOCK;
+                    const int64_t seen = std::min(keys, q0 + i - k0 + 1);  // causal: no key after the query
+                    vfloat highest = broadcast(m[i]), total{};
+                    for_each_score(seen, [&](int64_t j, vint keep) { vfloat x = load(row + j); highest = (keep & (x > highest)) ? x : highest; });
+                    const float top = max(highest);
+                    for_each_score(seen, [&](int64_t j, vint keep) { vfloat p = exp(load(row + j) - top); p = keep ? p : vfloat{}; store(row + j, p); total += p; });
+                    if (k0 > 0 && top != m[i]) {
+                        const float shrink = std::exp(m[i] - top);
+                        l[i] *= shrink;
+                        for (int64_t c = 0; c < HSp; c += VEC_FLOATS) store(o + i * HSp + c, load(o + i * HSp + c) * shrink);
+                    }
+                    m[i] = top;
+                    l[i] += sum(total);
+                }
+                block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true);
+            }
+            for (int64_t i = 0; i < queries; i++) {
+                const float inverse = 1.0f / l[i];
+                lse[bh * T + q0 + i] = m[i] + std::log(l[i]);
+                for_each_vector(HS, [&](size_t c, size_t count) { store_some(out + (b * T + q0 + i) * C + h * HS + c, load_some(o + i * HSp + c, count) * inverse, count); });
+            }
+        }
+    });
+}
+
+// dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv as in the forward pass.
+template <class floatX>
+void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+    const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
+    const float scale = 1.0f / std::sqrt((float)HS);
+    parallel_for(B * NH, [&](int64_t bh) {
+        const int64_t b = bh / NH, h = bh % NH;
+        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS), v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
+        auto o = head_rows(out, b, T, C, h * HS), d_o = head_rows(dout, b, T, C, h * HS);
+        float* k_columns = thread_scratch(attention_scratch_elems(T, HS));
+        float *v_columns = k_columns + HS * Tp, *k_rows = v_columns + HS * Tp, *q_rows = k_rows + T * HSp, *do_rows = q_rows + T * HSp;
+        float *dk = do_rows + T * HSp, *dv = dk + Tp * HSp, *p = dv + Tp * HSp, *ds = p + ATT_BLOCK * ATT_BLOCK, *dq = ds + ATT_BLOCK * ATT_BLOCK;
+        float* D = dq + ATT_BLOCK * HSp;
+        pack_panels(k_columns, k.transposed(), 0, HS, 0, T, ATT_NR);
+        pack_panels(v_columns, v.transposed(), 0, HS, 0, T, ATT_NR);
+        pack_panels(k_rows, k, 0, T, 0, HS, ATT_NR);
+        pack_panels(q_rows, q, 0, T, 0, HS, ATT_NR);
+        pack_panels(do_rows, d_o, 0, T, 0, HS, ATT_NR);
+        memset(dk, 0, 2 * Tp * HSp * sizeof(float));
+        auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
+            for (int64_t i = 0; i < rows; i++)
+                for_each_vector(HS, [&](size_t c, size_t count) { store_some(dqkv + (b * T + first + i) * 3 * C + column + h * HS + c, load_some(from + i * HSp + c, count), count); });
+        };
+        for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
+            const int64_t queries = std::min(ATT_BLOCK, T - q0);
+            for (int64_t i = 0; i < queries; i++) {
+                vfloat total{};
+                for_each_vector(HS, [&](size_t c, size_t count) { total += load_some(o.at(q0 + i, c), count) * load_some(d_o.at(q0 + i, c), count); });
+                D[i] = sum(total);
+            }
+            memset(dq, 0, ATT_BLOCK * HSp * sizeof(float));
+            for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
+                const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = (keys + ATT_NR - 1) / ATT_NR;
+                block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, key_panels, HS, false);
+                block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, key_panels, HS, false);
+                for (int64_t i = 0; i < queries; i++) {
+                    const float log_sum = lse[bh * T + q0 + i], d = D[i];
+                    for_each_score(std::min(keys, q0 + i - k0 + 1), [&](int64_t j, vint keep) {
+                        float *p_ij = p + i * ATT_BLOCK + j, *ds_ij = ds + i * ATT_BLOCK + j;
+                        vfloat prob = exp(load(p_ij) * scale - log_sum);
+                        prob = keep ? prob : vfloat{};
+                        vfloat grad = prob * (load(ds_ij) - d) * scale;
+                        store(p_ij, prob);
+                        store(ds_ij, keep ? grad : vfloat{});
+                    });
+                }
+                block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true);
+                block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true);
+                block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true);
+            }
+            store_rows(0, q0, queries, dq);
+        }
+        store_rows(C, 0, T, dk);
+        store_rows(2 * C, 0, T, dv);
+    });
+}
+
+// Generation: one new position, whose query meets the keys and values of all before it. out (C) is written from qkv (3C) of position
+// `last`; its key and value are first put into keys (maxT, C) and values (maxT, C), the cache of this layer.
+template <class floatX>
+void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last, int64_t maxT, int64_t C, int64_t NH) {
+    const int64_t HS = C / NH;
+    memcpy(keys + last * C, qkv + C, C * sizeof(floatX));
+    memcpy(values + last * C, qkv + 2 * C, C * sizeof(floatX));
+    parallel_for(NH, [&](int64_t h) {
+        float* p = scores + h * maxT;
+        float top = -std::numeric_limits<float>::infinity(), total = 0;
+        for (int64_t t = 0; t <= last; t++) {
+            vfloat dot{};
+            for_each_vector(HS, [&](size_t c, size_t count) { dot += load_some(qkv + h * HS + c, count) * load_some(keys + t * C + h * HS + c, count); });
+            p[t] = sum(dot) / std::sqrt((float)HS);
+            top = std::max(top, p[t]);
+        }
+        for (int64_t t = 0; t <= last; t++) total += p[t] = std::exp(p[t] - top);
+        for_each_vector(HS, [&](size_t c, size_t count) {
+            vfloat mix{};
+            for (int64_t t = 0; t <= last; t++) mix += load_some(values + t * C + h * HS + c, count) * (p[t] / total);
+            store_some(out + h * HS + c, mix, count);
+        });
+    });
+}
