@@ -11,6 +11,8 @@
 struct MersenneTwister {
     uint32_t state[624];
     int next = 624;
+    double spare = 0;  // normal values of short tensors come in pairs; the second waits here for the next
+    bool has_spare = false;
 
     explicit MersenneTwister(uint64_t seed) {
         state[0] = (uint32_t)seed;
@@ -57,13 +59,13 @@ inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std)
         }
         return;
     }
-    double spare = 0;
-    for (int64_t i = 0; i < n; i++) {  // few values: one pair at a time in fp64
-        if (i % 2 == 0) {
+    for (int64_t i = 0; i < n; i++, rng.has_spare = !rng.has_spare) {  // few values: one pair at a time in fp64
+        if (rng.has_spare) data[i] = (float)(rng.spare * std);
+        else {
             double u = rng.uniform_double(), v = rng.uniform_double(), radius = std::sqrt(-2.0 * std::log1p(-v)), angle = 2.0 * M_PI * u;
-            spare = radius * std::sin(angle);
+            rng.spare = radius * std::sin(angle);
             data[i] = (float)(radius * std::cos(angle) * std);
-        } else data[i] = (float)(spare * std);
+        }
     }
 }
 

@@ -1,0 +1,200 @@
+// The flags of both trainers. One table drives the parser, --help and the list printed when a run starts; a flag exists by having a row
+// here. A mistake on the command line ends the program with exit status 2 before anything is allocated or written.
+#pragma once
+#include <cerrno>
+#include <cmath>
+#include <string>
+#include <vector>
+#include "llmc/check.h"
+
+struct Options {
+    std::string train_data = "dev/data/shakespeare_train.bin", val_data = "dev/data/shakespeare_val.bin";
+    std::string tokenizer = "dev/data/gpt2_tokenizer.bin", hellaswag_data = "dev/data/hellaswag/hellaswag_val.bin";
+    std::string model = "d12", out_dir;
+    int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0;
+    int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
+    std::string lr_schedule = "cosine";
+    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, grad_clip = 1.0;
+    int64_t warmup_steps = 0;
+    double skip_loss_z = 0, skip_grad_z = 0;
+    int64_t val_every = 20, val_max_steps = 20, sample_every = 20, sample_tokens = 64;
+    std::string prompt;
+    double temperature = 1.0, top_p = 1.0;
+    int64_t top_k = 0;
+    int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1, zero_stage = 0, log_gpu_every = -1;
+    int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;           // -1: from the launcher
+    std::string dist_init = "mpi", server_ip, fs_path;
+    int64_t seed = 42, shuffle = 1, threads = 0;                                // 0: all cores
+    std::string precision;                                                      // empty: the trainer's own
+    int64_t plan = 0, version = 0, help = 0;
+};
+
+struct OptionRow {
+    const char *short_name, *long_name;
+    std::string Options::*text;     // exactly one of text, whole, real
+    int64_t Options::*whole;
+    double Options::*real;
+    double lowest, highest;         // of whole and real
+    const char *accepted, *fallback, *meaning;
+    enum Bounds { CLOSED, ABOVE_LOWEST, BELOW_HIGHEST, ABOVE_LOWEST_CLOSED } bounds = CLOSED;  // ABOVE_LOWEST: also below infinity
+    bool takes_value = true;
+};
+
+inline const std::vector<OptionRow>& option_table() {
+    const double many = 9e15;
+    auto text = [](const char* s, const char* l, std::string Options::*p, const char* accepted, const char* fallback, const char* meaning) {
+        return OptionRow{s, l, p, nullptr, nullptr, 0, 0, accepted, fallback, meaning};
+    };
+    auto whole = [](const char* s, const char* l, int64_t Options::*p, double low, double high, const char* accepted, const char* fallback, const char* meaning) {
+        return OptionRow{s, l, nullptr, p, nullptr, low, high, accepted, fallback, meaning};
+    };
+    auto real = [](const char* s, const char* l, double Options::*p, double low, double high, OptionRow::Bounds bounds, const char* accepted, const char* fallback, const char* meaning) {
+        return OptionRow{s, l, nullptr, nullptr, p, low, high, accepted, fallback, meaning, bounds};
+    };
+    auto sign = [](const char* l, int64_t Options::*p, const char* meaning) { return OptionRow{"", l, nullptr, p, nullptr, 0, 1, "", "", meaning, OptionRow::CLOSED, false}; };
+    using O = Options;
+    using R = OptionRow;
+    static const std::vector<OptionRow> table = {
+        text("-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin", "token shards to train on"),
+        text("-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin", "token shards to validate on"),
+        text("", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin", "turns tokens into text and back"),
+        text("", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin", "questions for -h 1"),
+        text("-e", "--model", &O::model, "file or descriptor", "d12", "model.bin, or d12, gpt3:c768, L6C384H6T256V512 and the like: from scratch"),
+        text("-o", "--out-dir", &O::out_dir, "folder", "none", "logs and checkpoints; created if it is not there"),
+        whole("-n", "--checkpoint-every", &O::checkpoint_every, 0, many, "0..", "0", "steps; with -o there is always one at the end; 0 = only then"),
+        whole("-nk", "--keep-checkpoints", &O::keep_checkpoints, 0, many, "0..", "0 = all", "how many recent ones stay"),
+        whole("-nm", "--major-every", &O::major_every, 0, many, "0..", "0", "checkpoints at multiples of this are never removed"),
+        whole("-y", "--resume", &O::resume, 0, 1, "0, 1", "0", "go on from the newest complete checkpoint in -o"),
+        whole("-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4", "B: sequences in one micro-batch of one process"),
+        whole("-t", "--seq-len", &O::seq_len, 1, 1 << 20, "1..", "1024 or the context", "T: tokens in a sequence"),
+        whole("-d", "--total-batch-size", &O::total_batch_size, 1, many, "multiple of B*T*P", "B*T*P", "tokens in one optimizer step of P processes"),
+        whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1", "in all, resumed steps included; -1 = one epoch; 0 = only evaluate and sample"),
+        text("-k", "--lr-schedule", &O::lr_schedule, "constant, linear, cosine, wsd", "cosine", "how the learning rate changes over the run"),
+        real("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
+        whole("-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0", "steps over which it rises"),
+        real("-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0", "what it ends at, as a fraction of the peak"),
+        real("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0", "of the matrices; not of biases and gains"),
+        real("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9", "AdamW"),
+        real("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95", "AdamW"),
+        real("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8", "AdamW"),
+        real("", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0", "largest norm of the gradient; 0 = off"),
+        real("-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off", "skip an update whose loss is this many deviations above its recent mean"),
+        real("-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off", "the same for the norm of the gradient"),
+        whole("-v", "--val-every", &O::val_every, 0, many, "0..", "20", "steps between validations; 0 = never"),
+        whole("-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20", "batches of a validation; -1 = the whole split"),
+        whole("-s", "--sample-every", &O::sample_every, 0, many, "0..", "20", "steps between samples; 0 = never"),
+        whole("-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64", "tokens in a sample"),
+        text("", "--prompt", &O::prompt, "text", "none", "what a sample begins with"),
+        real("", "--temperature", &O::temperature, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1.0", "of sampling"),
+        whole("", "--top-k", &O::top_k, 0, many, "0..", "0 = off", "sample among the k likeliest tokens"),
+        real("", "--top-p", &O::top_p, 0, 1, R::ABOVE_LOWEST_CLOSED, "0<..1", "1.0 = off", "sample among the likeliest tokens that hold this much probability"),
+        whole("-h", "--hellaswag", &O::hellaswag, 0, 1, "0, 1", "0", "evaluate HellaSwag beside the validation loss"),
+        whole("-a", "--overfit-one-batch", &O::overfit_one_batch, 0, 1, "0, 1", "0", "train on the first training batch again and again"),
+        whole("-f", "--tf32", &O::tf32, 0, 1, "0, 1", "1", "CUDA, fp32 builds on a card"),
+        whole("-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1", "fp32 copy of 16-bit weights; 0 = stochastic rounding"),
+        whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1 = 0", "CUDA: GELU in the GEMM's epilogue"),
+        whole("-r", "--recompute", &O::recompute, 0, 3, "0, 1, 2, 3", "1", "recompute in backward: 0 nothing, 1 gelu, 2 gelu and layernorm, 3 the whole block"),
+        whole("-z", "--zero-stage", &O::zero_stage, 0, 1, "0, 1", "0", "1: optimizer state sharded over the processes"),
+        whole("-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off", "steps between lines on clocks, power, temperature, memory"),
+        whole("-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1", "processes of the run"),
+        whole("-pr", "--process-rank", &O::process_rank, 0, 1 << 20, "0..", "from the launcher, else 0", "which of them this is"),
+        whole("-pg", "--gpus-per-node", &O::gpus_per_node, 1, 1 << 10, "1..", "8", "processes on one machine"),
+        text("-pi", "--dist-init", &O::dist_init, "mpi, tcp, fs", "mpi", "how processes find each other"),
+        text("-ps", "--server-ip", &O::server_ip, "address", "none", "for -pi tcp"),
+        text("-pf", "--fs-path", &O::fs_path, "folder", "none", "for -pi fs"),
+        whole("", "--seed", &O::seed, 0, many, "0..", "42", "of weights, data order, sampling, stochastic rounding"),
+        whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
+        whole("", "--threads", &O::threads, 1, 4096, "1..", "all cores", "CPU"),
+        text("", "--precision", &O::precision, "fp32, bf16", "CPU: fp32; CUDA: as built", "of weights and activations"),
+        sign("--plan", &O::plan, "print what the run would need and stop"),
+        sign("--version", &O::version, "print the version and stop"),
+        sign("--help", &O::help, "print this and stop"),
+    };
+    return table;
+}
+
+inline std::string names_of(const OptionRow& row) { return *row.short_name ? std::string(row.short_name) + ", " + row.long_name : row.long_name; }
+
+inline void print_help(const char* program) {
+    printf("usage: %s [flags]      each flag as `--name value`, `--name=value` or `-short value`\n\n", program);
+    for (const OptionRow& row : option_table())
+        printf("  %-26s %s%s%s%s%s%s\n", names_of(row).c_str(), row.meaning, *row.accepted ? "\n                               accepted: " : "", row.accepted, *row.fallback ? "; default: " : "", row.fallback, "");
+}
+
+// A number that is wholly a number, plain decimal notation; false otherwise.
+inline bool parse_whole(const std::string& value, int64_t& out) {
+    const size_t digits = value[0] == '-' || value[0] == '+';
+    if (digits >= value.size() || value.find_first_not_of("0123456789", digits) != value.npos) return false;
+    errno = 0;
+    out = strtoll(value.c_str(), nullptr, 10);
+    return errno == 0;
+}
+inline bool parse_real(const std::string& value, double& out) {
+    if (value.empty() || value.find_first_not_of("0123456789+-.eE") != value.npos) return false;
+    char* end;
+    out = strtod(value.c_str(), &end);
+    return *end == '\0' && end != value.c_str() && std::isfinite(out);
+}
+
+inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
+    auto refuse = [&](const char* problem) { usage_error("%s %s %s; accepted: %s", name.c_str(), value.c_str(), problem, row.accepted); };
+    if (row.text) {
+        const std::string choices = row.accepted;
+        bool listed = false;
+        for (size_t at = 0, comma; at < choices.size(); at = comma + 2) {
+            comma = std::min(choices.find(", ", at), choices.size());
+            listed |= choices.substr(at, comma - at) == value;
+        }
+        if (choices.find(", ") != choices.npos && !listed) refuse("is not one of the choices");
+        options.*row.text = value;
+        return;
+    }
+    double number;
+    if (row.whole) {
+        int64_t n;
+        if (!parse_whole(value, n)) refuse("is not a whole number");
+        number = (double)n;
+        if (row.lowest == -1 && row.accepted[4] == '1' && n == 0) refuse("is not accepted");  // "-1, 1.."
+        options.*row.whole = n;
+    } else {
+        if (!parse_real(value, number)) refuse("is not a finite number");
+        options.*row.real = number;
+    }
+    bool inside = number >= row.lowest && number <= row.highest;
+    if (row.bounds == OptionRow::ABOVE_LOWEST || row.bounds == OptionRow::ABOVE_LOWEST_CLOSED) inside = inside && number > row.lowest;
+    if (row.bounds == OptionRow::BELOW_HIGHEST) inside = inside && number < row.highest;
+    if (!inside) refuse("is out of range");
+}
+
+inline Options parse_options(int argc, char** argv) {
+    Options options;
+    for (int i = 1; i < argc; i++) {
+        std::string name = argv[i], value;
+        const size_t equals = name.rfind("--", 0) == 0 ? name.find('=') : name.npos;
+        if (equals != name.npos) value = name.substr(equals + 1), name.resize(equals);
+        const OptionRow* row = nullptr;
+        for (const OptionRow& candidate : option_table())
+            if (name == candidate.long_name || (*candidate.short_name && name == candidate.short_name)) row = &candidate;
+        if (!row) usage_error("unknown flag %s; --help lists what is accepted", argv[i]);
+        if (!row->takes_value) {
+            if (equals != std::string::npos) usage_error("%s %s: this flag takes no value; it is accepted alone", name.c_str(), value.c_str());
+            options.*row->whole = 1;
+            continue;
+        }
+        if (equals == std::string::npos) {
+            if (i + 1 >= argc) usage_error("%s needs a value; accepted: %s", name.c_str(), row->accepted);
+            value = argv[++i];
+        }
+        set_option(options, *row, name, value);
+    }
+    return options;
+}
+
+// One line a flag: long name and value in force.
+inline void print_options(const Options& options) {
+    for (const OptionRow& row : option_table()) {
+        if (!row.takes_value) continue;
+        std::string value = row.text ? options.*row.text : row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
+        printf("| %-20s | %s\n", row.long_name + 2, value.c_str());
+    }
+}
