@@ -100,8 +100,9 @@ inline void index_tokens(Tokenizer& tok) {
     }
 }
 
-// Reads gpt2_tokenizer.bin: 256 uint32 header, then for each id a length byte and that many bytes.
-inline void tokenizer_load(Tokenizer& tok, const std::string& path) {
+// Reads gpt2_tokenizer.bin: 256 uint32 header, then for each id a length byte and that many bytes. To decode only, the tables that
+// encoding needs (20 MB) are left out.
+inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_encoding = true) {
     FileReader file(path);
     Header header;
     header.read(file, 20240328, "tokenizer");
@@ -119,6 +120,7 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path) {
         at += 1 + length;
     }
     if (at != body.size()) runtime_failure("%s is too long: %zu bytes follow the last token", path.c_str(), body.size() - at);
+    if (!for_encoding) return;
     index_tokens(tok);
     for (int byte = 0; byte < 256; byte++)
         if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path.c_str(), byte);

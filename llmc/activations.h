@@ -1,0 +1,87 @@
+// The one table of everything a model holds beside its parameters: activations, scratch, the cache for generation. What is allocated,
+// what --plan prints and what it adds up to come from here, to the byte.
+//
+// Per layer: L copies, unless the recompute level says that the backward pass makes it again; then one copy serves all layers in turn.
+//   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers.
+#pragma once
+#include <string>
+#include <vector>
+#include "llmc/tensors.h"
+
+enum Activation {
+    ENCODED, LN1, LN1_MEAN, LN1_RSTD, QKV, ATTY, ATT_LSE, RESIDUAL2, LN2, LN2_MEAN, LN2_RSTD, FCH, FCH_GELU, RESIDUAL3, LNF, LNF_MEAN, LNF_RSTD, LOSSES,
+    BRANCH, LOGITS, DRESIDUAL, DWIDE, KEYS, VALUES, SCORES, NUM_ACTIVATIONS
+};
+
+struct Sizes {
+    GPT2Config config;
+    int64_t B, T, recompute, cache_T, logit_rows;  // cache_T: positions of generation, 0 = none; logit_rows: rows of logits at once
+    bool training;
+};
+
+struct ActivationInfo {
+    const char *name, *shape, *until;               // until: what needs it last
+    bool per_layer;
+    int dropped_at;                                 // recompute level from which one copy is enough
+    enum Purpose { FORWARD, BACKWARD, GENERATION } purpose;
+    int64_t (*elems)(const Sizes& s);               // of one copy; all are fp32 on the CPU
+};
+
+#define ELEMS [](const Sizes& s) -> int64_t
+constexpr int NEVER = 99;
+inline const ActivationInfo ACTIVATIONS[] = {
+    {"encoded", "(B,T,C)", "backward of layer 0", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln1", "(B,T,C)", "backward of qkv", true, 2, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln1_mean", "(B,T)", "backward of ln1", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
+    {"ln1_rstd", "(B,T)", "backward of ln1", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
+    {"qkv", "(B,T,3C)", "backward of attention", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * 3 * s.config.C; }},
+    {"atty", "(B,T,C)", "backward of attention", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"att_lse", "(B,NH,T)", "backward of attention", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.NH; }},
+    {"residual2", "(B,T,C)", "backward of ln2", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln2", "(B,T,C)", "backward of fc", true, 2, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln2_mean", "(B,T)", "backward of ln2", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
+    {"ln2_rstd", "(B,T)", "backward of ln2", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
+    {"fch", "(B,T,4C)", "backward of gelu", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * 4 * s.config.C; }},
+    {"fch_gelu", "(B,T,4C)", "backward of fcproj", true, 1, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * 4 * s.config.C; }},
+    {"residual3", "(B,T,C)", "backward of the next ln1", true, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"lnf", "(B,T,C)", "classifier", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"lnf_mean", "(B,T)", "backward of lnf", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
+    {"lnf_rstd", "(B,T)", "backward of lnf", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
+    {"losses", "(B,T)", "the end of the step", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
+    {"branch", "(B,T,C)", "scratch: what joins the residual stream; backward, its gradient", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"logits", "(chunk,Vp)", "scratch: one chunk of rows, then its gradient; generation, one row", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.logit_rows * s.config.Vp; }},
+    {"dresidual", "(B,T,C)", "scratch: gradient of the residual stream", false, NEVER, ActivationInfo::BACKWARD, ELEMS { return s.B * s.T * s.config.C; }},
+    {"dwide", "(B,T,4C)", "scratch: gradient of fch, then of qkv", false, NEVER, ActivationInfo::BACKWARD, ELEMS { return s.B * s.T * 4 * s.config.C; }},
+    {"keys", "(positions,C)", "generation", true, NEVER, ActivationInfo::GENERATION, ELEMS { return s.cache_T * s.config.C; }},
+    {"values", "(positions,C)", "generation", true, NEVER, ActivationInfo::GENERATION, ELEMS { return s.cache_T * s.config.C; }},
+    {"scores", "(NH,positions)", "generation", false, NEVER, ActivationInfo::GENERATION, ELEMS { return s.cache_T * s.config.NH; }},
+};
+#undef ELEMS
+static_assert(sizeof(ACTIVATIONS) / sizeof(ACTIVATIONS[0]) == NUM_ACTIVATIONS, "one row an activation");
+
+inline int64_t activation_copies(int a, const Sizes& s) {
+    const ActivationInfo& info = ACTIVATIONS[a];
+    if (info.purpose == ActivationInfo::BACKWARD && !s.training) return 0;
+    if (info.purpose == ActivationInfo::GENERATION && s.cache_T == 0) return 0;
+    if (!info.per_layer) return 1;
+    const bool only_forward = !s.training && info.purpose == ActivationInfo::FORWARD && a != RESIDUAL3;
+    return only_forward || s.recompute >= info.dropped_at ? 1 : s.config.L;
+}
+
+// Where each activation lies in one block of memory: offset of its first copy and distance between layers, in elements.
+struct ActivationLayout {
+    int64_t offset[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_elems = 0;
+};
+inline ActivationLayout activation_layout(const Sizes& s) {
+    ActivationLayout layout;
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
+        const int64_t elems = (ACTIVATIONS[a].elems(s) + 15) / 16 * 16, copies = activation_copies(a, s);
+        layout.offset[a] = layout.total_elems;
+        layout.layer_stride[a] = copies > 1 ? elems : 0;
+        layout.total_elems += elems * copies;
+    }
+    return layout;
+}
+
+// A line of the plan.
+struct PlanRow { std::string category, name, shape; int64_t bytes; };

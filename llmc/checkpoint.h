@@ -1,0 +1,216 @@
+// What a run leaves on the disk, so that it can go on from there as if nothing had happened.
+//
+// A checkpoint of step n (n updates done) is model_%08d.bin, one state_%08d_%05d.bin a process, and an empty DONE_%08d. Each file is
+// written beside its name, flushed and renamed; DONE comes last. The state carries checksums of itself and of the model file. Complete
+// means: DONE is there and every checksum is right. Anything else is never picked up, and is named.
+//
+// Model file (llm.c's layout): 256 int32 header (20240326; version 3: fp32, 5: bf16; maxT; V; L; NH; C; Vp), then each tensor over all
+// layers before the next. State file: StateHeader, then for each bucket (tensors.h) this rank's slice of m and of v, fp32; its checksum.
+#pragma once
+#include <algorithm>
+#include <string>
+#include <vector>
+#include "llmc/comm.h"
+#include "llmc/file.h"
+#include "llmc/options.h"
+#include "llmc/outlier.h"
+#include "llmc/tensors.h"
+
+constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5, STATE_MAGIC = 20261121, STATE_VERSION = 1;
+
+// Reads and checks the header of an open model file: shape, sizes, length of the file. Returns its version.
+inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
+    Header h;
+    h.read(file, MODEL_MAGIC, "model");
+    const int32_t version = h.value[1];
+    if (version != MODEL_VERSION_FP32 && version != MODEL_VERSION_BF16) runtime_failure("%s has version %d of the model layout; 3 (fp32) and 5 (bf16) are accepted", file.path.c_str(), version);
+    config = {h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]};
+    bool sane = config.maxT > 0 && config.maxT <= 1 << 20 && config.V > 0 && config.V <= MAX_VOCAB && config.L > 0 && config.L <= 1000 && config.NH > 0 && config.C > 0 &&
+                config.C <= 1 << 16 && config.C % config.NH == 0 && config.Vp == padded_vocab(config.V);
+    if (!sane)
+        runtime_failure("%s is damaged: its header says context %d, vocabulary %d padded to %d, %d layers, %d heads, %d channels", file.path.c_str(), h.value[2], h.value[3], h.value[7], h.value[4],
+                        h.value[5], h.value[6]);
+    int64_t elems = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) elems += tensor_elems(i, config) * tensor_layers(i, config);
+    file.expect_size(sizeof(h.value) + elems * (version == MODEL_VERSION_FP32 ? 4 : 2));
+    return version;
+}
+
+// Calls put(tensor, layer, values) with every tensor of the file as fp32, in the order of the file.
+template <class Put>
+inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Config& config, Put put) {
+    std::vector<float> values;
+    std::vector<uint16_t> halves;
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, config); l++) {
+            values.resize(tensor_elems(i, config));
+            if (version == MODEL_VERSION_FP32) file.read(values.data(), values.size() * 4, TENSORS[i].name);
+            else {
+                halves.resize(values.size());
+                file.read(halves.data(), halves.size() * 2, TENSORS[i].name);
+                for (size_t k = 0; k < values.size(); k++) {
+                    uint32_t bits = (uint32_t)halves[k] << 16;
+                    memcpy(&values[k], &bits, 4);
+                }
+            }
+            put(i, l, values.data());
+        }
+}
+
+// Writes a model file; get(tensor, layer) gives each tensor's fp32 values. Returns the checksum of the file.
+template <class Get>
+inline uint64_t write_model(const std::string& path, const GPT2Config& config, Get get) {
+    Header h;
+    const int32_t sizes[] = {MODEL_MAGIC, MODEL_VERSION_FP32, (int32_t)config.maxT, (int32_t)config.V, (int32_t)config.L, (int32_t)config.NH, (int32_t)config.C, (int32_t)config.Vp};
+    memcpy(h.value, sizes, sizeof(sizes));
+    FileWriter file(path);
+    file.write(h.value, sizeof(h.value));
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, config); l++) file.write(get(i, l), tensor_elems(i, config) * 4);
+    file.commit();
+    return file.checksum.value();
+}
+
+// Where the run is, and what must not change when it goes on.
+struct StateHeader {
+    int32_t magic = STATE_MAGIC, version = STATE_VERSION;
+    int64_t step = 0, position_windows = 0;                       // updates done; windows of the training data consumed
+    int64_t processes = 1, rank = 0;
+    int64_t maxT = 0, V = 0, L = 0, NH = 0, C = 0;
+    int64_t T = 0, seed = 0, shuffle = 0;
+    uint64_t data_identity = 0;
+    uint64_t model_checksum = 0;
+    OutlierDetector loss_outlier, norm_outlier;
+    uint64_t header_checksum = 0;
+
+    uint64_t checksum() const {
+        Checksum sum;
+        sum.add(this, offsetof(StateHeader, header_checksum));
+        return sum.value();
+    }
+};
+
+inline std::string model_path(const std::string& dir, int64_t step) { return format("%s/model_%08lld.bin", dir.c_str(), (long long)step); }
+inline std::string state_path(const std::string& dir, int64_t step, int64_t rank) { return format("%s/state_%08lld_%05lld.bin", dir.c_str(), (long long)step, (long long)rank); }
+inline std::string done_path(const std::string& dir, int64_t step) { return format("%s/DONE_%08lld", dir.c_str(), (long long)step); }
+
+// Steps that have a DONE file, in order.
+inline std::vector<int64_t> finished_steps(const std::string& dir) {
+    std::vector<int64_t> steps;
+    for (const std::string& path : glob_files(dir + "/DONE_*")) {
+        int64_t step;
+        const std::string digits = path.substr(dir.size() + 6);
+        if (digits.size() >= 8 && digits[0] != '+' && parse_whole(digits, step) && step >= 0) steps.push_back(step);
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+}
+
+// Checksum of a file up to its last `tail` bytes, which go to `tail_value`. False if it cannot be read.
+inline bool checksum_file(const std::string& path, size_t tail, Checksum& sum, uint64_t& tail_value, StateHeader* header) {
+    FILE* file = fopen(path.c_str(), "rb");
+    if (!file) return false;
+    struct stat st;
+    bool good = fstat(fileno(file), &st) == 0 && (size_t)st.st_size >= tail + (header ? sizeof(StateHeader) : 0);
+    std::vector<char> buffer(1 << 20);
+    for (size_t left = good ? st.st_size - tail : 0, first = 1; good && left > 0; first = 0) {
+        size_t n = fread(buffer.data(), 1, std::min(left, buffer.size()), file);
+        if (n == 0) good = false;
+        if (header && first && n >= sizeof(StateHeader)) memcpy((void*)header, buffer.data(), sizeof(StateHeader));
+        sum.add(buffer.data(), n);
+        left -= n;
+    }
+    if (good && tail) good = fread(&tail_value, 1, tail, file) == tail;
+    fclose(file);
+    return good;
+}
+
+// What is wrong with the checkpoint of this step; empty if nothing. header is that of rank 0.
+inline std::string checkpoint_problem(const std::string& dir, int64_t step, StateHeader& header) {
+    header = {};
+    for (int64_t rank = 0, processes = 1; rank < processes; rank++) {
+        const std::string path = state_path(dir, step, rank);
+        StateHeader h;
+        Checksum sum;
+        uint64_t stored = 0;
+        if (!checksum_file(path, 8, sum, stored, &h)) return path + " is missing, cut short or unreadable";
+        if (h.magic != STATE_MAGIC || h.version != STATE_VERSION) return path + " is no state file of this version";
+        if (sum.value() != stored || h.header_checksum != h.checksum() || h.step != step || h.rank != rank || h.processes < 1) return path + " is damaged: its checksum is wrong";
+        if (rank == 0) header = h, processes = h.processes;
+        else if (h.model_checksum != header.model_checksum || h.processes != processes) return path + " belongs to another checkpoint";
+    }
+    Checksum model;
+    uint64_t none = 0;
+    const std::string path = model_path(dir, step);
+    if (!checksum_file(path, 0, model, none, nullptr)) return path + " is missing or unreadable";
+    if (model.value() != header.model_checksum) return path + " is damaged: its checksum is wrong";
+    return "";
+}
+
+// The newest complete checkpoint, -1 if there is none; the ones passed over are named on stderr.
+inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header) {
+    std::vector<int64_t> steps = finished_steps(dir);
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+        const std::string problem = checkpoint_problem(dir, *step, header);
+        if (problem.empty()) return *step;
+        warning("the checkpoint of step %lld is passed over: %s", (long long)*step, problem.c_str());
+    }
+    return -1;
+}
+
+inline void remove_checkpoint(const std::string& dir, int64_t step) {
+    unlink(done_path(dir, step).c_str());  // first: from here on it is incomplete
+    flush_folder(dir);
+    for (const std::string& path : glob_files(format("%s/state_%08lld_*.bin", dir.c_str(), (long long)step))) unlink(path.c_str());
+    unlink(model_path(dir, step).c_str());
+}
+
+// Writes the checkpoint of header.step from the model, which provides tensor_data, optimizer_m and optimizer_v (train.h).
+template <class Model>
+inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model) {
+    const ParameterLayout& layout = model.layout;
+    for (const std::string& leftover : glob_files(dir + "/*.tmp")) unlink(leftover.c_str());
+    unlink(done_path(dir, header.step).c_str());
+    header.model_checksum = write_model(model_path(dir, header.step), layout.config, [&](int tensor, int64_t layer) { return tensor_data(model, tensor, layer); });
+    header.processes = comm.processes, header.rank = comm.rank;
+    header.header_checksum = header.checksum();
+    FileWriter state(state_path(dir, header.step, comm.rank));
+    state.write(&header, sizeof(header));
+    for (int64_t b = 0; b < layout.buckets(); b++)
+        for (const float* moments : {optimizer_m(model, b), optimizer_v(model, b)}) state.write(moments, layout.shard_elems(b) * 4);
+    const uint64_t sum = state.checksum.value();
+    state.write(&sum, sizeof(sum));
+    state.commit();
+    FileWriter done(done_path(dir, header.step));
+    done.commit();
+}
+
+// Loads weights and optimizer state; the shards may have been written by any number of processes.
+template <class Model>
+inline void load_checkpoint(const std::string& dir, int64_t step, Model& model) {
+    FileReader file(model_path(dir, step));
+    GPT2Config config;
+    const int32_t version = read_model_header(file, config);
+    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(model, tensor, layer, values); });
+    StateHeader header;
+    std::vector<float> slice;
+    for (int64_t rank = 0; rank == 0 || rank < header.processes; rank++) {
+        FileReader state(state_path(dir, step, rank));
+        state.read((void*)&header, sizeof(header), "the header");
+        const ParameterLayout saved = parameter_layout(config, header.processes);
+        for (int64_t b = 0; b < saved.buckets(); b++)
+            for (int moment = 0; moment < 2; moment++) {
+                const int64_t elems = saved.shard_elems(b);
+                slice.resize(elems);
+                state.read(slice.data(), elems * 4, moment ? "v" : "m");
+                set_optimizer_slice(model, moment, b, rank * elems, elems, slice.data());
+            }
+    }
+}
+
+// Keeps the `keep` newest checkpoints (0: all) and those at multiples of `major`.
+inline void prune_checkpoints(const std::string& dir, int64_t keep, int64_t major) {
+    std::vector<int64_t> steps = finished_steps(dir);
+    for (int64_t i = 0; keep > 0 && i + keep < (int64_t)steps.size(); i++)
+        if (major == 0 || steps[i] % major != 0) remove_checkpoint(dir, steps[i]);
+}

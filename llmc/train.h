@@ -1,0 +1,423 @@
+// One training run, from flags to the last checkpoint: the same code whatever device the model is on. The trainer file provides a Model
+// struct with `layout` (ParameterLayout) and `sizes` (Sizes), and these functions:
+//
+//     plan_rows(sizes, options, Model*)            what would be allocated, row by row (PlanRow)
+//     allocate(model, sizes, options)              allocates just that
+//     set_tensor(model, tensor, layer, values), tensor_data(model, tensor, layer)          fp32 on the host
+//     optimizer_m(model, bucket), optimizer_v(model, bucket), set_optimizer_slice(model, moment, bucket, first, elems, values)
+//     micro_step(model, x, y, B, T, dloss, add)    forward and backward of one micro-batch; gradients written, or added to; sum of losses
+//     gradient_norm(model), update(model, constants, weight_decay)
+//     evaluate(model, x, y, B, T, losses)          forward; loss of every position
+//     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
+//     peak_flops(model), precision_name(model)
+#pragma once
+#include <csignal>
+#include "llmc/activations.h"
+#include "llmc/checkpoint.h"
+#include "llmc/config.h"
+#include "llmc/dataloader.h"
+#include "llmc/hellaswag.h"
+#include "llmc/logger.h"
+#include "llmc/sampler.h"
+#include "llmc/schedule.h"
+#include "llmc/tokenizer.h"
+
+constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
+
+// SIGINT, SIGTERM and SIGUSR1 ask the run to finish its step, save and end. The second one of a kind acts as if nobody had asked.
+inline volatile sig_atomic_t stop_requested = 0;
+inline void catch_signals() {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { stop_requested = 1; };
+    action.sa_flags = SA_RESTART | SA_RESETHAND;
+    for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+    ::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of write(), reported as one
+    ::signal(SIGPIPE, SIG_IGN);
+}
+
+// Matrix products of one token, forward and backward, and causal attention at T (two products forward, five backward).
+inline double flops_per_token(const GPT2Config& c, int64_t T) {
+    double matmul_params = (double)c.V * c.C + (double)c.L * 12 * c.C * c.C;
+    return 6 * matmul_params + 3.5 * 2 * T * c.C * c.L;
+}
+
+template <class Model>
+struct Run {
+    Options options;
+    Model model;
+    Logger logger;
+    Tokenizer tokenizer;
+    DataLoader train_data, val_data;
+    StateHeader state;
+    std::vector<HellaSwagExample> hellaswag;
+    std::vector<int> prompt;
+    std::vector<int> x, y;
+    std::vector<float> losses;
+    int64_t B, T, micro_steps, max_steps, saved_step = -1;
+    double started, training_seconds = 0;
+};
+
+// Sizes that follow from flags and model; exit 2 if they cannot work together.
+inline void settle_sizes(Options& o, const GPT2Config& config) {
+    if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
+    if (o.seq_len > config.maxT) usage_error("-t %lld is longer than the model's context; 1 to %lld are accepted", (long long)o.seq_len, (long long)config.maxT);
+    const int64_t micro_tokens = o.batch_size * o.seq_len * comm.processes;
+    if (o.total_batch_size == 0) o.total_batch_size = micro_tokens;
+    if (o.total_batch_size % micro_tokens != 0)
+        usage_error("-d %lld is no multiple of B*T*processes = %lld*%lld*%lld; multiples of %lld are accepted", (long long)o.total_batch_size, (long long)o.batch_size, (long long)o.seq_len,
+                    (long long)comm.processes, (long long)micro_tokens);
+    if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");
+    if (o.out_dir.empty() && o.checkpoint_every > 0) usage_error("-n %lld needs -o, the folder for the checkpoints", (long long)o.checkpoint_every);
+    if (o.max_steps > 0 && o.warmup_steps > o.max_steps) usage_error("-u %lld is more than -x %lld; 0 to %lld are accepted", (long long)o.warmup_steps, (long long)o.max_steps, (long long)o.max_steps);
+    if (o.dist_init == "tcp" && o.num_processes > 1 && o.server_ip.empty()) usage_error("-pi tcp needs -ps, the address of the server");
+}
+
+inline bool is_model_file(const std::string& name) { return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0; }
+
+// The model's shape: from the checkpoint to resume, else from -e.
+inline GPT2Config find_config(const Options& o, int64_t checkpoint_step) {
+    const std::string path = checkpoint_step >= 0 ? model_path(o.out_dir, checkpoint_step) : o.model;
+    if (checkpoint_step < 0 && !is_model_file(path)) return config_from_descriptor(path);
+    FileReader file(path);
+    GPT2Config config;
+    read_model_header(file, config);
+    return config;
+}
+
+// What may not change between a run and its continuation. Exit 2 naming the flag.
+inline void check_resumable(const Options& o, const StateHeader& saved, const DataLoader& data) {
+    auto refuse = [&](const char* flag, long long now, long long then) { usage_error("%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0", flag, now, o.out_dir.c_str(), then, then); };
+    if (o.seq_len != saved.T) refuse("-t", o.seq_len, saved.T);
+    if (o.seed != saved.seed) refuse("--seed", o.seed, saved.seed);
+    if (o.shuffle != saved.shuffle) refuse("--shuffle", o.shuffle, saved.shuffle);
+    if (data.identity != saved.data_identity) usage_error("-i %s is other data than the run to resume in %s was trained on; the same shards are accepted, or -y 0", o.train_data.c_str(), o.out_dir.c_str());
+}
+
+// Initial weights: the numbers that PyTorch draws (random.h), one generator, wte and wpe first, then layer by layer.
+template <class Model>
+inline void initialize_weights(Model& model, uint64_t seed) {
+    const GPT2Config& c = model.layout.config;
+    MersenneTwister rng(seed);
+    std::vector<float> values;
+    auto fill = [&](int i, int64_t layer) {
+        const int64_t elems = tensor_elems(i, c), drawn = i == WTE ? c.V * c.C : elems;
+        values.assign(elems, TENSORS[i].init == INIT_ONE ? 1.0f : 0.0f);
+        if (TENSORS[i].init == INIT_NORMAL) normal_fill(rng, values.data(), drawn, 0.02f);
+        if (TENSORS[i].init == INIT_NORMAL_RESIDUAL) normal_fill(rng, values.data(), drawn, (float)(0.02 / std::sqrt(2.0 * c.L)));
+        set_tensor(model, i, layer, values.data());
+    };
+    for (int i = 0; i < NUM_TENSORS; i++)
+        if (!TENSORS[i].per_layer) fill(i, 0);
+    for (int64_t l = 0; l < c.L; l++)
+        for (int i = 0; i < NUM_TENSORS; i++)
+            if (TENSORS[i].per_layer) fill(i, l);
+}
+
+// Mean loss over the first windows of the validation split. The last batch may be a partial one.
+template <class Model>
+inline double validation_loss(Run<Model>& run) {
+    const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
+    const int64_t windows = run.options.val_max_steps < 0 ? all : std::min(all, run.options.val_max_steps * batch);
+    double total = 0;
+    for (int64_t w = 0; w < windows && !stop_requested; w += run.B) {
+        const int64_t n = std::min(run.B, windows - w);
+        for (int64_t b = 0; b < n; b++) load_window(run.val_data, w + b, &run.x[b * run.T], &run.y[b * run.T]);
+        evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
+        double sum = 0;
+        for (int64_t i = 0; i < n * run.T; i++) sum += run.losses[i];
+        total += sum;
+        if (run.logger.terminal) run.logger.progress(format("validation %lld/%lld", (long long)(w + n), (long long)windows));
+    }
+    return total / (double)(windows * run.T);
+}
+
+// How many HellaSwag questions the model gets right. A row is context and completion; what does not fit in T loses its beginning.
+template <class Model>
+inline int64_t hellaswag_correct(Run<Model>& run) {
+    int64_t correct = 0;
+    const int64_t rows = (int64_t)run.hellaswag.size() * HELLASWAG_CHOICES, T = run.T;
+    std::vector<int> length(run.B), context(run.B);
+    double best = 0;
+    int answer = 0;
+    for (int64_t first = 0; first < rows && !stop_requested; first += run.B) {
+        const int64_t n = std::min(run.B, rows - first);
+        std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
+        for (int64_t r = 0; r < n; r++) {
+            const HellaSwagExample& example = run.hellaswag[(first + r) / HELLASWAG_CHOICES];
+            std::vector<int> text = example.context;
+            const std::vector<int>& completion = example.completions[(first + r) % HELLASWAG_CHOICES];
+            text.insert(text.end(), completion.begin(), completion.end());
+            const int64_t cut = std::max<int64_t>(0, (int64_t)text.size() - (T + 1));
+            text.erase(text.begin(), text.begin() + cut);
+            length[r] = (int)text.size();
+            context[r] = (int)std::max<int64_t>(1, (int64_t)example.context.size() - cut);
+            for (int t = 0; t + 1 < length[r]; t++) run.x[r * T + t] = text[t], run.y[r * T + t] = text[t + 1];
+        }
+        evaluate(run.model, run.x.data(), run.y.data(), n, T, run.losses.data());
+        for (int64_t r = 0; r < n; r++) {
+            double total = 0;
+            for (int t = context[r] - 1; t + 1 < length[r]; t++) total += run.losses[r * T + t];
+            const double mean = total / std::max(1, length[r] - context[r]);
+            const int choice = (int)((first + r) % HELLASWAG_CHOICES);
+            if (choice == 0 || mean < best) best = mean, answer = choice;
+            if (choice == HELLASWAG_CHOICES - 1) correct += answer == run.hellaswag[(first + r) / HELLASWAG_CHOICES].label;
+        }
+    }
+    return correct;
+}
+
+// Generates and prints text. Each sample of a run has its own generator, from seed and step.
+template <class Model>
+inline void sample_text(Run<Model>& run, int64_t step) {
+    const Options& o = run.options;
+    const GPT2Config& c = run.model.layout.config;
+    const bool has_words = run.tokenizer.vocab_size() > 0;
+    const int64_t room = run.model.sizes.cache_T;
+    std::vector<int> text = run.prompt;
+    if (text.empty()) text.push_back(has_words && run.tokenizer.end_of_text < c.V ? run.tokenizer.end_of_text : 0);
+    run.logger.clear_transient();
+    printf("generating:\n---\n%s", run.prompt.empty() ? "" : o.prompt.c_str());
+    MersenneTwister rng = generator_for(o.seed, RANDOM_SAMPLE, step);
+    std::vector<double> probs;
+    int64_t position = 0, begin = std::max<int64_t>(0, (int64_t)text.size() - room);
+    for (int64_t made = 0; made < o.sample_tokens && !stop_requested; made++) {
+        const float* logits = nullptr;
+        if (position == room) position = 0, begin = (int64_t)text.size() - std::max<int64_t>(1, room / 2);  // context full: go on from its second half
+        for (; begin + position < (int64_t)text.size(); position++) logits = decode(run.model, text[begin + position], position);
+        sampling_probabilities(probs, logits, c.V, o.temperature, o.top_k, o.top_p);
+        const int token = pick_token(probs, rng.uniform_double());
+        text.push_back(token);
+        if (has_words) {
+            const std::string_view bytes = decode(run.tokenizer, token);
+            fwrite(bytes.data(), 1, bytes.size(), stdout);
+        } else printf("%d ", token);
+        fflush(stdout);
+    }
+    printf("\n---\n");
+    fflush(stdout);
+}
+
+template <class Model>
+inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
+    const Options& o = run.options;
+    const bool due = o.val_every > 0 && (step % o.val_every == 0 || last);
+    const bool only_generate = o.max_steps == 0 && !run.prompt.empty();
+    if (due && !only_generate && run.val_data.total_windows > 0) {
+        const double loss = validation_loss(run);
+        if (stop_requested) return;
+        run.logger.line("val loss %s", loss_text("%f", loss).c_str());
+        run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", loss).c_str()));
+    }
+    if (due && !only_generate && !run.hellaswag.empty()) {
+        const int64_t correct = hellaswag_correct(run);
+        if (stop_requested) return;
+        const double share = (double)correct / (double)run.hellaswag.size();
+        run.logger.line("HellaSwag: %lld/%zu = %f", (long long)correct, run.hellaswag.size(), share);
+        run.logger.record(format("s:%lld eval:%.4f", (long long)step, share));
+    }
+    if (run.model.sizes.cache_T > 0 && (last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0))) sample_text(run, step);
+}
+
+template <class Model>
+inline void save(Run<Model>& run) {
+    if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
+    run.logger.progress("saving a checkpoint");
+    save_checkpoint(run.options.out_dir, run.state, run.model);
+    run.saved_step = run.state.step;
+    prune_checkpoints(run.options.out_dir, run.options.keep_checkpoints, run.options.major_every);
+}
+
+inline std::string z_text(double z) { return loss_text("%+.2f", z); }
+
+// One optimizer step: micro-steps, norm, update, its line.
+template <class Model>
+inline void train_step(Run<Model>& run) {
+    const Options& o = run.options;
+    const int64_t step = run.state.step, windows = o.total_batch_size / run.T;
+    const double begin = now_seconds();
+    double loss = 0;
+    for (int64_t micro = 0; micro < run.micro_steps; micro++) {
+        const int64_t first = (o.overfit_one_batch ? 0 : run.state.position_windows) + (micro * comm.processes + comm.rank) * run.B;
+        for (int64_t b = 0; b < run.B; b++) load_window(run.train_data, first + b, &run.x[b * run.T], &run.y[b * run.T]);
+        loss += micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, 1.0f / (float)o.total_batch_size, micro > 0);
+    }
+    loss /= (double)o.total_batch_size;
+    const double norm = gradient_norm(run.model);
+    const double loss_z = run.state.loss_outlier.z_score(loss), norm_z = run.state.norm_outlier.z_score(norm);
+    const double rate = learning_rate_at(o.lr_schedule, step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
+    const bool finite = std::isfinite(loss) && std::isfinite(norm), skip = (o.skip_loss_z > 0 && loss_z > o.skip_loss_z) || (o.skip_grad_z > 0 && norm_z > o.skip_grad_z);
+    if (finite && !skip) {
+        const double scale = o.grad_clip > 0 && norm > o.grad_clip ? o.grad_clip / norm : 1.0;
+        update(run.model, adamw_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, 0.0f, (float)scale, step + 1), (float)o.weight_decay);
+    }
+    const double seconds = now_seconds() - begin, peak = peak_flops(run.model);
+    run.training_seconds += seconds;
+    const std::string mfu = peak > 0 ? format("%.1f%% %s MFU", 100 * flops_per_token(run.model.layout.config, run.T) * (double)o.total_batch_size / seconds / peak, precision_name(run.model)) : "n/a MFU";
+    run.logger.line("step %4lld/%lld | loss %s (%sz)| norm %s (%sz)| lr %.2e | %.2f ms | %s | %.0f tok/s", (long long)step + 1, (long long)run.max_steps, loss_text("%7.6f", loss).c_str(),
+                    z_text(loss_z).c_str(), loss_text("%6.4f", norm).c_str(), z_text(norm_z).c_str(), rate, seconds * 1e3, mfu.c_str(), (double)o.total_batch_size / seconds);
+    run.logger.record(format("s:%lld trl:%s lr:%.6f norm:%s", (long long)step, loss_text("%.4f", loss).c_str(), rate, loss_text("%.2f", norm).c_str()));
+    if (!finite) {
+        const std::string last_good = run.saved_step >= 0 ? "the last good checkpoint is " + model_path(o.out_dir, run.saved_step) + ", -y 1 goes on from it" : "no checkpoint was saved";
+        runtime_failure("the %s of step %lld is not finite; the run stops before this update, %s (a lower -l or a longer -u may help)", std::isfinite(loss) ? "gradient norm" : "loss", (long long)step + 1,
+                        last_good.c_str());
+    }
+    if (skip) run.logger.line("step %lld: update skipped, its %s is an outlier", (long long)step + 1, o.skip_loss_z > 0 && loss_z > o.skip_loss_z ? "loss" : "gradient norm");
+    run.state.step++;
+    run.state.position_windows += windows;
+}
+
+template <class Model>
+inline void show_time_left(Run<Model>& run, int64_t first_step) {
+    const int64_t done = run.state.step - first_step;
+    const double elapsed = now_seconds() - run.started;
+    std::string left = done > 0 ? ", " + duration_text(elapsed / (double)done * (double)(run.max_steps - run.state.step)) + " left" : "";
+    run.logger.progress(format("step %4lld/%lld ... %s gone%s", (long long)run.state.step + 1, (long long)run.max_steps, duration_text(elapsed).c_str(), left.c_str()));
+}
+
+template <class Model>
+inline void training_loop(Run<Model>& run) {
+    const Options& o = run.options;
+    const int64_t first_step = run.state.step;
+    run.started = now_seconds();
+    for (;;) {
+        const bool last = run.state.step >= run.max_steps;
+        evaluate_and_sample(run, run.state.step, last);
+        if (stop_requested && !(last && run.saved_step == run.state.step)) break;
+        if (last) return;
+        show_time_left(run, first_step);
+        train_step(run);
+        const bool due = o.checkpoint_every > 0 && run.state.step % o.checkpoint_every == 0;
+        if (due || run.state.step == run.max_steps) save(run);
+    }
+    if (o.max_steps != 0) save(run);
+    run.logger.line("stopped at step %lld", (long long)run.state.step);
+}
+
+template <class Model>
+inline void print_plan(const Options& o, const Sizes& s, Model* model) {
+    printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n", (long long)s.config.L, (long long)s.config.C, (long long)s.config.NH,
+           (long long)s.config.maxT, (long long)s.config.V, (long long)s.config.Vp, (long long)parameter_count(s.config));
+    int64_t total = 0, category_total = 0;
+    std::vector<PlanRow> rows = plan_rows(s, o, model);
+    printf("%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");
+    for (size_t i = 0; i < rows.size(); i++) {
+        printf("%-14s %-16s %-18s %16lld\n", rows[i].category.c_str(), rows[i].name.c_str(), rows[i].shape.c_str(), (long long)rows[i].bytes);
+        total += rows[i].bytes, category_total += rows[i].bytes;
+        if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
+            printf("%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "", (long long)category_total, category_total / 1048576.0);
+            category_total = 0;
+        }
+    }
+    printf("total %lld bytes, %.1f MiB\n", (long long)total, total / 1048576.0);
+    printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size, (long long)o.total_batch_size);
+    printf("bytes on the wire a step: 0 (one process)\n");
+}
+
+template <class Model>
+inline void load_tokenizer(Run<Model>& run) {
+    const Options& o = run.options;
+    if (o.prompt.empty() && (o.sample_every == 0 || o.sample_tokens == 0)) return;
+    if (o.prompt.empty() && !file_exists(o.tokenizer)) return warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
+    tokenizer_load(run.tokenizer, o.tokenizer, !o.prompt.empty());
+    if (o.prompt.empty()) return;
+    encode(run.tokenizer, o.prompt, run.prompt);
+    for (int token : run.prompt)
+        if (token >= run.model.layout.config.V) usage_error("--prompt has token %d, which is not in the model's vocabulary of %lld", token, (long long)run.model.layout.config.V);
+}
+
+// Everything the run reads, opened and checked before anything is allocated or written.
+template <class Model>
+inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    const GPT2Config& c = run.model.layout.config;
+    const bool trains = o.max_steps != 0, only_generates = !trains && !o.prompt.empty();
+    load_tokenizer(run);
+    if (trains) {
+        dataloader_open(run.train_data, "-i", o.train_data, o.seq_len, c.V, o.seed, o.shuffle);
+        const int64_t needed = o.total_batch_size / o.seq_len;
+        if (run.train_data.total_windows < needed)
+            runtime_failure("-i %s is too short for one step: it has %lld windows of %lld tokens, a step of -d %lld needs %lld", o.train_data.c_str(), (long long)run.train_data.total_windows,
+                            (long long)o.seq_len, (long long)o.total_batch_size, (long long)needed);
+        if (resumed_step >= 0) check_resumable(o, run.state, run.train_data);
+    }
+    if (o.val_every > 0 && !only_generates) dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, c.V, o.seed, false);
+    if (o.hellaswag && !only_generates) {
+        if (file_exists(o.hellaswag_data)) run.hellaswag = hellaswag_load(o.hellaswag_data, c.V);
+        else warning("--hellaswag-data %s is not there; the run goes on without HellaSwag (dev/data/hellaswag.py makes the file)", o.hellaswag_data.c_str());
+    }
+    run.max_steps = o.max_steps >= 0 ? o.max_steps : run.train_data.total_tokens / o.total_batch_size;
+    if (trains && o.warmup_steps > run.max_steps) usage_error("-u %lld is more than the %lld steps of the run", (long long)o.warmup_steps, (long long)run.max_steps);
+}
+
+// The out dir: a fresh log for a fresh run, the old one cut back to the checkpoint for a resumed one.
+template <class Model>
+inline void open_out_dir(Run<Model>& run, bool resumed) {
+    const std::string& dir = run.options.out_dir;
+    if (dir.empty() || run.options.max_steps == 0) return;
+    make_folder(dir);
+    run.logger.path = dir + "/main.log";
+    if (!resumed) {
+        const std::vector<int64_t> earlier = finished_steps(dir);
+        for (int64_t step : earlier) unlink(done_path(dir, step).c_str());
+        flush_folder(dir);
+        if (!earlier.empty()) run.logger.line("%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete", dir.c_str(), earlier.size());
+    }
+    run.logger.rewind(resumed ? run.state.step : 0);
+}
+
+template <class Model>
+inline void load_weights(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    if (resumed_step >= 0) return load_checkpoint(o.out_dir, resumed_step, run.model);
+    if (!is_model_file(o.model)) return initialize_weights(run.model, o.seed);
+    FileReader file(o.model);
+    GPT2Config config;
+    const int32_t version = read_model_header(file, config);
+    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(run.model, tensor, layer, values); });
+}
+
+template <class Model>
+inline int run_main(int argc, char** argv) {
+    Run<Model> run;
+    Options& o = run.options = parse_options(argc, argv);
+    if (o.help) return print_help(argv[0]), 0;
+    if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
+    comm_start(o.num_processes, o.process_rank);
+    catch_signals();
+    run.logger.terminal = isatty(1);
+
+    const int64_t resumed_step = o.resume && !o.out_dir.empty() ? newest_checkpoint(o.out_dir, run.state) : -1;
+    const GPT2Config config = find_config(o, resumed_step);
+    settle_sizes(o, config);
+    run.B = o.batch_size, run.T = o.seq_len, run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
+    const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || !o.prompt.empty());
+    const int64_t cache_T = samples ? std::min<int64_t>(config.maxT, std::max<size_t>(1, o.prompt.size()) + o.sample_tokens) : 0;
+    Sizes sizes{config, run.B, run.T, o.recompute, cache_T, 0, o.max_steps != 0};
+    run.model.layout = parameter_layout(config, comm.processes);
+    settle_device(run.model, sizes, o);
+    if (o.plan) return print_plan(o, sizes, &run.model), 0;
+
+    open_inputs(run, resumed_step);
+    open_out_dir(run, resumed_step >= 0);
+    if (resumed_step >= 0 && o.max_steps != 0 && run.state.step >= run.max_steps) {
+        run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step, (long long)run.max_steps);
+        return 0;
+    }
+    print_options(o);
+    allocate(run.model, sizes, o);
+    load_weights(run, resumed_step);
+    int64_t bytes = 0;
+    for (const PlanRow& row : plan_rows(sizes, o, &run.model)) bytes += row.bytes;
+    run.logger.line("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %lld parameters, %.1f MiB planned", (long long)config.L, (long long)config.C, (long long)config.NH, (long long)run.T,
+                    (long long)config.maxT, (long long)config.V, (long long)parameter_count(config), bytes / 1048576.0);
+    if (o.max_steps != 0)
+        run.logger.line("data: %zu shards, %lld tokens, %lld steps of %lld tokens in %lld micro-steps", run.train_data.shards.size(), (long long)run.train_data.total_tokens, (long long)run.max_steps,
+                        (long long)o.total_batch_size, (long long)run.micro_steps);
+    if (resumed_step >= 0) run.logger.line("resumed at step %lld", (long long)resumed_step);
+    run.state.maxT = config.maxT, run.state.V = config.V, run.state.L = config.L, run.state.NH = config.NH, run.state.C = config.C;
+    run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle, run.state.data_identity = run.train_data.identity;
+    run.saved_step = resumed_step;
+    run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
+    training_loop(run);
+    return 0;
+}
