@@ -8,6 +8,7 @@
 // layers before the next. State file: StateHeader, then for each bucket (tensors.h) this rank's slice of m and of v, fp32; its checksum.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 #include "llmc/comm.h"

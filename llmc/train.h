@@ -13,6 +13,7 @@
 #pragma once
 #include <csignal>
 #include "llmc/activations.h"
+#include "llmc/adamw_constants.h"
 #include "llmc/checkpoint.h"
 #include "llmc/config.h"
 #include "llmc/dataloader.h"

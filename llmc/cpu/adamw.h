@@ -8,18 +8,8 @@
 // One pass over everything. Memory-bound: reads 4 values and writes 3 for a parameter, 28 bytes in fp32.
 #pragma once
 #include <cmath>
+#include "llmc/adamw_constants.h"
 #include "llmc/cpu/device.h"
-
-struct AdamW {
-    float learning_rate, beta1, beta2, eps, weight_decay;
-    float grad_scale;                   // the gradient counts times this
-    float correction1, correction2;     // 1 - beta1^t, 1 - beta2^t
-};
-
-// The constants of update t = 1, 2, ...
-inline AdamW adamw_constants(float learning_rate, float beta1, float beta2, float eps, float weight_decay, float grad_scale, int64_t t) {
-    return {learning_rate, beta1, beta2, eps, weight_decay, grad_scale, (float)(1.0 - std::pow((double)beta1, (double)t)), (float)(1.0 - std::pow((double)beta2, (double)t))};
-}
 
 // params, m, v (n_elems each) are updated with grads (n_elems).
 template <class floatX>

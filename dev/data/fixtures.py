@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Makes dev/test/fixtures: what PyTorch, transformers and tiktoken compute, for our tests to compare with.
+
+    pip install torch transformers tiktoken && python3 dev/data/fixtures.py
+
+For each small model: NAME.bin (weights, llm.c's layout), NAME_debug_state.bin (inputs, logits, loss, every gradient), NAME_tokens.bin and
+NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate), NAME_after.bin (weights after them).
+init_42.bin: the weights that PyTorch draws from seed 42. schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin.
+"""
+import math
+import pathlib
+import random
+import struct
+
+import numpy as np
+import tiktoken
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+OUT = pathlib.Path(__file__).parents[1] / "test" / "fixtures"
+LAYER_TENSORS = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
+                 "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"]
+
+
+def file_order(named, config):
+    """The tensors of a {Hugging Face name: tensor} dict in the order and layout of a model file, as one fp32 array."""
+    pad = (config.vocab_size + 127) // 128 * 128 - config.vocab_size
+    parts = [torch.nn.functional.pad(named["transformer.wte.weight"], (0, 0, 0, pad)), named["transformer.wpe.weight"]]
+    for name in LAYER_TENSORS:
+        for layer in range(config.n_layer):
+            tensor = named[f"transformer.h.{layer}.{name}"]
+            parts.append(tensor.T if tensor.dim() == 2 else tensor)  # Conv1D is (input, output)
+    parts += [named["transformer.ln_f.weight"], named["transformer.ln_f.bias"]]
+    return np.concatenate([p.detach().numpy().astype("<f4").ravel() for p in parts])
+
+
+def write_model(path, model):
+    c = model.config
+    header = np.zeros(256, "<i4")
+    header[:8] = [20240326, 3, c.n_positions, c.vocab_size, c.n_layer, c.n_head, c.n_embd, (c.vocab_size + 127) // 128 * 128]
+    path.write_bytes(header.tobytes() + file_order(dict(model.named_parameters()), c).tobytes())
+
+
+def write_tokens(path, tokens):
+    header = np.zeros(256, "<i4")
+    header[:3] = [20240520, 1, len(tokens)]
+    path.write_bytes(header.tobytes() + np.array(tokens, "<u2").tobytes())
+
+
+def make_model(L, C, NH, maxT, V, seed):
+    torch.manual_seed(seed)
+    config = GPT2Config(vocab_size=V, n_positions=maxT, n_embd=C, n_layer=L, n_head=NH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                        bos_token_id=0, eos_token_id=0)
+    config._attn_implementation = "eager"
+    model = GPT2LMHeadModel(config).float()
+    with torch.no_grad():
+        for p in model.parameters():  # no zeros and ones: biases and gains must matter
+            p.add_(torch.randn_like(p) * 0.08)
+    return model
+
+
+def loss_of(model, x, y):
+    logits = model(x).logits
+    return logits, torch.nn.functional.cross_entropy(logits.view(-1, logits.size(-1)), y.reshape(-1))
+
+
+def debug_state(path, model, B, T):
+    x, y = torch.randint(0, model.config.vocab_size, (2, B, T))
+    logits, loss = loss_of(model, x, y)
+    model.zero_grad()
+    loss.backward()
+    header = np.zeros(256, "<i4")
+    header[:4] = [20240327, 2, B, T]
+    grads = file_order({n: p.grad for n, p in model.named_parameters()}, model.config)
+    path.write_bytes(header.tobytes() + x.numpy().astype("<i4").tobytes() + y.numpy().astype("<i4").tobytes()
+                     + logits.detach().numpy().astype("<f4").tobytes() + np.array([loss.item()], "<f4").tobytes() + grads.tobytes())
+
+
+def cosine(step, steps, warmup, peak, frac):
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    r = (step - warmup) / (steps - warmup)
+    return frac * peak + (1 - frac) * peak * 0.5 * (1 + math.cos(math.pi * r))
+
+
+def wsd(step, steps, warmup, peak, frac):
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    start = math.floor(0.8 * steps)
+    return peak if step < start else frac * peak + (1 - frac) * peak * (1 - math.sqrt((step - start) / (steps - start)))
+
+
+def train(name, model, B, T, schedule, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1, decay=0.1):
+    V = model.config.vocab_size
+    tokens = torch.randint(0, V, (steps * micro_steps * B * T + 1,)).tolist()
+    write_tokens(OUT / f"{name}_tokens.bin", tokens)
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], lr=peak, betas=(0.9, 0.95), eps=1e-8)
+    lines, window = [], 0
+    for step in range(steps):
+        optimizer.zero_grad()
+        total = 0.0
+        for _ in range(micro_steps):
+            rows = [tokens[(window + b) * T:(window + b + 1) * T + 1] for b in range(B)]
+            window += B
+            data = torch.tensor(rows)
+            _, loss = loss_of(model, data[:, :-1], data[:, 1:])
+            (loss / micro_steps).backward()
+            total += loss.item() / micro_steps
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item()
+        rate = schedule(step, steps, warmup, peak, frac)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        lines.append(f"{total:.9g} {norm:.9g} {rate:.9g}")
+    (OUT / f"{name}_run.txt").write_text("\n".join(lines) + "\n")
+    write_model(OUT / f"{name}_after.bin", model)
+
+
+def initial_weights():
+    """GPT-2's initial weights in the order in which we promise to draw them."""
+    L, C, NH, maxT, V, seed = 3, 32, 2, 25, 101, 42
+    model = make_model(L, C, NH, maxT, V, 0)
+    torch.manual_seed(seed)
+    named = dict(model.named_parameters())
+    with torch.no_grad():
+        for n, p in named.items():
+            p.fill_(1.0 if n.endswith("weight") and "ln_" in n else 0.0)
+        torch.nn.init.normal_(named["transformer.wte.weight"], 0.0, 0.02)
+        torch.nn.init.normal_(named["transformer.wpe.weight"], 0.0, 0.02)
+        for layer in range(L):
+            for n, std in [("attn.c_attn", 0.02), ("attn.c_proj", 0.02 / math.sqrt(2 * L)), ("mlp.c_fc", 0.02), ("mlp.c_proj", 0.02 / math.sqrt(2 * L))]:
+                conv = named[f"transformer.h.{layer}.{n}.weight"]
+                conv.copy_(torch.empty(conv.shape[1], conv.shape[0]).normal_(0.0, std).T)  # drawn in our (output, input) order
+    write_model(OUT / "init_42.bin", model)
+
+
+def schedules():
+    lines = []
+    for name, f in [("cosine", cosine), ("wsd", wsd)]:
+        for steps, warmup, peak, frac in [(50, 7, 6e-4, 0.1), (11, 0, 1e-3, 0.0)]:
+            lines += [f"{name} {step} {steps} {warmup} {peak} {frac} {f(step, steps, warmup, peak, frac):.12g}" for step in range(steps)]
+    # PyTorch's own schedulers for the shapes that it has
+    for name, make in [("cosine", lambda o, n, p, f: torch.optim.lr_scheduler.CosineAnnealingLR(o, n, eta_min=p * f)),
+                       ("linear", lambda o, n, p, f: torch.optim.lr_scheduler.LinearLR(o, 1.0, f, n))]:
+        steps, peak, frac = 40, 5e-4, 0.2
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+        scheduler = make(optimizer, steps, peak, frac)
+        for step in range(steps):
+            lines.append(f"{name} {step} {steps} 0 {peak} {frac} {optimizer.param_groups[0]['lr']:.12g}")
+            optimizer.step()
+            scheduler.step()
+    (OUT / "schedules.txt").write_text("\n".join(lines) + "\n")
+
+
+def sampling():
+    torch.manual_seed(3)
+    lines = []
+    for V, temperature, top_k, top_p in [(17, 1.0, 0, 1.0), (40, 0.7, 0, 1.0), (40, 1.3, 5, 1.0), (40, 1.0, 0, 0.8), (40, 0.9, 12, 0.6), (40, 1.0, 100, 0.05)]:
+        logits = torch.randn(1, V) * 2
+        out = TemperatureLogitsWarper(temperature)(None, logits)
+        if top_k:
+            out = TopKLogitsWarper(top_k)(None, out)
+        if top_p < 1.0:
+            out = TopPLogitsWarper(top_p)(None, out)
+        probs = torch.softmax(out.double(), -1)[0]
+        lines.append(" ".join([str(V), str(temperature), str(top_k), str(top_p)] + [f"{v:.9g}" for v in logits[0].tolist()] + [f"{v:.9g}" for v in probs.tolist()]))
+    (OUT / "sampling.txt").write_text("\n".join(lines) + "\n")
+
+
+def tokenizer():
+    path = pathlib.Path(__file__).parent / "gpt2_tokenizer.bin"
+    data, at, ranks = path.read_bytes(), 1024, {}
+    for i in range(50256):
+        ranks[data[at + 1:at + 1 + data[at]]] = i
+        at += 1 + data[at]
+    pattern = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    encoder = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+    random.seed(5)
+    pool = ["a", "'", "s", "'s", "'LL", "'ll", "re", " ", "  ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "1", "\u0663", "\u00e9", "e\u0301",
+            "\u00df", "\u6f22", "\U0001f600", "\u200d", "!", "...", "<|endoftext|>", "\x00", "\u2167", "\u00b2", "'d", "\u2019s", "hello", "World", "\ufeff", "\U0010ffff"]
+    text = "".join(random.choice(pool) for _ in range(6000))
+    text += "".join(chr(cp) for cp in range(0x3400) if not 0xD800 <= cp < 0xE000) + "".join(chr(cp) for cp in range(0x3400, 0x110000, 257) if not 0xD800 <= cp < 0xE000)
+    text += " " * 5000 + "x" * 5000 + "\n" * 3000 + " end" + "=" * 777 + "ab" * 600
+    (OUT / "tokenizer_text.bin").write_bytes(text.encode())
+    (OUT / "tokenizer_ids.bin").write_bytes(np.array(encoder.encode_ordinary(text), "<u2").tobytes())
+
+
+def main():
+    OUT.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    for name, shape, B, T, schedule in [("a", (2, 48, 3, 35, 97), 3, 33, cosine), ("b", (1, 40, 1, 70, 130), 1, 67, wsd), ("c", (1, 32, 2, 8, 128), 2, 1, cosine)]:
+        model = make_model(*shape, seed=len(name) + shape[1])
+        write_model(OUT / f"{name}.bin", model)
+        debug_state(OUT / f"{name}_debug_state.bin", model, B, T)
+        train(name, model, B, T, schedule)
+    initial_weights()
+    schedules()
+    sampling()
+    tokenizer()
+    print(f"{sum(f.stat().st_size for f in OUT.iterdir())} bytes in {OUT}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+// What both trainers share: tokenizer, random numbers, schedules, sampling, data order, layouts, checksums.
+#include <set>
+#include "dev/test/test.h"
+#include "llmc/checkpoint.h"
+#include "llmc/dataloader.h"
+#include "llmc/logger.h"
+#include "llmc/sampler.h"
+#include "llmc/schedule.h"
+#include "llmc/tokenizer.h"
+#include "llmc/train.h"
+
+static const std::string FIXTURES = "dev/test/fixtures/";
+
+static std::string read_whole(const std::string& path) {
+    FileReader file(path);
+    std::string bytes(file.size_bytes, '\0');
+    file.read(bytes.data(), bytes.size(), "the file");
+    return bytes;
+}
+
+static void tokenizer_tests() {
+    Tokenizer tok;
+    tokenizer_load(tok, "dev/data/gpt2_tokenizer.bin");
+    auto round_trip = [&](const std::string& text) {
+        std::vector<int> ids;
+        encode(tok, text, ids);
+        std::string back;
+        for (int id : ids) back += decode(tok, id);
+        return back == text;
+    };
+    start_test("tokenizer: the recorded output of tiktoken on a nasty text");
+    const std::string text = read_whole(FIXTURES + "tokenizer_text.bin"), recorded = read_whole(FIXTURES + "tokenizer_ids.bin");
+    std::vector<int> ids;
+    encode(tok, text, ids);
+    bool same = ids.size() * 2 == recorded.size();
+    for (size_t i = 0; same && i < ids.size(); i++) same = ids[i] == ((unsigned char)recorded[2 * i] | (unsigned char)recorded[2 * i + 1] << 8);
+    EXPECT(same);
+    EXPECT(round_trip(text));
+    start_test("tokenizer: any bytes come back");
+    std::string bytes;
+    for (int a = 0; a < 256; a++)
+        for (int b = 0; b < 256; b += 5) bytes += (char)a, bytes += (char)b, bytes += " x\xff"[b % 4];
+    EXPECT(round_trip(bytes));
+    EXPECT(round_trip(std::string("\xed\xa0\x80\xf4\x90\x80\x80\xc0\x80\xe2\x82", 11)));
+    start_test("tokenizer: known ids; special tokens are text like any other");
+    auto ids_of = [&](const char* s) { std::vector<int> out; encode(tok, s, out); return out; };
+    EXPECT((ids_of("Hello world") == std::vector<int>{15496, 995}));
+    EXPECT(ids_of("<|endoftext|>").size() > 1);
+    EXPECT(ids_of("").empty());
+    start_test("tokenizer: a long run of one letter merges the same by heap and by search");
+    for (int n : {63, 64}) {
+        std::vector<int> slow, fast;
+        const std::string run(n, 'q');
+        merge_short(tok, run, slow), merge_long(tok, run, fast);
+        EXPECT(slow == fast);
+    }
+}
+
+static void random_tests() {
+    start_test("Mersenne Twister: the published first and thousandth value");
+    MersenneTwister rng(5489);
+    EXPECT(rng.bits32() == 3499211612u);
+    for (int i = 0; i < 9998; i++) rng.bits32();
+    EXPECT(rng.bits32() == 4123659995u);
+    start_test("permutations are permutations, and differ by epoch");
+    auto a = permutation(1000, generator_for(42, RANDOM_WINDOWS, 0, 1)), b = permutation(1000, generator_for(42, RANDOM_WINDOWS, 1, 1));
+    EXPECT(std::set<uint32_t>(a.begin(), a.end()).size() == 1000 && a != b);
+    EXPECT((a == permutation(1000, generator_for(42, RANDOM_WINDOWS, 0, 1))));
+}
+
+static void schedule_tests() {
+    start_test("schedules: PyTorch's values");
+    const std::string text = read_whole(FIXTURES + "schedules.txt");
+    int rows = 0;
+    for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1, rows++) {
+        char name[16];
+        long long step, steps, warmup;
+        double peak, frac, rate;
+        if (!EXPECT(sscanf(text.c_str() + at, "%15s %lld %lld %lld %lf %lf %lf", name, &step, &steps, &warmup, &peak, &frac, &rate) == 7)) break;
+        EXPECT(std::fabs(learning_rate_at(name, step, steps, warmup, peak, frac) - rate) <= 1e-10);
+    }
+    EXPECT(rows > 150);
+    EXPECT(learning_rate_at("constant", 0, 10, 4, 1.0, 0.1) == 0.25 && learning_rate_at("constant", 9, 10, 4, 1.0, 0.1) == 1.0);
+}
+
+static void sampling_tests() {
+    start_test("sampling: the probabilities of Hugging Face's temperature, top-k and top-p");
+    const std::string text = read_whole(FIXTURES + "sampling.txt");
+    const char* p = text.c_str();
+    int cases = 0;
+    for (char* end; *p && *p != '\n'; p++, cases++) {
+        auto next = [&] { double v = strtod(p, &end); p = end; return v; };
+        const int V = (int)next();
+        const double temperature = next(), top_k = next(), top_p = next();
+        std::vector<float> logits(V);
+        std::vector<double> want(V), got;
+        for (float& l : logits) l = (float)next();
+        for (double& w : want) w = next();
+        sampling_probabilities(got, logits.data(), V, temperature, (int64_t)top_k, top_p);
+        EXPECT(relative_error(got.data(), want.data(), V) < 1e-6);
+    }
+    EXPECT(cases == 6);
+    start_test("sampling: the coin picks by cumulative probability, never a token of probability 0");
+    EXPECT(pick_token({0.25, 0.0, 0.75}, 0.24) == 0 && pick_token({0.25, 0.0, 0.75}, 0.25) == 2 && pick_token({0.5, 0.499999, 0.0}, 0.9999999) == 1);
+}
+
+static void data_tests() {
+    const std::string prefix = format("/tmp/gpt2_test_%d_", (int)getpid());
+    std::vector<uint16_t> tokens(101);
+    for (int shard = 0; shard < 3; shard++) {
+        for (size_t i = 0; i < tokens.size(); i++) tokens[i] = (uint16_t)(shard * 1000 + i);
+        write_tokens(prefix + std::to_string(shard) + ".bin", tokens.data(), tokens.size() - shard);  // 10, 9, 9 windows of 10
+    }
+    start_test("data order: every window once an epoch, a new order each epoch, targets one ahead");
+    DataLoader loader;
+    dataloader_open(loader, "-i", prefix + "*.bin", 10, 50257, 42, true);
+    EXPECT(loader.total_windows == 28 && loader.total_tokens == 300);
+    int x[10], y[10];
+    std::vector<int> first[2];
+    for (int w = 0; w < 56; w++) {
+        load_window(loader, w, x, y);
+        first[w / 28].push_back(x[0]);
+        for (int t = 0; t < 10; t++) EXPECT(x[t] == x[0] + t && y[t] == x[t] + 1);
+    }
+    EXPECT(std::set<int>(first[0].begin(), first[0].end()).size() == 28 && std::set<int>(first[1].begin(), first[1].end()).size() == 28 && first[0] != first[1]);
+    load_window(loader, 17, x, y);
+    EXPECT(x[0] == first[0][17]);  // a pure function of the window's number
+    start_test("data order: --shuffle 0 is the order of the files");
+    DataLoader plain;
+    dataloader_open(plain, "-i", prefix + "*.bin", 10, 50257, 42, false);
+    for (int w = 0; w < 10; w++) load_window(plain, w, x, y), EXPECT(x[0] == w * 10);
+    load_window(plain, 10, x, y);
+    EXPECT(x[0] == 1000);
+    for (int shard = 0; shard < 3; shard++) unlink((prefix + std::to_string(shard) + ".bin").c_str());
+}
+
+static void layout_tests() {
+    start_test("layout: tensors aligned, apart, buckets a multiple of the processes, for any shape");
+    for (GPT2Config c : {GPT2Config{}, GPT2Config{5, 97, 128, 3, 1, 7}, GPT2Config{33, 50257, 50304, 2, 25, 1600}})
+        for (int64_t processes : {1, 2, 3, 8}) {
+            ParameterLayout layout = parameter_layout(c, processes);
+            int64_t end = 0, elems = 0;
+            for (int64_t b = 0; b < layout.buckets(); b++) {
+                EXPECT((layout.bucket_begin[b + 1] - layout.bucket_begin[b]) % processes == 0);
+                for (int i = 0; i < NUM_TENSORS; i++) {
+                    if (TENSORS[i].per_layer != (b < c.L)) continue;
+                    EXPECT(layout.offset(i, b < c.L ? b : 0) >= end && layout.offset(i, b < c.L ? b : 0) % 16 == 0);
+                    end = layout.offset(i, b < c.L ? b : 0) + tensor_elems(i, c);
+                    elems += tensor_elems(i, c);
+                }
+                EXPECT(end <= layout.bucket_begin[b + 1]);
+            }
+            EXPECT(elems - (c.Vp - c.V) * c.C == parameter_count(c));
+        }
+    EXPECT(parameter_count(GPT2Config{}) == 124439808);
+    start_test("descriptors");
+    EXPECT(config_from_descriptor("d48").NH == 25 && config_from_descriptor("gpt2:d36").C == 1280 && config_from_descriptor("gpt3:c768").maxT == 2048);
+    GPT2Config c = config_from_descriptor("L6C384H6T256V512");
+    EXPECT(c.L == 6 && c.C == 384 && c.NH == 6 && c.maxT == 256 && c.V == 512 && c.Vp == 512);
+    start_test("checksum: one bit, one byte more, one block moved: another sum");
+    std::string data(1000, 'x');
+    auto sum = [](const std::string& s, size_t cut) { Checksum c; c.add(s.data(), cut), c.add(s.data() + cut, s.size() - cut); return c.value(); };
+    const uint64_t whole = sum(data, 0);
+    EXPECT(sum(data, 7) == whole && sum(data, 999) == whole);
+    EXPECT(sum(data + 'x', 0) != whole && sum(data + std::string(1, '\0'), 0) != whole);
+    data[500] ^= 1;
+    EXPECT(sum(data, 0) != whole);
+    start_test("outlier detector: nan until the window is full, then deviations");
+    OutlierDetector detector;
+    for (int i = 0; i < OUTLIER_WINDOW; i++) EXPECT(std::isnan(detector.z_score(i % 2 ? 1.0 : -1.0)));
+    EXPECT(std::fabs(detector.z_score(3.0) - 3.0) < 1e-9);
+}
+
+int main() {
+    tokenizer_tests();
+    random_tests();
+    schedule_tests();
+    sampling_tests();
+    data_tests();
+    layout_tests();
+    return report_tests();
+}
