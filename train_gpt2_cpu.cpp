@@ -78,9 +78,9 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options&, GPT2* model) {
         if (copies > 0) rows.push_back({"activations", ACTIVATIONS[a].name, format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), elems * copies * (int64_t)sizeof(floatX)});
     }
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), device.threads * (int64_t)device.scratch_elems * 4});
-    int64_t largest = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
-    rows.push_back({"program", "weights on load", "one tensor", largest});
+    int64_t largest = 0;  // filled while the gradients are still untouched, so a run that trains has room for it anyway
+    for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
+    if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
     rows.push_back({"program", "code, stacks", "", 12 << 20});
     return rows;
 }

@@ -73,8 +73,8 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
         float* s = v_rows + T * HSp;
         float* o = s + ATT_BLOCK * ATT_BLOCK;
         float *m = o + ATT_BLOCK * HSp, *l = m + ATT_BLOCK, *q_rows = l + ATT_BLOCK;
-        pack_panels(k_columns, k.transposed(), 0, HS, 0, T, ATT_NR);
-        pack_panels(v_rows, v, 0, T, 0, HS, ATT_NR);
+        pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
+        pack_panels<ATT_NR>(v_rows, v, 0, T, 0, HS);
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
             const int64_t queries = std::min(ATT_BLOCK, T - q0);
             for (int64_t i = 0; i < queries; i++)
@@ -123,11 +123,11 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
         float *v_columns = k_columns + HS * Tp, *k_rows = v_columns + HS * Tp, *q_rows = k_rows + T * HSp, *do_rows = q_rows + T * HSp;
         float *dk = do_rows + T * HSp, *dv = dk + Tp * HSp, *p = dv + Tp * HSp, *ds = p + ATT_BLOCK * ATT_BLOCK, *dq = ds + ATT_BLOCK * ATT_BLOCK;
         float* D = dq + ATT_BLOCK * HSp;
-        pack_panels(k_columns, k.transposed(), 0, HS, 0, T, ATT_NR);
-        pack_panels(v_columns, v.transposed(), 0, HS, 0, T, ATT_NR);
-        pack_panels(k_rows, k, 0, T, 0, HS, ATT_NR);
-        pack_panels(q_rows, q, 0, T, 0, HS, ATT_NR);
-        pack_panels(do_rows, d_o, 0, T, 0, HS, ATT_NR);
+        pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
+        pack_panels<ATT_NR>(v_columns, v.transposed(), 0, HS, 0, T);
+        pack_panels<ATT_NR>(k_rows, k, 0, T, 0, HS);
+        pack_panels<ATT_NR>(q_rows, q, 0, T, 0, HS);
+        pack_panels<ATT_NR>(do_rows, d_o, 0, T, 0, HS);
         memset(dk, 0, 2 * Tp * HSp * sizeof(float));
         auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
             for (int64_t i = 0; i < rows; i++)

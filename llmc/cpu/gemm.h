@@ -21,7 +21,7 @@
 
 constexpr int GEMM_NV = 3, GEMM_NR = GEMM_NV * VEC_FLOATS;  // vectors and columns of a register tile
 constexpr int GEMM_MR = VEC_REGISTERS == 32 ? 8 : 4;        // rows: MR * NV accumulators + NV of B must fit the register file
-constexpr int64_t GEMM_KC = 256, GEMM_NC = 4 * GEMM_NR, GEMM_MC = 192;
+constexpr int64_t GEMM_KC = 256, GEMM_NC = 4 * GEMM_NR, GEMM_MC = 384;
 constexpr size_t GEMM_SCRATCH_ELEMS = GEMM_KC * GEMM_NC + GEMM_KC * GEMM_MC;
 
 // A matrix somewhere in memory: element (i, j) is data[i * row_stride + j * col_stride].
@@ -84,22 +84,23 @@ inline void transpose_strip(float* out, int64_t out_stride, const floatX* from, 
         for (int j = 0; j < VEC_FLOATS; j++) out[k * out_stride + j] = from[j * from_stride + k];
 }
 
-// Packs rows k0..k0+K of columns n0..n0+N of B into panels of `width` columns, zeros beyond N: out[panel][k][column in panel].
-template <class floatX>
-inline void pack_panels(float* out, MatrixView<floatX> B, int64_t k0, int64_t K, int64_t n0, int64_t N, int width) {
-    for (int64_t n = 0; n < N; n += width, out += K * width) {
-        int64_t columns = std::min<int64_t>(width, N - n), j = 0;
+// Packs rows k0..k0+K of columns n0..n0+N of B into panels of WIDTH columns, zeros beyond N: out[panel][k][column in panel].
+template <int WIDTH, class floatX>
+inline void pack_panels(float* out, MatrixView<floatX> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
+    for (int64_t n = 0; n < N; n += WIDTH, out += K * WIDTH) {
+        const int64_t columns = std::min<int64_t>(WIDTH, N - n);
         const floatX* from = B.at(k0, n0 + n);
-        if (columns < width) memset(out, 0, K * width * sizeof(float));
-        if (B.col_stride == 1) {
+        if (columns < WIDTH) memset(out, 0, K * WIDTH * sizeof(float));
+        if (B.col_stride == 1 && columns == WIDTH) {
             for (int64_t k = 0; k < K; k++)
-                for_each_vector(columns, [&](size_t i, size_t count) { store_some(out + k * width + i, load_some(from + k * B.row_stride + i, count), count); });
+                for (int j = 0; j < WIDTH; j++) out[k * WIDTH + j] = from[k * B.row_stride + j];
             continue;
         }
+        int64_t j = 0;
         if (B.row_stride == 1)
-            for (; j + VEC_FLOATS <= columns; j += VEC_FLOATS) transpose_strip(out + j, width, from + j * B.col_stride, B.col_stride, K);
-        for (; j < columns; j++)
-            for (int64_t k = 0; k < K; k++) out[k * width + j] = from[k * B.row_stride + j * B.col_stride];
+            for (; j + VEC_FLOATS <= columns; j += VEC_FLOATS) transpose_strip(out + j, WIDTH, from + j * B.col_stride, B.col_stride, K);
+        for (int64_t k = 0; k < K; k++)
+            for (int64_t i = j; i < columns; i++) out[k * WIDTH + i] = from[k * B.row_stride + i * B.col_stride];
     }
 }
 
@@ -118,10 +119,10 @@ inline void gemm_block(floatX* C, int64_t ldc, MatrixView<floatX> A, MatrixView<
     for (int64_t k0 = 0; k0 < K; k0 += GEMM_KC) {
         const int64_t kc = std::min(GEMM_KC, K - k0);
         const bool load_c = add || k0 > 0, last = k0 + kc == K;
-        if (packed_a) pack_panels(a_block, A.transposed(), k0, kc, m0, m1 - m0, MR);
+        if (packed_a) pack_panels<MR>(a_block, A.transposed(), k0, kc, m0, m1 - m0);
         for (int64_t nb = n0; nb < n1; nb += GEMM_NC) {
             const int64_t nc = std::min(GEMM_NC, n1 - nb);
-            pack_panels(b_block, B, k0, kc, nb, nc, NR);
+            pack_panels<NR>(b_block, B, k0, kc, nb, nc);
             for (int64_t m = m0; m < m1; m += MR) {
                 const int64_t rows = std::min<int64_t>(MR, m1 - m);
                 const float* a[MR];  // rows beyond the last repeat it; their results are dropped

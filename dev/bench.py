@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""This trainer beside PyTorch, in the same run on the same cores: full training steps of GPT-2 124M in fp32, peak memory, GEMM, tokenizer, generation.
+
+    pip install torch tiktoken        # peers that are not installed are skipped with a message
+    make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--quick]
+
+Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. The table goes to the terminal and, between
+its markers, into README.md with --write.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TORCH_STEP = r"""
+import sys, time, torch, torch.nn as nn, torch.nn.functional as F, math
+mode, B, T, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+torch.set_num_threads(threads)
+torch.manual_seed(0)
+tuned = mode == "tuned"
+L, C, H, V = 12, 768, 12, 50304 if tuned else 50257
+class Block(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.ln1, s.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        s.qkv, s.proj, s.fc, s.out = nn.Linear(C, 3 * C), nn.Linear(C, C), nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+    def forward(s, x):
+        B, T, _ = x.shape
+        q, k, v = (t.view(B, T, H, C // H).transpose(1, 2) for t in s.qkv(s.ln1(x)).split(C, 2))
+        x = x + s.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, C))
+        return x + s.out(F.gelu(s.fc(s.ln2(x)), approximate="tanh"))
+class Net(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.wte, s.wpe, s.lnf = nn.Embedding(V, C), nn.Embedding(1024, C), nn.LayerNorm(C)
+        s.blocks = nn.ModuleList(Block() for _ in range(L))
+    def forward(s, x, y):
+        h = s.wte(x) + s.wpe(torch.arange(x.shape[1]))
+        for b in s.blocks: h = b(h)
+        return F.cross_entropy((s.lnf(h) @ s.wte.weight.T).view(-1, V), y.view(-1))
+net = Net()
+for p in net.parameters():
+    if p.dim() > 1: nn.init.normal_(p, 0, 0.02)
+opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+step_net = net if mode == "eager" else torch.compile(net)
+x, y = torch.randint(0, 50257, (2, B, T)).unbind(0)
+best = []
+for i in range(int(sys.argv[5]) + 2):
+    t = time.perf_counter()
+    opt.zero_grad(set_to_none=True)
+    step_net(x, y).backward()
+    opt.step()
+    best.append(time.perf_counter() - t)
+print("MS", *(1e3 * t for t in best[2:]))
+"""
+
+
+def have(module):
+    return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode == 0
+
+
+def child(command, env=None):
+    """Runs a command; returns its output and peak resident memory in MiB."""
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        sys.exit(f"{' '.join(map(str, command))[:200]} failed:\n{output[-2000:]}")
+    return output, usage.ru_maxrss / 1024
+
+
+def ours(B, T, threads, steps):
+    flags = ["-e", "d12", "-b", B, "-t", T, "-x", steps + 1, "-v", 0, "-s", 0, "-r", 0, "--threads", threads]
+    output, rss = child(["./train_gpt2_cpu", *map(str, flags)])
+    plan, _ = child(["./train_gpt2_cpu", *map(str, flags), "--plan"])
+    return [float(m) for m in re.findall(r"\| ([\d.]+) ms \|", output)][1:], rss, float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1])
+
+
+def torch_step(mode, B, T, threads, steps):
+    env = {"THP_MEM_ALLOC_ENABLE": "1"} if mode == "tuned" else {}
+    output, rss = child([sys.executable, "-c", TORCH_STEP, mode, str(B), str(T), str(threads), str(steps)], env)
+    return [float(v) for v in re.search(r"MS (.*)", output)[1].split()], rss
+
+
+def bench_steps(args, rows):
+    peers = ["eager", "compile", "tuned"] if have("torch") else []
+    if not peers:
+        print("PyTorch is not installed: the steps of this trainer alone (pip install torch adds the comparison)")
+    for B, T in args.shapes:
+        times, memory, plan = {}, {}, 0
+        for _ in range(args.rounds):
+            ms, rss, plan = ours(B, T, args.threads, args.steps)
+            times.setdefault("ours", []).extend(ms)
+            memory["ours"] = max(memory.get("ours", 0), rss)
+            for peer in peers:
+                ms, rss = torch_step(peer, B, T, args.threads, args.steps)
+                times.setdefault(peer, []).extend(ms)
+                memory[peer] = max(memory.get(peer, 0), rss)
+        for name, ms in times.items():
+            ms.sort()
+            label = "this trainer, fp32" if name == "ours" else f"PyTorch {name}, fp32"
+            note = f"plan {plan:.0f} MiB" if name == "ours" else f"{ms[0] / times['ours'][0]:.2f} times ours"
+            rows.append({"what": f"step ({B},{T})", "who": label, "min_ms": ms[0], "median_ms": ms[len(ms) // 2], "MiB": memory[name], "note": note})
+            print("{what:16} {who:24} min {min_ms:8.1f} ms  median {median_ms:8.1f} ms  {MiB:6.0f} MiB  {note}".format(**rows[-1]), flush=True)
+
+
+def bench_gemm(args, rows):
+    output, _ = child(["build/bench_gemm", str(args.threads)])
+    print(output, end="")
+    for name, gflops, percent in re.findall(r"^(.*?)\s+([\d.]+) GFLOP/s\s+([\d.]+)% of peak", output, re.M):
+        rows.append({"what": "GEMM", "who": name.strip(), "note": f"{gflops} GFLOP/s, {percent}% of the FMA peak"})
+
+
+TIKTOKEN = r"""
+import glob, time, tiktoken
+data, at, ranks = open("dev/data/gpt2_tokenizer.bin", "rb").read(), 1024, {}
+for i in range(50256):
+    ranks[data[at + 1:at + 1 + data[at]]] = i
+    at += 1 + data[at]
+e = tiktoken.Encoding("gpt2", pat_str=r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s", mergeable_ranks=ranks, special_tokens={})
+text = "".join(open(f).read() for f in sorted(glob.glob("dev/data/shakespeare/*.txt")))
+e.encode_ordinary(text[:1000])
+t = time.perf_counter()
+e.encode_ordinary(text)
+print("MS", 1e3 * (time.perf_counter() - t))
+"""
+
+
+def bench_tokenizer(args, rows):
+    texts = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "dev/data/shakespeare").glob("*.txt"))
+    out = ROOT / "build/bench_tokens"
+    mine, theirs = [], []
+    for _ in range(3 * args.rounds):
+        begin = time.perf_counter()
+        child(["./tokenize", *texts, "-o", str(out)])
+        mine.append(1e3 * (time.perf_counter() - begin))
+        if have("tiktoken"):
+            theirs.append(float(child([sys.executable, "-c", TIKTOKEN])[0].split()[-1]))
+    rows.append({"what": "tokenize 5 MB", "who": "this tokenizer, one core", "min_ms": min(mine), "note": "whole program: start, reading, writing"})
+    print(f"tokenize 5 MB    this tokenizer           min {min(mine):8.1f} ms (whole program)")
+    if theirs:
+        rows.append({"what": "tokenize 5 MB", "who": "tiktoken, one core", "min_ms": min(theirs), "note": f"encode_ordinary alone; {min(theirs) / min(mine):.2f} times ours"})
+        print(f"tokenize 5 MB    tiktoken                 min {min(theirs):8.1f} ms (encode alone)  {min(theirs) / min(mine):.2f} times ours")
+    else:
+        print("tiktoken is not installed: skipped (pip install tiktoken adds the comparison)")
+
+
+def write_readme(rows, machine):
+    readme = ROOT / "README.md"
+    lines = [f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`.", "", "| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
+    for r in rows:
+        cell = lambda key, unit: f"{r[key]:,.0f} {unit}" if key in r else ""
+        lines.append(f"| {r['what']} | {r['who']} | {cell('min_ms', 'ms')} | {cell('median_ms', 'ms')} | {cell('MiB', 'MiB')} | {r['note']} |")
+    text = readme.read_text()
+    begin, end = "<!-- bench begin -->", "<!-- bench end -->"
+    readme.write_text(text[:text.index(begin) + len(begin)] + "\n" + "\n".join(lines) + "\n" + text[text.index(end):])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--shapes", default="4x64,4x256,1x1024")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    args = parser.parse_args()
+    args.shapes = [tuple(map(int, s.split("x"))) for s in args.shapes.split(",")]
+    rows = []
+    bench_gemm(args, rows)
+    bench_steps(args, rows)
+    bench_tokenizer(args, rows)
+    cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else None
+    isa = "AVX-512" if cpu and "avx512f" in pathlib.Path("/proc/cpuinfo").read_text() else platform.machine()
+    machine = f"{cpu[1] if cpu else platform.processor()} ({isa}), {args.threads} threads"
+    (ROOT / "build/bench.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
+    if args.write:
+        write_readme(rows, machine)
+
+
+if __name__ == "__main__":
+    main()
