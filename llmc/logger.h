@@ -2,6 +2,7 @@
 // out dir main.log, in the form that llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:` training loss, `eval:` HellaSwag.
 #pragma once
 #include <chrono>
+#include <cmath>
 #include <string>
 #include "llmc/file.h"
 

@@ -1,0 +1,343 @@
+// Whole programs, run as a user runs them: flags, files, logs, checkpoints, resuming, kill -9, full disks, damage, signals.
+#include <csignal>
+#include <regex>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include "dev/test/test.h"
+#include "llmc/checkpoint.h"
+#include "llmc/tokens_file.h"
+
+struct Outcome { int status; std::string out, err; double peak_mib; };
+
+static std::string read_whole(const std::string& path) {
+    std::string text;
+    FILE* file = fopen(path.c_str(), "rb");
+    char buffer[1 << 16];
+    for (size_t n; file && (n = fread(buffer, 1, sizeof(buffer), file)) > 0;) text.append(buffer, n);
+    if (file) fclose(file);
+    return text;
+}
+static void write_whole(const std::string& path, const std::string& bytes) {
+    FILE* file = fopen(path.c_str(), "wb");
+    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size()) runtime_failure("cannot write %s", path.c_str());
+    fclose(file);
+}
+static std::string folder;  // of this test run
+
+static pid_t start(const std::string& command) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", ("exec " + command + " > " + folder + "/out 2> " + folder + "/err < /dev/null").c_str(), (char*)nullptr);
+        _exit(127);
+    }
+    return child;
+}
+static Outcome finish(pid_t child) {
+    int status;
+    struct rusage usage;
+    wait4(child, &status, 0, &usage);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_whole(folder + "/out"), read_whole(folder + "/err"), usage.ru_maxrss / 1024.0};
+}
+static Outcome run(const std::string& command) { return finish(start(command)); }
+
+static bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+static bool one_line(const std::string& text) { return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1; }
+static bool same_files(const std::string& a, const std::string& b) {
+    const std::string x = read_whole(a), y = read_whole(b);
+    return !x.empty() && x == y;
+}
+static std::string dir(const std::string& name) { return folder + "/" + name; }
+
+// A small vocabulary and little data, so that a run takes a fraction of a second.
+static std::string tiny(const std::string& more) {
+    return "./train_gpt2_cpu -i '" + folder + "/train_*.bin' -j " + folder + "/val.bin -e L2C32H2T16V256 -b 2 -t 16 -v 0 -s 0 --threads 2 " + more;
+}
+static void write_data() {
+    std::vector<uint16_t> tokens(1500);
+    for (int shard = 0; shard < 3; shard++) {
+        for (size_t i = 0; i < tokens.size(); i++) tokens[i] = (uint16_t)((i * i * 7 + i * 3 + shard * 11 + (i / 5) % 13) % 256);
+        write_tokens(dir(shard < 2 ? format("train_%d.bin", shard) : "val.bin"), tokens.data(), tokens.size());
+    }
+}
+static bool refused(const Outcome& r, int status, const std::string& name) {
+    const bool good = r.status == status && one_line(r.err) && contains(r.err, name);
+    if (!good) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
+    return good;
+}
+
+static void flags() {
+    struct Case { const char *flags, *name; };
+    for (const Case& c : {Case{"--nonsense 1", "--nonsense"}, {"-b", "-b"}, {"-b x", "-b"}, {"-b 0", "-b"}, {"-b 4x", "-b"}, {"-b 1e2", "-b"}, {"-b 99999999999999999999", "-b"}, {"-b ''", "-b"},
+                          {"-b ' 4'", "-b"}, {"-l nan", "-l"}, {"-l inf", "-l"}, {"-l -1", "-l"}, {"-l 0x1p3", "-l"}, {"-q 1.5", "-q"}, {"--beta1 1", "--beta1"}, {"--eps 0", "--eps"}, {"--top-p 0", "--top-p"},
+                          {"--temperature 0", "--temperature"}, {"-k exponential", "-k"}, {"-x -2", "-x"}, {"-m 0", "-m"}, {"-r 4", "-r"}, {"-z 2", "-z"}, {"-y 2", "-y"}, {"-lg 0", "-lg"}, {"-t 17", "-t"},
+                          {"-d 33", "-d"}, {"-d 0", "-d"}, {"-e d13", "-e"}, {"-e L2C33H2", "-e"}, {"-e L2C32", "-e"}, {"-e ''", "-e"}, {"-e L0C32H2", "-e"}, {"-e L2C32H2X3", "-e"}, {"-e L2L2C32H2", "-e"},
+                          {"-pn 2", "--num-processes"}, {"-pr 1", "--process-rank"}, {"-pi carrier", "-pi"}, {"--precision fp8", "--precision"}, {"--precision bf16", "--precision"}, {"-y 1", "-y"}, {"-n 5", "-n"},
+                          {"--plan=1", "--plan"}, {"-x 5 -u 6", "-u"}, {"-ge 3", "-ge"}, {"--shuffle 2", "--shuffle"}, {"stray", "stray"}}) {
+        start_test(std::string("refused with exit 2: ") + c.flags);
+        EXPECT(refused(run(tiny(c.flags)), 2, c.name));
+    }
+    start_test("flags: =, last wins, values that begin with -, help, version");
+    EXPECT(run(tiny("--max-steps=1 -b 1 -b 2 --prompt=-x")).status == 0);
+    EXPECT(run(tiny("-x 1 -e L1C32H2T16 --prompt -dash -s 0 -g 2")).status == 0);
+    Outcome help = run("./train_gpt2_cpu --help");
+    EXPECT(help.status == 0 && contains(help.out, "--final-lr-frac") && help.err.empty());
+    EXPECT(run("./train_gpt2_cpu --version").status == 0);
+    start_test("--plan prints and writes nothing, for a model far larger than memory too");
+    Outcome plan = run("./train_gpt2_cpu -e gpt3:c12288 -o " + dir("never") + " --plan");
+    EXPECT(plan.status == 0 && contains(plan.out, "total") && !folder_exists(dir("never")));
+}
+
+static void files() {
+    start_test("files that are not what they should be: exit 1, one sentence");
+    const std::string good = read_whole(dir("val.bin"));
+    auto shard = [&](const char* what, const std::string& bytes) {
+        write_whole(dir("bad.bin"), bytes);
+        if (!EXPECT(refused(run(tiny("-x 1 -i " + dir("bad.bin"))), 1, "bad.bin"))) printf("    %s\n", what);
+    };
+    auto patched = [&](std::string bytes, int at, int32_t value) { return memcpy(&bytes[at * 4], &value, 4), bytes; };
+    shard("empty", "");
+    shard("short header", good.substr(0, 500));
+    shard("wrong magic", patched(good, 0, 7));
+    shard("wrong version", patched(good, 1, 9));
+    shard("truncated", good.substr(0, good.size() - 3));
+    shard("too long", good + "x");
+    shard("negative count", patched(good, 2, -5));
+    shard("too few tokens", patched(good.substr(0, 1024 + 20), 2, 10));
+    EXPECT(refused(run(tiny("-x 1 -i '" + dir("none_*.bin") + "'")), 1, "none_"));
+    EXPECT(refused(run(tiny("-x 1 -d 64000")), 1, "too short for one step"));
+    EXPECT(refused(run(tiny("-x 1 -e " + dir("missing.bin"))), 1, "missing.bin"));
+    start_test("a damaged model file: exit 1, one sentence");
+    EXPECT(run(tiny("-x 1 -o " + dir("m"))).status == 0);
+    const std::string model = read_whole(dir("m/model_00000001.bin"));
+    for (const std::string& bytes : {std::string(), model.substr(0, 1000), model.substr(0, model.size() - 1), model + "x", patched(model, 0, 1), patched(model, 1, 4), patched(model, 4, -1), patched(model, 4, 2000000000),
+                                     patched(model, 5, 5), patched(model, 7, 257), patched(model, 3, 1 << 30)}) {
+        write_whole(dir("bad_model.bin"), bytes);
+        EXPECT(refused(run(tiny("-x 1 -e " + dir("bad_model.bin"))), 1, "bad_model.bin"));
+    }
+    EXPECT(run(tiny("-x 1 -e " + dir("m/model_00000001.bin"))).status == 0);
+    start_test("a bf16 model file loads");
+    std::string half = patched(model.substr(0, 1024), 1, 5);
+    for (size_t at = 1024; at < model.size(); at += 4) half += model.substr(at + 2, 2);
+    write_whole(dir("half.bin"), half);
+    EXPECT(run(tiny("-x 1 -e " + dir("half.bin"))).status == 0);
+    start_test("a damaged tokenizer file: exit 1, one sentence");
+    const std::string tokenizer = read_whole("dev/data/gpt2_tokenizer.bin");
+    for (const std::string& bytes : {tokenizer.substr(0, 2000), tokenizer + "x", patched(tokenizer, 0, 3), patched(tokenizer, 2, 1 << 30), patched(tokenizer, 3, 60000)}) {
+        write_whole(dir("bad_tokenizer.bin"), bytes);
+        EXPECT(refused(run(tiny("-x 0 --prompt hi --tokenizer " + dir("bad_tokenizer.bin"))), 1, "bad_tokenizer.bin"));
+        EXPECT(refused(run("./tokenize --ids --tokenizer " + dir("bad_tokenizer.bin")), 1, "bad_tokenizer.bin"));
+    }
+    start_test("a token beyond the vocabulary stops the run with shard and offset; the last checkpoint is whole");
+    std::string beyond = read_whole(dir("train_0.bin"));
+    beyond[1024 + 2 * 1000 + 1] = 1;  // token 1000 becomes 256 or more
+    write_whole(dir("beyond.bin"), beyond);
+    Outcome r = run(tiny("--shuffle 0 -n 1 -o " + dir("beyond") + " -i " + dir("beyond.bin")));
+    EXPECT(refused(r, 1, "beyond.bin") && contains(r.err, "offset 1000"));
+    StateHeader header;
+    EXPECT(newest_checkpoint(dir("beyond"), header) == 31);  // windows 0..61 are good, two a step
+}
+
+static void lines_and_logs() {
+    start_test("step lines, validation lines and main.log have the promised form");
+    Outcome r = run(tiny("-x 4 -v 2 -m 3 -s 4 -g 3 -o " + dir("log")));
+    EXPECT(r.status == 0);
+    const std::regex step("step +[0-9]+/4 \\| loss [0-9.]+ \\(\\+nanz\\)\\| norm [0-9.]+ \\(\\+nanz\\)\\| lr [0-9.]+e-[0-9]+ \\| [0-9.]+ ms \\| ([0-9.]+% fp32|n/a) MFU \\| [0-9]+ tok/s\n");
+    EXPECT(std::distance(std::sregex_iterator(r.out.begin(), r.out.end(), step), std::sregex_iterator()) == 4);
+    EXPECT(contains(r.out, "step    1/4 | loss ") && contains(r.out, "\nval loss "));
+    const std::regex log("s:0 tel:[0-9.]+\ns:0 trl:[0-9.]+ lr:0.000300 norm:[0-9.]+\ns:1 trl:.*\ns:2 tel:.*\ns:2 trl:.*\ns:3 trl:.*\ns:4 tel:[0-9.]+\n");
+    EXPECT(std::regex_match(read_whole(dir("log/main.log")), log));
+    start_test("validation: the same loss for any B, a partial last batch included");
+    auto val = [&](const std::string& flags) { std::string out = run(tiny("-x 0 -v 1 -m -1 " + flags)).out; return out.substr(out.find("val loss") < out.size() ? out.find("val loss") : 0); };
+    const std::string one = val("-b 1");
+    EXPECT(contains(one, "val loss") && std::fabs(atof(one.c_str() + 9) - atof(val("-b 7").c_str() + 9)) < 2e-6);
+    start_test("-x 0 needs no training data and writes nothing; with a prompt it only generates");
+    r = run(tiny("-x 0 -v 1 -i /nowhere -o " + dir("nothing")));
+    EXPECT(r.status == 0 && contains(r.out, "val loss") && !folder_exists(dir("nothing")));
+    const std::string generate = "./train_gpt2_cpu -e L1C32H2T24 -x 0 -s 1 -g 40 -i /nowhere -j /nowhere --prompt 'To be, or not' --top-k 20 ";
+    r = run(generate);
+    EXPECT(r.status == 0 && contains(r.out, "To be, or not") && !contains(r.out, "val loss"));
+    EXPECT(run(generate).out == r.out && run(generate + "--threads 1").out.substr(r.out.find("generating")) != run(generate + "--seed 7").out.substr(r.out.find("generating")));
+    start_test("-a 1 learns its one batch by heart");
+    r = run(tiny("-x 60 -a 1 -l 1e-2 -k constant"));
+    EXPECT(atof(r.out.c_str() + r.out.rfind("loss") + 5) < 1.0);
+    start_test("-sl skips an outlier and goes on");
+    r = run(tiny("-x 200 -l 0 -sl 0.5"));
+    EXPECT(r.status == 0 && contains(r.out, "update skipped, its loss") && contains(r.out, "step  200/200"));
+}
+
+static void hellaswag() {
+    start_test("HellaSwag: the same answers for any B; a missing file is one line; damage is named");
+    std::vector<uint16_t> body;
+    for (int i = 0; i < 10; i++) {
+        const size_t begin = body.size();
+        body.insert(body.end(), {65535, 0, (uint16_t)i, (uint16_t)(i % 4), 4, (uint16_t)(3 + i)});
+        for (int t = 0; t < 3 + i; t++) body.push_back((uint16_t)((i * 31 + t * 7) % 256));
+        for (int choice = 0; choice < 4; choice++) {
+            body.push_back((uint16_t)(2 + choice));
+            for (int t = 0; t < 2 + choice; t++) body.push_back((uint16_t)((choice * 50 + t * 3 + i) % 256));
+        }
+        body[begin + 1] = (uint16_t)((body.size() - begin) * 2);
+    }
+    Header h;
+    h.value[0] = 20240522, h.value[1] = 1, h.value[2] = 10, h.value[3] = 200;
+    std::string bytes((char*)h.value, sizeof(h.value));
+    bytes.append((char*)body.data(), body.size() * 2);
+    write_whole(dir("hella.bin"), bytes);
+    auto result = [&](const char* b) { std::string out = run(tiny(std::string("-x 0 -v 1 -h 1 --hellaswag-data ") + dir("hella.bin") + " -b " + b)).out; return out.substr(out.find("HellaSwag:") < out.size() ? out.find("HellaSwag:") : 0); };
+    const std::string three = result("3");
+    EXPECT(std::regex_match(three, std::regex("HellaSwag: [0-9]+/10 = 0\\.[0-9]{6}\n")) && three == result("1") && three == result("16"));
+    Outcome missing = run(tiny("-x 1 -v 1 -h 1 --hellaswag-data " + dir("missing.bin")));
+    EXPECT(missing.status == 0 && one_line(missing.err) && contains(missing.out, "step    1/1"));
+    write_whole(dir("bad_hella.bin"), bytes.substr(0, bytes.size() - 6));
+    EXPECT(refused(run(tiny("-x 1 -v 1 -h 1 --hellaswag-data " + dir("bad_hella.bin"))), 1, "bad_hella.bin"));
+}
+
+static std::string weights(const std::string& name, int step) { return model_path(dir(name), step); }
+
+static void resuming() {
+    const std::string flags = "-d 64 -l 3e-3 -q 0.1 -u 3 -c 0.1 ";
+    EXPECT(run(tiny(flags + "-x 20 -v 5 -m 2 -s 7 -g 4 -n 4 -o " + dir("whole"))).status == 0);
+    start_test("resumed, with other B, recompute level and threads allowed: same bits, same log");
+    EXPECT(run(tiny(flags + "-x 20 -v 5 -m 2 -s 7 -g 4 -n 4 -o " + dir("parts") + "")).status == 0);
+    for (int step = 20; step > 8; step -= 4) remove_checkpoint(dir("parts"), step);
+    Outcome r = run(tiny(flags + "-x 20 -v 5 -m 2 -s 7 -g 4 -n 4 -y 1 -r 3 --threads 1 -o " + dir("parts")));
+    EXPECT(r.status == 0 && contains(r.out, "resumed at step 8"));
+    EXPECT(same_files(weights("whole", 20), weights("parts", 20)));
+    EXPECT(same_files(dir("whole/main.log"), dir("parts/main.log")));
+    r = run(tiny(flags + "-x 20 -y 1 -o " + dir("parts")));
+    EXPECT(r.status == 0 && contains(r.out, "already at step 20"));
+    start_test("resume refuses another T, seed, shuffle or data with exit 2 and the flag");
+    for (const char* change : {"-t 8", "--seed 1", "--shuffle 0"}) EXPECT(refused(run(tiny(flags + "-d 32 -x 30 -y 1 -o " + dir("parts") + " " + change)), 2, std::string(change).substr(0, std::string(change).find(' '))));
+    EXPECT(refused(run(tiny(flags + "-x 30 -y 1 -o " + dir("parts") + " -i " + dir("train_0.bin"))), 2, "-i"));
+    start_test("a damaged or half-written checkpoint is named and passed over");
+    auto damaged = [&](const std::string& file, auto change) {
+        run("cp -r " + dir("whole") + " " + dir("hurt"));
+        std::string bytes = read_whole(dir("hurt/") + file);
+        change(bytes);
+        write_whole(dir("hurt/") + file, bytes);
+        Outcome o = run(tiny(flags + "-x 20 -v 5 -m 2 -s 7 -g 4 -n 4 -y 1 -o " + dir("hurt")));
+        EXPECT(o.status == 0 && contains(o.err, file) && contains(o.out, "resumed at step 16"));
+        EXPECT(same_files(weights("whole", 20), weights("hurt", 20)));
+        run("rm -r " + dir("hurt"));
+    };
+    damaged("model_00000020.bin", [](std::string& b) { b[b.size() / 2] ^= 1; });
+    damaged("model_00000020.bin", [](std::string& b) { b.resize(b.size() / 2); });
+    damaged("state_00000020_00000.bin", [](std::string& b) { b[b.size() - 9] ^= 64; });
+    damaged("state_00000020_00000.bin", [](std::string& b) { b[16] ^= 1; });
+    damaged("state_00000020_00000.bin", [](std::string& b) { b.resize(100); });
+    start_test("without DONE it is not there; -y 1 in an empty folder starts fresh");
+    run("cp -r " + dir("whole") + " " + dir("undone"));
+    unlink(done_path(dir("undone"), 20).c_str());
+    EXPECT(contains(run(tiny(flags + "-x 20 -v 5 -n 4 -y 1 -o " + dir("undone"))).out, "resumed at step 16"));
+    EXPECT(run(tiny("-x 2 -y 1 -o " + dir("fresh"))).status == 0 && file_exists(weights("fresh", 2)));
+    start_test("-y 0 in a folder with an earlier run starts again and says so");
+    r = run(tiny("-x 2 -o " + dir("undone")));
+    StateHeader header;
+    EXPECT(r.status == 0 && contains(r.out, "marked incomplete") && finished_steps(dir("undone")) == std::vector<int64_t>{2} && newest_checkpoint(dir("undone"), header) == 2);
+    EXPECT(!contains(read_whole(dir("undone/main.log")), "s:5"));
+    start_test("-nk keeps the newest, -nm the major ones");
+    EXPECT(run(tiny("-x 12 -n 2 -nk 2 -nm 6 -o " + dir("kept"))).status == 0);
+    EXPECT((finished_steps(dir("kept")) == std::vector<int64_t>{6, 10, 12}) && !file_exists(weights("kept", 8)));
+    start_test("the comparison of files sees one byte");
+    std::string bytes = read_whole(weights("whole", 20));
+    bytes[2000] ^= 1;
+    write_whole(dir("changed.bin"), bytes);
+    EXPECT(!same_files(weights("whole", 20), dir("changed.bin")) && !same_files(dir("none"), dir("none")));
+}
+
+static void kill_and_resume() {
+    start_test("kill -9 at 40 random instants, resumed each time: the weights of a run left alone");
+    const std::string flags = "-x 4000 -n 20 -nk 2 -l 3e-3 -c 0.1 ";
+    EXPECT(run(tiny(flags + "-o " + dir("calm"))).status == 0);
+    unsigned random = 7;
+    int killed = 0;
+    Outcome r{};
+    for (int attempt = 0; attempt < 40; attempt++) {
+        pid_t child = start(tiny(flags + "-y 1 -o " + dir("rough")));
+        random = random * 1103515245 + 12345;
+        usleep(20000 + random / 65536 % 130000);
+        kill(child, SIGKILL);
+        r = finish(child);
+        killed += r.status == 128 + SIGKILL;
+        if (r.status != 128 + SIGKILL) EXPECT(r.status == 0);
+        StateHeader header;
+        for (int64_t step : finished_steps(dir("rough"))) EXPECT(checkpoint_problem(dir("rough"), step, header).empty());
+    }
+    EXPECT(killed >= 10);
+    EXPECT(run(tiny(flags + "-y 1 -o " + dir("rough"))).status == 0);
+    EXPECT(same_files(weights("calm", 4000), weights("rough", 4000)) && same_files(dir("calm/main.log"), dir("rough/main.log")));
+    start_test("SIGTERM, SIGINT, SIGUSR1: finish the step, save, say so, exit 0; then the same weights");
+    for (int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+        pid_t child = start(tiny(flags + "-x 400000 -y 1 -o " + dir("polite")));
+        usleep(250000);
+        kill(child, signal);
+        r = finish(child);
+        EXPECT(r.status == 0 && contains(r.out, "\nstopped at step "));
+        StateHeader header;
+        EXPECT(newest_checkpoint(dir("polite"), header) == atoll(r.out.c_str() + std::min(r.out.size(), r.out.rfind("stopped at step ") + 16)));
+    }
+}
+
+static void hard_times() {
+    start_test("a full disk: exit 1, one sentence, the checkpoints there are whole and go on");
+    EXPECT(run(tiny("-x 4 -n 2 -o " + dir("disk"))).status == 0);
+    struct rlimit old, small = {100 * 1024, RLIM_INFINITY};
+    getrlimit(RLIMIT_FSIZE, &old);
+    small.rlim_max = old.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &small);  // a write beyond it fails, as on a full disk
+    Outcome r = run(tiny("-x 8 -n 2 -y 1 -o " + dir("disk")));
+    setrlimit(RLIMIT_FSIZE, &old);
+    EXPECT(refused(r, 1, "cannot write"));
+    EXPECT(glob_files(dir("disk/*.tmp")).empty());
+    StateHeader header;
+    EXPECT(newest_checkpoint(dir("disk"), header) == 4 && run(tiny("-x 8 -n 2 -y 1 -o " + dir("disk"))).status == 0);
+    start_test("an out dir that cannot be made: exit 1, one sentence, before training");
+    r = run(tiny("-x 2 -o " + dir("val.bin/inside")));
+    EXPECT(refused(r, 1, "val.bin") && !contains(r.out, "step "));
+    start_test("a loss that is not finite stops the run with the step and the last good checkpoint");
+    r = run(tiny("-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan")));
+    EXPECT(refused(r, 1, "not finite") && contains(r.err, "of step ") && contains(r.err, "model_0000"));
+    start_test("peak memory is what --plan says, within 5%");
+    const std::string flags = "./train_gpt2_cpu -e L4C256H4T256 -b 4 -t 256 -x 3 -v 0 -s 0 --threads 2 ";
+    const std::string plan = run(flags + "--plan").out;
+    const double planned = atof(plan.c_str() + plan.find("bytes, ") + 7);
+    r = run(flags);
+    EXPECT(planned > 300 && r.status == 0 && r.peak_mib <= planned * 1.05 && r.peak_mib >= planned * 0.8);
+    if (!(r.peak_mib <= planned * 1.05)) printf("    planned %.1f MiB, peak %.1f MiB\n", planned, r.peak_mib);
+}
+
+static void tokenize_program() {
+    start_test("tokenize: shards of several texts, ids and back, one sentence on mistakes");
+    write_whole(dir("one.txt"), "Hello world");
+    write_whole(dir("two.txt"), "To be, or not to be\n");
+    EXPECT(run("./tokenize " + dir("one.txt") + " " + dir("two.txt") + " -o " + dir("pre") + " --val-fraction 0.5").status == 0);
+    const std::string train = read_whole(dir("pre_train.bin")).substr(1024), val = read_whole(dir("pre_val.bin")).substr(1024);
+    const std::vector<uint16_t> want = {50256, 15496, 995, 50256, 2514, 307};
+    EXPECT((train + val).compare(0, want.size() * 2, (const char*)want.data(), want.size() * 2) == 0);
+    EXPECT(train.size() + val.size() == 24 && std::abs((int)train.size() - (int)val.size()) <= 2);
+    write_whole(dir("bytes"), std::string("\xff\x00\xfe caf\xc3\xa9 \r\n\n  x<|endoftext|>", 30));
+    EXPECT(run("sh -c './tokenize --ids < " + dir("bytes") + " | ./tokenize --decode > " + dir("back") + "'").status == 0 && same_files(dir("bytes"), dir("back")));
+    EXPECT(refused(run("./tokenize " + dir("missing.txt") + " -o " + dir("p")), 1, "missing.txt"));
+    EXPECT(run("./tokenize").status == 2 && run("./tokenize x -o").status == 2 && run("./tokenize x --val-fraction 2 -o y").status == 2);
+    write_whole(dir("ids"), "12 abc");
+    EXPECT(refused(run("sh -c './tokenize --decode < " + dir("ids") + "'"), 1, "entry 2"));
+}
+
+int main() {
+    char pattern[] = "/tmp/gpt2_runs_XXXXXX";
+    folder = mkdtemp(pattern);
+    write_data();
+    flags();
+    files();
+    lines_and_logs();
+    hellaswag();
+    start_test("runs to resume");
+    resuming();
+    kill_and_resume();
+    hard_times();
+    tokenize_program();
+    const int status = report_tests();
+    if (status == 0) run("rm -rf " + folder);
+    return status;
+}
