@@ -58,7 +58,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     model.activations = activation_layout(sizes);
 }
 
-std::vector<PlanRow> plan_rows(const Sizes& s, const Options&, GPT2* model) {
+std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model->layout;
     int64_t tensors = 0;
@@ -81,6 +81,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options&, GPT2* model) {
     int64_t largest = 0;  // filled while the gradients are still untouched, so a run that trains has room for it anyway
     for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
     if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
+    if (!o.prompt.empty()) rows.push_back({"program", "tokenizer", "to encode the prompt", 24 << 20});
     rows.push_back({"program", "code, stacks", "", 12 << 20});
     return rows;
 }
