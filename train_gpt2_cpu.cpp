@@ -86,7 +86,11 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     return rows;
 }
 
-void allocate(GPT2& model, const Sizes& s, const Options&) {
+void allocate(GPT2& model, const Sizes& s, const Options& o) {
+    int64_t needed = 0, present = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    for (const PlanRow& row : plan_rows(s, o, &model)) needed += row.bytes;
+    if (needed > present)
+        runtime_failure("out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b or -t or a higher -r lowers it", needed / 1048576.0, present / 1048576.0);
     const size_t param_bytes = model.layout.total_elems() * sizeof(floatX), moment_bytes = model.layout.total_elems() * sizeof(float);
     model.params = (floatX*)map_memory(param_bytes);
     if (s.training) model.grads = (floatX*)map_memory(param_bytes), model.m = (float*)map_memory(moment_bytes), model.v = (float*)map_memory(moment_bytes);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """This trainer beside PyTorch, in the same run on the same cores: full training steps of GPT-2 124M in fp32, peak memory, GEMM, tokenizer, generation.
 
-    pip install torch tiktoken        # peers that are not installed are skipped with a message
-    make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--quick]
+    pip install torch tiktoken transformers   # peers that are not installed are skipped with a message
+    make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--write]
 
 Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. The table goes to the terminal and, between
 its markers, into README.md with --write.
@@ -151,6 +151,44 @@ def bench_tokenizer(args, rows):
         print("tiktoken is not installed: skipped (pip install tiktoken adds the comparison)")
 
 
+GENERATE = r"""
+import sys, time, torch
+from transformers import GPT2Config, GPT2LMHeadModel
+torch.set_num_threads(int(sys.argv[1]))
+model, tokens, cache = GPT2LMHeadModel(GPT2Config()).eval(), torch.tensor([[50256]]), None
+with torch.no_grad():
+    for i in range(100):
+        if i == 20: t = time.perf_counter()
+        out = model(tokens, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        tokens = torch.multinomial(torch.softmax(out.logits[:, -1], -1), 1)
+print("MS", 1e3 * (time.perf_counter() - t) / 80)
+"""
+
+
+def bench_generation(args, rows):
+    """Milliseconds a token of GPT-2 124M with a key/value cache: ours from the difference of a long and a short run."""
+    model = ROOT / "build/bench_model"
+    if not (model / "model_00000001.bin").exists():
+        child(["./train_gpt2_cpu", "-e", "d12", "-b", "1", "-t", "8", "-x", "1", "-v", "0", "-s", "0", "-o", str(model)])
+    def seconds(tokens):
+        begin = time.perf_counter()
+        child(["./train_gpt2_cpu", "-e", str(model / "model_00000001.bin"), "-b", "1", "-t", "8", "-x", "0", "-v", "0", "-g", str(tokens), "--threads", str(args.threads)])
+        return time.perf_counter() - begin
+    mine, theirs = [], []
+    for _ in range(args.rounds + 1):
+        mine.append(1e3 * (min(seconds(100), seconds(100)) - min(seconds(20), seconds(20))) / 80)
+        if have("transformers"):
+            theirs.append(float(child([sys.executable, "-c", GENERATE, str(args.threads)])[0].split()[-1]))
+    rows.append({"what": "generation, a token", "who": "this trainer, fp32", "min_ms": min(mine), "median_ms": sorted(mine)[len(mine) // 2], "note": "key/value cache"})
+    print(f"generation       this trainer             min {min(mine):8.1f} ms a token")
+    if theirs:
+        rows.append({"what": "generation, a token", "who": "PyTorch (transformers), fp32", "min_ms": min(theirs), "median_ms": sorted(theirs)[len(theirs) // 2], "note": f"{min(theirs) / min(mine):.2f} times ours"})
+        print(f"generation       PyTorch (transformers)   min {min(theirs):8.1f} ms a token  {min(theirs) / min(mine):.2f} times ours")
+    else:
+        print("transformers is not installed: generation alone (pip install transformers adds the comparison)")
+
+
 def write_readme(rows, machine):
     readme = ROOT / "README.md"
     lines = [f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`.", "", "| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
@@ -175,6 +213,7 @@ def main():
     bench_gemm(args, rows)
     bench_steps(args, rows)
     bench_tokenizer(args, rows)
+    bench_generation(args, rows)
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else None
     isa = "AVX-512" if cpu and "avx512f" in pathlib.Path("/proc/cpuinfo").read_text() else platform.machine()
     machine = f"{cpu[1] if cpu else platform.processor()} ({isa}), {args.threads} threads"

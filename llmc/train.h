@@ -11,52 +11,17 @@
 //     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
 //     peak_flops(model), precision_name(model)
 #pragma once
-#include <csignal>
-#include "llmc/activations.h"
 #include "llmc/adamw_constants.h"
-#include "llmc/checkpoint.h"
-#include "llmc/config.h"
-#include "llmc/dataloader.h"
-#include "llmc/hellaswag.h"
-#include "llmc/logger.h"
-#include "llmc/sampler.h"
+#include "llmc/evaluate.h"
 #include "llmc/schedule.h"
-#include "llmc/tokenizer.h"
 
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
-
-// SIGINT, SIGTERM and SIGUSR1 ask the run to finish its step, save and end. The second one of a kind acts as if nobody had asked.
-inline volatile sig_atomic_t stop_requested = 0;
-inline void catch_signals() {
-    struct sigaction action = {};
-    action.sa_handler = [](int) { stop_requested = 1; };
-    action.sa_flags = SA_RESTART | SA_RESETHAND;
-    for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
-    ::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of write(), reported as one
-    ::signal(SIGPIPE, SIG_IGN);
-}
 
 // Matrix products of one token, forward and backward, and causal attention at T (two products forward, five backward).
 inline double flops_per_token(const GPT2Config& c, int64_t T) {
     double matmul_params = (double)c.V * c.C + (double)c.L * 12 * c.C * c.C;
     return 6 * matmul_params + 3.5 * 2 * T * c.C * c.L;
 }
-
-template <class Model>
-struct Run {
-    Options options;
-    Model model;
-    Logger logger;
-    Tokenizer tokenizer;
-    DataLoader train_data, val_data;
-    StateHeader state;
-    std::vector<HellaSwagExample> hellaswag;
-    std::vector<int> prompt;
-    std::vector<int> x, y;
-    std::vector<float> losses;
-    int64_t B, T, micro_steps, max_steps, saved_step = -1;
-    double started, training_seconds = 0;
-};
 
 // Sizes that follow from flags and model; exit 2 if they cannot work together.
 inline void settle_sizes(Options& o, const GPT2Config& config) {
@@ -112,90 +77,6 @@ inline void initialize_weights(Model& model, uint64_t seed) {
     for (int64_t l = 0; l < c.L; l++)
         for (int i = 0; i < NUM_TENSORS; i++)
             if (TENSORS[i].per_layer) fill(i, l);
-}
-
-// Mean loss over the first windows of the validation split. The last batch may be a partial one.
-template <class Model>
-inline double validation_loss(Run<Model>& run) {
-    const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
-    const int64_t windows = run.options.val_max_steps < 0 ? all : std::min(all, run.options.val_max_steps * batch);
-    double total = 0;
-    for (int64_t w = 0; w < windows && !stop_requested; w += run.B) {
-        const int64_t n = std::min(run.B, windows - w);
-        for (int64_t b = 0; b < n; b++) load_window(run.val_data, w + b, &run.x[b * run.T], &run.y[b * run.T]);
-        evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
-        double sum = 0;
-        for (int64_t i = 0; i < n * run.T; i++) sum += run.losses[i];
-        total += sum;
-        if (run.logger.terminal) run.logger.progress(format("validation %lld/%lld", (long long)(w + n), (long long)windows));
-    }
-    return total / (double)(windows * run.T);
-}
-
-// How many HellaSwag questions the model gets right. A row is context and completion; what does not fit in T loses its beginning.
-template <class Model>
-inline int64_t hellaswag_correct(Run<Model>& run) {
-    int64_t correct = 0;
-    const int64_t rows = (int64_t)run.hellaswag.size() * HELLASWAG_CHOICES, T = run.T;
-    std::vector<int> length(run.B), context(run.B);
-    double best = 0;
-    int answer = 0;
-    for (int64_t first = 0; first < rows && !stop_requested; first += run.B) {
-        const int64_t n = std::min(run.B, rows - first);
-        std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
-        for (int64_t r = 0; r < n; r++) {
-            const HellaSwagExample& example = run.hellaswag[(first + r) / HELLASWAG_CHOICES];
-            std::vector<int> text = example.context;
-            const std::vector<int>& completion = example.completions[(first + r) % HELLASWAG_CHOICES];
-            text.insert(text.end(), completion.begin(), completion.end());
-            const int64_t cut = std::max<int64_t>(0, (int64_t)text.size() - (T + 1));
-            text.erase(text.begin(), text.begin() + cut);
-            length[r] = (int)text.size();
-            context[r] = (int)std::max<int64_t>(1, (int64_t)example.context.size() - cut);
-            for (int t = 0; t + 1 < length[r]; t++) run.x[r * T + t] = text[t], run.y[r * T + t] = text[t + 1];
-        }
-        evaluate(run.model, run.x.data(), run.y.data(), n, T, run.losses.data());
-        for (int64_t r = 0; r < n; r++) {
-            double total = 0;
-            for (int t = context[r] - 1; t + 1 < length[r]; t++) total += run.losses[r * T + t];
-            const double mean = total / std::max(1, length[r] - context[r]);
-            const int choice = (int)((first + r) % HELLASWAG_CHOICES);
-            if (choice == 0 || mean < best) best = mean, answer = choice;
-            if (choice == HELLASWAG_CHOICES - 1) correct += answer == run.hellaswag[(first + r) / HELLASWAG_CHOICES].label;
-        }
-    }
-    return correct;
-}
-
-// Generates and prints text. Each sample of a run has its own generator, from seed and step.
-template <class Model>
-inline void sample_text(Run<Model>& run, int64_t step) {
-    const Options& o = run.options;
-    const GPT2Config& c = run.model.layout.config;
-    const bool has_words = run.tokenizer.vocab_size() > 0;
-    const int64_t room = run.model.sizes.cache_T;
-    std::vector<int> text = run.prompt;
-    if (text.empty()) text.push_back(has_words && run.tokenizer.end_of_text < c.V ? run.tokenizer.end_of_text : 0);
-    run.logger.clear_transient();
-    printf("generating:\n---\n%s", run.prompt.empty() ? "" : o.prompt.c_str());
-    MersenneTwister rng = generator_for(o.seed, RANDOM_SAMPLE, step);
-    std::vector<double> probs;
-    int64_t position = 0, begin = std::max<int64_t>(0, (int64_t)text.size() - room);
-    for (int64_t made = 0; made < o.sample_tokens && !stop_requested; made++) {
-        const float* logits = nullptr;
-        if (position == room) position = 0, begin = (int64_t)text.size() - std::max<int64_t>(1, room / 2);  // context full: go on from its second half
-        for (; begin + position < (int64_t)text.size(); position++) logits = decode(run.model, text[begin + position], position);
-        sampling_probabilities(probs, logits, c.V, o.temperature, o.top_k, o.top_p);
-        const int token = pick_token(probs, rng.uniform_double());
-        text.push_back(token);
-        if (has_words) {
-            const std::string_view bytes = decode(run.tokenizer, token);
-            fwrite(bytes.data(), 1, bytes.size(), stdout);
-        } else printf("%d ", token);
-        fflush(stdout);
-    }
-    printf("\n---\n");
-    fflush(stdout);
 }
 
 template <class Model>
@@ -391,7 +272,7 @@ inline int run_main(int argc, char** argv) {
     const GPT2Config config = find_config(o, resumed_step);
     settle_sizes(o, config);
     run.B = o.batch_size, run.T = o.seq_len, run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
-    const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || !o.prompt.empty());
+    const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || (o.max_steps == 0 && !o.prompt.empty()));
     const int64_t cache_T = samples ? std::min<int64_t>(config.maxT, std::max<size_t>(1, o.prompt.size()) + o.sample_tokens) : 0;
     Sizes sizes{config, run.B, run.T, o.recompute, cache_T, 0, o.max_steps != 0};
     run.model.layout = parameter_layout(config, comm.processes);

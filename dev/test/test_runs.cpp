@@ -158,6 +158,8 @@ static void lines_and_logs() {
     r = run(generate);
     EXPECT(r.status == 0 && contains(r.out, "To be, or not") && !contains(r.out, "val loss"));
     EXPECT(run(generate).out == r.out && run(generate + "--threads 1").out.substr(r.out.find("generating")) != run(generate + "--seed 7").out.substr(r.out.find("generating")));
+    start_test("-s 0 never samples, even with a prompt");
+    EXPECT(!contains(run("./train_gpt2_cpu -e L1C32H2T24 -t 16 -b 1 -x 1 -v 0 -s 0 --prompt hello").out, "generating"));
     start_test("-a 1 learns its one batch by heart");
     r = run(tiny("-x 60 -a 1 -l 1e-2 -k constant"));
     EXPECT(atof(r.out.c_str() + r.out.rfind("loss") + 5) < 1.0);
@@ -295,6 +297,8 @@ static void hard_times() {
     start_test("an out dir that cannot be made: exit 1, one sentence, before training");
     r = run(tiny("-x 2 -o " + dir("val.bin/inside")));
     EXPECT(refused(r, 1, "val.bin") && !contains(r.out, "step "));
+    start_test("a model larger than the machine: exit 1, one sentence, at once");
+    EXPECT(refused(run("./train_gpt2_cpu -e gpt3:c12288 -x 1"), 1, "out of memory"));
     start_test("a loss that is not finite stops the run with the step and the last good checkpoint");
     r = run(tiny("-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan")));
     EXPECT(refused(r, 1, "not finite") && contains(r.err, "of step ") && contains(r.err, "model_0000"));
