@@ -45,7 +45,7 @@ all: train_gpt2_cpu tokenize          ## the programs
 help:                                 ## this list
 	@grep -hE '^[a-z_0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 22
 
-train_gpt2_cpu: train_gpt2_cpu.cpp $(FLAGS_FILE)   ## the CPU trainer
+train_gpt2_cpu: train_gpt2_cpu.cpp $(FLAGS_FILE) | $(DATA)   ## the CPU trainer
 	$(CXX) $(CXXFLAGS) -MMD -MF build/$@.d -MT $@ $< -o $@
 
 tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)      ## text to tokens and back
@@ -66,7 +66,7 @@ build/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | tokenize
 	./tokenize $(TEXTS) -o dev/data/shakespeare
 dev/data/shakespeare_train.bin: dev/data/shakespeare_val.bin
-	@test -f $@ || ./tokenize $(TEXTS) -o dev/data/shakespeare
+	@if test -f $@; then touch $@; else ./tokenize $(TEXTS) -o dev/data/shakespeare; fi
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
 quickstart: train_gpt2_cpu build/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it

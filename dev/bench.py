@@ -67,7 +67,7 @@ def have(module):
 
 def child(command, env=None):
     """Runs a command; returns its output and peak resident memory in MiB."""
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **(env or {})})
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:

@@ -1,6 +1,7 @@
 // One training run, from flags to the last checkpoint: the same code whatever device the model is on. The trainer file provides a Model
 // struct with `layout` (ParameterLayout) and `sizes` (Sizes), and these functions:
 //
+//     settle_device(model, sizes, options)         threads, sizes and layout that depend on the device; allocates nothing
 //     plan_rows(sizes, options, Model*)            what would be allocated, row by row (PlanRow)
 //     allocate(model, sizes, options)              allocates just that
 //     set_tensor(model, tensor, layer, values), tensor_data(model, tensor, layer)          fp32 on the host
@@ -33,8 +34,7 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
         usage_error("-d %lld is no multiple of B*T*processes = %lld*%lld*%lld; multiples of %lld are accepted", (long long)o.total_batch_size, (long long)o.batch_size, (long long)o.seq_len,
                     (long long)comm.processes, (long long)micro_tokens);
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");
-    if (o.out_dir.empty() && o.checkpoint_every > 0) usage_error("-n %lld needs -o, the folder for the checkpoints", (long long)o.checkpoint_every);
-    if (o.max_steps > 0 && o.warmup_steps > o.max_steps) usage_error("-u %lld is more than -x %lld; 0 to %lld are accepted", (long long)o.warmup_steps, (long long)o.max_steps, (long long)o.max_steps);
+    if (o.out_dir.empty() && o.checkpoint_every > 0) warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
     if (o.dist_init == "tcp" && o.num_processes > 1 && o.server_ip.empty()) usage_error("-pi tcp needs -ps, the address of the server");
 }
 
@@ -228,7 +228,6 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
         else warning("--hellaswag-data %s is not there; the run goes on without HellaSwag (dev/data/hellaswag.py makes the file)", o.hellaswag_data.c_str());
     }
     run.max_steps = o.max_steps >= 0 ? o.max_steps : run.train_data.total_tokens / o.total_batch_size;
-    if (trains && o.warmup_steps > run.max_steps) usage_error("-u %lld is more than the %lld steps of the run", (long long)o.warmup_steps, (long long)run.max_steps);
 }
 
 // The out dir: a fresh log for a fresh run, the old one cut back to the checkpoint for a resumed one.

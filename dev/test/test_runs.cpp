@@ -72,8 +72,8 @@ static void flags() {
                           {"-b ' 4'", "-b"}, {"-l nan", "-l"}, {"-l inf", "-l"}, {"-l -1", "-l"}, {"-l 0x1p3", "-l"}, {"-q 1.5", "-q"}, {"--beta1 1", "--beta1"}, {"--eps 0", "--eps"}, {"--top-p 0", "--top-p"},
                           {"--temperature 0", "--temperature"}, {"-k exponential", "-k"}, {"-x -2", "-x"}, {"-m 0", "-m"}, {"-r 4", "-r"}, {"-z 2", "-z"}, {"-y 2", "-y"}, {"-lg 0", "-lg"}, {"-t 17", "-t"},
                           {"-d 33", "-d"}, {"-d 0", "-d"}, {"-e d13", "-e"}, {"-e L2C33H2", "-e"}, {"-e L2C32", "-e"}, {"-e ''", "-e"}, {"-e L0C32H2", "-e"}, {"-e L2C32H2X3", "-e"}, {"-e L2L2C32H2", "-e"},
-                          {"-pn 2", "--num-processes"}, {"-pr 1", "--process-rank"}, {"-pi carrier", "-pi"}, {"--precision fp8", "--precision"}, {"--precision bf16", "--precision"}, {"-y 1", "-y"}, {"-n 5", "-n"},
-                          {"--plan=1", "--plan"}, {"-x 5 -u 6", "-u"}, {"-ge 3", "-ge"}, {"--shuffle 2", "--shuffle"}, {"stray", "stray"}}) {
+                          {"-pn 2", "--num-processes"}, {"-pr 1", "--process-rank"}, {"-pi carrier", "-pi"}, {"--precision fp8", "--precision"}, {"--precision bf16", "--precision"}, {"-y 1", "-y"},
+                          {"--plan=1", "--plan"}, {"-ge 3", "-ge"}, {"--shuffle 2", "--shuffle"}, {"stray", "stray"}}) {
         start_test(std::string("refused with exit 2: ") + c.flags);
         EXPECT(refused(run(tiny(c.flags)), 2, c.name));
     }
@@ -83,6 +83,10 @@ static void flags() {
     Outcome help = run("./train_gpt2_cpu --help");
     EXPECT(help.status == 0 && contains(help.out, "--final-lr-frac") && help.err.empty());
     EXPECT(run("./train_gpt2_cpu --version").status == 0);
+    start_test("what scripts may ask for: a warmup longer than the run, -n without -o (one line says so)");
+    EXPECT(run(tiny("-x 2 -u 700")).status == 0);
+    Outcome n = run(tiny("-x 1 -n 5"));
+    EXPECT(n.status == 0 && one_line(n.err) && contains(n.err, "-n 5"));
     start_test("--plan prints and writes nothing, for a model far larger than memory too");
     Outcome plan = run("./train_gpt2_cpu -e gpt3:c12288 -o " + dir("never") + " --plan");
     EXPECT(plan.status == 0 && contains(plan.out, "total") && !folder_exists(dir("never")));
