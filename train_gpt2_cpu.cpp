@@ -74,7 +74,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
         rows.push_back({"optimizer", "v", "as parameters", layout.total_elems() * 4});
     }
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        const int64_t copies = activation_copies(a, s), elems = (ACTIVATIONS[a].elems(s) + 15) / 16 * 16;
+        const int64_t copies = activation_copies(a, s), elems = activation_elems(a, s);
         if (copies > 0) rows.push_back({"activations", ACTIVATIONS[a].name, format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), elems * copies * (int64_t)sizeof(floatX)});
     }
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), device.threads * (int64_t)device.scratch_elems * 4});
@@ -87,8 +87,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
 }
 
 void allocate(GPT2& model, const Sizes& s, const Options& o) {
-    int64_t needed = 0, present = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    for (const PlanRow& row : plan_rows(s, o, &model)) needed += row.bytes;
+    const int64_t needed = plan_bytes(plan_rows(s, o, &model)), present = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     if (needed > present)
         runtime_failure("out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b or -t or a higher -r lowers it", needed / 1048576.0, present / 1048576.0);
     const size_t param_bytes = model.layout.total_elems() * sizeof(floatX), moment_bytes = model.layout.total_elems() * sizeof(float);

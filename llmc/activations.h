@@ -68,6 +68,9 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     return only_forward || s.recompute >= info.dropped_at ? 1 : s.config.L;
 }
 
+// Elements of one copy as laid out: whole pieces of 64 bytes.
+inline int64_t activation_elems(int a, const Sizes& s) { return (ACTIVATIONS[a].elems(s) + 15) / 16 * 16; }
+
 // Where each activation lies in one block of memory: offset of its first copy and distance between layers, in elements.
 struct ActivationLayout {
     int64_t offset[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_elems = 0;
@@ -75,7 +78,7 @@ struct ActivationLayout {
 inline ActivationLayout activation_layout(const Sizes& s) {
     ActivationLayout layout;
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        const int64_t elems = (ACTIVATIONS[a].elems(s) + 15) / 16 * 16, copies = activation_copies(a, s);
+        const int64_t elems = activation_elems(a, s), copies = activation_copies(a, s);
         layout.offset[a] = layout.total_elems;
         layout.layer_stride[a] = copies > 1 ? elems : 0;
         layout.total_elems += elems * copies;
@@ -85,3 +88,9 @@ inline ActivationLayout activation_layout(const Sizes& s) {
 
 // A line of the plan.
 struct PlanRow { std::string category, name, shape; int64_t bytes; };
+
+inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
+    int64_t total = 0;
+    for (const PlanRow& row : rows) total += row.bytes;
+    return total;
+}

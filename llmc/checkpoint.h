@@ -58,6 +58,15 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
         }
 }
 
+// The weights of a model file into a model of its shape; the trainer provides set_tensor (train.h).
+template <class Model>
+inline void load_model(Model& model, const std::string& path) {
+    FileReader file(path);
+    GPT2Config config;
+    const int32_t version = read_model_header(file, config);
+    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(model, tensor, layer, values); });
+}
+
 // Writes a model file; get(tensor, layer) gives each tensor's fp32 values. Returns the checksum of the file.
 template <class Get>
 inline uint64_t write_model(const std::string& path, const GPT2Config& config, Get get) {
@@ -77,7 +86,6 @@ struct StateHeader {
     int32_t magic = STATE_MAGIC, version = STATE_VERSION;
     int64_t step = 0, position_windows = 0;                       // updates done; windows of the training data consumed
     int64_t processes = 1, rank = 0;
-    int64_t maxT = 0, V = 0, L = 0, NH = 0, C = 0;
     int64_t T = 0, seed = 0, shuffle = 0;
     uint64_t data_identity = 0;
     uint64_t model_checksum = 0;
@@ -189,16 +197,13 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
 // Loads weights and optimizer state; the shards may have been written by any number of processes.
 template <class Model>
 inline void load_checkpoint(const std::string& dir, int64_t step, Model& model) {
-    FileReader file(model_path(dir, step));
-    GPT2Config config;
-    const int32_t version = read_model_header(file, config);
-    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(model, tensor, layer, values); });
+    load_model(model, model_path(dir, step));
     StateHeader header;
     std::vector<float> slice;
     for (int64_t rank = 0; rank == 0 || rank < header.processes; rank++) {
         FileReader state(state_path(dir, step, rank));
         state.read((void*)&header, sizeof(header), "the header");
-        const ParameterLayout saved = parameter_layout(config, header.processes);
+        const ParameterLayout saved = parameter_layout(model.layout.config, header.processes);
         for (int64_t b = 0; b < saved.buckets(); b++)
             for (int moment = 0; moment < 2; moment++) {
                 const int64_t elems = saved.shard_elems(b);

@@ -32,5 +32,5 @@ struct Run {
     std::vector<int> x, y;
     std::vector<float> losses;
     int64_t B, T, micro_steps, max_steps, saved_step = -1;
-    double started, training_seconds = 0;
+    double started;
 };

@@ -133,7 +133,6 @@ inline void train_step(Run<Model>& run) {
         update(run.model, adamw_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, 0.0f, (float)scale, step + 1), (float)o.weight_decay);
     }
     const double seconds = now_seconds() - begin, peak = peak_flops(run.model);
-    run.training_seconds += seconds;
     const std::string mfu = peak > 0 ? format("%.1f%% %s MFU", 100 * flops_per_token(run.model.layout.config, run.T) * (double)o.total_batch_size / seconds / peak, precision_name(run.model)) : "n/a MFU";
     run.logger.line("step %4lld/%lld | loss %s (%sz)| norm %s (%sz)| lr %.2e | %.2f ms | %s | %.0f tok/s", (long long)step + 1, (long long)run.max_steps, loss_text("%7.6f", loss).c_str(),
                     z_text(loss_z).c_str(), loss_text("%6.4f", norm).c_str(), z_text(norm_z).c_str(), rate, seconds * 1e3, mfu.c_str(), (double)o.total_batch_size / seconds);
@@ -179,12 +178,13 @@ template <class Model>
 inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n", (long long)s.config.L, (long long)s.config.C, (long long)s.config.NH,
            (long long)s.config.maxT, (long long)s.config.V, (long long)s.config.Vp, (long long)parameter_count(s.config));
-    int64_t total = 0, category_total = 0;
-    std::vector<PlanRow> rows = plan_rows(s, o, model);
+    int64_t category_total = 0;
+    const std::vector<PlanRow> rows = plan_rows(s, o, model);
+    const int64_t total = plan_bytes(rows);
     printf("%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");
     for (size_t i = 0; i < rows.size(); i++) {
         printf("%-14s %-16s %-18s %16lld\n", rows[i].category.c_str(), rows[i].name.c_str(), rows[i].shape.c_str(), (long long)rows[i].bytes);
-        total += rows[i].bytes, category_total += rows[i].bytes;
+        category_total += rows[i].bytes;
         if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
             printf("%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "", (long long)category_total, category_total / 1048576.0);
             category_total = 0;
@@ -251,10 +251,7 @@ inline void load_weights(Run<Model>& run, int64_t resumed_step) {
     const Options& o = run.options;
     if (resumed_step >= 0) return load_checkpoint(o.out_dir, resumed_step, run.model);
     if (!is_model_file(o.model)) return initialize_weights(run.model, o.seed);
-    FileReader file(o.model);
-    GPT2Config config;
-    const int32_t version = read_model_header(file, config);
-    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(run.model, tensor, layer, values); });
+    load_model(run.model, o.model);
 }
 
 template <class Model>
@@ -279,23 +276,20 @@ inline int run_main(int argc, char** argv) {
     if (o.plan) return print_plan(o, sizes, &run.model), 0;
 
     open_inputs(run, resumed_step);
-    open_out_dir(run, resumed_step >= 0);
     if (resumed_step >= 0 && o.max_steps != 0 && run.state.step >= run.max_steps) {
         run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step, (long long)run.max_steps);
         return 0;
     }
+    open_out_dir(run, resumed_step >= 0);
     print_options(o);
     allocate(run.model, sizes, o);
     load_weights(run, resumed_step);
-    int64_t bytes = 0;
-    for (const PlanRow& row : plan_rows(sizes, o, &run.model)) bytes += row.bytes;
     run.logger.line("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %lld parameters, %.1f MiB planned", (long long)config.L, (long long)config.C, (long long)config.NH, (long long)run.T,
-                    (long long)config.maxT, (long long)config.V, (long long)parameter_count(config), bytes / 1048576.0);
+                    (long long)config.maxT, (long long)config.V, (long long)parameter_count(config), plan_bytes(plan_rows(sizes, o, &run.model)) / 1048576.0);
     if (o.max_steps != 0)
         run.logger.line("data: %zu shards, %lld tokens, %lld steps of %lld tokens in %lld micro-steps", run.train_data.shards.size(), (long long)run.train_data.total_tokens, (long long)run.max_steps,
                         (long long)o.total_batch_size, (long long)run.micro_steps);
     if (resumed_step >= 0) run.logger.line("resumed at step %lld", (long long)resumed_step);
-    run.state.maxT = config.maxT, run.state.V = config.V, run.state.L = config.L, run.state.NH = config.NH, run.state.C = config.C;
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle, run.state.data_identity = run.train_data.identity;
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);

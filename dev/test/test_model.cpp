@@ -30,13 +30,6 @@ static GPT2Config load_config(const std::string& path) {
     return config;
 }
 
-static void load_model(GPT2& g, const std::string& path) {
-    FileReader file(path);
-    GPT2Config config;
-    const int32_t version = read_model_header(file, config);
-    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(g, tensor, layer, values); });
-}
-
 struct DebugState {
     int64_t B, T;
     std::vector<int> x, y;

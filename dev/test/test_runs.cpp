@@ -213,6 +213,7 @@ static void resuming() {
     EXPECT(same_files(dir("whole/main.log"), dir("parts/main.log")));
     r = run(tiny(flags + "-x 20 -y 1 -o " + dir("parts")));
     EXPECT(r.status == 0 && contains(r.out, "already at step 20"));
+    EXPECT(same_files(dir("whole/main.log"), dir("parts/main.log")));  // nothing was done, nothing is changed
     start_test("resume refuses another T, seed, shuffle or data with exit 2 and the flag");
     for (const char* change : {"-t 8", "--seed 1", "--shuffle 0"}) EXPECT(refused(run(tiny(flags + "-d 32 -x 30 -y 1 -o " + dir("parts") + " " + change)), 2, std::string(change).substr(0, std::string(change).find(' '))));
     EXPECT(refused(run(tiny(flags + "-x 30 -y 1 -o " + dir("parts") + " -i " + dir("train_0.bin"))), 2, "-i"));
