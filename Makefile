@@ -46,19 +46,42 @@ help:                                 ## this list
 	@grep -hE '^[a-z_0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 22
 
 train_gpt2_cpu: train_gpt2_cpu.cpp $(FLAGS_FILE) | $(DATA)   ## the CPU trainer
-	$(CXX) $(CXXFLAGS) -MMD -MF build/$@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< -o $@
 
 tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)      ## text to tokens and back
-	$(CXX) $(CXXFLAGS) -MMD -MF build/$@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< -o $@
 
 build/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
-	$(CXX) $(CXXFLAGS) -MMD -MF $@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
 
 build/bench_gemm: dev/cpu/bench_gemm.cpp $(FLAGS_FILE)
-	$(CXX) $(CXXFLAGS) -MMD -MF $@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
 
 build/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
-	$(CXX) $(CXXFLAGS) -MMD -MF $@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
+
+# ---- CUDA sources. PRECISION=BF16 or FP32.
+PRECISION ?= BF16
+ifeq ($(filter $(PRECISION),BF16 FP32),)
+$(error PRECISION=$(PRECISION) is unknown; BF16 and FP32 are accepted)
+endif
+
+# The simulator compiles copies in which __shared__ is rewritten (dev/cusim/rewrite.sed); #line keeps their names and line numbers.
+CUDA_SOURCES := train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cuda/*.cu dev/cusim/test/*.cu)
+SIM_SOURCES  := $(CUDA_SOURCES:%=build/sim/%)
+SIMFLAGS      = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -DPRECISION_$(PRECISION) -Wno-unknown-pragmas
+
+build/sim/%: % dev/cusim/rewrite.sed
+	@mkdir -p $(@D)
+	@{ echo '#line 1 "$<"'; sed -E -f dev/cusim/rewrite.sed $<; } > $@
+
+build/cusim.o: dev/cusim/cusim.cpp dev/cusim/cusim.h dev/cusim/include/cuda_runtime.h $(FLAGS_FILE)
+	$(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(CXXFLAGS)) -Idev/cusim/include -c $< -o $@
+build/cusim_blas.o: dev/cusim/blas.cpp $(FLAGS_FILE)
+	$(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(CXXFLAGS)) -Idev/cusim/include -MMD -MP -MF build/cusim_blas.d -c $< -o $@
+
+train_gpt2sim: $(SIM_SOURCES) build/cusim.o build/cusim_blas.o $(FLAGS_FILE)   ## the GPU trainer on a CPU: no GPU, no CUDA toolkit
+	$(CXX) $(SIMFLAGS) -MMD -MP -MF build/$@.d -MT $@ -x c++ build/sim/train_gpt2.cu -x none build/cusim.o build/cusim_blas.o -pthread -ldl -o $@
 
 -include $(wildcard build/*.d)
 

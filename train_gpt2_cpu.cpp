@@ -33,13 +33,15 @@ struct GPT2 {
     ParameterLayout layout;
     Sizes sizes;
     ActivationLayout activations;
-    floatX *params = nullptr, *grads = nullptr, *acts = nullptr;  // layout.total_elems() each; acts: activations.total_elems
+    floatX *params = nullptr, *grads = nullptr;                   // layout.total_elems() each
+    char* acts = nullptr;                                         // activations.total_bytes
     float *m = nullptr, *v = nullptr;                             // AdamW
+    double loss_sum = 0;                                          // over the tokens of this step so far
     double peak = 0;                                              // FLOP/s, measured
 
     floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
     floatX* grad(int tensor, int64_t layer = 0) { return grads + layout.offset(tensor, layer); }
-    floatX* act(int a, int64_t layer = 0) { return acts + activations.offset[a] + layer * activations.layer_stride[a]; }
+    floatX* act(int a, int64_t layer = 0) { return (floatX*)(acts + activations.offset[a] + layer * activations.layer_stride[a]); }
 };
 
 // ---------------------------------------------------------------------------------------------------------------------------------
@@ -61,22 +63,13 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
 std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model->layout;
-    int64_t tensors = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) {
-        const int64_t elems = tensor_elems(i, s.config) * tensor_layers(i, s.config);
-        tensors += elems;
-        rows.push_back({"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * (int64_t)sizeof(floatX)});
-    }
-    rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * (int64_t)sizeof(floatX)});
+    plan_tensors(rows, s, layout);
     if (s.training) {
         rows.push_back({"gradients", "all", "as parameters", layout.total_elems() * (int64_t)sizeof(floatX)});
         rows.push_back({"optimizer", "m", "as parameters", layout.total_elems() * 4});
         rows.push_back({"optimizer", "v", "as parameters", layout.total_elems() * 4});
     }
-    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        const int64_t copies = activation_copies(a, s), elems = activation_elems(a, s);
-        if (copies > 0) rows.push_back({"activations", ACTIVATIONS[a].name, format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), elems * copies * (int64_t)sizeof(floatX)});
-    }
+    plan_activations(rows, s);
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), device.threads * (int64_t)device.scratch_elems * 4});
     int64_t largest = 0;  // filled while the gradients are still untouched, so a run that trains has room for it anyway
     for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
@@ -93,21 +86,23 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     const size_t param_bytes = model.layout.total_elems() * sizeof(floatX), moment_bytes = model.layout.total_elems() * sizeof(float);
     model.params = (floatX*)map_memory(param_bytes);
     if (s.training) model.grads = (floatX*)map_memory(param_bytes), model.m = (float*)map_memory(moment_bytes), model.v = (float*)map_memory(moment_bytes);
-    model.acts = (floatX*)map_memory(model.activations.total_elems * sizeof(floatX));
+    model.acts = (char*)map_memory(model.activations.total_bytes);
     device.scratch = (float*)map_memory(device.threads * device.scratch_elems * sizeof(float));
     model.peak = measure_peak_flops();
 }
 
 void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) { memcpy(model.param(tensor, layer), values, tensor_elems(tensor, model.layout.config) * sizeof(float)); }
 const float* tensor_data(GPT2& model, int tensor, int64_t layer) { return model.param(tensor, layer); }
-const float* optimizer_m(GPT2& model, int64_t bucket) { return model.m + model.layout.bucket_begin[bucket]; }
-const float* optimizer_v(GPT2& model, int64_t bucket) { return model.v + model.layout.bucket_begin[bucket]; }
-void set_optimizer_slice(GPT2& model, int moment, int64_t bucket, int64_t first, int64_t elems, const float* values) {
-    const int64_t begin = model.layout.bucket_begin[bucket], room = model.layout.bucket_begin[bucket + 1] - begin - first;  // padding may differ
-    if (model.m && room > 0) memcpy((moment ? model.v : model.m) + begin + first, values, std::min(elems, room) * sizeof(float));
+int64_t optimizer_slices(GPT2&) { return 2; }
+float* slice_memory(GPT2& model, int slice, int64_t bucket) { return (slice == 0 ? model.m : slice == 1 ? model.v : model.params) + model.layout.bucket_begin[bucket]; }
+const float* optimizer_slice(GPT2& model, int slice, int64_t bucket) { return slice_memory(model, slice, bucket); }
+void set_optimizer_slice(GPT2& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
+    const int64_t room = model.layout.bucket_begin[bucket + 1] - model.layout.bucket_begin[bucket] - first;  // padding may differ
+    if ((slice == 2 || model.m) && room > 0) memcpy(slice_memory(model, slice, bucket) + first, values, std::min(elems, room) * sizeof(float));
 }
 double peak_flops(GPT2& model) { return model.peak; }
 const char* precision_name(GPT2&) { return "fp32"; }
+std::string device_status(GPT2&) { return ""; }
 
 // ---------------------------------------------------------------------------------------------------------------------------------
 // forward
@@ -186,27 +181,31 @@ void backward(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float d
     kernels::encoder_backward(g.grad(WTE), g.grad(WPE), g.act(DRESIDUAL), x, B, T, c.C, c.maxT, add);
 }
 
-double micro_step(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, bool add) {
+void micro_step(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
     forward(g, x, B, T);
-    backward(g, x, y, B, T, dloss, add);
+    backward(g, x, y, B, T, dloss, micro > 0);
+    if (micro == 0) g.loss_sum = 0;
     double total = 0;
     for (int64_t i = 0; i < B * T; i++) total += g.act(LOSSES)[i];
-    return total;
+    g.loss_sum += total;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------------
 // update
 
-double gradient_norm(GPT2& g) { return std::sqrt(kernels::global_norm_squared(g.grads, g.layout.total_elems())); }
-
 // AdamW on every tensor; weight decay on those that the table marks.
-void update(GPT2& g, AdamW constants, float weight_decay) {
+StepResult update(GPT2& g, const UpdateRule& rule) {
+    const double loss = g.loss_sum / rule.tokens, norm = std::sqrt(kernels::global_norm_squared(g.grads, g.layout.total_elems()));
+    if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
+    AdamW constants = rule.adamw;
+    constants.grad_scale = clipping_scale(norm, rule);
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, g.layout.config); l++) {
             const int64_t at = g.layout.offset(i, l);
-            constants.weight_decay = TENSORS[i].decayed ? weight_decay : 0.0f;
+            constants.weight_decay = TENSORS[i].decayed ? rule.adamw.weight_decay : 0.0f;
             kernels::adamw_update(g.params + at, g.m + at, g.v + at, g.grads + at, tensor_elems(i, g.layout.config), constants);
         }
+    return {loss, norm, true};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------------

@@ -3,20 +3,29 @@
 //
 // Per layer: L copies, unless the recompute level says that the backward pass makes it again; then one copy serves all layers in turn.
 //   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers.
+// floatX is the trainer's type of weights and activations: fp32 on the CPU, fp32 or bf16 on a GPU. Rows marked GPU exist there only.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 #include "llmc/tensors.h"
 
 enum Activation {
     ENCODED, LN1, LN1_MEAN, LN1_RSTD, QKV, ATTY, ATT_LSE, RESIDUAL2, LN2, LN2_MEAN, LN2_RSTD, FCH, FCH_GELU, RESIDUAL3, LNF, LNF_MEAN, LNF_RSTD, LOSSES,
-    BRANCH, LOGITS, DRESIDUAL, DWIDE, KEYS, VALUES, SCORES, NUM_ACTIVATIONS
+    BRANCH, LOGITS, DRESIDUAL, DWIDE, KEYS, VALUES, SCORES,
+    INPUTS, TARGETS, PARTIALS, RESULTS, BLAS_WORKSPACE, ATT_D, TOKEN_ORDER, DWTE, NUM_ACTIVATIONS  // on GPUs only
 };
+enum ElementType { FLOATX, FP32, INT32, BYTES };
 
 struct Sizes {
     GPT2Config config;
     int64_t B, T, recompute, cache_T, logit_rows;  // cache_T: positions of generation, 0 = none; logit_rows: rows of logits at once
     bool training;
+    int64_t micro_steps = 1;
+    bool gpu = false;
+    int64_t floatX_bytes = 4, guard_bytes = 0;     // guard_bytes: left free after each tensor, for the simulator to watch
+    // 16-bit gradients of one micro-step are summed over several in fp32 (train_gpt2.cu).
+    bool sums_gradients() const { return micro_steps > 1 && floatX_bytes < 4; }
 };
 
 struct ActivationInfo {
@@ -24,43 +33,55 @@ struct ActivationInfo {
     bool per_layer;
     int dropped_at;                                 // recompute level from which one copy is enough
     enum Purpose { FORWARD, BACKWARD, GENERATION } purpose;
-    int64_t (*elems)(const Sizes& s);               // of one copy; all are fp32 on the CPU
+    ElementType type;
+    int64_t (*elems)(const Sizes& s);               // of one copy
+    bool gpu_only = false;
 };
 
 #define ELEMS [](const Sizes& s) -> int64_t
 constexpr int NEVER = 99;
+constexpr int64_t BLAS_WORKSPACE_BYTES = 32 << 20;
 inline const ActivationInfo ACTIVATIONS[] = {
-    {"encoded", "(B,T,C)", "backward of layer 0", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"ln1", "(B,T,C)", "backward of qkv", true, 2, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"ln1_mean", "(B,T)", "backward of ln1", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
-    {"ln1_rstd", "(B,T)", "backward of ln1", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
-    {"qkv", "(B,T,3C)", "backward of attention", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * 3 * s.config.C; }},
-    {"atty", "(B,T,C)", "backward of attention", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"att_lse", "(B,NH,T)", "backward of attention", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.NH; }},
-    {"residual2", "(B,T,C)", "backward of ln2", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"ln2", "(B,T,C)", "backward of fc", true, 2, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"ln2_mean", "(B,T)", "backward of ln2", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
-    {"ln2_rstd", "(B,T)", "backward of ln2", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
-    {"fch", "(B,T,4C)", "backward of gelu", true, 3, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * 4 * s.config.C; }},
-    {"fch_gelu", "(B,T,4C)", "backward of fcproj", true, 1, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * 4 * s.config.C; }},
-    {"residual3", "(B,T,C)", "backward of the next ln1", true, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"lnf", "(B,T,C)", "classifier", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"lnf_mean", "(B,T)", "backward of lnf", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
-    {"lnf_rstd", "(B,T)", "backward of lnf", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
-    {"losses", "(B,T)", "the end of the step", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T; }},
-    {"branch", "(B,T,C)", "scratch: what joins the residual stream; backward, its gradient", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"logits", "(chunk,Vp)", "scratch: one chunk of rows, then its gradient; generation, one row", false, NEVER, ActivationInfo::FORWARD, ELEMS { return s.logit_rows * s.config.Vp; }},
-    {"dresidual", "(B,T,C)", "scratch: gradient of the residual stream", false, NEVER, ActivationInfo::BACKWARD, ELEMS { return s.B * s.T * s.config.C; }},
-    {"dwide", "(B,T,4C)", "scratch: gradient of fch, then of qkv", false, NEVER, ActivationInfo::BACKWARD, ELEMS { return s.B * s.T * 4 * s.config.C; }},
-    {"keys", "(positions,C)", "generation", true, NEVER, ActivationInfo::GENERATION, ELEMS { return s.cache_T * s.config.C; }},
-    {"values", "(positions,C)", "generation", true, NEVER, ActivationInfo::GENERATION, ELEMS { return s.cache_T * s.config.C; }},
-    {"scores", "(NH,positions)", "generation", false, NEVER, ActivationInfo::GENERATION, ELEMS { return s.cache_T * s.config.NH; }},
+    {"encoded", "(B,T,C)", "backward of layer 0", false, NEVER, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln1", "(B,T,C)", "backward of qkv", true, 2, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln1_mean", "(B,T)", "backward of ln1", true, 3, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T; }},
+    {"ln1_rstd", "(B,T)", "backward of ln1", true, 3, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T; }},
+    {"qkv", "(B,T,3C)", "backward of attention", true, 3, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * 3 * s.config.C; }},
+    {"atty", "(B,T,C)", "backward of attention", true, 3, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"att_lse", "(B,NH,T)", "backward of attention", true, 3, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T * s.config.NH; }},
+    {"residual2", "(B,T,C)", "backward of ln2", true, 3, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln2", "(B,T,C)", "backward of fc", true, 2, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"ln2_mean", "(B,T)", "backward of ln2", true, 3, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T; }},
+    {"ln2_rstd", "(B,T)", "backward of ln2", true, 3, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T; }},
+    {"fch", "(B,T,4C)", "backward of gelu", true, 3, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * 4 * s.config.C; }},
+    {"fch_gelu", "(B,T,4C)", "backward of fcproj", true, 1, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * 4 * s.config.C; }},
+    {"residual3", "(B,T,C)", "backward of the next ln1", true, NEVER, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"lnf", "(B,T,C)", "classifier", false, NEVER, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"lnf_mean", "(B,T)", "backward of lnf", false, NEVER, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T; }},
+    {"lnf_rstd", "(B,T)", "backward of lnf", false, NEVER, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T; }},
+    {"losses", "(B,T)", "the end of the step", false, NEVER, ActivationInfo::FORWARD, FP32, ELEMS { return s.B * s.T; }},
+    {"branch", "(B,T,C)", "scratch: what joins the residual stream; backward, its gradient", false, NEVER, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"logits", "(chunk,Vp)", "scratch: one chunk of rows, then its gradient; generation, one row", false, NEVER, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.logit_rows * s.config.Vp; }},
+    {"dresidual", "(B,T,C)", "scratch: gradient of the residual stream", false, NEVER, ActivationInfo::BACKWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
+    {"dwide", "(B,T,4C)", "scratch: gradient of fch, then of qkv", false, NEVER, ActivationInfo::BACKWARD, FLOATX, ELEMS { return s.B * s.T * 4 * s.config.C; }},
+    {"keys", "(positions,C)", "generation", true, NEVER, ActivationInfo::GENERATION, FLOATX, ELEMS { return s.cache_T * s.config.C; }},
+    {"values", "(positions,C)", "generation", true, NEVER, ActivationInfo::GENERATION, FLOATX, ELEMS { return s.cache_T * s.config.C; }},
+    {"scores", "(NH,positions)", "generation", false, NEVER, ActivationInfo::GENERATION, FP32, ELEMS { return s.cache_T * s.config.NH; }},
+    {"inputs", "(B,T)", "the end of the micro-step", false, NEVER, ActivationInfo::FORWARD, INT32, ELEMS { return s.B * s.T; }, true},
+    {"targets", "(B,T)", "the end of the micro-step", false, NEVER, ActivationInfo::FORWARD, INT32, ELEMS { return s.B * s.T; }, true},
+    {"partials", "(parts,C)", "scratch: pieces of sums over rows", false, NEVER, ActivationInfo::FORWARD, FP32, ELEMS { return std::max<int64_t>(512 * s.config.C, 4096); }, true},
+    {"results", "(8)", "loss, norm and their kin, fp64", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { (void)s; return 64; }, true},
+    {"blas_workspace", "", "scratch of cuBLASLt", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { (void)s; return BLAS_WORKSPACE_BYTES; }, true},
+    {"att_d", "(B,NH,T)", "scratch: dout . out of every head", false, NEVER, ActivationInfo::BACKWARD, FP32, ELEMS { return s.B * s.T * s.config.NH; }, true},
+    {"token_order", "(2 B*T + 1)", "backward of the embedding", false, NEVER, ActivationInfo::BACKWARD, INT32, ELEMS { return 2 * s.B * s.T + 1; }, true},
+    {"dwte", "(Vp,C)", "gradient of wte before it is rounded", false, NEVER, ActivationInfo::BACKWARD, FP32, ELEMS { return s.floatX_bytes < 4 && !s.sums_gradients() ? s.config.Vp * s.config.C : 0; }, true},
 };
 #undef ELEMS
 static_assert(sizeof(ACTIVATIONS) / sizeof(ACTIVATIONS[0]) == NUM_ACTIVATIONS, "one row an activation");
 
 inline int64_t activation_copies(int a, const Sizes& s) {
     const ActivationInfo& info = ACTIVATIONS[a];
+    if (info.gpu_only && !s.gpu) return 0;
     if (info.purpose == ActivationInfo::BACKWARD && !s.training) return 0;
     if (info.purpose == ActivationInfo::GENERATION && s.cache_T == 0) return 0;
     if (!info.per_layer) return 1;
@@ -68,29 +89,23 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     return only_forward || s.recompute >= info.dropped_at ? 1 : s.config.L;
 }
 
-// Elements of one copy as laid out: whole pieces of 64 bytes.
-inline int64_t activation_elems(int a, const Sizes& s) { return (ACTIVATIONS[a].elems(s) + 15) / 16 * 16; }
+// Bytes of one copy as laid out: whole pieces of 256, so that every vector load is aligned, and the guard.
+inline int64_t activation_bytes(int a, const Sizes& s) {
+    const int64_t elems = ACTIVATIONS[a].elems(s), type_bytes[] = {s.floatX_bytes, 4, 4, 1};
+    return elems == 0 ? 0 : (elems * type_bytes[ACTIVATIONS[a].type] + 255) / 256 * 256 + s.guard_bytes;
+}
 
-// Where each activation lies in one block of memory: offset of its first copy and distance between layers, in elements.
+// Where each activation lies in one block of memory: place of its first copy and distance between layers, in bytes.
 struct ActivationLayout {
-    int64_t offset[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_elems = 0;
+    int64_t offset[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_bytes = 0;
 };
 inline ActivationLayout activation_layout(const Sizes& s) {
     ActivationLayout layout;
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        const int64_t elems = activation_elems(a, s), copies = activation_copies(a, s);
-        layout.offset[a] = layout.total_elems;
-        layout.layer_stride[a] = copies > 1 ? elems : 0;
-        layout.total_elems += elems * copies;
+        const int64_t bytes = activation_bytes(a, s), copies = activation_copies(a, s);
+        layout.offset[a] = layout.total_bytes;
+        layout.layer_stride[a] = copies > 1 ? bytes : 0;
+        layout.total_bytes += bytes * copies;
     }
     return layout;
-}
-
-// A line of the plan.
-struct PlanRow { std::string category, name, shape; int64_t bytes; };
-
-inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
-    int64_t total = 0;
-    for (const PlanRow& row : rows) total += row.bytes;
-    return total;
 }

@@ -5,7 +5,8 @@
 // means: DONE is there and every checksum is right. Anything else is never picked up, and is named.
 //
 // Model file (llm.c's layout): 256 int32 header (20240326; version 3: fp32, 5: bf16; maxT; V; L; NH; C; Vp), then each tensor over all
-// layers before the next. State file: StateHeader, then for each bucket (tensors.h) this rank's slice of m and of v, fp32; its checksum.
+// layers before the next. State file: StateHeader, then for each bucket (tensors.h) this rank's slice of m, of v and, where weights are
+// 16-bit and have one, of their fp32 master; its checksum.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +18,7 @@
 #include "llmc/outlier.h"
 #include "llmc/tensors.h"
 
-constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5, STATE_MAGIC = 20261121, STATE_VERSION = 1;
+constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5, STATE_MAGIC = 20261121, STATE_VERSION = 2;
 
 // Reads and checks the header of an open model file: shape, sizes, length of the file. Returns its version.
 inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
@@ -67,16 +68,29 @@ inline void load_model(Model& model, const std::string& path) {
     read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(model, tensor, layer, values); });
 }
 
-// Writes a model file; get(tensor, layer) gives each tensor's fp32 values. Returns the checksum of the file.
+// Writes a model file; get(tensor, layer) gives each tensor's values as fp32, which a bf16 model's are exactly. Returns its checksum.
 template <class Get>
-inline uint64_t write_model(const std::string& path, const GPT2Config& config, Get get) {
+inline uint64_t write_model(const std::string& path, const GPT2Config& config, int32_t version, Get get) {
     Header h;
-    const int32_t sizes[] = {MODEL_MAGIC, MODEL_VERSION_FP32, (int32_t)config.maxT, (int32_t)config.V, (int32_t)config.L, (int32_t)config.NH, (int32_t)config.C, (int32_t)config.Vp};
+    std::vector<uint16_t> halves;
+    const int32_t sizes[] = {MODEL_MAGIC, version, (int32_t)config.maxT, (int32_t)config.V, (int32_t)config.L, (int32_t)config.NH, (int32_t)config.C, (int32_t)config.Vp};
     memcpy(h.value, sizes, sizeof(sizes));
     FileWriter file(path);
     file.write(h.value, sizeof(h.value));
     for (int i = 0; i < NUM_TENSORS; i++)
-        for (int64_t l = 0; l < tensor_layers(i, config); l++) file.write(get(i, l), tensor_elems(i, config) * 4);
+        for (int64_t l = 0; l < tensor_layers(i, config); l++) {
+            const float* values = get(i, l);
+            const int64_t elems = tensor_elems(i, config);
+            if (version == MODEL_VERSION_BF16) {
+                halves.resize(elems);
+                for (int64_t k = 0; k < elems; k++) {
+                    uint32_t bits;
+                    memcpy(&bits, values + k, 4);
+                    halves[k] = (uint16_t)(bits >> 16);
+                }
+                file.write(halves.data(), elems * 2);
+            } else file.write(values, elems * 4);
+        }
     file.commit();
     return file.checksum.value();
 }
@@ -87,6 +101,7 @@ struct StateHeader {
     int64_t step = 0, position_windows = 0;                       // updates done; windows of the training data consumed
     int64_t processes = 1, rank = 0;
     int64_t T = 0, seed = 0, shuffle = 0;
+    int64_t slices = 2;                                           // of every parameter: m, v, and master weights if 3
     uint64_t data_identity = 0;
     uint64_t model_checksum = 0;
     OutlierDetector loss_outlier, norm_outlier;
@@ -144,7 +159,7 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
         uint64_t stored = 0;
         if (!checksum_file(path, 8, sum, stored, &h)) return path + " is missing, cut short or unreadable";
         if (h.magic != STATE_MAGIC || h.version != STATE_VERSION) return path + " is no state file of this version";
-        if (sum.value() != stored || h.header_checksum != h.checksum() || h.step != step || h.rank != rank || h.processes < 1) return path + " is damaged: its checksum is wrong";
+        if (sum.value() != stored || h.header_checksum != h.checksum() || h.step != step || h.rank != rank || h.processes < 1 || h.slices < 2 || h.slices > 3) return path + " is damaged: its checksum is wrong";
         if (rank == 0) header = h, processes = h.processes;
         else if (h.model_checksum != header.model_checksum || h.processes != processes) return path + " belongs to another checkpoint";
     }
@@ -174,19 +189,19 @@ inline void remove_checkpoint(const std::string& dir, int64_t step) {
     unlink(model_path(dir, step).c_str());
 }
 
-// Writes the checkpoint of header.step from the model, which provides tensor_data, optimizer_m and optimizer_v (train.h).
+// Writes the checkpoint of header.step from the model, which provides tensor_data and optimizer_slice (train.h).
 template <class Model>
 inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model) {
     const ParameterLayout& layout = model.layout;
     for (const std::string& leftover : glob_files(dir + "/*.tmp")) unlink(leftover.c_str());
     unlink(done_path(dir, header.step).c_str());
-    header.model_checksum = write_model(model_path(dir, header.step), layout.config, [&](int tensor, int64_t layer) { return tensor_data(model, tensor, layer); });
-    header.processes = comm.processes, header.rank = comm.rank;
+    header.model_checksum = write_model(model_path(dir, header.step), layout.config, strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32, [&](int tensor, int64_t layer) { return tensor_data(model, tensor, layer); });
+    header.processes = comm.processes, header.rank = comm.rank, header.slices = optimizer_slices(model);
     header.header_checksum = header.checksum();
     FileWriter state(state_path(dir, header.step, comm.rank));
     state.write(&header, sizeof(header));
     for (int64_t b = 0; b < layout.buckets(); b++)
-        for (const float* moments : {optimizer_m(model, b), optimizer_v(model, b)}) state.write(moments, layout.shard_elems(b) * 4);
+        for (int slice = 0; slice < header.slices; slice++) state.write(optimizer_slice(model, slice, b), layout.shard_elems(b) * 4);
     const uint64_t sum = state.checksum.value();
     state.write(&sum, sizeof(sum));
     state.commit();
@@ -199,17 +214,17 @@ template <class Model>
 inline void load_checkpoint(const std::string& dir, int64_t step, Model& model) {
     load_model(model, model_path(dir, step));
     StateHeader header;
-    std::vector<float> slice;
+    std::vector<float> values;
     for (int64_t rank = 0; rank == 0 || rank < header.processes; rank++) {
         FileReader state(state_path(dir, step, rank));
         state.read((void*)&header, sizeof(header), "the header");
         const ParameterLayout saved = parameter_layout(model.layout.config, header.processes);
         for (int64_t b = 0; b < saved.buckets(); b++)
-            for (int moment = 0; moment < 2; moment++) {
+            for (int slice = 0; slice < header.slices; slice++) {
                 const int64_t elems = saved.shard_elems(b);
-                slice.resize(elems);
-                state.read(slice.data(), elems * 4, moment ? "v" : "m");
-                set_optimizer_slice(model, moment, b, rank * elems, elems, slice.data());
+                values.resize(elems);
+                state.read(values.data(), elems * 4, "m, v or master weights");
+                set_optimizer_slice(model, slice, b, rank * elems, elems, values.data());
             }
     }
 }

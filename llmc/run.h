@@ -1,7 +1,7 @@
 // What belongs to one run: its options, model, data, log, and where it is.
 #pragma once
 #include <csignal>
-#include "llmc/activations.h"
+#include "llmc/plan.h"
 #include "llmc/checkpoint.h"
 #include "llmc/dataloader.h"
 #include "llmc/hellaswag.h"

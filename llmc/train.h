@@ -5,14 +5,16 @@
 //     plan_rows(sizes, options, Model*)            what would be allocated, row by row (PlanRow)
 //     allocate(model, sizes, options)              allocates just that
 //     set_tensor(model, tensor, layer, values), tensor_data(model, tensor, layer)          fp32 on the host
-//     optimizer_m(model, bucket), optimizer_v(model, bucket), set_optimizer_slice(model, moment, bucket, first, elems, values)
-//     micro_step(model, x, y, B, T, dloss, add)    forward and backward of one micro-batch; gradients written, or added to; sum of losses
-//     gradient_norm(model), update(model, constants, weight_decay)
+//     optimizer_slices(model)                      what it keeps of every parameter: 2 = m, v; 3 = also the fp32 master of a 16-bit weight
+//     optimizer_slice(model, slice, bucket)        this process's part, fp32 on the host
+//     set_optimizer_slice(model, slice, bucket, first, elems, values)      slice 2 goes into the weights where there is no master
+//     micro_step(model, x, y, B, T, dloss, micro)  forward and backward of micro-batch 0, 1, ... of a step; gradients add up from 0 on
+//     update(model, rule)                          the end of the step: norm, clipping, AdamW; waits for the device, the only time
 //     evaluate(model, x, y, B, T, losses)          forward; loss of every position
 //     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
-//     peak_flops(model), precision_name(model)
+//     peak_flops(model), precision_name(model), device_status(model)       the last: a line on clocks and the like for -lg, or empty
 #pragma once
-#include "llmc/adamw_constants.h"
+#include "llmc/update_rule.h"
 #include "llmc/evaluate.h"
 #include "llmc/schedule.h"
 
@@ -117,32 +119,35 @@ inline void train_step(Run<Model>& run) {
     const Options& o = run.options;
     const int64_t step = run.state.step, windows = o.total_batch_size / run.T;
     const double begin = now_seconds();
-    double loss = 0;
     for (int64_t micro = 0; micro < run.micro_steps; micro++) {
         const int64_t first = (o.overfit_one_batch ? 0 : run.state.position_windows) + (micro * comm.processes + comm.rank) * run.B;
         for (int64_t b = 0; b < run.B; b++) load_window(run.train_data, first + b, &run.x[b * run.T], &run.y[b * run.T]);
-        loss += micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, 1.0f / (float)o.total_batch_size, micro > 0);
+        micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, 1.0f / (float)o.total_batch_size, micro);
     }
-    loss /= (double)o.total_batch_size;
-    const double norm = gradient_norm(run.model);
-    const double loss_z = run.state.loss_outlier.z_score(loss), norm_z = run.state.norm_outlier.z_score(norm);
     const double rate = learning_rate_at(o.lr_schedule, step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
-    const bool finite = std::isfinite(loss) && std::isfinite(norm), skip = (o.skip_loss_z > 0 && loss_z > o.skip_loss_z) || (o.skip_grad_z > 0 && norm_z > o.skip_grad_z);
-    if (finite && !skip) {
-        const double scale = o.grad_clip > 0 && norm > o.grad_clip ? o.grad_clip / norm : 1.0;
-        update(run.model, adamw_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, 0.0f, (float)scale, step + 1), (float)o.weight_decay);
-    }
+    UpdateRule rule;
+    rule.adamw = adamw_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)o.weight_decay, 1.0f, step + 1);
+    rule.tokens = (double)o.total_batch_size, rule.grad_clip = o.grad_clip;
+    rule.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z), rule.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
+    rule.rounding_seed = generator_for(o.seed, RANDOM_ROUNDING, step).bits64();
+    const auto [loss, norm, updated] = update(run.model, rule);
+    const double loss_z = run.state.loss_outlier.z_score(loss), norm_z = run.state.norm_outlier.z_score(norm);
+    const bool finite = std::isfinite(loss) && std::isfinite(norm);
     const double seconds = now_seconds() - begin, peak = peak_flops(run.model);
     const std::string mfu = peak > 0 ? format("%.1f%% %s MFU", 100 * flops_per_token(run.model.layout.config, run.T) * (double)o.total_batch_size / seconds / peak, precision_name(run.model)) : "n/a MFU";
     run.logger.line("step %4lld/%lld | loss %s (%sz)| norm %s (%sz)| lr %.2e | %.2f ms | %s | %.0f tok/s", (long long)step + 1, (long long)run.max_steps, loss_text("%7.6f", loss).c_str(),
                     z_text(loss_z).c_str(), loss_text("%6.4f", norm).c_str(), z_text(norm_z).c_str(), rate, seconds * 1e3, mfu.c_str(), (double)o.total_batch_size / seconds);
     run.logger.record(format("s:%lld trl:%s lr:%.6f norm:%s", (long long)step, loss_text("%.4f", loss).c_str(), rate, loss_text("%.2f", norm).c_str()));
+    if (o.log_gpu_every > 0 && (step + 1) % o.log_gpu_every == 0) {
+        const std::string status = device_status(run.model);
+        if (!status.empty()) run.logger.line("%s", status.c_str());
+    }
     if (!finite) {
         const std::string last_good = run.saved_step >= 0 ? "the last good checkpoint is " + model_path(o.out_dir, run.saved_step) + ", -y 1 goes on from it" : "no checkpoint was saved";
         runtime_failure("the %s of step %lld is not finite; the run stops before this update, %s (a lower -l or a longer -u may help)", std::isfinite(loss) ? "gradient norm" : "loss", (long long)step + 1,
                         last_good.c_str());
     }
-    if (skip) run.logger.line("step %lld: update skipped, its %s is an outlier", (long long)step + 1, o.skip_loss_z > 0 && loss_z > o.skip_loss_z ? "loss" : "gradient norm");
+    if (!updated) run.logger.line("step %lld: update skipped, its %s is an outlier", (long long)step + 1, loss > rule.loss_limit ? "loss" : "gradient norm");
     run.state.step++;
     run.state.position_windows += windows;
 }
@@ -178,19 +183,7 @@ template <class Model>
 inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n", (long long)s.config.L, (long long)s.config.C, (long long)s.config.NH,
            (long long)s.config.maxT, (long long)s.config.V, (long long)s.config.Vp, (long long)parameter_count(s.config));
-    int64_t category_total = 0;
-    const std::vector<PlanRow> rows = plan_rows(s, o, model);
-    const int64_t total = plan_bytes(rows);
-    printf("%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");
-    for (size_t i = 0; i < rows.size(); i++) {
-        printf("%-14s %-16s %-18s %16lld\n", rows[i].category.c_str(), rows[i].name.c_str(), rows[i].shape.c_str(), (long long)rows[i].bytes);
-        category_total += rows[i].bytes;
-        if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
-            printf("%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "", (long long)category_total, category_total / 1048576.0);
-            category_total = 0;
-        }
-    }
-    printf("total %lld bytes, %.1f MiB\n", (long long)total, total / 1048576.0);
+    print_plan_rows(stdout, plan_rows(s, o, model));
     printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size, (long long)o.total_batch_size);
     printf("bytes on the wire a step: 0 (one process)\n");
 }
@@ -270,7 +263,7 @@ inline int run_main(int argc, char** argv) {
     run.B = o.batch_size, run.T = o.seq_len, run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || (o.max_steps == 0 && !o.prompt.empty()));
     const int64_t cache_T = samples ? std::min<int64_t>(config.maxT, std::max<size_t>(1, o.prompt.size()) + o.sample_tokens) : 0;
-    Sizes sizes{config, run.B, run.T, o.recompute, cache_T, 0, o.max_steps != 0};
+    Sizes sizes{config, run.B, run.T, o.recompute, cache_T, 0, o.max_steps != 0, run.micro_steps};
     run.model.layout = parameter_layout(config, comm.processes);
     settle_device(run.model, sizes, o);
     if (o.plan) return print_plan(o, sizes, &run.model), 0;

@@ -8,7 +8,7 @@
 // One pass over everything. Memory-bound: reads 4 values and writes 3 for a parameter, 28 bytes in fp32.
 #pragma once
 #include <cmath>
-#include "llmc/adamw_constants.h"
+#include "llmc/update_rule.h"
 #include "llmc/cpu/device.h"
 
 // params, m, v (n_elems each) are updated with grads (n_elems).

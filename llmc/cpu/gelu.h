@@ -9,10 +9,9 @@
 // Source: Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
 // Elementwise, so memory-bound: forward moves 2 values an element, backward 3.
 #pragma once
+#include "llmc/constants.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
-
-constexpr float GELU_SCALE = 0.7978845608028654f, GELU_CUBIC = 0.044715f;  // sqrt(2/pi)
 
 VEC_INLINE vfloat gelu_logistic(vfloat x) { return 1.0f / (1.0f + exp(x * (x * x * GELU_CUBIC + 1.0f) * (-2.0f * GELU_SCALE))); }
 VEC_INLINE vfloat gelu(vfloat x) { return x * gelu_logistic(x); }

@@ -9,10 +9,10 @@
 // the row is still in the first-level cache when it is normalised. Forward moves 2 values an element, 4 with the sum; backward 7.
 #pragma once
 #include <cmath>
+#include "llmc/constants.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-constexpr float LAYERNORM_EPS = 1e-5f;
 constexpr int64_t LAYERNORM_GRAIN = 8;  // rows a thread takes at a time
 
 template <class floatX>

@@ -1,0 +1,106 @@
+// What this project uses of the CUDA runtime, for an ordinary C++ compiler. Behind it: dev/cusim/cusim.cpp.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include "dev/cusim/cusim.h"
+
+#define CUSIM 1
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+
+// ---- types
+struct alignas(8) int2 { int x, y; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// ---- in kernels
+inline void __syncthreads(cusim::Place place = CUSIM_HERE) { cusim::block_barrier(place); }
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, cusim::Place place = CUSIM_HERE) { cusim::warp_collective(mask, "__syncwarp", place, nullptr, nullptr); }
+
+namespace cusim {
+template <class T>
+struct Shuffle { T value, result; int from; };
+template <class T>
+T shuffle(unsigned mask, T value, int from, const char* what, Place place) {
+    Shuffle<T> mine{value, value, from};
+    warp_collective(mask, what, place, &mine, [](void** lanes) {
+        for (int i = 0; i < 32; i++) {
+            Shuffle<T>* s = (Shuffle<T>*)lanes[i];
+            if (s && lanes[s->from & 31]) s->result = ((Shuffle<T>*)lanes[s->from & 31])->value;
+        }
+    });
+    return mine.result;
+}
+inline int lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
+}  // namespace cusim
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, cusim::Place place = CUSIM_HERE) { return cusim::shuffle(mask, value, from, "__shfl_sync", place); }
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Place place = CUSIM_HERE) { return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", place); }
+
+// Cache hints: loads and stores that must be aligned, nothing more.
+template <class T>
+T __ldg(const T* p, cusim::Place place = CUSIM_HERE) { return cusim::check_alignment(p, sizeof(T), place), *p; }
+template <class T>
+T __ldcs(const T* p, cusim::Place place = CUSIM_HERE) { return __ldg(p, place); }
+template <class T>
+void __stcs(T* p, T value, cusim::Place place = CUSIM_HERE) { cusim::check_alignment(p, sizeof(T), place), *p = value; }
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __expf(float x) { return std::exp(x); }
+inline unsigned __float_as_uint(float x) { unsigned u; return memcpy(&u, &x, 4), u; }
+inline float __uint_as_float(unsigned u) { float x; return memcpy(&x, &u, 4), x; }
+
+// ---- on the host
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100, cudaErrorInvalidDevice = 101 };
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor, multiProcessorCount;
+    size_t sharedMemPerBlockOptin, totalGlobalMem;
+};
+cudaError_t cudaGetLastError();
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
+cudaError_t cudaMalloc(void** p, size_t bytes);
+cudaError_t cudaFree(void* p);
+cudaError_t cudaMallocHost(void** p, size_t bytes);
+cudaError_t cudaFreeHost(void* p);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end);
+template <class T>
+cudaError_t cudaMalloc(T** p, size_t bytes) { return cudaMalloc((void**)p, bytes); }
+template <class T>
+cudaError_t cudaMallocHost(T** p, size_t bytes) { return cudaMallocHost((void**)p, bytes); }
+cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes);
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) { return cusim_set_dynamic_shared((const void*)kernel, bytes); }

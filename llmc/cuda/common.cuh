@@ -1,0 +1,163 @@
+// What the kernels share: 128-bit packs, sums over warps and blocks, the launch, and the one Gpu they run on.
+//
+// nvcc compiles these headers for a GPU; dev/cusim compiles the very same text as C++ and runs it on a CPU. launch() is where they part.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
+#include <cstdint>
+#include "llmc/check.h"
+
+#ifdef CUSIM  // where a vector access was asked for, so that a misaligned one can be named
+#define CALLED_FROM , cusim::Place place = CUSIM_HERE
+#define CHECK_ALIGNMENT(p) cusim::check_alignment(p, 16, place)
+#else
+#define CALLED_FROM
+#define CHECK_ALIGNMENT(p)
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// types
+
+// 128 bits of elements, what one thread loads or stores at once: 4 of fp32, 8 of bf16.
+template <class T>
+struct alignas(16) Pack {
+    static constexpr int size = 16 / sizeof(T);
+    T value[size];
+    __device__ T& operator[](int i) { return value[i]; }
+    __device__ T operator[](int i) const { return value[i]; }
+};
+
+// p must be 16-byte aligned. The _streaming ones are for data that nobody reads again soon: they leave the caches to others.
+template <class T>
+__device__ inline Pack<T> load_pack(const T* p CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    return *reinterpret_cast<const Pack<T>*>(p);
+}
+template <class T>
+__device__ inline void store_pack(T* p, const Pack<T>& pack CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    *reinterpret_cast<Pack<T>*>(p) = pack;
+}
+template <class T>
+__device__ inline Pack<T> load_pack_streaming(const T* p CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    const int4 bits = __ldcs(reinterpret_cast<const int4*>(p));
+    Pack<T> pack;
+    memcpy(&pack, &bits, 16);
+    return pack;
+}
+template <class T>
+__device__ inline void store_pack_streaming(T* p, const Pack<T>& pack CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    int4 bits;
+    memcpy(&bits, &pack, 16);
+    __stcs(reinterpret_cast<int4*>(p), bits);
+}
+
+// f(i, count) on the Packs of n elements that this thread of the grid handles: count is Pack<T>::size, in the last one maybe less.
+template <class T, class F>
+__device__ inline void for_each_pack(size_t n, F f) {
+    const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * Pack<T>::size;
+    if (i < n) f(i, n - i < (size_t)Pack<T>::size ? (int)(n - i) : Pack<T>::size);
+}
+// A Pack of `count` elements; if it is a partial one, element by element, the others 0.
+template <class T>
+__device__ inline Pack<T> load_some(const T* p, int count) {
+    if (count == Pack<T>::size) return load_pack(p);
+    Pack<T> pack;
+    for (int k = 0; k < Pack<T>::size; k++) pack[k] = k < count ? p[k] : (T)0.0f;
+    return pack;
+}
+template <class T>
+__device__ inline void store_some(T* p, const Pack<T>& pack, int count) {
+    if (count == Pack<T>::size) return store_pack_streaming(p, pack);
+    for (int k = 0; k < count; k++) p[k] = pack[k];
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// sums over threads, always in the same order
+
+__device__ inline float warp_sum(float x) {
+    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, distance);
+    return x;
+}
+__device__ inline double warp_sum(double x) {
+    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, distance);
+    return x;
+}
+__device__ inline float warp_max(float x) {
+    for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, distance));
+    return x;
+}
+// The sum over the threads of a block, which is whole warps in one dimension; every thread gets it.
+template <class T>
+__device__ inline T block_sum(T x) {
+    __shared__ T warps[32];
+    x = warp_sum(x);
+    __syncthreads();  // whoever still reads the sum before this one
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+    __syncthreads();
+    T total = 0;
+    for (int w = 0; w < (int)blockDim.x / 32; w++) total += warps[w];
+    return total;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// the host's side
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Blocks of 256 threads, a Pack each, for n elements.
+constexpr int PACK_THREADS = 256;
+template <class T>
+inline dim3 pack_blocks(size_t n) { return dim3((unsigned)ceil_div(n, (int64_t)PACK_THREADS * Pack<T>::size)); }
+
+inline void check_cuda(cudaError_t error, const char* what) {
+    if (error == cudaSuccess) return;
+    const char* hint = "";
+    if (error == cudaErrorNoDevice) hint = "; nvidia-smi shows what the driver sees, train_gpt2_cpu and train_gpt2sim need no GPU";
+    if (error == cudaErrorInsufficientDriver) hint = "; a newer driver, or a build with an older toolkit, is needed";
+    if (error == cudaErrorMemoryAllocation) hint = "; --plan shows what the run needs, a smaller -b or -t or a higher -r lowers it";
+#ifndef CUSIM
+    if (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorMisalignedAddress)
+        hint = "; a kernel before this failed: CUDA_LAUNCH_BLOCKING=1 names it, compute-sanitizer shows the place";
+    if (error == cudaErrorNoKernelImageForDevice) hint = "; built for other GPUs: make GPU_ARCH=native";
+#endif
+    runtime_failure("CUDA, %s: %s%s", what, cudaGetErrorString(error), hint);
+}
+
+// Starts kernel<<<grid, block, shared_bytes, stream>>>(args...). The only place with the triple brackets.
+template <class... Params, class... Args>
+inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, Args... args) {
+#ifdef CUSIM
+    cusim::launch(name, kernel, grid, block, shared_bytes, stream, args...);
+#else
+    nvtxRangePushA(name);
+    kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Params>(args)...);
+    nvtxRangePop();
+    check_cuda(cudaGetLastError(), name);
+#endif
+}
+
+// More than 48 KB of shared memory for a kernel must be asked for.
+template <class Kernel>
+inline void allow_shared(Kernel* kernel, size_t bytes, const char* name) {
+    if (bytes > 48 << 10) check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), name);
+}
+
+// A range in the profiler's time line, as long as the variable lives.
+struct Range {
+    explicit Range(const char* name) { nvtxRangePushA(name); }
+    ~Range() { nvtxRangePop(); }
+    Range(const Range&) = delete;
+};
+
+// Memory between tensors that no kernel may touch; only the simulator looks.
+#ifdef CUSIM
+constexpr int64_t GUARD_BYTES = 256;
+inline void guard_memory(const char* name, void* p) { cusim::guard(name, p, GUARD_BYTES); }
+#else
+constexpr int64_t GUARD_BYTES = 0;
+inline void guard_memory(const char*, void*) {}
+#endif

@@ -1,0 +1,92 @@
+// The embedding; formulas: llmc/cpu/encoder.h. C must be a multiple of the Pack.
+//
+// Backward, rows of dwte: many positions add to the row of one token, and atomics would add them in another order every time. Instead the
+// host sorts the positions by token (it knows the tokens, and has time), and one block sums all positions of one token for
+// 32 Packs of channels. Sums are fp32, in an order that depends on the tokens alone.
+#pragma once
+#include <vector>
+#include "llmc/cuda/common.cuh"
+
+// A thread: one Pack of one position.
+template <class floatX>
+__global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t rows, int64_t T, int64_t C, int64_t first) {
+    for_each_pack<floatX>(rows * C, [&](size_t i, int) {
+        const int64_t row = i / C, c = i % C;
+        const Pack<floatX> token = load_pack(wte + inp[row] * C + c), place = load_pack(wpe + (first + row % T) * C + c);
+        Pack<floatX> sum;
+        for (int k = 0; k < Pack<floatX>::size; k++) sum[k] = (floatX)((float)token[k] + (float)place[k]);
+        store_pack(out + i, sum);
+    });
+}
+
+// Where the positions of each distinct token are: order (n) lists positions by token, begin (segments + 1) where each token's start.
+struct TokenOrder { int64_t segments; };
+// Fills order (n) and begin (n + 1) on the host from tokens (n) below V.
+inline TokenOrder sort_by_token(int* order, int* begin, const int* tokens, int64_t n, int64_t V, std::vector<int>& count) {
+    count.assign(V + 1, 0);
+    for (int64_t i = 0; i < n; i++) count[tokens[i] + 1]++;
+    int64_t segments = 0;
+    for (int64_t v = 0; v < V; v++) {
+        if (count[v + 1] > 0) begin[segments++] = count[v];
+        count[v + 1] += count[v];
+    }
+    begin[segments] = (int)n;
+    for (int64_t i = 0; i < n; i++) order[count[tokens[i]]++] = (int)i;
+    return {segments};
+}
+
+constexpr int ENCODER_WARPS = 4;  // share the positions of a token
+
+template <class floatX>
+__global__ void encoder_backward_wte_kernel(float* dwte, const floatX* dout, const int* inp, const int* order, const int* begin, int64_t C) {
+    constexpr int N = Pack<floatX>::size;
+    __shared__ float sums[ENCODER_WARPS][32 * N];
+    const int first = begin[blockIdx.x], last = begin[blockIdx.x + 1];
+    const int64_t c = ((int64_t)blockIdx.y * 32 + threadIdx.x) * N;
+    float sum[N] = {};
+    for (int i = first + threadIdx.y; i < last && c < C; i += ENCODER_WARPS) {
+        const Pack<floatX> d = load_pack(dout + order[i] * C + c);
+        for (int k = 0; k < N; k++) sum[k] += (float)d[k];
+    }
+    for (int k = 0; k < N; k++) sums[threadIdx.y][k * 32 + threadIdx.x] = sum[k];
+    __syncthreads();
+    if (threadIdx.y > 0 || c >= C) return;
+    float* row = dwte + (int64_t)inp[order[first]] * C + c;
+    for (int k = 0; k < N; k++) {
+        float total = row[k];
+        for (int w = 0; w < ENCODER_WARPS; w++) total += sums[w][k * 32 + threadIdx.x];
+        row[k] = total;
+    }
+}
+
+// A thread: one Pack of one place, summed over b.
+template <class floatX>
+__global__ void encoder_backward_wpe_kernel(floatX* dwpe, const floatX* dout, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
+    for_each_pack<floatX>(maxT * C, [&](size_t i, int) {
+        constexpr int N = Pack<floatX>::size;
+        const int64_t t = i / C;
+        float sum[N] = {};
+        for (int64_t b = 0; b < B && t < T; b++) {
+            const Pack<floatX> d = load_pack(dout + b * T * C + i);
+            for (int k = 0; k < N; k++) sum[k] += (float)d[k];
+        }
+        Pack<floatX> result;
+        if (add) result = load_pack(dwpe + i);
+        for (int k = 0; k < N; k++) result[k] = (floatX)(add ? (float)result[k] + sum[k] : sum[k]);
+        store_pack(dwpe + i, result);
+    });
+}
+
+template <class floatX>
+void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C, int64_t first, cudaStream_t stream) {
+    launch("encoder_forward", encoder_forward_kernel<floatX>, pack_blocks<floatX>(B * T * C), PACK_THREADS, 0, stream, out, inp, wte, wpe, B * T, T, C, first);
+}
+
+// dwte (V,C), fp32, is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. order and begin as from sort_by_token.
+template <class floatX>
+void encoder_backward(float* dwte, floatX* dwpe, const floatX* dout, const int* inp, const int* order, const int* begin, TokenOrder tokens, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add,
+                      cudaStream_t stream) {
+    const dim3 grid((unsigned)tokens.segments, (unsigned)ceil_div(C, 32 * Pack<floatX>::size));
+    launch("encoder_backward_wte", encoder_backward_wte_kernel<floatX>, grid, dim3(32, ENCODER_WARPS), 0, stream, dwte, dout, inp, order, begin, C);
+    launch("encoder_backward_wpe", encoder_backward_wpe_kernel<floatX>, pack_blocks<floatX>(maxT * C), PACK_THREADS, 0, stream, dwpe, dout, B, T, C, maxT, add);
+}

@@ -1,0 +1,43 @@
+// What a run needs, row by row: --plan prints it, and what is then allocated is its sum.
+#pragma once
+#include "llmc/activations.h"
+
+// A line of the plan.
+struct PlanRow { std::string category, name, shape; int64_t bytes; };
+
+inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
+    int64_t total = 0;
+    for (const PlanRow& row : rows) total += row.bytes;
+    return total;
+}
+
+// The rows of the two tables: parameters (tensors.h) and activations.
+inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const ParameterLayout& layout) {
+    int64_t tensors = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        const int64_t elems = tensor_elems(i, s.config) * tensor_layers(i, s.config);
+        tensors += elems;
+        rows.push_back({"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * s.floatX_bytes});
+    }
+    rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
+}
+inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
+        const int64_t copies = activation_copies(a, s), bytes = activation_bytes(a, s);
+        if (copies * bytes > 0) rows.push_back({"activations", ACTIVATIONS[a].name, format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies});
+    }
+}
+
+inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
+    int64_t category_bytes = 0;
+    fprintf(out, "%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");
+    for (size_t i = 0; i < rows.size(); i++) {
+        fprintf(out, "%-14s %-16s %-18s %16lld\n", rows[i].category.c_str(), rows[i].name.c_str(), rows[i].shape.c_str(), (long long)rows[i].bytes);
+        category_bytes += rows[i].bytes;
+        if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
+            fprintf(out, "%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "", (long long)category_bytes, category_bytes / 1048576.0);
+            category_bytes = 0;
+        }
+    }
+    fprintf(out, "total %lld bytes, %.1f MiB\n", (long long)plan_bytes(rows), plan_bytes(rows) / 1048576.0);
+}
