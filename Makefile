@@ -83,6 +83,12 @@ build/cusim_blas.o: dev/cusim/blas.cpp $(FLAGS_FILE)
 train_gpt2sim: $(SIM_SOURCES) build/cusim.o build/cusim_blas.o $(FLAGS_FILE)   ## the GPU trainer on a CPU: no GPU, no CUDA toolkit
 	$(CXX) $(SIMFLAGS) -MMD -MP -MF build/$@.d -MT $@ -x c++ build/sim/train_gpt2.cu -x none build/cusim.o build/cusim_blas.o -pthread -ldl -o $@
 
+build/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF build/cpu_oracle.d -MT $@ -c $< -o $@
+
+test_gpt2sim: $(SIM_SOURCES) build/cusim.o build/cusim_blas.o build/cpu_oracle.o $(FLAGS_FILE)   ## the tests of the GPU trainer, on a CPU
+	$(CXX) $(SIMFLAGS) -MMD -MP -MF build/$@.d -MT $@ -x c++ build/sim/test_gpt2.cu -x none build/cusim.o build/cusim_blas.o build/cpu_oracle.o -pthread -ldl -o $@
+
 -include $(wildcard build/*.d)
 
 # Both shards come from one command; it writes the second last, so that one stands for both.

@@ -1,0 +1,415 @@
+// The CUDA trainer against everything that knows better: each kernel against llmc/cpu/reference.h, the model against PyTorch's numbers and, on
+// shapes nobody tuned to, against the CPU trainer; then its invariants, bitwise. The same source runs on a GPU and in the simulator:
+//
+//     make test_gpt2cu && ./test_gpt2cu          make test_gpt2sim && ./test_gpt2sim          [PRECISION=FP32] on the make line
+//
+// A word on the command line runs only the groups whose names contain it: kernels, pytorch, cpu, plan.
+#define TRAINER_WITHOUT_MAIN
+#include "train_gpt2.cu"
+#include "dev/test/cpu_oracle.h"
+#include "llmc/cpu/reference.h"
+
+static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t, int64_t micro_steps, const Options& options = {}) {
+    GPT2 g;
+    Options o = options;
+    o.tf32 = 0;
+    Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
+    g.layout = parameter_layout(config, 1);
+    settle_device(g, sizes, o);
+    allocate(g, g.sizes, o);
+    return g;
+}
+static double loss_sum(GPT2& g) {
+    DeviceResults results;
+    check_cuda(cudaStreamSynchronize(g.stream), "waiting");
+    check_cuda(cudaMemcpy(&results, g.results(), sizeof(results), cudaMemcpyDeviceToHost), "copying");
+    return results.loss_sum;
+}
+static std::vector<float> copied(const float* values, int64_t n) { return std::vector<float>(values, values + n); }
+static std::vector<float> all_gradients(GPT2& g) {
+    const int64_t n = g.layout.total_elems();
+    return copied(g.sizes.sums_gradients() ? to_host(g, g.grad_sums, n) : to_host(g, g.grads, n), n);
+}
+static std::vector<float> all_weights(GPT2& g) {
+    const int64_t n = g.layout.total_elems();
+    return copied(g.master ? to_host(g, g.master, n) : to_host(g, g.params, n), n);
+}
+
+#include "dev/test/model_tests.h"
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// kernels against reference.h
+
+static cudaStream_t stream;
+
+// Device memory with the given values, as T, or n elements of poison.
+template <class T>
+struct DeviceArray {
+    T* data;
+    int64_t n;
+    explicit DeviceArray(int64_t n) : n(n) { check_cuda(cudaMalloc(&data, n * sizeof(T)), "allocating"); check_cuda(cudaMemsetAsync(data, 0xFF, n * sizeof(T), stream), "poisoning"); }
+    template <class V>
+    explicit DeviceArray(const std::vector<V>& values) : DeviceArray((int64_t)values.size()) {
+        const std::vector<T> raw(values.begin(), values.end());
+        check_cuda(cudaStreamSynchronize(stream), "waiting");
+        check_cuda(cudaMemcpy(data, raw.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying");
+    }
+    DeviceArray(const DeviceArray&) = delete;
+    ~DeviceArray() { check_cuda(cudaFree(data), "freeing"); }
+    operator T*() { return data; }
+    std::vector<float> values() const {
+        std::vector<T> raw(n);
+        check_cuda(cudaStreamSynchronize(stream), "waiting");
+        check_cuda(cudaMemcpy(raw.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost), "copying");
+        return std::vector<float>(raw.begin(), raw.end());
+    }
+};
+typedef std::vector<float> Floats;
+typedef DeviceArray<floatX> Array;
+typedef DeviceArray<float> Array32;
+
+// Random values that floatX holds exactly, so that both sides start from the same numbers.
+static Floats random_floatX(size_t n, double scale = 1) {
+    Floats values = random_values(n, scale);
+    for (float& v : values) v = (float)(floatX)v;
+    return values;
+}
+// A result of `roundings` roundings to floatX and sums of `terms` terms in fp32.
+static double kernel_tolerance(double roundings, double terms) { return (BF16 ? 2 * std::ldexp(1.0, -9) * std::sqrt(roundings) : 0) + sum_tolerance(terms); }
+
+struct Shape { int64_t B, T, C, NH; };
+static const Shape SHAPES[] = {{1, 1, 16, 1}, {2, 33, 48, 3}, {3, 67, 40, 1}, {1, 130, 128, 2}, {2, 65, 192, 2}, {1, 70, 256, 2}, {1, 40, 256, 1}, {1, 50, 144, 1}};
+static std::string shape_text(const Shape& s) { return format("B %d T %d C %d NH %d", (int)s.B, (int)s.T, (int)s.C, (int)s.NH); }
+
+static void encoder_kernels(const Shape& s) {
+    const int64_t V = 37, maxT = s.T + 3, rows = s.B * s.T;
+    start_test("encoder, " + shape_text(s));
+    const Floats wte = random_floatX(V * s.C), wpe = random_floatX(maxT * s.C), dout = random_floatX(rows * s.C);
+    std::vector<int> tokens(rows), order(rows), begin(rows + 1), counts;
+    for (int64_t i = 0; i < rows; i++) tokens[i] = (int)(i * i % 5 == 0 ? 3 : i * 7 % V);  // one token far more often than others
+    Floats out(rows * s.C), dwte = random_floatX(V * s.C), dwpe(maxT * s.C, NAN);
+    DeviceArray<int> d_tokens(tokens);
+    Array d_wte(wte), d_wpe(wpe), d_out(rows * s.C), d_dout(dout), d_dwpe(maxT * s.C);
+    Array32 d_dwte(dwte);
+    encoder_forward(d_out.data, d_tokens, d_wte.data, d_wpe.data, s.B, s.T, s.C, 0, stream);
+    reference::encoder_forward(out.data(), tokens.data(), wte.data(), wpe.data(), s.B, s.T, s.C);
+    EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, 2));
+    const TokenOrder sorted = sort_by_token(order.data(), begin.data(), tokens.data(), rows, V, counts);
+    DeviceArray<int> d_order(order), d_begin(begin);
+    encoder_backward(d_dwte.data, d_dwpe.data, d_dout.data, d_tokens, d_order, d_begin, sorted, s.B, s.T, s.C, maxT, false, stream);
+    reference::encoder_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), s.B, s.T, s.C, maxT, false);
+    EXPECT(relative_error(d_dwte.values(), dwte) < sum_tolerance(rows));
+    EXPECT(relative_error(d_dwpe.values(), dwpe) < kernel_tolerance(1, s.B));
+}
+
+static void layernorm_kernels(int64_t rows, int64_t C) {
+    start_test(format("layernorm, %d rows of %d", (int)rows, (int)C));
+    const Floats x = random_floatX(rows * C), branch = random_floatX(rows * C), w = random_floatX(C), b = random_floatX(C), dout = random_floatX(rows * C), dinp = random_floatX(rows * C);
+    Floats residual(rows * C), out(rows * C), mean(rows), rstd(rows), dx = dinp, dw(C), db(C);
+    Array d_x(x), d_branch(branch), d_w(w), d_b(b), d_dout(dout), d_residual(rows * C), d_out(rows * C), d_dx(dinp), d_dw(C), d_db(C);
+    Array32 d_mean(rows), d_rstd(rows), d_partials(LAYERNORM_PARTS * 2 * C);
+    reference::residual_forward(residual.data(), x.data(), branch.data(), rows * C);
+    for (float& v : residual) v = (float)(floatX)v;  // the sum is stored, then normalised
+    reference::layernorm_forward(out.data(), mean.data(), rstd.data(), residual.data(), w.data(), b.data(), rows, C);
+    residual_layernorm_forward(d_residual.data, d_out.data, d_mean, d_rstd, d_x.data, d_branch.data, d_w.data, d_b.data, rows, C, stream);
+    EXPECT(relative_error(d_residual.values(), residual) == 0);
+    EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, C));
+    EXPECT(relative_error(d_mean.values(), mean) < sum_tolerance(C) * std::sqrt(C) && relative_error(d_rstd.values(), rstd) < sum_tolerance(C));
+    const Floats fused = d_out.values();
+    layernorm_forward(d_out.data, d_mean, d_rstd, d_residual.data, d_w.data, d_b.data, rows, C, stream);
+    EXPECT(d_out.values() == fused);
+    for (bool add : {false, true}) {
+        reference::layernorm_backward(dx.data(), dw.data(), db.data(), dout.data(), residual.data(), w.data(), mean.data(), rstd.data(), rows, C, add);
+        layernorm_backward(d_dx.data, d_dw.data, d_db.data, d_partials.data, d_dout.data, d_residual.data, d_w.data, d_mean, d_rstd, rows, C, add, stream);
+        EXPECT(relative_error(d_dx.values(), dx) < kernel_tolerance(2, C));
+        EXPECT(relative_error(d_dw.values(), dw) < kernel_tolerance(2, rows));
+        EXPECT(relative_error(d_db.values(), db) < kernel_tolerance(2, rows));
+    }
+}
+
+static void matmul_kernels(int64_t rows, int64_t C, int64_t OC) {
+    const Floats x = random_floatX(rows * C), w = random_floatX(OC * C), b = random_floatX(OC), dout = random_floatX(rows * OC), pre = random_floatX(rows * C, 3);
+    Floats out(rows * OC), gelu_out(rows * OC), dx(rows * C), dw(OC * C), db(OC);
+    Array d_x(x), d_w(w), d_b(b), d_dout(dout), d_pre(pre), d_out(rows * OC), d_gelu(rows * OC), d_dx(rows * C), d_dw(OC * C), d_db(OC);
+    Array32 d_partials(COLUMN_SUM_PARTS * OC);
+    for (bool fuse : {false, true}) {
+        start_test(format("matmul, %d x %d x %d, gelu %s", (int)rows, (int)C, (int)OC, fuse ? "in the epilogue" : "apart"));
+        matmul_forward(d_out.data, d_x.data, d_w.data, d_b.data, rows, C, OC, stream, d_gelu.data, fuse);
+        reference::matmul_forward(out.data(), x.data(), w.data(), b.data(), rows, C, OC, gelu_out.data());
+        EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, C));
+        EXPECT(relative_error(d_gelu.values(), gelu_out) < kernel_tolerance(2, C));
+        for (bool add : {false, true}) {
+            matmul_backward(d_dx.data, d_dw.data, d_db.data, d_partials, d_dout.data, d_x.data, d_w.data, rows, C, OC, add, stream, d_pre.data, fuse);
+            reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC, add, pre.data());
+            EXPECT(relative_error(d_dx.values(), dx) < kernel_tolerance(2, OC));
+            EXPECT(relative_error(d_dw.values(), dw) < kernel_tolerance(2, rows));
+            EXPECT(relative_error(d_db.values(), db) < kernel_tolerance(2, rows));
+        }
+    }
+}
+
+static void gelu_kernels(int64_t n) {
+    start_test(format("gelu, %d elements, in place and not, at special values", (int)n));
+    Floats x = random_floatX(n, 6), dout = random_floatX(n), out(n), dx(n);
+    const float special[] = {0.0f, -0.0f, 1e-41f, 100.0f, -100.0f, 3e38f, -3e38f};
+    for (size_t i = 0; i < std::min<size_t>(n, 7); i++) x[n - 1 - i] = (float)(floatX)special[i];
+    Array d_x(x), d_dout(dout), d_out(n), d_dx(n);
+    reference::gelu_forward(out.data(), x.data(), n);
+    reference::gelu_backward(dx.data(), dout.data(), x.data(), n);
+    gelu_forward(d_out.data, d_x.data, n, stream);
+    gelu_backward(d_dx.data, d_dout.data, d_x.data, n, stream);
+    const Floats got = d_out.values(), dgot = d_dx.values();
+    for (int64_t i = 0; i < n; i++) {
+        EXPECT(std::fabs(got[i] - out[i]) <= kernel_tolerance(1, 20) * std::fabs(out[i]) + 1e-6);
+        EXPECT(std::fabs(dgot[i] - dx[i]) <= kernel_tolerance(1, 20) * std::fabs(dx[i]) + 2e-6);
+    }
+    gelu_backward(d_dout.data, d_dout.data, d_x.data, n, stream);
+    gelu_forward(d_x.data, d_x.data, n, stream);
+    EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0 && memcmp(d_dout.values().data(), dgot.data(), n * 4) == 0);
+    Array d_nan(Floats(n, NAN));
+    gelu_forward(d_nan.data, d_nan.data, n, stream);
+    for (float v : d_nan.values()) EXPECT(std::isnan(v));
+}
+
+static void attention_kernels(const Shape& s) {
+    start_test("attention, " + shape_text(s));
+    const int64_t rows = s.B * s.T, HS = s.C / s.NH;
+    const Floats qkv = random_floatX(rows * 3 * s.C, 1.5), dout = random_floatX(rows * s.C);
+    Floats out(rows * s.C), lse(s.B * s.NH * s.T), dqkv(rows * 3 * s.C);
+    Array d_qkv(qkv), d_dout(dout), d_out(rows * s.C), d_dqkv(rows * 3 * s.C);
+    Array32 d_lse(s.B * s.NH * s.T), d_D(s.B * s.NH * s.T);
+    attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream);
+    reference::attention_forward(out.data(), lse.data(), qkv.data(), s.B, s.T, s.C, s.NH);
+    EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(2, HS + s.T));
+    EXPECT(relative_error(d_lse.values(), lse) < sum_tolerance(HS + s.T));
+    const Floats kept = d_out.values();
+    reference::attention_backward(dqkv.data(), dout.data(), kept.data(), lse.data(), qkv.data(), s.B, s.T, s.C, s.NH);
+    attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream);
+    EXPECT(relative_error(d_dqkv.values(), dqkv) < kernel_tolerance(3, HS + 2 * s.T));
+    start_test("attention, the same bits twice, " + shape_text(s));
+    const Floats first = d_dqkv.values();
+    attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream);
+    attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream);
+    EXPECT(d_out.values() == kept && d_dqkv.values() == first);
+    start_test("attention, one position at a time, " + shape_text(s));
+    Array d_keys(s.T * s.C), d_values(s.T * s.C), d_row(s.C);
+    Array32 d_scores(s.NH * s.T);
+    for (int64_t t = 0; t < s.T; t++) {
+        attention_decode(d_row.data, d_keys.data, d_values.data, d_qkv.data + t * 3 * s.C, d_scores, t, s.T, s.C, s.NH, stream);
+        if (t % 16 == 0 || t + 1 == s.T) EXPECT(relative_error(d_row.values().data(), out.data() + t * s.C, s.C) < kernel_tolerance(2, HS + s.T));
+    }
+}
+
+static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
+    start_test(format("classifier, %d rows, C %d, V %d", (int)rows, (int)C, (int)V));
+    const int64_t Vp = padded_vocab(V);
+    const Floats x = random_floatX(rows * C, 3), wte = random_floatX(Vp * C);
+    std::vector<int> targets(rows);
+    for (int64_t r = 0; r < rows; r++) targets[r] = (int)(r * 31 % V);
+    Floats losses(rows), logits(rows * Vp), dx(rows * C), dwte = random_floatX(Vp * C);
+    Array d_x(x), d_wte(wte), d_logits(rows * Vp), d_dx(rows * C);
+    Array32 d_losses(rows), d_dwte(dwte);
+    DeviceArray<int> d_targets(targets);
+    const float dloss = 1.0f / 64;
+    reference::matmul_forward(logits.data(), x.data(), wte.data(), (const float*)nullptr, rows, C, Vp);
+    double largest = 0;
+    for (float v : logits) largest = std::fmax(largest, std::fabs(v));
+    reference::classifier(losses.data(), dx.data(), dwte.data(), logits.data(), x.data(), wte.data(), targets.data(), rows, C, V, Vp, dloss, true);
+    classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C, V, Vp, dloss, true, stream);
+    const double logit_error = BF16 ? largest * std::ldexp(1.0, -9) : largest * sum_tolerance(C);  // absolute; a probability is off by this much, relatively
+    const Floats got = d_losses.values();
+    for (int64_t r = 0; r < rows; r++) EXPECT(std::fabs(got[r] - losses[r]) <= 2 * logit_error + sum_tolerance(V));
+    EXPECT(relative_error(d_dx.values(), dx) < 2 * logit_error + kernel_tolerance(2, Vp));
+    EXPECT(relative_error(d_dwte.values(), dwte) < 2 * logit_error + kernel_tolerance(1, rows));
+    const Floats dlogits = d_logits.values();
+    for (int64_t v = V; v < Vp; v++) EXPECT(dlogits[v] == 0);
+    classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C, V, Vp, 0.0f, false, stream);
+    EXPECT(d_losses.values() == got);
+}
+
+static void update_kernels() {
+    const GPT2Config config{24, 37, 128, 2, 2, 40};
+    const ParameterLayout layout = parameter_layout(config, 1);
+    const int64_t n = layout.total_elems();
+    const Floats params = random_floatX(n), grads = random_floatX(n, 0.1);
+    start_test("global norm, clipping and AdamW with its decay mask");
+    Floats p = params, m = random_values(n, 0.01), v = random_values(n, 0.01);
+    for (float& x : v) x = x * x;
+    Array d_params(params), d_grads(grads);
+    Array32 d_master(params), d_m(m), d_v(v), d_partials(2 * NORM_BLOCKS);
+    DeviceArray<DeviceResults> d_results(1);
+    check_cuda(cudaMemsetAsync(d_results.data, 0, sizeof(DeviceResults), stream), "clearing");
+    UpdateRule rule;
+    rule.adamw = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    rule.tokens = 10, rule.grad_clip = 0.5;
+    global_norm(d_results.data, (double*)d_partials.data, d_grads.data, n, rule, stream);
+    adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_grads.data, n, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
+    auto results = [&] {
+        DeviceResults r;
+        check_cuda(cudaStreamSynchronize(stream), "waiting");
+        check_cuda(cudaMemcpy(&r, d_results.data, sizeof(r), cudaMemcpyDeviceToHost), "copying");
+        return r;
+    };
+    const double norm = std::sqrt(reference::global_norm_squared(grads.data(), n));
+    EXPECT(std::fabs(results().norm - norm) < 1e-6 * norm && results().wanted == 1);
+    AdamW k = rule.adamw;
+    k.grad_scale = (float)(0.5 / norm);
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, config); l++) {
+            const int64_t at = layout.offset(i, l), elems = tensor_elems(i, config);
+            k.weight_decay = TENSORS[i].decayed ? 0.1f : 0.0f;
+            reference::adamw_update(&p[at], &m[at], &v[at], &grads[at], elems, k);
+            const Floats after = BF16 ? d_master.values() : d_params.values();
+            EXPECT(relative_error(&after[at], &p[at], elems) < 1e-6);
+        }
+    const Floats after = d_params.values(), before = d_m.values();
+    if (BF16) {
+        const Floats exact = d_master.values();
+        for (int64_t i = 0; i < n; i++) EXPECT(after[i] == (float)(floatX)exact[i]);
+    }
+    start_test("an update that is not wanted changes nothing: NaN, infinity, outliers");
+    for (float bad : {NAN, INFINITY, 1e30f, 0.0f}) {
+        Floats broken = grads;
+        broken[n / 2] = bad;
+        Array d_broken(broken);
+        UpdateRule strict = rule;
+        strict.norm_limit = bad == 0 ? norm / 2 : INFINITY;
+        if (bad == 1e30f) strict.norm_limit = 1e20;
+        global_norm(d_results.data, (double*)d_partials.data, d_broken.data, n, strict, stream);
+        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_broken.data, n, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
+        EXPECT(results().wanted == 0 && d_params.values() == after && d_m.values() == before);
+    }
+    if (!BF16) return;
+    start_test("stochastic rounding: always a neighbour, the mean is right, another seed gives other bits");
+    const int64_t many = 1 << 14;
+    const float exact = 1.0f + 0.3f / 128;  // between 1 and the next bf16, nearer to 1
+    Floats zeros(many, 0.0f), ones(many, 1.0f);
+    auto rounded = [&](uint64_t seed) {
+        Array d_p(ones), d_g(zeros);
+        Array32 d_m(zeros), d_v(ones);
+        UpdateRule still = rule;
+        still.grad_clip = 0;
+        global_norm(d_results.data, (double*)d_partials.data, d_g.data, many, still, stream);
+        AdamW grow = still.adamw;  // p = keep * p with keep just above 1
+        grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
+        DecayRanges all{};
+        all.layer_elems = all.layers_end = many, all.count[0] = 1, all.end[0][0] = many;
+        adamw_update(d_p.data, (float*)nullptr, d_m.data, d_v.data, d_g.data, many, grow, all, d_results.data, seed, stream);
+        return d_p.values();
+    };
+    const Floats a = rounded(1), b = rounded(1), c = rounded(2);
+    double mean = 0;
+    for (float x : a) EXPECT(x == 1.0f || x == 1.0078125f), mean += x / many;
+    EXPECT(std::fabs(mean - exact) < 4 * 0.0078125 * std::sqrt(0.3 * 0.7 / many));
+    EXPECT(a == b && a != c);
+}
+
+static void checkers() {
+    start_test("the comparisons see NaN and a planted error");
+    Floats good = random_values(100), wrong = good;
+    wrong[50] = NAN;
+    EXPECT(!(relative_error(wrong, good) < kernel_tolerance(3, 1e6)));
+    Array d_x(random_floatX(64)), d_out(64);
+    gelu_forward(d_out.data, d_x.data, 64, stream);
+    Floats out(64);
+    const Floats x = d_x.values();
+    for (int i = 0; i < 64; i++) out[i] = 0.5f * x[i] * (1 + std::tanh(0.79788456f * (x[i] + 0.054f * x[i] * x[i] * x[i])));  // 0.054 for 0.044715
+    EXPECT(!(relative_error(d_out.values(), out) < kernel_tolerance(1, 20)) || BF16);
+    for (int i = 0; i < 64; i++) out[i] = 0.5f * x[i] * (1 + std::tanh(0.79788456f * (x[i] + 0.09f * x[i] * x[i] * x[i])));
+    EXPECT(!(relative_error(d_out.values(), out) < kernel_tolerance(1, 20)));
+}
+
+static void kernel_tests() {
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    check_blas(cublasLtCreate(&blas.handle), "starting");
+    DeviceArray<char> workspace(BLAS_WORKSPACE_BYTES);
+    blas.workspace = workspace.data, blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
+    for (const Shape& s : SHAPES) encoder_kernels(s), attention_kernels(s);
+    for (auto [rows, C] : {std::pair<int, int>{1, 16}, {33, 48}, {300, 40}, {7, 1600}, {3, 4104}, {2, 6144}}) layernorm_kernels(rows, C);
+    for (auto [rows, C, OC] : {std::tuple<int, int, int>{1, 16, 48}, {33, 48, 192}, {130, 40, 120}}) matmul_kernels(rows, C, OC);
+    for (int64_t n : {1, 31, 33, 4095, 3 * 1600}) gelu_kernels(n);
+    classifier_kernels(1, 16, 1);
+    classifier_kernels(33, 48, 97);
+    classifier_kernels(5, 32, 5000);
+    classifier_kernels(2100, 16, 40);  // two chunks
+    update_kernels();
+    checkers();
+    blas.plans.clear();
+    check_cuda(cudaStreamDestroy(stream), "freeing a stream");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// the model against the CPU's, on random shapes
+
+static void against_cpu(uint64_t seed) {
+    MersenneTwister rng(seed);
+    auto between = [&](int low, int high) { return low + (int)(rng.bits32() % (uint32_t)(high - low + 1)); };
+    const int NH = between(1, 4), HS = 8 * between(2, 5), L = between(1, 3), V = between(2, 300), T = between(1, 70), B = between(1, 3), micro_steps = between(1, 3);
+    const GPT2Config config{T + between(0, 9), V, padded_vocab(V), L, NH, (int64_t)NH * HS};
+    start_test(format("20 steps as on the CPU: L %d, C %d, NH %d, V %d, B %d, T %d, %d micro-steps", L, NH * HS, NH, V, B, T, micro_steps));
+    Options o;
+    o.gelu_fusion = between(0, 2);
+    GPT2 g = make_model(config, B, T, between(0, 3), 0, micro_steps, o);
+    initialize_weights(g, seed);
+    CpuOracle* oracle = cpu_oracle_start(config, B, T, micro_steps, seed);
+    std::vector<int> x(B * T), y(B * T);
+    double worst_loss = 0, worst_norm = 0;
+    for (int step = 0; step < 20; step++) {
+        for (int micro = 0; micro < micro_steps; micro++) {
+            for (int& token : x) token = between(0, V - 1);
+            for (int i = 0; i < B * T; i++) y[i] = (x[i] * 3 + 1) % V;
+            micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
+            cpu_oracle_micro_step(oracle, x.data(), y.data(), micro);
+        }
+        UpdateRule rule;
+        rule.adamw = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        rule.tokens = B * T * micro_steps, rule.grad_clip = 1.0, rule.rounding_seed = step;
+        const StepResult mine = update(g, rule), theirs = cpu_oracle_update(oracle, rule);
+        const double loss_error = std::fabs(mine.loss - theirs.loss) / theirs.loss, norm_error = std::fabs(mine.norm - theirs.norm) / theirs.norm;
+        worst_loss = loss_error <= worst_loss ? worst_loss : loss_error, worst_norm = norm_error <= worst_norm ? worst_norm : norm_error;  // NaN stays
+    }
+    EXPECT(worst_loss < (BF16 ? loss_tolerance() : 1e-4));
+    if (!EXPECT(worst_norm < (BF16 ? model_tolerance(L) : 1e-4))) printf("    loss %.3g norm %.3g\n", worst_loss, worst_norm);
+    cpu_oracle_end(oracle);
+    free_model(g);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// memory
+
+static void plan_tests() {
+    for (int64_t micro_steps : {1, 2})
+        for (int64_t level = 0; level <= 3; level++) {
+            start_test(format("the plan is what is allocated, to the byte: recompute %d, %d micro-steps", (int)level, (int)micro_steps));
+            Options o;
+            o.master_weights = level % 2;
+#ifdef CUSIM
+            const size_t before = cusim::requested_bytes();
+            GPT2 g = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 0, micro_steps, o);
+            EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(g.sizes, o, &g)));
+#else
+            size_t before = 0, after = 0, total = 0;
+            check_cuda(cudaMemGetInfo(&before, &total), "asking for memory");
+            GPT2 g = make_model(GPT2Config{1024, 5000, 5120, 4, 4, 256}, 8, 512, level, 0, micro_steps, o);
+            check_cuda(cudaMemGetInfo(&after, &total), "asking for memory");
+            const int64_t taken = (int64_t)(before - after), planned = plan_bytes(plan_rows(g.sizes, o, &g));
+            EXPECT(taken >= planned && taken <= planned + (8 << 21));  // the driver hands out whole pieces of 2 MiB
+#endif
+            free_model(g);
+        }
+}
+
+int main(int argc, char** argv) {
+    open_device(Options{});
+    auto wanted = [&](const char* group) {
+        bool any = argc < 2;
+        for (int i = 1; i < argc; i++) any |= strstr(group, argv[i]) != nullptr;
+        return any;
+    };
+    if (wanted("kernels")) kernel_tests();
+    if (wanted("pytorch")) model_tests();
+    if (wanted("cpu"))
+        for (uint64_t seed = 1; seed <= 4; seed++) against_cpu(seed);
+    if (wanted("plan")) plan_tests();
+    return report_tests();
+}

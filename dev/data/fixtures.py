@@ -4,7 +4,8 @@
     pip install torch transformers tiktoken && python3 dev/data/fixtures.py
 
 For each small model: NAME.bin (weights, llm.c's layout), NAME_debug_state.bin (inputs, logits, loss, every gradient), NAME_tokens.bin and
-NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate), NAME_after.bin (weights after them).
+NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate), NAME_after.bin (weights after them);
+NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of each tensor's gradient against fp32, then the ten steps.
 init_42.bin: the weights that PyTorch draws from seed 42. schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin.
 """
 import math
@@ -75,6 +76,7 @@ def debug_state(path, model, B, T):
     grads = file_order({n: p.grad for n, p in model.named_parameters()}, model.config)
     path.write_bytes(header.tobytes() + x.numpy().astype("<i4").tobytes() + y.numpy().astype("<i4").tobytes()
                      + logits.detach().numpy().astype("<f4").tobytes() + np.array([loss.item()], "<f4").tobytes() + grads.tobytes())
+    return x, y
 
 
 def cosine(step, steps, warmup, peak, frac):
@@ -91,10 +93,73 @@ def wsd(step, steps, warmup, peak, frac):
     return peak if step < start else frac * peak + (1 - frac) * peak * (1 - math.sqrt((step - start) / (steps - start)))
 
 
-def train(name, model, B, T, schedule, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1, decay=0.1):
+def bf16_copy(model):
+    """The model with bf16 weights and activations, attention with fp32 inside, as the GPU trainer computes."""
+    config = GPT2Config(**{**model.config.to_dict()})
+    config._attn_implementation = "sdpa"
+    with torch.random.fork_rng():
+        half = GPT2LMHeadModel(config)
+    half.load_state_dict(model.state_dict())
+    return half.to(torch.bfloat16)
+
+
+def loss_of_bf16(model, x, y):
+    logits = model(x).logits.float()
+    return logits, torch.nn.functional.cross_entropy(logits.view(-1, logits.size(-1)), y.reshape(-1))
+
+
+def bf16_errors(model, x, y):
+    """Relative error of the loss, then of each gradient tensor in file order, layer by layer: largest difference over largest magnitude."""
+    half = bf16_copy(model)
+    _, loss = loss_of(model, x, y)
+    _, half_loss = loss_of_bf16(half, x, y)
+    model.zero_grad()
+    loss.backward()
+    half_loss.backward()
+    exact, rough = ({n: p.grad.float() for n, p in m.named_parameters()} for m in (model, half))
+    names = ["transformer.wte.weight", "transformer.wpe.weight"]
+    names += [f"transformer.h.{layer}.{n}" for n in LAYER_TENSORS for layer in range(model.config.n_layer)] + ["transformer.ln_f.weight", "transformer.ln_f.bias"]
+    errors = [abs(half_loss.item() - loss.item()) / loss.item()]
+    return errors + [((rough[n] - exact[n]).abs().max() / exact[n].abs().max().clamp_min(1e-30)).item() for n in names]
+
+
+def train_bf16(name, model, B, T, schedule, tokens, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1, decay=0.1):
+    """Ten steps: bf16 forward and backward, gradients of micro-steps added in fp32, AdamW on fp32 master weights."""
+    half = bf16_copy(model)
+    masters = {n: p.detach().clone().float() for n, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW([{"params": [p for p in masters.values() if p.dim() == 2], "weight_decay": decay},
+                                   {"params": [p for p in masters.values() if p.dim() != 2], "weight_decay": 0.0}], lr=peak, betas=(0.9, 0.95), eps=1e-8)
+    lines, window = [], 0
+    for step in range(steps):
+        sums, total = {n: torch.zeros_like(p) for n, p in masters.items()}, 0.0
+        for _ in range(micro_steps):
+            data = torch.tensor([tokens[(window + b) * T:(window + b + 1) * T + 1] for b in range(B)])
+            window += B
+            half.zero_grad()
+            _, loss = loss_of_bf16(half, data[:, :-1], data[:, 1:])
+            (loss / micro_steps).backward()
+            total += loss.item() / micro_steps
+            for n, p in half.named_parameters():
+                sums[n] += p.grad.float()
+        for n, p in masters.items():
+            p.grad = sums[n]
+        norm = torch.nn.utils.clip_grad_norm_(list(masters.values()), clip).item()
+        for group in optimizer.param_groups:
+            group["lr"] = schedule(step, steps, warmup, peak, frac)
+        optimizer.step()
+        with torch.no_grad():
+            for n, p in half.named_parameters():
+                p.copy_(masters[n])
+        lines.append(f"{total:.9g} {norm:.9g}")
+    return lines
+
+
+def train(name, model, B, T, schedule, bf16_line, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1, decay=0.1):
     V = model.config.vocab_size
     tokens = torch.randint(0, V, (steps * micro_steps * B * T + 1,)).tolist()
     write_tokens(OUT / f"{name}_tokens.bin", tokens)
+    bf16_lines = train_bf16(name, model, B, T, schedule, tokens, micro_steps, steps, clip, peak, warmup, frac, decay)
+    (OUT / f"{name}_bf16.txt").write_text("\n".join([bf16_line] + bf16_lines) + "\n")
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], lr=peak, betas=(0.9, 0.95), eps=1e-8)
@@ -194,8 +259,8 @@ def main():
     for name, shape, B, T, schedule in [("a", (2, 48, 3, 35, 97), 3, 33, cosine), ("b", (1, 40, 1, 70, 130), 1, 67, wsd), ("c", (1, 32, 2, 8, 128), 2, 1, cosine)]:
         model = make_model(*shape, seed=len(name) + shape[1])
         write_model(OUT / f"{name}.bin", model)
-        debug_state(OUT / f"{name}_debug_state.bin", model, B, T)
-        train(name, model, B, T, schedule)
+        x, y = debug_state(OUT / f"{name}_debug_state.bin", model, B, T)
+        train(name, model, B, T, schedule, " ".join(f"{e:.4g}" for e in bf16_errors(model, x, y)))
     initial_weights()
     schedules()
     sampling()

@@ -58,7 +58,7 @@ __device__ inline void multiply_transposed(float (&c)[N / 8][4], Tile<HS> a, int
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
         for (int i = 0; i < 4; i++) c[n][i] = 0;
-#pragma unroll
+#pragma unroll 4
     for (int k = 0; k < HS / 16; k++) {
         uint32_t fa[4], fb[4];
         load_a(fa, a, a_row, k);
@@ -130,25 +130,25 @@ template <int HS, int KEYS>
 constexpr size_t attention_forward_shared_bytes() { return (ATTENTION_ROWS + 4 * KEYS) * HS * sizeof(bf16); }
 
 template <int HS, int KEYS>
-__global__ void __launch_bounds__(ATTENTION_THREADS) attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
+__global__ void __launch_bounds__(ATTENTION_THREADS, 1) attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
     extern __shared__ __align__(128) bf16 shared[];
     const AttentionBlock block(NH, head_size, gridDim.y - 1 - blockIdx.y);
     const bf16* head = qkv + block.b * T * block.stride + block.h * head_size;
     const Tile<HS> q{shared};
-    const Tile<HS> keys[2] = {{shared + ATTENTION_ROWS * HS}, {shared + (ATTENTION_ROWS + KEYS) * HS}};
-    const Tile<HS> values[2] = {{shared + (ATTENTION_ROWS + 2 * KEYS) * HS}, {shared + (ATTENTION_ROWS + 3 * KEYS) * HS}};
+    auto keys = [&](int tile) { return Tile<HS>{shared + (ATTENTION_ROWS + tile % 2 * KEYS) * HS}; };  // two buffers in turn
+    auto values = [&](int tile) { return Tile<HS>{shared + (ATTENTION_ROWS + (2 + tile % 2) * KEYS) * HS}; };
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_row = warp * 16, row = block.first + warp_row + lane / 4;  // this lane: rows row, row + 8
     const int end = min(T, block.first + ATTENTION_ROWS), tiles = (end + KEYS - 1) / KEYS;
     load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, T, head_size);
-    load_tile<HS, KEYS>(keys[0], head + block.C, block.stride, 0, T, head_size);
-    load_tile<HS, KEYS>(values[0], head + 2 * block.C, block.stride, 0, T, head_size);
+    load_tile<HS, KEYS>(keys(0), head + block.C, block.stride, 0, T, head_size);
+    load_tile<HS, KEYS>(values(0), head + 2 * block.C, block.stride, 0, T, head_size);
     copy_async_commit();
 
     float o[HS / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
     for (int tile = 0; tile < tiles; tile++) {
         if (tile + 1 < tiles) {
-            load_tile<HS, KEYS>(keys[(tile + 1) % 2], head + block.C, block.stride, (tile + 1) * KEYS, T, head_size);
-            load_tile<HS, KEYS>(values[(tile + 1) % 2], head + 2 * block.C, block.stride, (tile + 1) * KEYS, T, head_size);
+            load_tile<HS, KEYS>(keys(tile + 1), head + block.C, block.stride, (tile + 1) * KEYS, T, head_size);
+            load_tile<HS, KEYS>(values(tile + 1), head + 2 * block.C, block.stride, (tile + 1) * KEYS, T, head_size);
         }
         copy_async_commit();
         copy_async_wait<1>();
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_forward_kernel(bf
         const int first_key = tile * KEYS;
         if (first_key <= block.first + warp_row + 15) {
             float s[KEYS / 8][4];
-            multiply_transposed<KEYS>(s, q, warp_row, keys[tile % 2]);
+            multiply_transposed<KEYS>(s, q, warp_row, keys(tile));
             if (first_key + KEYS - 1 > block.first + warp_row) {  // some keys come after some queries
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; n++)
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_forward_kernel(bf
 #pragma unroll
                 for (int n = 0; n < HS / 8; n++) o[n][2 * half] *= shrink, o[n][2 * half + 1] *= shrink;
             }
-            multiply<KEYS>(o, s, values[tile % 2]);
+            multiply<KEYS>(o, s, values(tile));
         }
         __syncthreads();  // nobody reads this tile any more
     }
@@ -209,19 +209,20 @@ constexpr size_t attention_backward_shared_bytes() { return (2 * ATTENTION_ROWS 
 
 // dk and dv of 64 keys, 16 a warp; queries in tiles of COLS.
 template <int HS, int COLS>
-__global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_kv_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T, int64_t NH, int head_size,
+__global__ void __launch_bounds__(ATTENTION_THREADS, 1) attention_backward_kv_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T, int64_t NH, int head_size,
                                                                                 float scale) {
     extern __shared__ __align__(128) bf16 shared[];
     const AttentionBlock block(NH, head_size, blockIdx.y);
     const bf16 *head = qkv + block.b * T * block.stride + block.h * head_size, *dout_head = dout + block.b * T * block.C + block.h * head_size;
     const Tile<HS> k{shared}, v{shared + ATTENTION_ROWS * HS};
     bf16* buffers = shared + 2 * ATTENTION_ROWS * HS;
-    const Tile<HS> q[2] = {{buffers}, {buffers + COLS * HS}}, d_o[2] = {{buffers + 2 * COLS * HS}, {buffers + 3 * COLS * HS}};
+    auto q = [&](int tile) { return Tile<HS>{buffers + tile % 2 * COLS * HS}; };  // two buffers in turn
+    auto d_o = [&](int tile) { return Tile<HS>{buffers + (2 + tile % 2) * COLS * HS}; };
     float *lse_tile = (float*)(buffers + 4 * COLS * HS), *D_tile = lse_tile + 2 * COLS;
     const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, key = block.first + warp_row + lane / 4;  // this lane: keys key, key + 8
     auto load_queries = [&](int tile, int first_query) {
-        load_tile<HS, COLS>(q[tile % 2], head, block.stride, first_query, T, head_size);
-        load_tile<HS, COLS>(d_o[tile % 2], dout_head, block.C, first_query, T, head_size);
+        load_tile<HS, COLS>(q(tile), head, block.stride, first_query, T, head_size);
+        load_tile<HS, COLS>(d_o(tile), dout_head, block.C, first_query, T, head_size);
         for (int i = threadIdx.x; i < COLS; i += ATTENTION_THREADS) {
             const bool valid = first_query + i < T;  // beyond the end: probability e^-inf
             lse_tile[tile % 2 * COLS + i] = valid ? lse[blockIdx.x * (int64_t)T + first_query + i] * LOG2_E : INFINITY;
@@ -243,8 +244,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_kv_kerne
         __syncthreads();
         if (first_query + COLS - 1 >= block.first + warp_row) {
             float p[COLS / 8][4], ds[COLS / 8][4];
-            multiply_transposed<COLS>(p, k, warp_row, q[tile % 2]);
-            multiply_transposed<COLS>(ds, v, warp_row, d_o[tile % 2]);
+            multiply_transposed<COLS>(p, k, warp_row, q(tile));
+            multiply_transposed<COLS>(ds, v, warp_row, d_o(tile));
 #pragma unroll
             for (int n = 0; n < COLS / 8; n++)
                 for (int i = 0; i < 4; i++) {
@@ -253,8 +254,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_kv_kerne
                     p[n][i] = seen ? exp2f(p[n][i] * (scale * LOG2_E) - lse_tile[tile % 2 * COLS + column]) : 0.0f;
                     ds[n][i] = p[n][i] * (ds[n][i] - D_tile[tile % 2 * COLS + column]);
                 }
-            multiply<COLS>(dv, p, d_o[tile % 2]);
-            multiply<COLS>(dk, ds, q[tile % 2]);
+            multiply<COLS>(dv, p, d_o(tile));
+            multiply<COLS>(dk, ds, q(tile));
         }
         __syncthreads();
     }
@@ -265,25 +266,27 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_kv_kerne
 
 // dq of 64 queries, 16 a warp; keys in tiles of COLS.
 template <int HS, int COLS>
-__global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T, int64_t NH, int head_size,
+__global__ void __launch_bounds__(ATTENTION_THREADS, 1) attention_backward_q_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T, int64_t NH, int head_size,
                                                                                float scale) {
     extern __shared__ __align__(128) bf16 shared[];
     const AttentionBlock block(NH, head_size, gridDim.y - 1 - blockIdx.y);
     const bf16* head = qkv + block.b * T * block.stride + block.h * head_size;
     const Tile<HS> q{shared}, d_o{shared + ATTENTION_ROWS * HS};
     bf16* buffers = shared + 2 * ATTENTION_ROWS * HS;
-    const Tile<HS> keys[2] = {{buffers}, {buffers + COLS * HS}}, values[2] = {{buffers + 2 * COLS * HS}, {buffers + 3 * COLS * HS}};
+    auto keys = [&](int tile) { return Tile<HS>{buffers + tile % 2 * COLS * HS}; };  // two buffers in turn
+    auto values = [&](int tile) { return Tile<HS>{buffers + (2 + tile % 2) * COLS * HS}; };
     const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, row = block.first + warp_row + lane / 4;
     const int end = min(T, block.first + ATTENTION_ROWS), tiles = (end + COLS - 1) / COLS;
     float log_sum[2], d[2];
+#pragma unroll
     for (int half = 0; half < 2; half++) {
         const bool valid = row + 8 * half < T;
         log_sum[half] = valid ? lse[blockIdx.x * (int64_t)T + row + 8 * half] * LOG2_E : INFINITY;
         d[half] = valid ? D[blockIdx.x * (int64_t)T + row + 8 * half] : 0.0f;
     }
     auto load_keys = [&](int tile) {
-        load_tile<HS, COLS>(keys[tile % 2], head + block.C, block.stride, tile * COLS, T, head_size);
-        load_tile<HS, COLS>(values[tile % 2], head + 2 * block.C, block.stride, tile * COLS, T, head_size);
+        load_tile<HS, COLS>(keys(tile), head + block.C, block.stride, tile * COLS, T, head_size);
+        load_tile<HS, COLS>(values(tile), head + 2 * block.C, block.stride, tile * COLS, T, head_size);
     };
     load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, T, head_size);
     load_tile<HS, ATTENTION_ROWS>(d_o, dout + block.b * T * block.C + block.h * head_size, block.C, block.first, T, head_size);
@@ -299,8 +302,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q_kernel
         const int first_key = tile * COLS;
         if (first_key <= block.first + warp_row + 15) {
             float p[COLS / 8][4], ds[COLS / 8][4];
-            multiply_transposed<COLS>(p, q, warp_row, keys[tile % 2]);
-            multiply_transposed<COLS>(ds, d_o, warp_row, values[tile % 2]);
+            multiply_transposed<COLS>(p, q, warp_row, keys(tile));
+            multiply_transposed<COLS>(ds, d_o, warp_row, values(tile));
 #pragma unroll
             for (int n = 0; n < COLS / 8; n++)
                 for (int i = 0; i < 4; i++) {
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention_backward_q_kernel
                     const float prob = seen ? exp2f(p[n][i] * (scale * LOG2_E) - log_sum[i / 2]) : 0.0f;
                     ds[n][i] = prob * (ds[n][i] - d[i / 2]);
                 }
-            multiply<COLS>(dq, ds, keys[tile % 2]);
+            multiply<COLS>(dq, ds, keys(tile));
         }
         __syncthreads();
     }
@@ -386,7 +389,7 @@ struct SharedRows {  // TILE rows of head_size floats, one float further apart: 
         }
     }
 };
-constexpr size_t shared_rows_elems(int tile, int head_size) { return (size_t)tile * (head_size + 1); }
+__host__ __device__ constexpr size_t shared_rows_elems(int tile, int head_size) { return (size_t)tile * (head_size + 1); }
 
 // s[i][j] = row 2 ty + i of a times row tx + j TILE/2 of b.
 template <int TILE>
@@ -409,6 +412,7 @@ __device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, Sha
 }
 template <int TILE, int CHANNELS>
 __device__ inline void store_channels(float* head, int64_t stride, int row, int T, int head_size, const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
+#pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int c = 0; c < CHANNELS; c++)
@@ -416,7 +420,7 @@ __device__ inline void store_channels(float* head, int64_t stride, int row, int 
 }
 
 template <int TILE, int CHANNELS>
-__global__ void __launch_bounds__(TILE* TILE / 4) attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size, float scale) {
+__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size, float scale) {
     extern __shared__ float shared_floats[];
     const SharedRows<TILE> q{shared_floats, head_size}, kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
     float* p = kv.data + shared_rows_elems(TILE, head_size);
@@ -431,6 +435,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4) attention_forward_fp32_kernel(
         __syncthreads();
         float s[2][2];
         small_products(s, q, kv, ty, tx);
+#pragma unroll
         for (int i = 0; i < 2; i++) {
             const int row = 2 * ty + i;
             float top = m[i], sum = 0;
@@ -447,6 +452,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4) attention_forward_fp32_kernel(
             for (int distance = TILE / 4; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
             const float shrink = expf((m[i] - top) * scale);
             m[i] = top, l[i] = l[i] * shrink + sum;
+#pragma unroll
             for (int c = 0; c < CHANNELS; c++) o[i][c] *= shrink;
         }
         __syncthreads();
@@ -461,7 +467,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4) attention_forward_fp32_kernel(
 
 // Backward for TILE rows: KEYS_MINE: they are keys, and dk, dv are the sums over queries; else they are queries, and dq is the sum over keys.
 template <int TILE, int CHANNELS, bool KEYS_MINE>
-__global__ void __launch_bounds__(TILE* TILE / 4) attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv, int T, int64_t NH, int head_size,
+__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv, int T, int64_t NH, int head_size,
                                                                                float scale) {
     extern __shared__ float shared_floats[];
     const size_t elems = shared_rows_elems(TILE, head_size);

@@ -55,13 +55,14 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS) softmax_loss_kernel(float*
 }
 
 // *sum (fp64) = or += sum of losses (n), by one block.
-inline __global__ void __launch_bounds__(1024) loss_sum_kernel(double* sum, const float* losses, int64_t n, bool add) {
+template <class T>
+__global__ void __launch_bounds__(1024) loss_sum_kernel(double* sum, const T* losses, int64_t n, bool add) {
     double mine = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) mine += losses[i];
     const double total = block_sum(mine);
     if (threadIdx.x == 0) *sum = add ? *sum + total : total;
 }
-inline void loss_sum(double* sum, const float* losses, int64_t n, bool add, cudaStream_t stream) { launch("loss_sum", loss_sum_kernel, 1, 1024, 0, stream, sum, losses, n, add); }
+inline void loss_sum(double* sum, const float* losses, int64_t n, bool add, cudaStream_t stream) { launch("loss_sum", loss_sum_kernel<float>, 1, 1024, 0, stream, sum, losses, n, add); }
 
 // As llmc/cpu/classifier.h, but dwte (Vp, C) is fp32, summed over the chunks in it.
 template <class floatX>

@@ -27,9 +27,10 @@ __global__ void __launch_bounds__(NORM_THREADS) global_norm_kernel(double* parti
     sum = block_sum(sum);
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
-inline __global__ void finish_norm_kernel(DeviceResults* results, const double* partials, UpdateRule rule) {
+template <int BLOCKS>
+__global__ void finish_norm_kernel(DeviceResults* results, const double* partials, UpdateRule rule) {
     double sum = 0;
-    for (int i = threadIdx.x; i < NORM_BLOCKS; i += blockDim.x) sum += partials[i];
+    for (int i = threadIdx.x; i < BLOCKS; i += blockDim.x) sum += partials[i];
     sum = block_sum(sum);
     if (threadIdx.x > 0) return;
     const double loss = results->loss_sum / rule.tokens, norm = sqrt(sum);
@@ -42,5 +43,5 @@ inline __global__ void finish_norm_kernel(DeviceResults* results, const double* 
 template <class floatG>
 void global_norm(DeviceResults* results, double* partials, const floatG* grads, int64_t n_elems, const UpdateRule& rule, cudaStream_t stream) {
     launch("global_norm", global_norm_kernel<floatG>, NORM_BLOCKS, NORM_THREADS, 0, stream, partials, grads, n_elems);
-    launch("finish_norm", finish_norm_kernel, 1, 256, 0, stream, results, partials, rule);
+    launch("finish_norm", finish_norm_kernel<NORM_BLOCKS>, 1, 256, 0, stream, results, partials, rule);
 }

@@ -46,9 +46,10 @@ __global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* m
     if (threadIdx.x == 0) mean[row] = m, rstd[row] = s;
 }
 
-// PACKS: Packs of a row that a thread handles, blockDim.x apart.
+// PACKS: Packs of a row that a thread handles, blockDim.x apart; the more, the more registers, and the fewer threads there can be.
+constexpr int layernorm_threads(int packs) { return packs < 4 ? 512 : 384; }
 template <class floatX, int PACKS>
-__global__ void __launch_bounds__(512) layernorm_backward_kernel(floatX* dinp, float* partials, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd,
+__global__ void __launch_bounds__(layernorm_threads(PACKS)) layernorm_backward_kernel(floatX* dinp, float* partials, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd,
                                                                  int64_t rows, int64_t C) {
     constexpr int N = Pack<floatX>::size;
     __shared__ float2 warps[2][16];  // sums of each warp; two sets in turn, so that one barrier a row is enough
@@ -149,15 +150,15 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
 
 // Widest C that layernorm_backward takes.
 template <class floatX>
-constexpr int64_t layernorm_most_channels() { return 512 * 8 * Pack<floatX>::size; }
+constexpr int64_t layernorm_most_channels() { return layernorm_threads(4) * 4 * Pack<floatX>::size; }
 
 // As llmc/cpu/layernorm.h; partials (LAYERNORM_PARTS * 2C) is scratch.
 template <class floatX>
 void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, float* partials, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows,
                         int64_t C, bool add, cudaStream_t stream) {
-    const int64_t packs = C / Pack<floatX>::size, threads = packs >= 512 ? 512 : ceil_div(packs, 32) * 32, per_thread = ceil_div(packs, threads);
+    const int64_t packs = C / Pack<floatX>::size, per_thread = packs <= 512 ? 1 : packs <= 1024 ? 2 : 4, threads = ceil_div(ceil_div(packs, per_thread), 32) * 32;
     const int64_t parts = rows < LAYERNORM_PARTS ? rows : LAYERNORM_PARTS;
-    auto kernel = per_thread <= 1 ? layernorm_backward_kernel<floatX, 1> : per_thread <= 2 ? layernorm_backward_kernel<floatX, 2> : per_thread <= 4 ? layernorm_backward_kernel<floatX, 4> : layernorm_backward_kernel<floatX, 8>;
+    auto kernel = per_thread == 1 ? layernorm_backward_kernel<floatX, 1> : per_thread == 2 ? layernorm_backward_kernel<floatX, 2> : layernorm_backward_kernel<floatX, 4>;
     launch("layernorm_backward", kernel, dim3((unsigned)parts), dim3((unsigned)threads), 0, stream, dinp, partials, dout, inp, weight, mean, rstd, rows, C);
     sum_parts(dweight, dbias, partials, parts, C, 2 * C, add, stream);
 }

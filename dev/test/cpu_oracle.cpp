@@ -1,0 +1,34 @@
+// See cpu_oracle.h. The headers come first, in the global namespace; then the trainer alone goes into a namespace of its own.
+#include "dev/test/cpu_oracle.h"
+#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/attention.h"
+#include "llmc/cpu/classifier.h"
+#include "llmc/cpu/encoder.h"
+#include "llmc/cpu/global_norm.h"
+#include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/matmul.h"
+#include "llmc/cpu/peak.h"
+#include "llmc/cpu/reference.h"
+#include "llmc/train.h"
+#define TRAINER_WITHOUT_MAIN
+namespace cpu_trainer {
+#include "train_gpt2_cpu.cpp"
+}
+
+struct CpuOracle { cpu_trainer::GPT2 model; };
+
+CpuOracle* cpu_oracle_start(const GPT2Config& config, int64_t B, int64_t T, int64_t micro_steps, uint64_t seed) {
+    CpuOracle* oracle = new CpuOracle;
+    Sizes sizes{config, B, T, 0, 0, 0, true, micro_steps};
+    oracle->model.layout = parameter_layout(config, 1);
+    settle_device(oracle->model, sizes, Options{});
+    allocate(oracle->model, sizes, Options{});
+    initialize_weights(oracle->model, seed);
+    return oracle;
+}
+void cpu_oracle_micro_step(CpuOracle* oracle, const int* x, const int* y, int64_t micro) {
+    const Sizes& s = oracle->model.sizes;
+    micro_step(oracle->model, x, y, s.B, s.T, 1.0f / (float)(s.B * s.T * s.micro_steps), micro);
+}
+StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateRule& rule) { return update(oracle->model, rule); }
+void cpu_oracle_end(CpuOracle* oracle) { delete oracle; }  // its memory goes with the program

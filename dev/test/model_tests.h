@@ -1,0 +1,264 @@
+// A model against PyTorch's numbers: logits, loss, every gradient, ten steps of AdamW, initial weights; then its invariants, bitwise. The same
+// tests for both trainers. A test program includes one of them, and defines before it includes this:
+//
+//     GPT2 make_model(config, B, T, recompute, variant, micro_steps)      variant: what must not change a bit (on the CPU, threads)
+//     void free_model(GPT2&)
+//     double loss_sum(GPT2&), std::vector<float> all_gradients(GPT2&), all_weights(GPT2&)       in memory order; weights at their most exact
+#pragma once
+#include <unistd.h>
+#include "dev/test/test.h"
+
+static const std::string FIXTURES = "dev/test/fixtures/";
+
+// How far from exact a result may be, relative to its largest value. Rounding errors of many operations in sequence add up like a random
+// walk: u sqrt(operations), u the unit roundoff of the type; a layer has about 20 on the way forward and back. 4: the tail of
+// the distribution. In fp32 sums of many terms come on top.
+static const bool BF16 = sizeof(floatX) == 2;
+static double model_tolerance(int64_t L) { return BF16 ? 4 * std::ldexp(1.0, -9) * std::sqrt(20.0 * L + 6) : 1e-5; }
+static double loss_tolerance() { return BF16 ? std::ldexp(1.0, -9) : 2e-6; }  // a mean over positions, whose errors cancel
+
+static GPT2Config load_config(const std::string& path) {
+    FileReader file(path);
+    GPT2Config config;
+    read_model_header(file, config);
+    return config;
+}
+
+struct DebugState {
+    int64_t B, T;
+    std::vector<int> x, y;
+    std::vector<float> logits, grads;
+    float loss;
+};
+static DebugState load_debug_state(const std::string& path, const GPT2Config& c) {
+    FileReader file(path);
+    Header h;
+    h.read(file, 20240327, "debug state");
+    DebugState d;
+    d.B = h.value[2], d.T = h.value[3];
+    const int64_t rows = d.B * d.T;
+    d.x.resize(rows), d.y.resize(rows), d.logits.resize(rows * c.V), d.grads.resize((file.size_bytes - 1024 - rows * 8 - rows * c.V * 4 - 4) / 4);
+    file.read(d.x.data(), rows * 4, "x"), file.read(d.y.data(), rows * 4, "y"), file.read(d.logits.data(), rows * c.V * 4, "logits");
+    file.read(&d.loss, 4, "loss"), file.read(d.grads.data(), d.grads.size() * 4, "gradients");
+    return d;
+}
+
+// The third of qkvb that belongs to the keys: its gradient is zero in exact arithmetic (a constant added to all scores of a query), so what is
+// left is noise, and Adam makes full steps of it. In sequences of one token a query has one key, whose probability is 1 whatever the score:
+// then this holds for all that makes queries and keys.
+static bool has_no_gradient(int tensor, int64_t i, int64_t C, int64_t T) {
+    if (tensor == QKVW) return T == 1 && i < 2 * C * C;
+    return tensor == QKVB && i < 2 * C && (i >= C || T == 1);
+}
+
+// PyTorch's own bf16 run of the same model, in the fixture, makes errors of the same size: its worst is within our tolerance, so that this is not
+// too tight, and ours are on average no larger than half as much again.
+static void bf16_errors_as_pytorchs(const std::string& name, const std::vector<double>& errors, double tolerance) {
+    start_test(name + ": errors of bf16 are of the size of PyTorch's");
+    FILE* file = fopen((FIXTURES + name + "_bf16.txt").c_str(), "r");
+    double theirs = 0, ours = 0, error = 0;
+    EXPECT(file && fscanf(file, "%lf", &error) == 1 && error < loss_tolerance());
+    for (double e : errors) {
+        EXPECT(file && fscanf(file, "%lf", &error) == 1 && error < tolerance);
+        theirs += error, ours += e;
+    }
+    EXPECT(ours <= 1.5 * theirs);
+    if (file) fclose(file);
+}
+
+static void against_pytorch(const std::string& name) {
+    const GPT2Config c = load_config(FIXTURES + name + ".bin");
+    DebugState d = load_debug_state(FIXTURES + name + "_debug_state.bin", c);
+    GPT2 g = make_model(c, d.B, d.T, 0, 2, 1);
+    load_model(g, FIXTURES + name + ".bin");
+    start_test(name + ": loss and gradients are PyTorch's");
+    micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+    const double loss = loss_sum(g) / (double)(d.B * d.T), tolerance = model_tolerance(c.L);
+    EXPECT(std::fabs(loss - d.loss) <= loss_tolerance() * d.loss);
+    const std::vector<float> grads = all_gradients(g);
+    std::vector<double> errors;
+    size_t at = 0;
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, c); l++, at += tensor_elems(i, c)) {
+            errors.push_back(relative_error(grads.data() + g.layout.offset(i, l), d.grads.data() + at, tensor_elems(i, c)));
+            const bool noise = BF16 && d.T == 1 && (i == QKVW || i == QKVB) && errors.back() < 1;  // in sequences of one token mostly zero in exact arithmetic
+            if (!noise && !EXPECT(errors.back() < tolerance)) printf("    %s layer %d: error %.3g\n", TENSORS[i].name, (int)l, errors.back());
+        }
+    EXPECT(at == d.grads.size());
+    if (BF16) bf16_errors_as_pytorchs(name, errors, tolerance);
+    start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
+    for (int64_t b = 0; b < d.B; b++)
+        for (int64_t t = 0; t < d.T; t++) EXPECT(relative_error(decode(g, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) < tolerance);
+    start_test(name + ": losses without gradients are those with");
+    std::vector<float> losses(d.B * d.T);
+    evaluate(g, d.x.data(), d.y.data(), d.B, d.T, losses.data());
+    double total = 0;
+    for (float l : losses) total += l;
+    EXPECT(std::fabs(total / (double)losses.size() - loss) < 1e-6 * loss);
+    free_model(g);
+}
+
+struct TenSteps { std::vector<double> losses, norms; std::vector<float> weights; };
+
+// The windows and rule of step `step` of ten, with accumulation, clipping and a schedule, over the recorded tokens in order.
+struct TenStepRun {
+    GPT2Config config;
+    int64_t B, T;
+    std::string schedule;
+    DataLoader data;
+    static constexpr int64_t micro_steps = 2;
+
+    TenStepRun(const std::string& name, const std::string& schedule) : config(load_config(FIXTURES + name + ".bin")), schedule(schedule) {
+        const DebugState d = load_debug_state(FIXTURES + name + "_debug_state.bin", config);
+        B = d.B, T = d.T;
+        dataloader_open(data, "-i", FIXTURES + name + "_tokens.bin", T, config.V, 1, false);
+    }
+    double rate(int64_t step) const { return learning_rate_at(schedule, step, 10, 2, 3e-3, 0.1); }
+    StepResult run_step(GPT2& g, int64_t step) {
+        std::vector<int> x(B * T), y(B * T);
+        for (int64_t micro = 0; micro < micro_steps; micro++) {
+            for (int64_t b = 0; b < B; b++) load_window(data, (step * micro_steps + micro) * B + b, &x[b * T], &y[b * T]);
+            micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
+        }
+        UpdateRule rule;
+        rule.adamw = adamw_constants((float)rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        rule.tokens = (double)(B * T * micro_steps), rule.grad_clip = 0.7, rule.rounding_seed = step;
+        return update(g, rule);
+    }
+};
+
+static TenSteps run_ten_steps(const std::string& name, const std::string& schedule, int64_t recompute, int64_t variant) {
+    TenStepRun run(name, schedule);
+    GPT2 g = make_model(run.config, run.B, run.T, recompute, variant, run.micro_steps);
+    load_model(g, FIXTURES + name + ".bin");
+    TenSteps result;
+    for (int64_t step = 0; step < 10; step++) {
+        const StepResult r = run.run_step(g, step);
+        result.losses.push_back(r.loss), result.norms.push_back(r.norm);
+    }
+    result.weights = all_weights(g);
+    free_model(g);
+    return result;
+}
+
+static void ten_steps_against_pytorch(const std::string& name, const std::string& schedule) {
+    start_test(name + ": ten steps of AdamW with clipping, accumulation and " + schedule + " are PyTorch's");
+    const GPT2Config c = load_config(FIXTURES + name + ".bin");
+    const TenSteps ours = run_ten_steps(name, schedule, 1, 2);
+    const TenStepRun run(name, schedule);
+    FILE* file = fopen((FIXTURES + name + "_run.txt").c_str(), "r");
+    double loss, norm, rate;
+    int steps = 0;
+    for (; file && fscanf(file, "%lf %lf %lf", &loss, &norm, &rate) == 3; steps++) {
+        EXPECT(std::fabs(ours.losses[steps] - loss) <= (BF16 ? loss_tolerance() : 1e-5) * loss);
+        EXPECT(std::fabs(ours.norms[steps] - norm) <= (BF16 ? model_tolerance(c.L) : 1e-4) * norm);
+        EXPECT(std::fabs(run.rate(steps) - rate) <= 1e-9);
+    }
+    if (file) fclose(file);
+    EXPECT(steps == 10);
+    if (BF16) return;  // Adam turns rounding into steps of full size wherever a gradient is small
+    GPT2 after = make_model(c, 1, 1, 0, 1, 1);
+    load_model(after, FIXTURES + name + "_after.bin");
+    const std::vector<float> theirs = all_weights(after);
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, c); l++) {
+            double worst = 0;
+            for (int64_t k = 0; k < tensor_elems(i, c); k++) {
+                const double difference = std::fabs(ours.weights[after.layout.offset(i, l) + k] - theirs[after.layout.offset(i, l) + k]);
+                if (!has_no_gradient(i, k, c.C, run.T)) worst = difference <= worst ? worst : difference;  // NaN stays
+            }
+            // a step is at most about lr = 3e-3; where the gradient itself is at the level of rounding, Adam's ratio m/sqrt(v) is not determined
+            if (!EXPECT(worst < 2e-4)) printf("    %s layer %d: %.3g\n", TENSORS[i].name, (int)l, worst);
+        }
+    free_model(after);
+}
+
+static bool same_bits(const TenSteps& a, const TenSteps& b) { return a.losses == b.losses && a.norms == b.norms && a.weights == b.weights; }
+
+static void invariants(const std::string& name) {
+    const TenSteps base = run_ten_steps(name, "cosine", 0, 1);
+    start_test(name + ": the same bits on a second run, and as variants 2 and 3");
+    EXPECT(same_bits(base, run_ten_steps(name, "cosine", 0, 1)) && same_bits(base, run_ten_steps(name, "cosine", 0, 2)) && same_bits(base, run_ten_steps(name, "cosine", 0, 3)));
+    for (int64_t level = 1; level <= 3; level++) {
+        start_test(name + format(": the same bits at recompute level %d", (int)level));
+        EXPECT(same_bits(base, run_ten_steps(name, "cosine", level, 2)));
+    }
+    start_test(name + ": the comparison sees one bit");
+    TenSteps changed = base;
+    changed.weights[3] = std::nextafter(changed.weights[3], 1e9f);
+    EXPECT(!same_bits(base, changed));
+
+    start_test(name + ": the same bits through a checkpoint");
+    const std::string dir = format("/tmp/gpt2_test_%d", (int)getpid());
+    make_folder(dir);
+    TenStepRun run(name, "cosine");
+    GPT2 first = make_model(run.config, run.B, run.T, 1, 1, run.micro_steps);
+    load_model(first, FIXTURES + name + ".bin");
+    for (int64_t step = 0; step < 4; step++) run.run_step(first, step);
+    StateHeader header;
+    header.step = 4;
+    save_checkpoint(dir, header, first);
+    free_model(first);
+    GPT2 second = make_model(run.config, run.B, run.T, 1, 1, run.micro_steps);
+    EXPECT(newest_checkpoint(dir, header) == 4);
+    load_checkpoint(dir, 4, second);
+    for (int64_t step = 4; step < 10; step++) run.run_step(second, step);
+    EXPECT(all_weights(second) == base.weights);
+    free_model(second);
+    remove_checkpoint(dir, 4);
+    rmdir(dir.c_str());
+}
+
+static void initial_weights() {
+    start_test("initial weights are the numbers that PyTorch draws");
+    const GPT2Config c = load_config(FIXTURES + "init_42.bin");
+    GPT2 ours = make_model(c, 1, 1, 0, 1, 1), theirs = make_model(c, 1, 1, 0, 1, 1);
+    auto difference = [&] {
+        const std::vector<float> a = all_weights(ours), b = all_weights(theirs);
+        double worst = 0;
+        for (size_t i = 0; i < a.size(); i++) worst = std::fmax(worst, std::fabs(a[i] - b[i]));
+        return worst;
+    };
+    initialize_weights(ours, 42);
+    load_model(theirs, FIXTURES + "init_42.bin");
+    EXPECT(difference() < 1e-6);
+    initialize_weights(ours, 43);
+    EXPECT(!(difference() < 1e-6));
+    start_test("a model goes to the order of the file and back, byte for byte");
+    const std::string path = format("/tmp/gpt2_test_%d.bin", (int)getpid());
+    write_model(path, c, BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32, [&](int tensor, int64_t layer) { return tensor_data(ours, tensor, layer); });
+    load_model(theirs, path);
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, c); l++) {
+            const std::vector<float> written(tensor_data(ours, i, l), tensor_data(ours, i, l) + tensor_elems(i, c));
+            EXPECT(memcmp(written.data(), tensor_data(theirs, i, l), written.size() * 4) == 0);
+        }
+    unlink(path.c_str());
+    free_model(ours);
+    free_model(theirs);
+}
+
+static void accumulation() {
+    start_test("a batch in one micro-step or in several: the same gradient to rounding");
+    const GPT2Config c = load_config(FIXTURES + "a.bin");
+    const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
+    GPT2 g = make_model(c, d.B, d.T, 1, 2, 1), h = make_model(c, 1, d.T, 1, 2, d.B);
+    load_model(g, FIXTURES + "a.bin");
+    load_model(h, FIXTURES + "a.bin");
+    micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0);
+    for (int64_t b = 0; b < d.B; b++) micro_step(h, d.x.data() + b * d.T, d.y.data() + b * d.T, 1, d.T, 0.01f, b);
+    EXPECT(relative_error(all_gradients(h), all_gradients(g)) < (BF16 ? model_tolerance(c.L) : 1e-6));
+    free_model(g);
+    free_model(h);
+}
+
+static void model_tests() {
+    for (const char* name : {"a", "b", "c"}) against_pytorch(name);
+    ten_steps_against_pytorch("a", "cosine");
+    ten_steps_against_pytorch("b", "wsd");
+    ten_steps_against_pytorch("c", "cosine");
+    invariants("a");
+    invariants("b");
+    initial_weights();
+    accumulation();
+}
