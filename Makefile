@@ -2,20 +2,30 @@
 #
 #   ARCH=native        what to compile for: native, or any -march (x86-64-v3, x86-64-v4, armv8-a)
 #   KERNELS=fast       fast, or reference: the naive loops of llmc/cpu/reference.h
-#   SANITIZE=          address (with undefined), or nothing
-# Changing one of these, or the compiler, rebuilds.
+#   SANITIZE=          address (with undefined), thread (the simulator), or nothing
+#   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
+#   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80, 90a, 100 and PTX
+# Changing one of these, or a compiler, rebuilds.
 
 CXX      ?= g++
+comma    := ,
 ARCH     ?= native
 KERNELS  ?= fast
 SANITIZE ?=
+PRECISION ?= BF16
+GPU_ARCH ?=
 
 # -O3             the compiler's full optimizer; no -Ofast and no finite-math: NaN must stay NaN, sums keep their order
 # -ffp-contract   a*b+c as one fused multiply-add, which is what the peak counts
 # -fno-math-errno sqrt need not set errno, so it can be vectorised
 # -Wno-psabi      no note about how wide vectors are passed between functions; all of ours are inlined
 CXXFLAGS = -std=c++17 -O3 -march=$(ARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -I.
-ifneq ($(SANITIZE),)
+ifeq ($(filter BF16 FP32,$(PRECISION)),)
+$(error PRECISION=$(PRECISION) is unknown; BF16 and FP32 are accepted)
+endif
+ifeq ($(SANITIZE),thread)
+CXXFLAGS += -O1 -fsanitize=thread -fno-omit-frame-pointer
+else ifneq ($(SANITIZE),)
 CXXFLAGS += -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 endif
 ifeq ($(KERNELS),reference)
@@ -23,17 +33,18 @@ CXXFLAGS += -DKERNELS_REFERENCE
 else ifneq ($(KERNELS),fast)
 $(error KERNELS=$(KERNELS) is unknown; fast and reference are accepted)
 endif
-ifneq ($(filter-out address,$(SANITIZE)),)
-$(error SANITIZE=$(SANITIZE) is unknown; address and nothing are accepted)
+ifneq ($(filter-out address thread,$(SANITIZE)),)
+$(error SANITIZE=$(SANITIZE) is unknown; address, thread and nothing are accepted)
 endif
 
-# OpenMP where a test program with it compiles and links; one thread without.
-OPENMP := $(shell echo 'int main(){}' | $(CXX) -x c++ -fopenmp - -o /dev/null 2>/dev/null && echo -fopenmp || echo -Wno-unknown-pragmas)
+# OpenMP where a test program with it compiles and links; one thread without, and under TSan, which does not know its barriers.
+OPENMP := $(if $(filter thread,$(SANITIZE)),-Wno-unknown-pragmas,)
+OPENMP := $(or $(OPENMP), $(shell echo 'int main(){}' | $(CXX) -x c++ -fopenmp - -o /dev/null 2>/dev/null && echo -fopenmp || echo -Wno-unknown-pragmas))
 CXXFLAGS += $(OPENMP)
 
-# A file that changes when the flags do; programs depend on it.
-FLAGS_FILE := build/flags
-$(shell mkdir -p build; echo '$(CXX) $(CXXFLAGS)' | cmp -s - $(FLAGS_FILE) || echo '$(CXX) $(CXXFLAGS)' > $(FLAGS_FILE))
+# Files that change when what they hold does; programs depend on them.
+stamp = $(shell mkdir -p build; echo '$(2)' | cmp -s - build/$(1) || echo '$(2)' > build/$(1))build/$(1)
+FLAGS_FILE := $(call stamp,flags,$(CXX) $(CXXFLAGS))
 
 TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
@@ -60,34 +71,52 @@ build/bench_gemm: dev/cpu/bench_gemm.cpp $(FLAGS_FILE)
 build/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
 
-# ---- CUDA sources. PRECISION=BF16 or FP32.
-PRECISION ?= BF16
-ifeq ($(filter $(PRECISION),BF16 FP32),)
-$(error PRECISION=$(PRECISION) is unknown; BF16 and FP32 are accepted)
-endif
+# ---- the GPU trainer, with nvcc
 
-# The simulator compiles copies in which __shared__ is rewritten (dev/cusim/rewrite.sed); #line keeps their names and line numbers.
-CUDA_SOURCES := train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cuda/*.cu dev/cusim/test/*.cu)
-SIM_SOURCES  := $(CUDA_SOURCES:%=build/sim/%)
-SIMFLAGS      = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -DPRECISION_$(PRECISION) -Wno-unknown-pragmas
+NVCC     := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
+ARCHS    := $(or $(GPU_ARCH),$(if $(shell nvidia-smi -L 2>/dev/null),native,80 90a $(shell $(NVCC) --list-gpu-arch 2>/dev/null | sed -n 's/^compute_100$$/100/p') ptx))
+GENCODE  := $(foreach a,$(ARCHS),$(if $(filter native,$a),-arch=native,$(if $(filter ptx,$a),-gencode arch=compute_80$(comma)code=compute_80,-gencode arch=compute_$a$(comma)code=sm_$a)))
+# -t 0            the architectures are compiled side by side
+# -lineinfo       profilers show source lines
+# -Wno-parentheses nvcc's intermediate file has some of its own
+NVCCFLAGS = -std=c++17 -O3 -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) -Xcompiler "-Wall -Wextra -Wno-parentheses"
+NVCC_FILE := $(call stamp,nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION))
+NVCC_LIBS = -lcublasLt -ldl
+
+train_gpt2cu: train_gpt2.cu $(NVCC_FILE) | $(DATA)       ## the GPU trainer (needs the CUDA toolkit)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
+test_gpt2cu: test_gpt2.cu build/cpu_oracle.o $(NVCC_FILE)  ## its tests
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< build/cpu_oracle.o -o $@ $(NVCC_LIBS) $(if $(filter -fopenmp,$(OPENMP)),-lgomp)
+build/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
+
+# ---- the same sources in the simulator: no GPU, no CUDA toolkit
+
+# It compiles copies in which __shared__ is rewritten (dev/cusim/rewrite.sed); #line keeps their names and line numbers.
+SIM_SOURCES := $(patsubst %,build/sim/%,train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cusim/test/*.cu))
+SIM_OBJECTS := build/cusim.o build/cusim_blas.o
+SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE))
 
 build/sim/%: % dev/cusim/rewrite.sed
 	@mkdir -p $(@D)
 	@{ echo '#line 1 "$<"'; sed -E -f dev/cusim/rewrite.sed $<; } > $@
+build/cusim%.o: dev/cusim/cusim%.cpp $(FLAGS_FILE)           # the machinery itself is not sanitized
+	$(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(SIMFLAGS)) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 
-build/cusim.o: dev/cusim/cusim.cpp dev/cusim/cusim.h dev/cusim/include/cuda_runtime.h $(FLAGS_FILE)
-	$(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(CXXFLAGS)) -Idev/cusim/include -c $< -o $@
-build/cusim_blas.o: dev/cusim/blas.cpp $(FLAGS_FILE)
-	$(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(CXXFLAGS)) -Idev/cusim/include -MMD -MP -MF build/cusim_blas.d -c $< -o $@
-
-train_gpt2sim: $(SIM_SOURCES) build/cusim.o build/cusim_blas.o $(FLAGS_FILE)   ## the GPU trainer on a CPU: no GPU, no CUDA toolkit
-	$(CXX) $(SIMFLAGS) -MMD -MP -MF build/$@.d -MT $@ -x c++ build/sim/train_gpt2.cu -x none build/cusim.o build/cusim_blas.o -pthread -ldl -o $@
-
-build/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF build/cpu_oracle.d -MT $@ -c $< -o $@
-
-test_gpt2sim: $(SIM_SOURCES) build/cusim.o build/cusim_blas.o build/cpu_oracle.o $(FLAGS_FILE)   ## the tests of the GPU trainer, on a CPU
-	$(CXX) $(SIMFLAGS) -MMD -MP -MF build/$@.d -MT $@ -x c++ build/sim/test_gpt2.cu -x none build/cusim.o build/cusim_blas.o build/cpu_oracle.o -pthread -ldl -o $@
+# Both precisions side by side in build/; the programs in the root are those of PRECISION.
+define sim_program
+build/$(2)/$(1)sim: $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
+	@mkdir -p $$(@D)
+	$$(CXX) $$(SIMFLAGS) -DPRECISION_$(2) -MMD -MP -MF build/$(1)sim_$(2).d -MT $$@ -x c++ build/sim/$(1).cu -x none $(3) $$(SIM_OBJECTS) -rdynamic -pthread -ldl -o $$@
+endef
+$(foreach p,BF16 FP32,$(eval $(call sim_program,train_gpt2,$p,))$(eval $(call sim_program,test_gpt2,$p,build/cpu_oracle.o)))
+PRECISION_FILE := $(call stamp,precision,$(PRECISION))
+train_gpt2sim: build/$(PRECISION)/train_gpt2sim $(PRECISION_FILE) | $(DATA)  ## the GPU trainer on a CPU (dev/cusim)
+	cp $< $@
+test_gpt2sim: build/$(PRECISION)/test_gpt2sim $(PRECISION_FILE)   ## its tests, on a CPU
+	cp $< $@
+build/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@
 
 -include $(wildcard build/*.d)
 
@@ -114,4 +143,4 @@ bench: train_gpt2_cpu tokenize build/bench_gemm $(DATA)   ## this trainer beside
 	python3 dev/bench.py
 
 clean:                                ## removes what was built; data and logs stay
-	rm -rf build train_gpt2_cpu tokenize
+	rm -rf build train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize

@@ -236,7 +236,7 @@ static void update_kernels() {
     Floats p = params, m = random_values(n, 0.01), v = random_values(n, 0.01);
     for (float& x : v) x = x * x;
     Array d_params(params), d_grads(grads);
-    Array32 d_master(params), d_m(m), d_v(v), d_partials(2 * NORM_BLOCKS);
+    Array32 d_master(params), d_m(m), d_v(v), d_partials(2 * NORM_MOST_BLOCKS);
     DeviceArray<DeviceResults> d_results(1);
     check_cuda(cudaMemsetAsync(d_results.data, 0, sizeof(DeviceResults), stream), "clearing");
     UpdateRule rule;

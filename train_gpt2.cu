@@ -80,7 +80,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
                     IS_FP32 ? "BF16" : "FP32", OTHER_PRECISION);
     if (!attention_supports(HS)) usage_error("-e %s has heads of %lld channels; on a GPU multiples of 8 from 16 to 256 are accepted", o.model.c_str(), (long long)HS);
     if (sizes.config.C > layernorm_most_channels<floatX>()) usage_error("-e %s has %lld channels; on a GPU up to %lld are accepted", o.model.c_str(), (long long)sizes.config.C, (long long)layernorm_most_channels<floatX>());
-    sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX), sizes.guard_bytes = GUARD_BYTES;
+    sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX), sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
     sizes.logit_rows = classifier_chunk_rows(sizes.B * sizes.T);
     model.sizes = sizes;
     model.gelu_fusion = (int)std::max<int64_t>(0, o.gelu_fusion);

@@ -23,7 +23,7 @@ struct Sizes {
     bool training;
     int64_t micro_steps = 1;
     bool gpu = false;
-    int64_t floatX_bytes = 4, guard_bytes = 0;     // guard_bytes: left free after each tensor, for the simulator to watch
+    int64_t floatX_bytes = 4, blas_workspace_bytes = 0, guard_bytes = 0;  // guard_bytes: left free after each tensor, for the simulator to watch
     // 16-bit gradients of one micro-step are summed over several in fp32 (train_gpt2.cu).
     bool sums_gradients() const { return micro_steps > 1 && floatX_bytes < 4; }
 };
@@ -40,7 +40,6 @@ struct ActivationInfo {
 
 #define ELEMS [](const Sizes& s) -> int64_t
 constexpr int NEVER = 99;
-constexpr int64_t BLAS_WORKSPACE_BYTES = 32 << 20;
 inline const ActivationInfo ACTIVATIONS[] = {
     {"encoded", "(B,T,C)", "backward of layer 0", false, NEVER, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
     {"ln1", "(B,T,C)", "backward of qkv", true, 2, ActivationInfo::FORWARD, FLOATX, ELEMS { return s.B * s.T * s.config.C; }},
@@ -71,7 +70,7 @@ inline const ActivationInfo ACTIVATIONS[] = {
     {"targets", "(B,T)", "the end of the micro-step", false, NEVER, ActivationInfo::FORWARD, INT32, ELEMS { return s.B * s.T; }, true},
     {"partials", "(parts,C)", "scratch: pieces of sums over rows", false, NEVER, ActivationInfo::FORWARD, FP32, ELEMS { return std::max<int64_t>(512 * s.config.C, 4096); }, true},
     {"results", "(8)", "loss, norm and their kin, fp64", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { (void)s; return 64; }, true},
-    {"blas_workspace", "", "scratch of cuBLASLt", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { (void)s; return BLAS_WORKSPACE_BYTES; }, true},
+    {"blas_workspace", "", "scratch of cuBLASLt", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { return s.blas_workspace_bytes; }, true},
     {"att_d", "(B,NH,T)", "scratch: dout . out of every head", false, NEVER, ActivationInfo::BACKWARD, FP32, ELEMS { return s.B * s.T * s.config.NH; }, true},
     {"token_order", "(2 B*T + 1)", "backward of the embedding", false, NEVER, ActivationInfo::BACKWARD, INT32, ELEMS { return 2 * s.B * s.T + 1; }, true},
     {"dwte", "(Vp,C)", "gradient of wte before it is rounded", false, NEVER, ActivationInfo::BACKWARD, FP32, ELEMS { return s.floatX_bytes < 4 && !s.sums_gradients() ? s.config.Vp * s.config.C : 0; }, true},

@@ -20,11 +20,11 @@
 #include <utility>
 #include <vector>
 #include "dev/cusim/include/cuda_runtime.h"
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
 extern "C" {
 void* __tsan_get_current_fiber();
 void* __tsan_create_fiber(unsigned flags);
@@ -42,7 +42,7 @@ void __tsan_release(void* addr);
 
 namespace cusim {
 
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
 constexpr size_t STACK_BYTES = 256 << 10;
 #else
 constexpr size_t STACK_BYTES = 128 << 10;
@@ -107,10 +107,10 @@ cusim_switch:
 #endif
 
 static void switch_context(Context& from, Context& to) {
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     __sanitizer_start_switch_fiber(&from.asan_fake, to.stack, STACK_BYTES);
 #endif
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     __tsan_switch_to_fiber(to.tsan, 1);  // 1: the switch orders nothing; barriers do
 #endif
 #ifdef CUSIM_UCONTEXT
@@ -118,7 +118,7 @@ static void switch_context(Context& from, Context& to) {
 #else
     cusim_switch(&from.stack_pointer, to.stack_pointer);
 #endif
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     __sanitizer_finish_switch_fiber(from.asan_fake, nullptr, nullptr);
 #endif
 }
@@ -159,10 +159,12 @@ struct Kernel {
     char begin_token, end_token;       // what TSan sees as ordering host, kernel, host
 };
 
+struct Warp { unsigned live, waiting; };  // lanes that have not returned, lanes in a collective
 struct Worker {
     Context home;
     std::vector<Fiber*> fibers, idle;
     std::vector<Thread> threads;
+    std::vector<Warp> warps;
     std::vector<int> runnable;
     size_t runnable_begin = 0;
     Kernel* kernel = nullptr;
@@ -210,17 +212,17 @@ static void finish_thread(Worker& w);
 
 // What every fiber runs, forever: the thread it was given, to its end, and back to the scheduler.
 static void fiber_main() {
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
     for (;;) {
         Worker& w = *worker;
         Fiber* self = w.current->fiber;
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
         __tsan_acquire(&w.kernel->begin_token);
 #endif
         w.kernel->body();
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
         __tsan_release(&w.kernel->end_token);
 #endif
         finish_thread(w);
@@ -250,7 +252,7 @@ static Fiber* new_fiber(Worker& w) {
     memset(sp, 0, 6 * sizeof(void*));
     fiber->stack_pointer = sp;
 #endif
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     fiber->tsan = __tsan_create_fiber(0);
 #endif
     w.fibers.push_back(fiber);
@@ -286,50 +288,48 @@ static void release_barrier(Worker& w) {
 void block_barrier(Place place) {
     Worker& w = *worker;
     Thread& self = *w.current;
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     __tsan_release(&w.barrier_token);
 #endif
     self.state = AT_BARRIER, self.place = place;
     w.waiting++;
     if (w.waiting == w.live) release_barrier(w);
     wait_here(w);
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     __tsan_acquire(&w.barrier_token);
 #endif
 }
 
-static unsigned live_lanes(Worker& w, int warp) {
-    unsigned lanes = 0;
-    for (int lane = 0; lane < 32 && warp * 32 + lane < (int)w.threads.size(); lane++)
-        if (w.threads[warp * 32 + lane].state != FINISHED) lanes |= 1u << lane;
-    return lanes;
-}
+static bool same_text(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
 
 // The collective that thread t waits in: done if all its lanes are there. Returns whether it was.
 static bool try_collective(Worker& w, Thread& t) {
-    const int warp = t.id / 32;
-    const unsigned expected = t.mask & live_lanes(w, warp);
-    void* lanes[32] = {};
+    Warp& warp = w.warps[t.id / 32];
+    Thread* first = &w.threads[t.id / 32 * 32];
+    const unsigned expected = t.mask & warp.live;
+    if (expected & ~warp.waiting) return false;
+    void* lanes[32];
     for (int lane = 0; lane < 32; lane++) {
+        lanes[lane] = nullptr;
         if (!(expected >> lane & 1)) continue;
-        Thread& other = w.threads[warp * 32 + lane];
-        if (other.state != IN_COLLECTIVE) return false;
-        if (other.mask != t.mask || strcmp(other.what, t.what) != 0 || other.place.line != t.place.line || strcmp(other.place.file, t.place.file) != 0) {
+        const Thread& other = first[lane];
+        if (other.mask != t.mask || other.place.line != t.place.line || !same_text(other.what, t.what) || !same_text(other.place.file, t.place.file)) {
             w.current = &t;
             fail(t.place, "%s with mask %08x, but %s, which that mask names, is in %s with mask %08x at %s:%d", t.what, t.mask, describe_thread(other.index).c_str(), other.what, other.mask,
                  other.place.file, other.place.line);
         }
         lanes[lane] = other.arguments;
     }
-#ifdef CUSIM_TSAN
-    __tsan_acquire(&w.threads[warp * 32]);
+#ifdef CUSIM_SANITIZE_thread
+    __tsan_acquire(first);
 #endif
     if (t.compute) t.compute(lanes);
-#ifdef CUSIM_TSAN
-    __tsan_release(&w.threads[warp * 32]);
+#ifdef CUSIM_SANITIZE_thread
+    __tsan_release(first);
 #endif
-    for (int lane = 0; lane < 32; lane++)
-        if (expected >> lane & 1) make_runnable(w, w.threads[warp * 32 + lane]);
+    warp.waiting &= ~expected;
+    for (unsigned lane = 0; lane < 32; lane++)
+        if (expected >> lane & 1) make_runnable(w, first[lane]);
     return true;
 }
 
@@ -337,13 +337,14 @@ void warp_collective(unsigned mask, const char* what, Place place, void* argumen
     Worker& w = *worker;
     Thread& self = *w.current;
     if (!(mask >> (self.id % 32) & 1)) fail(place, "%s with mask %08x, which does not name the calling lane %d", what, mask, self.id % 32);
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     __tsan_release(&w.threads[self.id / 32 * 32]);
 #endif
     self.state = IN_COLLECTIVE, self.place = place, self.mask = mask, self.what = what, self.arguments = arguments, self.compute = compute;
+    w.warps[self.id / 32].waiting |= 1u << self.id % 32;
     try_collective(w, self);
     wait_here(w);
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     __tsan_acquire(&w.threads[self.id / 32 * 32]);
 #endif
 }
@@ -354,6 +355,7 @@ static void finish_thread(Worker& w) {
     self.state = FINISHED;
     self.copies.clear(), self.groups.clear();
     w.live--;
+    w.warps[self.id / 32].live &= ~(1u << self.id % 32);
     if (w.live > 0 && w.waiting == w.live) release_barrier(w);
     for (int id = self.id / 32 * 32; id < std::min(self.id / 32 * 32 + 32, (int)w.threads.size()); id++)
         if (w.threads[id].state == IN_COLLECTIVE && try_collective(w, w.threads[id])) break;
@@ -373,7 +375,7 @@ static void finish_thread(Worker& w) {
 }
 
 static void reset_shared(Worker& w) {
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     if (w.shared) munmap(w.shared, 2 * SHARED_MOST_BYTES);  // fresh addresses: blocks that follow each other share nothing
     w.shared = nullptr;
 #endif
@@ -382,13 +384,13 @@ static void reset_shared(Worker& w) {
         if (w.shared == MAP_FAILED) fail({}, "no memory for shared memory");
         w.shared_used = 2 * SHARED_MOST_BYTES;
     }
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     ASAN_UNPOISON_MEMORY_REGION(w.shared, 2 * SHARED_MOST_BYTES);
 #endif
     memset(w.shared, CANARY, w.shared_used);
     w.shared_used = 0;
     w.variables.clear();
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     ASAN_POISON_MEMORY_REGION(w.shared, 2 * SHARED_MOST_BYTES);
 #endif
 }
@@ -407,7 +409,7 @@ void* shared_memory(const void* key, const char* name, size_t bytes, size_t alig
     w.shared_used = (begin + bytes + REDZONE_BYTES + 15) / 16 * 16;
     if (w.shared_used > 2 * SHARED_MOST_BYTES) fail(nowhere, "too many __shared__ variables, with %s", name);
     char* p = w.shared + begin;
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     ASAN_UNPOISON_MEMORY_REGION(p, bytes);
 #endif
     memset(p, POISON, bytes);
@@ -421,7 +423,7 @@ void* dynamic_shared_memory() {
 }
 
 static void check_shared(Worker& w) {
-#ifndef CUSIM_ASAN
+#ifndef CUSIM_SANITIZE_address
     for (const SharedVariable& v : w.variables)
         for (size_t i = 0; i < REDZONE_BYTES; i++)
             if ((unsigned char)v.begin[v.bytes + i] != CANARY) fail({}, "a write beyond the end of the shared variable %s, at byte %zu of %zu", v.name, v.bytes + i, v.bytes);
@@ -463,6 +465,7 @@ static void run_block(Worker& w, uint64_t number) {
     w.random = seed() * 1000003 + number;
     w.live = n, w.waiting = 0;
     w.threads.resize(n);
+    w.warps.assign((n + 31) / 32, {0, 0});
     w.runnable.clear(), w.runnable_begin = 0;
     w.current = nullptr;
     reset_shared(w);
@@ -473,8 +476,9 @@ static void run_block(Worker& w, uint64_t number) {
         t.id = id, t.state = NOT_STARTED, t.fiber = nullptr;
         t.copies.clear(), t.groups.clear();
         w.runnable.push_back(id);
+        w.warps[id / 32].live |= 1u << id % 32;
     }
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     // A thread has its own fiber, never the one of its namesake in the block before, so that no accident of scheduling orders them.
     while ((int)w.fibers.size() < 2 * n) new_fiber(w);
     w.idle = w.fibers;
@@ -493,7 +497,7 @@ static void run_block(Worker& w, uint64_t number) {
         w.current = &t;
         threadIdx = t.index;
         switch_context(w.home, *t.fiber);
-#ifndef CUSIM_TSAN
+#ifndef CUSIM_SANITIZE_thread
         if (t.state == FINISHED) w.idle.push_back(t.fiber);  // its stack serves the next thread
 #endif
         if (w.runnable_begin > 4096) w.runnable.erase(w.runnable.begin(), w.runnable.begin() + w.runnable_begin), w.runnable_begin = 0;
@@ -518,7 +522,7 @@ static Worker* this_worker() {
         alternate.ss_sp = signal_stack, alternate.ss_size = sizeof(signal_stack);
         sigaltstack(&alternate, nullptr);
     }
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
     worker->home.tsan = __tsan_get_current_fiber();
 #endif
     return worker;
@@ -627,7 +631,7 @@ static void on_fault(int, siginfo_t* info, void*) {
 }
 
 static void catch_faults() {
-#if !defined(CUSIM_ASAN) && !defined(CUSIM_TSAN)
+#if !defined(CUSIM_SANITIZE_address) && !defined(CUSIM_SANITIZE_thread)
     static bool done = false;
     if (done) return;
     done = true;
@@ -643,7 +647,7 @@ static void catch_faults() {
 
 static void fill_guard(unsigned char* p, size_t bytes) {
     memset(p, CANARY, bytes);
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     ASAN_POISON_MEMORY_REGION(p, bytes);
 #endif
 }
@@ -656,7 +660,7 @@ void guard(const char* name, void* p, size_t bytes) {
 
 // After a kernel: no redzone has changed.
 static void check_guards(const char* kernel) {
-#ifndef CUSIM_ASAN
+#ifndef CUSIM_SANITIZE_address
     for (const Guard& g : guards)
         for (size_t i = 0; i < g.bytes; i++)
             if (g.begin[i] != CANARY) fail({}, "kernel %s wrote beyond its memory: byte %zu after %s", kernel, i, g.name.c_str());
@@ -759,11 +763,11 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
             do kernel->block_step = 1 + random_bits(random) % blocks;
             while (std::__gcd(kernel->block_step, blocks) != 1);
         }
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
         __tsan_release(&kernel->begin_token);
 #endif
         pool().run(*kernel);
-#ifdef CUSIM_TSAN
+#ifdef CUSIM_SANITIZE_thread
         __tsan_acquire(&kernel->end_token);
 #endif
     }});
@@ -836,7 +840,7 @@ cudaError_t cudaFree(void* p) {
     synchronize_all();
     const Allocation a = found->second;
     guards.erase(std::remove_if(guards.begin(), guards.end(), [&](const Guard& g) { return (char*)g.begin >= a.map && (char*)g.begin < a.map + a.map_bytes; }), guards.end());
-#ifdef CUSIM_ASAN
+#ifdef CUSIM_SANITIZE_address
     ASAN_UNPOISON_MEMORY_REGION(a.map, a.map_bytes);
 #endif
     munmap(a.map, a.map_bytes);

@@ -153,11 +153,12 @@ struct Range {
     Range(const Range&) = delete;
 };
 
-// Memory between tensors that no kernel may touch; only the simulator looks.
+// Scratch memory for cuBLASLt (what NVIDIA recommends for Hopper), and memory between tensors that no kernel may touch; only the
+// simulator looks there, and has no use for much scratch.
 #ifdef CUSIM
-constexpr int64_t GUARD_BYTES = 256;
+constexpr int64_t BLAS_WORKSPACE_BYTES = 1 << 16, GUARD_BYTES = 256;
 inline void guard_memory(const char* name, void* p) { cusim::guard(name, p, GUARD_BYTES); }
 #else
-constexpr int64_t GUARD_BYTES = 0;
+constexpr int64_t BLAS_WORKSPACE_BYTES = 32 << 20, GUARD_BYTES = 0;
 inline void guard_memory(const char*, void*) {}
 #endif

@@ -1,4 +1,4 @@
-// What this project uses of cuBLASLt. Behind it, in dev/cusim/blas.cpp: the CPU's GEMM, and the epilogues.
+// What this project uses of cuBLASLt. Behind it, in dev/cusim/cusim_blas.cpp: the CPU's GEMM, and the epilogues.
 #pragma once
 #include "cuda_runtime.h"
 
