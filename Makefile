@@ -100,7 +100,7 @@ SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas 
 build/sim/%: % dev/cusim/rewrite.sed
 	@mkdir -p $(@D)
 	@{ echo '#line 1 "$<"'; sed -E -f dev/cusim/rewrite.sed $<; } > $@
-build/cusim%.o: dev/cusim/cusim%.cpp $(FLAGS_FILE)           # the machinery itself is not sanitized
+$(SIM_OBJECTS): build/%.o: dev/cusim/%.cpp $(FLAGS_FILE)     # the machinery itself is not sanitized
 	$(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(SIMFLAGS)) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 
 # Both precisions side by side in build/; the programs in the root are those of PRECISION.

@@ -1,8 +1,10 @@
 // The simulated GPU: fibers, blocks, warps, streams, device memory, and the checks. cusim.h says what kernels see of it.
 #include "dev/cusim/cusim.h"
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
@@ -23,6 +25,11 @@
 #ifdef CUSIM_SANITIZE_address
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
+static void poison(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }  // the macros do nothing in this file, which is not sanitized
+static void unpoison(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
+#else
+static void poison(const void*, size_t) {}
+static void unpoison(const void*, size_t) {}
 #endif
 #ifdef CUSIM_SANITIZE_thread
 extern "C" {
@@ -36,9 +43,6 @@ void __tsan_release(void* addr);
 #if !defined(__x86_64__) && !defined(CUSIM_UCONTEXT)
 #define CUSIM_UCONTEXT
 #endif
-#ifdef CUSIM_UCONTEXT
-#include <ucontext.h>
-#endif
 
 namespace cusim {
 
@@ -47,8 +51,10 @@ constexpr size_t STACK_BYTES = 256 << 10;
 #else
 constexpr size_t STACK_BYTES = 128 << 10;
 #endif
-constexpr size_t PAGE = 4096, REDZONE_BYTES = 256;
+constexpr size_t PAGE = 4096, STACK_GUARD_BYTES = 64 << 10, REDZONE_BYTES = 256;
+static const Place NOWHERE(nullptr, 0);
 constexpr size_t SHARED_DEFAULT_BYTES = 48 << 10, SHARED_MOST_BYTES = 99 << 10;  // a block's, of the smallest chip from sm_80 to sm_120
+constexpr int MOST_THREADS = 1024;  // of a block
 constexpr unsigned char POISON = 0xFF, CANARY = 0xFD;                           // 0xFFFF.. is NaN in fp32, bf16 and fp64
 
 static uint64_t environment_number(const char* name, uint64_t fallback) {
@@ -140,11 +146,10 @@ struct Thread {
     const char* what;
     void* arguments;
     void (*compute)(void**);
-    std::vector<Copy> copies;          // cp.async under way
-    std::vector<size_t> groups;        // copies up to each commit
 };
 struct Fiber : Context {
-    Thread* thread = nullptr;
+    std::vector<Copy> copies;          // cp.async of its thread under way
+    std::vector<size_t> groups;        // copies up to each commit
 };
 struct SharedVariable { const void* key; const char* name; char* begin; size_t bytes; };
 
@@ -165,8 +170,9 @@ struct Worker {
     std::vector<Fiber*> fibers, idle;
     std::vector<Thread> threads;
     std::vector<Warp> warps;
-    std::vector<int> runnable;
-    size_t runnable_begin = 0;
+    int ring[MOST_THREADS];            // threads that may go on: `runnable` of them from `first` on; each at most once
+    unsigned first = 0, runnable = 0;
+    int& in_line(unsigned i) { return ring[(first + i) % MOST_THREADS]; }
     Kernel* kernel = nullptr;
     uint3 block{};
     Thread* current = nullptr;
@@ -174,12 +180,23 @@ struct Worker {
     char* shared = nullptr;            // SHARED_MOST_BYTES and redzones
     size_t shared_used = 0;
     std::vector<SharedVariable> variables;
-    char barrier_token = 0;
+    char barrier_token = 0, block_token = 0;  // what TSan sees as ordering threads: the barrier, the start of the block
     uint64_t random = 0;
 };
 static thread_local Worker* worker = nullptr;
 static char dynamic_shared_memory_key;
 static std::atomic<bool> failing{false};
+
+// memset behind the back of the sanitizers, to whom it would be an access by the scheduler.
+static void fill(void* p, unsigned char value, size_t bytes) {
+    const uint64_t eight = value * 0x0101010101010101u;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+        __builtin_memcpy((char*)p + i, &eight, 8);
+        asm volatile("" ::: "memory");  // else the compiler sees a memset, and calls it
+    }
+    for (; i < bytes; i++) ((volatile unsigned char*)p)[i] = value;
+}
 
 static std::string describe_thread(const uint3& t) {
     char text[64];
@@ -220,6 +237,7 @@ static void fiber_main() {
         Fiber* self = w.current->fiber;
 #ifdef CUSIM_SANITIZE_thread
         __tsan_acquire(&w.kernel->begin_token);
+        __tsan_acquire(&w.block_token);
 #endif
         w.kernel->body();
 #ifdef CUSIM_SANITIZE_thread
@@ -232,10 +250,10 @@ static void fiber_main() {
 
 static Fiber* new_fiber(Worker& w) {
     Fiber* fiber = new Fiber;
-    char* memory = (char*)mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) fail({}, "no memory for the stack of a thread");
-    mprotect(memory, PAGE, PROT_NONE);  // an overflow faults
-    fiber->stack = memory + PAGE;
+    char* memory = (char*)mmap(nullptr, STACK_BYTES + STACK_GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) fail(NOWHERE, "no memory for the stack of a thread");
+    mprotect(memory, STACK_GUARD_BYTES, PROT_NONE);  // an overflow faults
+    fiber->stack = memory + STACK_GUARD_BYTES;
     const size_t colour = w.fibers.size() % 32 * 192;  // not all in the same sets of the cache
     char* top = fiber->stack + STACK_BYTES - 64 - colour / 16 * 16;
 #ifdef CUSIM_UCONTEXT
@@ -261,7 +279,7 @@ static Fiber* new_fiber(Worker& w) {
 
 static void make_runnable(Worker& w, Thread& t) {
     t.state = RUNNABLE;
-    w.runnable.push_back(t.id);
+    w.in_line(w.runnable++) = t.id;
 }
 
 // The scheduler's side of waiting: back to run_block, which comes back when this thread may go on.
@@ -309,6 +327,12 @@ static bool try_collective(Worker& w, Thread& t) {
     const unsigned expected = t.mask & warp.live;
     if (expected & ~warp.waiting) return false;
     void* lanes[32];
+    for (int lane = 0; lane < 32; lane++)
+        if (warp.waiting & ~expected & 1u << lane && first[lane].mask & expected) {
+            w.current = &t;
+            fail(t.place, "%s with mask %08x, but %s waits for this lane in %s with mask %08x at %s:%d", t.what, t.mask, describe_thread(first[lane].index).c_str(), first[lane].what, first[lane].mask,
+                 first[lane].place.file, first[lane].place.line);
+        }
     for (int lane = 0; lane < 32; lane++) {
         lanes[lane] = nullptr;
         if (!(expected >> lane & 1)) continue;
@@ -353,7 +377,7 @@ void warp_collective(unsigned mask, const char* what, Place place, void* argumen
 static void finish_thread(Worker& w) {
     Thread& self = *w.current;
     self.state = FINISHED;
-    self.copies.clear(), self.groups.clear();
+    self.fiber->copies.clear(), self.fiber->groups.clear();
     w.live--;
     w.warps[self.id / 32].live &= ~(1u << self.id % 32);
     if (w.live > 0 && w.waiting == w.live) release_barrier(w);
@@ -381,18 +405,14 @@ static void reset_shared(Worker& w) {
 #endif
     if (!w.shared) {
         w.shared = (char*)mmap(nullptr, 2 * SHARED_MOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (w.shared == MAP_FAILED) fail({}, "no memory for shared memory");
+        if (w.shared == MAP_FAILED) fail(NOWHERE, "no memory for shared memory");
         w.shared_used = 2 * SHARED_MOST_BYTES;
     }
-#ifdef CUSIM_SANITIZE_address
-    ASAN_UNPOISON_MEMORY_REGION(w.shared, 2 * SHARED_MOST_BYTES);
-#endif
-    memset(w.shared, CANARY, w.shared_used);
+    unpoison(w.shared, 2 * SHARED_MOST_BYTES);
+    fill(w.shared, CANARY, w.shared_used);
     w.shared_used = 0;
     w.variables.clear();
-#ifdef CUSIM_SANITIZE_address
-    ASAN_POISON_MEMORY_REGION(w.shared, 2 * SHARED_MOST_BYTES);
-#endif
+    poison(w.shared, 2 * SHARED_MOST_BYTES);
 }
 
 void* shared_memory(const void* key, const char* name, size_t bytes, size_t alignment) {
@@ -401,24 +421,21 @@ void* shared_memory(const void* key, const char* name, size_t bytes, size_t alig
         if (v.key == key) return v.begin;
     size_t total = bytes;
     for (const SharedVariable& v : w.variables) total += v.bytes;
-    const Place nowhere{};
     if (key != &dynamic_shared_memory_key && total - (w.variables.empty() || w.variables[0].key != &dynamic_shared_memory_key ? 0 : w.variables[0].bytes) > SHARED_DEFAULT_BYTES)
-        fail(nowhere, "__shared__ variables take more than %zu bytes, with %s", SHARED_DEFAULT_BYTES, name);
-    if (total > SHARED_MOST_BYTES) fail(nowhere, "the block takes %zu bytes of shared memory, chips from sm_80 to sm_120 all have %zu", total, SHARED_MOST_BYTES);
+        fail(NOWHERE, "__shared__ variables take more than %zu bytes, with %s", SHARED_DEFAULT_BYTES, name);
+    if (total > SHARED_MOST_BYTES) fail(NOWHERE, "the block takes %zu bytes of shared memory, chips from sm_80 to sm_120 all have %zu", total, SHARED_MOST_BYTES);
     const size_t begin = (w.shared_used + alignment - 1) / alignment * alignment;
     w.shared_used = (begin + bytes + REDZONE_BYTES + 15) / 16 * 16;
-    if (w.shared_used > 2 * SHARED_MOST_BYTES) fail(nowhere, "too many __shared__ variables, with %s", name);
+    if (w.shared_used > 2 * SHARED_MOST_BYTES) fail(NOWHERE, "too many __shared__ variables, with %s", name);
     char* p = w.shared + begin;
-#ifdef CUSIM_SANITIZE_address
-    ASAN_UNPOISON_MEMORY_REGION(p, bytes);
-#endif
-    memset(p, POISON, bytes);
+    unpoison(p, bytes);
+    fill(p, POISON, bytes);
     w.variables.push_back({key, name, p, bytes});
     return p;
 }
 void* dynamic_shared_memory() {
     Worker& w = *worker;
-    if (w.kernel->shared_bytes == 0) fail({}, "asks for dynamic shared memory, the launch gives none");
+    if (w.kernel->shared_bytes == 0) fail(NOWHERE, "asks for dynamic shared memory, the launch gives none");
     return w.variables[0].begin;  // run_block has put it there
 }
 
@@ -426,7 +443,7 @@ static void check_shared(Worker& w) {
 #ifndef CUSIM_SANITIZE_address
     for (const SharedVariable& v : w.variables)
         for (size_t i = 0; i < REDZONE_BYTES; i++)
-            if ((unsigned char)v.begin[v.bytes + i] != CANARY) fail({}, "a write beyond the end of the shared variable %s, at byte %zu of %zu", v.name, v.bytes + i, v.bytes);
+            if ((unsigned char)v.begin[v.bytes + i] != CANARY) fail(NOWHERE, "a write beyond the end of the shared variable %s, at byte %zu of %zu", v.name, v.bytes + i, v.bytes);
 #endif
     (void)w;
 }
@@ -436,14 +453,14 @@ void misaligned(const void* p, size_t bytes, Place place) { fail(place, "misalig
 void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Place place) {
     check_alignment(to, bytes, place);
     check_alignment(from, bytes, place);
-    worker->current->copies.push_back({to, from, bytes, bytes_read});
+    worker->current->fiber->copies.push_back({to, from, bytes, bytes_read});
 }
 void async_commit() {
-    Thread& t = *worker->current;
+    Fiber& t = *worker->current->fiber;
     t.groups.push_back(t.copies.size());
 }
 void async_wait(int groups_left) {
-    Thread& t = *worker->current;
+    Fiber& t = *worker->current->fiber;
     const int done = (int)t.groups.size() - groups_left;
     if (done <= 0) return;
     const size_t end = t.groups[done - 1];
@@ -466,7 +483,7 @@ static void run_block(Worker& w, uint64_t number) {
     w.live = n, w.waiting = 0;
     w.threads.resize(n);
     w.warps.assign((n + 31) / 32, {0, 0});
-    w.runnable.clear(), w.runnable_begin = 0;
+    w.first = w.runnable = 0;
     w.current = nullptr;
     reset_shared(w);
     if (k.shared_bytes) shared_memory(&dynamic_shared_memory_key, "(dynamic)", k.shared_bytes, 128);
@@ -474,24 +491,24 @@ static void run_block(Worker& w, uint64_t number) {
         Thread& t = w.threads[id];
         t.index = {id % k.block.x, id / k.block.x % k.block.y, id / k.block.x / k.block.y};
         t.id = id, t.state = NOT_STARTED, t.fiber = nullptr;
-        t.copies.clear(), t.groups.clear();
-        w.runnable.push_back(id);
+        w.in_line(w.runnable++) = id;
         w.warps[id / 32].live |= 1u << id % 32;
     }
 #ifdef CUSIM_SANITIZE_thread
+    __tsan_release(&w.block_token);
     // A thread has its own fiber, never the one of its namesake in the block before, so that no accident of scheduling orders them.
     while ((int)w.fibers.size() < 2 * n) new_fiber(w);
     w.idle = w.fibers;
     for (size_t i = w.idle.size(); i > 1; i--) std::swap(w.idle[i - 1], w.idle[random_bits(w.random) % i]);
 #endif
-    while (w.runnable_begin < w.runnable.size()) {
-        if (seed()) std::swap(w.runnable[w.runnable_begin], w.runnable[w.runnable_begin + random_bits(w.random) % (w.runnable.size() - w.runnable_begin)]);
-        Thread& t = w.threads[w.runnable[w.runnable_begin++]];
+    while (w.runnable > 0) {
+        if (seed()) std::swap(w.in_line(0), w.in_line(random_bits(w.random) % w.runnable));
+        Thread& t = w.threads[w.in_line(0)];
+        w.first++, w.runnable--;
         if (!t.fiber) {
             if (w.idle.empty()) w.idle.push_back(new_fiber(w));
             t.fiber = w.idle.back();
             w.idle.pop_back();
-            t.fiber->thread = &t;
         }
         t.state = RUNNABLE;
         w.current = &t;
@@ -500,7 +517,6 @@ static void run_block(Worker& w, uint64_t number) {
 #ifndef CUSIM_SANITIZE_thread
         if (t.state == FINISHED) w.idle.push_back(t.fiber);  // its stack serves the next thread
 #endif
-        if (w.runnable_begin > 4096) w.runnable.erase(w.runnable.begin(), w.runnable.begin() + w.runnable_begin), w.runnable_begin = 0;
     }
     if (w.live > 0) report_deadlock(w);
     w.current = nullptr;
@@ -615,17 +631,40 @@ static const Allocation* find_allocation(const void* p) {
     return nullptr;
 }
 
-static void on_fault(int, siginfo_t* info, void*) {
+// File and line of an instruction of this program, where addr2line is installed.
+static Place place_of(const void* instruction) {
+    static char text[512];
+    Dl_info info;
+    if (!dladdr(instruction, &info)) return NOWHERE;
+    char command[600];
+    snprintf(command, sizeof(command), "addr2line -i -e '%s' %#zx 2>/dev/null", info.dli_fname, (size_t)((const char*)instruction - (const char*)info.dli_fbase));
+    FILE* pipe = popen(command, "r");
+    char* colon = pipe && fgets(text, sizeof(text), pipe) ? strrchr(text, ':') : nullptr;
+    if (pipe) pclose(pipe);
+    if (!colon || text[0] == '?') return NOWHERE;
+    *colon = '\0';
+    char here[512];  // the name as the other messages have it: relative to where the program was built
+    const char* name = getcwd(here, sizeof(here)) && strncmp(text, here, strlen(here)) == 0 ? text + strlen(here) + 1 : text;
+    if (strncmp(name, "build/sim/", 10) == 0) name += 10;  // the rewritten copy
+    return Place(name, atoi(colon + 1));
+}
+
+static void on_fault(int, siginfo_t* info, void* context) {
     const void* at = info->si_addr;
     const Allocation* a = find_allocation(at);
+#if defined(__x86_64__) && defined(__linux__)
+    const Place place = place_of((const void*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP]);
+#else
+    const Place place = ((void)context, NOWHERE);
+#endif
     if (worker && worker->current) {
-        if (a && (char*)at < a->user) fail({}, "access to %p, %zu bytes before a device buffer of %zu bytes", at, (size_t)(a->user - (char*)at), a->bytes);
-        if (a) fail({}, "access to %p, byte %zu of a device buffer of %zu bytes", at, (size_t)((char*)at - a->user), a->bytes);
+        if (a && (char*)at < a->user) fail(place, "access to %p, %zu bytes before a device buffer of %zu bytes", at, (size_t)(a->user - (char*)at), a->bytes);
+        if (a) fail(place, "access to %p, byte %zu of a device buffer of %zu bytes", at, (size_t)((char*)at - a->user), a->bytes);
         for (Fiber* f : worker->fibers)
-            if (at >= f->stack - PAGE && at < f->stack) fail({}, "stack overflow: a thread has %zu KiB for its local variables", STACK_BYTES >> 10);
-        fail({}, "access to %p, which is no device memory", at);
+            if (at >= f->stack - STACK_GUARD_BYTES && at < f->stack) fail(place, "stack overflow: a thread has %zu KiB for its local variables", STACK_BYTES >> 10);
+        fail(place, "access to %p, which is no device memory", at);
     }
-    if (a) fail({}, "host code touches device memory: byte %td of a device buffer of %zu bytes; cudaMemcpy brings it to the host", (char*)at - a->user, a->bytes);
+    if (a) fail(place, "host code touches device memory: byte %td of a device buffer of %zu bytes; cudaMemcpy brings it to the host", (char*)at - a->user, a->bytes);
     signal(SIGSEGV, SIG_DFL);  // no business of ours
     raise(SIGSEGV);
 }
@@ -646,10 +685,8 @@ static void catch_faults() {
 }
 
 static void fill_guard(unsigned char* p, size_t bytes) {
-    memset(p, CANARY, bytes);
-#ifdef CUSIM_SANITIZE_address
-    ASAN_POISON_MEMORY_REGION(p, bytes);
-#endif
+    fill(p, CANARY, bytes);
+    poison(p, bytes);
 }
 void guard(const char* name, void* p, size_t bytes) {
     if (bytes == 0) return;
@@ -663,7 +700,7 @@ static void check_guards(const char* kernel) {
 #ifndef CUSIM_SANITIZE_address
     for (const Guard& g : guards)
         for (size_t i = 0; i < g.bytes; i++)
-            if (g.begin[i] != CANARY) fail({}, "kernel %s wrote beyond its memory: byte %zu after %s", kernel, i, g.name.c_str());
+            if (g.begin[i] != CANARY) fail(NOWHERE, "kernel %s wrote beyond its memory: byte %zu after %s", kernel, i, g.name.c_str());
 #endif
     (void)kernel;
 }
@@ -718,7 +755,7 @@ static void run_until(cudaStream_t preferred, Done done) {
         else
             for (cudaStream_t s : streams())
                 if (ready(s)) candidates.push_back(s);
-        if (candidates.empty()) fail({}, "the host waits for a stream that waits for an event nobody records");
+        if (candidates.empty()) fail(NOWHERE, "the host waits for a stream that waits for an event nobody records");
         run_front(candidates[seed() ? random_bits(random) % candidates.size() : candidates.size() - 1]);
     }
 }
@@ -751,9 +788,9 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
     const uint64_t threads = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
     const auto limit = dynamic_shared_limits().find(function);
     const size_t shared_limit = limit == dynamic_shared_limits().end() ? SHARED_DEFAULT_BYTES : limit->second;
-    if (threads == 0 || threads > 1024 || block.z > 64 || blocks == 0 || grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535)
-        fail({}, "kernel %s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads is beyond what a GPU accepts", name, grid.x, grid.y, grid.z, block.x, block.y, block.z);
-    if (shared_bytes > shared_limit) fail({}, "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)", name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
+    if (threads == 0 || threads > MOST_THREADS || block.z > 64 || blocks == 0 || grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535)
+        fail(NOWHERE, "kernel %s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads is beyond what a GPU accepts", name, grid.x, grid.y, grid.z, block.x, block.y, block.z);
+    if (shared_bytes > shared_limit) fail(NOWHERE, "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)", name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
     auto kernel = std::make_shared<Kernel>();
     kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes, kernel->body = std::move(body), kernel->blocks = blocks;
     enqueue(stream, {name, [kernel, blocks] {
@@ -822,7 +859,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
     if (a.map == MAP_FAILED) return error(cudaErrorMemoryAllocation);
     a.user = a.map + PAGE;
     protect(a, PROT_READ | PROT_WRITE);
-    memset(a.user, POISON, bytes);
+    fill(a.user, POISON, bytes);
     fill_guard((unsigned char*)a.user + bytes, REDZONE_BYTES);
     char name[64];
     snprintf(name, sizeof(name), "a buffer of %zu bytes", bytes);
@@ -836,13 +873,11 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 cudaError_t cudaFree(void* p) {
     if (!p) return cudaSuccess;
     auto found = allocations().find((char*)p);
-    if (found == allocations().end()) fail({}, "cudaFree of %p, which no cudaMalloc returned", p);
+    if (found == allocations().end()) fail(NOWHERE, "cudaFree of %p, which no cudaMalloc returned", p);
     synchronize_all();
     const Allocation a = found->second;
     guards.erase(std::remove_if(guards.begin(), guards.end(), [&](const Guard& g) { return (char*)g.begin >= a.map && (char*)g.begin < a.map + a.map_bytes; }), guards.end());
-#ifdef CUSIM_SANITIZE_address
-    ASAN_UNPOISON_MEMORY_REGION(a.map, a.map_bytes);
-#endif
+    unpoison(a.map, a.map_bytes);
     munmap(a.map, a.map_bytes);
     live_bytes -= a.bytes;
     allocations().erase(found);

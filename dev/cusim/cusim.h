@@ -26,8 +26,13 @@ typedef struct CusimEvent* cudaEvent_t;
 
 namespace cusim {
 
-struct Place { const char* file; int line; };
-#define CUSIM_HERE cusim::Place{__builtin_FILE(), __builtin_LINE()}
+// A line of source; as a default argument, the line of the call.
+struct Place {
+    const char* file;
+    int line;
+    Place(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : file(file), line(line) {}
+};
+#define CUSIM_HERE cusim::Place()
 
 // Ends the program with one sentence that names kernel, block, thread and place.
 [[noreturn]] void fail(Place place, const char* fmt, ...) __attribute__((format(printf, 2, 3)));

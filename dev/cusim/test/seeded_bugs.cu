@@ -1,0 +1,170 @@
+// Kernels with one mistake each, to see that the simulator finds it; `good` has none. dev/test/test_cusim.cpp runs them all.
+//
+//     make build/cusim_seeded_bugs && build/cusim_seeded_bugs off_by_one
+//
+// Exit 0: the result is right. 3: it is wrong (poison, another order). 1: the simulator stopped the kernel and said why.
+#include <cmath>
+#include <functional>
+#include <map>
+#include "llmc/cuda/mma.cuh"
+
+constexpr int N = 64;
+static cudaStream_t stream;
+
+template <class T>
+static T* device_array(int64_t n, bool cleared = true) {
+    T* p;
+    check_cuda(cudaMalloc(&p, n * sizeof(T)), "allocating");
+    if (cleared) check_cuda(cudaMemsetAsync(p, 0, n * sizeof(T), stream), "clearing");
+    return p;
+}
+static int verdict(const float* p, std::function<float(int)> expected, int n = N) {
+    std::vector<float> values(n);
+    check_cuda(cudaStreamSynchronize(stream), "waiting");
+    check_cuda(cudaMemcpy(values.data(), p, n * sizeof(float), cudaMemcpyDeviceToHost), "copying");
+    bool good = true;
+    for (int i = 0; i < n; i++) good &= values[i] == expected(i);
+    printf("result %s, first value %g\n", good ? "right" : "wrong", values[0]);
+    return good ? 0 : 3;
+}
+
+// out[i] = the value of the thread `distance` places further, through shared memory.
+template <bool barrier>
+__global__ void exchange_kernel(float* out, int distance) {
+    __shared__ float values[N];
+    values[threadIdx.x] = (float)threadIdx.x;
+    if (barrier) __syncthreads();
+    out[threadIdx.x] = values[(threadIdx.x + distance) % N];
+}
+template <bool barrier>
+static int exchange(int distance) {
+    float* out = device_array<float>(N);
+    launch("exchange", exchange_kernel<barrier>, 1, N, 0, stream, out, distance);
+    return verdict(out, [&](int i) { return (float)((i + distance) % N); });
+}
+
+__global__ void off_by_one_kernel(float* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= n) out[i] = 1;
+}
+__global__ void read_off_by_one_kernel(float* out, const float* inp, int n) {
+    const int i = threadIdx.x;
+    float sum = 0;
+    for (int k = i; k <= n; k++) sum += inp[k];
+    out[i] = sum * 0;
+}
+__global__ void shared_off_by_one_kernel(float* out) {
+    __shared__ float values[N];
+    values[threadIdx.x + 1] = 1;
+    __syncthreads();
+    out[threadIdx.x] = values[threadIdx.x];
+}
+__global__ void block_race_kernel(float* out) { out[0] = (float)blockIdx.x; }
+__global__ void block_order_kernel(float* out) { out[threadIdx.x] += (float)(blockIdx.x + 1); }  // right if blocks follow one another
+__global__ void copy_kernel(float* out, const float* inp) { out[threadIdx.x] = inp[threadIdx.x]; }
+__global__ void divergent_barrier_kernel(float* out) {
+    if (threadIdx.x < 16) __syncthreads();
+    else __syncthreads();
+    out[threadIdx.x] = 1;
+}
+__global__ void early_exit_kernel(float* out) {  // allowed: those that have returned are not waited for
+    out[threadIdx.x] = 1;
+    if (threadIdx.x >= 40) return;
+    __syncthreads();
+    out[threadIdx.x] = 1;
+}
+__global__ void barrier_in_half_a_warp_kernel(float* out) {
+    if (threadIdx.x % 32 < 16) __syncthreads();
+    out[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, 1.0f, 1);
+}
+__global__ void shuffle_mask_kernel(float* out) { out[threadIdx.x] = __shfl_xor_sync(threadIdx.x < 8 ? 0xFFFFFFFFu : 0xFFFFFF00u, 1.0f, 1); }
+__global__ void shuffle_not_in_mask_kernel(float* out) { out[threadIdx.x] = __shfl_xor_sync(0x0000FFFFu, 1.0f, 1); }
+template <bool wait>
+__global__ void async_copy_kernel(float* out, const float* inp) {
+    __shared__ float4 values[N];
+    copy_async(&values[threadIdx.x], inp + 4 * threadIdx.x, true);
+    copy_async_commit();
+    if (wait) copy_async_wait<0>();
+    __syncthreads();
+    out[threadIdx.x] = values[threadIdx.x].x;
+}
+__global__ void misaligned_kernel(float* out, const float* inp) { out[threadIdx.x] = load_pack(inp + 1)[0]; }
+__global__ void fault_kernel(float* out) { out[threadIdx.x * 4096] = 1; }
+__global__ void null_kernel(float* out) {
+    if (threadIdx.x == 5) *(volatile float*)nullptr = 1;
+    out[threadIdx.x] = 1;
+}
+__global__ void big_shared_kernel(float* out) {
+    __shared__ float values[13000];
+    values[threadIdx.x] = 1;
+    out[threadIdx.x] = values[threadIdx.x];
+}
+__device__ float deep(int n, volatile float* p) {
+    volatile float local[1024];
+    local[n % 1024] = p[0];
+    return n == 0 ? local[0] : deep(n - 1, local) + local[n % 1024];
+}
+__global__ void stack_overflow_kernel(float* out) { out[threadIdx.x] = deep(1000, out); }
+
+template <class... Args>
+static int run(const char* name, void (*kernel)(Args...), dim3 grid, dim3 block, Args... args) {
+    launch(name, kernel, grid, block, 0, stream, args...);
+    check_cuda(cudaStreamSynchronize(stream), "waiting");
+    return 0;
+}
+
+// Two streams, the second reading what the first writes.
+static int two_streams(bool waits) {
+    cudaStream_t other;
+    cudaEvent_t written;
+    check_cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "making a stream");
+    check_cuda(cudaEventCreate(&written), "making an event");
+    float *middle = device_array<float>(N, false), *out = device_array<float>(N);
+    check_cuda(cudaStreamSynchronize(stream), "waiting");
+    launch("first", exchange_kernel<true>, 1, N, 0, other, middle, 0);
+    check_cuda(cudaEventRecord(written, other), "recording");
+    if (waits) check_cuda(cudaStreamWaitEvent(stream, written, 0), "waiting");
+    launch("second", copy_kernel, 1, N, 0, stream, out, (const float*)middle);
+    return verdict(out, [](int i) { return (float)i; });
+}
+
+int main(int argc, char** argv) {
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    float *out = device_array<float>(N), *inp = device_array<float>(4 * N + 4);
+    auto ones = [](int) { return 1.0f; };
+    auto zeros = [](int) { return 0.0f; };
+    const std::map<std::string, std::function<int()>> cases = {
+        {"good", [] { return exchange<true>(1); }},
+        {"missing_barrier", [] { return exchange<false>(1); }},                     // reads poison
+        {"missing_barrier_hidden", [] { return exchange<false>(N - 1); }},          // right as long as threads run in order, but for the first
+        {"off_by_one", [&] { return run("off_by_one", off_by_one_kernel, 2, N, out, N); }},
+        {"read_off_by_one", [&] { return run("read_off_by_one", read_off_by_one_kernel, 1, N, out, (const float*)device_array<float>(N), N), verdict(out, zeros); }},
+        {"shared_off_by_one", [&] { return run("shared_off_by_one", shared_off_by_one_kernel, 1, N, out); }},
+        {"block_race", [&] { return run("block_race", block_race_kernel, 16, 1, out), verdict(out, [](int) { return 15.0f; }, 1); }},
+        {"block_order", [&] { return run("block_order", block_order_kernel, 16, N, out), verdict(out, [](int) { return 136.0f; }); }},
+        {"uninitialised", [&] { return run("copy", copy_kernel, 1, N, out, (const float*)device_array<float>(N, false)), verdict(out, zeros); }},
+        {"divergent_barrier", [&] { return run("divergent_barrier", divergent_barrier_kernel, 1, N, out); }},
+        {"early_exit", [&] { return run("early_exit", early_exit_kernel, 1, N, out), verdict(out, ones); }},
+        {"barrier_in_half_a_warp", [&] { return run("barrier_in_half_a_warp", barrier_in_half_a_warp_kernel, 1, N, out); }},
+        {"shuffle_masks_differ", [&] { return run("shuffle_mask", shuffle_mask_kernel, 1, 32, out); }},
+        {"shuffle_not_in_mask", [&] { return run("shuffle_not_in_mask", shuffle_not_in_mask_kernel, 1, 32, out); }},
+        {"async_copy", [&] { return run("async_copy", async_copy_kernel<true>, 1, N, out, (const float*)inp), verdict(out, zeros); }},
+        {"missing_async_wait", [&] { return run("async_copy", async_copy_kernel<false>, 1, N, out, (const float*)inp), verdict(out, zeros); }},
+        {"stream_wait", [] { return two_streams(true); }},
+        {"missing_stream_wait", [] { return two_streams(false); }},
+        {"misaligned", [&] { return run("misaligned", misaligned_kernel, 1, N, out, (const float*)inp); }},
+        {"fault", [&] { return run("fault", fault_kernel, 1, N, out); }},
+        {"null", [&] { return run("null", null_kernel, 1, N, out); }},
+        {"host_access", [&] { return (int)out[3]; }},
+        {"too_many_threads", [&] { return run("copy", copy_kernel, 1, 1025, out, (const float*)inp); }},
+        {"big_shared", [&] { return run("big_shared", big_shared_kernel, 1, N, out); }},
+        {"big_dynamic_shared", [&] { return launch("copy", copy_kernel, 1, N, 49 << 10, stream, out, (const float*)inp), 0; }},
+        {"stack_overflow", [&] { return run("stack_overflow", stack_overflow_kernel, 1, N, out); }},
+    };
+    const auto found = argc == 2 ? cases.find(argv[1]) : cases.end();
+    if (found == cases.end()) {
+        for (auto& [name, run] : cases) printf("%s\n", name.c_str());
+        return argc == 1 ? 0 : 2;
+    }
+    return found->second();
+}
