@@ -4,16 +4,20 @@
 #   KERNELS=fast       fast, or reference: the naive loops of llmc/cpu/reference.h
 #   SANITIZE=          address (with undefined), thread (the simulator), or nothing
 #   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
+#   DEBUG=             1: no optimisation and full debug information, for gdb
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80, 90a, 100 and PTX
 # Changing one of these, or a compiler, rebuilds.
 
 CXX      ?= g++
 comma    := ,
+# Where objects go: sanitized and debug builds stand beside the ordinary one.
+B        := build$(if $(SANITIZE),-$(SANITIZE))$(if $(DEBUG),-debug)
 ARCH     ?= native
 KERNELS  ?= fast
 SANITIZE ?=
 PRECISION ?= BF16
 GPU_ARCH ?=
+DEBUG    ?=
 
 # -O3             the compiler's full optimizer; no -Ofast and no finite-math: NaN must stay NaN, sums keep their order
 # -ffp-contract   a*b+c as one fused multiply-add, which is what the peak counts
@@ -22,6 +26,9 @@ GPU_ARCH ?=
 CXXFLAGS = -std=c++17 -O3 -march=$(ARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -I.
 ifeq ($(filter BF16 FP32,$(PRECISION)),)
 $(error PRECISION=$(PRECISION) is unknown; BF16 and FP32 are accepted)
+endif
+ifneq ($(DEBUG),)
+CXXFLAGS += -O0 -g
 endif
 ifeq ($(SANITIZE),thread)
 CXXFLAGS += -O1 -fsanitize=thread -fno-omit-frame-pointer
@@ -43,12 +50,13 @@ OPENMP := $(or $(OPENMP), $(shell echo 'int main(){}' | $(CXX) -x c++ -fopenmp -
 CXXFLAGS += $(OPENMP)
 
 # Files that change when what they hold does; programs depend on them.
-stamp = $(shell mkdir -p build; echo '$(2)' | cmp -s - build/$(1) || echo '$(2)' > build/$(1))build/$(1)
-FLAGS_FILE := $(call stamp,flags,$(CXX) $(CXXFLAGS))
+stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
+FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
+ROOT_FILE  := $(call stamp,build/flags_of_programs,$(CXX) $(CXXFLAGS))
 
 TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
-TESTS   := build/test_kernels build/test_host build/test_model build/test_runs
+TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim
 
 .PHONY: all help data quickstart test test-sanitized check-headers bench clean
 all: train_gpt2_cpu tokenize          ## the programs
@@ -56,19 +64,19 @@ all: train_gpt2_cpu tokenize          ## the programs
 help:                                 ## this list
 	@grep -hE '^[a-z_0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 22
 
-train_gpt2_cpu: train_gpt2_cpu.cpp $(FLAGS_FILE) | $(DATA)   ## the CPU trainer
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< -o $@
+train_gpt2_cpu: train_gpt2_cpu.cpp $(ROOT_FILE) | $(DATA)   ## the CPU trainer
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@
 
-tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)      ## text to tokens and back
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< -o $@
+tokenize: dev/data/tokenize.cpp $(ROOT_FILE)      ## text to tokens and back
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@
 
-build/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
+$(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
 
-build/bench_gemm: dev/cpu/bench_gemm.cpp $(FLAGS_FILE)
+$(B)/bench_gemm: dev/cpu/bench_gemm.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
 
-build/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
+$(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
 
 # ---- the GPU trainer, with nvcc
@@ -80,45 +88,45 @@ GENCODE  := $(foreach a,$(ARCHS),$(if $(filter native,$a),-arch=native,$(if $(fi
 # -lineinfo       profilers show source lines
 # -Wno-parentheses nvcc's intermediate file has some of its own
 NVCCFLAGS = -std=c++17 -O3 -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) -Xcompiler "-Wall -Wextra -Wno-parentheses"
-NVCC_FILE := $(call stamp,nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION))
+NVCC_FILE := $(call stamp,build/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION))
 NVCC_LIBS = -lcublasLt -ldl
 
 train_gpt2cu: train_gpt2.cu $(NVCC_FILE) | $(DATA)       ## the GPU trainer (needs the CUDA toolkit)
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
-test_gpt2cu: test_gpt2.cu build/cpu_oracle.o $(NVCC_FILE)  ## its tests
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF build/$@.d -MT $@ $< build/cpu_oracle.o -o $@ $(NVCC_LIBS) $(if $(filter -fopenmp,$(OPENMP)),-lgomp)
-build/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
+test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(NVCC_FILE)  ## its tests
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) $(if $(filter -fopenmp,$(OPENMP)),-lgomp)
+$(B)/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 
 # ---- the same sources in the simulator: no GPU, no CUDA toolkit
 
 # It compiles copies in which __shared__ is rewritten (dev/cusim/rewrite.sed); #line keeps their names and line numbers.
 SIM_SOURCES := $(patsubst %,build/sim/%,train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cusim/test/*.cu))
-SIM_OBJECTS := build/cusim.o build/cusim_blas.o
+SIM_OBJECTS := $(B)/cusim.o $(B)/cusim_blas.o
 SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE))
 
 build/sim/%: % dev/cusim/rewrite.sed
 	@mkdir -p $(@D)
 	@{ echo '#line 1 "$<"'; sed -E -f dev/cusim/rewrite.sed $<; } > $@
-$(SIM_OBJECTS): build/%.o: dev/cusim/%.cpp $(FLAGS_FILE)     # the machinery itself is not sanitized
+$(SIM_OBJECTS): $(B)/%.o: dev/cusim/%.cpp $(FLAGS_FILE)     # the machinery itself is not sanitized
 	$(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(SIMFLAGS)) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 
-# Both precisions side by side in build/; the programs in the root are those of PRECISION.
+# Both precisions side by side in $(B)/; the programs in the root are those of PRECISION.
 define sim_program
-build/$(2)/$(1)sim: $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
+$(B)/$(2)/$(1)sim: $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
 	@mkdir -p $$(@D)
-	$$(CXX) $$(SIMFLAGS) -DPRECISION_$(2) -MMD -MP -MF build/$(1)sim_$(2).d -MT $$@ -x c++ build/sim/$(1).cu -x none $(3) $$(SIM_OBJECTS) -rdynamic -pthread -ldl -o $$@
+	$$(CXX) $$(SIMFLAGS) -DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@ -x c++ build/sim/$(1).cu -x none $(3) $$(SIM_OBJECTS) -rdynamic -pthread -ldl -o $$@
 endef
-$(foreach p,BF16 FP32,$(eval $(call sim_program,train_gpt2,$p,))$(eval $(call sim_program,test_gpt2,$p,build/cpu_oracle.o)))
-PRECISION_FILE := $(call stamp,precision,$(PRECISION))
-train_gpt2sim: build/$(PRECISION)/train_gpt2sim $(PRECISION_FILE) | $(DATA)  ## the GPU trainer on a CPU (dev/cusim)
+$(foreach p,BF16 FP32,$(eval $(call sim_program,train_gpt2,$p,))$(eval $(call sim_program,test_gpt2,$p,$(B)/cpu_oracle.o)))
+PRECISION_FILE := $(call stamp,build/precision,$(PRECISION) $(CXX) $(CXXFLAGS))
+train_gpt2sim: $(B)/$(PRECISION)/train_gpt2sim $(PRECISION_FILE) | $(DATA)  ## the GPU trainer on a CPU (dev/cusim)
 	cp $< $@
-test_gpt2sim: build/$(PRECISION)/test_gpt2sim $(PRECISION_FILE)   ## its tests, on a CPU
+test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim $(PRECISION_FILE)   ## its tests, on a CPU
 	cp $< $@
-build/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+$(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@
 
--include $(wildcard build/*.d)
+-include $(wildcard $(B)/*.d)
 
 # Both shards come from one command; it writes the second last, so that one stands for both.
 dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | tokenize
@@ -127,20 +135,20 @@ dev/data/shakespeare_train.bin: dev/data/shakespeare_val.bin
 	@if test -f $@; then touch $@; else ./tokenize $(TEXTS) -o dev/data/shakespeare; fi
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
-quickstart: train_gpt2_cpu build/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it
+quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it
 	@scripts/quickstart.sh
 
-test: all $(DATA) $(TESTS)            ## everything this machine can test
+test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs            ## everything this machine can test
 	@dev/test/run.sh $(TESTS)
 
-test-sanitized:                       ## the unit tests under ASan and UBSan, in build/sanitized
+test-sanitized:                       ## the unit tests under ASan and UBSan, in $(B)/sanitized
 	@dev/test/sanitized.sh
 
-check-headers:                        ## every header compiles alone, and twice
+check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
 	@dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)"
 
-bench: train_gpt2_cpu tokenize build/bench_gemm $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
+bench: train_gpt2_cpu tokenize $(B)/bench_gemm $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
 	python3 dev/bench.py
 
 clean:                                ## removes what was built; data and logs stay
-	rm -rf build train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize
+	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize

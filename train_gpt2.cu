@@ -110,7 +110,8 @@ void open_device(const Options& o) {
     int devices = 0, driver = 0, runtime = 0;
     check_cuda(cudaDriverGetVersion(&driver), "asking for the driver");
     check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
-    if (driver != 0 && driver / 1000 < runtime / 1000)
+    if (driver == 0) runtime_failure("no GPU: no NVIDIA driver is loaded on this machine; train_gpt2_cpu and train_gpt2sim need none");
+    if (driver / 1000 < runtime / 1000)
         runtime_failure("the GPU's driver is too old: it knows CUDA %d.%d, this program was built with %d.%d; install a newer driver, or build with an older toolkit", driver / 1000, driver % 1000 / 10,
                         runtime / 1000, runtime % 1000 / 10);
     check_cuda(cudaGetDeviceCount(&devices), "looking for a GPU");

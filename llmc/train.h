@@ -273,9 +273,9 @@ inline int run_main(int argc, char** argv) {
         run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step, (long long)run.max_steps);
         return 0;
     }
-    open_out_dir(run, resumed_step >= 0);
     print_options(o);
-    allocate(run.model, sizes, o);
+    allocate(run.model, sizes, o);  // what cannot run must not touch the folder of an earlier run
+    open_out_dir(run, resumed_step >= 0);
     load_weights(run, resumed_step);
     run.logger.line("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %lld parameters, %.1f MiB planned", (long long)config.L, (long long)config.C, (long long)config.NH, (long long)run.T,
                     (long long)config.maxT, (long long)config.V, (long long)parameter_count(config), plan_bytes(plan_rows(sizes, o, &run.model)) / 1048576.0);

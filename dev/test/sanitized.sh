@@ -1,10 +1,28 @@
 #!/bin/sh
-# The unit tests built with AddressSanitizer and UndefinedBehaviorSanitizer, beside the ordinary build.
+# Unit tests and kernels of the simulator under the sanitizers, in build-address and build-thread. AddressSanitizer and UndefinedBehaviorSanitizer
+# for everything; ThreadSanitizer, to whom each CUDA thread is a thread, for the kernels. And both must see the bugs planted for them.
 set -e
-mkdir -p build/sanitized
-flags="-std=c++17 -O1 -g -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -fsanitize=address,undefined -fno-sanitize-recover=all -Wno-psabi -I."
-echo 'int main(){}' | ${CXX:-g++} -x c++ -fopenmp - -o /dev/null 2>/dev/null && flags="$flags -fopenmp"
-for test in kernels host model; do
-    ${CXX:-g++} $flags dev/test/test_$test.cpp -o build/sanitized/test_$test
-    build/sanitized/test_$test
+make -s SANITIZE=address build-address/test_kernels build-address/test_host build-address/test_model build-address/BF16/test_gpt2sim build-address/FP32/test_gpt2sim build-address/cusim_seeded_bugs
+make -s SANITIZE=thread build-thread/BF16/test_gpt2sim build-thread/FP32/test_gpt2sim build-thread/cusim_seeded_bugs
+export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=0
+for test in kernels host model; do build-address/test_$test; done
+for precision in BF16 FP32; do
+    build-address/$precision/test_gpt2sim kernels
+    build-thread/$precision/test_gpt2sim quick
 done
+for sanitizer in address thread; do
+    for name in good early_exit async_copy stream_wait; do build-$sanitizer/cusim_seeded_bugs $name; done
+done
+# sanitizer, bug, what the report names
+must_find() {
+    output=$(build-$1/cusim_seeded_bugs $2 2>&1) && { echo "$1 sanitizer: $2 was not found"; exit 1; }
+    case "$output" in *"$3"*) ;; *) echo "$1 sanitizer: $2: no '$3' in: $output"; exit 1 ;; esac
+}
+must_find address off_by_one "off_by_one_kernel"
+must_find address read_off_by_one "read_off_by_one_kernel"
+must_find address shared_off_by_one "out of bounds"
+must_find address stack_overflow "stack-overflow"
+must_find thread missing_barrier "data race"
+must_find thread missing_barrier_hidden "data race"
+must_find thread block_race "block_race_kernel"
+must_find thread block_order "block_order_kernel"

@@ -1,0 +1,79 @@
+// Tests that run whole programs, as a user runs them: what a program printed, how it ended, and small data for it.
+#pragma once
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
+#include "dev/test/test.h"
+#include "llmc/tokens_file.h"
+
+struct Outcome { int status; std::string out, err; double peak_mib; };
+
+inline std::string read_whole(const std::string& path) {
+    std::string text;
+    FILE* file = fopen(path.c_str(), "rb");
+    char buffer[1 << 16];
+    for (size_t n; file && (n = fread(buffer, 1, sizeof(buffer), file)) > 0;) text.append(buffer, n);
+    if (file) fclose(file);
+    return text;
+}
+inline void write_whole(const std::string& path, const std::string& bytes) {
+    FILE* file = fopen(path.c_str(), "wb");
+    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size()) runtime_failure("cannot write %s", path.c_str());
+    fclose(file);
+}
+inline std::string folder;  // of this test run
+
+inline pid_t start(const std::string& command) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", ("exec " + command + " > " + folder + "/out 2> " + folder + "/err < /dev/null").c_str(), (char*)nullptr);
+        _exit(127);
+    }
+    return child;
+}
+inline Outcome finish(pid_t child) {
+    int status;
+    struct rusage usage;
+    wait4(child, &status, 0, &usage);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_whole(folder + "/out"), read_whole(folder + "/err"), usage.ru_maxrss / 1024.0};
+}
+inline Outcome run(const std::string& command) { return finish(start(command)); }
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+inline bool one_line(const std::string& text) { return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1; }
+inline bool same_files(const std::string& a, const std::string& b) {
+    const std::string x = read_whole(a), y = read_whole(b);
+    return !x.empty() && x == y;
+}
+inline std::string dir(const std::string& name) { return folder + "/" + name; }
+
+// A small vocabulary and little data, so that a run takes a fraction of a second.
+inline std::string tiny_run(const std::string& program, const std::string& more) {
+    return program + " -i '" + folder + "/train_*.bin' -j " + folder + "/val.bin -e L2C32H2T16V256 -b 2 -t 16 -v 0 -s 0 --threads 2 " + more;
+}
+inline void write_data() {
+    std::vector<uint16_t> tokens(1500);
+    for (int shard = 0; shard < 3; shard++) {
+        for (size_t i = 0; i < tokens.size(); i++) tokens[i] = (uint16_t)((i * i * 7 + i * 3 + shard * 11 + (i / 5) % 13) % 256);
+        write_tokens(dir(shard < 2 ? format("train_%d.bin", shard) : "val.bin"), tokens.data(), tokens.size());
+    }
+}
+inline bool refused(const Outcome& r, int status, const std::string& name) {
+    const bool good = r.status == status && one_line(r.err) && contains(r.err, name);
+    if (!good) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
+    return good;
+}
+
+
+inline void make_test_folder() {
+    char pattern[] = "/tmp/gpt2_runs_XXXXXX";
+    folder = mkdtemp(pattern);
+    write_data();
+}
+inline int report_and_clean() {
+    const int status = report_tests();
+    if (status == 0) run("rm -rf " + folder);
+    return status;
+}
