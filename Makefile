@@ -58,7 +58,7 @@ TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
 TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim
 
-.PHONY: all help data quickstart test test-sanitized check-headers bench clean
+.PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-gpu clean
 all: train_gpt2_cpu tokenize          ## the programs
 
 help:                                 ## this list
@@ -147,8 +147,16 @@ test-sanitized:                       ## the unit tests under ASan and UBSan, in
 check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
 	@dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)"
 
+kernel-table: $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim   ## registers, shared memory, spills, occupancy of each GPU kernel (needs nvcc)
+	@for p in BF16 FP32; do for t in kernels plan cpu; do CUSIM_LAUNCHES=build/launches_$${p}_$$t $(B)/$$p/test_gpt2sim $$t > /dev/null; done; done
+	@cat build/launches_* > build/launches
+	@python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
+
 bench: train_gpt2_cpu tokenize $(B)/bench_gemm $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
 	python3 dev/bench.py
+
+bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without a GPU: python3 dev/bench_gpu.py --sim
+	python3 dev/bench_gpu.py
 
 clean:                                ## removes what was built; data and logs stay
 	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize

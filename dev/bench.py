@@ -18,49 +18,6 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TORCH_STEP = r"""
-import sys, time, torch, torch.nn as nn, torch.nn.functional as F, math
-mode, B, T, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-torch.set_num_threads(threads)
-torch.manual_seed(0)
-tuned = mode == "tuned"
-L, C, H, V = 12, 768, 12, 50304 if tuned else 50257
-class Block(nn.Module):
-    def __init__(s):
-        super().__init__()
-        s.ln1, s.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
-        s.qkv, s.proj, s.fc, s.out = nn.Linear(C, 3 * C), nn.Linear(C, C), nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
-    def forward(s, x):
-        B, T, _ = x.shape
-        q, k, v = (t.view(B, T, H, C // H).transpose(1, 2) for t in s.qkv(s.ln1(x)).split(C, 2))
-        x = x + s.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, C))
-        return x + s.out(F.gelu(s.fc(s.ln2(x)), approximate="tanh"))
-class Net(nn.Module):
-    def __init__(s):
-        super().__init__()
-        s.wte, s.wpe, s.lnf = nn.Embedding(V, C), nn.Embedding(1024, C), nn.LayerNorm(C)
-        s.blocks = nn.ModuleList(Block() for _ in range(L))
-    def forward(s, x, y):
-        h = s.wte(x) + s.wpe(torch.arange(x.shape[1]))
-        for b in s.blocks: h = b(h)
-        return F.cross_entropy((s.lnf(h) @ s.wte.weight.T).view(-1, V), y.view(-1))
-net = Net()
-for p in net.parameters():
-    if p.dim() > 1: nn.init.normal_(p, 0, 0.02)
-opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
-step_net = net if mode == "eager" else torch.compile(net)
-x, y = torch.randint(0, 50257, (2, B, T)).unbind(0)
-best = []
-for i in range(int(sys.argv[5]) + 2):
-    t = time.perf_counter()
-    opt.zero_grad(set_to_none=True)
-    step_net(x, y).backward()
-    opt.step()
-    best.append(time.perf_counter() - t)
-print("MS", *(1e3 * t for t in best[2:]))
-"""
-
-
 def have(module):
     return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode == 0
 
@@ -84,7 +41,7 @@ def ours(B, T, threads, steps):
 
 def torch_step(mode, B, T, threads, steps):
     env = {"THP_MEM_ALLOC_ENABLE": "1"} if mode == "tuned" else {}
-    output, rss = child([sys.executable, "-c", TORCH_STEP, mode, str(B), str(T), str(threads), str(steps)], env)
+    output, rss = child([sys.executable, "dev/torch_step.py", "--mode", mode, "-b", str(B), "-t", str(T), "--threads", str(threads), "--steps", str(steps)], env)
     return [float(v) for v in re.search(r"MS (.*)", output)[1].split()], rss
 
 

@@ -783,6 +783,16 @@ static cudaError_t error(cudaError_t e) {
     return e;
 }
 
+// CUSIM_LAUNCHES=file: every kernel's symbol with each combination of threads and dynamic shared memory it was launched with.
+static void note_launch(const void* function, uint64_t threads, size_t shared_bytes) {
+    static FILE* file = getenv("CUSIM_LAUNCHES") ? fopen(getenv("CUSIM_LAUNCHES"), "w") : nullptr;
+    static std::map<std::pair<const void*, std::pair<uint64_t, size_t>>, bool> seen;
+    Dl_info info;
+    if (!file || std::exchange(seen[{function, {threads, shared_bytes}}], true) || !dladdr(function, &info) || !info.dli_sname) return;
+    fprintf(file, "%s %llu %zu\n", info.dli_sname, (unsigned long long)threads, shared_bytes);
+    fflush(file);
+}
+
 void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> body) {
     catch_faults();
     const uint64_t threads = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
@@ -791,6 +801,7 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
     if (threads == 0 || threads > MOST_THREADS || block.z > 64 || blocks == 0 || grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535)
         fail(NOWHERE, "kernel %s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads is beyond what a GPU accepts", name, grid.x, grid.y, grid.z, block.x, block.y, block.z);
     if (shared_bytes > shared_limit) fail(NOWHERE, "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)", name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
+    note_launch(function, threads, shared_bytes);
     auto kernel = std::make_shared<Kernel>();
     kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes, kernel->body = std::move(body), kernel->blocks = blocks;
     enqueue(stream, {name, [kernel, blocks] {

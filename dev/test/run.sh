@@ -21,10 +21,23 @@ done
 echo "source checks"
 one "every header compiles alone and twice" make -s check-headers
 one "KERNELS=reference trains" dev/test/reference_trainer.sh
-if echo 'int main(){}' | ${CXX:-g++} -x c++ -fsanitize=address,undefined - -o /dev/null 2>/dev/null; then
-    one "unit tests under ASan and UBSan" make -s test-sanitized
+for seed in 1 2; do
+    one "BF16 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/BF16/test_gpt2sim kernels
+    one "FP32 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/FP32/test_gpt2sim kernels
+done
+one "the model in random order" env CUSIM_SEED=3 build/BF16/test_gpt2sim cpu
+one "the simulator on ucontext" dev/test/ucontext.sh
+one "the script of the GPU bench, in the simulator" python3 dev/bench_gpu.py --sim
+if command -v gdb > /dev/null; then one "gdb stops in a CUDA thread" dev/test/gdb.sh
+else skipped=$((skipped + 1)); echo "SKIPPED gdb stops in a CUDA thread (apt-get install gdb)"; fi
+if command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+    one "the GPU trainer and its tests compile and link" make -s train_gpt2cu test_gpt2cu
+    one "no hot kernel spills registers" make -s kernel-table
+else skipped=$((skipped + 1)); echo "SKIPPED nvcc compiles the GPU trainer (install the CUDA toolkit)"; fi
+if echo 'int main(){}' | ${CXX:-g++} -x c++ -fsanitize=thread - -o /dev/null 2>/dev/null; then
+    one "unit tests and kernels under ASan, UBSan and TSan" make -s test-sanitized
 else
-    skipped=$((skipped + 1)); echo "SKIPPED unit tests under ASan and UBSan: the compiler has no sanitizers (apt-get install g++)"
+    skipped=$((skipped + 1)); echo "SKIPPED unit tests and kernels under ASan, UBSan and TSan: the compiler has no sanitizers (apt-get install g++)"
 fi
 line="$passed passed, $failed failed"
 [ "$skipped" -gt 0 ] && line="$line, $skipped skipped"

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Training steps of GPT-2 on a GPU, this trainer beside PyTorch (torch.compile, flash attention, bf16 autocast, fused AdamW) in the same run.
+
+    make bench-gpu                    # or: python3 dev/bench_gpu.py [--shapes 4x1024,16x1024] [--rounds 3] [--write]
+    python3 dev/bench_gpu.py --sim    # no GPU: a tiny shape in the simulator, to see that the script works; its times mean nothing
+
+Rounds are interleaved, each program in its own process; minimum and median of the steps, tokens a second, share of the GPU's dense bf16 peak
+(llmc/mfu.h), memory (ours: --plan, which is what is allocated; PyTorch's: its allocator's peak). The table goes to the terminal, to
+build/bench_gpu.json, and with --write into README.md, where tables of other GPUs stay.
+"""
+import argparse
+import json
+import pathlib
+import re
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from bench import ROOT, child, have
+
+SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,20,50257", "d48": "48,1600,25,50257", "L2C64H2T64V512": "2,64,2,512"}
+
+
+def ours(program, model, B, T, steps):
+    flags = [program, "-e", model, "-b", str(B), "-t", str(T), "-x", str(steps + 2), "-v", "0", "-s", "0", "-r", "0", "-ge", "0"]
+    if model.startswith("L"):
+        flags += ["-i", "build/bench_tiny.bin"]
+    output, _ = child(flags)
+    plan, _ = child(flags + ["--plan"])
+    shares = [float(m) for m in re.findall(r"\| ([\d.]+)% \w+ MFU", output)]
+    return [float(m) for m in re.findall(r"\| ([\d.]+) ms \|", output)][2:], float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1]), max(shares[2:], default=None)
+
+
+def torch_step(device, mode, model, B, T, steps):
+    output, _ = child([sys.executable, "dev/torch_step.py", "--device", device, "--precision", "bf16", "--mode", mode, "-b", str(B), "-t", str(T), "--steps", str(steps), "--shape", SHAPES[model]])
+    found = {key: value for key, value in re.findall(r"^(MS|MIB|GPU) (.*)$", output, re.M)}
+    return [float(v) for v in found["MS"].split()], float(found.get("MIB", "nan")), found.get("GPU")
+
+
+def write_tiny_tokens():
+    import array
+    header, tokens = array.array("i", [0] * 256), array.array("H", [(i * i * 7 + i // 3) % 512 for i in range(5000)])
+    header[0], header[1], header[2] = 20240520, 1, len(tokens)
+    (ROOT / "build/bench_tiny.bin").write_bytes(header.tobytes() + tokens.tobytes())
+
+
+def write_readme(gpu, lines):
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    begin, end = f"<!-- gpu bench {gpu} begin -->", f"<!-- gpu bench {gpu} end -->"
+    block = "\n".join([begin, *lines, end])
+    if begin in text:
+        text = text[:text.index(begin)] + block + text[text.index(end) + len(end):]
+    else:
+        marker = "<!-- gpu benches -->"
+        text = text.replace(marker, marker + "\n\n" + block)
+    readme.write_text(text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="d12")
+    parser.add_argument("--shapes", default="4x1024,16x1024,32x1024")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--sim", action="store_true")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    args = parser.parse_args()
+    program, device = ("build/BF16/train_gpt2sim", "cpu") if args.sim else ("./train_gpt2cu", "cuda")
+    if args.sim:
+        args.model, args.shapes, args.rounds, args.steps = "L2C64H2T64V512", "2x64", 1, 2
+        write_tiny_tokens()
+    peers = (["eager"] if args.sim else ["compile", "tuned"]) if have("torch") else []
+    if not peers:
+        print("PyTorch is not installed: this trainer alone (pip install torch adds the comparison)")
+    rows, gpu = [], "simulator" if args.sim else "GPU"
+    for B, T in (tuple(map(int, s.split("x"))) for s in args.shapes.split(",")):
+        times, memory, share = {}, {}, None
+        for _ in range(args.rounds):
+            ms, mib, best = ours(program, args.model, B, T, args.steps)
+            times.setdefault("this trainer, bf16", []).extend(ms)
+            memory["this trainer, bf16"], share = mib, max(filter(None, [share, best]), default=None)
+            for peer in peers:
+                ms, mib, name = torch_step(device, peer, args.model, B, T, args.steps)
+                times.setdefault(f"PyTorch {peer}, bf16", []).extend(ms)
+                memory[f"PyTorch {peer}, bf16"], gpu = mib, name or gpu
+        mine = min(times["this trainer, bf16"])
+        for who, ms in times.items():
+            ms.sort()
+            of_peak = share * mine / ms[0] if share else None
+            rows.append({"what": f"{args.model} ({B},{T})", "who": who, "min_ms": ms[0], "median_ms": ms[len(ms) // 2], "tokens_per_s": 1e3 * B * T / ms[0], "percent_of_peak": of_peak,
+                         "MiB": memory[who], "times_ours": ms[0] / mine})
+    lines = [f"Measured {time.strftime('%Y-%m-%d')} on {gpu} by `make bench-gpu`.", "", "| what | who | min | median | tokens/s | % of peak | MiB | time over ours |", "|---|---|---|---|---|---|---|---|"]
+    for r in rows:
+        peak = f"{r['percent_of_peak']:.1f}" if r["percent_of_peak"] else "n/a"
+        lines.append(f"| {r['what']} | {r['who']} | {r['min_ms']:.2f} ms | {r['median_ms']:.2f} ms | {r['tokens_per_s']:,.0f} | {peak} | {r['MiB']:,.0f} | {r['times_ours']:.2f} |")
+    print("\n".join(lines))
+    (ROOT / "build/bench_gpu.json").write_text(json.dumps({"gpu": gpu, "rows": rows}, indent=1))
+    if args.write and not args.sim:
+        write_readme(gpu, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Registers, shared memory, spills and theoretical occupancy of every kernel of the trainer, for each architecture; no GPU is needed.
+
+    make kernel-table
+
+Registers, static shared memory and spills are what ptxas reports when train_gpt2.cu is compiled. Threads of a block and dynamic shared memory are not
+the compiler's to know: they come from the launches of the tests in the simulator (CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's
+64 warps that fit at once (CUDA programming guide, technical specifications per compute capability). Exits 1 if a hot kernel spills.
+"""
+import os
+import re
+import subprocess
+import sys
+
+SHARED_KB = {"80": 164, "90a": 228, "100": 228}  # of a multiprocessor; a block takes 1 KB more than it asks for
+WARPS, BLOCKS, REGISTERS = 64, 32, 65536
+COLD = re.compile(r"attention_\w+<256, |attention_\w+_fp32_kernel<16, ")  # head sizes beyond 128: correct, not fast
+
+
+def compile_for(nvcc, arch, precision):
+    command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin", "-o", os.devnull, "train_gpt2.cu"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    kernels = {}
+    for part in done.stderr.split("Compiling entry function '")[1:]:
+        number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
+        kernels[part.split("'")[0]] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"))
+    return kernels
+
+
+def occupancy(registers, shared, threads, arch):
+    warps = -(-threads // 32)
+    by_registers = REGISTERS // (-(-registers * 32 // 256) * 256) // warps
+    by_shared = SHARED_KB[arch] * 1024 // (shared + 1024)
+    return min(WARPS // warps, by_registers, by_shared, BLOCKS) * warps / WARPS
+
+
+def main():
+    nvcc, launches_file, archs = sys.argv[1], sys.argv[2], sys.argv[3:]
+    launches = {}
+    for line in open(launches_file):
+        symbol, threads, dynamic = line.split()
+        threads, dynamic = int(threads), int(dynamic)
+        if symbol not in launches or launches[symbol] < (threads, dynamic):
+            launches[symbol] = (threads, dynamic)  # the largest launch
+    tables = {}
+    for precision in ("BF16", "FP32"):
+        for arch in archs:
+            for symbol, figures in compile_for(nvcc, arch, precision).items():
+                tables.setdefault(symbol, {})[arch] = figures
+    names = dict(zip(tables, subprocess.run(["c++filt"], input="\n".join(tables), capture_output=True, text=True).stdout.splitlines()))
+    print("| kernel | threads | dynamic shared |" + "".join(f" sm_{a}: registers | static shared | spilled | occupancy |" for a in archs))
+    print("|---|---|---|" + "---|" * 4 * len(archs))
+    spilling = []
+    for symbol in sorted(tables, key=lambda s: names[s]):
+        name = re.sub(r"^void |\(.*\)$", "", names[symbol]).replace("__nv_bfloat16", "bf16")
+        threads, dynamic = launches.get(symbol, (0, 0))
+        row = f"| `{name}` | {threads or 'not launched'} | {dynamic} |"
+        for arch in archs:
+            registers, static, stores, loads = tables[symbol].get(arch, (0, 0, 0, 0))
+            row += f" {registers} | {static} | {stores + loads} | " + (f"{100 * occupancy(registers, static + dynamic, threads, arch):.0f}% |" if threads else "|")
+            if stores + loads and not COLD.search(name):
+                spilling.append(f"{name} on sm_{arch}")
+        print(row)
+    if spilling:
+        sys.exit("spills in hot kernels: " + ", ".join(spilling))
+
+
+if __name__ == "__main__":
+    main()
