@@ -450,10 +450,16 @@ static void check_shared(Worker& w) {
 
 void misaligned(const void* p, size_t bytes, Place place) { fail(place, "misaligned access of %zu bytes at %p", bytes, p); }
 
+static void deliver(const Copy& c) {
+    memcpy(c.to, c.from, c.bytes_read);
+    memset((char*)c.to + c.bytes_read, 0, c.bytes - c.bytes_read);
+}
 void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Place place) {
     check_alignment(to, bytes, place);
     check_alignment(from, bytes, place);
-    worker->current->fiber->copies.push_back({to, from, bytes, bytes_read});
+    const Copy copy{to, from, bytes, bytes_read};
+    if (seed() && random_bits(worker->random) % 2) deliver(copy);  // it may come at any time up to the wait
+    else worker->current->fiber->copies.push_back(copy);
 }
 void async_commit() {
     Fiber& t = *worker->current->fiber;
@@ -464,11 +470,7 @@ void async_wait(int groups_left) {
     const int done = (int)t.groups.size() - groups_left;
     if (done <= 0) return;
     const size_t end = t.groups[done - 1];
-    for (size_t i = 0; i < end; i++) {
-        const Copy& c = t.copies[i];
-        memcpy(c.to, c.from, c.bytes_read);
-        memset((char*)c.to + c.bytes_read, 0, c.bytes - c.bytes_read);
-    }
+    for (size_t i = 0; i < end; i++) deliver(t.copies[i]);
     t.copies.erase(t.copies.begin(), t.copies.begin() + end);
     t.groups.erase(t.groups.begin(), t.groups.begin() + done);
     for (size_t& g : t.groups) g -= end;
@@ -502,7 +504,10 @@ static void run_block(Worker& w, uint64_t number) {
     for (size_t i = w.idle.size(); i > 1; i--) std::swap(w.idle[i - 1], w.idle[random_bits(w.random) % i]);
 #endif
     while (w.runnable > 0) {
-        if (seed()) std::swap(w.in_line(0), w.in_line(random_bits(w.random) % w.runnable));
+        if (seed()) {  // any of them, or whoever came last: that lets one warp run far ahead of the others
+            const uint64_t bits = random_bits(w.random);
+            std::swap(w.in_line(0), w.in_line(bits % 4 ? w.runnable - 1 : (unsigned)((bits >> 32) % w.runnable)));
+        }
         Thread& t = w.threads[w.in_line(0)];
         w.first++, w.runnable--;
         if (!t.fiber) {

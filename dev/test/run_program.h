@@ -60,6 +60,25 @@ inline void write_data() {
         write_tokens(dir(shard < 2 ? format("train_%d.bin", shard) : "val.bin"), tokens.data(), tokens.size());
     }
 }
+// Ten made-up questions.
+inline void write_hellaswag(const std::string& path) {
+    std::vector<uint16_t> body;
+    for (int i = 0; i < 10; i++) {
+        const size_t begin = body.size();
+        body.insert(body.end(), {65535, 0, (uint16_t)i, (uint16_t)(i % 4), 4, (uint16_t)(3 + i)});
+        for (int t = 0; t < 3 + i; t++) body.push_back((uint16_t)((i * 31 + t * 7) % 256));
+        for (int choice = 0; choice < 4; choice++) {
+            body.push_back((uint16_t)(2 + choice));
+            for (int t = 0; t < 2 + choice; t++) body.push_back((uint16_t)((choice * 50 + t * 3 + i) % 256));
+        }
+        body[begin + 1] = (uint16_t)((body.size() - begin) * 2);
+    }
+    Header h;
+    h.value[0] = 20240522, h.value[1] = 1, h.value[2] = 10, h.value[3] = 200;
+    std::string bytes((char*)h.value, sizeof(h.value));
+    bytes.append((char*)body.data(), body.size() * 2);
+    write_whole(path, bytes);
+}
 inline bool refused(const Outcome& r, int status, const std::string& name) {
     const bool good = r.status == status && one_line(r.err) && contains(r.err, name);
     if (!good) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());

@@ -113,22 +113,8 @@ static void lines_and_logs() {
 
 static void hellaswag() {
     start_test("HellaSwag: the same answers for any B; a missing file is one line; damage is named");
-    std::vector<uint16_t> body;
-    for (int i = 0; i < 10; i++) {
-        const size_t begin = body.size();
-        body.insert(body.end(), {65535, 0, (uint16_t)i, (uint16_t)(i % 4), 4, (uint16_t)(3 + i)});
-        for (int t = 0; t < 3 + i; t++) body.push_back((uint16_t)((i * 31 + t * 7) % 256));
-        for (int choice = 0; choice < 4; choice++) {
-            body.push_back((uint16_t)(2 + choice));
-            for (int t = 0; t < 2 + choice; t++) body.push_back((uint16_t)((choice * 50 + t * 3 + i) % 256));
-        }
-        body[begin + 1] = (uint16_t)((body.size() - begin) * 2);
-    }
-    Header h;
-    h.value[0] = 20240522, h.value[1] = 1, h.value[2] = 10, h.value[3] = 200;
-    std::string bytes((char*)h.value, sizeof(h.value));
-    bytes.append((char*)body.data(), body.size() * 2);
-    write_whole(dir("hella.bin"), bytes);
+    write_hellaswag(dir("hella.bin"));
+    const std::string bytes = read_whole(dir("hella.bin"));
     auto result = [&](const char* b) { std::string out = run(tiny(std::string("-x 0 -v 1 -h 1 --hellaswag-data ") + dir("hella.bin") + " -b " + b)).out; return out.substr(out.find("HellaSwag:") < out.size() ? out.find("HellaSwag:") : 0); };
     const std::string three = result("3");
     EXPECT(std::regex_match(three, std::regex("HellaSwag: [0-9]+/10 = 0\\.[0-9]{6}\n")) && three == result("1") && three == result("16"));

@@ -65,9 +65,12 @@ static void same_numbers() {
     for (const char* run_name : {"w0a", "w0b"}) EXPECT(run(tiny_run(SIM16, more + dir(run_name) + " -w 0")).status == 0);
     EXPECT(same_files(dir("w0a/model_00000004.bin"), dir("w0b/model_00000004.bin")) && !same_files(dir("w0a/model_00000004.bin"), dir("order/model_00000004.bin")));
     start_test("validation, HellaSwag and samples agree with the CPU trainer's");
-    const std::string evaluation = "-x 0 -v 1 -m -1 -s 1 -g 8 -e " + dir("order/model_00000004.bin") + " -b 3 ";
+    write_hellaswag(dir("hella.bin"));
+    const std::string evaluation = "-x 0 -v 1 -m -1 -h 1 --hellaswag-data " + dir("hella.bin") + " -s 1 -g 8 --top-k 1 -e " + dir("order/model_00000004.bin") + " -b 3 ";
     auto val = [](const Outcome& r) { return atof(r.out.c_str() + std::min(r.out.find("val loss") + 9, r.out.size())); };
     const Outcome a = run(tiny_run(CPU, evaluation)), b = run(tiny_run(SIM32, evaluation)), c = run(tiny_run(SIM16, evaluation));
+    auto from = [](const Outcome& r, const char* word) { return r.out.substr(std::min(r.out.find(word), r.out.size())); };
+    EXPECT(!from(a, "HellaSwag:").empty() && from(a, "HellaSwag:") == from(b, "HellaSwag:"));  // and the sample after it, the likeliest token each time
     EXPECT(a.status == 0 && val(a) > 1 && std::fabs(val(b) - val(a)) < 1e-5 * val(a) && std::fabs(val(c) - val(a)) < LOSS16 * val(a));
 }
 
