@@ -4,6 +4,7 @@
 #   KERNELS=fast       fast, or reference: the naive loops of llmc/cpu/reference.h
 #   SANITIZE=          address (with undefined), thread (the simulator), or nothing
 #   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
+#   MPI=               several processes: found by a test compile (Open MPI); no: without
 #   DEBUG=             1: no optimisation and full debug information, for gdb
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80, 90a, 100 and PTX
 # Changing one of these, or a compiler, rebuilds.
@@ -18,6 +19,7 @@ SANITIZE ?=
 PRECISION ?= BF16
 GPU_ARCH ?=
 DEBUG    ?=
+MPI      ?=
 
 # -O3             the compiler's full optimizer; no -Ofast and no finite-math: NaN must stay NaN, sums keep their order
 # -ffp-contract   a*b+c as one fused multiply-add, which is what the peak counts
@@ -49,6 +51,16 @@ OPENMP := $(if $(filter thread,$(SANITIZE)),-Wno-unknown-pragmas,)
 OPENMP := $(or $(OPENMP), $(shell echo 'int main(){}' | $(CXX) -x c++ -fopenmp - -o /dev/null 2>/dev/null && echo -fopenmp || echo -Wno-unknown-pragmas))
 CXXFLAGS += $(OPENMP)
 
+# MPI where a test program with it compiles and links.
+MPI_COMPILE := $(shell mpicxx --showme:compile 2>/dev/null)
+MPI_LINK    := $(shell mpicxx --showme:link 2>/dev/null)
+ifneq ($(MPI),no)
+ifeq ($(shell mkdir -p build; printf '\043include <mpi.h>\nint main(){MPI_Init(0,0);}' | $(CXX) $(MPI_COMPILE) -x c++ - -o build/mpi_test $(MPI_LINK) 2>/dev/null && echo yes),yes)
+CXXFLAGS += -DUSE_MPI $(addprefix -isystem ,$(patsubst -I%,%,$(filter -I%,$(MPI_COMPILE))))
+LDLIBS   += -Wl,--as-needed $(MPI_LINK)
+endif
+endif
+
 # Files that change when what they hold does; programs depend on them.
 stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
 FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
@@ -65,19 +77,19 @@ help:                                 ## this list
 	@grep -hE '^[a-z_0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 22
 
 train_gpt2_cpu: train_gpt2_cpu.cpp $(ROOT_FILE) | $(DATA)   ## the CPU trainer
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(LDLIBS)
 
 tokenize: dev/data/tokenize.cpp $(ROOT_FILE)      ## text to tokens and back
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(LDLIBS)
 
 $(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
 $(B)/bench_gemm: dev/cpu/bench_gemm.cpp $(FLAGS_FILE)
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
 # ---- the GPU trainer, with nvcc
 
@@ -115,7 +127,7 @@ $(SIM_OBJECTS): $(B)/%.o: dev/cusim/%.cpp $(FLAGS_FILE)     # the machinery itse
 define sim_program
 $(B)/$(2)/$(1)sim: $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
 	@mkdir -p $$(@D)
-	$$(CXX) $$(SIMFLAGS) -DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@ -x c++ build/sim/$(1).cu -x none $(3) $$(SIM_OBJECTS) -rdynamic -pthread -ldl -o $$@
+	$$(CXX) $$(SIMFLAGS) -DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@ -x c++ build/sim/$(1).cu -x none $(3) $$(SIM_OBJECTS) -rdynamic -pthread -ldl -o $$@ $$(LDLIBS)
 endef
 $(foreach p,BF16 FP32,$(eval $(call sim_program,train_gpt2,$p,))$(eval $(call sim_program,test_gpt2,$p,$(B)/cpu_oracle.o)))
 PRECISION_FILE := $(call stamp,build/precision,$(PRECISION) $(CXX) $(CXXFLAGS))
@@ -124,7 +136,7 @@ train_gpt2sim: $(B)/$(PRECISION)/train_gpt2sim $(PRECISION_FILE) | $(DATA)  ## t
 test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim $(PRECISION_FILE)   ## its tests, on a CPU
 	cp $< $@
 $(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
-	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@
+	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@ $(LDLIBS)
 
 -include $(wildcard $(B)/*.d)
 

@@ -35,7 +35,8 @@ struct GPT2 {
     ActivationLayout activations;
     floatX *params = nullptr, *grads = nullptr;                   // layout.total_elems() each
     char* acts = nullptr;                                         // activations.total_bytes
-    float *m = nullptr, *v = nullptr;                             // AdamW
+    float *m = nullptr, *v = nullptr;                             // AdamW, shard.elems() each
+    ZeroShard shard;                                                  // what this process updates
     double loss_sum = 0;                                          // over the tokens of this step so far
     double peak = 0;                                              // FLOP/s, measured
 
@@ -56,6 +57,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
 #endif
     device.scratch_elems = round_up(std::max(GEMM_SCRATCH_ELEMS, attention_scratch_elems(sizes.T, sizes.config.C / sizes.config.NH)), 16);
     sizes.logit_rows = kernels::classifier_chunk_rows(sizes.B * sizes.T);
+    if (o.zero_stage) model.shard = {comm.processes, comm.rank};
     model.sizes = sizes;
     model.activations = activation_layout(sizes);
 }
@@ -66,8 +68,9 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     plan_tensors(rows, s, layout);
     if (s.training) {
         rows.push_back({"gradients", "all", "as parameters", layout.total_elems() * (int64_t)sizeof(floatX)});
-        rows.push_back({"optimizer", "m", "as parameters", layout.total_elems() * 4});
-        rows.push_back({"optimizer", "v", "as parameters", layout.total_elems() * 4});
+        const std::string part = model->shard.parts > 1 ? format("1/%lld of parameters", (long long)model->shard.parts) : "as parameters";
+        for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, model->shard.elems(layout) * 4});
+        if (comm.processes > 1) rows.push_back({"scratch", "slices received", "1/P of gradients", layout.total_elems() / comm.processes * 4});
     }
     plan_activations(rows, s);
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), device.threads * (int64_t)device.scratch_elems * 4});
@@ -83,7 +86,7 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     const int64_t needed = plan_bytes(plan_rows(s, o, &model)), present = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     if (needed > present)
         runtime_failure("out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b or -t or a higher -r lowers it", needed / 1048576.0, present / 1048576.0);
-    const size_t param_bytes = model.layout.total_elems() * sizeof(floatX), moment_bytes = model.layout.total_elems() * sizeof(float);
+    const size_t param_bytes = model.layout.total_elems() * sizeof(floatX), moment_bytes = model.shard.elems(model.layout) * sizeof(float);
     model.params = (floatX*)map_memory(param_bytes);
     if (s.training) model.grads = (floatX*)map_memory(param_bytes), model.m = (float*)map_memory(moment_bytes), model.v = (float*)map_memory(moment_bytes);
     model.acts = (char*)map_memory(model.activations.total_bytes);
@@ -94,12 +97,19 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
 void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) { memcpy(model.param(tensor, layer), values, tensor_elems(tensor, model.layout.config) * sizeof(float)); }
 const float* tensor_data(GPT2& model, int tensor, int64_t layer) { return model.param(tensor, layer); }
 int64_t optimizer_slices(GPT2&) { return 2; }
-float* slice_memory(GPT2& model, int slice, int64_t bucket) { return (slice == 0 ? model.m : slice == 1 ? model.v : model.params) + model.layout.bucket_begin[bucket]; }
-const float* optimizer_slice(GPT2& model, int slice, int64_t bucket) { return slice_memory(model, slice, bucket); }
-void set_optimizer_slice(GPT2& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
-    const int64_t room = model.layout.bucket_begin[bucket + 1] - model.layout.bucket_begin[bucket] - first;  // padding may differ
-    if ((slice == 2 || model.m) && room > 0) memcpy(slice_memory(model, slice, bucket) + first, values, std::min(elems, room) * sizeof(float));
+// This process's slice of a bucket's m or v, for a checkpoint; it is all it has in stage 1, a part of what it has in stage 0.
+const float* optimizer_slice(GPT2& model, int slice, int64_t bucket) {
+    const int64_t skip = model.shard.parts > 1 ? 0 : comm.rank * model.layout.shard_elems(bucket);
+    return (slice == 0 ? model.m : model.v) + model.shard.state_begin(model.layout, bucket) + skip;
 }
+// Elements first.. of a bucket's m, v or, slice 2, weights: what of them this process keeps.
+void set_optimizer_slice(GPT2& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
+    const ZeroShard shard = slice == 2 ? ZeroShard{} : model.shard;
+    const int64_t low = std::max(first, shard.first(model.layout, bucket)), high = std::min(first + elems, shard.end(model.layout, bucket));
+    float* state = slice == 0 ? model.m : slice == 1 ? model.v : model.params;
+    if (state && low < high) memcpy(state + shard.state_begin(model.layout, bucket) + low - shard.first(model.layout, bucket), values + low - first, (high - low) * sizeof(float));
+}
+int64_t wire_bytes_a_step(GPT2& model, const Options&) { return plan_wire_bytes(model.layout, comm.processes, sizeof(floatX), sizeof(floatX)); }
 double peak_flops(GPT2& model) { return model.peak; }
 const char* precision_name(GPT2&) { return "fp32"; }
 std::string device_status(GPT2&) { return ""; }
@@ -167,23 +177,28 @@ void layer_backward(GPT2& g, int64_t l, int64_t B, int64_t T, bool add) {
     kernels::layernorm_backward(dresidual, g.grad(LN1W, l), g.grad(LN1B, l), dbranch, layer_input(g, l), g.param(LN1W, l), g.act(LN1_MEAN, l), g.act(LN1_RSTD, l), rows, C, add);
 }
 
-// Gradients of all parameters for losses that count dloss each; losses on the way.
-void backward(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, bool add) {
+// Gradients of all parameters for losses that count dloss each; losses on the way. The last micro-step of a step sends each layer's gradients off
+// as soon as they are there.
+void backward(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, bool add, bool last_micro) {
     const GPT2Config& c = g.layout.config;
     const int64_t rows = B * T, last = c.L - 1;
     kernels::classifier(g.act(LOSSES), g.act(BRANCH), g.grad(WTE), g.act(LOGITS), g.act(LNF), g.param(WTE), y, rows, c.C, c.V, c.Vp, dloss, add);
     memset(g.act(DRESIDUAL), 0, rows * c.C * sizeof(floatX));
     kernels::layernorm_backward(g.act(DRESIDUAL), g.grad(LNFW), g.grad(LNFB), g.act(BRANCH), g.act(RESIDUAL3, last), g.param(LNFW), g.act(LNF_MEAN), g.act(LNF_RSTD), rows, c.C, add);
     for (int64_t l = last; l >= 0; l--) {
+        comm_note("backward", l);
         layer_recompute(g, l, B, T);
         layer_backward(g, l, B, T, add);
+        if (last_micro) comm_reduce_scatter_start(g.grads + g.layout.bucket_begin[l], g.layout.shard_elems(l), l);
+        comm_progress();
     }
     kernels::encoder_backward(g.grad(WTE), g.grad(WPE), g.act(DRESIDUAL), x, B, T, c.C, c.maxT, add);
+    if (last_micro) comm_reduce_scatter_start(g.grads + g.layout.bucket_begin[c.L], g.layout.shard_elems(c.L), c.L);
 }
 
 void micro_step(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
     forward(g, x, B, T);
-    backward(g, x, y, B, T, dloss, micro > 0);
+    backward(g, x, y, B, T, dloss, micro > 0, micro + 1 == g.sizes.micro_steps);
     if (micro == 0) g.loss_sum = 0;
     double total = 0;
     for (int64_t i = 0; i < B * T; i++) total += g.act(LOSSES)[i];
@@ -193,18 +208,41 @@ void micro_step(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float
 // ---------------------------------------------------------------------------------------------------------------------------------
 // update
 
-// AdamW on every tensor; weight decay on those that the table marks.
+// Sum of squares of the gradient. Several processes: each of its slices of the buckets, then all in the order of ranks.
+double gradient_norm_squared(GPT2& g) {
+    if (comm.processes == 1) return kernels::global_norm_squared(g.grads, g.layout.total_elems());
+    double mine = 0;
+    for (int64_t b = 0; b < g.layout.buckets(); b++) mine += kernels::global_norm_squared(g.grads + g.layout.bucket_begin[b] + comm.rank * g.layout.shard_elems(b), g.layout.shard_elems(b));
+    return comm_sum(mine, "the sum of the gradient's norm");
+}
+
+// AdamW on this process's part of a bucket; weight decay on the tensors that the table marks.
+void update_bucket(GPT2& g, int64_t bucket, AdamW constants, float weight_decay) {
+    const int64_t begin = g.layout.bucket_begin[bucket], first = g.shard.first(g.layout, bucket), end = g.shard.end(g.layout, bucket), state = g.shard.state_begin(g.layout, bucket) - first;
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        if (TENSORS[i].per_layer != (bucket < g.layout.config.L)) continue;
+        const int64_t at = g.layout.offset_in_bucket[i], low = std::max(at, first), high = std::min(at + tensor_elems(i, g.layout.config), end);
+        constants.weight_decay = TENSORS[i].decayed ? weight_decay : 0.0f;
+        if (low < high) kernels::adamw_update(g.params + begin + low, g.m + state + low, g.v + state + low, g.grads + begin + low, high - low, constants);
+    }
+}
+
+// The end of a step. Stage 0: all processes get the whole gradient and make the same update. Stage 1: each updates its part, and all get the weights.
 StepResult update(GPT2& g, const UpdateRule& rule) {
-    const double loss = g.loss_sum / rule.tokens, norm = std::sqrt(kernels::global_norm_squared(g.grads, g.layout.total_elems()));
+    comm_wait("the sum of the gradients");
+    const double loss = comm_sum(g.loss_sum, "the sum of the losses") / rule.tokens, norm = std::sqrt(gradient_norm_squared(g));
     if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
     AdamW constants = rule.adamw;
     constants.grad_scale = clipping_scale(norm, rule);
-    for (int i = 0; i < NUM_TENSORS; i++)
-        for (int64_t l = 0; l < tensor_layers(i, g.layout.config); l++) {
-            const int64_t at = g.layout.offset(i, l);
-            constants.weight_decay = TENSORS[i].decayed ? rule.adamw.weight_decay : 0.0f;
-            kernels::adamw_update(g.params + at, g.m + at, g.v + at, g.grads + at, tensor_elems(i, g.layout.config), constants);
-        }
+    const bool sharded = g.shard.parts > 1;
+    for (int64_t b = 0; b < g.layout.buckets() && !sharded; b++) comm_all_gather_start(g.grads + g.layout.bucket_begin[b], g.layout.shard_elems(b), b);
+    comm_wait("the collection of the gradients");
+    for (int64_t b = 0; b < g.layout.buckets(); b++) {
+        update_bucket(g, b, constants, rule.adamw.weight_decay);
+        if (sharded) comm_all_gather_start(g.params + g.layout.bucket_begin[b], g.layout.shard_elems(b), b);
+        comm_progress();
+    }
+    comm_wait("the collection of the weights");
     return {loss, norm, true};
 }
 

@@ -8,9 +8,26 @@
 
 #define PRINTF_LIKE(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 
+// What a launcher of several processes (mpirun, srun, torchrun) has left in the environment under the first of these names, -1 if nothing.
+constexpr const char* LAUNCHER_SIZES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
+constexpr const char* LAUNCHER_RANKS[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+template <size_t N>
+inline long long launcher_value(const char* const (&names)[N]) {
+    for (const char* name : names)
+        if (const char* text = getenv(name)) {
+            char* end;
+            const long long value = strtoll(text, &end, 10);
+            if (end != text && *end == '\0' && value >= 0) return value;
+        }
+    return -1;
+}
+
 [[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
+    const bool several = launcher_value(LAUNCHER_SIZES) > 1;
+    if (status == 2 && several && launcher_value(LAUNCHER_RANKS) > 0) exit(status);  // all ranks have the same flags; rank 0 says it
     fflush(stdout);
     fputs("error: ", stderr);
+    if (status != 2 && several) fprintf(stderr, "rank %lld: ", launcher_value(LAUNCHER_RANKS));
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);
     exit(status);
@@ -32,6 +49,7 @@
 
 // Something odd, but the run goes on.
 PRINTF_LIKE(1, 2) inline void warning(const char* fmt, ...) {
+    if (launcher_value(LAUNCHER_SIZES) > 1 && launcher_value(LAUNCHER_RANKS) > 0) return;
     fflush(stdout);
     va_list args;
     va_start(args, fmt);

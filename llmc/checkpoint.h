@@ -193,9 +193,13 @@ inline void remove_checkpoint(const std::string& dir, int64_t step) {
 template <class Model>
 inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model) {
     const ParameterLayout& layout = model.layout;
-    for (const std::string& leftover : glob_files(dir + "/*.tmp")) unlink(leftover.c_str());
-    unlink(done_path(dir, header.step).c_str());
-    header.model_checksum = write_model(model_path(dir, header.step), layout.config, strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32, [&](int tensor, int64_t layer) { return tensor_data(model, tensor, layer); });
+    if (comm.rank == 0) {
+        for (const std::string& leftover : glob_files(dir + "/*.tmp")) unlink(leftover.c_str());
+        unlink(done_path(dir, header.step).c_str());
+        header.model_checksum = write_model(model_path(dir, header.step), layout.config, strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32,
+                                            [&](int tensor, int64_t layer) { return tensor_data(model, tensor, layer); });
+    }
+    header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank, header.slices = optimizer_slices(model);
     header.header_checksum = header.checksum();
     FileWriter state(state_path(dir, header.step, comm.rank));
@@ -205,6 +209,8 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
     const uint64_t sum = state.checksum.value();
     state.write(&sum, sizeof(sum));
     state.commit();
+    comm_barrier("writing the state");  // all are there
+    if (comm.rank > 0) return;
     FileWriter done(done_path(dir, header.step));
     done.commit();
 }
@@ -232,6 +238,7 @@ inline void load_checkpoint(const std::string& dir, int64_t step, Model& model) 
 // Keeps the `keep` newest checkpoints (0: all) and those at multiples of `major`.
 inline void prune_checkpoints(const std::string& dir, int64_t keep, int64_t major) {
     std::vector<int64_t> steps = finished_steps(dir);
+    if (comm.rank > 0) return;
     for (int64_t i = 0; keep > 0 && i + keep < (int64_t)steps.size(); i++)
         if (major == 0 || steps[i] % major != 0) remove_checkpoint(dir, steps[i]);
 }

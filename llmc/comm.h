@@ -1,31 +1,185 @@
-// The processes of a run. This build knows one; the collective operations of several come behind this interface, and whatever asks
-// for more than one process is told so here.
+// The processes of a run and what they say to each other. One process: nothing happens. Several: MPI, where the build found it.
+//
+// Every process trains on its own part of each batch. Gradients are then summed: a reduce-scatter leaves on rank r the sum of slice r of a
+// bucket (tensors.h), an all-gather brings slices together again. Collectives on buckets are started, and waited for later, so that they
+// travel while the next layer computes; the small ones (numbers that all must agree on) wait at once. Sums of those are taken
+// in the order of ranks, so that all ranks get the same bits.
+//
+// Nobody waits for ever: after comm.timeout_s a process says what it waits for, and ends the run.
 #pragma once
+#include <sched.h>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
+#include <vector>
 #include "llmc/check.h"
+#ifdef USE_MPI
+#define OMPI_SKIP_MPICXX
+#include <mpi.h>
+#endif
 
 struct Comm {
     int64_t processes = 1, rank = 0;
+    int64_t timeout_s = 600;
+    int64_t wire_bytes = 0;             // what this process has sent in collectives on buckets
+    std::vector<std::string> trace;     // their order, if traced
+    bool traced = false;
+#ifdef USE_MPI
+    struct Pending { MPI_Request request; std::vector<char> received; char* to; };
+    std::vector<Pending> pending;
+#endif
 };
 inline Comm comm;
 
-// What the launcher says in its environment, -1 if nothing.
-inline int64_t launcher_value(std::initializer_list<const char*> names) {
-    for (const char* name : names)
-        if (const char* text = getenv(name)) {
-            char* end;
-            long long value = strtoll(text, &end, 10);
-            if (end != text && *end == '\0' && value >= 0) return value;
-        }
-    return -1;
+// processes and rank as given by flags, -1 where not given. Exit 2 if they do not fit the launcher's, or this build.
+inline void comm_start(int64_t processes, int64_t rank, const std::string& how, int64_t timeout_s) {
+    const int64_t launched = launcher_value(LAUNCHER_SIZES), launched_rank = launcher_value(LAUNCHER_RANKS);
+    if (processes < 0) processes = launched < 0 ? 1 : launched;
+    if (rank < 0) rank = processes == 1 || launched_rank < 0 ? 0 : launched_rank;
+    if (rank >= processes) usage_error("--process-rank %lld is not below --num-processes %lld; 0 to %lld are accepted", (long long)rank, (long long)processes, (long long)processes - 1);
+    comm.timeout_s = timeout_s;
+    comm.traced = getenv("COMM_TRACE") != nullptr;
+    if (processes == 1) return;
+    if (how != "mpi") usage_error("--dist-init %s: not in this build; mpi is accepted", how.c_str());
+#ifdef USE_MPI
+    int level, size, mpi_rank;
+    if (launched != processes) usage_error("--num-processes %lld, but %s; mpirun -np %lld starts as many", (long long)processes, launched < 0 ? "no launcher started this program" : "the launcher started another number", (long long)processes);
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    if (size != processes) usage_error("--num-processes %lld, but MPI knows of %d; mpirun -np %lld starts as many", (long long)processes, size, (long long)processes);
+    comm.processes = size, comm.rank = mpi_rank;
+#else
+    usage_error("--num-processes %lld (from -pn or the launcher): this build has no MPI (apt-get install libopenmpi-dev, then make again); 1 is accepted, with more --threads to use more cores", (long long)processes);
+#endif
 }
 
-// processes and rank as given by flags, -1 where not given. Exit 2 if that is not one process.
-inline void comm_start(int64_t processes, int64_t rank) {
-    if (processes < 0) processes = launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"});
-    if (processes < 0) processes = 1;
-    if (processes != 1) usage_error("--num-processes %lld (from -pn or the launcher): this build runs as one process; 1 is accepted, with more --threads to use more cores", (long long)processes);
-    if (rank > 0) usage_error("--process-rank %lld is not below --num-processes %lld; 0 is accepted", (long long)rank, (long long)processes);
+inline void comm_end() {
+#ifdef USE_MPI
+    if (comm.processes > 1) MPI_Finalize();
+#endif
+    comm.processes = 1, comm.rank = 0;
+}
+// Ends the processes' talk when run_main returns; a program that ends otherwise takes the others with it.
+struct CommSession {
+    ~CommSession() { comm_end(); }
+};
+
+#ifdef USE_MPI
+inline void comm_poll(MPI_Request* request, const char* what) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int done = 0;;) {
+        MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (done) return;
+        sched_yield();
+        if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(comm.timeout_s))
+            runtime_failure("waited %lld s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how long)", (long long)comm.timeout_s, what);
+    }
+}
+#endif
+
+// out (processes * bytes) = every rank's mine (bytes), in the order of ranks.
+inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* what) {
+    if (comm.processes == 1) {
+        memcpy(out, mine, bytes);
+        return;
+    }
+#ifdef USE_MPI
+    MPI_Request request;
+    MPI_Iallgather(mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
+    comm_poll(&request, what);
+#else
+    (void)what;
+#endif
+}
+template <class T>
+inline std::vector<T> comm_gather(const T& mine, const char* what) {
+    std::vector<T> all(comm.processes);
+    comm_gather(all.data(), &mine, sizeof(T), what);
+    return all;
+}
+// The sum over ranks, in their order.
+inline double comm_sum(double mine, const char* what) {
+    double total = 0;
+    for (double value : comm_gather(mine, what)) total += value;
+    return total;
+}
+inline bool comm_any(bool mine, const char* what) { return comm.processes > 1 ? comm_sum(mine, what) > 0 : mine; }
+inline void comm_barrier(const char* what) { comm_gather((char)0, what); }
+
+// Elementwise sums of values (n) where at most one rank has something other than 0: exact, whoever it is.
+inline void comm_merge(double* values, int64_t n, const char* what) {
+    if (comm.processes == 1 || n == 0) return;
+    std::vector<double> all(comm.processes * n);
+    comm_gather(all.data(), values, n * sizeof(double), what);
+    for (int64_t i = 0; i < n; i++) {
+        values[i] = 0;
+        for (int64_t r = 0; r < comm.processes; r++) values[i] += all[r * n + i];
+    }
+}
+
+inline void comm_note(const char* what, int64_t bucket) {
+    if (comm.traced) comm.trace.push_back(format("%s %lld", what, (long long)bucket));
+}
+
+// Starts summing data (processes * n_elems) over the processes; after comm_wait slice `rank` holds the sum, the others nothing of use.
+inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
+    if (comm.processes == 1) return;
+    comm_note("reduce_scatter", bucket);
+    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(float);
+#ifdef USE_MPI
+    comm.pending.push_back({MPI_REQUEST_NULL, std::vector<char>(n_elems * sizeof(float)), (char*)(data + comm.rank * n_elems)});
+    Comm::Pending& p = comm.pending.back();
+    MPI_Ireduce_scatter_block(data, p.received.data(), (int)n_elems, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &p.request);
+#else
+    (void)data;
+#endif
+}
+// Starts collecting data (processes * n_elems), of which this process has slice `rank`.
+inline void comm_all_gather_start(float* data, int64_t n_elems, int64_t bucket) {
+    if (comm.processes == 1) return;
+    comm_note("all_gather", bucket);
+    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(float);
+#ifdef USE_MPI
+    comm.pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)n_elems, MPI_FLOAT, MPI_COMM_WORLD, &comm.pending.back().request);
+#else
+    (void)data;
+#endif
+}
+// Gives what was started a chance to move; MPI needs to be called for that.
+inline void comm_progress() {
+#ifdef USE_MPI
+    for (Comm::Pending& p : comm.pending) {
+        int done;
+        MPI_Test(&p.request, &done, MPI_STATUS_IGNORE);
+    }
+#endif
+}
+// Until everything that was started is done.
+inline void comm_wait(const char* what) {
+#ifdef USE_MPI
+    for (Comm::Pending& p : comm.pending) {
+        comm_poll(&p.request, what);
+        if (p.to) memcpy(p.to, p.received.data(), p.received.size());
+    }
+    comm.pending.clear();
+#else
+    (void)what;
+#endif
+}
+
+// Ends the run unless all ranks have the same text; says which have another.
+inline void comm_check_same(const std::string& mine, const char* what) {
+    uint64_t hash = 1469598103934665603u;  // FNV-1a
+    for (unsigned char c : mine) hash = (hash ^ c) * 1099511628211u;
+    const std::vector<uint64_t> all = comm_gather(hash, what);
+    std::string others;
+    for (int64_t r = 0; r < comm.processes; r++)
+        if (all[r] != all[0]) others += format("%s%lld", others.empty() ? "" : ", ", (long long)r);
+    if (others.empty()) return;
+    if (comm.rank == 0) runtime_failure("the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what, others.c_str());
+    comm_barrier("the end");  // rank 0 speaks, and ends all
 }

@@ -3,21 +3,23 @@
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 
-// Mean loss over the first windows of the validation split. The last batch may be a partial one.
+// Mean loss over the first windows of the validation split, shared out over the processes. The last batch may be a partial one. Windows are
+// added up one by one in their order, so the result depends neither on B nor on the number of processes.
 template <class Model>
 inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
     const int64_t windows = run.options.val_max_steps < 0 ? all : std::min(all, run.options.val_max_steps * batch);
-    double total = 0;
-    for (int64_t w = 0; w < windows && !stop_requested; w += run.B) {
+    std::vector<double> sums(windows);
+    for (int64_t w = comm.rank * run.B; w < windows && !stop_alone(); w += batch) {
         const int64_t n = std::min(run.B, windows - w);
         for (int64_t b = 0; b < n; b++) load_window(run.val_data, w + b, &run.x[b * run.T], &run.y[b * run.T]);
         evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
-        double sum = 0;
-        for (int64_t i = 0; i < n * run.T; i++) sum += run.losses[i];
-        total += sum;
+        for (int64_t i = 0; i < n * run.T; i++) sums[w + i / run.T] += run.losses[i];
         if (run.logger.terminal) run.logger.progress(format("validation %lld/%lld", (long long)(w + n), (long long)windows));
     }
+    comm_merge(sums.data(), windows, "the sum of the validation losses");
+    double total = 0;
+    for (double sum : sums) total += sum;
     return total / (double)(windows * run.T);
 }
 
@@ -25,15 +27,17 @@ inline double validation_loss(Run<Model>& run) {
 template <class Model>
 inline int64_t hellaswag_correct(Run<Model>& run) {
     int64_t correct = 0;
-    const int64_t rows = (int64_t)run.hellaswag.size() * HELLASWAG_CHOICES, T = run.T;
+    const int64_t questions = ((int64_t)run.hellaswag.size() - comm.rank + comm.processes - 1) / comm.processes;  // this process's: rank, rank + P, ...
+    const int64_t rows = questions * HELLASWAG_CHOICES, T = run.T;
     std::vector<int> length(run.B), context(run.B);
     double best = 0;
     int answer = 0;
-    for (int64_t first = 0; first < rows && !stop_requested; first += run.B) {
+    auto question = [&](int64_t row) -> const HellaSwagExample& { return run.hellaswag[row / HELLASWAG_CHOICES * comm.processes + comm.rank]; };
+    for (int64_t first = 0; first < rows && !stop_alone(); first += run.B) {
         const int64_t n = std::min(run.B, rows - first);
         std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
         for (int64_t r = 0; r < n; r++) {
-            const HellaSwagExample& example = run.hellaswag[(first + r) / HELLASWAG_CHOICES];
+            const HellaSwagExample& example = question(first + r);
             std::vector<int> text = example.context;
             const std::vector<int>& completion = example.completions[(first + r) % HELLASWAG_CHOICES];
             text.insert(text.end(), completion.begin(), completion.end());
@@ -50,10 +54,10 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
             const double mean = total / std::max(1, length[r] - context[r]);
             const int choice = (int)((first + r) % HELLASWAG_CHOICES);
             if (choice == 0 || mean < best) best = mean, answer = choice;
-            if (choice == HELLASWAG_CHOICES - 1) correct += answer == run.hellaswag[(first + r) / HELLASWAG_CHOICES].label;
+            if (choice == HELLASWAG_CHOICES - 1) correct += answer == question(first + r).label;
         }
     }
-    return correct;
+    return (int64_t)comm_sum((double)correct, "the sum of the answers");
 }
 
 // Generates and prints text. Each sample of a run has its own generator, from seed and step.

@@ -23,6 +23,7 @@ inline std::string duration_text(double seconds) {
 struct Logger {
     std::string path;                    // of main.log, empty without an out dir
     bool terminal = false, transient = false;
+    bool silent = false;                 // all ranks but the first
 
     void clear_transient() {
         if (transient) printf("\r\033[K");
@@ -37,6 +38,7 @@ struct Logger {
         transient = true;
     }
     PRINTF_LIKE(2, 3) void line(const char* fmt, ...) {
+        if (silent) return;
         clear_transient();
         va_list args;
         va_start(args, fmt);
@@ -47,7 +49,7 @@ struct Logger {
     }
     // Appends one line to main.log.
     void record(const std::string& text) {
-        if (path.empty()) return;
+        if (path.empty() || silent) return;
         const std::string whole = text + "\n";
         int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
         bool good = fd >= 0 && write(fd, whole.data(), whole.size()) == (ssize_t)whole.size();
@@ -57,7 +59,7 @@ struct Logger {
     }
     // Keeps the lines of steps before `step`, those that the checkpoint resumed from has seen, and drops the rest.
     void rewind(int64_t step) {
-        if (path.empty()) return;
+        if (path.empty() || silent) return;
         std::string kept;
         if (file_exists(path)) {
             FileReader file(path);

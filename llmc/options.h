@@ -23,6 +23,7 @@ struct Options {
     int64_t top_k = 0;
     int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1, zero_stage = 0, log_gpu_every = -1;
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;           // -1: from the launcher
+    int64_t comm_timeout = 600;
     std::string dist_init = "mpi", server_ip, fs_path;
     int64_t seed = 42, shuffle = 1, threads = 0;                                // 0: all cores
     std::string precision;                                                      // empty: the trainer's own
@@ -102,6 +103,7 @@ inline const std::vector<OptionRow>& option_table() {
         text("-pi", "--dist-init", &O::dist_init, "mpi, tcp, fs", "mpi", "how processes find each other"),
         text("-ps", "--server-ip", &O::server_ip, "address", "none", "for -pi tcp"),
         text("-pf", "--fs-path", &O::fs_path, "folder", "none", "for -pi fs"),
+        whole("", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600", "seconds after which waiting for other processes ends the run"),
         whole("", "--seed", &O::seed, 0, many, "0..", "42", "of weights, data order, sampling, stochastic rounding"),
         whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
         whole("", "--threads", &O::threads, 1, 4096, "1..", "all cores", "CPU"),
@@ -190,11 +192,13 @@ inline Options parse_options(int argc, char** argv) {
     return options;
 }
 
-// One line a flag: long name and value in force.
-inline void print_options(const Options& options) {
+// One line a flag: long name and value in force. The rank, which differs from process to process, is not among them.
+inline std::string options_text(const Options& options) {
+    std::string text;
     for (const OptionRow& row : option_table()) {
-        if (!row.takes_value) continue;
+        if (!row.takes_value || row.whole == &Options::process_rank) continue;
         std::string value = row.text ? options.*row.text : row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
-        printf("| %-20s | %s\n", row.long_name + 2, value.c_str());
+        text += format("| %-20s | %s\n", row.long_name + 2, value.c_str());
     }
+    return text;
 }

@@ -28,6 +28,11 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     }
 }
 
+// Bytes that each process sends in a step: gradients to be summed, then gradients (stage 0) or updated weights (stage 1) to all.
+inline int64_t plan_wire_bytes(const ParameterLayout& layout, int64_t processes, int64_t gradient_bytes, int64_t gathered_bytes) {
+    return layout.total_elems() / processes * (processes - 1) * (gradient_bytes + gathered_bytes);
+}
+
 inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
     int64_t category_bytes = 0;
     fprintf(out, "%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");

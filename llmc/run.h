@@ -19,6 +19,9 @@ inline void catch_signals() {
     ::signal(SIGPIPE, SIG_IGN);
 }
 
+// True if work in the middle of a step may be dropped at once: with several processes all must do the same, and agree between steps.
+inline bool stop_alone() { return stop_requested && comm.processes == 1; }
+
 template <class Model>
 struct Run {
     Options options;

@@ -75,7 +75,18 @@ struct ParameterLayout {
     int64_t total_elems() const { return bucket_begin.back(); }
     int64_t bucket_of(int tensor, int64_t layer) const { return TENSORS[tensor].per_layer ? layer : config.L; }
     int64_t offset(int tensor, int64_t layer = 0) const { return bucket_begin[bucket_of(tensor, layer)] + offset_in_bucket[tensor]; }
-    int64_t shard_elems(int64_t bucket) const { return (bucket_begin[bucket + 1] - bucket_begin[bucket]) / processes; }
+    int64_t bucket_elems(int64_t bucket) const { return bucket_begin[bucket + 1] - bucket_begin[bucket]; }
+    int64_t shard_elems(int64_t bucket) const { return bucket_elems(bucket) / processes; }
+};
+
+// Which part of every bucket a process updates, and keeps optimizer state for: all of it, or its slice (ZeRO stage 1; Rajbhandari et al. 2020,
+// arXiv:1910.02054). State lies bucket by bucket, without gaps.
+struct ZeroShard {
+    int64_t parts = 1, part = 0;
+    int64_t elems(const ParameterLayout& layout) const { return layout.total_elems() / parts; }
+    int64_t state_begin(const ParameterLayout& layout, int64_t bucket) const { return layout.bucket_begin[bucket] / parts; }
+    int64_t first(const ParameterLayout& layout, int64_t bucket) const { return layout.bucket_elems(bucket) / parts * part; }  // within the bucket
+    int64_t end(const ParameterLayout& layout, int64_t bucket) const { return layout.bucket_elems(bucket) / parts * (part + 1); }
 };
 
 inline ParameterLayout parameter_layout(const GPT2Config& config, int64_t processes) {

@@ -6,12 +6,13 @@
 //     allocate(model, sizes, options)              allocates just that
 //     set_tensor(model, tensor, layer, values), tensor_data(model, tensor, layer)          fp32 on the host
 //     optimizer_slices(model)                      what it keeps of every parameter: 2 = m, v; 3 = also the fp32 master of a 16-bit weight
-//     optimizer_slice(model, slice, bucket)        this process's part, fp32 on the host
+//     optimizer_slice(model, slice, bucket)        this process's slice of it, fp32 on the host (comm.h, tensors.h)
 //     set_optimizer_slice(model, slice, bucket, first, elems, values)      slice 2 goes into the weights where there is no master
 //     micro_step(model, x, y, B, T, dloss, micro)  forward and backward of micro-batch 0, 1, ... of a step; gradients add up from 0 on
 //     update(model, rule)                          the end of the step: norm, clipping, AdamW; waits for the device, the only time
 //     evaluate(model, x, y, B, T, losses)          forward; loss of every position
 //     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
+//     wire_bytes_a_step(model, options)            what each process sends in collectives on buckets
 //     peak_flops(model), precision_name(model), device_status(model)       the last: a line on clocks and the like for -lg, or empty
 #pragma once
 #include "llmc/update_rule.h"
@@ -88,18 +89,18 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     const bool only_generate = o.max_steps == 0 && !run.prompt.empty();
     if (due && !only_generate && run.val_data.total_windows > 0) {
         const double loss = validation_loss(run);
-        if (stop_requested) return;
+        if (stop_alone()) return;
         run.logger.line("val loss %s", loss_text("%f", loss).c_str());
         run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", loss).c_str()));
     }
     if (due && !only_generate && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);
-        if (stop_requested) return;
+        if (stop_alone()) return;
         const double share = (double)correct / (double)run.hellaswag.size();
         run.logger.line("HellaSwag: %lld/%zu = %f", (long long)correct, run.hellaswag.size(), share);
         run.logger.record(format("s:%lld eval:%.4f", (long long)step, share));
     }
-    if (run.model.sizes.cache_T > 0 && (last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0))) sample_text(run, step);
+    if (run.model.sizes.cache_T > 0 && (last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0)) && comm.rank == 0) sample_text(run, step);
 }
 
 template <class Model>
@@ -168,7 +169,8 @@ inline void training_loop(Run<Model>& run) {
     for (;;) {
         const bool last = run.state.step >= run.max_steps;
         evaluate_and_sample(run, run.state.step, last);
-        if (stop_requested && !(last && run.saved_step == run.state.step)) break;
+        const bool stop = comm_any(stop_requested, "agreeing to go on");
+        if (stop && !(last && run.saved_step == run.state.step)) break;
         if (last) return;
         show_time_left(run, first_step);
         train_step(run);
@@ -185,7 +187,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
            (long long)s.config.maxT, (long long)s.config.V, (long long)s.config.Vp, (long long)parameter_count(s.config));
     print_plan_rows(stdout, plan_rows(s, o, model));
     printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size, (long long)o.total_batch_size);
-    printf("bytes on the wire a step: 0 (one process)\n");
+    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes_a_step(*model, o), (long long)comm.processes);
 }
 
 template <class Model>
@@ -230,7 +232,7 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
     if (dir.empty() || run.options.max_steps == 0) return;
     make_folder(dir);
     run.logger.path = dir + "/main.log";
-    if (!resumed) {
+    if (!resumed && comm.rank == 0) {
         const std::vector<int64_t> earlier = finished_steps(dir);
         for (int64_t step : earlier) unlink(done_path(dir, step).c_str());
         flush_folder(dir);
@@ -253,9 +255,11 @@ inline int run_main(int argc, char** argv) {
     Options& o = run.options = parse_options(argc, argv);
     if (o.help) return print_help(argv[0]), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
-    comm_start(o.num_processes, o.process_rank);
+    comm_start(o.num_processes, o.process_rank, o.dist_init, o.comm_timeout);
+    CommSession session;
     catch_signals();
-    run.logger.terminal = isatty(1);
+    run.logger.silent = comm.rank > 0;
+    run.logger.terminal = isatty(1) && comm.rank == 0;
 
     const int64_t resumed_step = o.resume && !o.out_dir.empty() ? newest_checkpoint(o.out_dir, run.state) : -1;
     const GPT2Config config = find_config(o, resumed_step);
@@ -266,14 +270,19 @@ inline int run_main(int argc, char** argv) {
     Sizes sizes{config, run.B, run.T, o.recompute, cache_T, 0, o.max_steps != 0, run.micro_steps};
     run.model.layout = parameter_layout(config, comm.processes);
     settle_device(run.model, sizes, o);
-    if (o.plan) return print_plan(o, sizes, &run.model), 0;
+    if (o.plan) {
+        if (comm.rank == 0) print_plan(o, sizes, &run.model);
+        return 0;
+    }
 
     open_inputs(run, resumed_step);
     if (resumed_step >= 0 && o.max_steps != 0 && run.state.step >= run.max_steps) {
         run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step, (long long)run.max_steps);
         return 0;
     }
-    print_options(o);
+    comm_check_same(format("%s %lld %lld %lld %lld %lld", options_text(o).c_str(), (long long)config.L, (long long)config.C, (long long)config.NH, (long long)config.V, (long long)config.maxT), "flags and model");
+    comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.identity, (unsigned long long)run.val_data.identity, (long long)resumed_step), "data and checkpoint");
+    if (comm.rank == 0) printf("%s", options_text(o).c_str());
     allocate(run.model, sizes, o);  // what cannot run must not touch the folder of an earlier run
     open_out_dir(run, resumed_step >= 0);
     load_weights(run, resumed_step);
