@@ -237,13 +237,18 @@ static void update_kernels() {
     for (float& x : v) x = x * x;
     Array d_params(params), d_grads(grads);
     Array32 d_master(params), d_m(m), d_v(v), d_partials(2 * NORM_MOST_BLOCKS);
-    DeviceArray<DeviceResults> d_results(1);
-    check_cuda(cudaMemsetAsync(d_results.data, 0, sizeof(DeviceResults), stream), "clearing");
+    DeviceArray<DeviceResults> d_results(4);  // and the sums of one rank
+    check_cuda(cudaMemsetAsync(d_results.data, 0, 4 * sizeof(DeviceResults), stream), "clearing");
+    const ShardMap whole = shard_map(layout, {});
+    auto norm_of = [&](const floatX* values, const ShardMap& map, const UpdateRule& r) {
+        sum_squares(d_results.data, (double*)d_partials.data, values, map, 0, stream);
+        finish_norm(d_results.data, 1, r, stream);
+    };
     UpdateRule rule;
     rule.adamw = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     rule.tokens = 10, rule.grad_clip = 0.5;
-    global_norm(d_results.data, (double*)d_partials.data, d_grads.data, n, rule, stream);
-    adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_grads.data, n, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
+    norm_of(d_grads.data, whole, rule);
+    adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_grads.data, whole, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
     auto results = [&] {
         DeviceResults r;
         check_cuda(cudaStreamSynchronize(stream), "waiting");
@@ -275,8 +280,8 @@ static void update_kernels() {
         UpdateRule strict = rule;
         strict.norm_limit = bad == 0 ? norm / 2 : INFINITY;
         if (bad == 1e30f) strict.norm_limit = 1e20;
-        global_norm(d_results.data, (double*)d_partials.data, d_broken.data, n, strict, stream);
-        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_broken.data, n, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
+        norm_of(d_broken.data, whole, strict);
+        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_broken.data, whole, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
         EXPECT(results().wanted == 0 && d_params.values() == after && d_m.values() == before);
     }
     if (!BF16) return;
@@ -289,12 +294,13 @@ static void update_kernels() {
         Array32 d_m(zeros), d_v(ones);
         UpdateRule still = rule;
         still.grad_clip = 0;
-        global_norm(d_results.data, (double*)d_partials.data, d_g.data, many, still, stream);
+        const ShardMap flat{many, many, 0, 1, 0};
+        norm_of(d_g.data, flat, still);
         AdamW grow = still.adamw;  // p = keep * p with keep just above 1
         grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
         DecayRanges all{};
         all.layer_elems = all.layers_end = many, all.count[0] = 1, all.end[0][0] = many;
-        adamw_update(d_p.data, (float*)nullptr, d_m.data, d_v.data, d_g.data, many, grow, all, d_results.data, seed, stream);
+        adamw_update(d_p.data, (float*)nullptr, d_m.data, d_v.data, d_g.data, flat, grow, all, d_results.data, seed, stream);
         return d_p.values();
     };
     const Floats a = rounded(1), b = rounded(1), c = rounded(2);

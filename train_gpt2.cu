@@ -12,6 +12,7 @@
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/classifier.cuh"
+#include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/mfu.h"
@@ -31,10 +32,11 @@ struct GPT2 {
     Sizes sizes;
     ActivationLayout activations;
     DecayRanges decayed;
+    ZeroShard shard;                                               // what this process updates
     cudaStream_t stream = nullptr;
     floatX *params = nullptr, *grads = nullptr;                    // layout.total_elems(); grads: see grads_elems
     float *grad_sums = nullptr, *master = nullptr;                 // fp32: gradients over micro-steps, weights; null if not needed
-    float *m = nullptr, *v = nullptr;                              // AdamW
+    float *m = nullptr, *v = nullptr;                              // AdamW; these and master: shard.elems()
     char* acts = nullptr;
     int* host_tokens = nullptr;                                    // pinned: inputs, targets and their order, of each micro-step
     DeviceResults* host_results = nullptr;                         // pinned
@@ -86,6 +88,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     model.gelu_fusion = (int)std::max<int64_t>(0, o.gelu_fusion);
     model.activations = activation_layout(sizes);
     model.decayed = decay_ranges(model.layout);
+    if (o.zero_stage) model.shard = {comm.processes, comm.rank};
 }
 
 bool has_master(const Options& o) { return !IS_FP32 && o.master_weights; }
@@ -98,9 +101,9 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     if (s.training) {
         rows.push_back({"gradients", "of a micro-step", s.sums_gradients() ? "one layer, rest" : "as parameters", grads_elems(layout, s) * (int64_t)sizeof(floatX)});
         if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
-        rows.push_back({"optimizer", "m", "as parameters", layout.total_elems() * 4});
-        rows.push_back({"optimizer", "v", "as parameters", layout.total_elems() * 4});
-        if (has_master(o)) rows.push_back({"optimizer", "master weights", "as parameters", layout.total_elems() * 4});
+        const std::string part = model->shard.parts > 1 ? format("1/%lld of parameters", (long long)model->shard.parts) : "as parameters";
+        for (const char* name : {"m", "v", "master weights"})
+            if (*name != 'm' || name[1] == '\0' || has_master(o)) rows.push_back({"optimizer", name, part, model->shard.elems(layout) * 4});
     }
     plan_activations(rows, s);
     return rows;
@@ -128,18 +131,19 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
         runtime_failure("out of memory: the run needs %.0f MiB as above, the GPU has %.0f of %.0f MiB free; a smaller -b, -t or -e, a higher -r, or -w 0 lowers it", plan_bytes(rows) / 1048576.0,
                         free_bytes / 1048576.0, total_bytes / 1048576.0);
     }
+    gpu_comm_start();
     check_cuda(cudaStreamCreateWithFlags(&model.stream, cudaStreamNonBlocking), "making a stream");
     auto take = [&](auto*& p, int64_t bytes) {
         check_cuda(cudaMalloc(&p, bytes), "allocating");
         check_cuda(cudaMemsetAsync(p, 0, bytes, model.stream), "clearing memory");
     };
-    const int64_t elems = model.layout.total_elems();
+    const int64_t elems = model.layout.total_elems(), state_bytes = model.shard.elems(model.layout) * 4;
     take(model.params, elems * sizeof(floatX));
     if (s.training) {
         take(model.grads, grads_elems(model.layout, s) * sizeof(floatX));
         if (s.sums_gradients()) take(model.grad_sums, elems * 4);
-        take(model.m, elems * 4), take(model.v, elems * 4);
-        if (has_master(o)) take(model.master, elems * 4);
+        take(model.m, state_bytes), take(model.v, state_bytes);
+        if (has_master(o)) take(model.master, state_bytes);
     }
     check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
@@ -182,21 +186,29 @@ void to_device(GPT2& model, T* to, const float* values, int64_t n) {
     check_cuda(cudaMemcpy(to, raw.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
 }
 
+// The memory of slice 0 (m), 1 (v), 2 (master weights; the weights themselves where they are fp32). Null if there is none.
+float* slice_memory(GPT2& model, int slice) { return slice == 0 ? model.m : slice == 1 ? model.v : IS_FP32 ? (float*)model.params : model.master; }
+int64_t optimizer_slices(GPT2& model) { return model.master ? 3 : 2; }
+// This process's slice of a bucket, for a checkpoint; it is all it has in stage 1, a part of what it has in stage 0.
+const float* optimizer_slice(GPT2& model, int slice, int64_t bucket) {
+    const int64_t skip = model.shard.parts > 1 ? 0 : comm.rank * model.layout.shard_elems(bucket);
+    return to_host(model, slice_memory(model, slice) + model.shard.state_begin(model.layout, bucket) + skip, model.layout.shard_elems(bucket));
+}
+// Elements first.. of a bucket: what of them this process keeps.
+void set_optimizer_slice(GPT2& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
+    const ZeroShard shard = slice == 2 && IS_FP32 ? ZeroShard{} : model.shard;
+    const int64_t low = std::max(first, shard.first(model.layout, bucket)), high = std::min(first + elems, shard.end(model.layout, bucket));
+    float* state = slice_memory(model, slice);
+    if (state && low < high) to_device(model, state + shard.state_begin(model.layout, bucket) + low - shard.first(model.layout, bucket), values + low - first, high - low);
+}
 void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) {
     const int64_t elems = tensor_elems(tensor, model.layout.config);
     to_device(model, model.param(tensor, layer), values, elems);
-    if (model.master) to_device(model, model.master + model.layout.offset(tensor, layer), values, elems);
+    if (model.master) set_optimizer_slice(model, 2, model.layout.bucket_of(tensor, layer), model.layout.offset_in_bucket[tensor], elems, values);
 }
 const float* tensor_data(GPT2& model, int tensor, int64_t layer) { return to_host(model, model.param(tensor, layer), tensor_elems(tensor, model.layout.config)); }
-int64_t optimizer_slices(GPT2& model) { return model.master ? 3 : 2; }
-const float* optimizer_slice(GPT2& model, int slice, int64_t bucket) {
-    return to_host(model, (slice == 0 ? model.m : slice == 1 ? model.v : model.master) + model.layout.bucket_begin[bucket], model.layout.shard_elems(bucket));
-}
-void set_optimizer_slice(GPT2& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
-    const int64_t begin = model.layout.bucket_begin[bucket] + first, n = std::min(elems, model.layout.bucket_begin[bucket + 1] - begin);  // padding may differ
-    float* to = slice == 0 ? model.m : slice == 1 ? model.v : model.master;
-    if (to && n > 0) to_device(model, to + begin, values, n);
-    if (slice == 2 && IS_FP32 && n > 0) to_device(model, model.params + begin, values, n);
+int64_t wire_bytes_a_step(GPT2& model, const Options&) {
+    return plan_wire_bytes(model.layout, comm.processes, model.sizes.sums_gradients() ? 4 : sizeof(floatX), model.shard.parts > 1 || !model.sizes.sums_gradients() ? sizeof(floatX) : 4);
 }
 double peak_flops(GPT2& model) { return model.peak; }
 const char* precision_name(GPT2&) { return PRECISION; }
@@ -295,8 +307,16 @@ void add_layer_gradients(GPT2& g, int64_t l, bool add) {
     if (g.sizes.sums_gradients()) add_gradients(g.grad_sums + g.layout.bucket_begin[l], g.grads, g.layout.bucket_begin[1], add, g.stream);
 }
 
-// Gradients of all parameters for losses that count dloss each; losses on the way.
-void backward(GPT2& g, int64_t B, int64_t T, float dloss, bool add) {
+// Sends a bucket's gradients off to be summed over the processes.
+void reduce_gradients(GPT2& g, int64_t bucket) {
+    const int64_t begin = g.layout.bucket_begin[bucket], elems = g.layout.shard_elems(bucket);
+    if (g.sizes.sums_gradients()) gpu_reduce_scatter(g.grad_sums + begin, elems, bucket, g.stream);
+    else gpu_reduce_scatter(g.grads + begin, elems, bucket, g.stream);
+}
+
+// Gradients of all parameters for losses that count dloss each; losses on the way. The last micro-step of a step sends each layer's gradients off
+// as soon as they are there.
+void backward(GPT2& g, int64_t B, int64_t T, float dloss, bool add, bool last_micro) {
     Range range("backward");
     const GPT2Config& c = g.layout.config;
     const int64_t rows = B * T, last = c.L - 1;
@@ -307,38 +327,49 @@ void backward(GPT2& g, int64_t B, int64_t T, float dloss, bool add) {
                        g.stream);
     add_tensor_gradients(g, LNFW, add), add_tensor_gradients(g, LNFB, add);
     for (int64_t l = last; l >= 0; l--) {
+        comm_note("backward", l);
         layer_recompute(g, l, B, T);
         layer_backward(g, l, B, T, write_add);
         add_layer_gradients(g, l, add);
+        if (last_micro) reduce_gradients(g, l);
     }
     encoder_backward(g.dwte(), g.grad(WPE), g.act(DRESIDUAL), g.ints(INPUTS), g.ints(TOKEN_ORDER), g.ints(TOKEN_ORDER) + rows, g.tokens, B, T, c.C, c.maxT, write_add, g.stream);
     add_tensor_gradients(g, WPE, add);
     if (!IS_FP32 && !g.sizes.sums_gradients()) round_gradients(g.grad(WTE), g.dwte(), c.Vp * c.C, g.stream);
+    if (last_micro) reduce_gradients(g, c.L);
 }
 
 void micro_step(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
     Range range("micro_step");
     upload_tokens(g, x, y, B, T, micro, true);
     forward(g, B, T);
-    backward(g, B, T, dloss, micro > 0);
+    backward(g, B, T, dloss, micro > 0, micro + 1 == g.sizes.micro_steps);
     loss_sum(&g.results()->loss_sum, g.act32(LOSSES), B * T, micro > 0, g.stream);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------------
 // update
 
-// Norm, decision and AdamW follow each other on the device; the host waits here, the only time in a step.
+// Norm, decision and AdamW follow each other on the device; the host waits here, the only time in a step. Stage 0: all processes get the whole
+// gradient and make the same update. Stage 1: each updates its part, and all get the weights, while the host goes on.
 StepResult update(GPT2& g, const UpdateRule& rule) {
     Range range("update");
-    const int64_t n = g.layout.total_elems();
-    auto step = [&](const auto* grads) {
-        global_norm(g.results(), (double*)g.act32(PARTIALS), grads, n, rule, g.stream);
-        adamw_update(g.params, g.master, g.m, g.v, grads, n, rule.adamw, g.decayed, g.results(), rule.rounding_seed, g.stream);
+    const bool sharded = g.shard.parts > 1;
+    auto step = [&](auto* grads) {
+        gpu_comm_join(g.stream);  // the sums of the gradients
+        sum_squares(g.results(), (double*)g.act32(PARTIALS), grads, shard_map(g.layout, {comm.processes, comm.rank}), comm.rank, g.stream);
+        gpu_all_gather((double*)rank_sums(g.results()), 2, -1, g.stream);
+        for (int64_t b = 0; b < g.layout.buckets() && !sharded; b++) gpu_all_gather(grads + g.layout.bucket_begin[b], g.layout.shard_elems(b), b, g.stream);
+        gpu_comm_join(g.stream);
+        finish_norm(g.results(), comm.processes, rule, g.stream);
+        adamw_update(g.params, g.master, g.m, g.v, grads, shard_map(g.layout, g.shard), rule.adamw, g.decayed, g.results(), rule.rounding_seed, g.stream);
     };
     if (g.sizes.sums_gradients()) step(g.grad_sums);
     else step(g.grads);
     check_cuda(cudaMemcpyAsync(g.host_results, g.results(), sizeof(DeviceResults), cudaMemcpyDeviceToHost, g.stream), "copying results");
-    check_cuda(cudaStreamSynchronize(g.stream), "waiting for the step");
+    for (int64_t b = 0; b < g.layout.buckets() && sharded; b++) gpu_all_gather(g.params + g.layout.bucket_begin[b], g.layout.shard_elems(b), b, g.stream);
+    wait_for_stream(g.stream, "waiting for the step");
+    gpu_comm_join(g.stream);  // what comes next needs the weights
     return {g.host_results->loss, g.host_results->norm, g.host_results->wanted != 0};
 }
 

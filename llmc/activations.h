@@ -21,7 +21,7 @@ struct Sizes {
     GPT2Config config;
     int64_t B, T, recompute, cache_T, logit_rows;  // cache_T: positions of generation, 0 = none; logit_rows: rows of logits at once
     bool training;
-    int64_t micro_steps = 1;
+    int64_t micro_steps = 1, processes = 1;
     bool gpu = false;
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0, guard_bytes = 0;  // guard_bytes: left free after each tensor, for the simulator to watch
     // 16-bit gradients of one micro-step are summed over several in fp32 (train_gpt2.cu).
@@ -69,7 +69,7 @@ inline const ActivationInfo ACTIVATIONS[] = {
     {"inputs", "(B,T)", "the end of the micro-step", false, NEVER, ActivationInfo::FORWARD, INT32, ELEMS { return s.B * s.T; }, true},
     {"targets", "(B,T)", "the end of the micro-step", false, NEVER, ActivationInfo::FORWARD, INT32, ELEMS { return s.B * s.T; }, true},
     {"partials", "(parts,C)", "scratch: pieces of sums over rows", false, NEVER, ActivationInfo::FORWARD, FP32, ELEMS { return std::max<int64_t>(512 * s.config.C, 4096); }, true},
-    {"results", "(8)", "loss, norm and their kin, fp64", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { (void)s; return 64; }, true},
+    {"results", "(8 + 2P)", "loss, norm and their kin, of each rank and all, fp64", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { return 64 + 16 * s.processes; }, true},
     {"blas_workspace", "", "scratch of cuBLASLt", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { return s.blas_workspace_bytes; }, true},
     {"att_d", "(B,NH,T)", "scratch: dout . out of every head", false, NEVER, ActivationInfo::BACKWARD, FP32, ELEMS { return s.B * s.T * s.config.NH; }, true},
     {"token_order", "(2 B*T + 1)", "backward of the embedding", false, NEVER, ActivationInfo::BACKWARD, INT32, ELEMS { return 2 * s.B * s.T + 1; }, true},

@@ -26,6 +26,7 @@ struct Comm {
     int64_t wire_bytes = 0;             // what this process has sent in collectives on buckets
     std::vector<std::string> trace;     // their order, if traced
     bool traced = false;
+    void (*before_waiting)() = nullptr; // the simulator's GPU moves only when its host waits for it
 #ifdef USE_MPI
     struct Pending { MPI_Request request; std::vector<char> received; char* to; };
     std::vector<Pending> pending;
@@ -69,6 +70,7 @@ struct CommSession {
 
 #ifdef USE_MPI
 inline void comm_poll(MPI_Request* request, const char* what) {
+    if (comm.before_waiting) comm.before_waiting();
     const auto begin = std::chrono::steady_clock::now();
     for (int done = 0;;) {
         MPI_Test(request, &done, MPI_STATUS_IGNORE);

@@ -267,7 +267,7 @@ inline int run_main(int argc, char** argv) {
     run.B = o.batch_size, run.T = o.seq_len, run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || (o.max_steps == 0 && !o.prompt.empty()));
     const int64_t cache_T = samples ? std::min<int64_t>(config.maxT, std::max<size_t>(1, o.prompt.size()) + o.sample_tokens) : 0;
-    Sizes sizes{config, run.B, run.T, o.recompute, cache_T, 0, o.max_steps != 0, run.micro_steps};
+    Sizes sizes{config, run.B, run.T, o.recompute, cache_T, 0, o.max_steps != 0, run.micro_steps, comm.processes};
     run.model.layout = parameter_layout(config, comm.processes);
     settle_device(run.model, sizes, o);
     if (o.plan) {

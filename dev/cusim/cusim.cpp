@@ -938,6 +938,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronize(stream_of(stream)), cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }  // the work must move some time
 cudaError_t cudaDeviceSynchronize() { return synchronize_all(), cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CusimEvent, cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }

@@ -7,7 +7,6 @@
 // mean right (Gupta et al. 2015, arXiv:1502.02551). The random bits are a hash of seed and place, so that they do not depend on the launch.
 #pragma once
 #include "llmc/cuda/global_norm.cuh"
-#include "llmc/tensors.h"
 
 // Which parts of a bucket are decayed, as ranges of elements: of a layer, and of the last bucket.
 struct DecayRanges {
@@ -65,18 +64,19 @@ __device__ inline void store_floats(T* p, const float (&x)[N]) {
 
 constexpr int ADAMW_ELEMS = 8;  // of a thread; tensors begin at multiples of 16, so they are all of one tensor
 
-// params, m, v and, if not null, master (n_elems each, a multiple of 16) are updated with grads (n_elems).
+// The part of params that `mine` names is updated with the same part of grads; m, v and, if not null, master hold mine.elems() each.
 template <class floatX, class floatG>
-__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, int64_t n_elems, AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
+__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, ShardMap mine, AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     constexpr int N = ADAMW_ELEMS;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
-    if (i >= n_elems || !results->wanted) return;
+    if (i >= mine.elems() || !results->wanted) return;
+    const int64_t at = mine.place(i);  // among all parameters
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2), grad_scale = results->grad_scale;
-    const float keep = is_decayed(ranges, i) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;
+    const float keep = is_decayed(ranges, at) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;
     float g[N], mi[N], vi[N], p[N];
-    load_floats(g, grads + i), load_floats(mi, m + i), load_floats(vi, v + i);
+    load_floats(g, grads + at), load_floats(mi, m + i), load_floats(vi, v + i);
     if (master) load_floats(p, master + i);
-    else load_floats(p, params + i);
+    else load_floats(p, params + at);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         g[j] *= grad_scale;
@@ -89,16 +89,16 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
     if constexpr (sizeof(floatX) == 2) {
         if (!master) {
 #pragma unroll
-            for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, i + j));  // a bf16 now: storing it rounds no more
+            for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, at + j));  // a bf16 now: storing it rounds no more
         }
     }
-    store_floats(params + i, p);
+    store_floats(params + at, p);
 }
 
 template <class floatX, class floatG>
-void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, int64_t n_elems, const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
+void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const ShardMap& mine, const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
                   cudaStream_t stream) {
-    launch("adamw", adamw_kernel<floatX, floatG>, dim3((unsigned)ceil_div(n_elems, ADAMW_ELEMS * 256)), 256, 0, stream, params, master, m, v, grads, n_elems, k, ranges, results, seed);
+    launch("adamw", adamw_kernel<floatX, floatG>, dim3((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256)), 256, 0, stream, params, master, m, v, grads, mine, k, ranges, results, seed);
 }
 
 // sums (n_elems, fp32) = or += grads (n_elems, a multiple of the Pack): gradients of one micro-step into those of the step.

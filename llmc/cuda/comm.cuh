@@ -1,0 +1,102 @@
+// The collectives of comm.h on a GPU: NCCL, on a stream of its own beside the one that computes, so that a layer's gradients travel while the
+// next layer is computed. Events order the two streams; the host waits for neither. Where there is no NCCL only one process is possible.
+#pragma once
+#include "llmc/comm.h"
+#include "llmc/cuda/common.cuh"
+#ifdef USE_NCCL
+#include <nccl.h>
+#endif
+
+struct GpuComm {
+    cudaStream_t stream = nullptr;
+    cudaEvent_t event = nullptr;
+#ifdef USE_NCCL
+    ncclComm_t nccl = nullptr;
+#endif
+};
+inline GpuComm gpu_comm;
+
+#ifdef USE_NCCL
+inline void check_nccl(ncclResult_t result, const char* what) {
+    if (result != ncclSuccess) runtime_failure("NCCL, %s: %s", what, ncclGetErrorString(result));
+}
+template <class T>
+constexpr ncclDataType_t nccl_type() { return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : ncclBfloat16; }
+#endif
+
+// The processes meet: rank 0 makes NCCL's id, comm.h brings it to the others.
+inline void gpu_comm_start() {
+    if (comm.processes == 1 || gpu_comm.stream) return;
+#ifdef USE_NCCL
+    ncclUniqueId id{};
+    if (comm.rank == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
+    id = comm_gather(id, "NCCL's id")[0];
+    check_nccl(ncclCommInitRank(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank), "starting");
+    check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
+    check_cuda(cudaEventCreateWithFlags(&gpu_comm.event, cudaEventDisableTiming), "making an event");
+#ifdef CUSIM
+    comm.before_waiting = [] { check_cuda(cudaDeviceSynchronize(), "moving the simulated GPU"); };
+#endif
+#else
+    usage_error("--num-processes %lld: this program was built without NCCL; 1 is accepted", (long long)comm.processes);
+#endif
+}
+
+// What is in `first` so far comes before what is put into `second` from now on.
+inline void order_streams(cudaStream_t first, cudaStream_t second) {
+    check_cuda(cudaEventRecord(gpu_comm.event, first), "ordering streams");
+    check_cuda(cudaStreamWaitEvent(second, gpu_comm.event, 0), "ordering streams");
+}
+// The computing stream waits for all collectives started so far.
+inline void gpu_comm_join(cudaStream_t stream) {
+    if (comm.processes > 1) order_streams(gpu_comm.stream, stream);
+}
+
+// As in comm.h; data is what `stream` has computed when it comes here.
+template <class T>
+void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+    if (comm.processes == 1) return;
+    Range range("reduce_scatter");
+    comm_note("reduce_scatter", bucket);
+    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(T);
+    order_streams(stream, gpu_comm.stream);
+#ifdef USE_NCCL
+    check_nccl(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl, gpu_comm.stream), "reduce-scatter");
+#else
+    (void)data;
+#endif
+}
+template <class T>
+void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+    if (comm.processes == 1) return;
+    Range range("all_gather");
+    if (bucket >= 0) {
+        comm_note("all_gather", bucket);
+        comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(T);
+    }
+    order_streams(stream, gpu_comm.stream);
+#ifdef USE_NCCL
+    check_nccl(ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream), "all-gather");
+#else
+    (void)data;
+#endif
+}
+
+// The host waits for a stream; if that takes too long, another process hangs or has ended.
+inline void wait_for_stream(cudaStream_t stream, const char* what) {
+    if (comm.processes == 1) return check_cuda(cudaStreamSynchronize(stream), what);
+    const auto begin = std::chrono::steady_clock::now();
+    for (;;) {
+        const cudaError_t state = cudaStreamQuery(stream);
+        if (state == cudaSuccess) return;
+        if (state != cudaErrorNotReady) check_cuda(state, what);
+#ifdef USE_NCCL
+        ncclResult_t failure = ncclSuccess;
+        check_nccl(ncclCommGetAsyncError(gpu_comm.nccl, &failure), what);
+        check_nccl(failure, what);
+#endif
+        sched_yield();
+        if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(comm.timeout_s))
+            runtime_failure("%s: waited %lld s for the other processes: one of them hangs, or has ended (--comm-timeout sets how long)", what, (long long)comm.timeout_s);
+    }
+}
