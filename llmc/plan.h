@@ -33,6 +33,27 @@ inline int64_t plan_wire_bytes(const ParameterLayout& layout, int64_t processes,
     return layout.total_elems() / processes * (processes - 1) * (gradient_bytes + gathered_bytes);
 }
 
+// What several GPUs would take for a step, on paper: computing at a fixed share of their peak, and rings (Patarasuk & Yuan 2009,
+// doi:10.1016/j.jpdc.2008.09.002) in the alpha-beta model: (P-1) messages of fixed cost each, and every byte at the bandwidth of the slowest link.
+struct ClusterModel {
+    double flops = 312e12, utilisation = 0.45;                   // A100, bf16 dense; a share that good trainers reach
+    double node_bytes_s = 240e9, network_bytes_s = 25e9;         // NVLink as rings reach it; 200 Gb/s a GPU
+    double message_s = 10e-6;
+};
+struct ScalingEstimate { double compute_s, communicate_s, hidden_s; };
+
+// wire_bytes: what each process sends in a step, half of it (the gradients' reduce-scatter) while the last micro-step's backward pass, two thirds of
+// its time, is under way.
+inline ScalingEstimate estimate_scaling(const ClusterModel& c, double step_flops, double wire_bytes, int64_t processes, int64_t node_processes, int64_t buckets, int64_t micro_steps) {
+    ScalingEstimate e;
+    e.compute_s = step_flops / (double)processes / (c.flops * c.utilisation);
+    const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
+    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / 2 / bandwidth;
+    e.communicate_s = 2 * one_way_s;
+    e.hidden_s = std::min(one_way_s, e.compute_s / (double)micro_steps * 2 / 3);
+    return e;
+}
+
 inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
     int64_t category_bytes = 0;
     fprintf(out, "%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");

@@ -187,7 +187,15 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
            (long long)s.config.maxT, (long long)s.config.V, (long long)s.config.Vp, (long long)parameter_count(s.config));
     print_plan_rows(stdout, plan_rows(s, o, model));
     printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size, (long long)o.total_batch_size);
-    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes_a_step(*model, o), (long long)comm.processes);
+    const int64_t wire = wire_bytes_a_step(*model, o);
+    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire, (long long)comm.processes);
+    if (!s.gpu || comm.processes == 1) return;
+    const ClusterModel c;
+    const ScalingEstimate e = estimate_scaling(c, flops_per_token(s.config, s.T) * (double)o.total_batch_size, (double)wire, comm.processes, o.gpus_per_node, s.config.L + 1, s.micro_steps);
+    printf("on GPUs of %.0f TFLOP/s used to %.0f%%, %.0f GB/s between those of a node, %.0f GB/s a GPU between nodes of %lld, %.0f us a message:\n", c.flops / 1e12, 100 * c.utilisation, c.node_bytes_s / 1e9,
+           c.network_bytes_s / 1e9, (long long)o.gpus_per_node, 1e6 * c.message_s);
+    printf("a step computes for %.2f ms and communicates for %.2f ms, of which %.2f ms hide behind the backward pass: efficiency %.1f%%\n", 1e3 * e.compute_s, 1e3 * e.communicate_s, 1e3 * e.hidden_s,
+           100 * e.compute_s / (e.compute_s + e.communicate_s - e.hidden_s));
 }
 
 template <class Model>
@@ -255,11 +263,12 @@ inline int run_main(int argc, char** argv) {
     Options& o = run.options = parse_options(argc, argv);
     if (o.help) return print_help(argv[0]), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
-    comm_start(o.num_processes, o.process_rank, o.dist_init, o.comm_timeout);
+    if (o.plan && o.num_processes > 1) comm.processes = o.num_processes;  // a plan for any number, none is started
+    else comm_start(o.num_processes, o.process_rank, o.dist_init, o.comm_timeout);
     CommSession session;
     catch_signals();
     run.logger.silent = comm.rank > 0;
-    run.logger.terminal = isatty(1) && comm.rank == 0;
+    run.logger.terminal = isatty(1) && launcher_value(LAUNCHER_SIZES) < 0;  // mpirun gives its children a terminal, whatever its own output is
 
     const int64_t resumed_step = o.resume && !o.out_dir.empty() ? newest_checkpoint(o.out_dir, run.state) : -1;
     const GPT2Config config = find_config(o, resumed_step);
@@ -272,6 +281,7 @@ inline int run_main(int argc, char** argv) {
     settle_device(run.model, sizes, o);
     if (o.plan) {
         if (comm.rank == 0) print_plan(o, sizes, &run.model);
+        if (o.num_processes > 1) comm.processes = 1;
         return 0;
     }
 

@@ -86,6 +86,36 @@ inline bool refused(const Outcome& r, int status, const std::string& name) {
 }
 
 
+struct Steps { std::vector<double> losses, norms; };
+inline Steps steps_of(const Outcome& r) {
+    Steps steps;
+    for (size_t at = r.out.find("step  "); at < r.out.size(); at = r.out.find("\nstep  ", at + 1)) {
+        double loss = NAN, norm = NAN;
+        sscanf(r.out.c_str() + at + (r.out[at] == '\n'), "step %*d/%*d | loss %lf (%*[^)])| norm %lf", &loss, &norm);
+        steps.losses.push_back(loss), steps.norms.push_back(norm);
+    }
+    return steps;
+}
+// Largest relative difference of losses (norms); infinity if there are not n steps in both.
+inline double apart(const std::vector<double>& a, const std::vector<double>& b, size_t n) {
+    if (a.size() != n || b.size() != n) return INFINITY;
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double d = std::fabs(a[i] - b[i]) / b[i];
+        worst = d <= worst ? worst : d;
+    }
+    return std::isnan(worst) ? INFINITY : worst;
+}
+inline bool agree(const Outcome& a, const Outcome& b, size_t n, double loss_tolerance, double norm_tolerance) {
+    const Steps x = steps_of(a), y = steps_of(b);
+    const double loss = apart(x.losses, y.losses, n), norm = apart(x.norms, y.norms, n);
+    const bool good = a.status == 0 && b.status == 0 && loss <= loss_tolerance && norm <= norm_tolerance;
+    if (!good) printf("    loss apart by %.3g, norm by %.3g; %s%s\n", loss, norm, a.err.c_str(), b.err.c_str());
+    return good;
+}
+// What model_tests.h derives for two layers of bf16; the printed norm has 4 decimals.
+const double LOSS16 = std::ldexp(1.0, -9), NORM16 = 4 * std::ldexp(1.0, -9) * std::sqrt(46.0);
+
 inline void make_test_folder() {
     char pattern[] = "/tmp/gpt2_runs_XXXXXX";
     folder = mkdtemp(pattern);

@@ -6,36 +6,6 @@
 
 static const std::string CPU = "./train_gpt2_cpu", SIM32 = "build/FP32/train_gpt2sim", SIM16 = "build/BF16/train_gpt2sim";
 
-struct Steps { std::vector<double> losses, norms; };
-static Steps steps_of(const Outcome& r) {
-    Steps steps;
-    for (size_t at = r.out.find("step  "); at < r.out.size(); at = r.out.find("\nstep  ", at + 1)) {
-        double loss = NAN, norm = NAN;
-        sscanf(r.out.c_str() + at + (r.out[at] == '\n'), "step %*d/%*d | loss %lf (%*[^)])| norm %lf", &loss, &norm);
-        steps.losses.push_back(loss), steps.norms.push_back(norm);
-    }
-    return steps;
-}
-// Largest relative difference of losses (norms); infinity if there are not n steps in both.
-static double apart(const std::vector<double>& a, const std::vector<double>& b, size_t n) {
-    if (a.size() != n || b.size() != n) return INFINITY;
-    double worst = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double d = std::fabs(a[i] - b[i]) / b[i];
-        worst = d <= worst ? worst : d;
-    }
-    return std::isnan(worst) ? INFINITY : worst;
-}
-static bool agree(const Outcome& a, const Outcome& b, size_t n, double loss_tolerance, double norm_tolerance) {
-    const Steps x = steps_of(a), y = steps_of(b);
-    const double loss = apart(x.losses, y.losses, n), norm = apart(x.norms, y.norms, n);
-    const bool good = a.status == 0 && b.status == 0 && loss <= loss_tolerance && norm <= norm_tolerance;
-    if (!good) printf("    loss apart by %.3g, norm by %.3g; %s%s\n", loss, norm, a.err.c_str(), b.err.c_str());
-    return good;
-}
-// What model_tests.h derives for two layers of bf16; the printed norm has 4 decimals.
-static const double LOSS16 = std::ldexp(1.0, -9), NORM16 = 4 * std::ldexp(1.0, -9) * std::sqrt(46.0);
-
 static const char* TRAINING = "-x 20 -d 64 -l 3e-3 -u 3 -q 0.1 -c 0.1 --grad-clip 0.8 -f 0 ";
 
 static void same_numbers() {

@@ -1,0 +1,176 @@
+// Runs of several processes, on CPUs and in the simulator: the same numbers for any number of them, stages that agree to the bit, checkpoints that
+// any number goes on from, ranks that die, hang or were started differently.
+#include <csignal>
+#include "dev/test/run_program.h"
+#include "llmc/checkpoint.h"
+
+static const std::string CPU = "./train_gpt2_cpu", SIM32 = "build/FP32/train_gpt2sim", SIM16 = "build/BF16/train_gpt2sim";
+static const char* MPIRUN = "mpirun --oversubscribe --allow-run-as-root ";
+
+// A tiny run of 12 windows a step, as n processes with B 1: 12 / n micro-steps.
+static std::string several(const std::string& program, int n, const std::string& more) {
+    return MPIRUN + format("-np %d ", n) + tiny_run(program, "-b 1 -d 192 -f 0 --threads 1 " + more);
+}
+
+static void same_numbers() {
+    const std::string training = "-x 50 -l 3e-3 -u 3 -c 0.1 --grad-clip 0.8 ";
+    const Outcome one = run(several(CPU, 1, training));
+    for (int n : {2, 3, 4})
+        for (const char* stage : {"0", "1"}) {
+            start_test(format("50 steps on %d CPU processes, stage %s, are those of one to 1e-4", n, stage));
+            EXPECT(agree(run(several(CPU, n, training + "-z " + stage)), one, 50, 1e-4, 1e-4));
+        }
+    const std::string shorter = "-x 12 -l 3e-3 -u 3 -c 0.1 --grad-clip 0.8 ";
+    start_test("the simulated GPUs: 2 and 3 processes as one, fp32 to 1e-4, bf16 to its rounding");
+    const Outcome sim32 = run(several(SIM32, 1, shorter)), sim16 = run(several(SIM16, 1, shorter));
+    EXPECT(agree(run(several(SIM32, 2, shorter + "-z 1")), sim32, 12, 1e-4, 1e-4) && agree(run(several(SIM32, 3, shorter + "-z 0")), sim32, 12, 1e-4, 1e-4));
+    EXPECT(agree(run(several(SIM16, 2, shorter + "-z 1")), sim16, 12, LOSS16, NORM16) && agree(run(several(SIM16, 3, shorter + "-z 0")), sim16, 12, LOSS16, NORM16));
+    for (const std::string& program : {CPU, SIM32, SIM16})
+        for (int n : {2, 3}) {
+            start_test(format("stage 0 and stage 1 agree to the bit, and a second run with the first: %s, %d processes", program.c_str(), n));
+            const char* names[] = {"stage0", "stage1", "again"};
+            for (int i = 0; i < 3; i++) EXPECT(run(several(program, n, format("-x 4 -c 0.1 -z %d -o %s", i > 0, dir(names[i]).c_str()))).status == 0);
+            for (int i = 1; i < 3; i++) {
+                EXPECT(same_files(model_path(dir("stage0"), 4), model_path(dir(names[i]), 4)));
+                for (int r = 0; r < n; r++) EXPECT(same_files(state_path(dir("stage0"), 4, r), state_path(dir(names[i]), 4, r)));
+            }
+        }
+    start_test("validation and HellaSwag: the same answer for any number of processes and any B");
+    write_hellaswag(dir("hella.bin"));
+    const std::string evaluation = "-x 0 -v 1 -m -1 -h 1 --hellaswag-data " + dir("hella.bin") + " ";
+    const Outcome alone = run(several(CPU, 1, evaluation));
+    auto answers = [](const Outcome& r) { return r.out.substr(std::min(r.out.find("val loss"), r.out.size())); };
+    EXPECT(contains(answers(alone), "HellaSwag: "));
+    for (int n : {2, 3, 4}) EXPECT(answers(run(several(CPU, n, evaluation + "-b 2 -d " + std::to_string(32 * n)))) == answers(alone));
+}
+
+static void checkpoints() {
+    start_test("a run goes on with another number of processes, another stage, on CPU and GPU alike");
+    const std::string flags = "-c 0.1 -l 1e-3 -k constant ", out = "-o " + dir("moving") + " -y 1 ";
+    const Outcome whole = run(several(CPU, 1, flags + "-x 12"));
+    EXPECT(run(several(CPU, 2, flags + out + "-z 1 -x 3")).status == 0);
+    EXPECT(run(several(CPU, 3, flags + out + "-z 0 -x 6")).status == 0);
+    EXPECT(run(several(SIM32, 2, flags + out + "-z 1 -x 9")).status == 0);
+    const Outcome last = run(several(CPU, 1, flags + out + "-x 12"));
+    Steps late = steps_of(whole);
+    late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(9, late.losses.size()));
+    EXPECT(contains(last.out, "resumed at step 9") && apart(steps_of(last).losses, late.losses, 3) < 1e-4);
+    start_test("bf16 with master weights through another number of processes");
+    EXPECT(run(several(SIM16, 2, flags + "-z 1 -x 3 -o " + dir("moving16"))).status == 0);
+    EXPECT(run(several(SIM16, 3, flags + "-z 1 -x 6 -y 1 -o " + dir("moving16"))).status == 0);
+    EXPECT(contains(run(several(SIM16, 1, flags + "-x 7 -y 1 -o " + dir("moving16"))).out, "resumed at step 6"));
+    start_test("without a rank's state the checkpoint is incomplete, and passed over");
+    unlink(state_path(dir("moving"), 6, 1).c_str());
+    StateHeader header;
+    EXPECT(checkpoint_problem(dir("moving"), 6, header) != "" && checkpoint_problem(dir("moving"), 9, header) == "");
+}
+
+// The process ids of the ranks of a run that is under way, by rank.
+static std::vector<pid_t> ranks_of(const std::string& mark, int n) {
+    std::vector<pid_t> pids(n, 0);
+    for (int tries = 0; tries < 100; tries++) {
+        for (const std::string& path : glob_files("/proc/[0-9]*/cmdline")) {
+            const std::string command = read_whole(path);
+            if (!contains(command, mark) || contains(command, "mpirun") || contains(command.substr(0, 3), "sh")) continue;
+            const pid_t pid = (pid_t)atoi(path.c_str() + 6);
+            const std::string environment = read_whole(format("/proc/%d/environ", (int)pid));
+            const size_t at = environment.find("OMPI_COMM_WORLD_RANK=");
+            if (at < environment.size()) pids[atoi(environment.c_str() + at + 21) % n] = pid;
+        }
+        if (std::count(pids.begin(), pids.end(), 0) == 0) return pids;
+        usleep(100000);
+    }
+    return pids;
+}
+static bool wait_for_step(const std::string& name, int step) {
+    for (int tries = 0; tries < 200; tries++, usleep(50000))
+        if (contains(read_whole(dir(name) + "/main.log"), format("s:%d trl", step))) return true;
+    return false;
+}
+static double seconds_now() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void deaths() {
+    const std::string endless = "-x 100000 -n 5 -nk 3 -z 1 -o ";
+    start_test("kill -9 of one rank ends all within 30 s, says which, and the run goes on");
+    pid_t all = start(several(CPU, 3, endless + dir("killed")));
+    EXPECT(wait_for_step("killed", 7));
+    kill(ranks_of(dir("killed"), 3)[1], SIGKILL);
+    double begin = seconds_now();
+    Outcome r = finish(all);
+    EXPECT(r.status != 0 && seconds_now() - begin < 30 && contains(r.out + r.err, "rank 1"));
+    EXPECT(contains(run(several(CPU, 2, "-x 1 -y 1 -z 1 -o " + dir("killed"))).out, "the run in"));  // it is past step 1, and found
+    start_test("a rank that hangs is noticed, and named by those who wait");
+    all = start(several(CPU, 2, endless + dir("hanging") + " --comm-timeout 2"));
+    EXPECT(wait_for_step("hanging", 3));
+    const pid_t stopped = ranks_of(dir("hanging"), 2)[1];
+    kill(stopped, SIGSTOP);
+    usleep(6000000);
+    kill(stopped, SIGCONT);
+    r = finish(all);
+    EXPECT(r.status != 0 && contains(r.err, "rank 0: waited 2 s in"));
+    start_test("a signal to any rank: all finish the step, save and end well");
+    for (int rank : {0, 1}) {
+        all = start(several(CPU, 2, endless + dir(format("signal%d", rank))));
+        EXPECT(wait_for_step(format("signal%d", rank), 3));
+        kill(ranks_of(dir(format("signal%d", rank)), 2)[rank], rank ? SIGUSR1 : SIGTERM);
+        r = finish(all);
+        StateHeader header;
+        EXPECT(r.status == 0 && contains(r.out, "stopped at step ") && newest_checkpoint(dir(format("signal%d", rank)), header) > 3);
+    }
+}
+
+static void starts() {
+    start_test("ranks with other flags, or other data, are named; nothing hangs");
+    Outcome r = run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2") + " : -np 1 " + tiny_run(CPU, "-x 2 --seed 7"));
+    EXPECT(r.status != 0 && contains(r.err, "flags and model of rank 1 are not those of rank 0"));
+    const std::string other = "./train_gpt2_cpu -i '" + dir("train_*.bin") + "' -j " + dir("val.bin");
+    start_test("a number of processes that the launcher did not start: exit 2, one sentence");
+    EXPECT(refused(run(tiny_run(CPU, "-pn 2")), 2, "--num-processes 2"));
+    EXPECT(refused(run(tiny_run(SIM16, "-pn 2")), 2, "--num-processes 2"));
+    EXPECT(refused(run(tiny_run(CPU, "-pn 2 -pr 2")), 2, "--process-rank 2"));
+    start_test("a mistake in a flag is said once");
+    r = run(several(CPU, 3, "-b 0"));
+    size_t said = 0;
+    for (size_t at = 0; (at = r.err.find("error: -b 0", at)) != r.err.npos; at++) said++;
+    EXPECT(r.status == 2 && said == 1);
+}
+
+static void order_and_bytes() {
+    for (const std::string& program : {CPU, SIM32, SIM16})
+        for (int n : {2, 3})
+            for (int stage : {0, 1}) {
+                start_test(format("%s, %d processes, stage %d: a layer's gradients leave before the next backward begins; bytes sent are the plan's", program.c_str(), n, stage));
+                const std::string flags = format("-x 1 -z %d", stage), trace_file = dir("trace");
+                unlink(trace_file.c_str());
+                EXPECT(run("env COMM_TRACE=" + trace_file + " " + several(program, n, flags)).status == 0);
+                const std::string trace = read_whole(trace_file);
+                EXPECT(contains(trace, "backward 1\nreduce_scatter 1\nbackward 0\nreduce_scatter 0\nreduce_scatter 2\nall_gather 0\nall_gather 1\nall_gather 2\nwire_bytes "));
+                const std::string plan = run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags.c_str()))).out;
+                const long long sent = atoll(trace.c_str() + trace.find("wire_bytes ") + 11), planned = atoll(plan.c_str() + plan.find("wire a step: ") + 13);
+                EXPECT(sent > 0 && sent == planned);
+            }
+    start_test("optimizer state of stage 1 is 1/N of stage 0's");
+    auto optimizer = [](int n) {
+        const std::string plan = run(tiny_run(SIM16, format("--plan -b 1 -d 192 -z 1 -pn %d", n))).out;
+        return atof(plan.c_str() + plan.find("= all", plan.find("master weights")) + 5);
+    };
+    EXPECT(optimizer(1) > 0 && std::fabs(optimizer(1) / optimizer(4) - 4) < 0.05);
+}
+
+int main() {
+    make_test_folder();
+    if (run(std::string(MPIRUN) + "-np 2 true").status != 0 || !contains(run(several(CPU, 2, "-x 1")).out, "step    1/1")) {
+        printf("SKIPPED runs of several processes (apt-get install libopenmpi-dev openmpi-bin, then make clean test)\n0 passed, 0 failed, 1 skipped\n");
+        return 0;
+    }
+    same_numbers();
+    checkpoints();
+    deaths();
+    starts();
+    order_and_bytes();
+    return report_and_clean();
+}
