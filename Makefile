@@ -103,9 +103,9 @@ NVCCFLAGS = -std=c++17 -O3 -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE
 NVCC_FILE := $(call stamp,build/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI))
 NVCC_LIBS = -lcublasLt -ldl $(NCCL_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
-NCCL_LINK = $(if $(NCCL),-lnccl $(MPI_LINK))
-NCCL     := $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),$(shell mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes))
-NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL -DUSE_MPI $(filter -I%,$(MPI_COMPILE)))
+NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),$(MPI_LINK))
+NCCL     := $(shell mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes)
+NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),-DUSE_MPI $(filter -I%,$(MPI_COMPILE)))
 
 train_gpt2cu: train_gpt2.cu $(NVCC_FILE) | $(DATA)       ## the GPU trainer (needs the CUDA toolkit)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
@@ -119,7 +119,7 @@ $(B)/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
 # It compiles copies in which __shared__ is rewritten (dev/cusim/rewrite.sed); #line keeps their names and line numbers.
 SIM_SOURCES := $(patsubst %,build/sim/%,train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cusim/test/*.cu))
 SIM_OBJECTS := $(B)/cusim.o $(B)/cusim_blas.o $(B)/cusim_nccl.o
-SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE)) $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),-DUSE_NCCL)
+SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE)) -DUSE_NCCL
 
 build/sim/%: % dev/cusim/rewrite.sed
 	@mkdir -p $(@D)

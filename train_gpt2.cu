@@ -118,7 +118,8 @@ void open_device(const Options& o) {
         runtime_failure("the GPU's driver is too old: it knows CUDA %d.%d, this program was built with %d.%d; install a newer driver, or build with an older toolkit", driver / 1000, driver % 1000 / 10,
                         runtime / 1000, runtime % 1000 / 10);
     check_cuda(cudaGetDeviceCount(&devices), "looking for a GPU");
-    check_cuda(cudaSetDevice((int)(comm.rank % std::min<int64_t>(devices, o.gpus_per_node))), "choosing a GPU");
+    const long long local = launcher_value({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"});  // which process of this machine
+    check_cuda(cudaSetDevice((int)((local >= 0 ? local : comm.rank % o.gpus_per_node) % devices)), "choosing a GPU");
 }
 
 void allocate(GPT2& model, const Sizes& s, const Options& o) {

@@ -1,4 +1,4 @@
-// The processes of a run and what they say to each other. One process: nothing happens. Several: MPI, where the build found it.
+// The processes of a run and what they say to each other. One process: nothing happens. Several: MPI, where the build found it, or TCP (tcp.h).
 //
 // Every process trains on its own part of each batch. Gradients are then summed: a reduce-scatter leaves on rank r the sum of slice r of a
 // bucket (tensors.h), an all-gather brings slices together again. Collectives on buckets are started, and waited for later, so that they
@@ -14,7 +14,7 @@
 #include <cstring>
 #include <string>
 #include <vector>
-#include "llmc/check.h"
+#include "llmc/tcp.h"
 #ifdef USE_MPI
 #define OMPI_SKIP_MPICXX
 #include <mpi.h>
@@ -26,7 +26,7 @@ struct Comm {
     int64_t wire_bytes = 0;             // what this process has sent in collectives on buckets
     std::vector<std::string> trace;     // their order, if traced
     bool traced = false;
-    void (*before_waiting)() = nullptr; // the simulator's GPU moves only when its host waits for it
+    void (*before_waiting)() = nullptr; // the simulator's GPU moves only when its host asks, and its collectives come first
 #ifdef USE_MPI
     struct Pending { MPI_Request request; std::vector<char> received; char* to; };
     std::vector<Pending> pending;
@@ -35,26 +35,40 @@ struct Comm {
 inline Comm comm;
 
 // processes and rank as given by flags, -1 where not given. Exit 2 if they do not fit the launcher's, or this build.
-inline void comm_start(int64_t processes, int64_t rank, const std::string& how, int64_t timeout_s) {
+inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip, const std::string& fs_path, int64_t timeout_s) {
     const int64_t launched = launcher_value(LAUNCHER_SIZES), launched_rank = launcher_value(LAUNCHER_RANKS);
     if (processes < 0) processes = launched < 0 ? 1 : launched;
     if (rank < 0) rank = processes == 1 || launched_rank < 0 ? 0 : launched_rank;
     if (rank >= processes) usage_error("--process-rank %lld is not below --num-processes %lld; 0 to %lld are accepted", (long long)rank, (long long)processes, (long long)processes - 1);
-    comm.timeout_s = timeout_s;
+    comm.timeout_s = tcp.timeout_s = timeout_s;
     comm.traced = getenv("COMM_TRACE") != nullptr;
     if (processes == 1) return;
-    if (how != "mpi") usage_error("--dist-init %s: not in this build; mpi is accepted", how.c_str());
+    // torchrun and its like say where rank 0 is, and know nothing of MPI
+    const char* master = getenv("MASTER_ADDR");
+    const bool by_mpi = launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) >= 0;
+    const std::string server = !server_ip.empty() ? server_ip : master ? master : "";
+    if (how == "tcp" || (how == "mpi" && !by_mpi && master)) {
+        if (server.empty()) usage_error("--dist-init tcp needs -ps, the address of rank 0 (or MASTER_ADDR)");
+        tcp_start(server, processes, rank);
+    } else if (how == "fs") {
+        if (fs_path.empty()) usage_error("--dist-init fs needs -pf, a folder that all processes share");
+        fs_start(fs_path, processes, rank);
+    } else {
 #ifdef USE_MPI
-    int level, size, mpi_rank;
-    if (launched != processes) usage_error("--num-processes %lld, but %s; mpirun -np %lld starts as many", (long long)processes, launched < 0 ? "no launcher started this program" : "the launcher started another number", (long long)processes);
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
-    if (size != processes) usage_error("--num-processes %lld, but MPI knows of %d; mpirun -np %lld starts as many", (long long)processes, size, (long long)processes);
-    comm.processes = size, comm.rank = mpi_rank;
+        int level, size, mpi_rank;
+        if (launched != processes)
+            usage_error("--num-processes %lld, but %s; mpirun -np %lld starts as many (-pi tcp and -pi fs need no launcher)", (long long)processes,
+                        launched < 0 ? "no launcher started this program" : "the launcher started another number", (long long)processes);
+        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+        MPI_Comm_size(MPI_COMM_WORLD, &size);
+        MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+        if (size != processes) usage_error("--num-processes %lld, but MPI knows of %d; mpirun -np %lld starts as many (srun: --mpi=pmix, or -pi tcp)", (long long)processes, size, (long long)processes);
+        rank = mpi_rank;
 #else
-    usage_error("--num-processes %lld (from -pn or the launcher): this build has no MPI (apt-get install libopenmpi-dev, then make again); 1 is accepted, with more --threads to use more cores", (long long)processes);
+        usage_error("--num-processes %lld (from -pn or the launcher): this build has no MPI (apt-get install libopenmpi-dev, then make again); 1 is accepted, and more with -pi tcp or -pi fs", (long long)processes);
 #endif
+    }
+    comm.processes = processes, comm.rank = rank;
 }
 
 // COMM_TRACE=file: rank 0 leaves there the order of backward passes and collectives, and the bytes it has sent.
@@ -69,8 +83,9 @@ inline void comm_write_trace() {
 inline void comm_end() {
     comm_write_trace();
 #ifdef USE_MPI
-    if (comm.processes > 1) MPI_Finalize();
+    if (comm.processes > 1 && !tcp.active()) MPI_Finalize();
 #endif
+    tcp_end();
     comm.processes = 1, comm.rank = 0;
 }
 // Ends the processes' talk when run_main returns; a program that ends otherwise takes the others with it.
@@ -80,7 +95,6 @@ struct CommSession {
 
 #ifdef USE_MPI
 inline void comm_poll(MPI_Request* request, const char* what) {
-    if (comm.before_waiting) comm.before_waiting();
     const auto begin = std::chrono::steady_clock::now();
     for (int done = 0;;) {
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
@@ -98,6 +112,8 @@ inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* 
         memcpy(out, mine, bytes);
         return;
     }
+    if (comm.before_waiting) comm.before_waiting();
+    if (tcp.active()) return tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
 #ifdef USE_MPI
     MPI_Request request;
     MPI_Iallgather(mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
@@ -137,10 +153,8 @@ inline void comm_note(const char* what, int64_t bucket) {
 }
 
 // Starts summing data (processes * n_elems) over the processes; after comm_wait slice `rank` holds the sum, the others nothing of use.
-inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
-    if (comm.processes == 1) return;
-    comm_note("reduce_scatter", bucket);
-    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(float);
+inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
+    if (tcp.active()) return tcp_reduce_scatter(data + comm.rank * n_elems, data, n_elems, comm.processes, comm.rank, what);
 #ifdef USE_MPI
     comm.pending.push_back({MPI_REQUEST_NULL, std::vector<char>(n_elems * sizeof(float)), (char*)(data + comm.rank * n_elems)});
     Comm::Pending& p = comm.pending.back();
@@ -149,11 +163,22 @@ inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t buck
     (void)data;
 #endif
 }
+// The same for a bucket of gradients.
+inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
+    if (comm.processes == 1) return;
+    comm_note("reduce_scatter", bucket);
+    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(float);
+    comm_sum_slices_start(data, n_elems, "the sum of the gradients");
+}
 // Starts collecting data (processes * n_elems), of which this process has slice `rank`.
 inline void comm_all_gather_start(float* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
     comm_note("all_gather", bucket);
     comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(float);
+    if (tcp.active()) {
+        const std::vector<float> mine(data + comm.rank * n_elems, data + (comm.rank + 1) * n_elems);
+        return tcp_gather((char*)data, (const char*)mine.data(), n_elems * sizeof(float), comm.processes, comm.rank, "the collection of the slices");
+    }
 #ifdef USE_MPI
     comm.pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)n_elems, MPI_FLOAT, MPI_COMM_WORLD, &comm.pending.back().request);
@@ -181,6 +206,12 @@ inline void comm_wait(const char* what) {
 #else
     (void)what;
 #endif
+}
+
+// The same, waited for: the simulator's NCCL.
+inline void comm_reduce_scatter(float* data, int64_t n_elems, const char* what) {
+    comm_sum_slices_start(data, n_elems, what);
+    comm_wait(what);
 }
 
 // Ends the run unless all ranks have the same text; says which have another.

@@ -38,7 +38,6 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
                     (long long)comm.processes, (long long)micro_tokens);
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");
     if (o.out_dir.empty() && o.checkpoint_every > 0) warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
-    if (o.dist_init == "tcp" && o.num_processes > 1 && o.server_ip.empty()) usage_error("-pi tcp needs -ps, the address of the server");
 }
 
 inline bool is_model_file(const std::string& name) { return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0; }
@@ -264,7 +263,7 @@ inline int run_main(int argc, char** argv) {
     if (o.help) return print_help(argv[0]), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
     if (o.plan && o.num_processes > 1) comm.processes = o.num_processes;  // a plan for any number, none is started
-    else comm_start(o.num_processes, o.process_rank, o.dist_init, o.comm_timeout);
+    else comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout);
     CommSession session;
     catch_signals();
     run.logger.silent = comm.rank > 0;

@@ -753,6 +753,7 @@ static void run_front(cudaStream_t s) {
 template <class Done>
 static void run_until(cudaStream_t preferred, Done done) {
     static uint64_t random = seed();
+    if (access_depth > 0) return;  // asked by an operation that is itself under way
     DeviceAccess access;
     while (!done()) {
         std::vector<cudaStream_t> candidates;
