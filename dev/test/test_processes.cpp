@@ -3,6 +3,7 @@
 #include <csignal>
 #include "dev/test/run_program.h"
 #include "llmc/checkpoint.h"
+#include "llmc/tcp.h"
 
 static const std::string CPU = "./train_gpt2_cpu", SIM32 = "build/FP32/train_gpt2sim", SIM16 = "build/BF16/train_gpt2sim";
 static const char* MPIRUN = "mpirun --oversubscribe --allow-run-as-root ";
@@ -161,11 +162,92 @@ static void order_and_bytes() {
     EXPECT(optimizer(1) > 0 && std::fabs(optimizer(1) / optimizer(4) - 4) < 0.05);
 }
 
+// All ranks of a run without a launcher, as shell jobs; what rank 0 printed, and its status. rank: the flags or variables of rank $r.
+static Outcome without_launcher(const std::string& program, int n, const std::string& rank, const std::string& more, const std::string& environment = "") {
+    const std::string one = environment + " timeout 60 " + tiny_run(program, "-b 1 -d 192 -f 0 --threads 1 " + more + " " + rank);
+    return run(format("sh -c \"for r in \\$(seq 1 %d); do ", n - 1) + one + " > " + dir("others") + "\\$r 2>&1 & done; r=0; " + one + "; status=\\$?; wait; exit \\$status\"");
+}
+static int free_port() {
+    int port = 0;
+    close(tcp_listen(port));
+    return port;
+}
+
+static void meeting_without_mpi() {
+    const Outcome alone = run(tiny_run(CPU, "-b 1 -d 192 -x 6"));
+    auto tcp_flags = [](int n) { return format("-pn %d -pr \\$r -pi tcp -ps 127.0.0.1:%d --comm-timeout 20", n, free_port()); };
+    start_test("three processes by TCP, no launcher: the numbers of one, stages 0 and 1, CPU and simulator");
+    EXPECT(agree(without_launcher(CPU, 3, tcp_flags(3), "-x 6 -z 0"), alone, 6, 1e-4, 1e-4) && agree(without_launcher(CPU, 3, tcp_flags(3), "-x 6 -z 1"), alone, 6, 1e-4, 1e-4));
+    EXPECT(agree(without_launcher(SIM32, 2, tcp_flags(2), "-x 6 -z 1"), alone, 6, 1e-4, 1e-4) && agree(without_launcher(SIM16, 3, tcp_flags(3), "-x 6 -z 1"), alone, 6, LOSS16, NORM16));
+    start_test("two processes by a shared folder, over a file that an earlier run left");
+    run("mkdir -p " + dir("meet"));
+    write_whole(dir("meet/rendezvous.txt"), "127.0.0.1 9\n");
+    const std::string fs_flags = "-pn 2 -pr \\$r -pi fs -pf " + dir("meet") + " --comm-timeout 20";
+    EXPECT(agree(without_launcher(SIM32, 2, fs_flags, "-x 6 -z 1"), alone, 6, 1e-4, 1e-4) && !file_exists(dir("meet/rendezvous.txt")));
+    start_test("two processes as torchrun starts them, and as srun does without PMIx");
+    EXPECT(agree(without_launcher(CPU, 2, "", "-x 6", format("env RANK=\\$r WORLD_SIZE=2 LOCAL_RANK=\\$r MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", free_port())), alone, 6, 1e-4, 1e-4));
+    EXPECT(agree(without_launcher(SIM32, 2, format("-pi tcp -ps 127.0.0.1:%d", free_port()), "-x 6", "env SLURM_PROCID=\\$r SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=\\$r"), alone, 6, 1e-4, 1e-4));
+    start_test("nobody there, a port in use, a stale file, other numbers of processes: one sentence, no hanging");
+    const std::string patience = " --comm-timeout 2 -x 1";
+    EXPECT(refused(run(tiny_run(CPU, format("-pn 2 -pr 1 -pi tcp -ps 127.0.0.1:%d", free_port()) + patience)), 1, "waited 2 s for rank 0"));
+    EXPECT(refused(run(tiny_run(CPU, format("-pn 2 -pr 0 -pi tcp -ps 127.0.0.1:%d", free_port()) + patience)), 1, "rank 1 did not connect"));
+    EXPECT(refused(run(tiny_run(CPU, "-pn 2 -pr 1 -pi tcp -ps no.such.host.invalid" + patience)), 1, "waited 2 s for rank 0"));
+    int port = 0;
+    const int listener = tcp_listen(port);
+    EXPECT(refused(run(tiny_run(CPU, format("-pn 2 -pr 0 -pi tcp -ps 127.0.0.1:%d", port) + patience)), 1, "cannot listen on port"));
+    close(listener);
+    write_whole(dir("meet/rendezvous.txt"), "127.0.0.1 9\n");
+    EXPECT(refused(run(tiny_run(CPU, "-pn 2 -pr 1 -pi fs -pf " + dir("meet") + patience)), 1, "an earlier run's"));
+    EXPECT(refused(run(tiny_run(CPU, "-pn 2 -pr 1 -pi fs -pf " + dir("nowhere") + patience)), 1, "is no folder"));
+    EXPECT(refused(run(tiny_run(CPU, "-pn 2 -pr 0 -pi tcp")), 2, "needs -ps") && refused(run(tiny_run(CPU, "-pn 2 -pr 0 -pi fs")), 2, "needs -pf") && refused(run(tiny_run(CPU, "-pn 2 -pr 0 -pi tcp -ps x:99999")), 2, "no address"));
+    const Outcome disagree = without_launcher(CPU, 2, format("-pn \\$((2 + r)) -pr \\$r -pi tcp -ps 127.0.0.1:%d --comm-timeout 5", free_port()), "-x 1");
+    EXPECT(disagree.status == 1 && contains(disagree.err, "rank 1 of 3"));
+    start_test("kill -9 of one rank ends the others, who name it, without any launcher");
+    const std::string flags = "-b 1 -d 192 --threads 1 -x 100000 -z 1 -o " + dir("tcp_killed") + format(" -pn 2 -pi tcp -ps 127.0.0.1:%d --comm-timeout 20 -pr ", free_port());
+    const pid_t other = fork();
+    if (other == 0) {
+        execl("/bin/sh", "sh", "-c", ("exec " + tiny_run(CPU, flags + "1") + " > /dev/null 2>&1").c_str(), (char*)nullptr);
+        _exit(127);
+    }
+    const pid_t first = start(tiny_run(CPU, flags + "0"));
+    EXPECT(wait_for_step("tcp_killed", 5));
+    kill(other, SIGKILL);
+    waitpid(other, nullptr, 0);
+    EXPECT(refused(finish(first), 1, "rank 1 has ended"));
+}
+
+// Two hosts, as network namespaces with a wire between them; needs the rights to make them.
+static void two_hosts() {
+    const std::string a = format("gpt2a%d", (int)getpid()), b = format("gpt2b%d", (int)getpid());
+    auto clean = [&] { run("sh -c 'ip netns del " + a + "; ip netns del " + b + "' "); };
+    const bool possible = run("sh -c 'ip netns add " + a + " && ip netns add " + b + " && ip link add va netns " + a + " type veth peer name vb netns " + b + " && ip -n " + a + " addr add 10.77.0.1/24 dev va && ip -n " + b +
+                              " addr add 10.77.0.2/24 dev vb && ip -n " + a + " link set va up && ip -n " + b + " link set vb up'").status == 0;
+    if (!possible) {
+        clean();
+        tests_skipped++;
+        printf("SKIPPED two hosts as network namespaces (run as root with iproute2 installed)\n");
+        return;
+    }
+    start_test("two hosts that meet by TCP");
+    const std::string flags = "-b 1 -d 192 -f 0 --threads 1 -x 6 -z 1 -pn 2 -pi tcp -ps 10.77.0.1 --comm-timeout 20 -pr ";
+    const Outcome alone = run(tiny_run(CPU, "-b 1 -d 192 -x 6"));
+    for (const std::string& program : {CPU, SIM32}) {
+        const Outcome two = run("sh -c \"ip netns exec " + b + " timeout 60 " + tiny_run(program, flags + "1") + " > /dev/null 2>&1 & ip netns exec " + a + " timeout 60 " + tiny_run(program, flags + "0") + "; status=\\$?; wait; exit \\$status\"");
+        EXPECT(agree(two, alone, 6, 1e-4, 1e-4));
+    }
+    finish_test();
+    test_name.clear();
+    clean();
+}
+
 int main() {
     make_test_folder();
+    meeting_without_mpi();
+    two_hosts();
     if (run(std::string(MPIRUN) + "-np 2 true").status != 0 || !contains(run(several(CPU, 2, "-x 1")).out, "step    1/1")) {
-        printf("SKIPPED runs of several processes (apt-get install libopenmpi-dev openmpi-bin, then make clean test)\n0 passed, 0 failed, 1 skipped\n");
-        return 0;
+        printf("SKIPPED runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)\n");
+        tests_skipped++;
+        return report_and_clean();
     }
     same_numbers();
     checkpoints();
