@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The scripts: all are valid bash; the recipes run, on a tiny model in the simulator; the SLURM ones run with stand-ins for srun and scontrol.
+set -euo pipefail
+for script in scripts/*.sh scripts/multi_node/*.sh; do bash -n "$script"; done
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export PROGRAM=build/BF16/train_gpt2sim MPIRUN_FLAGS="--oversubscribe --allow-run-as-root" OUT_DIR=$folder/out
+tiny="-i dev/data/shakespeare_train.bin -j dev/data/shakespeare_val.bin -e L1C32H2T16 -t 16 -b 1 -d 32 -x 2 -m 1 -h 0 -g 4 -s 2 --comm-timeout 30"
+runs() {  # what it is, log: it got to its second step
+    grep -q "step    2/2 | loss" "$2" || { echo "$1 did not train:"; tail -n 20 "$2"; exit 1; }
+}
+for recipe in scripts/run_gpt*.sh; do
+    rm -rf "$OUT_DIR"
+    GPUS=1 "$recipe" $tiny > "$folder/log" 2>&1 || true
+    runs "$recipe" "$folder/log"
+done
+if command -v mpirun > /dev/null; then
+    rm -rf "$OUT_DIR"
+    GPUS=2 scripts/run_gpt2_124M.sh $tiny > "$folder/log" 2>&1 || true
+    runs "two GPUs" "$folder/log"
+    grep -q "of 2 processes" "$folder/log"
+    HOSTS=localhost:2 scripts/multi_node/mpirun.sh $tiny -o "$folder/mpi" > "$folder/log" 2>&1 || true
+    runs mpirun.sh "$folder/log"
+fi
+mkdir "$folder/bin"
+echo 'echo 127.0.0.1' > "$folder/bin/scontrol"     # scontrol show hostnames
+cat > "$folder/bin/srun" <<'SRUN'
+#!/usr/bin/env bash
+# two tasks, with what srun leaves in the environment
+[ "${1#--}" = "$1" ] || shift
+SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=2 "$@" > /dev/null 2>&1 &
+SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=2 "$@"
+wait
+SRUN
+chmod +x "$folder"/bin/*
+for way in tcp fs; do
+    PATH="$folder/bin:$PATH" SLURM_JOB_ID=1 SLURM_JOB_NODELIST=here RENDEZVOUS=$folder/meet MASTER_PORT=$((20000 + RANDOM % 9000)) \
+        scripts/multi_node/slurm_$way.sh $tiny -o "$folder/$way" > "$folder/log" 2>&1 || true
+    runs "slurm_$way.sh" "$folder/log"
+done
+scripts/scaling.py --program build/BF16/train_gpt2sim > "$folder/log"
+[ "$(grep -c '^| 1558M' "$folder/log")" = 11 ]

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Several machines with mpirun: HOSTS names them, each with its number of GPUs. The repository, built, lies under the same path on all, and the out dir
+# in a folder that all share. NCCL's id travels by MPI, gradients by NCCL.
+#
+#   HOSTS=node1:8,node2:8 scripts/multi_node/mpirun.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log -e d12 -b 32 -t 1024 -d 524288
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+HOSTS=${HOSTS:?names the machines, as node1:8,node2:8}
+PROGRAM=${PROGRAM:-./train_gpt2cu}
+total=0
+for host in ${HOSTS//,/ }; do total=$((total + ${host##*:})); done
+# -x                          variables that the other machines are to have
+# odls_base_sigkill_timeout   seconds to finish a step and save after a signal, before Open MPI kills
+exec mpirun -np "$total" --host "$HOSTS" -x PATH -x LD_LIBRARY_PATH -x NCCL_DEBUG=WARN --mca odls_base_sigkill_timeout 600 ${MPIRUN_FLAGS:-} \
+    "$PROGRAM" -z 1 -y 1 -pi mpi -pg "${GPUS_PER_NODE:-8}" "$@"
