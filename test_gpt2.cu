@@ -405,6 +405,22 @@ static void plan_tests() {
 #endif
             free_model(g);
         }
+#ifdef CUSIM
+    start_test("the plan of one of four processes, stage 1, is what it allocates, to the byte");
+    check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");  // as if they had met
+    comm.processes = 4, comm.rank = 2;
+    Options o;
+    o.zero_stage = 1;
+    const size_t before = cusim::requested_bytes();
+    Sizes sizes{GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, 1, 40, 0, true, 2, comm.processes};
+    GPT2 g;
+    g.layout = parameter_layout(sizes.config, comm.processes);
+    settle_device(g, sizes, o);
+    allocate(g, sizes, o);
+    EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &g)) && g.shard.elems(g.layout) * 4 == g.layout.total_elems());
+    comm.processes = 1, comm.rank = 0;
+    free_model(g);
+#endif
 }
 
 int main(int argc, char** argv) {
