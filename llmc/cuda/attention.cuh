@@ -1,5 +1,5 @@
 // Causal self-attention as flash attention; formulas: llmc/cpu/attention.h. Two versions of one algorithm: on tensor cores for bf16 (after
-// FlashAttention-2, Dao 2023, arXiv:2307.08691), and on CUDA cores for fp32 (the end of this file). Both read q, k and v from the packed
+// FlashAttention-2, Dao 2023, arXiv:2307.08691), and on CUDA cores for fp32 (attention_fp32.cuh). Both read q, k and v from the packed
 // qkv (B,T,3C) as the linear layer wrote it.
 //
 // Forward, tensor cores. A block of 4 warps handles 64 queries of one head, a warp 16 of them. Keys and values come in tiles through shared memory,
@@ -11,107 +11,16 @@
 // one order: no atomics, the same bits every time, for 7 products of tiles instead of 5. For dk, dv the scores are computed transposed
 // (k q^T), so that again what comes out of one product is what goes into the next.
 //
-// Shared memory is swizzled: the 16-byte chunk c of row r lies at place c ^ (r % 8) of its row, so that the 8 rows which ldmatrix reads at
-// once lie in different banks. FLOPs forward: 4 HS T^2/2 a head. Bytes, at least: qkv and out once.
+// FLOPs forward: 4 HS T^2/2 a head. Bytes, at least: qkv and out once.
 //
 // Head sizes: multiples of 8 from 16 to 256. They are padded with zeros, in shared memory only, to 32, 64, 96, 128 or 256.
 #pragma once
-#include "llmc/cuda/mma.cuh"
+#include "llmc/cuda/attention_fp32.cuh"
+#include "llmc/cuda/attention_tiles.cuh"
 
-constexpr int ATTENTION_THREADS = 128, ATTENTION_ROWS = 64;  // a block's threads, and its queries (or keys); 16 a warp
 constexpr float LOG2_E = 1.4426950408889634f;
 
 inline bool attention_supports(int64_t HS) { return HS >= 16 && HS <= 256 && HS % 8 == 0; }
-
-// ---------------------------------------------------------------------------------------------------------------------------------
-// tiles in shared memory, and their products
-
-// Rows of HS bf16 in shared memory, swizzled.
-template <int HS>
-struct Tile {
-    static constexpr int chunks = HS / 8;
-    bf16* data;
-    __device__ bf16* at(int row, int chunk) const { return data + (row * chunks + (chunks % 8 == 0 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3))) * 8; }
-};
-
-// Starts copying rows first.. of one head into the tile; zeros for rows from T on and for channels from head_size on.
-template <int HS, int ROWS>
-__device__ inline void load_tile(Tile<HS> tile, const bf16* head, int64_t stride, int first, int T, int head_size) {
-    for (int i = threadIdx.x; i < ROWS * (HS / 8); i += ATTENTION_THREADS) {
-        const int row = i / (HS / 8), chunk = i % (HS / 8);
-        const bool valid = first + row < T && chunk * 8 < head_size;
-        copy_async(tile.at(row, chunk), head + (valid ? (first + row) * stride + chunk * 8 : 0), valid);
-    }
-}
-
-// The A of mma: rows row..row+15, channels 16k..16k+15 of a tile.
-template <int HS>
-__device__ inline void load_a(uint32_t (&a)[4], Tile<HS> tile, int row, int k) {
-    const int lane = threadIdx.x % 32;
-    ldmatrix(a, tile.at(row + lane % 16, 2 * k + lane / 16));
-}
-
-// c (16 x N) = rows a_row..a_row+15 of a, times rows 0..N-1 of b, transposed.
-template <int N, int HS>
-__device__ inline void multiply_transposed(float (&c)[N / 8][4], Tile<HS> a, int a_row, Tile<HS> b) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < N / 8; n++)
-        for (int i = 0; i < 4; i++) c[n][i] = 0;
-#pragma unroll 4
-    for (int k = 0; k < HS / 16; k++) {
-        uint32_t fa[4], fb[4];
-        load_a(fa, a, a_row, k);
-#pragma unroll
-        for (int n = 0; n < N / 16; n++) {
-            ldmatrix(fb, b.at(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-            mma(c[2 * n], fa, fb[0], fb[1]);
-            mma(c[2 * n + 1], fa, fb[2], fb[3]);
-        }
-    }
-}
-
-// c (16 x HS) += p (16 x N), rounded to bf16, times rows 0..N-1 of b.
-template <int N, int HS>
-__device__ inline void multiply(float (&c)[HS / 8][4], const float (&p)[N / 8][4], Tile<HS> b) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < N / 16; j++) {
-        const uint32_t fa[4] = {pack_bf16(p[2 * j][0], p[2 * j][1]), pack_bf16(p[2 * j][2], p[2 * j][3]), pack_bf16(p[2 * j + 1][0], p[2 * j + 1][1]), pack_bf16(p[2 * j + 1][2], p[2 * j + 1][3])};
-#pragma unroll
-        for (int n = 0; n < HS / 16; n++) {
-            uint32_t fb[4];
-            ldmatrix_transposed(fb, b.at(j * 16 + lane % 16, 2 * n + lane / 16));
-            mma(c[2 * n], fa, fb[0], fb[1]);
-            mma(c[2 * n + 1], fa, fb[2], fb[3]);
-        }
-    }
-}
-
-// A warp's 16 rows of c, the upper 8 times upper, the lower times lower, to rows first.. of a head in global memory, by way of rows
-// tile_row.. of a tile that only this warp still uses: 16 bytes a store.
-template <int HS>
-__device__ inline void store_rows(bf16* head, int64_t stride, int first, int T, int head_size, const float (&c)[HS / 8][4], float upper, float lower, Tile<HS> tile, int tile_row) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < HS / 8; n++) {
-        *(uint32_t*)(tile.at(tile_row + g, n) + 2 * t) = pack_bf16(c[n][0] * upper, c[n][1] * upper);
-        *(uint32_t*)(tile.at(tile_row + g + 8, n) + 2 * t) = pack_bf16(c[n][2] * lower, c[n][3] * lower);
-    }
-    __syncwarp();
-    for (int i = lane; i < 16 * (HS / 8); i += 32) {
-        const int row = i / (HS / 8), chunk = i % (HS / 8);
-        if (first + row < T && chunk * 8 < head_size) store_pack(head + (first + row) * stride + chunk * 8, load_pack(tile.at(tile_row + row, chunk)));
-    }
-}
-
-// What a block works on: one head of one sequence, and 64 rows of it.
-struct AttentionBlock {
-    int64_t b, h, C, stride;
-    int first;              // row
-    __device__ AttentionBlock(int64_t NH, int head_size, int64_t tile) : b(blockIdx.x / NH), h(blockIdx.x % NH), C(NH * head_size), stride(3 * C), first((int)tile * ATTENTION_ROWS) {}
-};
 
 // ---------------------------------------------------------------------------------------------------------------------------------
 // tensor cores
@@ -188,20 +97,6 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1) attention_forward_kernel
     for (int half = 0; half < 2; half++)
         if (lane % 4 == 0 && row + 8 * half < T) lse[blockIdx.x * (int64_t)T + row + 8 * half] = m[half] * scale + logf(l[half]);
     store_rows(out + block.b * T * block.C + block.h * head_size, block.C, block.first + warp_row, T, head_size, o, 1.0f / l[0], 1.0f / l[1], q, warp_row);
-}
-
-// D (B,NH,T) = dout . out of every head at every position. A thread: one of them.
-template <class floatX>
-__global__ void attention_dot_kernel(float* D, const floatX* dout, const floatX* out, int64_t n, int64_t T, int64_t NH, int head_size) {
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;  // (b, t, h)
-    if (i >= n) return;
-    float sum = 0;
-    for (int c = 0; c < head_size; c += Pack<floatX>::size) {
-        const Pack<floatX> a = load_pack(dout + i * head_size + c), b = load_pack(out + i * head_size + c);
-        for (int k = 0; k < Pack<floatX>::size; k++) sum += (float)a[k] * (float)b[k];
-    }
-    const int64_t h = i % NH, t = i / NH % T, b = i / NH / T;
-    D[(b * NH + h) * T + t] = sum;
 }
 
 template <int HS, int COLS>
@@ -371,171 +266,6 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
 // D (B,NH,T) is scratch.
 inline void attention_backward(bf16* dqkv, float* D, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
     for_head_size(C / NH, AttentionBackward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream});
-}
-
-// ---------------------------------------------------------------------------------------------------------------------------------
-// CUDA cores, fp32: the same walk over tiles. A block handles TILE rows with (TILE/2)^2 threads; thread (ty, tx) computes a 2 x 2 piece of the
-// scores of two tiles, and, of its two rows, every (TILE/2)-th channel of the result, CHANNELS at most.
-
-template <int TILE>
-struct SharedRows {  // TILE rows of head_size floats, one float further apart: no bank conflicts between rows
-    float* data;
-    int head_size;
-    __device__ float* operator[](int row) const { return data + row * (head_size + 1); }
-    __device__ void load(const float* head, int64_t stride, int first, int T) const {
-        for (int i = threadIdx.x; i < TILE * head_size; i += (TILE / 2) * (TILE / 2)) {
-            const int row = i / head_size, c = i % head_size;
-            (*this)[row][c] = first + row < T ? head[(first + row) * stride + c] : 0.0f;
-        }
-    }
-};
-__host__ __device__ constexpr size_t shared_rows_elems(int tile, int head_size) { return (size_t)tile * (head_size + 1); }
-
-// s[i][j] = row 2 ty + i of a times row tx + j TILE/2 of b.
-template <int TILE>
-__device__ inline void small_products(float (&s)[2][2], SharedRows<TILE> a, SharedRows<TILE> b, int ty, int tx) {
-    for (int i = 0; i < 4; i++) s[i / 2][i % 2] = 0;
-    for (int c = 0; c < a.head_size; c++)
-        for (int i = 0; i < 4; i++) s[i / 2][i % 2] += a[2 * ty + i / 2][c] * b[tx + i % 2 * (TILE / 2)][c];
-}
-// o[i][c] += sum over j of p[2 ty + i][j] * b[j][tx + c TILE/2], p (TILE, TILE + 1).
-template <int TILE, int CHANNELS>
-__device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, SharedRows<TILE> b, int ty, int tx) {
-    for (int j = 0; j < TILE; j++)
-#pragma unroll
-        for (int c = 0; c < CHANNELS; c++)
-            if (tx + c * (TILE / 2) < b.head_size) {
-                const float x = b[j][tx + c * (TILE / 2)];
-                o[0][c] += p[2 * ty * (TILE + 1) + j] * x;
-                o[1][c] += p[(2 * ty + 1) * (TILE + 1) + j] * x;
-            }
-}
-template <int TILE, int CHANNELS>
-__device__ inline void store_channels(float* head, int64_t stride, int row, int T, int head_size, const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int c = 0; c < CHANNELS; c++)
-            if (row + i < T && tx + c * (TILE / 2) < head_size) head[(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
-}
-
-template <int TILE, int CHANNELS>
-__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size, float scale) {
-    extern __shared__ float shared_floats[];
-    const SharedRows<TILE> q{shared_floats, head_size}, kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
-    float* p = kv.data + shared_rows_elems(TILE, head_size);
-    const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
-    const int first = (gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
-    const float* head = qkv + b * T * 3 * C + h * head_size;
-    float o[2][CHANNELS] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
-    q.load(head, 3 * C, first, T);
-    for (int first_key = 0; first_key < first + TILE && first_key < T; first_key += TILE) {
-        __syncthreads();
-        kv.load(head + C, 3 * C, first_key, T);
-        __syncthreads();
-        float s[2][2];
-        small_products(s, q, kv, ty, tx);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = 2 * ty + i;
-            float top = m[i], sum = 0;
-            for (int j = 0; j < 2; j++) {
-                if (first_key + tx + j * (TILE / 2) > first + row) s[i][j] = -INFINITY;
-                top = fmaxf(top, s[i][j]);
-            }
-            for (int distance = TILE / 4; distance > 0; distance /= 2) top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, distance));
-            for (int j = 0; j < 2; j++) {
-                s[i][j] = expf((s[i][j] - top) * scale);
-                p[row * (TILE + 1) + tx + j * (TILE / 2)] = s[i][j];
-                sum += s[i][j];
-            }
-            for (int distance = TILE / 4; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
-            const float shrink = expf((m[i] - top) * scale);
-            m[i] = top, l[i] = l[i] * shrink + sum;
-#pragma unroll
-            for (int c = 0; c < CHANNELS; c++) o[i][c] *= shrink;
-        }
-        __syncthreads();
-        kv.load(head + 2 * C, 3 * C, first_key, T);
-        __syncthreads();
-        add_products(o, p, kv, ty, tx);
-    }
-    for (int i = 0; i < 2; i++)
-        if (tx == 0 && first + 2 * ty + i < T) lse[blockIdx.x * (int64_t)T + first + 2 * ty + i] = m[i] * scale + logf(l[i]);
-    store_channels<TILE>(out + b * T * C + h * head_size, C, first + 2 * ty, T, head_size, o, 1.0f / l[0], 1.0f / l[1], tx);
-}
-
-// Backward for TILE rows: KEYS_MINE: they are keys, and dk, dv are the sums over queries; else they are queries, and dq is the sum over keys.
-template <int TILE, int CHANNELS, bool KEYS_MINE>
-__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv, int T, int64_t NH, int head_size,
-                                                                               float scale) {
-    extern __shared__ float shared_floats[];
-    const size_t elems = shared_rows_elems(TILE, head_size);
-    const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size}, v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
-    float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
-    const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
-    const int mine = (KEYS_MINE ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
-    const float *head = qkv + b * T * 3 * C + h * head_size, *dout_head = dout + b * T * C + h * head_size;
-    auto load_queries = [&](int first) { q.load(head, 3 * C, first, T), d_o.load(dout_head, C, first, T); };
-    auto load_keys = [&](int first) { k.load(head + C, 3 * C, first, T), v.load(head + 2 * C, 3 * C, first, T); };
-    if (KEYS_MINE) load_keys(mine);
-    else load_queries(mine);
-    float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};  // dk and dv, or dq
-    for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < T : other <= mine; other += TILE) {
-        __syncthreads();
-        if (KEYS_MINE) load_queries(other);
-        else load_keys(other);
-        __syncthreads();
-        float s[2][2], dp[2][2];
-        small_products(s, KEYS_MINE ? k : q, KEYS_MINE ? q : k, ty, tx);
-        small_products(dp, KEYS_MINE ? v : d_o, KEYS_MINE ? d_o : v, ty, tx);
-        for (int i = 0; i < 4; i++) {
-            const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2), key = KEYS_MINE ? mine + row : other + column, query = KEYS_MINE ? other + column : mine + row;
-            float prob = 0, grad = 0;
-            if (key <= query && query < T) {
-                prob = expf(s[i / 2][i % 2] * scale - lse[blockIdx.x * (int64_t)T + query]);
-                grad = prob * (dp[i / 2][i % 2] - D[blockIdx.x * (int64_t)T + query]) * scale;
-            }
-            p[row * (TILE + 1) + column] = prob;
-            ds[row * (TILE + 1) + column] = grad;
-        }
-        __syncthreads();
-        add_products(sum1, ds, KEYS_MINE ? q : k, ty, tx);
-        if (KEYS_MINE) add_products(sum2, p, d_o, ty, tx);
-    }
-    float* dhead = dqkv + b * T * 3 * C + h * head_size;
-    store_channels<TILE>(dhead + (KEYS_MINE ? C : 0), 3 * C, mine + 2 * ty, T, head_size, sum1, 1.0f, 1.0f, tx);
-    if (KEYS_MINE) store_channels<TILE>(dhead + 2 * C, 3 * C, mine + 2 * ty, T, head_size, sum2, 1.0f, 1.0f, tx);
-}
-
-template <int TILE, int CHANNELS>
-void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
-    const int HS = (int)(C / NH);
-    const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
-    auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
-    allow_shared(kernel, bytes, "attention_forward");
-    launch("attention_forward", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, TILE)), TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
-}
-inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
-    if (C / NH <= 128) attention_forward_tiles<32, 8>(out, lse, qkv, B, T, C, NH, stream);
-    else attention_forward_tiles<16, 32>(out, lse, qkv, B, T, C, NH, stream);
-}
-template <int TILE, int CHANNELS>
-void attention_backward_tiles(float* dqkv, float* D, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
-    const int HS = (int)(C / NH);
-    const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
-    const dim3 grid((unsigned)(B * NH), (unsigned)ceil_div(T, TILE));
-    auto kv = attention_backward_fp32_kernel<TILE, CHANNELS, true>;
-    auto q = attention_backward_fp32_kernel<TILE, CHANNELS, false>;
-    allow_shared(kv, bytes, "attention_backward_kv");
-    allow_shared(q, bytes, "attention_backward_q");
-    launch("attention_dot", attention_dot_kernel<float>, dim3((unsigned)ceil_div(B * T * NH, 256)), 256, 0, stream, D, dout, out, B * T * NH, T, NH, HS);
-    launch("attention_backward_kv", kv, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
-    launch("attention_backward_q", q, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
-}
-inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
-    if (C / NH <= 128) attention_backward_tiles<32, 8>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
-    else attention_backward_tiles<16, 32>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,167 @@
+// Attention in fp32, on CUDA cores: the walk over tiles of attention.cuh, with plain multiplications.
+//
+// A block handles TILE rows with (TILE/2)^2 threads; thread (ty, tx) computes a 2 x 2 piece of the scores of two tiles, and, of its two rows, every
+// (TILE/2)-th channel of the result, CHANNELS at most.
+#pragma once
+#include "llmc/cuda/attention_tiles.cuh"
+
+template <int TILE>
+struct SharedRows {  // TILE rows of head_size floats, one float further apart: no bank conflicts between rows
+    float* data;
+    int head_size;
+    __device__ float* operator[](int row) const { return data + row * (head_size + 1); }
+    __device__ void load(const float* head, int64_t stride, int first, int T) const {
+        for (int i = threadIdx.x; i < TILE * head_size; i += (TILE / 2) * (TILE / 2)) {
+            const int row = i / head_size, c = i % head_size;
+            (*this)[row][c] = first + row < T ? head[(first + row) * stride + c] : 0.0f;
+        }
+    }
+};
+__host__ __device__ constexpr size_t shared_rows_elems(int tile, int head_size) { return (size_t)tile * (head_size + 1); }
+
+// s[i][j] = row 2 ty + i of a times row tx + j TILE/2 of b.
+template <int TILE>
+__device__ inline void small_products(float (&s)[2][2], SharedRows<TILE> a, SharedRows<TILE> b, int ty, int tx) {
+    for (int i = 0; i < 4; i++) s[i / 2][i % 2] = 0;
+    for (int c = 0; c < a.head_size; c++)
+        for (int i = 0; i < 4; i++) s[i / 2][i % 2] += a[2 * ty + i / 2][c] * b[tx + i % 2 * (TILE / 2)][c];
+}
+// o[i][c] += sum over j of p[2 ty + i][j] * b[j][tx + c TILE/2], p (TILE, TILE + 1).
+template <int TILE, int CHANNELS>
+__device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, SharedRows<TILE> b, int ty, int tx) {
+    for (int j = 0; j < TILE; j++)
+#pragma unroll
+        for (int c = 0; c < CHANNELS; c++)
+            if (tx + c * (TILE / 2) < b.head_size) {
+                const float x = b[j][tx + c * (TILE / 2)];
+                o[0][c] += p[2 * ty * (TILE + 1) + j] * x;
+                o[1][c] += p[(2 * ty + 1) * (TILE + 1) + j] * x;
+            }
+}
+template <int TILE, int CHANNELS>
+__device__ inline void store_channels(float* head, int64_t stride, int row, int T, int head_size, const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int c = 0; c < CHANNELS; c++)
+            if (row + i < T && tx + c * (TILE / 2) < head_size) head[(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
+}
+
+template <int TILE, int CHANNELS>
+__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size, float scale) {
+    extern __shared__ float shared_floats[];
+    const SharedRows<TILE> q{shared_floats, head_size}, kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
+    float* p = kv.data + shared_rows_elems(TILE, head_size);
+    const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
+    const int first = (gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
+    const float* head = qkv + b * T * 3 * C + h * head_size;
+    float o[2][CHANNELS] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    q.load(head, 3 * C, first, T);
+    for (int first_key = 0; first_key < first + TILE && first_key < T; first_key += TILE) {
+        __syncthreads();
+        kv.load(head + C, 3 * C, first_key, T);
+        __syncthreads();
+        float s[2][2];
+        small_products(s, q, kv, ty, tx);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = 2 * ty + i;
+            float top = m[i], sum = 0;
+            for (int j = 0; j < 2; j++) {
+                if (first_key + tx + j * (TILE / 2) > first + row) s[i][j] = -INFINITY;
+                top = fmaxf(top, s[i][j]);
+            }
+            for (int distance = TILE / 4; distance > 0; distance /= 2) top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, distance));
+            for (int j = 0; j < 2; j++) {
+                s[i][j] = expf((s[i][j] - top) * scale);
+                p[row * (TILE + 1) + tx + j * (TILE / 2)] = s[i][j];
+                sum += s[i][j];
+            }
+            for (int distance = TILE / 4; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+            const float shrink = expf((m[i] - top) * scale);
+            m[i] = top, l[i] = l[i] * shrink + sum;
+#pragma unroll
+            for (int c = 0; c < CHANNELS; c++) o[i][c] *= shrink;
+        }
+        __syncthreads();
+        kv.load(head + 2 * C, 3 * C, first_key, T);
+        __syncthreads();
+        add_products(o, p, kv, ty, tx);
+    }
+    for (int i = 0; i < 2; i++)
+        if (tx == 0 && first + 2 * ty + i < T) lse[blockIdx.x * (int64_t)T + first + 2 * ty + i] = m[i] * scale + logf(l[i]);
+    store_channels<TILE>(out + b * T * C + h * head_size, C, first + 2 * ty, T, head_size, o, 1.0f / l[0], 1.0f / l[1], tx);
+}
+
+// Backward for TILE rows: KEYS_MINE: they are keys, and dk, dv are the sums over queries; else they are queries, and dq is the sum over keys.
+template <int TILE, int CHANNELS, bool KEYS_MINE>
+__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv, int T, int64_t NH, int head_size,
+                                                                               float scale) {
+    extern __shared__ float shared_floats[];
+    const size_t elems = shared_rows_elems(TILE, head_size);
+    const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size}, v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
+    float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
+    const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
+    const int mine = (KEYS_MINE ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
+    const float *head = qkv + b * T * 3 * C + h * head_size, *dout_head = dout + b * T * C + h * head_size;
+    auto load_queries = [&](int first) { q.load(head, 3 * C, first, T), d_o.load(dout_head, C, first, T); };
+    auto load_keys = [&](int first) { k.load(head + C, 3 * C, first, T), v.load(head + 2 * C, 3 * C, first, T); };
+    if (KEYS_MINE) load_keys(mine);
+    else load_queries(mine);
+    float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};  // dk and dv, or dq
+    for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < T : other <= mine; other += TILE) {
+        __syncthreads();
+        if (KEYS_MINE) load_queries(other);
+        else load_keys(other);
+        __syncthreads();
+        float s[2][2], dp[2][2];
+        small_products(s, KEYS_MINE ? k : q, KEYS_MINE ? q : k, ty, tx);
+        small_products(dp, KEYS_MINE ? v : d_o, KEYS_MINE ? d_o : v, ty, tx);
+        for (int i = 0; i < 4; i++) {
+            const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2), key = KEYS_MINE ? mine + row : other + column, query = KEYS_MINE ? other + column : mine + row;
+            float prob = 0, grad = 0;
+            if (key <= query && query < T) {
+                prob = expf(s[i / 2][i % 2] * scale - lse[blockIdx.x * (int64_t)T + query]);
+                grad = prob * (dp[i / 2][i % 2] - D[blockIdx.x * (int64_t)T + query]) * scale;
+            }
+            p[row * (TILE + 1) + column] = prob;
+            ds[row * (TILE + 1) + column] = grad;
+        }
+        __syncthreads();
+        add_products(sum1, ds, KEYS_MINE ? q : k, ty, tx);
+        if (KEYS_MINE) add_products(sum2, p, d_o, ty, tx);
+    }
+    float* dhead = dqkv + b * T * 3 * C + h * head_size;
+    store_channels<TILE>(dhead + (KEYS_MINE ? C : 0), 3 * C, mine + 2 * ty, T, head_size, sum1, 1.0f, 1.0f, tx);
+    if (KEYS_MINE) store_channels<TILE>(dhead + 2 * C, 3 * C, mine + 2 * ty, T, head_size, sum2, 1.0f, 1.0f, tx);
+}
+
+template <int TILE, int CHANNELS>
+void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+    const int HS = (int)(C / NH);
+    const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
+    auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
+    allow_shared(kernel, bytes, "attention_forward");
+    launch("attention_forward", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, TILE)), TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+}
+inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+    if (C / NH <= 128) attention_forward_tiles<32, 8>(out, lse, qkv, B, T, C, NH, stream);
+    else attention_forward_tiles<16, 32>(out, lse, qkv, B, T, C, NH, stream);
+}
+template <int TILE, int CHANNELS>
+void attention_backward_tiles(float* dqkv, float* D, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+    const int HS = (int)(C / NH);
+    const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
+    const dim3 grid((unsigned)(B * NH), (unsigned)ceil_div(T, TILE));
+    auto kv = attention_backward_fp32_kernel<TILE, CHANNELS, true>;
+    auto q = attention_backward_fp32_kernel<TILE, CHANNELS, false>;
+    allow_shared(kv, bytes, "attention_backward_kv");
+    allow_shared(q, bytes, "attention_backward_q");
+    launch("attention_dot", attention_dot_kernel<float>, dim3((unsigned)ceil_div(B * T * NH, 256)), 256, 0, stream, D, dout, out, B * T * NH, T, NH, HS);
+    launch("attention_backward_kv", kv, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+    launch("attention_backward_q", q, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+}
+inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+    if (C / NH <= 128) attention_backward_tiles<32, 8>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
+    else attention_backward_tiles<16, 32>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
+}
