@@ -104,7 +104,7 @@ NVCC_FILE := $(call stamp,build/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI))
 NVCC_LIBS = -lcublasLt -ldl $(NCCL_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
 NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),$(MPI_LINK))
-NCCL     := $(shell mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes)
+NCCL      = $(shell mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes)
 NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),-DUSE_MPI $(filter -I%,$(MPI_COMPILE)))
 
 train_gpt2cu: train_gpt2.cu $(NVCC_FILE) | $(DATA)       ## the GPU trainer (needs the CUDA toolkit)
@@ -157,7 +157,7 @@ quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from s
 test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs            ## everything this machine can test
 	@dev/test/run.sh $(TESTS)
 
-test-sanitized:                       ## the unit tests under ASan and UBSan, in $(B)/sanitized
+test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan
 	@dev/test/sanitized.sh
 
 check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
