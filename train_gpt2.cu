@@ -101,9 +101,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     if (s.training) {
         rows.push_back({"gradients", "of a micro-step", s.sums_gradients() ? "one layer, rest" : "as parameters", grads_elems(layout, s) * (int64_t)sizeof(floatX)});
         if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
-        const std::string part = model->shard.parts > 1 ? format("1/%lld of parameters", (long long)model->shard.parts) : "as parameters";
-        for (const char* name : {"m", "v", "master weights"})
-            if (*name != 'm' || name[1] == '\0' || has_master(o)) rows.push_back({"optimizer", name, part, model->shard.elems(layout) * 4});
+        plan_optimizer(rows, layout, model->shard, has_master(o));
     }
     plan_activations(rows, s);
     return rows;
@@ -187,28 +185,15 @@ void to_device(GPT2& model, T* to, const float* values, int64_t n) {
     check_cuda(cudaMemcpy(to, raw.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
 }
 
-// The memory of slice 0 (m), 1 (v), 2 (master weights; the weights themselves where they are fp32). Null if there is none.
 float* slice_memory(GPT2& model, int slice) { return slice == 0 ? model.m : slice == 1 ? model.v : IS_FP32 ? (float*)model.params : model.master; }
 int64_t optimizer_slices(GPT2& model) { return model.master ? 3 : 2; }
-// This process's slice of a bucket, for a checkpoint; it is all it has in stage 1, a part of what it has in stage 0.
-const float* optimizer_slice(GPT2& model, int slice, int64_t bucket) {
-    const int64_t skip = model.shard.parts > 1 ? 0 : comm.rank * model.layout.shard_elems(bucket);
-    return to_host(model, slice_memory(model, slice) + model.shard.state_begin(model.layout, bucket) + skip, model.layout.shard_elems(bucket));
-}
-// Elements first.. of a bucket: what of them this process keeps.
-void set_optimizer_slice(GPT2& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
-    const ZeroShard shard = slice == 2 && IS_FP32 ? ZeroShard{} : model.shard;
-    const int64_t low = std::max(first, shard.first(model.layout, bucket)), high = std::min(first + elems, shard.end(model.layout, bucket));
-    float* state = slice_memory(model, slice);
-    if (state && low < high) to_device(model, state + shard.state_begin(model.layout, bucket) + low - shard.first(model.layout, bucket), values + low - first, high - low);
-}
 void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) {
     const int64_t elems = tensor_elems(tensor, model.layout.config);
     to_device(model, model.param(tensor, layer), values, elems);
     if (model.master) set_optimizer_slice(model, 2, model.layout.bucket_of(tensor, layer), model.layout.offset_in_bucket[tensor], elems, values);
 }
 const float* tensor_data(GPT2& model, int tensor, int64_t layer) { return to_host(model, model.param(tensor, layer), tensor_elems(tensor, model.layout.config)); }
-int64_t wire_bytes_a_step(GPT2& model, const Options&) {
+int64_t wire_bytes_a_step(GPT2& model) {
     return plan_wire_bytes(model.layout, comm.processes, model.sizes.sums_gradients() ? 4 : sizeof(floatX), model.shard.parts > 1 || !model.sizes.sums_gradients() ? sizeof(floatX) : 4);
 }
 double peak_flops(GPT2& model) { return model.peak; }

@@ -68,8 +68,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     plan_tensors(rows, s, layout);
     if (s.training) {
         rows.push_back({"gradients", "all", "as parameters", layout.total_elems() * (int64_t)sizeof(floatX)});
-        const std::string part = model->shard.parts > 1 ? format("1/%lld of parameters", (long long)model->shard.parts) : "as parameters";
-        for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, model->shard.elems(layout) * 4});
+        plan_optimizer(rows, layout, model->shard, false);
         if (comm.processes > 1) rows.push_back({"scratch", "slices received", "1/P of gradients", layout.total_elems() / comm.processes * 4});
     }
     plan_activations(rows, s);
@@ -97,19 +96,10 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
 void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) { memcpy(model.param(tensor, layer), values, tensor_elems(tensor, model.layout.config) * sizeof(float)); }
 const float* tensor_data(GPT2& model, int tensor, int64_t layer) { return model.param(tensor, layer); }
 int64_t optimizer_slices(GPT2&) { return 2; }
-// This process's slice of a bucket's m or v, for a checkpoint; it is all it has in stage 1, a part of what it has in stage 0.
-const float* optimizer_slice(GPT2& model, int slice, int64_t bucket) {
-    const int64_t skip = model.shard.parts > 1 ? 0 : comm.rank * model.layout.shard_elems(bucket);
-    return (slice == 0 ? model.m : model.v) + model.shard.state_begin(model.layout, bucket) + skip;
-}
-// Elements first.. of a bucket's m, v or, slice 2, weights: what of them this process keeps.
-void set_optimizer_slice(GPT2& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
-    const ZeroShard shard = slice == 2 ? ZeroShard{} : model.shard;
-    const int64_t low = std::max(first, shard.first(model.layout, bucket)), high = std::min(first + elems, shard.end(model.layout, bucket));
-    float* state = slice == 0 ? model.m : slice == 1 ? model.v : model.params;
-    if (state && low < high) memcpy(state + shard.state_begin(model.layout, bucket) + low - shard.first(model.layout, bucket), values + low - first, (high - low) * sizeof(float));
-}
-int64_t wire_bytes_a_step(GPT2& model, const Options&) { return plan_wire_bytes(model.layout, comm.processes, sizeof(floatX), sizeof(floatX)); }
+float* slice_memory(GPT2& model, int slice) { return slice == 0 ? model.m : slice == 1 ? model.v : model.params; }
+const float* to_host(GPT2&, const float* from, int64_t) { return from; }
+void to_device(GPT2&, float* to, const float* values, int64_t n) { memcpy(to, values, n * sizeof(float)); }
+int64_t wire_bytes_a_step(GPT2& model) { return plan_wire_bytes(model.layout, comm.processes, sizeof(floatX), sizeof(floatX)); }
 double peak_flops(GPT2& model) { return model.peak; }
 const char* precision_name(GPT2&) { return "fp32"; }
 std::string device_status(GPT2&) { return ""; }

@@ -189,7 +189,23 @@ inline void remove_checkpoint(const std::string& dir, int64_t step) {
     unlink(model_path(dir, step).c_str());
 }
 
-// Writes the checkpoint of header.step from the model, which provides tensor_data and optimizer_slice (train.h).
+// What a checkpoint holds of a bucket, this rank's slice of m (0), v (1) or master weights (2): all that the process has in ZeRO stage 1, a part of
+// what it has in stage 0. The trainer provides the memory (train.h).
+template <class Model>
+inline const float* optimizer_slice(Model& model, int slice, int64_t bucket) {
+    const int64_t elems = model.layout.shard_elems(bucket), skip = model.shard.parts > 1 ? 0 : comm.rank * elems;
+    return to_host(model, slice_memory(model, slice) + model.shard.state_begin(model.layout, bucket) + skip, elems);
+}
+// Elements first.. of a bucket, from whoever saved them: what of them this process keeps. Master weights go into fp32 weights, which all have whole.
+template <class Model>
+inline void set_optimizer_slice(Model& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
+    const ZeroShard shard = slice < optimizer_slices(model) ? model.shard : ZeroShard{};
+    const int64_t begin = shard.first(model.layout, bucket), low = std::max(first, begin), high = std::min(first + elems, shard.end(model.layout, bucket));
+    float* state = slice_memory(model, slice);
+    if (state && low < high) to_device(model, state + shard.state_begin(model.layout, bucket) + low - begin, values + low - first, high - low);
+}
+
+// Writes the checkpoint of header.step from the model.
 template <class Model>
 inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model) {
     const ParameterLayout& layout = model.layout;

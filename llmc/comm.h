@@ -8,7 +8,6 @@
 // Nobody waits for ever: after comm.timeout_s a process says what it waits for, and ends the run.
 #pragma once
 #include <sched.h>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -83,7 +82,9 @@ inline void comm_write_trace() {
 inline void comm_end() {
     comm_write_trace();
 #ifdef USE_MPI
-    if (comm.processes > 1 && !tcp.active()) MPI_Finalize();
+    int started = 0;
+    MPI_Initialized(&started);
+    if (started) MPI_Finalize();
 #endif
     tcp_end();
     comm.processes = 1, comm.rank = 0;
@@ -95,12 +96,12 @@ struct CommSession {
 
 #ifdef USE_MPI
 inline void comm_poll(MPI_Request* request, const char* what) {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     for (int done = 0;;) {
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done) return;
         sched_yield();
-        if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(comm.timeout_s))
+        if (now_seconds() - begin > (double)comm.timeout_s)
             runtime_failure("waited %lld s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how long)", (long long)comm.timeout_s, what);
     }
 }
@@ -151,6 +152,11 @@ inline void comm_merge(double* values, int64_t n, const char* what) {
 inline void comm_note(const char* what, int64_t bucket) {
     if (comm.traced) comm.trace.push_back(format("%s %lld", what, (long long)bucket));
 }
+// A collective on a bucket begins, whose slices have so many bytes.
+inline void comm_note_collective(const char* what, int64_t bucket, int64_t slice_bytes) {
+    comm_note(what, bucket);
+    comm.wire_bytes += (comm.processes - 1) * slice_bytes;
+}
 
 // Starts summing data (processes * n_elems) over the processes; after comm_wait slice `rank` holds the sum, the others nothing of use.
 inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
@@ -166,15 +172,13 @@ inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what
 // The same for a bucket of gradients.
 inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
-    comm_note("reduce_scatter", bucket);
-    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(float);
+    comm_note_collective("reduce_scatter", bucket, n_elems * sizeof(float));
     comm_sum_slices_start(data, n_elems, "the sum of the gradients");
 }
 // Starts collecting data (processes * n_elems), of which this process has slice `rank`.
 inline void comm_all_gather_start(float* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
-    comm_note("all_gather", bucket);
-    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(float);
+    comm_note_collective("all_gather", bucket, n_elems * sizeof(float));
     if (tcp.active()) {
         const std::vector<float> mine(data + comm.rank * n_elems, data + (comm.rank + 1) * n_elems);
         return tcp_gather((char*)data, (const char*)mine.data(), n_elems * sizeof(float), comm.processes, comm.rank, "the collection of the slices");
@@ -216,9 +220,9 @@ inline void comm_reduce_scatter(float* data, int64_t n_elems, const char* what) 
 
 // Ends the run unless all ranks have the same text; says which have another.
 inline void comm_check_same(const std::string& mine, const char* what) {
-    uint64_t hash = 1469598103934665603u;  // FNV-1a
-    for (unsigned char c : mine) hash = (hash ^ c) * 1099511628211u;
-    const std::vector<uint64_t> all = comm_gather(hash, what);
+    Checksum sum;
+    sum.add(mine.data(), mine.size());
+    const std::vector<uint64_t> all = comm_gather(sum.value(), what);
     std::string others;
     for (int64_t r = 0; r < comm.processes; r++)
         if (all[r] != all[0]) others += format("%s%lld", others.empty() ? "" : ", ", (long long)r);

@@ -1,12 +1,10 @@
 // What a run says. stdout: one line a step; on a terminal a last line, drawn over itself, with the time gone and the time left. In the
 // out dir main.log, in the form that llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:` training loss, `eval:` HellaSwag.
 #pragma once
-#include <chrono>
 #include <cmath>
 #include <string>
+#include "llmc/clock.h"
 #include "llmc/file.h"
-
-inline double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // printf writes a NaN with whatever sign it carries; these always say nan.
 inline std::string loss_text(const char* fmt, double value) {

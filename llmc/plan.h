@@ -11,7 +11,7 @@ inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
     return total;
 }
 
-// The rows of the two tables: parameters (tensors.h) and activations.
+// The rows of the parameters (tensors.h).
 inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const ParameterLayout& layout) {
     int64_t tensors = 0;
     for (int i = 0; i < NUM_TENSORS; i++) {
@@ -20,6 +20,12 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
         rows.push_back({"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * s.floatX_bytes});
     }
     rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
+}
+// The fp32 state of AdamW that this process keeps.
+inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& layout, const ZeroShard& shard, bool master) {
+    const std::string part = shard.parts > 1 ? format("1/%lld of parameters", (long long)shard.parts) : "as parameters";
+    for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, shard.elems(layout) * 4});
+    if (master) rows.push_back({"optimizer", "master weights", part, shard.elems(layout) * 4});
 }
 inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {

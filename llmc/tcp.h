@@ -9,7 +9,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <chrono>
+#include "llmc/clock.h"
 #include "llmc/file.h"
 
 constexpr int TCP_DEFAULT_PORT = 29500;
@@ -74,14 +74,18 @@ inline int tcp_connect(const std::string& host, int port) {
     return -1;
 }
 
-inline double tcp_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+// Small messages go at once, not when there are enough of them.
+inline void tcp_no_delay(int fd) {
+    const int yes = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+}
 
 // Rank 0: takes in all others.
 inline void tcp_accept_all(int listener, int64_t processes) {
     tcp.peers.assign(processes, -1);
-    const double end = tcp_seconds() + (double)tcp.timeout_s;
+    const double end = now_seconds() + (double)tcp.timeout_s;
     for (int64_t missing = processes - 1; missing > 0;) {
-        if (!tcp_ready(listener, POLLIN, std::max(0.0, end - tcp_seconds()))) {
+        if (!tcp_ready(listener, POLLIN, std::max(0.0, end - now_seconds()))) {
             std::string who;
             for (int64_t r = 1; r < processes; r++)
                 if (tcp.peers[r] < 0) who += format("%s%lld", who.empty() ? "" : ", ", (long long)r);
@@ -89,9 +93,7 @@ inline void tcp_accept_all(int listener, int64_t processes) {
         }
         const int fd = accept(listener, nullptr, nullptr);
         TcpHello hello{};
-        tcp.peers[0] = fd;  // for the moment, so that tcp_receive can be used
         const bool speaks = fd >= 0 && tcp_ready(fd, POLLIN, 5) && recv(fd, &hello, sizeof(hello), MSG_WAITALL) == (ssize_t)sizeof(hello) && hello.magic == TCP_MAGIC;
-        tcp.peers[0] = -1;
         if (!speaks) {  // somebody else's connection
             close(fd);
             continue;
@@ -100,8 +102,7 @@ inline void tcp_accept_all(int listener, int64_t processes) {
         const char answer = fits ? 1 : 0;
         if (send(fd, &answer, 1, MSG_NOSIGNAL) != 1 || !fits)
             runtime_failure("a process came as rank %lld of %lld, but this run has %lld processes, each rank once: -pn and -pr must agree everywhere", (long long)hello.rank, (long long)hello.processes, (long long)processes);
-        const int yes = 1;
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+        tcp_no_delay(fd);
         tcp.peers[hello.rank] = fd;
         missing--;
     }
@@ -111,10 +112,10 @@ inline void tcp_accept_all(int listener, int64_t processes) {
 // Rank > 0: connects to where `find` says rank 0 is, asking again until it answers. find returns false while it does not know.
 template <class Find>
 inline void tcp_join(int64_t processes, int64_t rank, Find find, const char* hint) {
-    const double end = tcp_seconds() + (double)tcp.timeout_s;
+    const double end = now_seconds() + (double)tcp.timeout_s;
     std::string host, last = "nowhere";
     for (int port = 0;; usleep(100000)) {
-        if (tcp_seconds() > end) runtime_failure("waited %lld s for rank 0 at %s: %s", (long long)tcp.timeout_s, last.c_str(), hint);
+        if (now_seconds() > end) runtime_failure("waited %lld s for rank 0 at %s: %s", (long long)tcp.timeout_s, last.c_str(), hint);
         if (!find(host, port)) continue;
         last = format("%s:%d", host.c_str(), port);
         const int fd = tcp_connect(host, port);
@@ -127,8 +128,7 @@ inline void tcp_join(int64_t processes, int64_t rank, Find find, const char* hin
             continue;
         }
         if (!answer) runtime_failure("rank 0 at %s does not know a rank %lld of %lld: -pn and -pr must agree everywhere", last.c_str(), (long long)rank, (long long)processes);
-        const int yes = 1;
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+        tcp_no_delay(fd);
         tcp.peers = {fd};
         return;
     }

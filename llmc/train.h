@@ -6,18 +6,18 @@
 //     allocate(model, sizes, options)              allocates just that
 //     set_tensor(model, tensor, layer, values), tensor_data(model, tensor, layer)          fp32 on the host
 //     optimizer_slices(model)                      what it keeps of every parameter: 2 = m, v; 3 = also the fp32 master of a 16-bit weight
-//     optimizer_slice(model, slice, bucket)        this process's slice of it, fp32 on the host (comm.h, tensors.h)
-//     set_optimizer_slice(model, slice, bucket, first, elems, values)      slice 2 goes into the weights where there is no master
+//     slice_memory(model, slice)                   where: m, v, and as 2 the master, or the weights if they are fp32; null if there is none
+//     to_host(model, from, n), to_device(model, to, values, n)     n floats from and to such memory
 //     micro_step(model, x, y, B, T, dloss, micro)  forward and backward of micro-batch 0, 1, ... of a step; gradients add up from 0 on
 //     update(model, rule)                          the end of the step: norm, clipping, AdamW; waits for the device, the only time
 //     evaluate(model, x, y, B, T, losses)          forward; loss of every position
 //     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
-//     wire_bytes_a_step(model, options)            what each process sends in collectives on buckets
+//     wire_bytes_a_step(model)                     what each process sends in collectives on buckets
 //     peak_flops(model), precision_name(model), device_status(model)       the last: a line on clocks and the like for -lg, or empty
 #pragma once
-#include "llmc/update_rule.h"
 #include "llmc/evaluate.h"
 #include "llmc/schedule.h"
+#include "llmc/update_rule.h"
 
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
 
@@ -186,7 +186,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
            (long long)s.config.maxT, (long long)s.config.V, (long long)s.config.Vp, (long long)parameter_count(s.config));
     print_plan_rows(stdout, plan_rows(s, o, model));
     printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size, (long long)o.total_batch_size);
-    const int64_t wire = wire_bytes_a_step(*model, o);
+    const int64_t wire = wire_bytes_a_step(*model);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire, (long long)comm.processes);
     if (!s.gpu || comm.processes == 1) return;
     const ClusterModel c;
@@ -280,7 +280,6 @@ inline int run_main(int argc, char** argv) {
     settle_device(run.model, sizes, o);
     if (o.plan) {
         if (comm.rank == 0) print_plan(o, sizes, &run.model);
-        if (o.num_processes > 1) comm.processes = 1;
         return 0;
     }
 

@@ -1,10 +1,8 @@
 // The three products of each linear layer of GPT-2 124M, as the trainer calls them, against the machine's peak of fused multiply-adds.
-#include <chrono>
 #include <cstdlib>
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/peak.h"
 
-static double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int main(int argc, char** argv) {
     device.threads = argc > 1 ? std::max(1, atoi(argv[1])) : available_threads();
@@ -24,11 +22,11 @@ int main(int argc, char** argv) {
             for (int product = 0; product < 3; product++) {
                 double best = 1e9;
                 for (int run = 0; run < 10; run++) {
-                    const double begin = seconds_now();
+                    const double begin = now_seconds();
                     if (product == 0) gemm(y, l.OC, MatrixView<float>{x, l.C, 1}, MatrixView<float>{w, 1, l.C}, n, l.OC, l.C, false);
                     if (product == 1) gemm(x, l.C, MatrixView<float>{y, l.OC, 1}, MatrixView<float>{w, l.C, 1}, n, l.C, l.OC, false);
                     if (product == 2) gemm(w, l.C, MatrixView<float>{y, 1, l.OC}, MatrixView<float>{x, l.C, 1}, l.OC, l.C, n, false);
-                    best = std::min(best, seconds_now() - begin);
+                    best = std::min(best, now_seconds() - begin);
                 }
                 const double work = 2.0 * n * l.C * l.OC;
                 const double repeats = l.OC > 50000 ? (double)rows / n : 12;

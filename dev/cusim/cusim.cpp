@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 #include "dev/cusim/include/cuda_runtime.h"
+#include "llmc/clock.h"
 #ifdef CUSIM_SANITIZE_address
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -155,7 +156,6 @@ struct SharedVariable { const void* key; const char* name; char* begin; size_t b
 
 struct Kernel {
     std::string name;
-    const void* function;
     dim3 grid, block;
     size_t shared_bytes;
     std::function<void()> body;
@@ -736,16 +736,11 @@ static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : st
 
 static bool ready(cudaStream_t s) { return !s->queue.empty() && (s->queue.front().kind != Operation::WAIT || s->queue.front().event->reached >= s->queue.front().version); }
 
-static double seconds() {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + 1e-9 * t.tv_nsec;
-}
 static void run_front(cudaStream_t s) {
     Operation op = std::move(s->queue.front());
     s->queue.pop_front();
     if (op.kind == Operation::WORK) op.run(), check_guards(op.name.c_str());
-    if (op.kind == Operation::RECORD && op.event->reached < op.version) op.event->reached = op.version, op.event->time = seconds();
+    if (op.kind == Operation::RECORD && op.event->reached < op.version) op.event->reached = op.version, op.event->time = now_seconds();
 }
 
 // Runs until done() holds: first what the caller waits for, other streams only where that depends on them, so that work nobody waits for comes
@@ -809,7 +804,7 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
     if (shared_bytes > shared_limit) fail(NOWHERE, "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)", name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
     note_launch(function, threads, shared_bytes);
     auto kernel = std::make_shared<Kernel>();
-    kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes, kernel->body = std::move(body), kernel->blocks = blocks;
+    kernel->name = name, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes, kernel->body = std::move(body), kernel->blocks = blocks;
     enqueue(stream, {name, [kernel, blocks] {
         if (seed()) {  // another order of the blocks: every step coprime to their number visits each once
             uint64_t random = seed() + blocks;

@@ -75,7 +75,7 @@ void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, 
 // Bytes from p on that no kernel may touch: checked after every kernel, trapped at once under SANITIZE=address.
 void guard(const char* name, void* p, size_t bytes);
 
-// Device memory may be read and written while one of these lives (what runs in a stream, and cudaMemcpy).
-size_t requested_bytes();  // of all live cudaMalloc
+// Of all cudaMalloc that have not been freed.
+size_t requested_bytes();
 
 }  // namespace cusim

@@ -10,12 +10,10 @@
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 
-// How far from exact a result may be, relative to its largest value. Rounding errors of many operations in sequence add up like a random
-// walk: u sqrt(operations), u the unit roundoff of the type; a layer has about 20 on the way forward and back. 4: the tail of
-// the distribution. In fp32 sums of many terms come on top.
+// How far from exact a result may be, relative to its largest value. In fp32 it is the sums of many terms that round.
 static const bool BF16 = sizeof(floatX) == 2;
-static double model_tolerance(int64_t L) { return BF16 ? 4 * std::ldexp(1.0, -9) * std::sqrt(20.0 * L + 6) : 1e-5; }
-static double loss_tolerance() { return BF16 ? std::ldexp(1.0, -9) : 2e-6; }  // a mean over positions, whose errors cancel
+static double model_tolerance(int64_t L) { return BF16 ? bf16_model_tolerance((double)L) : 1e-5; }
+static double loss_tolerance() { return BF16 ? bf16_loss_tolerance() : 2e-6; }
 
 static GPT2Config load_config(const std::string& path) {
     FileReader file(path);

@@ -49,6 +49,12 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
 // Rounding of a sum of n products in fp32, as random walks go: unit roundoff 2^-24 times sqrt(n), with a factor for the tail of the distribution.
 inline double sum_tolerance(double n) { return 8 * std::ldexp(1.0, -24) * std::sqrt(n + 4); }
 
+// What bf16 may change in a model of L layers, relative to the largest value. Rounding errors of many operations in sequence add up like a random
+// walk: u sqrt(operations), u = 2^-9 the unit roundoff; a layer has about 20 on the way forward and back. 4: the tail of the distribution.
+// The loss is a mean over positions, whose errors cancel.
+inline double bf16_model_tolerance(double L) { return 4 * std::ldexp(1.0, -9) * std::sqrt(20 * L + 6); }
+inline double bf16_loss_tolerance() { return std::ldexp(1.0, -9); }
+
 inline std::vector<float> random_values(size_t n, double scale = 1) {
     static uint64_t state = 12345;
     std::vector<float> values(n);

@@ -89,21 +89,15 @@ static bool wait_for_step(const std::string& name, int step) {
         if (contains(read_whole(dir(name) + "/main.log"), format("s:%d trl", step))) return true;
     return false;
 }
-static double seconds_now() {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void deaths() {
     const std::string endless = "-x 100000 -n 5 -nk 3 -z 1 -o ";
     start_test("kill -9 of one rank ends all within 30 s, says which, and the run goes on");
     pid_t all = start(several(CPU, 3, endless + dir("killed")));
     EXPECT(wait_for_step("killed", 7));
     kill(ranks_of(dir("killed"), 3)[1], SIGKILL);
-    double begin = seconds_now();
+    double begin = now_seconds();
     Outcome r = finish(all);
-    EXPECT(r.status != 0 && seconds_now() - begin < 30 && contains(r.out + r.err, "rank 1"));
+    EXPECT(r.status != 0 && now_seconds() - begin < 30 && contains(r.out + r.err, "rank 1"));
     EXPECT(contains(run(several(CPU, 2, "-x 1 -y 1 -z 1 -o " + dir("killed"))).out, "the run in"));  // it is past step 1, and found
     start_test("a rank that hangs is noticed, and named by those who wait");
     all = start(several(CPU, 2, endless + dir("hanging") + " --comm-timeout 2"));

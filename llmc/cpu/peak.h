@@ -1,8 +1,8 @@
 // What the machine can do at most: fused multiply-adds on registers alone, on all threads, the best of a few short runs.
 #pragma once
 #include <algorithm>
-#include <chrono>
 #include <utility>
+#include "llmc/clock.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
@@ -23,9 +23,9 @@ inline float fma_chains(std::index_sequence<I...>) {
 inline double measure_peak_flops() {
     double best = 0;
     for (int run = 0; run < 12; run++) {
-        const auto begin = std::chrono::steady_clock::now();
+        const double begin = now_seconds();
         parallel_for(device.threads, [](int64_t) { volatile float keep = fma_chains(std::make_index_sequence<PEAK_CHAINS>()); (void)keep; });
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        const double seconds = now_seconds() - begin;
         best = std::max(best, 2.0 * VEC_FLOATS * PEAK_CHAINS * PEAK_ROUNDS * device.threads / seconds);
     }
     return best;

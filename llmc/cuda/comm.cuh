@@ -52,13 +52,12 @@ inline void gpu_comm_join(cudaStream_t stream) {
     if (comm.processes > 1) order_streams(gpu_comm.stream, stream);
 }
 
-// As in comm.h; data is what `stream` has computed when it comes here.
+// As in comm.h; data is what `stream` has computed when it comes here. Small numbers that are no bucket's have bucket -1, and are not counted.
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
     Range range("reduce_scatter");
-    comm_note("reduce_scatter", bucket);
-    comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(T);
+    comm_note_collective("reduce_scatter", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
 #ifdef USE_NCCL
     check_nccl(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl, gpu_comm.stream), "reduce-scatter");
@@ -70,10 +69,7 @@ template <class T>
 void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
     Range range("all_gather");
-    if (bucket >= 0) {
-        comm_note("all_gather", bucket);
-        comm.wire_bytes += (comm.processes - 1) * n_elems * (int64_t)sizeof(T);
-    }
+    if (bucket >= 0) comm_note_collective("all_gather", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
 #ifdef USE_NCCL
     check_nccl(ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream), "all-gather");
@@ -85,7 +81,7 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
 // The host waits for a stream; if that takes too long, another process hangs or has ended.
 inline void wait_for_stream(cudaStream_t stream, const char* what) {
     if (comm.processes == 1) return check_cuda(cudaStreamSynchronize(stream), what);
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     for (;;) {
         const cudaError_t state = cudaStreamQuery(stream);
         if (state == cudaSuccess) return;
@@ -96,7 +92,7 @@ inline void wait_for_stream(cudaStream_t stream, const char* what) {
         check_nccl(failure, what);
 #endif
         sched_yield();
-        if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(comm.timeout_s))
+        if (now_seconds() - begin > (double)comm.timeout_s)
             runtime_failure("%s: waited %lld s for the other processes: one of them hangs, or has ended (--comm-timeout sets how long)", what, (long long)comm.timeout_s);
     }
 }

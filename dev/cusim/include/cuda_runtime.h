@@ -14,13 +14,10 @@
 #define __align__(n) alignas(n)
 
 // ---- types
-struct alignas(8) int2 { int x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
-inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 // ---- in kernels
 inline void __syncthreads(cusim::Place place = CUSIM_HERE) { cusim::block_barrier(place); }
@@ -43,15 +40,11 @@ T shuffle(unsigned mask, T value, int from, const char* what, Place place) {
 inline int lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
 }  // namespace cusim
 template <class T>
-T __shfl_sync(unsigned mask, T value, int from, cusim::Place place = CUSIM_HERE) { return cusim::shuffle(mask, value, from, "__shfl_sync", place); }
-template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Place place = CUSIM_HERE) { return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", place); }
 
 // Cache hints: loads and stores that must be aligned, nothing more.
 template <class T>
-T __ldg(const T* p, cusim::Place place = CUSIM_HERE) { return cusim::check_alignment(p, sizeof(T), place), *p; }
-template <class T>
-T __ldcs(const T* p, cusim::Place place = CUSIM_HERE) { return __ldg(p, place); }
+T __ldcs(const T* p, cusim::Place place = CUSIM_HERE) { return cusim::check_alignment(p, sizeof(T), place), *p; }
 template <class T>
 void __stcs(T* p, T value, cusim::Place place = CUSIM_HERE) { cusim::check_alignment(p, sizeof(T), place), *p = value; }
 
@@ -59,7 +52,6 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline unsigned __float_as_uint(float x) { unsigned u; return memcpy(&u, &x, 4), u; }
-inline float __uint_as_float(unsigned u) { float x; return memcpy(&x, &u, 4), x; }
 
 // ---- on the host
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100, cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600 };
