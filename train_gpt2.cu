@@ -41,7 +41,6 @@ struct GPT2 {
     int* host_tokens = nullptr;                                    // pinned: inputs, targets and their order, of each micro-step
     DeviceResults* host_results = nullptr;                         // pinned
     std::vector<float> host_values;                                // what the host asked for last
-    std::vector<int> counts;                                       // of sort_by_token
     TokenOrder tokens{};
     int gelu_fusion = 0;
     double peak = 0;                                               // FLOP/s, from the table in llmc/mfu.h
@@ -192,7 +191,7 @@ void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) {
     to_device(model, model.param(tensor, layer), values, elems);
     if (model.master) set_optimizer_slice(model, 2, model.layout.bucket_of(tensor, layer), model.layout.offset_in_bucket[tensor], elems, values);
 }
-const float* tensor_data(GPT2& model, int tensor, int64_t layer) { return to_host(model, model.param(tensor, layer), tensor_elems(tensor, model.layout.config)); }
+const float* tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t elems) { return to_host(model, model.param(tensor, layer) + first, elems); }
 int64_t wire_bytes_a_step(GPT2& model) {
     return plan_wire_bytes(model.layout, comm.processes, model.sizes.sums_gradients() ? 4 : sizeof(floatX), model.shard.parts > 1 || !model.sizes.sums_gradients() ? sizeof(floatX) : 4);
 }
@@ -210,7 +209,7 @@ void upload_tokens(GPT2& g, const int* x, const int* y, int64_t B, int64_t T, in
     memcpy(inputs + n, y, n * sizeof(int));
     send(INPUTS, inputs, n), send(TARGETS, inputs + n, n);
     if (!training) return;
-    g.tokens = sort_by_token(order, order + n, x, n, g.layout.config.V, g.counts);
+    g.tokens = sort_by_token(order, order + n, x, n);
     send(TOKEN_ORDER, order, n + g.tokens.segments + 1);
 }
 
@@ -386,5 +385,5 @@ const float* decode(GPT2& g, int token, int64_t position) {
 }
 
 #ifndef TRAINER_WITHOUT_MAIN
-int main(int argc, char** argv) { return run_main<GPT2>(argc, argv); }
+int main(int argc, char** argv) { return run_main<GPT2>(parse_options(argc, argv), argv[0]); }
 #endif

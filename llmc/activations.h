@@ -3,7 +3,7 @@
 //
 // Per layer: L copies, unless the recompute level says that the backward pass makes it again; then one copy serves all layers in turn.
 //   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers.
-// floatX is the trainer's type of weights and activations: fp32 on the CPU, fp32 or bf16 on a GPU. Rows marked GPU exist there only.
+// floatX is the trainer's type of weights and activations, fp32 or bf16. Rows marked GPU exist there only.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -13,7 +13,8 @@
 enum Activation {
     ENCODED, LN1, LN1_MEAN, LN1_RSTD, QKV, ATTY, ATT_LSE, RESIDUAL2, LN2, LN2_MEAN, LN2_RSTD, FCH, FCH_GELU, RESIDUAL3, LNF, LNF_MEAN, LNF_RSTD, LOSSES,
     BRANCH, LOGITS, DRESIDUAL, DWIDE, KEYS, VALUES, SCORES,
-    INPUTS, TARGETS, PARTIALS, RESULTS, BLAS_WORKSPACE, ATT_D, TOKEN_ORDER, DWTE, NUM_ACTIVATIONS  // on GPUs only
+    INPUTS, TARGETS, PARTIALS, RESULTS, BLAS_WORKSPACE, ATT_D, TOKEN_ORDER,                                     // on GPUs only
+    DWTE, NUM_ACTIVATIONS
 };
 enum ElementType { FLOATX, FP32, INT32, BYTES };
 
@@ -24,8 +25,12 @@ struct Sizes {
     int64_t micro_steps = 1, processes = 1;
     bool gpu = false;
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0, guard_bytes = 0;  // guard_bytes: left free after each tensor, for the simulator to watch
-    // 16-bit gradients of one micro-step are summed over several in fp32 (train_gpt2.cu).
-    bool sums_gradients() const { return micro_steps > 1 && floatX_bytes < 4; }
+    // What is summed over several micro-steps is summed in fp32; on a CPU also what is summed over several processes.
+    bool sums_gradients() const { return floatX_bytes < 4 && (micro_steps > 1 || (!gpu && processes > 1)); }
+    // Whether the gradient of wte needs fp32 sums of its own before it is rounded: where 16-bit gradients have no others, on a CPU only for several
+    // chunks of rows, which it gets over before anything is written to the gradients of the layers. If these are large enough, the sums lie there.
+    bool dwte_has_sums() const { return floatX_bytes < 4 && !sums_gradients() && training && (gpu || B * T > logit_rows); }
+    bool dwte_sums_in_layers() const { return dwte_has_sums() && !gpu && parameter_layout(config, processes).bucket_begin[config.L] * floatX_bytes >= config.Vp * config.C * 4; }
 };
 
 struct ActivationInfo {
@@ -73,7 +78,8 @@ inline const ActivationInfo ACTIVATIONS[] = {
     {"blas_workspace", "", "scratch of cuBLASLt", false, NEVER, ActivationInfo::FORWARD, BYTES, ELEMS { return s.blas_workspace_bytes; }, true},
     {"att_d", "(B,NH,T)", "scratch: dout . out of every head", false, NEVER, ActivationInfo::BACKWARD, FP32, ELEMS { return s.B * s.T * s.config.NH; }, true},
     {"token_order", "(2 B*T + 1)", "backward of the embedding", false, NEVER, ActivationInfo::BACKWARD, INT32, ELEMS { return 2 * s.B * s.T + 1; }, true},
-    {"dwte", "(Vp,C)", "gradient of wte before it is rounded", false, NEVER, ActivationInfo::BACKWARD, FP32, ELEMS { return s.floatX_bytes < 4 && !s.sums_gradients() ? s.config.Vp * s.config.C : 0; }, true},
+    {"dwte", "(Vp,C)", "sums of the gradient of wte before it is rounded; on a CPU in the gradients of the layers, if these are large enough", false, NEVER, ActivationInfo::BACKWARD, FP32,
+     ELEMS { return s.dwte_has_sums() && !s.dwte_sums_in_layers() ? s.config.Vp * s.config.C : 0; }},
 };
 #undef ELEMS
 static_assert(sizeof(ACTIVATIONS) / sizeof(ACTIVATIONS[0]) == NUM_ACTIVATIONS, "one row an activation");

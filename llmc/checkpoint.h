@@ -68,29 +68,29 @@ inline void load_model(Model& model, const std::string& path) {
     read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(model, tensor, layer, values); });
 }
 
-// Writes a model file; get(tensor, layer) gives each tensor's values as fp32, which a bf16 model's are exactly. Returns its checksum.
+// Writes a model file; get(tensor, layer, first, elems) gives a piece of a tensor as fp32, which a bf16 model's values are exactly. Returns its checksum.
 template <class Get>
 inline uint64_t write_model(const std::string& path, const GPT2Config& config, int32_t version, Get get) {
+    constexpr int64_t PIECE_ELEMS = 1 << 20;  // so that a save needs next to no memory of its own
     Header h;
     std::vector<uint16_t> halves;
     const int32_t sizes[] = {MODEL_MAGIC, version, (int32_t)config.maxT, (int32_t)config.V, (int32_t)config.L, (int32_t)config.NH, (int32_t)config.C, (int32_t)config.Vp};
     memcpy(h.value, sizes, sizeof(sizes));
     FileWriter file(path);
     file.write(h.value, sizeof(h.value));
-    for (int i = 0; i < NUM_TENSORS; i++)
-        for (int64_t l = 0; l < tensor_layers(i, config); l++) {
-            const float* values = get(i, l);
-            const int64_t elems = tensor_elems(i, config);
-            if (version == MODEL_VERSION_BF16) {
-                halves.resize(elems);
-                for (int64_t k = 0; k < elems; k++) {
-                    uint32_t bits;
-                    memcpy(&bits, values + k, 4);
-                    halves[k] = (uint16_t)(bits >> 16);
-                }
-                file.write(halves.data(), elems * 2);
-            } else file.write(values, elems * 4);
+    auto write_piece = [&](const float* values, int64_t elems) {
+        if (version == MODEL_VERSION_FP32) return file.write(values, elems * 4);
+        halves.resize(elems);
+        for (int64_t k = 0; k < elems; k++) {
+            uint32_t bits;
+            memcpy(&bits, values + k, 4);
+            halves[k] = (uint16_t)(bits >> 16);
         }
+        file.write(halves.data(), elems * 2);
+    };
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0, elems = tensor_elems(i, config); l < tensor_layers(i, config); l++)
+            for (int64_t first = 0; first < elems; first += PIECE_ELEMS) write_piece(get(i, l, first, std::min(PIECE_ELEMS, elems - first)), std::min(PIECE_ELEMS, elems - first));
     file.commit();
     return file.checksum.value();
 }
@@ -213,7 +213,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
         for (const std::string& leftover : glob_files(dir + "/*.tmp")) unlink(leftover.c_str());
         unlink(done_path(dir, header.step).c_str());
         header.model_checksum = write_model(model_path(dir, header.step), layout.config, strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32,
-                                            [&](int tensor, int64_t layer) { return tensor_data(model, tensor, layer); });
+                                            [&](int tensor, int64_t layer, int64_t first, int64_t elems) { return tensor_data(model, tensor, layer, first, elems); });
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank, header.slices = optimizer_slices(model);

@@ -176,18 +176,18 @@ inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t buck
     comm_sum_slices_start(data, n_elems, "the sum of the gradients");
 }
 // Starts collecting data (processes * n_elems), of which this process has slice `rank`.
-inline void comm_all_gather_start(float* data, int64_t n_elems, int64_t bucket) {
+template <class T>
+inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
-    comm_note_collective("all_gather", bucket, n_elems * sizeof(float));
+    const int64_t bytes = n_elems * (int64_t)sizeof(T);
+    comm_note_collective("all_gather", bucket, bytes);
     if (tcp.active()) {
-        const std::vector<float> mine(data + comm.rank * n_elems, data + (comm.rank + 1) * n_elems);
-        return tcp_gather((char*)data, (const char*)mine.data(), n_elems * sizeof(float), comm.processes, comm.rank, "the collection of the slices");
+        const std::vector<T> mine(data + comm.rank * n_elems, data + (comm.rank + 1) * n_elems);
+        return tcp_gather((char*)data, (const char*)mine.data(), bytes, comm.processes, comm.rank, "the collection of the slices");
     }
 #ifdef USE_MPI
     comm.pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
-    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)n_elems, MPI_FLOAT, MPI_COMM_WORLD, &comm.pending.back().request);
-#else
-    (void)data;
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &comm.pending.back().request);
 #endif
 }
 // Gives what was started a chance to move; MPI needs to be called for that.

@@ -4,7 +4,7 @@
 //     settle_device(model, sizes, options)         threads, sizes and layout that depend on the device; allocates nothing
 //     plan_rows(sizes, options, Model*)            what would be allocated, row by row (PlanRow)
 //     allocate(model, sizes, options)              allocates just that
-//     set_tensor(model, tensor, layer, values), tensor_data(model, tensor, layer)          fp32 on the host
+//     set_tensor(model, tensor, layer, values)     fp32 on the host; tensor_data(model, tensor, layer, first, elems), a piece of it back
 //     optimizer_slices(model)                      what it keeps of every parameter: 2 = m, v; 3 = also the fp32 master of a 16-bit weight
 //     slice_memory(model, slice)                   where: m, v, and as 2 the master, or the weights if they are fp32; null if there is none
 //     to_host(model, from, n), to_device(model, to, values, n)     n floats from and to such memory
@@ -257,10 +257,10 @@ inline void load_weights(Run<Model>& run, int64_t resumed_step) {
 }
 
 template <class Model>
-inline int run_main(int argc, char** argv) {
+inline int run_main(const Options& options, const char* program) {
     Run<Model> run;
-    Options& o = run.options = parse_options(argc, argv);
-    if (o.help) return print_help(argv[0]), 0;
+    Options& o = run.options = options;
+    if (o.help) return print_help(program), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
     if (o.plan && o.num_processes > 1) comm.processes = o.num_processes;  // a plan for any number, none is started
     else comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout);

@@ -4,11 +4,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#ifdef __CUDACC__
-#define HOST_DEVICE __host__ __device__
-#else
-#define HOST_DEVICE
-#endif
+#include "llmc/bf16.h"
 
 struct AdamW {
     float learning_rate, beta1, beta2, eps, weight_decay;

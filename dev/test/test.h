@@ -21,6 +21,13 @@ inline void start_test(const std::string& name) {
     finish_test();
     test_name = name, test_good = true;
 }
+// What this machine cannot test, and what would let it.
+inline void skip_test(const std::string& why) {
+    finish_test();
+    test_name.clear();
+    printf("skipped: %s\n", why.c_str());
+    tests_skipped++;
+}
 inline bool expect_that(bool good, const char* text, const char* file, int line) {
     if (!good) printf("%s:%d: %s: not so: %s\n", file, line, test_name.c_str(), text), test_good = false;
     return good;
@@ -48,6 +55,9 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
 
 // Rounding of a sum of n products in fp32, as random walks go: unit roundoff 2^-24 times sqrt(n), with a factor for the tail of the distribution.
 inline double sum_tolerance(double n) { return 8 * std::ldexp(1.0, -24) * std::sqrt(n + 4); }
+
+// The same, of `roundings` roundings to bf16 on the way.
+inline double bf16_tolerance(double roundings, double n) { return 2 * std::ldexp(1.0, -9) * std::sqrt(roundings) + sum_tolerance(n); }
 
 // What bf16 may change in a model of L layers, relative to the largest value. Rounding errors of many operations in sequence add up like a random
 // walk: u sqrt(operations), u = 2^-9 the unit roundoff; a layer has about 20 on the way forward and back. 4: the tail of the distribution.

@@ -1,10 +1,16 @@
-// The CPU model: the tests of model_tests.h, and its plan.
+// The CPU model in fp32 (test_model_bf16.cpp: in bf16): the tests of model_tests.h, and its plan.
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2_cpu.cpp"
 
-static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t threads, int64_t micro_steps) {
-    GPT2 g;
-    Options o;
+#ifndef TEST_FLOATX
+#define TEST_FLOATX float
+#endif
+typedef TEST_FLOATX floatX;
+typedef GPT2<floatX> Model;
+
+static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t threads, int64_t micro_steps, const Options& options = {}) {
+    Model g;
+    Options o = options;
     o.threads = threads;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     g.layout = parameter_layout(config, 1);
@@ -12,36 +18,100 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     allocate(g, sizes, o);
     return g;
 }
-static void free_model(GPT2& g) {
-    for (floatX* p : {g.params, g.grads, g.m, g.v})
-        if (p) unmap_memory(p, g.layout.total_elems() * sizeof(floatX));
+static void free_model(Model& g) {
+    const int64_t elems = g.layout.total_elems();
+    for (float* p : {g.m, g.v, g.master})
+        if (p) unmap_memory(p, elems * sizeof(float));
+    unmap_memory(g.params, elems * sizeof(floatX));
+    unmap_memory(g.grads, elems * gradient_bytes<floatX>(g.sizes));
     unmap_memory(g.acts, g.activations.total_bytes);
+    unmap_memory(device.transposed, device.transposed_elems * sizeof(bf16));
     unmap_memory(device.scratch, device.threads * device.scratch_elems * sizeof(float));
 }
-static double loss_sum(GPT2& g) { return g.loss_sum; }
-static std::vector<float> all_gradients(GPT2& g) { return std::vector<float>(g.grads, g.grads + g.layout.total_elems()); }
-static std::vector<float> all_weights(GPT2& g) { return std::vector<float>(g.params, g.params + g.layout.total_elems()); }
+static double loss_sum(Model& g) { return g.loss_sum; }
+static std::vector<float> all_gradients(Model& g) {
+    const int64_t elems = g.layout.total_elems();
+    return g.sizes.sums_gradients() ? std::vector<float>((float*)g.grads, (float*)g.grads + elems) : std::vector<float>((floatX*)g.grads, (floatX*)g.grads + elems);
+}
+static std::vector<float> all_weights(Model& g) {
+    const int64_t elems = g.layout.total_elems();
+    return g.master ? std::vector<float>(g.master, g.master + elems) : std::vector<float>(g.params, g.params + elems);
+}
 
 #include "dev/test/model_tests.h"
 
+static int64_t planned(Model& g, const Options& o, const std::string& category) {
+    int64_t bytes = 0;
+    for (const PlanRow& row : plan_rows(g.sizes, o, &g))
+        if (row.category == category) bytes += row.bytes;
+    return bytes;
+}
 static void plan_is_exact() {
     start_test("the plan adds up to what is allocated, at every recompute level");
+    Options o;
     for (int64_t level = 0; level <= 3; level++) {
-        GPT2 g = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 2, 1);
-        Options o;
-        int64_t params = 0, activations = 0, optimizer = 0;
-        for (const PlanRow& row : plan_rows(g.sizes, o, &g)) {
-            if (row.category == "parameters") params += row.bytes;
-            if (row.category == "activations") activations += row.bytes;
-            if (row.category == "optimizer") optimizer += row.bytes;
-        }
-        EXPECT(params == g.layout.total_elems() * 4 && optimizer == g.layout.total_elems() * 8 && activations == g.activations.total_bytes);
+        Model g = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 2, 1);
+        const int64_t elems = g.layout.total_elems();
+        EXPECT(planned(g, o, "parameters") == elems * (int64_t)sizeof(floatX) && planned(g, o, "optimizer") == elems * (BF16 ? 12 : 8) && planned(g, o, "activations") == g.activations.total_bytes);
         free_model(g);
     }
+    start_test("GPT-2 124M in memory: bf16 activations at most 0.55 of fp32's, all of it no more, at most 0.85 without master weights");
+    for (auto [B, T] : {std::pair<int64_t, int64_t>{4, 64}, {4, 256}, {1, 1024}})
+        for (int64_t level : {0, 1}) {
+            auto plan = [&](auto model, bool master) {
+                Options options;
+                options.master_weights = master;
+                model.layout = parameter_layout(config_from_descriptor("d12"), 1);
+                Sizes sizes{model.layout.config, B, T, level, 0, 0, true};
+                settle_device(model, sizes, options);
+                int64_t activations = 0;
+                const std::vector<PlanRow> rows = plan_rows(sizes, options, &model);
+                for (const PlanRow& row : rows) activations += row.category == "activations" ? row.bytes : 0;
+                return std::pair<double, double>{(double)activations, (double)plan_bytes(rows)};
+            };
+            const auto fp32 = plan(GPT2<float>{}, true), half = plan(GPT2<bf16>{}, true), rounded = plan(GPT2<bf16>{}, false);
+            EXPECT(half.first <= 0.55 * fp32.first && half.second <= fp32.second && rounded.second <= 0.85 * fp32.second);
+        }
+}
+
+static void stochastic_rounding() {
+    start_test("without master weights: the same bits again, other bits with another seed, and the mean is right");
+    const GPT2Config c = load_config(FIXTURES + "a.bin");
+    const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
+    Options o;
+    o.master_weights = 0;
+    auto weights = [&](uint64_t seed, int64_t threads) {
+        Model g = make_model(c, d.B, d.T, 0, threads, 1, o);
+        load_model(g, FIXTURES + "a.bin");
+        EXPECT(!g.master);
+        micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+        UpdateRule rule;
+        rule.adamw = adamw_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1);
+        rule.tokens = (double)(d.B * d.T), rule.rounding_seed = seed;
+        update(g, rule);
+        const std::vector<float> result = all_weights(g);
+        free_model(g);
+        return result;
+    };
+    const std::vector<float> first = weights(7, 1), other = weights(8, 3);
+    EXPECT(first == weights(7, 3) && (first != other) == BF16);
+    if (!BF16) return;
+    Model exact = make_model(c, 1, 1, 0, 1, 1);
+    load_model(exact, FIXTURES + "a.bin");
+    const float step = 1e-4f, weight = 1.0f;  // an update far below half a unit (2^-9) of a bf16 at 1: rounded to nearest it would always vanish
+    std::vector<bf16> params(1 << 16, bf16(weight));
+    std::vector<float> m(params.size()), v(params.size());
+    const std::vector<bf16> grads(params.size(), bf16(1.0f));
+    adamw_update(params.data(), (float*)nullptr, m.data(), v.data(), grads.data(), params.size(), adamw_constants(step, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1), 3, 0);
+    double mean = 0;
+    for (bf16 p : params) mean += (float)p / (double)params.size();
+    EXPECT(std::fabs(mean - (weight - step)) < 4 * std::ldexp(1.0, -8) * std::sqrt(step / std::ldexp(1.0, -8) / (double)params.size()));  // 4 standard deviations of the mean
+    free_model(exact);
 }
 
 int main() {
     model_tests();
     plan_is_exact();
+    stochastic_rounding();
     return report_tests();
 }

@@ -250,9 +250,7 @@ static void two_hosts() {
                               " addr add 10.77.0.2/24 dev vb && ip -n " + a + " link set va up && ip -n " + b + " link set vb up'").status == 0;
     if (!possible) {
         clean();
-        tests_skipped++;
-        printf("SKIPPED two hosts as network namespaces (run as root with iproute2 installed)\n");
-        return;
+        return skip_test("two hosts as network namespaces (run as root with iproute2 installed)");
     }
     start_test("two hosts that meet by TCP");
     const std::string flags = "-b 1 -d 192 -f 0 --threads 1 -x 6 -z 1 -pn 2 -pi tcp -ps 10.77.0.1 --comm-timeout 20 -pr ";
@@ -272,8 +270,7 @@ int main() {
     memory();
     two_hosts();
     if (run(std::string(MPIRUN) + "-np 2 true").status != 0 || !contains(run(several(CPU, 2, "-x 1")).out, "step    1/1")) {
-        printf("SKIPPED runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)\n");
-        tests_skipped++;
+        skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
         return report_and_clean();
     }
     same_numbers();

@@ -11,7 +11,7 @@ static void flags() {
                           {"-b ' 4'", "-b"}, {"-l nan", "-l"}, {"-l inf", "-l"}, {"-l -1", "-l"}, {"-l 0x1p3", "-l"}, {"-q 1.5", "-q"}, {"--beta1 1", "--beta1"}, {"--eps 0", "--eps"}, {"--top-p 0", "--top-p"},
                           {"--temperature 0", "--temperature"}, {"-k exponential", "-k"}, {"-x -2", "-x"}, {"-m 0", "-m"}, {"-r 4", "-r"}, {"-z 2", "-z"}, {"-y 2", "-y"}, {"-lg 0", "-lg"}, {"-t 17", "-t"},
                           {"-d 33", "-d"}, {"-d 0", "-d"}, {"-e d13", "-e"}, {"-e L2C33H2", "-e"}, {"-e L2C32", "-e"}, {"-e ''", "-e"}, {"-e L0C32H2", "-e"}, {"-e L2C32H2X3", "-e"}, {"-e L2L2C32H2", "-e"},
-                          {"-pn 2", "--num-processes"}, {"-pr 1", "--process-rank"}, {"-pi carrier", "-pi"}, {"--precision fp8", "--precision"}, {"--precision bf16", "--precision"}, {"-y 1", "-y"},
+                          {"-pn 2", "--num-processes"}, {"-pr 1", "--process-rank"}, {"-pi carrier", "-pi"}, {"--precision fp8", "--precision"}, {"-y 1", "-y"},
                           {"--plan=1", "--plan"}, {"-ge 3", "-ge"}, {"--shuffle 2", "--shuffle"}, {"stray", "stray"}}) {
         start_test(std::string("refused with exit 2: ") + c.flags);
         EXPECT(refused(run(tiny(c.flags)), 2, c.name));

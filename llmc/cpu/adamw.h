@@ -5,23 +5,39 @@
 //     v = beta2 v + (1 - beta2) g^2          vhat = v / (1 - beta2^t)
 //     p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 //
-// One pass over everything. Memory-bound: reads 4 values and writes 3 for a parameter, 28 bytes in fp32.
+// Where weights are bf16, updates are smaller than half a unit in their last place, and would vanish by rounding. Either a master copy in fp32 is
+// updated, and the weight is its rounding; or the weight is rounded stochastically (bf16.h).
+//
+// One pass over everything. Memory-bound: 28 bytes a parameter in fp32 (4 values read, 3 written), as much in bf16 with master weights, 22 without.
 #pragma once
 #include <cmath>
 #include "llmc/update_rule.h"
 #include "llmc/cpu/device.h"
+#include "llmc/cpu/vec.h"
 
-// params, m, v (n_elems each) are updated with grads (n_elems).
-template <class floatX>
-void adamw_update(floatX* params, float* m, float* v, const floatX* grads, size_t n_elems, const AdamW& k) {
+VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64_t seed, int64_t place) {
+    uint32_t bits[VEC_FLOATS];
+    memcpy(bits, &v, sizeof(v));
+    for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, place + j));
+}
+
+// params, m, v (n_elems each) and, if it is not null, master are updated with grads (n_elems). seed and place (of the first element among all parameters)
+// are what stochastic rounding draws from.
+template <class floatX, class floatG>
+void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems, const AdamW& k, uint64_t seed = 0, int64_t place = 0) {
     const float step = k.learning_rate / k.correction1, root = 1.0f / std::sqrt(k.correction2), keep = 1.0f - k.learning_rate * k.weight_decay;
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) {
-            const float g = (float)grads[i] * k.grad_scale;
-            const float mi = k.beta1 * m[i] + (1.0f - k.beta1) * g;
-            const float vi = k.beta2 * v[i] + (1.0f - k.beta2) * (g * g);
-            m[i] = mi, v[i] = vi;
-            params[i] = keep * (float)params[i] - step * (mi / (std::sqrt(vi) * root + k.eps));
-        }
+        for_each_vector(end - begin, [&](size_t i, size_t count) {
+            i += begin;
+            const vfloat g = load_some(grads + i, count) * k.grad_scale;
+            const vfloat mi = load_some(m + i, count) * k.beta1 + g * (1.0f - k.beta1);
+            const vfloat vi = load_some(v + i, count) * k.beta2 + g * g * (1.0f - k.beta2);
+            store_some(m + i, mi, count), store_some(v + i, vi, count);
+            const vfloat old = master ? load_some(master + i, count) : load_some(params + i, count);
+            const vfloat updated = old * keep - mi / (sqrt(vi) * root + k.eps) * step;
+            if (master) store_some(master + i, updated, count);
+            if (sizeof(floatX) == 2 && !master) store_stochastically((uint16_t*)(params + i), updated, count, seed, place + i);
+            else store_some(params + i, updated, count);
+        });
     });
 }

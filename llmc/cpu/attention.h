@@ -11,7 +11,7 @@
 //     dv_j = sum_i p_ij dO_i,   dp_ij = dO_i.v_j,   ds_ij = p_ij (dp_ij - D_i) scale,   dq_i = sum_j ds_ij k_j,   dk_j = sum_i ds_ij q_i
 //
 // Two products of 2 T^2/2 HS FLOPs a head forward, five backward. Memory: each of q, k, v, out once; scratch of a thread O(T HS).
-// Queries, keys and values are read from the packed qkv (B,T,3C) as the linear layer wrote it.
+// Queries, keys and values are read from the packed qkv (B,T,3C) as the linear layer wrote it. attention_bf16.h has the same in bf16.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -20,8 +20,6 @@
 constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = 4;  // register tile, see gemm.h
 constexpr int64_t ATT_BLOCK = 64;                                                              // queries, and keys, in a block
 static_assert(ATT_BLOCK % ATT_NR == 0, "a block of keys is whole panels");
-
-inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Scratch elements of a thread for sequences of T and heads of HS, the more of forward and backward.
 inline size_t attention_scratch_elems(int64_t T, int64_t HS) {
@@ -57,12 +55,10 @@ VEC_INLINE void for_each_score(int64_t n, F f) {
 }
 
 // One head's view of a (B,T,stride) buffer.
-template <class floatX>
-inline MatrixView<floatX> head_rows(const floatX* data, int64_t b, int64_t T, int64_t stride, int64_t column) { return {data + b * T * stride + column, stride, 1}; }
+inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) { return {data + b * T * stride + column, stride, 1}; }
 
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C): for each position its queries, keys and values, each NH heads of C/NH.
-template <class floatX>
-void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
     parallel_for(B * NH, [&](int64_t bh) {
@@ -111,8 +107,7 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
 }
 
 // dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv as in the forward pass.
-template <class floatX>
-void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+inline void attention_backward(float* dqkv, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
     parallel_for(B * NH, [&](int64_t bh) {

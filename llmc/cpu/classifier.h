@@ -27,39 +27,44 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
     float top = max(highest);
     for (int64_t i = whole; i < V; i++) top = (float)logits[i] > top ? (float)logits[i] : top;
     const float target_logit = logits[target];
-    auto exp_tail = [&] {  // exp of the last, partial vector, 0 beyond V
+    auto exp_at = [&](int64_t i) { return exp(load(logits + i) - top); };
+    auto exp_tail = [&] {  // of the last, partial vector, 0 beyond V
         vfloat e = exp(load_first(logits + whole, V - whole) - top), kept{};
         memcpy(&kept, &e, (V - whole) * sizeof(float));
         return kept;
     };
-    if (dloss == 0) {
-        for (int64_t i = 0; i < whole; i += VEC_FLOATS) total += exp(load(logits + i) - top);
-        return std::log(sum(total + exp_tail())) - (target_logit - top);
-    }
+    const bool keep_exp = sizeof(floatX) == 4 && dloss != 0;  // in 16 bits it would be rounded twice, so it is computed twice
     for (int64_t i = 0; i < whole; i += VEC_FLOATS) {
-        vfloat e = exp(load(logits + i) - top);
-        store(logits + i, e);
+        const vfloat e = exp_at(i);
+        if (keep_exp) store(logits + i, e);
         total += e;
     }
-    vfloat tail = exp_tail();
-    const float denominator = sum(total + tail), scale = dloss / denominator;
-    for (int64_t i = 0; i < whole; i += VEC_FLOATS) store(logits + i, load(logits + i) * scale);
+    const vfloat tail = exp_tail();
+    const float denominator = sum(total + tail), scale = dloss / denominator, loss = std::log(denominator) - (target_logit - top);
+    if (dloss == 0) return loss;
+    for (int64_t i = 0; i < whole; i += VEC_FLOATS) store(logits + i, (keep_exp ? load(logits + i) : exp_at(i)) * scale);
     store_first(logits + whole, tail * scale, V - whole);
-    for (int64_t i = V; i < Vp; i++) logits[i] = 0;
-    logits[target] = (float)logits[target] - dloss;
-    return std::log(denominator) - (target_logit - top);
+    for (int64_t i = V; i < Vp; i++) logits[i] = 0.0f;
+    logits[target] = std::exp(target_logit - top) * scale - dloss;
+    return loss;
 }
 
 // losses (rows) of targets (rows), from inp (rows, C) and wte (Vp, C), is written. logits (classifier_chunk_rows(rows), Vp) is scratch.
-// With dinp (rows, C), not null, also the gradients for dLoss/dloss_i = dloss: dinp is written, dwte (Vp, C) written, or added to if add.
-template <class floatX>
-void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss,
-                bool add) {
+// With dinp (rows, C), not null, also the gradients for dLoss/dloss_i = dloss: dinp is written, dwte (Vp, C) written, or added to if add. With dwte_sums
+// (Vp, C), fp32 scratch, dwte is summed over the chunks there and then written, so that it is rounded once.
+template <class floatX, class floatG>
+void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const floatX* inp, const floatX* wte, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss,
+                bool add, float* dwte_sums = nullptr) {
     const int64_t chunk = classifier_chunk_rows(rows);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
         matmul_forward(logits, inp + r * C, wte, (const floatX*)nullptr, n, C, Vp);
         parallel_for(n, [&](int64_t i) { losses[r + i] = softmax_loss_row(logits + i * Vp, targets[r + i], V, Vp, dinp ? dloss : 0.0f); });
-        if (dinp) matmul_backward(dinp + r * C, dwte, (floatX*)nullptr, logits, inp + r * C, wte, n, C, Vp, add || r > 0);
+        if (dinp && dwte_sums) matmul_backward(dinp + r * C, dwte_sums, (float*)nullptr, logits, inp + r * C, wte, n, C, Vp, r > 0);
+        else if (dinp) matmul_backward(dinp + r * C, dwte, (floatG*)nullptr, logits, inp + r * C, wte, n, C, Vp, add || r > 0);
     }
+    if (dinp && dwte_sums)
+        parallel_ranges(Vp * C, 1 << 14, [&](int64_t begin, int64_t end) {
+            for_each_vector(end - begin, [&](size_t i, size_t count) { store_some(dwte + begin + i, load_some(dwte_sums + begin + i, count), count); });
+        });
 }

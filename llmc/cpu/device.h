@@ -8,12 +8,19 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include "llmc/bf16.h"
 #include "llmc/check.h"
+
+// What multiplies bf16 matrices (matrix_unit.h).
+enum MatrixUnit { UNIT_PORTABLE, UNIT_AVX512_BF16, UNIT_AMX, UNIT_AMX_TWIN };
 
 struct Device {
     int threads = 1;
     float* scratch = nullptr;         // threads * scratch_elems, 64-byte aligned slices
     size_t scratch_elems = 0;         // per thread
+    bf16* transposed = nullptr;       // one matrix, for all threads (gemm_bf16.h)
+    size_t transposed_elems = 0;
+    MatrixUnit unit = UNIT_PORTABLE;
 };
 inline Device device;
 

@@ -2,11 +2,13 @@
 //
 //     out[b,t] = wte[inp[b,t]] + wpe[t],   Dwte[v] = sum of Dout[b,t] over inp[b,t] = v,   Dwpe[t] = sum over b of Dout[b,t].
 //
-// Source: Radford et al. 2019. Memory-bound: forward moves 3 values an element, backward 5. The sums of the backward pass run over b
-// and t in order, each column of channels by one thread, so they come out the same every time.
+// Source: Radford et al. 2019. Memory-bound: forward moves 3 values an element, backward 5. The sums of the backward pass are those of one token (or
+// place) each, in order and in fp32, so they come out the same every time, and are rounded once.
 #pragma once
+#include <vector>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
+#include "llmc/token_order.h"
 
 // out (B,T,C), written, from inp (B,T) token ids, wte (V,C), wpe (maxT,C). Position t of inp is place first + t of the text.
 template <class floatX>
@@ -20,13 +22,18 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
 }
 
 // dwte (V,C) is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. dout (B,T,C), inp (B,T).
-template <class floatX>
-void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
-    parallel_ranges(C, 4 * VEC_FLOATS, [&](int64_t begin, int64_t end) {
-        for (int64_t row = 0; row < B * T; row++) {
-            floatX* token = dwte + inp[row] * C + begin;
-            const floatX* grad = dout + row * C + begin;
-            for_each_vector(end - begin, [&](size_t i, size_t count) { store_some(token + i, load_some(token + i, count) + load_some(grad + i, count), count); });
+template <class floatX, class floatG>
+void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
+    std::vector<int> order(B * T), begin(B * T + 1);
+    const int64_t tokens = sort_by_token(order.data(), begin.data(), inp, B * T).segments;
+    parallel_ranges(tokens, 8, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; i++) {
+            floatG* token = dwte + inp[order[begin[i]]] * C;
+            for_each_vector(C, [&](size_t c, size_t count) {
+                vfloat total = load_some(token + c, count);
+                for (int64_t place = begin[i]; place < begin[i + 1]; place++) total += load_some(dout + order[place] * C + c, count);
+                store_some(token + c, total, count);
+            });
         }
     });
     parallel_ranges(maxT, 16, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Matrix multiplication, the one kernel that takes nine tenths of a training step: C = A B, or C += A B.
+// Matrix multiplication, the one kernel that takes nine tenths of a training step: C = A B, or C += A B, in fp32; gemm_bf16.h has its brother.
 //
 // Three ideas, after Goto & van de Geijn 2008 (doi:10.1145/1356052.1356053) and BLIS (Van Zee & van de Geijn 2015):
 //
@@ -13,25 +13,12 @@
 // A is read where it lies if its rows are contiguous in k (activations times weights); otherwise it is packed too (weight gradients).
 // Work 2 M N K FLOPs.
 #pragma once
-#include <algorithm>
-#include <type_traits>
-#include <utility>
-#include "llmc/cpu/device.h"
-#include "llmc/cpu/vec.h"
+#include "llmc/cpu/pack.h"
 
 constexpr int GEMM_NV = 3, GEMM_NR = GEMM_NV * VEC_FLOATS;  // vectors and columns of a register tile
 constexpr int GEMM_MR = VEC_REGISTERS == 32 ? 8 : 4;        // rows: MR * NV accumulators + NV of B must fit the register file
 constexpr int64_t GEMM_KC = 256, GEMM_NC = 4 * GEMM_NR, GEMM_MC = 384;
 constexpr size_t GEMM_SCRATCH_ELEMS = GEMM_KC * GEMM_NC + GEMM_KC * GEMM_MC;
-
-// A matrix somewhere in memory: element (i, j) is data[i * row_stride + j * col_stride].
-template <class floatX>
-struct MatrixView {
-    const floatX* data;
-    int64_t row_stride, col_stride;
-    const floatX* at(int64_t i, int64_t j) const { return data + i * row_stride + j * col_stride; }
-    MatrixView transposed() const { return {data, col_stride, row_stride}; }
-};
 
 // acc (MR x NV vectors) += A (MR x K) B (K x NV vectors). Element (i, k) of A is a[i][k * a_step]; row k of B is at b + k * b_stride.
 template <int MR, int NV>
@@ -53,65 +40,17 @@ VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR]
     }
 }
 
-// Exchanges the upper right with the lower left quarter of every 2 HALF x 2 HALF block that two rows, HALF apart, lie in.
-template <int HALF, size_t... I>
-VEC_INLINE void exchange(vfloat& upper, vfloat& lower, std::index_sequence<I...>) {
-    vfloat u = upper, l = lower;
-    upper = __builtin_shufflevector(u, l, (I / HALF % 2 == 0 ? I : VEC_FLOATS + I - HALF)...);
-    lower = __builtin_shufflevector(u, l, (I / HALF % 2 == 0 ? I + HALF : VEC_FLOATS + I)...);
-}
+// Single values of A are multiplied as they lie if they are contiguous in k.
+inline bool gemm_reads_in_place(MatrixView<float> A) { return A.col_stride == 1; }
 
-// Transposes a VEC_FLOATS x VEC_FLOATS square in registers, in log2(VEC_FLOATS) rounds of exchanges.
-template <int HALF = VEC_FLOATS / 2>
-VEC_INLINE void transpose_square(vfloat (&v)[VEC_FLOATS]) {
-#pragma GCC unroll 16
-    for (int i = 0; i < VEC_FLOATS; i++)
-        if ((i & HALF) == 0) exchange<HALF>(v[i], v[i + HALF], std::make_index_sequence<VEC_FLOATS>());
-    if constexpr (HALF > 1) transpose_square<HALF / 2>(v);
-}
+// What becomes of a vector of finished sums, `count` of them, before it is stored at (row, column) of C.
+struct NoEpilogue {
+    VEC_INLINE vfloat operator()(int64_t, int64_t, vfloat sums, size_t) const { return sums; }
+};
 
-// out[k][j] = from[j][k] for k < K and j < VEC_FLOATS; rows of out are out_stride apart, rows of from from_stride.
-template <class floatX>
-inline void transpose_strip(float* out, int64_t out_stride, const floatX* from, int64_t from_stride, int64_t K) {
-    int64_t k = 0;
-    for (; k + VEC_FLOATS <= K; k += VEC_FLOATS) {
-        vfloat v[VEC_FLOATS];
-        for (int j = 0; j < VEC_FLOATS; j++) v[j] = load(from + j * from_stride + k);
-        transpose_square(v);
-        for (int j = 0; j < VEC_FLOATS; j++) store(out + (k + j) * out_stride, v[j]);
-    }
-    for (; k < K; k++)
-        for (int j = 0; j < VEC_FLOATS; j++) out[k * out_stride + j] = from[j * from_stride + k];
-}
-
-// Packs rows k0..k0+K of columns n0..n0+N of B into panels of WIDTH columns, zeros beyond N: out[panel][k][column in panel].
-template <int WIDTH, class floatX>
-inline void pack_panels(float* out, MatrixView<floatX> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
-    for (int64_t n = 0; n < N; n += WIDTH, out += K * WIDTH) {
-        const int64_t columns = std::min<int64_t>(WIDTH, N - n);
-        const floatX* from = B.at(k0, n0 + n);
-        if (columns < WIDTH) memset(out, 0, K * WIDTH * sizeof(float));
-        if (B.col_stride == 1 && columns == WIDTH) {
-            for (int64_t k = 0; k < K; k++)
-                for (int j = 0; j < WIDTH; j++) out[k * WIDTH + j] = from[k * B.row_stride + j];
-            continue;
-        }
-        int64_t j = 0;
-        if (B.row_stride == 1)
-            for (; j + VEC_FLOATS <= columns; j += VEC_FLOATS) transpose_strip(out + j, WIDTH, from + j * B.col_stride, B.col_stride, K);
-        for (int64_t k = 0; k < K; k++)
-            for (int64_t i = j; i < columns; i++) out[k * WIDTH + i] = from[k * B.row_stride + i * B.col_stride];
-    }
-}
-
-// Single values of A are multiplied as they lie if they are floats and contiguous in k.
-template <class floatX>
-inline bool gemm_reads_in_place(MatrixView<floatX> A) { return std::is_same<floatX, float>::value && A.col_stride == 1; }
-
-// One block: C[m0..m1, n0..n1] for all k. The epilogue is called as epilogue(row, column, values, count) on each finished piece of
-// a row, still in the first-level cache.
-template <class floatX, class Epilogue>
-inline void gemm_block(floatX* C, int64_t ldc, MatrixView<floatX> A, MatrixView<floatX> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue) {
+// One block: C[m0..m1, n0..n1] for all k, the epilogue while a finished piece is still in the first-level cache.
+template <class Epilogue>
+inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
     float* b_block = thread_scratch(GEMM_SCRATCH_ELEMS);
@@ -126,11 +65,11 @@ inline void gemm_block(floatX* C, int64_t ldc, MatrixView<floatX> A, MatrixView<
             for (int64_t m = m0; m < m1; m += MR) {
                 const int64_t rows = std::min<int64_t>(MR, m1 - m);
                 const float* a[MR];  // rows beyond the last repeat it; their results are dropped
-                for (int i = 0; i < MR; i++) a[i] = packed_a ? a_block + (m - m0) * kc + i : (const float*)A.at(std::min(m + i, m1 - 1), k0);
+                for (int i = 0; i < MR; i++) a[i] = packed_a ? a_block + (m - m0) * kc + i : A.at(std::min(m + i, m1 - 1), k0);
                 for (int64_t n = 0; n < nc; n += NR) {
                     vfloat acc[MR][NV] = {};
                     multiply_tile<MR, NV>(acc, a, packed_a ? MR : 1, b_block + n * kc, NR, kc);
-                    floatX* c = C + m * ldc + nb + n;
+                    float* c = C + m * ldc + nb + n;
                     const int64_t columns = std::min<int64_t>(NR, nc - n);
                     if (rows == MR && columns == NR) {
                         if (load_c)
@@ -144,22 +83,18 @@ inline void gemm_block(floatX* C, int64_t ldc, MatrixView<floatX> A, MatrixView<
                         for (int64_t i = 0; i < rows; i++)
                             for (int64_t j = 0; j < columns; j++) c[i * ldc + j] = load_c ? tile[i][j] + c[i * ldc + j] : tile[i][j];
                     }
-                    if (last)
-                        for (int64_t i = 0; i < rows; i++) epilogue(m + i, nb + n, c + i * ldc, columns);
+                    if (std::is_same<Epilogue, NoEpilogue>::value || !last) continue;
+                    for (int64_t i = 0; i < rows; i++)
+                        for_each_vector(columns, [&](size_t j, size_t count) { store_some(c + i * ldc + j, epilogue(m + i, nb + n + j, load_some(c + i * ldc + j, count), count), count); });
                 }
             }
         }
     }
 }
 
-struct NoEpilogue {
-    template <class floatX>
-    void operator()(int64_t, int64_t, floatX*, int64_t) const {}
-};
-
 // C (M, N), rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue. C must not overlap A or B.
-template <class floatX, class Epilogue = NoEpilogue>
-inline void gemm(floatX* C, int64_t ldc, MatrixView<floatX> A, MatrixView<floatX> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}) {
+template <class Epilogue = NoEpilogue>
+inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}) {
     // A read in place: blocks span all rows, so that B is packed once. A packed: blocks span all columns, so that A is.
     // Where that makes too few blocks to keep the threads busy, the long side is cut as well.
     int64_t mc = M, nc = N;

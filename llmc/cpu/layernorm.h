@@ -60,8 +60,8 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
 
 // dinp (rows, C) is added to: the gradient that came past the branch is already there. dweight (C) and dbias (C) are written, or added to
 // if add. dout (rows, C); inp, mean, rstd as in the forward pass.
-template <class floatX>
-void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C,
+template <class floatX, class floatG>
+void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C,
                         bool add) {
     parallel_ranges(C, 4 * VEC_FLOATS, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {

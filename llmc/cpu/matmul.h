@@ -1,12 +1,13 @@
 // A linear layer: out = inp weight^T + bias, the three products of its forward and backward, and what can ride along with them
 // while a result is still in the first-level cache: bias, GELU, the derivative of GELU.
 //
+// Operands are fp32 or bf16, sums fp32. Gradients of parameters may be fp32 where all else is bf16 (floatG): then they grow unrounded.
 // Weights are (OC, C), the output first. With D = dLoss/d:
 //     Dinp = Dout weight,   Dweight = Dout^T inp,   Dbias = sum over rows of Dout.
 // 2 rows C OC FLOPs for each product. Bytes, at least: each of the three matrices once.
 #pragma once
 #include "llmc/cpu/gelu.h"
-#include "llmc/cpu/gemm.h"
+#include "llmc/cpu/gemm_bf16.h"
 
 // Rows up to which a product is a few dot products for each weight row: it reads the weights once, in place.
 constexpr int64_t MATMUL_FEW_ROWS = 4;
@@ -36,19 +37,16 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
         if (gelu_out) gelu_forward(gelu_out, out, rows * OC);
         return;
     }
-    gemm(out, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{weight, 1, C}, rows, OC, C, false, [&](int64_t row, int64_t col, floatX* values, int64_t n) {
-        if (!bias && !gelu_out) return;
-        for_each_vector(n, [&](size_t i, size_t count) {
-            vfloat v = load_some(values + i, count);
-            if (bias) store_some(values + i, v += load_some(bias + col + i, count), count);
-            if (gelu_out) store_some(gelu_out + row * OC + col + i, gelu(load_some(values + i, count)), count);  // of the value as stored
-        });
+    gemm(out, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{weight, 1, C}, rows, OC, C, false, [&](int64_t row, int64_t col, vfloat v, size_t count) {
+        if (bias) v += load_some(bias + col, count);
+        if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
+        return v;
     });
 }
 
 // sums (n) = sum over rows of inp (rows, n), or += if add.
-template <class floatX>
-void column_sums(floatX* sums, const floatX* inp, int64_t rows, int64_t n, bool add) {
+template <class floatG, class floatX>
+void column_sums(floatG* sums, const floatX* inp, int64_t rows, int64_t n, bool add) {
     parallel_ranges(n, 16 * VEC_FLOATS, [&](int64_t begin, int64_t end) {
         for (int64_t c = begin; c < end; c += 4 * VEC_FLOATS)
             for_each_vector(std::min<int64_t>(4 * VEC_FLOATS, end - c), [&](size_t i, size_t count) {
@@ -62,15 +60,12 @@ void column_sums(floatX* sums, const floatX* inp, int64_t rows, int64_t n, bool 
 // dinp (rows, C) = dout (rows, OC) weight (OC, C), written, null if nobody wants it; with pre_gelu (rows, C), what GELU read to make
 // inp, dinp *= gelu'(pre_gelu). dweight (OC, C) and dbias (OC), null if there is none, are written, or added to if add. dinp overlaps
 // none of the others.
-template <class floatX>
-void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp, const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
+template <class floatX, class floatG>
+void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp, const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      const floatX* pre_gelu = nullptr) {
     if (dinp)
-        gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false, [&](int64_t row, int64_t col, floatX* values, int64_t n) {
-            if (!pre_gelu) return;
-            for_each_vector(n, [&](size_t i, size_t count) {
-                store_some(values + i, load_some(values + i, count) * gelu_derivative(load_some(pre_gelu + row * C + col + i, count)), count);
-            });
+        gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false, [&](int64_t row, int64_t col, vfloat v, size_t count) {
+            return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
         });
     gemm(dweight, C, MatrixView<floatX>{dout, 1, OC}, MatrixView<floatX>{inp, C, 1}, OC, C, rows, add);
     if (dbias) column_sums(dbias, dout, rows, OC, add);

@@ -211,7 +211,7 @@ inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 
 template <class floatX>
 void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss,
-                bool add) {
+                bool add, float* = nullptr) {
     matmul_forward(logits, inp, wte, (const floatX*)nullptr, rows, C, Vp);
     for (int64_t r = 0; r < rows; r++) {
         floatX* x = logits + r * Vp;
@@ -237,13 +237,16 @@ double global_norm_squared(const floatX* grads, size_t n_elems) {
 }
 
 template <class floatX>
-void adamw_update(floatX* params, float* m, float* v, const floatX* grads, size_t n_elems, const AdamW& k) {
+void adamw_update(floatX* params, float* master, float* m, float* v, const floatX* grads, size_t n_elems, const AdamW& k, uint64_t = 0, int64_t = 0) {
     for (size_t i = 0; i < n_elems; i++) {
         float g = grads[i] * k.grad_scale;
         m[i] = k.beta1 * m[i] + (1.0f - k.beta1) * g;
         v[i] = k.beta2 * v[i] + (1.0f - k.beta2) * g * g;
         float m_hat = m[i] / k.correction1, v_hat = v[i] / k.correction2;
-        params[i] -= k.learning_rate * (m_hat / (std::sqrt(v_hat) + k.eps) + k.weight_decay * params[i]);
+        float p = master ? master[i] : (float)params[i];
+        p -= k.learning_rate * (m_hat / (std::sqrt(v_hat) + k.eps) + k.weight_decay * p);
+        if (master) master[i] = p;
+        params[i] = p;
     }
 }
 

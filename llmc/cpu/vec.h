@@ -1,10 +1,15 @@
 // A vector of floats as wide as the machine's registers, in GCC and clang's portable vector extensions: the same source becomes
 // AVX-512, AVX2 or NEON. Arithmetic on vfloat is lane by lane with the ordinary operators; a comparison gives a vint of 0 and -1,
-// and `mask ? a : b` picks by lane. Loads and stores need no alignment.
+// and `mask ? a : b` picks by lane. Loads and stores need no alignment. Kernels compute on vfloat whatever type the memory has: a load widens
+// bf16, a store rounds to nearest.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include "llmc/bf16.h"
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int VEC_BYTES = 64, VEC_REGISTERS = 32;
@@ -19,13 +24,36 @@ constexpr int VEC_FLOATS = VEC_BYTES / sizeof(float);
 
 typedef float vfloat __attribute__((vector_size(VEC_BYTES)));
 typedef int32_t vint __attribute__((vector_size(VEC_BYTES)));
+typedef uint32_t vuint __attribute__((vector_size(VEC_BYTES)));
+typedef uint16_t vhalf __attribute__((vector_size(VEC_BYTES / 2)));  // VEC_FLOATS bf16
 typedef float vfloat_anywhere __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
+typedef uint16_t vhalf_anywhere __attribute__((vector_size(VEC_BYTES / 2), aligned(2), may_alias));
 
 #define VEC_INLINE inline __attribute__((always_inline))
 
 VEC_INLINE vfloat load(const float* p) { return *(const vfloat_anywhere*)p; }
 VEC_INLINE void store(float* p, vfloat v) { *(vfloat_anywhere*)p = v; }
 VEC_INLINE vfloat broadcast(float x) { return x - vfloat{}; }
+
+
+VEC_INLINE vhalf load_bits(const bf16* p) { return *(const vhalf_anywhere*)p; }
+VEC_INLINE vfloat widen(vhalf bits) { return (vfloat)(__builtin_convertvector(bits, vuint) << 16); }
+VEC_INLINE vhalf narrow(vfloat v) {
+#ifdef __AVX512BF16__
+    return (vhalf)_mm512_cvtneps_pbh((__m512)v);
+#else
+    const vuint u = (vuint)v, rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16;
+    return __builtin_convertvector((vuint)(v == v ? (vint)rounded : (vint)(rounded | 0x7FFF)), vhalf);
+#endif
+}
+VEC_INLINE vfloat load(const bf16* p) { return widen(load_bits(p)); }
+VEC_INLINE void store(bf16* p, vfloat v) { *(vhalf_anywhere*)p = narrow(v); }
+// What a value becomes by being stored in memory of this type.
+template <class floatX>
+VEC_INLINE vfloat as_stored(vfloat v) {
+    if constexpr (sizeof(floatX) == 2) return widen(narrow(v));
+    else return v;
+}
 
 // The first n lanes (n < VEC_FLOATS); the others read as 0, and are not written.
 VEC_INLINE vfloat load_first(const float* p, size_t n) {
@@ -34,6 +62,15 @@ VEC_INLINE vfloat load_first(const float* p, size_t n) {
     return v;
 }
 VEC_INLINE void store_first(float* p, vfloat v, size_t n) { memcpy(p, &v, n * sizeof(float)); }
+VEC_INLINE vfloat load_first(const bf16* p, size_t n) {
+    vhalf bits{};
+    memcpy(&bits, p, n * sizeof(bf16));
+    return widen(bits);
+}
+VEC_INLINE void store_first(bf16* p, vfloat v, size_t n) {
+    const vhalf bits = narrow(v);
+    memcpy((void*)p, &bits, n * sizeof(bf16));
+}
 
 // Sum and maximum over lanes, always in the same order.
 VEC_INLINE float sum(vfloat v) {
@@ -77,6 +114,11 @@ VEC_INLINE vfloat exp(vfloat x) {
     return x < low ? vfloat{} : result;
 }
 
+VEC_INLINE vfloat sqrt(vfloat v) {
+    for (int i = 0; i < VEC_FLOATS; i++) v[i] = __builtin_sqrtf(v[i]);  // compilers make one instruction of it
+    return v;
+}
+
 // f applied to every vector of a row of n values at place i; f(i, count) handles `count` lanes, all of them but in the last.
 template <class F>
 VEC_INLINE void for_each_vector(size_t n, F f) {
@@ -84,8 +126,10 @@ VEC_INLINE void for_each_vector(size_t n, F f) {
     for (; i + VEC_FLOATS <= n; i += VEC_FLOATS) f(i, (size_t)VEC_FLOATS);
     if (i < n) f(i, n - i);
 }
-VEC_INLINE vfloat load_some(const float* p, size_t count) { return count == VEC_FLOATS ? load(p) : load_first(p, count); }
-VEC_INLINE void store_some(float* p, vfloat v, size_t count) {
+template <class floatX>
+VEC_INLINE vfloat load_some(const floatX* p, size_t count) { return count == VEC_FLOATS ? load(p) : load_first(p, count); }
+template <class floatX>
+VEC_INLINE void store_some(floatX* p, vfloat v, size_t count) {
     if (count == VEC_FLOATS) store(p, v);
     else store_first(p, v, count);
 }

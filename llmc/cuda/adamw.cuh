@@ -3,8 +3,7 @@
 // update at all, and how far to clip. Memory-bound: in bf16 with master weights it reads 14 to 16 bytes a parameter and writes 14.
 //
 // Where weights are 16-bit, updates are smaller than half a unit in their last place, and would vanish by rounding. Either a master copy in
-// fp32 is updated, and the weight is its rounding; or the weight is rounded stochastically: up with the probability that makes the
-// mean right (Gupta et al. 2015, arXiv:1502.02551). The random bits are a hash of seed and place, so that they do not depend on the launch.
+// fp32 is updated, and the weight is its rounding; or the weight is rounded stochastically (llmc/bf16.h).
 #pragma once
 #include "llmc/cuda/global_norm.cuh"
 
@@ -33,15 +32,7 @@ __device__ inline bool is_decayed(const DecayRanges& r, int64_t i) {
     return false;
 }
 
-// 32 bits from seed and place (splitmix64; Steele et al. 2014).
-__device__ inline uint32_t hash_bits(uint64_t seed, uint64_t place) {
-    uint64_t h = seed + place * 0x9E3779B97F4A7C15u;
-    h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9u;
-    h = (h ^ (h >> 27)) * 0x94D049BB133111EBu;
-    return (uint32_t)(h >> 32);
-}
-// x rounded up or down to a bf16, up with the probability of the part that is cut off.
-__device__ inline __nv_bfloat16 round_stochastically(float x, uint32_t bits) { return __ushort_as_bfloat16((unsigned short)((__float_as_uint(x) + (bits & 0xFFFF)) >> 16)); }
+__device__ inline __nv_bfloat16 round_stochastically(float x, uint32_t random) { return __ushort_as_bfloat16(stochastic_bits(__float_as_uint(x), random)); }
 
 // N values as fp32 from, or rounded to nearest into, whole Packs of any type.
 template <class T, int N>

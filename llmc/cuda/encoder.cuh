@@ -4,8 +4,8 @@
 // host sorts the positions by token (it knows the tokens, and has time), and one block sums all positions of one token for
 // 32 Packs of channels. Sums are fp32, in an order that depends on the tokens alone.
 #pragma once
-#include <vector>
 #include "llmc/cuda/common.cuh"
+#include "llmc/token_order.h"
 
 // A thread: one Pack of one position.
 template <class floatX>
@@ -17,22 +17,6 @@ __global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX
         for (int k = 0; k < Pack<floatX>::size; k++) sum[k] = (floatX)((float)token[k] + (float)place[k]);
         store_pack(out + i, sum);
     });
-}
-
-// Where the positions of each distinct token are: order (n) lists positions by token, begin (segments + 1) where each token's start.
-struct TokenOrder { int64_t segments; };
-// Fills order (n) and begin (n + 1) on the host from tokens (n) below V.
-inline TokenOrder sort_by_token(int* order, int* begin, const int* tokens, int64_t n, int64_t V, std::vector<int>& count) {
-    count.assign(V + 1, 0);
-    for (int64_t i = 0; i < n; i++) count[tokens[i] + 1]++;
-    int64_t segments = 0;
-    for (int64_t v = 0; v < V; v++) {
-        if (count[v + 1] > 0) begin[segments++] = count[v];
-        count[v + 1] += count[v];
-    }
-    begin[segments] = (int)n;
-    for (int64_t i = 0; i < n; i++) order[count[tokens[i]]++] = (int)i;
-    return {segments};
 }
 
 constexpr int ENCODER_WARPS = 4;  // share the positions of a token

@@ -1,0 +1,222 @@
+// Products of small bf16 matrices, with sums in fp32, on whatever the CPU has for it, found out at run time:
+//
+//   AMX           eight registers that are matrices of 16 rows of 64 bytes. One instruction, tdpbf16ps, multiplies 16 x 32 by 32 x 16: 16384
+//                 FLOPs in 16 cycles (Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20)
+//   AVX512-BF16   vdpbf16ps multiplies 16 pairs and adds each pair's two products to one fp32 sum: 64 FLOPs, once or twice a cycle
+//   portable      both halves of each pair widened to fp32 with a shift and a mask, then two fused multiply-adds
+//
+// All take the same operands: A as rows, contiguous in k, in strips of 16 rows; B in the tiles of pack.h.
+#pragma once
+#include "llmc/cpu/pack.h"
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// the units
+
+// The product of A (16 strips rows, a_stride elements apart, k_tiles * 32 values each) and B (`columns` columns of tiles, b_stride elements
+// apart), written or added to C (fp32, rows ldc apart).
+struct TileProduct {
+    float* C;
+    int64_t ldc;
+    const bf16* A;
+    int64_t a_stride, strips;
+    const bf16* B;
+    int64_t b_stride, columns, k_tiles;
+    bool add;
+};
+
+// ROWS x one column of tiles. The accumulators: ROWS * 16 floats.
+template <int ROWS>
+inline void multiply_rows_portable(const TileProduct& t, int64_t row, int64_t column) {
+    constexpr int PARTS = TILE_COLS / VEC_FLOATS;
+    vfloat acc[ROWS][PARTS] = {};
+    const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
+    for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p++, a += 2, b += 2 * TILE_COLS) {
+        vfloat even[PARTS], odd[PARTS];
+        for (int j = 0; j < PARTS; j++) {
+            const vuint both = (vuint)load((const float*)b + j * VEC_FLOATS);
+            even[j] = (vfloat)(both << 16), odd[j] = (vfloat)(both & 0xFFFF0000u);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; i++) {
+            const vfloat first = broadcast((float)a[i * t.a_stride]), second = broadcast((float)a[i * t.a_stride + 1]);
+            for (int j = 0; j < PARTS; j++) acc[i][j] = acc[i][j] + second * odd[j] + first * even[j];
+        }
+    }
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < PARTS; j++) {
+            float* c = t.C + (row + i) * t.ldc + column * TILE_COLS + j * VEC_FLOATS;
+            store(c, t.add ? load(c) + acc[i][j] : acc[i][j]);
+        }
+}
+inline void multiply_portable(const TileProduct& t) {
+    constexpr int ROWS = VEC_REGISTERS * VEC_FLOATS / TILE_COLS >= 32 ? 16 : 4;
+    for (int64_t row = 0; row < t.strips * TILE_ROWS; row += ROWS)
+        for (int64_t column = 0; column < t.columns; column++) multiply_rows_portable<ROWS>(t, row, column);
+}
+
+#ifdef __x86_64__
+// 8 rows x COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B, each pair of A broadcast from memory.
+template <int COLS>
+__attribute__((target("avx512f,avx512bf16"))) inline void multiply_rows_avx512(const TileProduct& t, int64_t row, int64_t column) {
+    constexpr int ROWS = 8;
+    __m512 acc[ROWS][COLS];
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_setzero_ps();
+    const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
+    for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p++, a += 2, b += 2 * TILE_COLS) {
+        __m512bh pairs[COLS];
+#pragma GCC unroll 4
+        for (int j = 0; j < COLS; j++) pairs[j] = (__m512bh)_mm512_loadu_si512(b + j * t.b_stride);
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; i++) {
+            int pair;
+            memcpy(&pair, a + i * t.a_stride, 4);
+            const __m512bh ai = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+            for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], ai, pairs[j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < COLS; j++) {
+            float* c = t.C + (row + i) * t.ldc + (column + j) * TILE_COLS;
+            _mm512_storeu_ps(c, t.add ? _mm512_add_ps(_mm512_loadu_ps(c), acc[i][j]) : acc[i][j]);
+        }
+}
+inline void multiply_avx512(const TileProduct& t) {
+    for (int64_t column = 0; column < t.columns;) {
+        const int64_t cols = std::min<int64_t>(t.columns - column == 4 ? 2 : 3, t.columns - column);
+        for (int64_t row = 0; row < t.strips * TILE_ROWS; row += 8) {
+            if (cols == 3) multiply_rows_avx512<3>(t, row, column);
+            else if (cols == 2) multiply_rows_avx512<2>(t, row, column);
+            else multiply_rows_avx512<1>(t, row, column);
+        }
+        column += cols;
+    }
+}
+
+// How the eight matrix registers are used: all 16 rows of 64 bytes. Numbers 0 to 3 hold sums, 4 and 5 strips of A, 6 and 7 tiles of B.
+struct alignas(64) AmxConfig {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+// The instructions; the compiler knows nothing of these registers, so no option is needed and nothing else touches them.
+struct Amx {
+    Amx() {
+        static constexpr AmxConfig config;
+        asm volatile("ldtilecfg %0" ::"m"(config));
+    }
+    ~Amx() { asm volatile("tilerelease"); }
+    template <int T> void zero() { asm volatile("tilezero %%tmm%c0" ::"i"(T)); }
+    template <int T> void load(const void* from, int64_t stride_bytes) { asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(T) : "memory"); }
+    template <int T> void store(void* to, int64_t stride_bytes) { asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride_bytes), "i"(T) : "memory"); }
+    template <int C, int A, int B> void multiply() { asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B)); }
+};
+#endif
+
+// The same registers in plain C++: what tests use where there is no AMX, and what the instructions mean.
+struct AmxTwin {
+    alignas(64) char tile[8][1024];
+    template <int T> void zero() { memset(tile[T], 0, 1024); }
+    template <int T> void load(const void* from, int64_t stride_bytes) {
+        for (int i = 0; i < 16; i++) memcpy(tile[T] + i * 64, (const char*)from + i * stride_bytes, 64);
+    }
+    template <int T> void store(void* to, int64_t stride_bytes) {
+        for (int i = 0; i < 16; i++) memcpy((char*)to + i * stride_bytes, tile[T] + i * 64, 64);
+    }
+    template <int C, int A, int B> void multiply() {
+        float* c = (float*)tile[C];
+        const bf16 *a = (const bf16*)tile[A], *b = (const bf16*)tile[B];
+        for (int i = 0; i < 16; i++)
+            for (int p = 0; p < 16; p++)
+                for (int j = 0; j < 16; j++) c[i * 16 + j] += (float)a[i * 32 + 2 * p] * (float)b[p * 32 + 2 * j] + (float)a[i * 32 + 2 * p + 1] * (float)b[p * 32 + 2 * j + 1];
+    }
+};
+
+// STRIPS x COLS registers of sums: two by two, each tile that is loaded is used twice.
+template <int STRIPS, int COLS, class Unit>
+inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
+    const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
+    float* c = t.C + strip * TILE_ROWS * t.ldc + column * TILE_COLS;
+    const int64_t a_bytes = t.a_stride * 2, c_bytes = t.ldc * 4, below = TILE_ROWS * t.ldc;
+    if (t.add) {
+        unit.template load<0>(c, c_bytes);
+        if constexpr (COLS == 2) unit.template load<1>(c + TILE_COLS, c_bytes);
+        if constexpr (STRIPS == 2) unit.template load<2>(c + below, c_bytes);
+        if constexpr (STRIPS == 2 && COLS == 2) unit.template load<3>(c + below + TILE_COLS, c_bytes);
+    } else {
+        unit.template zero<0>();
+        if constexpr (COLS == 2) unit.template zero<1>();
+        if constexpr (STRIPS == 2) unit.template zero<2>();
+        if constexpr (STRIPS == 2 && COLS == 2) unit.template zero<3>();
+    }
+    for (int64_t k = 0; k < t.k_tiles; k++, a += TILE_K, b += TILE_ELEMS) {
+        unit.template load<4>(a, a_bytes);
+        unit.template load<6>(b, 64);
+        unit.template multiply<0, 4, 6>();
+        if constexpr (COLS == 2) {
+            unit.template load<7>(b + t.b_stride, 64);
+            unit.template multiply<1, 4, 7>();
+        }
+        if constexpr (STRIPS == 2) {
+            unit.template load<5>(a + TILE_ROWS * t.a_stride, a_bytes);
+            unit.template multiply<2, 5, 6>();
+        }
+        if constexpr (STRIPS == 2 && COLS == 2) unit.template multiply<3, 5, 7>();
+    }
+    unit.template store<0>(c, c_bytes);
+    if constexpr (COLS == 2) unit.template store<1>(c + TILE_COLS, c_bytes);
+    if constexpr (STRIPS == 2) unit.template store<2>(c + below, c_bytes);
+    if constexpr (STRIPS == 2 && COLS == 2) unit.template store<3>(c + below + TILE_COLS, c_bytes);
+}
+template <class Unit>
+inline void multiply_amx(const TileProduct& t) {
+    Unit unit;
+    for (int64_t strip = 0; strip < t.strips; strip += 2)
+        for (int64_t column = 0; column < t.columns; column += 2) {
+            const bool two_strips = strip + 1 < t.strips, two_columns = column + 1 < t.columns;
+            if (two_strips && two_columns) multiply_tiles_amx<2, 2>(unit, t, strip, column);
+            else if (two_strips) multiply_tiles_amx<2, 1>(unit, t, strip, column);
+            else if (two_columns) multiply_tiles_amx<1, 2>(unit, t, strip, column);
+            else multiply_tiles_amx<1, 1>(unit, t, strip, column);
+        }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// which one
+
+constexpr const char* MATRIX_UNIT_NAMES[] = {"fp32 units", "AVX512-BF16", "AMX", "AMX in C++"};
+
+// Whether this CPU has the unit, and the system lets us use it: Linux gives a process the 8 KB of matrix registers only when asked.
+inline bool has_matrix_unit(MatrixUnit unit) {
+#ifdef __x86_64__
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (unit == UNIT_AVX512_BF16) return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+    if (unit == UNIT_AMX) {
+        constexpr unsigned BF16_AND_TILE = 1u << 22 | 1u << 24;
+        constexpr long REQUEST_PERMISSION = 0x1023, MATRIX_REGISTERS = 18;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_AND_TILE) == BF16_AND_TILE && syscall(SYS_arch_prctl, REQUEST_PERMISSION, MATRIX_REGISTERS) == 0;
+    }
+#endif
+    return unit == UNIT_PORTABLE || unit == UNIT_AMX_TWIN;
+}
+inline MatrixUnit best_matrix_unit() { return has_matrix_unit(UNIT_AMX) ? UNIT_AMX : has_matrix_unit(UNIT_AVX512_BF16) ? UNIT_AVX512_BF16 : UNIT_PORTABLE; }
+
+inline void multiply_tiles(const TileProduct& t) {
+#ifdef __x86_64__
+    if (device.unit == UNIT_AMX) return multiply_amx<Amx>(t);
+    if (device.unit == UNIT_AVX512_BF16) return multiply_avx512(t);
+#endif
+    if (device.unit == UNIT_AMX_TWIN) return multiply_amx<AmxTwin>(t);
+    multiply_portable(t);
+}

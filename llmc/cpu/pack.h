@@ -1,0 +1,149 @@
+// How matrices are rearranged for the kernels that multiply them, so that they read memory front to back: fp32 in panels, bf16 in tiles of pairs.
+#pragma once
+#include <algorithm>
+#include <utility>
+#include "llmc/cpu/device.h"
+#include "llmc/cpu/vec.h"
+
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// A matrix somewhere in memory: element (i, j) is data[i * row_stride + j * col_stride].
+template <class floatX>
+struct MatrixView {
+    const floatX* data;
+    int64_t row_stride, col_stride;
+    const floatX* at(int64_t i, int64_t j) const { return data + i * row_stride + j * col_stride; }
+    MatrixView transposed() const { return {data, col_stride, row_stride}; }
+};
+
+// Exchanges the upper right with the lower left quarter of every 2 HALF x 2 HALF block that two rows, HALF apart, lie in.
+template <int HALF, size_t... I>
+VEC_INLINE void exchange(vfloat& upper, vfloat& lower, std::index_sequence<I...>) {
+    vfloat u = upper, l = lower;
+    upper = __builtin_shufflevector(u, l, (I / HALF % 2 == 0 ? I : VEC_FLOATS + I - HALF)...);
+    lower = __builtin_shufflevector(u, l, (I / HALF % 2 == 0 ? I + HALF : VEC_FLOATS + I)...);
+}
+
+// Transposes a VEC_FLOATS x VEC_FLOATS square in registers, in log2(VEC_FLOATS) rounds of exchanges.
+template <int HALF = VEC_FLOATS / 2>
+VEC_INLINE void transpose_square(vfloat (&v)[VEC_FLOATS]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < VEC_FLOATS; i++)
+        if ((i & HALF) == 0) exchange<HALF>(v[i], v[i + HALF], std::make_index_sequence<VEC_FLOATS>());
+    if constexpr (HALF > 1) transpose_square<HALF / 2>(v);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// fp32: panels of columns
+
+// out[k][j] = from[j][k] for k < K and j < VEC_FLOATS; rows of out are out_stride apart, rows of from from_stride.
+inline void transpose_strip(float* out, int64_t out_stride, const float* from, int64_t from_stride, int64_t K) {
+    int64_t k = 0;
+    for (; k + VEC_FLOATS <= K; k += VEC_FLOATS) {
+        vfloat v[VEC_FLOATS];
+        for (int j = 0; j < VEC_FLOATS; j++) v[j] = load(from + j * from_stride + k);
+        transpose_square(v);
+        for (int j = 0; j < VEC_FLOATS; j++) store(out + (k + j) * out_stride, v[j]);
+    }
+    for (; k < K; k++)
+        for (int j = 0; j < VEC_FLOATS; j++) out[k * out_stride + j] = from[j * from_stride + k];
+}
+
+// Packs rows k0..k0+K of columns n0..n0+N of B into panels of WIDTH columns, zeros beyond N: out[panel][k][column in panel].
+template <int WIDTH>
+inline void pack_panels(float* out, MatrixView<float> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
+    for (int64_t n = 0; n < N; n += WIDTH, out += K * WIDTH) {
+        const int64_t columns = std::min<int64_t>(WIDTH, N - n);
+        const float* from = B.at(k0, n0 + n);
+        if (columns < WIDTH) memset(out, 0, K * WIDTH * sizeof(float));
+        if (B.col_stride == 1 && columns == WIDTH) {
+            for (int64_t k = 0; k < K; k++)
+                for (int j = 0; j < WIDTH; j++) out[k * WIDTH + j] = from[k * B.row_stride + j];
+            continue;
+        }
+        int64_t j = 0;
+        if (B.row_stride == 1)
+            for (; j + VEC_FLOATS <= columns; j += VEC_FLOATS) transpose_strip(out + j, WIDTH, from + j * B.col_stride, B.col_stride, K);
+        for (int64_t k = 0; k < K; k++)
+            for (int64_t i = j; i < columns; i++) out[k * WIDTH + i] = from[k * B.row_stride + i * B.col_stride];
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// bf16: tiles of 32 rows (k) and 16 columns, in which the values of k and k+1 of a column are neighbours, as the instructions that multiply
+// them want:
+//
+//     tile[p][j] = the pair B[2p][j], B[2p+1][j]     p = 0..15, j = 0..15; 1 KB, one 64-byte line a row of pairs
+//
+// Packing moves 32-bit pairs: where B is contiguous in k a transposition, else two rows shuffled into one.
+
+constexpr int TILE_ROWS = 16, TILE_COLS = 16, TILE_K = 32, TILE_PAIRS = TILE_K / 2, TILE_ELEMS = TILE_K * TILE_COLS;
+
+// out (16, 16) = the transpose of inp (16, 16): 32-bit values, or pairs of bf16. Strides in 32-bit values.
+VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, int64_t inp_stride) {
+    for (int i = 0; i < 16; i += VEC_FLOATS)
+        for (int j = 0; j < 16; j += VEC_FLOATS) {
+            vfloat v[VEC_FLOATS];
+#pragma GCC unroll 16
+            for (int k = 0; k < VEC_FLOATS; k++) v[k] = load(inp + (i + k) * inp_stride + j);
+            transpose_square(v);
+#pragma GCC unroll 16
+            for (int k = 0; k < VEC_FLOATS; k++) store(out + (j + k) * out_stride + i, v[k]);
+        }
+}
+// VEC_FLOATS columns of two rows as pairs.
+VEC_INLINE vfloat pairs(vhalf even, vhalf odd) { return (vfloat)(__builtin_convertvector(even, vuint) | __builtin_convertvector(odd, vuint) << 16); }
+
+// tile = 32 rows of 16 values, row_stride apart, as pairs of rows.
+VEC_INLINE void pack_tile_of_rows(bf16* tile, const bf16* rows, int64_t row_stride) {
+#pragma GCC unroll 4
+    for (int p = 0; p < TILE_PAIRS; p++)
+        for (int j = 0; j < TILE_COLS; j += VEC_FLOATS) {
+            const bf16* row = rows + 2 * p * row_stride + j;
+            store((float*)(tile + p * TILE_K + 2 * j), pairs(load_bits(row), load_bits(row + row_stride)));
+        }
+}
+// tile = 16 columns of 32 values, each contiguous, column_stride apart.
+VEC_INLINE void pack_tile_of_columns(bf16* tile, const bf16* columns, int64_t column_stride) { transpose_16((float*)tile, TILE_COLS, (const float*)columns, column_stride / 2); }
+
+// The piece of up to 32 x 16 elements (first index: memory rows) of a matrix at `from`, padded with zeros.
+inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t out_cols, const bf16* from, int64_t stride, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < out_rows; i++) {
+        const int64_t n = i < rows ? std::max<int64_t>(0, std::min(cols, out_cols)) : 0;
+        if (n > 0) memcpy((void*)(out + i * out_stride), from + i * stride, n * sizeof(bf16));
+        if (n < out_cols) memset((void*)(out + i * out_stride + n), 0, (out_cols - n) * sizeof(bf16));
+    }
+}
+
+// Rows k0..k0+K of columns n0..n0+N of B as tiles, zeros beyond: tile (column n, k) at out + (n * k_tiles + k) * TILE_ELEMS.
+inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
+    alignas(64) bf16 edge[TILE_ELEMS];
+    const bool by_columns = B.row_stride == 1;
+    for (int64_t n = 0; n < N; n += TILE_COLS)
+        for (int64_t k = 0; k < K; k += TILE_K, out += TILE_ELEMS) {
+            const bf16* from = B.at(k0 + k, n0 + n);
+            const int64_t rows = K - k, columns = N - n;
+            const bool in_place = rows >= TILE_K && columns >= TILE_COLS && (!by_columns || B.col_stride % 2 == 0);  // pairs are moved as 32 bits
+            if (by_columns) {
+                if (!in_place) copy_padded(edge, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
+                pack_tile_of_columns(out, in_place ? from : edge, in_place ? B.col_stride : TILE_K);
+            } else {
+                if (!in_place) copy_padded(edge, TILE_COLS, TILE_K, TILE_COLS, from, B.row_stride, rows, columns);
+                pack_tile_of_rows(out, in_place ? from : edge, in_place ? B.row_stride : TILE_COLS);
+            }
+        }
+}
+
+// out (whole strips of rows up to out_rows, out_stride apart) = columns m0..m0+M of inp, whose K rows are inp_stride apart: A, transposed so that it
+// is contiguous in k. Zeros fill K up to whole tiles, and the rows beyond M.
+inline void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M, int64_t out_rows, int64_t K) {
+    alignas(64) bf16 edge[TILE_ELEMS], tile[TILE_ELEMS];
+    for (int64_t m = 0; m < out_rows; m += TILE_ROWS)
+        for (int64_t k = 0; k < K; k += TILE_K) {
+            const bf16* from = inp + k * inp_stride + m0 + m;
+            const bool whole = K - k >= TILE_K && M - m >= TILE_ROWS;
+            if (!whole) copy_padded(edge, TILE_ROWS, TILE_K, TILE_ROWS, from, inp_stride, K - k, M - m);
+            pack_tile_of_rows(tile, whole ? from : edge, whole ? inp_stride : TILE_ROWS);
+            transpose_16((float*)(out + m * out_stride + k), out_stride / 2, (const float*)tile, TILE_COLS);
+        }
+}
