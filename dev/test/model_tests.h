@@ -256,7 +256,7 @@ static void accumulation() {
     start_test("a batch in one micro-step or in several: the same gradient to rounding");
     const GPT2Config c = load_config(FIXTURES + "a.bin");
     const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
-    Model g = make_model(c, d.B, d.T, 1, 2, 1), h = make_model(c, 1, d.T, 1, 2, d.B);
+    Model h = make_model(c, 1, d.T, 1, 2, d.B), g = make_model(c, d.B, d.T, 1, 2, 1);  // the larger last: both use its scratch memory
     load_model(g, FIXTURES + "a.bin");
     load_model(h, FIXTURES + "a.bin");
     micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0);
