@@ -1,0 +1,274 @@
+// The harness of all benches, CPU and GPU. A bench program is one operation: a file that includes this header and holds one or more
+//
+//     BENCH("gelu_forward", dims("rows", "C"), shapes({{1024, 3072}, {33, 192}})) {
+//         const int64_t n = shape[0] * shape[1];
+//         ... buffers, filled with random_floats() ...
+//         bytes(8 * n);                                         // what must move at least; flops(...) what must be computed
+//         output("out", out.data(), n, tolerance);              // what is compared
+//         reference([&] { reference::gelu_forward(...); });     // with what; every variant is compared before it is timed
+//         variant("naive", "what it does", [&] { ... });
+//         variant("shipped", "what changed, and why it should be faster", [&] { gelu_forward(...); });
+//     }
+//
+// There is no list to edit. The first shape is what tables and charts show; awkward ones are for correctness. A variant that computes in bf16
+// says so, variant(..., BF16), and what it writes is declared beside the fp32 output of the same name.
+//
+//     build/bench/gelu                      all benches, variants and shapes
+//     build/bench/gelu --list               what there is
+//     build/bench/gelu --variant shipped --shape 1024x3072 --cold --min-ms 500 --threads 1
+//     build/bench/gelu --check              correctness alone
+//
+// Each is warmed up, then run until at least --min-ms and 5 times (a slow one 2 times); the table has minimum and median, GFLOP/s or GB/s, whichever
+// bounds the operation on this machine, and the share of the machine's peak, measured at the start. --cold empties the caches before each run.
+// The same as JSON: --json FILE. dev/bench_table.py makes tables and charts of it.
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include "dev/test/test.h"
+#include "llmc/bf16.h"
+#include "llmc/file.h"
+
+namespace bench {
+
+typedef std::vector<int64_t> Shape;
+enum Type { FP32, BF16 };
+constexpr const char* TYPE_NAMES[] = {"fp32", "bf16"};
+
+// What a machine provides: dev/cpu/bench_cpu.h.
+struct Machine {
+    std::string name;
+    double copy_bytes_s = 0, flops_s[2] = {};                     // measured peaks; FLOP/s by Type
+    std::function<double(const std::function<void()>&)> seconds;  // what one run takes
+    std::function<void()> empty_caches;
+};
+Machine open_machine(int threads);                                // 0: all
+
+struct Output {
+    std::string name;
+    Type type;
+    void* data;
+    int64_t elems;
+    double tolerance;                                             // largest difference over largest magnitude
+    std::vector<float> values() const { return type == FP32 ? std::vector<float>((float*)data, (float*)data + elems) : std::vector<float>((bf16*)data, (bf16*)data + elems); }
+};
+struct Variant {
+    std::string id, why;
+    std::function<void()> run;
+    Type type;
+    double flops, bytes;
+};
+// One bench at one shape, as its body declares it.
+struct Case {
+    double flops = 0, bytes = 0;
+    std::vector<Output> outputs;
+    std::vector<Variant> variants;
+    std::function<void()> reference, setup = [] {};
+    std::vector<std::shared_ptr<void>> memory;
+};
+struct Bench {
+    std::string name;
+    std::vector<std::string> dims;
+    std::vector<Shape> shapes;
+    void (*body)(const Shape&);
+};
+inline std::vector<Bench> registry;
+inline Case* current = nullptr;  // the case being declared
+struct Register {
+    Register(const char* name, std::vector<std::string> dims, std::vector<Shape> shapes, void (*body)(const Shape&)) { registry.push_back({name, dims, shapes, body}); }
+};
+#define BENCH(name, dims, shapes) BENCH_AT(name, dims, shapes, __LINE__)
+#define BENCH_AT(name, dims, shapes, line) BENCH_LINE(name, dims, shapes, line)
+#define BENCH_LINE(name, dims, shapes, line)                                \
+    static void bench_body_##line(const bench::Shape& shape);               \
+    static bench::Register bench_##line(name, dims, shapes, bench_body_##line); \
+    static void bench_body_##line(const bench::Shape& shape)
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// what a body calls
+
+template <class... Names>
+inline std::vector<std::string> dims(Names... names) { return {names...}; }
+inline std::vector<Shape> shapes(std::vector<Shape> all) { return all; }
+inline void flops(double n) { current->flops = n; }  // of the variants declared after it
+inline void bytes(double n) { current->bytes = n; }
+inline void output(const char* name, float* data, int64_t elems, double tolerance) { current->outputs.push_back({name, FP32, data, elems, tolerance}); }
+inline void output(const char* name, bf16* data, int64_t elems, double tolerance) { current->outputs.push_back({name, BF16, data, elems, tolerance}); }
+inline void reference(std::function<void()> f) { current->reference = f; }  // writes the fp32 outputs
+inline void setup(std::function<void()> f) { current->setup = f; }          // before each comparison, where an operation updates in place
+inline void variant(const char* id, const char* why, std::function<void()> run, Type type = FP32) { current->variants.push_back({id, why, run, type, current->flops, current->bytes}); }
+
+// Memory that lives as long as the case.
+template <class T>
+inline T* buffer(int64_t elems) {
+    const size_t bytes = (std::max<int64_t>(1, elems) * sizeof(T) + 4095) / 4096 * 4096;
+    current->memory.push_back(std::shared_ptr<void>(aligned_alloc(4096, bytes), free));
+    memset(current->memory.back().get(), 0, bytes);
+    return (T*)current->memory.back().get();
+}
+// Values that both types hold exactly, so that all variants start from the same numbers.
+inline float* random_floats(int64_t elems, double scale = 1) {
+    float* values = buffer<float>(elems);
+    const std::vector<float> random = random_values(elems, scale);
+    for (int64_t i = 0; i < elems; i++) values[i] = (float)bf16(random[i]);
+    return values;
+}
+inline bf16* as_bf16(const float* values, int64_t elems) {
+    bf16* halves = buffer<bf16>(elems);
+    std::copy(values, values + elems, halves);
+    return halves;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+// running
+
+struct Settings {
+    std::string variant, shape, json, bench;
+    bool list = false, check = false, cold = false;
+    double min_ms = 300;
+    int threads = 0;
+};
+struct Result {
+    std::string bench, shape, id, why, type;
+    double min_ms, median_ms, gflops, gbs, percent;               // percent of the peak of what bounds it
+    bool compute_bound, main_shape;
+};
+
+inline std::string shape_text(const Shape& shape) {
+    std::string text;
+    for (int64_t n : shape) text += (text.empty() ? "" : "x") + std::to_string(n);
+    return text;
+}
+
+// Whether a variant's outputs are the reference's. What it does not write stays NaN, and fails.
+inline bool right(const Case& c, const Variant& v, const std::map<std::string, std::vector<float>>& want) {
+    for (const Output& o : c.outputs) memset(o.data, 0xFF, o.elems * (o.type == FP32 ? sizeof(float) : sizeof(bf16)));
+    c.setup();
+    v.run();
+    bool good = true;
+    for (const Output& o : c.outputs) {
+        if (o.type != v.type) continue;
+        const double error = relative_error(o.values(), want.at(o.name));
+        if (!(error <= o.tolerance)) printf("    %s, %s: error %.3g, tolerance %.3g\n", v.id.c_str(), o.name.c_str(), error, o.tolerance), good = false;
+    }
+    return good;
+}
+
+inline Result timed(const Machine& machine, const Settings& s, const Variant& v) {
+    std::vector<double> runs;
+    double total = 0;
+    machine.seconds(v.run);  // warm-up
+    while ((total < s.min_ms / 1e3 && runs.size() < 1000) || runs.size() < (total < 2 ? 5u : 2u)) {
+        if (s.cold) machine.empty_caches();
+        runs.push_back(machine.seconds(v.run));
+        total += runs.back();
+    }
+    std::sort(runs.begin(), runs.end());
+    Result r;
+    const double least = runs.front(), compute_s = v.flops / machine.flops_s[v.type], move_s = v.bytes / machine.copy_bytes_s;
+    r.id = v.id, r.why = v.why, r.type = TYPE_NAMES[v.type];
+    r.min_ms = 1e3 * least, r.median_ms = 1e3 * runs[runs.size() / 2], r.gflops = 1e-9 * v.flops / least, r.gbs = 1e-9 * v.bytes / least;
+    r.compute_bound = compute_s > move_s, r.percent = 100 * std::max(compute_s, move_s) / least;
+    return r;
+}
+
+inline std::string json_of(const Machine& m, const std::vector<Result>& results) {
+    std::string text = format("{\"machine\": \"%s\", \"copy_gbs\": %.1f, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f, \"results\": [", m.name.c_str(), 1e-9 * m.copy_bytes_s, 1e-9 * m.flops_s[FP32], 1e-9 * m.flops_s[BF16]);
+    for (size_t i = 0; i < results.size(); i++) {
+        const Result& r = results[i];
+        text += format("%s\n{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", \"why\": \"%s\", \"min_ms\": %.5g, \"median_ms\": %.5g, \"gflops\": %.5g, \"gbs\": %.5g, \"percent\": %.4g, \"bound\": \"%s\"}",
+                       i ? "," : "", r.bench.c_str(), r.shape.c_str(), r.main_shape ? "true" : "false", r.id.c_str(), r.type.c_str(), r.why.c_str(), r.min_ms, r.median_ms, r.gflops, r.gbs, r.percent,
+                       r.compute_bound ? "compute" : "memory");
+    }
+    return text + "\n]}\n";
+}
+
+inline Settings parse(int argc, char** argv) {
+    Settings s;
+    for (int i = 1; i < argc; i++) {
+        const std::string flag = argv[i];
+        if (flag == "--list") s.list = true;
+        else if (flag == "--check") s.check = true;
+        else if (flag == "--cold") s.cold = true;
+        else {
+            const char* value = i + 1 < argc ? argv[++i] : "";
+            if (flag == "--bench") s.bench = value;
+            else if (flag == "--variant") s.variant = value;
+            else if (flag == "--shape") s.shape = value;
+            else if (flag == "--json") s.json = value;
+            else if (flag == "--min-ms") s.min_ms = atof(value);
+            else if (flag == "--threads") s.threads = atoi(value);
+            else usage_error("%s is unknown; --list, --check, --cold, --bench NAME, --variant ID, --shape AxB, --min-ms N, --threads N, --json FILE are accepted", flag.c_str());
+        }
+    }
+    return s;
+}
+
+// One bench at one shape.
+inline void run_case(const Machine& machine, const Settings& s, const Bench& b, const Shape& shape, std::vector<Result>& results) {
+    Case c;
+    current = &c;
+    b.body(shape);
+    std::map<std::string, std::vector<float>> want;
+    bool referred = false;
+    for (const Variant& v : c.variants) {
+        if (!s.variant.empty() && v.id != s.variant) continue;
+        if (!referred) {
+            c.setup(), c.reference(), referred = true;
+            for (const Output& o : c.outputs)
+                if (o.type == FP32) want[o.name] = o.values();
+            printf("\n%s, %s\n", b.name.c_str(), shape_text(shape).c_str());
+            if (!s.check) printf("  %-14s %5s %10s %10s %9s %7s  of peak\n", "variant", "type", "min ms", "median ms", "GFLOP/s", "GB/s");
+        }
+        start_test(b.name + " " + v.id + ", " + shape_text(shape));
+        if (!EXPECT(right(c, v, want)) || s.check) continue;
+        Result r = timed(machine, s, v);
+        r.bench = b.name, r.shape = shape_text(shape), r.main_shape = shape == b.shapes[0];
+        printf("  %-14s %5s %10.3f %10.3f %9.1f %7.1f  %5.1f%% (%s)\n", r.id.c_str(), r.type.c_str(), r.min_ms, r.median_ms, r.gflops, r.gbs, r.percent, r.compute_bound ? "compute" : "memory");
+        fflush(stdout);
+        results.push_back(r);
+    }
+}
+
+inline int run_all(int argc, char** argv) {
+    const Settings s = parse(argc, argv);
+    bool found = false;
+    if (s.list) {
+        for (const Bench& b : registry) {
+            std::string names;
+            for (const std::string& d : b.dims) names += (names.empty() ? "" : " x ") + d;
+            printf("%s (%s)", b.name.c_str(), names.c_str());
+            for (const Shape& shape : b.shapes) printf(" %s", shape_text(shape).c_str());
+            Case c;
+            current = &c;
+            b.body(b.shapes.back());
+            printf("\n");
+            for (const Variant& v : c.variants) printf("  %-14s %s  %s\n", v.id.c_str(), TYPE_NAMES[v.type], v.why.c_str());
+        }
+        return 0;
+    }
+    const Machine machine = open_machine(s.threads);
+    if (!s.check)
+        printf("%s: copy %.1f GB/s, fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", machine.name.c_str(), 1e-9 * machine.copy_bytes_s, 1e-9 * machine.flops_s[FP32], 1e-9 * machine.flops_s[BF16]);
+    std::vector<Result> results;
+    for (const Bench& b : registry)
+        for (const Shape& shape : b.shapes) {
+            if ((!s.bench.empty() && s.bench != b.name) || (!s.shape.empty() && s.shape != shape_text(shape))) continue;
+            run_case(machine, s, b, shape, results);
+            found = true;
+        }
+    if (!found || (results.empty() && !s.check)) runtime_failure("no bench, variant or shape of that name; --list shows what there is");
+    if (!s.json.empty()) {
+        FileWriter file(s.json);
+        const std::string text = json_of(machine, results);
+        file.write(text.data(), text.size());
+        file.commit();
+    }
+    return report_tests();
+}
+
+}  // namespace bench
+
+int main(int argc, char** argv) { return bench::run_all(argc, argv); }
