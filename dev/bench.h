@@ -5,9 +5,9 @@
 //         ... buffers, filled with random_floats() ...
 //         bytes(8 * n);                                         // what must move at least; flops(...) what must be computed
 //         output("out", out.data(), n, tolerance);              // what is compared
-//         reference([&] { reference::gelu_forward(...); });     // with what; every variant is compared before it is timed
-//         variant("naive", "what it does", [&] { ... });
-//         variant("shipped", "what changed, and why it should be faster", [&] { gelu_forward(...); });
+//         expected([=] { reference::gelu_forward(...); });     // with what; every variant is compared before it is timed
+//         variant("naive", "what it does", [=] { ... });
+//         variant("shipped", "what changed, and why it should be faster", [=] { gelu_forward(...); });
 //     }
 //
 // There is no list to edit. The first shape is what tables and charts show; awkward ones are for correctness. A variant that computes in bf16
@@ -40,7 +40,7 @@ constexpr const char* TYPE_NAMES[] = {"fp32", "bf16"};
 // What a machine provides: dev/cpu/bench_cpu.h.
 struct Machine {
     std::string name;
-    double copy_bytes_s = 0, flops_s[2] = {};                     // measured peaks; FLOP/s by Type
+    double memory_bytes_s = 0, flops_s[2] = {};                     // measured peaks; FLOP/s by Type
     std::function<double(const std::function<void()>&)> seconds;  // what one run takes
     std::function<void()> empty_caches;
 };
@@ -65,7 +65,7 @@ struct Case {
     double flops = 0, bytes = 0;
     std::vector<Output> outputs;
     std::vector<Variant> variants;
-    std::function<void()> reference, setup = [] {};
+    std::function<void()> expected, setup = [] {};
     std::vector<std::shared_ptr<void>> memory;
 };
 struct Bench {
@@ -96,7 +96,7 @@ inline void flops(double n) { current->flops = n; }  // of the variants declared
 inline void bytes(double n) { current->bytes = n; }
 inline void output(const char* name, float* data, int64_t elems, double tolerance) { current->outputs.push_back({name, FP32, data, elems, tolerance}); }
 inline void output(const char* name, bf16* data, int64_t elems, double tolerance) { current->outputs.push_back({name, BF16, data, elems, tolerance}); }
-inline void reference(std::function<void()> f) { current->reference = f; }  // writes the fp32 outputs
+inline void expected(std::function<void()> f) { current->expected = f; }  // writes the fp32 outputs
 inline void setup(std::function<void()> f) { current->setup = f; }          // before each comparison, where an operation updates in place
 inline void variant(const char* id, const char* why, std::function<void()> run, Type type = FP32) { current->variants.push_back({id, why, run, type, current->flops, current->bytes}); }
 
@@ -167,7 +167,7 @@ inline Result timed(const Machine& machine, const Settings& s, const Variant& v)
     }
     std::sort(runs.begin(), runs.end());
     Result r;
-    const double least = runs.front(), compute_s = v.flops / machine.flops_s[v.type], move_s = v.bytes / machine.copy_bytes_s;
+    const double least = runs.front(), compute_s = v.flops / machine.flops_s[v.type], move_s = v.bytes / machine.memory_bytes_s;
     r.id = v.id, r.why = v.why, r.type = TYPE_NAMES[v.type];
     r.min_ms = 1e3 * least, r.median_ms = 1e3 * runs[runs.size() / 2], r.gflops = 1e-9 * v.flops / least, r.gbs = 1e-9 * v.bytes / least;
     r.compute_bound = compute_s > move_s, r.percent = 100 * std::max(compute_s, move_s) / least;
@@ -175,7 +175,7 @@ inline Result timed(const Machine& machine, const Settings& s, const Variant& v)
 }
 
 inline std::string json_of(const Machine& m, const std::vector<Result>& results) {
-    std::string text = format("{\"machine\": \"%s\", \"copy_gbs\": %.1f, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f, \"results\": [", m.name.c_str(), 1e-9 * m.copy_bytes_s, 1e-9 * m.flops_s[FP32], 1e-9 * m.flops_s[BF16]);
+    std::string text = format("{\"machine\": \"%s\", \"memory_gbs\": %.1f, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f, \"results\": [", m.name.c_str(), 1e-9 * m.memory_bytes_s, 1e-9 * m.flops_s[FP32], 1e-9 * m.flops_s[BF16]);
     for (size_t i = 0; i < results.size(); i++) {
         const Result& r = results[i];
         text += format("%s\n{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", \"why\": \"%s\", \"min_ms\": %.5g, \"median_ms\": %.5g, \"gflops\": %.5g, \"gbs\": %.5g, \"percent\": %.4g, \"bound\": \"%s\"}",
@@ -216,7 +216,7 @@ inline void run_case(const Machine& machine, const Settings& s, const Bench& b, 
     for (const Variant& v : c.variants) {
         if (!s.variant.empty() && v.id != s.variant) continue;
         if (!referred) {
-            c.setup(), c.reference(), referred = true;
+            c.setup(), c.expected(), referred = true;
             for (const Output& o : c.outputs)
                 if (o.type == FP32) want[o.name] = o.values();
             printf("\n%s, %s\n", b.name.c_str(), shape_text(shape).c_str());
@@ -251,7 +251,7 @@ inline int run_all(int argc, char** argv) {
     }
     const Machine machine = open_machine(s.threads);
     if (!s.check)
-        printf("%s: copy %.1f GB/s, fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", machine.name.c_str(), 1e-9 * machine.copy_bytes_s, 1e-9 * machine.flops_s[FP32], 1e-9 * machine.flops_s[BF16]);
+        printf("%s: memory %.1f GB/s, fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", machine.name.c_str(), 1e-9 * machine.memory_bytes_s, 1e-9 * machine.flops_s[FP32], 1e-9 * machine.flops_s[BF16]);
     std::vector<Result> results;
     for (const Bench& b : registry)
         for (const Shape& shape : b.shapes) {

@@ -3,17 +3,21 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
+#include <vector>
 
 // Where the positions of each distinct token are: order (n) lists positions by token, begin (segments + 1) where each token's start.
 struct TokenOrder { int64_t segments; };
-// Fills order (n) and begin (n + 1) on the host from tokens (n).
+// Fills order (n) and begin (n + 1) on the host from tokens (n > 0), by counting.
 inline TokenOrder sort_by_token(int* order, int* begin, const int* tokens, int64_t n) {
-    std::iota(order, order + n, 0);
-    std::sort(order, order + n, [&](int a, int b) { return tokens[a] != tokens[b] ? tokens[a] < tokens[b] : a < b; });
+    const int64_t V = *std::max_element(tokens, tokens + n) + 1;
+    std::vector<int> count(V + 1);
+    for (int64_t i = 0; i < n; i++) count[tokens[i] + 1]++;
     int64_t segments = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (i == 0 || tokens[order[i]] != tokens[order[i - 1]]) begin[segments++] = (int)i;
+    for (int64_t v = 0; v < V; v++) {
+        if (count[v + 1] > 0) begin[segments++] = count[v];
+        count[v + 1] += count[v];
+    }
     begin[segments] = (int)n;
+    for (int64_t i = 0; i < n; i++) order[count[tokens[i]]++] = (int)i;
     return {segments};
 }

@@ -21,6 +21,12 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
     });
 }
 
+// out (C) = a + b, any of which may be the same.
+template <class Out, class A, class B>
+VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
+    for_each_vector(C, [&](size_t c, size_t count) { store_some(out + c, load_some(a + c, count) + load_some(b + c, count), count); });
+}
+
 // dwte (V,C) is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. dout (B,T,C), inp (B,T).
 template <class floatX, class floatG>
 void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
@@ -29,11 +35,14 @@ void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int*
     parallel_ranges(tokens, 8, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; i++) {
             floatG* token = dwte + inp[order[begin[i]]] * C;
-            for_each_vector(C, [&](size_t c, size_t count) {
-                vfloat total = load_some(token + c, count);
-                for (int64_t place = begin[i]; place < begin[i + 1]; place++) total += load_some(dout + order[place] * C + c, count);
-                store_some(token + c, total, count);
-            });
+            if (begin[i + 1] - begin[i] == 1) {
+                add_row(token, token, dout + order[begin[i]] * C, C);
+                continue;
+            }
+            float* total = thread_scratch(C);
+            add_row(total, token, dout + order[begin[i]] * C, C);
+            for (int64_t place = begin[i] + 1; place + 1 < begin[i + 1]; place++) add_row(total, total, dout + order[place] * C, C);
+            add_row(token, total, dout + order[begin[i + 1] - 1] * C, C);
         }
     });
     parallel_ranges(maxT, 16, [&](int64_t begin, int64_t end) {

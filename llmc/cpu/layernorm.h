@@ -6,26 +6,35 @@
 //     Dx = rstd (g - sum(g)/C - xhat sum(g xhat)/C)
 //
 // Memory-bound. In GPT-2 a layer norm mostly follows the sum that joins a branch to the residual stream, so the two are one pass:
-// the row is still in the first-level cache when it is normalised. Forward moves 2 values an element, 4 with the sum; backward 7.
+// the row is still in the first-level cache when it is normalised. Forward moves 2 values an element, 4 with the sum, as does backward.
 #pragma once
+#include <algorithm>
 #include <cmath>
+#include <vector>
 #include "llmc/constants.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-constexpr int64_t LAYERNORM_GRAIN = 8;  // rows a thread takes at a time
+constexpr int64_t LAYERNORM_GRAIN = 8;    // rows a thread takes at a time
+constexpr int64_t LAYERNORM_PIECES = 64;  // of the rows, for sums over them
 
+// The lanes of v that are there; the others 0.
+VEC_INLINE vfloat first_lanes(vfloat v, size_t count) {
+    if (count == VEC_FLOATS) return v;
+    vfloat kept{};
+    memcpy(&kept, &v, count * sizeof(float));
+    return kept;
+}
+
+// The row x, whose sum is known, normalised.
 template <class floatX>
-VEC_INLINE void layernorm_row(floatX* out, float* mean, float* rstd, const floatX* x, const floatX* weight, const floatX* bias, int64_t C) {
-    vfloat total{}, squares{};
-    for_each_vector(C, [&](size_t i, size_t count) { total += load_some(x + i, count); });
-    const float m = sum(total) / C;
-    for_each_vector(C, [&](size_t i, size_t count) {
-        vfloat d = load_some(x + i, count) - m;
-        if (count < VEC_FLOATS) { vfloat kept{}; memcpy(&kept, &d, count * sizeof(float)); d = kept; }
-        squares += d * d;
+VEC_INLINE void layernorm_row(floatX* out, float* mean, float* rstd, const floatX* x, float x_sum, const floatX* weight, const floatX* bias, int64_t C) {
+    const float m = x_sum / C;
+    const float squares = row_sum(C, [&](size_t i, size_t count) {
+        const vfloat d = first_lanes(load_some(x + i, count) - m, count);
+        return d * d;
     });
-    const float r = 1.0f / std::sqrt(sum(squares) / C + LAYERNORM_EPS);
+    const float r = 1.0f / std::sqrt(squares / C + LAYERNORM_EPS);
     for_each_vector(C, [&](size_t i, size_t count) { store_some(out + i, (load_some(x + i, count) - m) * r * load_some(weight + i, count) + load_some(bias + i, count), count); });
     *mean = m, *rstd = r;
 }
@@ -34,7 +43,10 @@ VEC_INLINE void layernorm_row(floatX* out, float* mean, float* rstd, const float
 template <class floatX>
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
     parallel_ranges(rows, LAYERNORM_GRAIN, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; r++) layernorm_row(out + r * C, mean + r, rstd + r, inp + r * C, weight, bias, C);
+        for (int64_t r = begin; r < end; r++) {
+            const float total = row_sum(C, [&](size_t i, size_t count) { return load_some(inp + r * C + i, count); });
+            layernorm_row(out + r * C, mean + r, rstd + r, inp + r * C, total, weight, bias, C);
+        }
     });
 }
 
@@ -44,8 +56,12 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
                                 int64_t C) {
     parallel_ranges(rows, LAYERNORM_GRAIN, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; r++) {
-            for_each_vector(C, [&](size_t i, size_t count) { store_some(residual + r * C + i, load_some(inp1 + r * C + i, count) + load_some(inp2 + r * C + i, count), count); });
-            layernorm_row(out + r * C, mean + r, rstd + r, residual + r * C, weight, bias, C);
+            const float total = row_sum(C, [&](size_t i, size_t count) {
+                const vfloat x = as_stored<floatX>(load_some(inp1 + r * C + i, count) + load_some(inp2 + r * C + i, count));
+                store_some(residual + r * C + i, x, count);
+                return x;
+            });
+            layernorm_row(out + r * C, mean + r, rstd + r, residual + r * C, total, weight, bias, C);
         }
     });
 }
@@ -63,33 +79,36 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
 template <class floatX, class floatG>
 void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C,
                         bool add) {
+    // Sums over rows in pieces, as many whatever the threads; a piece is made while its rows pass, then the pieces are added in order.
+    const int64_t piece_rows = (rows + LAYERNORM_PIECES - 1) / LAYERNORM_PIECES, pieces = (rows + piece_rows - 1) / piece_rows;
+    std::vector<float> sums(pieces * 2 * C);
+    parallel_for(pieces, [&](int64_t piece) {
+        float *dw = sums.data() + piece * 2 * C, *db = dw + C;
+        for (int64_t r = piece * piece_rows; r < std::min(rows, (piece + 1) * piece_rows); r++) {
+            const float m = mean[r], s = rstd[r];
+            const floatX *x = inp + r * C, *d = dout + r * C;
+            vfloat g_sum[2] = {}, gx_sum[2] = {};
+            for_each_vector(C, [&](size_t i, size_t count) {
+                const int half = i / VEC_FLOATS % 2;
+                const vfloat di = load_some(d + i, count), xhat = (load_some(x + i, count) - m) * s, g = di * load_some(weight + i, count);
+                g_sum[half] += g, gx_sum[half] += g * xhat;
+                store_some(dw + i, load_some(dw + i, count) + di * xhat, count);
+                store_some(db + i, load_some(db + i, count) + di, count);
+            });
+            const float g_mean = sum(g_sum[0] + g_sum[1]) / C, gx_mean = sum(gx_sum[0] + gx_sum[1]) / C;
+            for_each_vector(C, [&](size_t i, size_t count) {
+                const vfloat g = load_some(d + i, count) * load_some(weight + i, count), xhat = (load_some(x + i, count) - m) * s;
+                store_some(dinp + r * C + i, load_some(dinp + r * C + i, count) + (g - g_mean - xhat * gx_mean) * s, count);
+            });
+        }
+    });
     parallel_ranges(C, 4 * VEC_FLOATS, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
             const size_t c = begin + i;
             vfloat dw{}, db{};
-            for (int64_t r = 0; r < rows; r++) {
-                vfloat d = load_some(dout + r * C + c, count);
-                dw += d * ((load_some(inp + r * C + c, count) - mean[r]) * rstd[r]);
-                db += d;
-            }
+            for (int64_t p = 0; p < pieces; p++) dw += load_some(sums.data() + p * 2 * C + c, count), db += load_some(sums.data() + (p * 2 + 1) * C + c, count);
             store_some(dweight + c, add ? load_some(dweight + c, count) + dw : dw, count);
             store_some(dbias + c, add ? load_some(dbias + c, count) + db : db, count);
         });
-    });
-    parallel_ranges(rows, LAYERNORM_GRAIN, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; r++) {
-            const float m = mean[r], s = rstd[r];
-            vfloat g_sum{}, gx_sum{};
-            for_each_vector(C, [&](size_t i, size_t count) {
-                vfloat g = load_some(dout + r * C + i, count) * load_some(weight + i, count);
-                g_sum += g;
-                gx_sum += g * ((load_some(inp + r * C + i, count) - m) * s);
-            });
-            const float g_mean = sum(g_sum) / C, gx_mean = sum(gx_sum) / C;
-            for_each_vector(C, [&](size_t i, size_t count) {
-                vfloat g = load_some(dout + r * C + i, count) * load_some(weight + i, count), xhat = (load_some(inp + r * C + i, count) - m) * s;
-                store_some(dinp + r * C + i, load_some(dinp + r * C + i, count) + (g - g_mean - xhat * gx_mean) * s, count);
-            });
-        }
     });
 }

@@ -126,6 +126,17 @@ VEC_INLINE void for_each_vector(size_t n, F f) {
     for (; i + VEC_FLOATS <= n; i += VEC_FLOATS) f(i, (size_t)VEC_FLOATS);
     if (i < n) f(i, n - i);
 }
+// Sum over a row of n values of f(i, count), the vector at place i, whose lanes beyond count are zero. Four sums at a time, so that an addition need
+// not wait for the one before it; always in the same order.
+template <class F>
+VEC_INLINE float row_sum(size_t n, F f) {
+    vfloat total[4] = {};
+    size_t i = 0;
+    for (; i + 4 * VEC_FLOATS <= n; i += 4 * VEC_FLOATS)
+        for (int j = 0; j < 4; j++) total[j] += f(i + j * VEC_FLOATS, (size_t)VEC_FLOATS);
+    for_each_vector(n - i, [&](size_t k, size_t count) { total[0] += f(i + k, count); });
+    return sum((total[0] + total[1]) + (total[2] + total[3]));
+}
 template <class floatX>
 VEC_INLINE vfloat load_some(const floatX* p, size_t count) { return count == VEC_FLOATS ? load(p) : load_first(p, count); }
 template <class floatX>
