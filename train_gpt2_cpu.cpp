@@ -21,8 +21,10 @@
 #include "llmc/cpu/reference.h"
 #include "llmc/train.h"
 
-#ifdef KERNELS_REFERENCE
+#if defined(KERNELS_REFERENCE)
 namespace kernels = reference;
+#elif defined(KERNELS_TIMED)
+namespace kernels = timed;  // dev/cpu/roofline.cpp
 #else
 namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::classifier, ::classifier_chunk_rows, ::encoder_backward, ::encoder_forward, ::gelu_forward,
@@ -147,6 +149,7 @@ int64_t wire_bytes_a_step(GPT2<floatX>& model) {
 }
 template <class floatX> double peak_flops(GPT2<floatX>& model) { return model.peak; }
 template <class floatX> const char* precision_name(GPT2<floatX>&) { return is_bf16<floatX>() ? "bf16" : "fp32"; }
+template <class floatX> std::string arithmetic(GPT2<floatX>&) { return is_bf16<floatX>() ? format("bf16 on %s", MATRIX_UNIT_NAMES[device.unit]) : "fp32"; }
 template <class floatX> std::string device_status(GPT2<floatX>&) { return ""; }
 
 // ---------------------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@
 //     }
 //
 // There is no list to edit. The first shape is what tables and charts show; awkward ones are for correctness. A variant that computes in bf16
-// says so, variant(..., BF16), and what it writes is declared beside the fp32 output of the same name.
+// says so, variant(..., IN_BF16), and what it writes is declared beside the fp32 output of the same name.
 //
 //     build/bench/gelu                      all benches, variants and shapes
 //     build/bench/gelu --list               what there is
@@ -34,7 +34,7 @@
 namespace bench {
 
 typedef std::vector<int64_t> Shape;
-enum Type { FP32, BF16 };
+enum Type { IN_FP32, IN_BF16 };
 constexpr const char* TYPE_NAMES[] = {"fp32", "bf16"};
 
 // What a machine provides: dev/cpu/bench_cpu.h.
@@ -52,7 +52,7 @@ struct Output {
     void* data;
     int64_t elems;
     double tolerance;                                             // largest difference over largest magnitude
-    std::vector<float> values() const { return type == FP32 ? std::vector<float>((float*)data, (float*)data + elems) : std::vector<float>((bf16*)data, (bf16*)data + elems); }
+    std::vector<float> values() const { return type == IN_FP32 ? std::vector<float>((float*)data, (float*)data + elems) : std::vector<float>((bf16*)data, (bf16*)data + elems); }
 };
 struct Variant {
     std::string id, why;
@@ -94,11 +94,11 @@ inline std::vector<std::string> dims(Names... names) { return {names...}; }
 inline std::vector<Shape> shapes(std::vector<Shape> all) { return all; }
 inline void flops(double n) { current->flops = n; }  // of the variants declared after it
 inline void bytes(double n) { current->bytes = n; }
-inline void output(const char* name, float* data, int64_t elems, double tolerance) { current->outputs.push_back({name, FP32, data, elems, tolerance}); }
-inline void output(const char* name, bf16* data, int64_t elems, double tolerance) { current->outputs.push_back({name, BF16, data, elems, tolerance}); }
+inline void output(const char* name, float* data, int64_t elems, double tolerance) { current->outputs.push_back({name, IN_FP32, data, elems, tolerance}); }
+inline void output(const char* name, bf16* data, int64_t elems, double tolerance) { current->outputs.push_back({name, IN_BF16, data, elems, tolerance}); }
 inline void expected(std::function<void()> f) { current->expected = f; }  // writes the fp32 outputs
 inline void setup(std::function<void()> f) { current->setup = f; }          // before each comparison, where an operation updates in place
-inline void variant(const char* id, const char* why, std::function<void()> run, Type type = FP32) { current->variants.push_back({id, why, run, type, current->flops, current->bytes}); }
+inline void variant(const char* id, const char* why, std::function<void()> run, Type type = IN_FP32) { current->variants.push_back({id, why, run, type, current->flops, current->bytes}); }
 
 // Memory that lives as long as the case.
 template <class T>
@@ -144,7 +144,7 @@ inline std::string shape_text(const Shape& shape) {
 
 // Whether a variant's outputs are the reference's. What it does not write stays NaN, and fails.
 inline bool right(const Case& c, const Variant& v, const std::map<std::string, std::vector<float>>& want) {
-    for (const Output& o : c.outputs) memset(o.data, 0xFF, o.elems * (o.type == FP32 ? sizeof(float) : sizeof(bf16)));
+    for (const Output& o : c.outputs) memset(o.data, 0xFF, o.elems * (o.type == IN_FP32 ? sizeof(float) : sizeof(bf16)));
     c.setup();
     v.run();
     bool good = true;
@@ -175,7 +175,7 @@ inline Result timed(const Machine& machine, const Settings& s, const Variant& v)
 }
 
 inline std::string json_of(const Machine& m, const std::vector<Result>& results) {
-    std::string text = format("{\"machine\": \"%s\", \"memory_gbs\": %.1f, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f, \"results\": [", m.name.c_str(), 1e-9 * m.memory_bytes_s, 1e-9 * m.flops_s[FP32], 1e-9 * m.flops_s[BF16]);
+    std::string text = format("{\"machine\": \"%s\", \"memory_gbs\": %.1f, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f, \"results\": [", m.name.c_str(), 1e-9 * m.memory_bytes_s, 1e-9 * m.flops_s[IN_FP32], 1e-9 * m.flops_s[IN_BF16]);
     for (size_t i = 0; i < results.size(); i++) {
         const Result& r = results[i];
         text += format("%s\n{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", \"why\": \"%s\", \"min_ms\": %.5g, \"median_ms\": %.5g, \"gflops\": %.5g, \"gbs\": %.5g, \"percent\": %.4g, \"bound\": \"%s\"}",
@@ -218,7 +218,7 @@ inline void run_case(const Machine& machine, const Settings& s, const Bench& b, 
         if (!referred) {
             c.setup(), c.expected(), referred = true;
             for (const Output& o : c.outputs)
-                if (o.type == FP32) want[o.name] = o.values();
+                if (o.type == IN_FP32) want[o.name] = o.values();
             printf("\n%s, %s\n", b.name.c_str(), shape_text(shape).c_str());
             if (!s.check) printf("  %-14s %5s %10s %10s %9s %7s  of peak\n", "variant", "type", "min ms", "median ms", "GFLOP/s", "GB/s");
         }
@@ -251,7 +251,7 @@ inline int run_all(int argc, char** argv) {
     }
     const Machine machine = open_machine(s.threads);
     if (!s.check)
-        printf("%s: memory %.1f GB/s, fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", machine.name.c_str(), 1e-9 * machine.memory_bytes_s, 1e-9 * machine.flops_s[FP32], 1e-9 * machine.flops_s[BF16]);
+        printf("%s: memory %.1f GB/s, fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", machine.name.c_str(), 1e-9 * machine.memory_bytes_s, 1e-9 * machine.flops_s[IN_FP32], 1e-9 * machine.flops_s[IN_BF16]);
     std::vector<Result> results;
     for (const Bench& b : registry)
         for (const Shape& shape : b.shapes) {
@@ -271,4 +271,6 @@ inline int run_all(int argc, char** argv) {
 
 }  // namespace bench
 
+#ifndef BENCH_WITHOUT_MAIN
 int main(int argc, char** argv) { return bench::run_all(argc, argv); }
+#endif

@@ -13,7 +13,8 @@
 //     evaluate(model, x, y, B, T, losses)          forward; loss of every position
 //     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
 //     wire_bytes_a_step(model)                     what each process sends in collectives on buckets
-//     peak_flops(model), precision_name(model), device_status(model)       the last: a line on clocks and the like for -lg, or empty
+//     peak_flops(model), precision_name(model)     FLOP/s, 0 if unknown; fp32 or bf16
+//     arithmetic(model), device_status(model)      for the log: the precision, and what computes in it; clocks and the like for -lg, or empty
 #pragma once
 #include "llmc/evaluate.h"
 #include "llmc/schedule.h"
@@ -294,8 +295,8 @@ inline int run_main(const Options& options, const char* program) {
     allocate(run.model, sizes, o);  // what cannot run must not touch the folder of an earlier run
     open_out_dir(run, resumed_step >= 0);
     load_weights(run, resumed_step);
-    run.logger.line("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %lld parameters, %.1f MiB planned", (long long)config.L, (long long)config.C, (long long)config.NH, (long long)run.T,
-                    (long long)config.maxT, (long long)config.V, (long long)parameter_count(config), plan_bytes(plan_rows(sizes, o, &run.model)) / 1048576.0);
+    run.logger.line("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %lld parameters, %s, %.1f MiB planned", (long long)config.L, (long long)config.C, (long long)config.NH, (long long)run.T,
+                    (long long)config.maxT, (long long)config.V, (long long)parameter_count(config), arithmetic(run.model).c_str(), plan_bytes(plan_rows(sizes, o, &run.model)) / 1048576.0);
     if (o.max_steps != 0)
         run.logger.line("data: %zu shards, %lld tokens, %lld steps of %lld tokens in %lld micro-steps", run.train_data.shards.size(), (long long)run.train_data.total_tokens, (long long)run.max_steps,
                         (long long)o.total_batch_size, (long long)run.micro_steps);

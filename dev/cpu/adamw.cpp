@@ -25,7 +25,7 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {1000}})) {
     variant("separate", "a pass for each line of the formula: every array read and written again", [=] { separate(p, m, v, g, n, k); });
     variant("fused", "one pass; each value read once and written once, in vectors (one thread)", [=] { on_one_thread([=] { adamw_update(p, (float*)nullptr, m, v, g, n, k); }); });
     variant("shipped", "shared out to the threads, which together draw more from the memory than one", [=] { adamw_update(p, (float*)nullptr, m, v, g, n, k); });
-    variant("bf16-shipped", "bf16 weights and gradients beside an fp32 master: as many bytes", [=] { adamw_update(p16, master, m, v, g16, n, k); }, BF16);
+    variant("bf16-shipped", "bf16 weights and gradients beside an fp32 master: as many bytes", [=] { adamw_update(p16, master, m, v, g16, n, k); }, IN_BF16);
     bytes(22.0 * n);
-    variant("bf16-rounded", "no master, weights rounded stochastically: 6 bytes less, a hash more", [=] { adamw_update(p16, (float*)nullptr, m, v, g16, n, k, 7, 0); }, BF16);
+    variant("bf16-rounded", "no master, weights rounded stochastically: 6 bytes less, a hash more", [=] { adamw_update(p16, (float*)nullptr, m, v, g16, n, k, 7, 0); }, IN_BF16);
 }

@@ -72,7 +72,7 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"), shapes({{1, 1024, 768, 12}
     variant("shipped", "heads shared out to the threads", [=] { attention_forward(out, lse, qkv, d.B, d.T, d.C, d.NH); });
     bytes(2.0 * rows * 4 * d.C);
     variant("bf16-shipped", "both products on the matrix unit, the probabilities rounded to bf16 for the second; of the blocks on the diagonal only the half that counts (llmc/cpu/attention_bf16.h)",
-            [=] { attention_forward(out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, BF16);
+            [=] { attention_forward(out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, IN_BF16);
 }
 
 BENCH("attention_backward", dims("B", "T", "C", "NH"), shapes({{1, 1024, 768, 12}, {4, 64, 768, 12}, {2, 33, 48, 3}})) {
@@ -91,5 +91,5 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"), shapes({{1, 1024, 768, 12
             [=] { on_one_thread([=] { attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); }); });
     variant("shipped", "heads shared out to the threads", [=] { attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); });
     bytes(2.0 * rows * 8 * d.C);
-    variant("bf16-shipped", "all five products on the matrix unit, on the transposes, so that what the softmax writes is already an operand", [=] { attention_backward(dqkv16, dout16, out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, BF16);
+    variant("bf16-shipped", "all five products on the matrix unit, on the transposes, so that what the softmax writes is already an operand", [=] { attention_backward(dqkv16, dout16, out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, IN_BF16);
 }

@@ -33,7 +33,7 @@ inline Machine bench::open_machine(int threads) {
     Machine m;
     m.name = format("%d threads, %s", device.threads, MATRIX_UNIT_NAMES[device.unit]);
     m.memory_bytes_s = measure_memory_peak();
-    m.flops_s[FP32] = measure_peak_fp32(), m.flops_s[BF16] = measure_peak_bf16();
+    m.flops_s[IN_FP32] = measure_peak_fp32(), m.flops_s[IN_BF16] = measure_peak_bf16();
     m.seconds = [](const std::function<void()>& run) {
         const double begin = now_seconds();
         run();

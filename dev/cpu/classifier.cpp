@@ -36,5 +36,5 @@ BENCH("classifier", dims("rows", "C", "V"), shapes({{512, 768, 50257}, {33, 80, 
     variant("shipped", "256 rows at a time: memory for the logits of 256 rows whatever B and T are, for a little time, since wte is packed once a chunk",
             [=] { classifier(losses, dinp, dwte, logits, inp, wte, targets, rows, C, V, Vp, dloss, false); });
     bytes(2.0 * (2 * Vp * C + 4 * rows * C));
-    variant("bf16-shipped", "products on the matrix unit; dwte summed over chunks in fp32", [=] { classifier(losses, dinp16, dwte16, logits16, inp16, wte16, targets, rows, C, V, Vp, dloss, false, sums); }, BF16);
+    variant("bf16-shipped", "products on the matrix unit; dwte summed over chunks in fp32", [=] { classifier(losses, dinp16, dwte16, logits16, inp16, wte16, targets, rows, C, V, Vp, dloss, false, sums); }, IN_BF16);
 }

@@ -32,5 +32,5 @@ BENCH("encoder_backward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 5025
             });
     variant("shipped", "positions sorted by token: the sum of a token is made in registers by one thread, and its row touched once", [=] { encoder_backward(dwte, dwpe, dout, tokens, B, T, C, T, false); });
     bytes(2.0 * rows * C * 3 + 2.0 * T * C);
-    variant("bf16-shipped", "half the bytes, and still one rounding a sum", [=] { encoder_backward(dwte16, dwpe16, dout16, tokens, B, T, C, T, false); }, BF16);
+    variant("bf16-shipped", "half the bytes, and still one rounding a sum", [=] { encoder_backward(dwte16, dwpe16, dout16, tokens, B, T, C, T, false); }, IN_BF16);
 }

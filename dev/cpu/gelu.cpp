@@ -24,7 +24,7 @@ BENCH("gelu_forward", dims("rows", "C"), shapes({{8192, 3072}, {256, 3072}, {33,
     variant("logistic", "x times the logistic function of 2u, which is the same curve: fewer operations, nothing cancels (one thread)", [=] { on_one_thread([=] { gelu_forward(out, inp, n); }); });
     variant("shipped", "shared out to the threads", [=] { gelu_forward(out, inp, n); });
     bytes(4.0 * n);
-    variant("bf16-shipped", "half the bytes; what is left is arithmetic", [=] { gelu_forward(out16, inp16, n); }, BF16);
+    variant("bf16-shipped", "half the bytes; what is left is arithmetic", [=] { gelu_forward(out16, inp16, n); }, IN_BF16);
 }
 
 BENCH("gelu_backward", dims("rows", "C"), shapes({{8192, 3072}, {256, 3072}, {33, 81}})) {
@@ -38,5 +38,5 @@ BENCH("gelu_backward", dims("rows", "C"), shapes({{8192, 3072}, {256, 3072}, {33
     variant("vectorised", "one exponential in vectors gives the logistic function, and that its own derivative (one thread)", [=] { on_one_thread([=] { gelu_backward(dinp, dout, inp, n); }); });
     variant("shipped", "shared out to the threads", [=] { gelu_backward(dinp, dout, inp, n); });
     bytes(6.0 * n);
-    variant("bf16-shipped", "half the bytes", [=] { gelu_backward(dinp16, dout16, inp16, n); }, BF16);
+    variant("bf16-shipped", "half the bytes", [=] { gelu_backward(dinp16, dout16, inp16, n); }, IN_BF16);
 }

@@ -21,7 +21,7 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {1024, 768},
     variant("fused", "each row is added up and normalised while it is in the cache: a value less read from memory", [=] { on_one_thread([=] { residual_layernorm_forward(residual, out, mean, rstd, a, b, weight, bias, rows, C); }); });
     variant("shipped", "rows shared out to the threads", [=] { residual_layernorm_forward(residual, out, mean, rstd, a, b, weight, bias, rows, C); });
     bytes(8.0 * rows * C);
-    variant("bf16-shipped", "half the bytes", [=] { residual_layernorm_forward(residual16, out16, mean, rstd, a16, b16, weight16, bias16, rows, C); }, BF16);
+    variant("bf16-shipped", "half the bytes", [=] { residual_layernorm_forward(residual16, out16, mean, rstd, a16, b16, weight16, bias16, rows, C); }, IN_BF16);
 }
 
 BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {1024, 768}, {33, 80}})) {
@@ -39,5 +39,5 @@ BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {1024, 768}
     variant("vectorised", "sums over rows column by column in registers, then each row in vectors (one thread)", [=] { on_one_thread([=] { layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, rows, C, false); }); });
     variant("shipped", "columns, then rows, shared out to the threads", [=] { layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, rows, C, false); });
     bytes(8.0 * rows * C);
-    variant("bf16-shipped", "half the bytes", [=] { layernorm_backward(dinp16, dweight16, dbias16, dout16, inp16, weight16, mean, rstd, rows, C, false); }, BF16);
+    variant("bf16-shipped", "half the bytes", [=] { layernorm_backward(dinp16, dweight16, dbias16, dout16, inp16, weight16, mean, rstd, rows, C, false); }, IN_BF16);
 }

@@ -90,9 +90,9 @@ BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024
                 matmul_forward(out16, inp16, weight16, bias16, d.rows, d.C, d.OC);
                 device.unit = unit;
             },
-            BF16);
+            IN_BF16);
     variant("bf16-shipped", "pairs of bf16 on the matrix unit: AMX multiplies 16 x 32 by 32 x 16 in one instruction, AVX512-BF16 twice what an FMA does (llmc/cpu/gemm_bf16.h)",
-            [=] { matmul_forward(out16, inp16, weight16, bias16, d.rows, d.C, d.OC); }, BF16);
+            [=] { matmul_forward(out16, inp16, weight16, bias16, d.rows, d.C, d.OC); }, IN_BF16);
 }
 
 BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 768, 3072}, {33, 80, 49}})) {
@@ -108,5 +108,5 @@ BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {102
     variant("naive", "one loop over rows and outputs; dinp and dweight are loaded and stored for each multiply-add", [=] { reference::matmul_backward(dinp, dweight, dbias, dout, inp, weight, d.rows, d.C, d.OC, false); });
     variant("shipped", "two products by the kernel of the forward pass; dout is packed transposed for that of the weight", [=] { matmul_backward(dinp, dweight, dbias, dout, inp, weight, d.rows, d.C, d.OC, false); });
     bytes(2.0 * (2 * d.rows * d.C + 2 * d.C * d.OC + d.rows * d.OC));
-    variant("bf16-shipped", "both on the matrix unit; dout is transposed once, by all threads", [=] { matmul_backward(dinp16, dweight16, dbias16, dout16, inp16, weight16, d.rows, d.C, d.OC, false); }, BF16);
+    variant("bf16-shipped", "both on the matrix unit; dout is transposed once, by all threads", [=] { matmul_backward(dinp16, dweight16, dbias16, dout16, inp16, weight16, d.rows, d.C, d.OC, false); }, IN_BF16);
 }
