@@ -68,9 +68,10 @@ ROOT_FILE  := $(call stamp,build/flags_of_programs,$(CXX) $(CXXFLAGS))
 
 TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
+LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp,$(wildcard dev/cpu/*.cpp)))
 TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16 $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim $(B)/test_processes
 
-.PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-gpu clean
+.PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu quality clean
 all: train_gpt2_cpu tokenize          ## the programs
 
 help:                                 ## this list
@@ -85,7 +86,8 @@ tokenize: dev/data/tokenize.cpp $(ROOT_FILE)      ## text to tokens and back
 $(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
-$(B)/bench_gemm: dev/cpu/bench_gemm.cpp $(FLAGS_FILE)
+$(B)/bench/%: dev/cpu/%.cpp $(FLAGS_FILE)
+	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
@@ -142,7 +144,7 @@ test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim $(PRECISION_FILE)   ## its tests, o
 $(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@ $(LDLIBS)
 
--include $(wildcard $(B)/*.d)
+-include $(wildcard $(B)/*.d $(B)/bench/*.d)
 
 # Both shards come from one command; it writes the second last, so that one stands for both.
 dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | tokenize
@@ -154,7 +156,7 @@ data: $(DATA)                         ## tokenizes the text that comes with the 
 quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it
 	@scripts/quickstart.sh
 
-test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs            ## everything this machine can test
+test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs $(LADDERS) $(B)/bench/roofline   ## everything this machine can test
 	@dev/test/run.sh $(TESTS)
 
 test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan
@@ -168,8 +170,12 @@ kernel-table: $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim   ## registers, shar
 	@cat build/launches_* > build/launches
 	@python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
 
-bench: train_gpt2_cpu tokenize $(B)/bench_gemm $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
+bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
 	python3 dev/bench.py
+
+bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; table and charts into dev/cpu/README.md
+	@for b in $(LADDERS); do $$b --json $$b.json || exit 1; done
+	@python3 dev/bench_table.py dev/cpu/README.md $(LADDERS:%=%.json)
 
 bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without a GPU: python3 dev/bench_gpu.py --sim
 	python3 dev/bench_gpu.py

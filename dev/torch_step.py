@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The peer of the benches: training steps of GPT-2 in PyTorch. Prints the milliseconds of each step, and on a GPU the peak of its memory in MiB.
 
---mode eager | compile | tuned (compile, the loss inside the graph, vocabulary padded to 50304); --precision fp32 | bf16 (autocast, fp32 weights).
+--mode eager | compile | tuned (compile, the loss inside the graph, vocabulary padded to 50304); --precision fp32 | bf16 (autocast, fp32 weights) | all-bf16 (weights, gradients and AdamW's state too).
 """
 import argparse
 import time
@@ -59,6 +59,8 @@ net = Net().to(args.device)
 for p in net.parameters():
     if p.dim() > 1:
         nn.init.normal_(p, 0, 0.02)
+if args.precision == "all-bf16":
+    net.to(torch.bfloat16)
 opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
 step_net = net if args.mode == "eager" else torch.compile(net)
 x, y = torch.randint(0, min(V, 50257), (2, args.b, args.t), device=args.device).unbind(0)

@@ -267,7 +267,7 @@ static void bf16_others(const Shape& s) {
     const Halves once = hdtable;
     classifier(losses2.data(), hdlast.data(), hdtable.data(), hlogits.data(), hx.data(), hwte.data(), targets.data(), rows, C, V, Vp, 0.25f, false, sums.data());
     EXPECT(memcmp(once.data(), hdtable.data(), once.size() * 2) == 0);
-    if (rows <= classifier_chunk_rows(rows)) {  // one chunk: sums of its own change nothing
+    if (rows <= classifier_chunk_rows<bf16>(rows)) {  // one chunk: sums of its own change nothing
         classifier(losses2.data(), hdlast.data(), hdtable.data(), hlogits.data(), hx.data(), hwte.data(), targets.data(), rows, C, V, Vp, 0.25f, false);
         EXPECT(memcmp(once.data(), hdtable.data(), once.size() * 2) == 0);
     }
@@ -379,7 +379,7 @@ int main() {
         }
         planted_bf16_errors();
     }
-    for (const Shape& s : {Shape{1, 1, 16, 1, 16, 1}, Shape{2, 33, 48, 3, 7, 97}, Shape{1, 300, 80, 1, 80, 130}, Shape{3, 67, 31, 1, 17, 257}, Shape{1, 5, 1600, 25, 48, 40}}) bf16_others(s);
+    for (const Shape& s : {Shape{1, 1, 16, 1, 16, 1}, Shape{2, 33, 48, 3, 7, 97}, Shape{1, 600, 80, 1, 80, 130}, Shape{3, 67, 31, 1, 17, 257}, Shape{1, 5, 1600, 25, 48, 40}}) bf16_others(s);
     bf16_itself();
     gelu_edges();
     nan_travels();

@@ -24,7 +24,7 @@ static_assert(ATT_BLOCK % ATT_NR == 0, "a block of keys is whole panels");
 // Scratch elements of a thread for sequences of T and heads of HS, the more of forward and backward.
 inline size_t attention_scratch_elems(int64_t T, int64_t HS) {
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
-    return 2 * HS * Tp + 5 * Tp * HSp + 2 * ATT_BLOCK * ATT_BLOCK + ATT_BLOCK * (HSp + HS) + 3 * ATT_BLOCK;
+    return 2 * HS * Tp + 5 * Tp * HSp + 2 * ATT_BLOCK * ATT_BLOCK + ATT_BLOCK * (HSp + VEC_FLOATS + 1);
 }
 
 // C (M rows, rounded up to ATT_MR; panels * ATT_NR columns), rows ldc apart, = or += A (M, K) times K rows of B from `first` on. A(i, k) is
@@ -57,6 +57,35 @@ VEC_INLINE void for_each_score(int64_t n, F f) {
 // One head's view of a (B,T,stride) buffer.
 inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) { return {data + b * T * stride + column, stride, 1}; }
 
+// One row of a block: p = e^(scale score - m) of the first `seen` keys, 0 for the others, with m, the highest scaled score of the row so far, and
+// l (VEC_FLOATS partial sums of p) brought up to date. p may be scores. Returns what the sums made before shrink by.
+template <class floatP>
+VEC_INLINE float softmax_row(floatP* p, const float* scores, float* m, float* l, int64_t seen, float scale) {
+    constexpr int PARTS = ATT_BLOCK / VEC_FLOATS;
+    vfloat part[PARTS], highest = broadcast(*m), total{};
+#pragma GCC unroll 16
+    for (int i = 0; i < PARTS; i++) part[i] = load(scores + i * VEC_FLOATS) * scale;
+    if (seen < ATT_BLOCK) {
+        vint lane;
+        for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
+        const vfloat never = broadcast(-std::numeric_limits<float>::infinity());
+#pragma GCC unroll 16
+        for (int i = 0; i < PARTS; i++) part[i] = lane + i * VEC_FLOATS < (int32_t)seen ? part[i] : never;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < PARTS; i++) highest = part[i] > highest ? part[i] : highest;
+    const float top = max(highest), shrink = top == *m ? 1.0f : std::exp(*m - top);
+#pragma GCC unroll 16
+    for (int i = 0; i < PARTS; i++) {
+        const vfloat e = exp(part[i] - top);
+        store(p + i * VEC_FLOATS, e);
+        total += e;
+    }
+    store(l, load(l) * shrink + total);
+    *m = top;
+    return shrink;
+}
+
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C): for each position its queries, keys and values, each NH heads of C/NH.
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
@@ -68,38 +97,28 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
         float* v_rows = k_columns + HS * Tp;                                // panels of channels, T rows each
         float* s = v_rows + T * HSp;
         float* o = s + ATT_BLOCK * ATT_BLOCK;
-        float *m = o + ATT_BLOCK * HSp, *l = m + ATT_BLOCK, *q_rows = l + ATT_BLOCK;
+        float *m = o + ATT_BLOCK * HSp, *l = m + ATT_BLOCK;
         pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
         pack_panels<ATT_NR>(v_rows, v, 0, T, 0, HS);
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
             const int64_t queries = std::min(ATT_BLOCK, T - q0);
-            for (int64_t i = 0; i < queries; i++)
-                for_each_vector(HS, [&](size_t c, size_t count) { store_some(q_rows + i * HS + c, load_some(q.at(q0 + i, c), count) * scale, count); });
             memset(o, 0, ATT_BLOCK * HSp * sizeof(float));
-            for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity(), l[i] = 0;
+            memset(l, 0, ATT_BLOCK * VEC_FLOATS * sizeof(float));
+            for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity();
             for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
-                block_product(s, ATT_BLOCK, q_rows, HS, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, (keys + ATT_NR - 1) / ATT_NR, HS, false);
+                block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, (keys + ATT_NR - 1) / ATT_NR, HS, false);
                 for (int64_t i = 0; i < queries; i++) {
-                    float* row = s + i * ATT_BLOCK;
                     const int64_t seen = std::min(keys, q0 + i - k0 + 1);  // causal: no key after the query
-                    vfloat highest = broadcast(m[i]), total{};
-                    for_each_score(seen, [&](int64_t j, vint keep) { vfloat x = load(row + j); highest = (keep & (x > highest)) ? x : highest; });
-                    const float top = max(highest);
-                    for_each_score(seen, [&](int64_t j, vint keep) { vfloat p = exp(load(row + j) - top); p = keep ? p : vfloat{}; store(row + j, p); total += p; });
-                    if (k0 > 0 && top != m[i]) {
-                        const float shrink = std::exp(m[i] - top);
-                        l[i] *= shrink;
+                    const float before = m[i], shrink = softmax_row(s + i * ATT_BLOCK, s + i * ATT_BLOCK, m + i, l + i * VEC_FLOATS, seen, scale);
+                    if (k0 > 0 && m[i] != before)
                         for (int64_t c = 0; c < HSp; c += VEC_FLOATS) store(o + i * HSp + c, load(o + i * HSp + c) * shrink);
-                    }
-                    m[i] = top;
-                    l[i] += sum(total);
                 }
                 block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true);
             }
             for (int64_t i = 0; i < queries; i++) {
-                const float inverse = 1.0f / l[i];
-                lse[bh * T + q0 + i] = m[i] + std::log(l[i]);
+                const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
+                lse[bh * T + q0 + i] = m[i] + std::log(total);
                 for_each_vector(HS, [&](size_t c, size_t count) { store_some(out + (b * T + q0 + i) * C + h * HS + c, load_some(o + i * HSp + c, count) * inverse, count); });
             }
         }

@@ -35,7 +35,7 @@ struct HeadSizes {
 inline size_t attention_bf16_scratch_elems(int64_t T, int64_t HS) {
     const HeadSizes s(T, HS);
     const int64_t half = 2 * s.Tp * s.HSk + 2 * s.Tp * s.HSn + s.HSn * transposed_stride(s.Tp) + 3 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSk;
-    const int64_t full = 2 * s.Tp * s.HSn + 2 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSn + 2 * ATT_BLOCK;
+    const int64_t full = 2 * s.Tp * s.HSn + 2 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSn + ATT_BLOCK * (VEC_FLOATS + 2);
     return half / 2 + full + 20 * 16;  // of 4 bytes; each piece may begin up to a line later
 }
 
@@ -78,65 +78,63 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
         const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C;
         Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
         bf16 *k_tiles = memory.take<bf16>(s.Tp * s.HSk), *v_tiles = memory.take<bf16>(s.Tp * s.HSn), *p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *edge = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        float *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *o = memory.take<float>(ATT_BLOCK * s.HSn), *m = memory.take<float>(ATT_BLOCK), *l = memory.take<float>(ATT_BLOCK);
+        float *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *o = memory.take<float>(ATT_BLOCK * s.HSn), *m = memory.take<float>(ATT_BLOCK), *l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
         pack_tiles(k_tiles, {k, 1, 3 * C}, 0, s.HS, 0, T);
         pack_tiles(v_tiles, {v, 3 * C, 1}, 0, T, 0, s.HS);
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
             const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = (queries + TILE_ROWS - 1) / TILE_ROWS;
             const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, edge);
             memset(o, 0, ATT_BLOCK * s.HSn * sizeof(float));
-            for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity(), l[i] = 0;
+            for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity();
+            memset(l, 0, ATT_BLOCK * VEC_FLOATS * sizeof(float));
             for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
                 const Triangle part = k0 == q0 ? LOWER : WHOLE;
                 scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, (keys + TILE_COLS - 1) / TILE_COLS, s.channel_tiles(), part);
                 for (int64_t i = 0; i < queries; i++) {
-                    const float* row = scores + i * ATT_BLOCK;
                     const int64_t seen = std::min(keys, q0 + i - k0 + 1);  // causal: no key after the query
-                    vfloat highest = broadcast(m[i]), total{};
-                    for_each_score(seen, [&](int64_t j, vint keep) { vfloat x = load(row + j) * scale; highest = (keep & (x > highest)) ? x : highest; });
-                    const float top = max(highest);
-                    for_each_score(seen, [&](int64_t j, vint keep) { vfloat e = exp(load(row + j) * scale - top); e = keep ? e : vfloat{}; store(p + i * ATT_BLOCK + j, e); total += e; });
-                    if (k0 > 0 && top != m[i]) {
-                        const float shrink = std::exp(m[i] - top);
-                        l[i] *= shrink;
-                        for (int64_t c = 0; c < s.HSn; c += TILE_COLS)
-                            for (int64_t j = c; j < c + TILE_COLS; j += VEC_FLOATS) store(o + i * s.HSn + j, load(o + i * s.HSn + j) * shrink);
-                    }
-                    m[i] = top;
-                    l[i] += sum(total);
+                    const float before = m[i], shrink = softmax_row(p + i * ATT_BLOCK, scores + i * ATT_BLOCK, m + i, l + i * VEC_FLOATS, seen, scale);
+                    if (k0 > 0 && m[i] != before)
+                        for (int64_t j = 0; j < s.HSn; j += VEC_FLOATS) store(o + i * s.HSn + j, load(o + i * s.HSn + j) * shrink);
                 }
                 memset((void*)(p + queries * ATT_BLOCK), 0, (strips * TILE_ROWS - queries) * ATT_BLOCK * sizeof(bf16));
                 positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, (keys + TILE_K - 1) / TILE_K, s, part);
             }
             for (int64_t i = 0; i < queries; i++) {
-                const float inverse = 1.0f / l[i];
-                lse[bh * T + q0 + i] = m[i] + std::log(l[i]);
+                const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
+                lse[bh * T + q0 + i] = m[i] + std::log(total);
                 for_each_vector(s.HS, [&](size_t c, size_t count) { store_some(out + (b * T + q0 + i) * C + h * s.HS + c, load_some(o + i * s.HSn + c, count) * inverse, count); });
             }
         }
     });
 }
 
-// P^T and dS^T of one block from its S^T and dP^T, 64 x 64: rows are keys, columns queries, `queries` of them there, of which key i is seen by those from
-// first + i on. lse and D are those of the queries. dS^T is also written as tiles.
+// P^T and dS^T of one block from its S^T and dP^T, 64 x 64: rows are keys, columns queries. MASKED: only `queries` of them are there, of which key i
+// is seen by those from first + i on. lse and D are those of the queries. dS^T is also written as tiles.
+template <bool MASKED>
 inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse, const float* D, int64_t queries, int64_t first, float scale) {
     vint lane;
     for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
-    for (int64_t i = 0; i < ATT_BLOCK; i += 2)
-        for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
+    for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
+        const vfloat log_sums = load(lse + j), d = load(D + j);
+        const vint query = lane + (int32_t)j, there = query < (int32_t)queries;
+        for (int64_t i = 0; i < ATT_BLOCK; i += 2) {
             vhalf grads[2];
-            for (int64_t k = i; k < i + 2; k++) {
-                const int64_t at = k * ATT_BLOCK + j;
-                const vint query = lane + (int32_t)j, keep = (query < (int32_t)queries) & (query >= (int32_t)(first + k));
-                const vfloat prob = keep ? exp(load(scores + at) * scale - load(lse + j)) : vfloat{};
-                const vfloat grad = keep ? prob * (load(dp + at) - load(D + j)) * scale : vfloat{};
+#pragma GCC unroll 2
+            for (int k = 0; k < 2; k++) {
+                const int64_t at = (i + k) * ATT_BLOCK + j;
+                vfloat prob = exp(load(scores + at) * scale - log_sums), grad = prob * (load(dp + at) - d) * scale;
+                if (MASKED) {
+                    const vint keep = there & (query >= (int32_t)(first + i + k));
+                    prob = keep ? prob : vfloat{}, grad = keep ? grad : vfloat{};
+                }
                 store(p + at, prob);
-                grads[k - i] = narrow(grad);
                 store(ds + at, grad);
+                grads[k] = narrow(grad);
             }
             store((float*)(ds_tiles + (j / TILE_COLS * ATT_TILES + i / TILE_K) * TILE_ELEMS + i % TILE_K * TILE_COLS + j % TILE_COLS * 2), pairs(grads[0], grads[1]));
         }
+    }
 }
 
 // See attention.h.
@@ -176,7 +174,7 @@ inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, co
                 const Triangle part = k0 == q0 ? UPPER : WHOLE;
                 scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_edge), q_columns + q0 * s.HSk, strips, columns, s.channel_tiles(), part);
                 scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_edge), do_columns + q0 * s.HSk, strips, columns, s.channel_tiles(), part);
-                scores_backward(p, ds, ds_tiles, scores, dp, log_sums, D, queries, k0 - q0, scale);
+                (part == WHOLE && queries == ATT_BLOCK ? scores_backward<false> : scores_backward<true>)(p, ds, ds_tiles, scores, dp, log_sums, D, queries, k0 - q0, scale);
                 positions_product(dv + k0 * s.HSn, p, do_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
                 positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
                 multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles, ATT_TILES * TILE_ELEMS, columns, (keys + TILE_K - 1) / TILE_K, k0 > 0});

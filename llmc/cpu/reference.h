@@ -207,7 +207,8 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
     }
 }
 
-inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
+template <class floatX>
+int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 
 template <class floatX>
 void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss,

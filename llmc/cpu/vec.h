@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include "llmc/bf16.h"
 #ifdef __AVX512BF16__
 #include <immintrin.h>
@@ -72,20 +73,21 @@ VEC_INLINE void store_first(bf16* p, vfloat v, size_t n) {
     memcpy((void*)p, &bits, n * sizeof(bf16));
 }
 
-// Sum and maximum over lanes, always in the same order.
+// Sum and maximum over lanes, always in the same order: the upper half of the lanes onto the lower, then of what is left.
+template <int HALF, size_t... I>
+VEC_INLINE vfloat swap_halves(vfloat v, std::index_sequence<I...>) { return __builtin_shufflevector(v, v, (I ^ HALF)...); }
+template <int HALF = VEC_FLOATS / 2>
 VEC_INLINE float sum(vfloat v) {
-    float lane[VEC_FLOATS];
-    memcpy(lane, &v, sizeof(v));
-    for (int half = VEC_FLOATS / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+    v += swap_halves<HALF>(v, std::make_index_sequence<VEC_FLOATS>());
+    if constexpr (HALF > 1) return sum<HALF / 2>(v);
+    else return v[0];
 }
+template <int HALF = VEC_FLOATS / 2>
 VEC_INLINE float max(vfloat v) {
-    float lane[VEC_FLOATS];
-    memcpy(lane, &v, sizeof(v));
-    for (int half = VEC_FLOATS / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
-    return lane[0];
+    const vfloat other = swap_halves<HALF>(v, std::make_index_sequence<VEC_FLOATS>());
+    v = v > other ? v : other;
+    if constexpr (HALF > 1) return max<HALF / 2>(v);
+    else return v[0];
 }
 
 // e^x to 2 units in the last place. With n the integer nearest to x/ln 2 and r = x - n ln 2, |r| <= ln 2 / 2:
