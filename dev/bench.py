@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""This trainer beside PyTorch, in the same run on the same cores: full training steps of GPT-2 124M in fp32, peak memory, GEMM, tokenizer, generation.
+"""This trainer beside PyTorch, in the same run on the same cores: full training steps of GPT-2 124M in fp32 and bf16, peak memory, tokenizer, generation;
+and where each step goes, kernel by kernel, beside the machine's roofline.
 
     pip install torch tiktoken transformers   # peers that are not installed are skipped with a message
     make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--write]
 
-Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. The table goes to the terminal and, between
-its markers, into README.md with --write.
+Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. Everything goes to the terminal and, with --write, between
+its markers into README.md and dev/cpu/README.md.
 """
 import argparse
 import json
@@ -32,47 +33,66 @@ def child(command, env=None):
     return output, usage.ru_maxrss / 1024
 
 
-def ours(B, T, threads, steps):
-    flags = ["-e", "d12", "-b", B, "-t", T, "-x", steps + 1, "-v", 0, "-s", 0, "-r", 0, "--threads", threads]
-    output, rss = child(["./train_gpt2_cpu", *map(str, flags)])
-    plan, _ = child(["./train_gpt2_cpu", *map(str, flags), "--plan"])
+OURS = {"fp32": ["--precision", "fp32"], "bf16, fp32 master": ["--precision", "bf16"], "bf16, no master": ["--precision", "bf16", "-w", "0"]}
+# precision, mode: bf16 is autocast with fp32 weights, all-bf16 has no fp32 anywhere
+PEERS = ["fp32 eager", "fp32 compile", "fp32 tuned", "bf16 eager", "bf16 compile", "bf16 tuned", "all-bf16 tuned"]
+
+
+def ours(flags, B, T, threads, steps):
+    command = ["./train_gpt2_cpu", "-e", "d12", "-b", B, "-t", T, "-x", steps + 1, "-v", 0, "-s", 0, "-r", 0, "--threads", threads, *flags]
+    output, rss = child([str(c) for c in command])
+    plan, _ = child([str(c) for c in command] + ["--plan"])
     return [float(m) for m in re.findall(r"\| ([\d.]+) ms \|", output)][1:], rss, float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1])
 
 
-def torch_step(mode, B, T, threads, steps):
+def torch_step(peer, B, T, threads, steps):
+    precision, mode = peer.split()
     env = {"THP_MEM_ALLOC_ENABLE": "1"} if mode == "tuned" else {}
-    output, rss = child([sys.executable, "dev/torch_step.py", "--mode", mode, "-b", str(B), "-t", str(T), "--threads", str(threads), "--steps", str(steps)], env)
+    output, rss = child([sys.executable, "dev/torch_step.py", "--mode", mode, "--precision", precision, "-b", str(B), "-t", str(T), "--threads", str(threads), "--steps", str(steps)], env)
     return [float(v) for v in re.search(r"MS (.*)", output)[1].split()], rss
 
 
+def roofline(B, T, precision, threads):
+    """The table of one step, and its bound in ms."""
+    output, _ = child(["build/bench/roofline", str(B), str(T), precision, "d12", "3", str(threads)])
+    total = re.search(r"^all\s+(.*)", output, re.M)[1].split()
+    return output, float(total[5])
+
+
 def bench_steps(args, rows):
-    peers = ["eager", "compile", "tuned"] if have("torch") else []
+    peers = args.peers if have("torch") else []
     if not peers:
         print("PyTorch is not installed: the steps of this trainer alone (pip install torch adds the comparison)")
+    rooflines = []
     for B, T in args.shapes:
-        times, memory, plan = {}, {}, 0
+        times, memory, plan = {}, {}, {}
         for _ in range(args.rounds):
-            ms, rss, plan = ours(B, T, args.threads, args.steps)
-            times.setdefault("ours", []).extend(ms)
-            memory["ours"] = max(memory.get("ours", 0), rss)
+            for name, flags in OURS.items():
+                ms, rss, plan[name] = ours(flags, B, T, args.threads, args.steps)
+                times.setdefault(name, []).extend(ms)
+                memory[name] = max(memory.get(name, 0), rss)
             for peer in peers:
                 ms, rss = torch_step(peer, B, T, args.threads, args.steps)
                 times.setdefault(peer, []).extend(ms)
                 memory[peer] = max(memory.get(peer, 0), rss)
+        bound = {}
+        for precision in ("fp32", "bf16"):
+            table, bound[precision] = roofline(B, T, precision, args.threads)
+            rooflines.append(table)
+            print(table)
         for name, ms in times.items():
             ms.sort()
-            label = "this trainer, fp32" if name == "ours" else f"PyTorch {name}, fp32"
-            note = f"plan {plan:.0f} MiB" if name == "ours" else f"{ms[0] / times['ours'][0]:.2f} times ours"
+            mine = name in OURS
+            if mine:
+                label, note = f"this trainer, {name}", f"{100 * bound[name[:4]] / ms[0]:.0f}% of its roofline ({bound[name[:4]]:.0f} ms); plan {plan[name]:.0f} MiB"
+            else:
+                precision, mode = name.split()
+                rival = "fp32" if precision == "fp32" else "bf16, fp32 master" if precision == "bf16" else "bf16, no master"
+                kind = {"fp32": "fp32", "bf16": "bf16 autocast", "all-bf16": "all bf16"}[precision]
+                label, note = f"PyTorch {mode}, {kind}", f"{ms[0] / times[rival][0]:.2f} times ours, {rival}"
             rows.append({"what": f"step ({B},{T})", "who": label, "min_ms": ms[0], "median_ms": ms[len(ms) // 2], "MiB": memory[name], "note": note})
-            print("{what:16} {who:24} min {min_ms:8.1f} ms  median {median_ms:8.1f} ms  {MiB:6.0f} MiB  {note}".format(**rows[-1]), flush=True)
-
-
-def bench_gemm(args, rows):
-    output, _ = child(["build/bench_gemm", str(args.threads)])
-    print(output, end="")
-    for name, gflops, percent in re.findall(r"^(.*?)\s+([\d.]+) GFLOP/s\s+([\d.]+)% of peak", output, re.M):
-        if "all of a step" in name:  # the single products are on the terminal
-            rows.append({"what": "GEMM", "who": " ".join(name.split()), "note": f"{gflops} GFLOP/s, {percent}% of the FMA peak"})
+            print("{what:14} {who:30} min {min_ms:8.1f} ms  median {median_ms:8.1f} ms  {MiB:6.0f} MiB  {note}".format(**rows[-1]), flush=True)
+    return rooflines
 
 
 TIKTOKEN = r"""
@@ -129,17 +149,19 @@ def bench_generation(args, rows):
     model = ROOT / "build/bench_model"
     if not (model / "model_00000001.bin").exists():
         child(["./train_gpt2_cpu", "-e", "d12", "-b", "1", "-t", "8", "-x", "1", "-v", "0", "-s", "0", "-o", str(model)])
-    def seconds(tokens):
+    def seconds(tokens, precision):
         begin = time.perf_counter()
-        child(["./train_gpt2_cpu", "-e", str(model / "model_00000001.bin"), "-b", "1", "-t", "8", "-x", "0", "-v", "0", "-g", str(tokens), "--threads", str(args.threads)])
+        child(["./train_gpt2_cpu", "-e", str(model / "model_00000001.bin"), "-b", "1", "-t", "8", "-x", "0", "-v", "0", "-g", str(tokens), "--threads", str(args.threads), "--precision", precision])
         return time.perf_counter() - begin
-    mine, theirs = [], []
+    mine, half, theirs = [], [], []
     for _ in range(args.rounds + 1):
-        mine.append(1e3 * (min(seconds(100), seconds(100)) - min(seconds(20), seconds(20))) / 80)
+        for precision, found in (("fp32", mine), ("bf16", half)):
+            found.append(1e3 * (min(seconds(100, precision), seconds(100, precision)) - min(seconds(20, precision), seconds(20, precision))) / 80)
         if have("transformers"):
             theirs.append(float(child([sys.executable, "-c", GENERATE, str(args.threads)])[0].split()[-1]))
     rows.append({"what": "generation, a token", "who": "this trainer, fp32", "min_ms": min(mine), "median_ms": sorted(mine)[len(mine) // 2], "note": "key/value cache"})
-    print(f"generation       this trainer             min {min(mine):8.1f} ms a token")
+    rows.append({"what": "generation, a token", "who": "this trainer, bf16", "min_ms": min(half), "median_ms": sorted(half)[len(half) // 2], "note": "key/value cache"})
+    print(f"generation       this trainer             min {min(mine):8.1f} ms a token, {min(half):.1f} in bf16")
     if theirs:
         rows.append({"what": "generation, a token", "who": "PyTorch (transformers), fp32", "min_ms": min(theirs), "median_ms": sorted(theirs)[len(theirs) // 2], "note": f"{min(theirs) / min(mine):.2f} times ours"})
         print(f"generation       PyTorch (transformers)   min {min(theirs):8.1f} ms a token  {min(theirs) / min(mine):.2f} times ours")
@@ -147,15 +169,18 @@ def bench_generation(args, rows):
         print("transformers is not installed: generation alone (pip install transformers adds the comparison)")
 
 
-def write_readme(rows, machine):
-    readme = ROOT / "README.md"
+def write_between(path, name, content):
+    text, begin, end = path.read_text(), f"<!-- {name} begin -->", f"<!-- {name} end -->"
+    path.write_text(text[:text.index(begin) + len(begin)] + "\n" + content + "\n" + text[text.index(end):])
+
+
+def write_readme(rows, rooflines, machine):
     lines = [f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`.", "", "| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
     for r in rows:
         cell = lambda key, unit: f"{r[key]:,.0f} {unit}" if key in r else ""
         lines.append(f"| {r['what']} | {r['who']} | {cell('min_ms', 'ms')} | {cell('median_ms', 'ms')} | {cell('MiB', 'MiB')} | {r['note']} |")
-    text = readme.read_text()
-    begin, end = "<!-- bench begin -->", "<!-- bench end -->"
-    readme.write_text(text[:text.index(begin) + len(begin)] + "\n" + "\n".join(lines) + "\n" + text[text.index(end):])
+    write_between(ROOT / "README.md", "bench", "\n".join(lines))
+    write_between(ROOT / "dev/cpu/README.md", "roofline", f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`.\n\n" + "\n".join(f"```\n{table}```" for table in rooflines))
 
 
 def main():
@@ -164,20 +189,22 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--shapes", default="4x64,4x256,1x1024")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--peers", default=",".join(PEERS), help="PyTorch's precisions and modes, separated by commas")
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md and dev/cpu/README.md")
     args = parser.parse_args()
     args.shapes = [tuple(map(int, s.split("x"))) for s in args.shapes.split(",")]
+    args.peers = [p for p in args.peers.split(",") if p]
     rows = []
-    bench_gemm(args, rows)
-    bench_steps(args, rows)
+    rooflines = bench_steps(args, rows)
     bench_tokenizer(args, rows)
     bench_generation(args, rows)
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else None
-    isa = "AVX-512" if cpu and "avx512f" in pathlib.Path("/proc/cpuinfo").read_text() else platform.machine()
+    flags = pathlib.Path("/proc/cpuinfo").read_text() if cpu else ""
+    isa = next((name for flag, name in (("amx_bf16", "AMX"), ("avx512_bf16", "AVX-512, AVX512-BF16"), ("avx512f", "AVX-512")) if flag in flags), platform.machine())
     machine = f"{cpu[1] if cpu else platform.processor()} ({isa}), {args.threads} threads"
     (ROOT / "build/bench.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
     if args.write:
-        write_readme(rows, machine)
+        write_readme(rows, rooflines, machine)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,18 @@ out=log_quickstart
 steps=450
 model=L4C192H6T128
 
+# bf16 where the CPU has instructions for it, which is where it is faster.
+precision=fp32
+grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo 2>/dev/null && precision=bf16
+
 baseline=$(build/unigram dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin 50257)
-echo "Training a GPT-2 of 4 layers and 192 channels on the works of Shakespeare, in fp32 on the CPU, $steps steps."
+echo "Training a GPT-2 of 4 layers and 192 channels on the works of Shakespeare, in $precision on the CPU, $steps steps."
 echo "A model that knows only how often each token occurs has a validation loss of $baseline."
 if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
     echo "It is already trained, in $out: here is another sample."
     ./train_gpt2_cpu -e "$out/model_$(printf %08d $steps).bin" -x 0 -v 0 -g 120 --top-k 50 --prompt "ROMEO." --seed "$(date +%s)" | sed -n '/^generating/,$p'
 else
-    ./train_gpt2_cpu -e $model -o $out -y 1 -b 8 -t 128 -x $steps -l 2e-3 -u 30 -q 0.1 -c 0.1 -n 100 -nk 2 -v 100 -m 40 -s 1000000 -g 120 --top-k 50
+    ./train_gpt2_cpu -e $model -o $out -y 1 --precision $precision -b 8 -t 128 -x $steps -l 2e-3 -u 30 -q 0.1 -c 0.1 -n 100 -nk 2 -v 100 -m 40 -s 1000000 -g 120 --top-k 50
 fi
 loss=$(sed -n 's/^s:[0-9]* tel://p' $out/main.log | tail -n 1)
 echo "Validation loss: $loss; model of token frequencies: $baseline."

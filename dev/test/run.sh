@@ -9,18 +9,25 @@ one() {    # name, command: passes if the command succeeds
     name=$1; shift
     if output=$("$@" 2>&1); then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED $name"; echo "$output" | tail -n 30; fi
 }
-for program in "$@"; do
-    echo "$program"
-    output=$("$program" 2>&1)
+program() {  # one that counts for itself
+    echo "$@"
+    output=$("$@" 2>&1)
     last=$(echo "$output" | tail -n 1)
     case "$last" in
-        *" passed, "*" failed, "*" skipped") echo "$output"; count "$last" ;;
-        *) echo "$output" | tail -n 30; echo "FAILED $program ended early"; failed=$((failed + 1)) ;;
+        *" passed, "*" failed, "*" skipped") echo "$output" | grep -v '^$'; count "$last" ;;
+        *) echo "$output" | tail -n 30; echo "FAILED $* ended early"; failed=$((failed + 1)) ;;
     esac
+}
+for test in "$@"; do program "$test"; done
+for source in dev/cpu/*.cpp; do
+    name=$(basename "$source" .cpp)
+    [ "$name" = roofline ] || program "build/bench/$name" --check
 done
 echo "source checks"
 one "every header compiles alone and twice" make -s check-headers
 one "KERNELS=reference trains" dev/test/reference_trainer.sh
+for precision in fp32 bf16; do one "the roofline of a step, $precision" build/bench/roofline 2 16 $precision L2C48H3V300 1; done
+one "tables and charts of a bench" dev/test/bench_table.sh
 for seed in 1 2; do
     one "BF16 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/BF16/test_gpt2sim kernels
     one "FP32 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/FP32/test_gpt2sim kernels
