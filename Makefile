@@ -180,5 +180,8 @@ bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; tabl
 bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without a GPU: python3 dev/bench_gpu.py --sim
 	python3 dev/bench_gpu.py
 
+quality: train_gpt2_cpu $(DATA)        ## fp32, bf16 and PyTorch trained from the same start: losses and curves (needs: pip install torch)
+	python3 dev/quality.py
+
 clean:                                ## removes what was built; data and logs stay
 	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize
