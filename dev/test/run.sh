@@ -36,6 +36,8 @@ one "the model in random order" env CUSIM_SEED=3 build/BF16/test_gpt2sim cpu
 one "the simulator on ucontext" dev/test/ucontext.sh
 one "the script of the GPU bench, in the simulator" python3 dev/bench_gpu.py --sim
 one "the recipes and multi-node scripts run" dev/test/scripts.sh
+if bochs --help cpu 2>&1 | grep -q sapphire_rapids && command -v grub-mkrescue > /dev/null; then one "AMX in an emulator" dev/test/amx/run.sh
+else skipped=$((skipped + 1)); echo "SKIPPED AMX in an emulator (Bochs 2.8 or newer; dev/test/amx/run.sh says how)"; fi
 if command -v gdb > /dev/null; then one "gdb stops in a CUDA thread" dev/test/gdb.sh
 else skipped=$((skipped + 1)); echo "SKIPPED gdb stops in a CUDA thread (apt-get install gdb)"; fi
 if command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then

@@ -21,13 +21,17 @@ static void same_numbers() {
             start_test(format("50 steps on %d CPU processes, stage %s, are those of one to 1e-4", n, stage));
             EXPECT(agree(run(several(CPU, n, training + "-z " + stage)), one, 50, 1e-4, 1e-4));
         }
+    for (int n : {2, 3}) {
+        start_test(format("50 steps in bf16 on %d CPU processes are those of one in fp32, to its rounding", n));
+        EXPECT(agree(run(several(CPU, n, training + "--precision bf16 -z " + (n == 3 ? "0" : "1"))), one, 50, LOSS16, NORM16));
+    }
     const Outcome sim32 = run(several(SIM32, 1, training)), sim16 = run(several(SIM16, 1, training));
     for (int n : {2, 3, 4}) {
         start_test(format("50 steps on %d simulated GPUs are those of one: fp32 to 1e-4, bf16 to its rounding", n));
         EXPECT(agree(run(several(SIM32, n, training + (n == 3 ? "-z 0" : "-z 1"))), sim32, 50, 1e-4, 1e-4));
         EXPECT(agree(run(several(SIM16, n, training + (n == 3 ? "-z 1" : "-z 0"))), sim16, 50, LOSS16, NORM16));
     }
-    for (const std::string& program : {CPU, SIM32, SIM16})
+    for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
         for (int n : {2, 3}) {
             start_test(format("stage 0 and stage 1 agree to the bit, and a second run with the first: %s, %d processes", program.c_str(), n));
             const char* names[] = {"stage0", "stage1", "again"};

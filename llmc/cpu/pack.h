@@ -123,7 +123,7 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
         for (int64_t k = 0; k < K; k += TILE_K, out += TILE_ELEMS) {
             const bf16* from = B.at(k0 + k, n0 + n);
             const int64_t rows = K - k, columns = N - n;
-            const bool in_place = rows >= TILE_K && columns >= TILE_COLS && (!by_columns || B.col_stride % 2 == 0);  // pairs are moved as 32 bits
+            const bool in_place = rows >= TILE_K && columns >= TILE_COLS && (!by_columns || (B.col_stride % 2 == 0 && (uintptr_t)from % 4 == 0));  // pairs are moved as 32 bits
             if (by_columns) {
                 if (!in_place) copy_padded(edge, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
                 pack_tile_of_columns(out, in_place ? from : edge, in_place ? B.col_stride : TILE_K);
