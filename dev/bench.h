@@ -37,7 +37,7 @@ typedef std::vector<int64_t> Shape;
 enum Type { IN_FP32, IN_BF16 };
 constexpr const char* TYPE_NAMES[] = {"fp32", "bf16"};
 
-// What a machine provides: dev/cpu/bench_cpu.h.
+// What a machine provides: dev/cpu/bench_cpu.h, dev/cuda/bench_cuda.cuh.
 struct Machine {
     std::string name;
     double memory_bytes_s = 0, flops_s[2] = {};                     // measured peaks; FLOP/s by Type
@@ -52,7 +52,9 @@ struct Output {
     void* data;
     int64_t elems;
     double tolerance;                                             // largest difference over largest magnitude
-    std::vector<float> values() const { return type == IN_FP32 ? std::vector<float>((float*)data, (float*)data + elems) : std::vector<float>((bf16*)data, (bf16*)data + elems); }
+    bool on_device = false;
+    size_t bytes() const { return elems * (type == IN_FP32 ? sizeof(float) : sizeof(bf16)); }
+    std::vector<float> values() const;
 };
 struct Variant {
     std::string id, why;
@@ -60,6 +62,17 @@ struct Variant {
     Type type;
     double flops, bytes;
 };
+// Memory that the host cannot touch; a machine that has such sets these, and its variants are compared by what they leave there.
+inline void (*copy_from_device)(void* to, const void* from, size_t bytes) = nullptr;
+inline void (*fill_device)(void* to, int byte, size_t bytes) = nullptr;
+
+inline std::vector<float> Output::values() const {
+    std::vector<char> raw(bytes());
+    if (on_device) copy_from_device(raw.data(), data, bytes());
+    else memcpy(raw.data(), data, bytes());
+    return type == IN_FP32 ? std::vector<float>((float*)raw.data(), (float*)raw.data() + elems) : std::vector<float>((bf16*)raw.data(), (bf16*)raw.data() + elems);
+}
+
 // One bench at one shape, as its body declares it.
 struct Case {
     double flops = 0, bytes = 0;
@@ -96,6 +109,8 @@ inline void flops(double n) { current->flops = n; }  // of the variants declared
 inline void bytes(double n) { current->bytes = n; }
 inline void output(const char* name, float* data, int64_t elems, double tolerance) { current->outputs.push_back({name, IN_FP32, data, elems, tolerance}); }
 inline void output(const char* name, bf16* data, int64_t elems, double tolerance) { current->outputs.push_back({name, IN_BF16, data, elems, tolerance}); }
+template <class T>
+inline void device_output(const char* name, T* data, int64_t elems, double tolerance) { current->outputs.push_back({name, sizeof(T) == 4 ? IN_FP32 : IN_BF16, data, elems, tolerance, true}); }
 inline void expected(std::function<void()> f) { current->expected = f; }  // writes the fp32 outputs
 inline void setup(std::function<void()> f) { current->setup = f; }          // before each comparison, where an operation updates in place
 inline void variant(const char* id, const char* why, std::function<void()> run, Type type = IN_FP32) { current->variants.push_back({id, why, run, type, current->flops, current->bytes}); }
@@ -144,16 +159,17 @@ inline std::string shape_text(const Shape& shape) {
 
 // Whether a variant's outputs are the reference's. What it does not write stays NaN, and fails.
 inline bool right(const Case& c, const Variant& v, const std::map<std::string, std::vector<float>>& want) {
-    for (const Output& o : c.outputs) memset(o.data, 0xFF, o.elems * (o.type == IN_FP32 ? sizeof(float) : sizeof(bf16)));
+    for (const Output& o : c.outputs) o.on_device ? fill_device(o.data, 0xFF, o.bytes()) : (void)memset(o.data, 0xFF, o.bytes());
     c.setup();
     v.run();
-    bool good = true;
+    bool good = true, compared = false;
     for (const Output& o : c.outputs) {
-        if (o.type != v.type) continue;
+        if (o.type != v.type || o.on_device != (copy_from_device != nullptr)) continue;
+        compared = true;
         const double error = relative_error(o.values(), want.at(o.name));
         if (!(error <= o.tolerance)) printf("    %s, %s: error %.3g, tolerance %.3g\n", v.id.c_str(), o.name.c_str(), error, o.tolerance), good = false;
     }
-    return good;
+    return good && compared;
 }
 
 inline Result timed(const Machine& machine, const Settings& s, const Variant& v) {
@@ -218,7 +234,7 @@ inline void run_case(const Machine& machine, const Settings& s, const Bench& b, 
         if (!referred) {
             c.setup(), c.expected(), referred = true;
             for (const Output& o : c.outputs)
-                if (o.type == IN_FP32) want[o.name] = o.values();
+                if (o.type == IN_FP32 && !o.on_device) want[o.name] = o.values();
             printf("\n%s, %s\n", b.name.c_str(), shape_text(shape).c_str());
             if (!s.check) printf("  %-14s %5s %10s %10s %9s %7s  of peak\n", "variant", "type", "min ms", "median ms", "GFLOP/s", "GB/s");
         }
@@ -250,6 +266,7 @@ inline int run_all(int argc, char** argv) {
         return 0;
     }
     const Machine machine = open_machine(s.threads);
+    if (machine.memory_bytes_s == 0 && !s.check) runtime_failure("%s: nothing can be measured here; --check compares all variants with the reference", machine.name.c_str());
     if (!s.check)
         printf("%s: memory %.1f GB/s, fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", machine.name.c_str(), 1e-9 * machine.memory_bytes_s, 1e-9 * machine.flops_s[IN_FP32], 1e-9 * machine.flops_s[IN_BF16]);
     std::vector<Result> results;

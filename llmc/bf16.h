@@ -7,11 +7,13 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#ifdef __CUDACC__
+
+#ifdef __CUDACC__  // CUDA has its own
+#include <cuda_bf16.h>
 #define HOST_DEVICE __host__ __device__
+typedef __nv_bfloat16 bf16;
 #else
 #define HOST_DEVICE
-#endif
 
 // Rounded to nearest, ties to even; NaN stays NaN.
 struct bf16 {
@@ -29,6 +31,7 @@ struct bf16 {
         return value;
     }
 };
+#endif
 static_assert(sizeof(bf16) == 2, "two bytes, as in files");
 
 // 32 bits from seed and place (splitmix64; Steele et al. 2014).

@@ -8,9 +8,8 @@
 //     C (16 x 8, fp32):  c[0..1] = C[g][2t..2t+1],  c[2..3] = C[g+8][2t..2t+1]
 // So the C of one product, rounded to bf16, is already the A of the next: two C side by side make one A.
 #pragma once
+#include "llmc/bf16.h"
 #include "llmc/cuda/common.cuh"
-
-typedef __nv_bfloat16 bf16;
 
 // Two fp32 values as bf16 in one register, low first.
 __device__ inline uint32_t pack_bf16(float low, float high) {

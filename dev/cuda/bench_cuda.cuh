@@ -1,0 +1,107 @@
+// The GPU as the harness (dev/bench.h) sees it: memory on the device, time by events, its peaks, measured: copying, and products on tensor cores and CUDA
+// cores out of registers. In the simulator (make -C dev/cuda sim) variants are compared with the reference, and nothing is timed.
+#pragma once
+#include "dev/bench.h"
+#include "llmc/cuda/mma.cuh"
+
+using namespace bench;
+
+inline cudaStream_t stream = nullptr;  // of all variants
+
+template <class T>
+inline T* device_buffer(int64_t elems) {
+    void* p = nullptr;
+    check_cuda(cudaMalloc(&p, std::max<int64_t>(1, elems) * sizeof(T)), "allocating");
+    current->memory.push_back(std::shared_ptr<void>(p, [](void* q) { check_cuda(cudaFree(q), "freeing"); }));
+    return (T*)p;
+}
+// n host values on the device, as T.
+template <class T, class From>
+inline T* on_device(const From* values, int64_t n) {
+    const std::vector<T> converted(values, values + n);
+    T* p = device_buffer<T>(n);
+    check_cuda(cudaMemcpy(p, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
+    return p;
+}
+// Again what on_device() put there: for setup(), where an operation updates in place.
+template <class T>
+inline void put_back(T* to, const float* values, int64_t n) {
+    const std::vector<T> converted(values, values + n);
+    check_cuda(cudaMemcpy(to, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
+}
+
+#ifndef CUSIM
+__global__ void copy_peak_kernel(int4* to, const int4* from, size_t n) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) __stcs(to + i, __ldcs(from + i));
+}
+constexpr int PEAK_ROUNDS = 4096;
+__global__ void fma_peak_kernel(float* out, float factor) {
+    float chain[16];
+    for (int i = 0; i < 16; i++) chain[i] = (float)(threadIdx.x + i);
+    for (int r = 0; r < PEAK_ROUNDS; r++)
+        for (int i = 0; i < 16; i++) chain[i] = chain[i] * factor + 1.0f;
+    float total = 0;
+    for (int i = 0; i < 16; i++) total += chain[i];
+    out[(size_t)blockIdx.x * blockDim.x + threadIdx.x] = total;
+}
+__global__ void mma_peak_kernel(float* out) {
+    float c[8][4] = {};
+    const uint32_t a[4] = {threadIdx.x, 0, 0, 0};
+    for (int r = 0; r < PEAK_ROUNDS; r++)
+        for (int i = 0; i < 8; i++) mma(c[i], a, 0, 0);
+    float total = 0;
+    for (int i = 0; i < 8; i++) total += c[i][0];
+    out[(size_t)blockIdx.x * blockDim.x + threadIdx.x] = total;
+}
+#endif
+
+inline Machine bench::open_machine(int) {
+    Machine m;
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    copy_from_device = [](void* to, const void* from, size_t bytes) {
+        check_cuda(cudaStreamSynchronize(stream), "waiting for the GPU");
+        check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copying to the host");
+    };
+    fill_device = [](void* to, int byte, size_t bytes) {
+        check_cuda(cudaMemsetAsync(to, byte, bytes, stream), "filling memory");
+        check_cuda(cudaStreamSynchronize(stream), "waiting for the GPU");
+    };
+#ifdef CUSIM
+    m.name = "the simulator";
+#else
+    cudaDeviceProp properties;
+    check_cuda(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
+    int runtime = 0;
+    check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
+    m.name = format("%s, CUDA %d.%d", properties.name, runtime / 1000, runtime % 1000 / 10);
+    static cudaEvent_t begin, end;
+    check_cuda(cudaEventCreate(&begin), "making an event");
+    check_cuda(cudaEventCreate(&end), "making an event");
+    m.seconds = [](const std::function<void()>& run) {
+        check_cuda(cudaEventRecord(begin, stream), "timing");
+        run();
+        check_cuda(cudaEventRecord(end, stream), "timing");
+        check_cuda(cudaEventSynchronize(end), "timing");
+        float ms = 0;
+        check_cuda(cudaEventElapsedTime(&ms, begin, end), "timing");
+        return ms / 1e3;
+    };
+    const size_t bytes = 512 << 20;
+    static char* other = nullptr;
+    char* another = nullptr;
+    check_cuda(cudaMalloc(&other, bytes), "allocating");
+    check_cuda(cudaMalloc(&another, bytes), "allocating");
+    m.empty_caches = [] { check_cuda(cudaMemsetAsync(other, 0, 512 << 20, stream), "emptying the caches"); };
+    const int blocks = properties.multiProcessorCount * 8;
+    auto best = [&](double work, const std::function<void()>& run) {
+        double least = m.seconds(run);
+        for (int i = 0; i < 10; i++) least = std::min(least, m.seconds(run));
+        return work / least;
+    };
+    m.memory_bytes_s = best(2.0 * bytes, [&] { launch("copy_peak", copy_peak_kernel, dim3(blocks * 4), 256, 0, stream, (int4*)other, (const int4*)another, bytes / 16); });
+    m.flops_s[IN_FP32] = best(2.0 * 16 * PEAK_ROUNDS * blocks * 256, [&] { launch("fma_peak", fma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other, 0.999f); });
+    m.flops_s[IN_BF16] = best(8.0 * 4096 * PEAK_ROUNDS * blocks * 8, [&] { launch("mma_peak", mma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other); });
+    check_cuda(cudaFree(another), "freeing");
+#endif
+    return m;
+}

@@ -1,0 +1,163 @@
+// The linear layer, out (rows, OC) = inp (rows, C) weight (OC, C)^T: from a thread a result to tensor cores fed by asynchronous copies; cuBLASLt as the measure.
+// C must be a multiple of 8 from the rung that loads 128 bits on, as in all models.
+#include "dev/cuda/bench_cuda.cuh"
+#include "llmc/cpu/reference.h"
+#include "llmc/cuda/matmul.cuh"
+
+struct Operands {
+    bf16* out;
+    const bf16 *inp, *weight;
+    int rows, C, OC;
+};
+__device__ inline bool inside(const Operands& o, int row, int column) { return row < o.rows && column < o.OC; }
+
+// A thread a result. Neighbouring threads have neighbouring rows: each of their loads and stores is C or OC elements from the next, a cache line each.
+__global__ void matmul_naive_kernel(Operands o) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x, column = blockIdx.y * blockDim.y + threadIdx.y;
+    if (!inside(o, row, column)) return;
+    float sum = 0;
+    for (int c = 0; c < o.C; c++) sum += (float)o.inp[(int64_t)row * o.C + c] * (float)o.weight[(int64_t)column * o.C + c];
+    o.out[(int64_t)row * o.OC + column] = (bf16)sum;
+}
+// Neighbouring threads have neighbouring columns: one value of inp serves a warp, results leave as whole lines. The weight is still read with a stride of C.
+__global__ void matmul_coalesced_kernel(Operands o) {
+    const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (!inside(o, row, column)) return;
+    float sum = 0;
+    for (int c = 0; c < o.C; c++) sum += (float)o.inp[(int64_t)row * o.C + c] * (float)o.weight[(int64_t)column * o.C + c];
+    o.out[(int64_t)row * o.OC + column] = (bf16)sum;
+}
+
+// 32 x 32 tiles of both operands in shared memory, loaded along C: whole lines, and each value from memory serves 32 results.
+constexpr int TILE = 32;
+__global__ void __launch_bounds__(TILE * TILE) matmul_shared_kernel(Operands o) {
+    __shared__ float a[TILE][TILE], b[TILE][TILE + 1];  // one more, so that a column of b lies in 32 banks
+    const int tx = threadIdx.x, ty = threadIdx.y, row = blockIdx.y * TILE + ty, column = blockIdx.x * TILE + tx, weight_row = blockIdx.x * TILE + ty;
+    float sum = 0;
+    for (int c0 = 0; c0 < o.C; c0 += TILE) {
+        a[ty][tx] = row < o.rows && c0 + tx < o.C ? (float)o.inp[(int64_t)row * o.C + c0 + tx] : 0.0f;
+        b[ty][tx] = weight_row < o.OC && c0 + tx < o.C ? (float)o.weight[(int64_t)weight_row * o.C + c0 + tx] : 0.0f;
+        __syncthreads();
+        for (int c = 0; c < TILE; c++) sum += a[ty][c] * b[tx][c];
+        __syncthreads();
+    }
+    if (inside(o, row, column)) o.out[(int64_t)row * o.OC + column] = (bf16)sum;
+}
+
+// 64 x 64 results a block, 4 x 4 a thread, which loads 8 values from shared memory for 16 multiply-adds in place of 32. VECTOR: a thread loads 128 bits
+// of each operand at once, and stores 4 results as 64.
+constexpr int BLOCK = 64, DEPTH = 32, EACH = 4, BLOCK_THREADS = 256;
+template <bool VECTOR>
+__global__ void __launch_bounds__(BLOCK_THREADS) matmul_registers_kernel(Operands o) {
+    __shared__ float a[DEPTH][BLOCK + 4], b[DEPTH][BLOCK + 4];  // [c][row]: what a thread wants of them is contiguous
+    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
+    float sum[EACH][EACH] = {};
+    for (int c0 = 0; c0 < o.C; c0 += DEPTH) {
+        if (VECTOR) {
+            const int r = threadIdx.x / 4, c = threadIdx.x % 4 * 8;
+            Pack<bf16> pa, pb;
+            for (int k = 0; k < 8; k++) pa[k] = pb[k] = (bf16)0.0f;
+            if (row0 + r < o.rows && c0 + c < o.C) pa = load_pack(o.inp + (int64_t)(row0 + r) * o.C + c0 + c);
+            if (column0 + r < o.OC && c0 + c < o.C) pb = load_pack(o.weight + (int64_t)(column0 + r) * o.C + c0 + c);
+            for (int k = 0; k < 8; k++) a[c + k][r] = (float)pa[k], b[c + k][r] = (float)pb[k];
+        } else {
+            for (int i = threadIdx.x; i < BLOCK * DEPTH; i += BLOCK_THREADS) {
+                const int r = i / DEPTH, c = i % DEPTH;
+                a[c][r] = row0 + r < o.rows && c0 + c < o.C ? (float)o.inp[(int64_t)(row0 + r) * o.C + c0 + c] : 0.0f;
+                b[c][r] = column0 + r < o.OC && c0 + c < o.C ? (float)o.weight[(int64_t)(column0 + r) * o.C + c0 + c] : 0.0f;
+            }
+        }
+        __syncthreads();
+#pragma unroll 8
+        for (int c = 0; c < DEPTH; c++) {
+            float x[EACH], w[EACH];
+            for (int i = 0; i < EACH; i++) x[i] = a[c][ty * EACH + i], w[i] = b[c][tx * EACH + i];
+            for (int i = 0; i < EACH; i++)
+                for (int j = 0; j < EACH; j++) sum[i][j] += x[i] * w[j];
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < EACH; i++)
+        for (int j = 0; j < EACH; j++)
+            if (inside(o, row0 + ty * EACH + i, column0 + tx * EACH + j)) o.out[(int64_t)(row0 + ty * EACH + i) * o.OC + column0 + tx * EACH + j] = (bf16)sum[i][j];
+}
+
+// Tensor cores: a block of 4 warps makes 64 x 64 results, a warp 32 x 32 of them, out of tiles of 64 rows and 64 channels in shared memory. Rows of a
+// tile are 128 bytes; their eight 16-byte chunks are permuted by row, so that what ldmatrix reads at once lies in different banks.
+constexpr int MMA_THREADS = 128, MMA_DEPTH = 64;
+__device__ inline bf16* chunk_at(bf16* tile, int row, int chunk) { return tile + row * MMA_DEPTH + (chunk ^ (row & 7)) * 8; }
+// Starts copying rows first.. of a matrix of n rows, channels c0.., into a tile; zeros beyond.
+__device__ inline void start_tile(bf16* tile, const bf16* matrix, int first, int n, int c0, int C) {
+    for (int i = threadIdx.x; i < BLOCK * (MMA_DEPTH / 8); i += MMA_THREADS) {
+        const int row = i / (MMA_DEPTH / 8), chunk = i % (MMA_DEPTH / 8);
+        const bool valid = first + row < n && c0 + chunk * 8 < C;
+        copy_async(chunk_at(tile, row, chunk), matrix + (valid ? (int64_t)(first + row) * C + c0 + chunk * 8 : 0), valid);
+    }
+}
+__device__ inline void multiply_tiles(float (&sum)[2][4][4], bf16* a, bf16* b, int warp_row, int warp_column) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < MMA_DEPTH / 16; k++) {
+        uint32_t fa[2][4], fb[2][4];
+        for (int i = 0; i < 2; i++) ldmatrix(fa[i], chunk_at(a, warp_row + i * 16 + lane % 16, 2 * k + lane / 16));
+        for (int j = 0; j < 2; j++) ldmatrix(fb[j], chunk_at(b, warp_column + j * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+        for (int i = 0; i < 2; i++)
+            for (int j = 0; j < 4; j++) mma(sum[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+    }
+}
+// BUFFERS 1: a tile is loaded, then multiplied, then the next is loaded. 2: the next is on its way while this one is multiplied.
+template <int BUFFERS>
+__global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
+    __shared__ __align__(128) bf16 a[BUFFERS][BLOCK * MMA_DEPTH], b[BUFFERS][BLOCK * MMA_DEPTH];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_row = warp / 2 * 32, warp_column = warp % 2 * 32, row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
+    const int tiles = (o.C + MMA_DEPTH - 1) / MMA_DEPTH;
+    auto start = [&](int tile) {
+        start_tile(a[tile % BUFFERS], o.inp, row0, o.rows, tile * MMA_DEPTH, o.C);
+        start_tile(b[tile % BUFFERS], o.weight, column0, o.OC, tile * MMA_DEPTH, o.C);
+    };
+    float sum[2][4][4] = {};
+    if (BUFFERS == 2) start(0), copy_async_commit();
+    for (int tile = 0; tile < tiles; tile++) {
+        const int next = tile + BUFFERS - 1;
+        if (next < tiles) start(next);
+        copy_async_commit();
+        copy_async_wait<BUFFERS - 1>();
+        __syncthreads();  // this tile is there, for all
+        multiply_tiles(sum, a[tile % BUFFERS], b[tile % BUFFERS], warp_row, warp_column);
+        __syncthreads();  // nobody reads it any more
+    }
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 4; j++)
+            for (int half = 0; half < 2; half++) {
+                const int row = row0 + warp_row + i * 16 + lane / 4 + half * 8, column = column0 + warp_column + j * 8 + lane % 4 * 2;
+                for (int k = 0; k < 2; k++)
+                    if (inside(o, row, column + k)) o.out[(int64_t)row * o.OC + column + k] = (bf16)sum[i][j][half * 2 + k];
+            }
+}
+
+static void open_blas() {
+    if (blas.handle) return;
+    check_blas(cublasLtCreate(&blas.handle), "starting");
+    check_cuda(cudaMalloc(&blas.workspace, BLAS_WORKSPACE_BYTES), "allocating");
+    blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
+}
+
+BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}})) {
+    const int64_t rows = shape[0], C = shape[1], OC = shape[2];
+    float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *out = buffer<float>(rows * OC);
+    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C), *d_out = device_buffer<bf16>(rows * OC);
+    open_blas();
+    const Operands o{d_out, d_inp, d_weight, (int)rows, (int)C, (int)OC};
+    flops(2.0 * rows * C * OC), bytes(2.0 * (rows * C + C * OC + rows * OC));
+    output("out", out, rows * OC, 0), device_output("out", d_out, rows * OC, bf16_tolerance(1, C));
+    expected([=] { reference::matmul_forward(out, inp, weight, (const float*)nullptr, rows, C, OC); });
+    const dim3 blocks((unsigned)ceil_div(OC, BLOCK), (unsigned)ceil_div(rows, BLOCK)), threads(32, 8);
+    variant("naive", "a thread a result, neighbouring threads in neighbouring rows: 32 cache lines for each load of a warp", [=] { launch("matmul_naive", matmul_naive_kernel, dim3((unsigned)ceil_div(rows, 32), (unsigned)ceil_div(OC, 8)), threads, 0, stream, o); }, IN_BF16);
+    variant("coalesced", "neighbouring threads in neighbouring columns: inp is one load for a warp, and results are stored as whole lines", [=] { launch("matmul_coalesced", matmul_coalesced_kernel, dim3((unsigned)ceil_div(OC, 32), (unsigned)ceil_div(rows, 8)), threads, 0, stream, o); }, IN_BF16);
+    variant("shared", "32 x 32 tiles in shared memory: each value from memory serves 32 results", [=] { launch("matmul_shared", matmul_shared_kernel, dim3((unsigned)ceil_div(OC, TILE), (unsigned)ceil_div(rows, TILE)), dim3(TILE, TILE), 0, stream, o); }, IN_BF16);
+    variant("registers", "4 x 4 results a thread: half a load from shared memory for each multiply-add in place of two", [=] { launch("matmul_registers", matmul_registers_kernel<false>, blocks, BLOCK_THREADS, 0, stream, o); }, IN_BF16);
+    variant("vectorised", "128 bits a load: an eighth of the instructions that fetch tiles", [=] { launch("matmul_vectorised", matmul_registers_kernel<true>, blocks, BLOCK_THREADS, 0, stream, o); }, IN_BF16);
+    variant("tensor-cores", "mma.sync: 4096 FLOPs an instruction of a warp, operands by ldmatrix out of permuted rows, without bank conflicts", [=] { launch("matmul_mma", matmul_mma_kernel<1>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
+    variant("async", "two buffers: the next tile is on its way while this one is multiplied, so tensor cores wait for memory once, not in each round", [=] { launch("matmul_async", matmul_mma_kernel<2>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
+    variant("shipped", "cuBLASLt, which chooses among kernels of many tile sizes, deeper pipelines and, on Hopper, wgmma and TMA", [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); }, IN_BF16);
+}
