@@ -164,7 +164,7 @@ inline bool right(const Case& c, const Variant& v, const std::map<std::string, s
     v.run();
     bool good = true, compared = false;
     for (const Output& o : c.outputs) {
-        if (o.type != v.type || o.on_device != (copy_from_device != nullptr)) continue;
+        if (copy_from_device ? !o.on_device : o.type != v.type) continue;
         compared = true;
         const double error = relative_error(o.values(), want.at(o.name));
         if (!(error <= o.tolerance)) printf("    %s, %s: error %.3g, tolerance %.3g\n", v.id.c_str(), o.name.c_str(), error, o.tolerance), good = false;

@@ -23,7 +23,8 @@ __global__ void scores_kernel(Operands o) {
 // 16 queries and 16 keys through shared memory: each value read serves 16 scores.
 constexpr int SMALL = 16;
 __global__ void __launch_bounds__(SMALL * SMALL) scores_shared_kernel(Operands o) {
-    __shared__ float q[SMALL][SMALL + 1], k[SMALL][SMALL + 1];
+    __shared__ float q[SMALL][SMALL + 1];
+    __shared__ float k[SMALL][SMALL + 1];
     const int tx = threadIdx.x, ty = threadIdx.y, key0 = blockIdx.x * SMALL, query0 = blockIdx.y * SMALL, b = blockIdx.z / o.NH, h = blockIdx.z % o.NH;
     if (key0 > query0) return;  // wholly above the diagonal
     float sum = 0;

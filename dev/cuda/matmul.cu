@@ -31,7 +31,8 @@ __global__ void matmul_coalesced_kernel(Operands o) {
 // 32 x 32 tiles of both operands in shared memory, loaded along C: whole lines, and each value from memory serves 32 results.
 constexpr int TILE = 32;
 __global__ void __launch_bounds__(TILE * TILE) matmul_shared_kernel(Operands o) {
-    __shared__ float a[TILE][TILE], b[TILE][TILE + 1];  // one more, so that a column of b lies in 32 banks
+    __shared__ float a[TILE][TILE];
+    __shared__ float b[TILE][TILE + 1];  // one more, so that a column of b lies in 32 banks
     const int tx = threadIdx.x, ty = threadIdx.y, row = blockIdx.y * TILE + ty, column = blockIdx.x * TILE + tx, weight_row = blockIdx.x * TILE + ty;
     float sum = 0;
     for (int c0 = 0; c0 < o.C; c0 += TILE) {
@@ -49,7 +50,8 @@ __global__ void __launch_bounds__(TILE * TILE) matmul_shared_kernel(Operands o) 
 constexpr int BLOCK = 64, DEPTH = 32, EACH = 4, BLOCK_THREADS = 256;
 template <bool VECTOR>
 __global__ void __launch_bounds__(BLOCK_THREADS) matmul_registers_kernel(Operands o) {
-    __shared__ float a[DEPTH][BLOCK + 4], b[DEPTH][BLOCK + 4];  // [c][row]: what a thread wants of them is contiguous
+    __shared__ float a[DEPTH][BLOCK + 4];  // [c][row]: what a thread wants of them is contiguous
+    __shared__ float b[DEPTH][BLOCK + 4];
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
     float sum[EACH][EACH] = {};
     for (int c0 = 0; c0 < o.C; c0 += DEPTH) {
@@ -108,7 +110,8 @@ __device__ inline void multiply_tiles(float (&sum)[2][4][4], bf16* a, bf16* b, i
 // BUFFERS 1: a tile is loaded, then multiplied, then the next is loaded. 2: the next is on its way while this one is multiplied.
 template <int BUFFERS>
 __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
-    __shared__ __align__(128) bf16 a[BUFFERS][BLOCK * MMA_DEPTH], b[BUFFERS][BLOCK * MMA_DEPTH];
+    __shared__ __align__(128) bf16 a[BUFFERS][BLOCK * MMA_DEPTH];
+    __shared__ __align__(128) bf16 b[BUFFERS][BLOCK * MMA_DEPTH];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_row = warp / 2 * 32, warp_column = warp % 2 * 32, row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
     const int tiles = (o.C + MMA_DEPTH - 1) / MMA_DEPTH;
     auto start = [&](int tile) {
