@@ -1,6 +1,6 @@
 // Matrix multiplication of bf16 with sums in fp32: C = A B, or C += A B, on the CPU's matrix unit (matrix_unit.h).
 //
-// A block of B, KC x NC, is packed into tiles and stays in the second-level cache while all rows of A pass it, 32 at a time: B is packed
+// A block of B, KC x NC, is packed into tiles and stays in the second-level cache while all rows of A pass it, 32 at a time, which stay in the first: B is packed
 // once, whatever the number of rows. A is read where it lies, since its rows are contiguous in k (activations times weights); where they
 // are not (weight gradients, A = Dout^T), A is first transposed as a whole, by all threads, into device.transposed.
 // Sums over more than KC stay in fp32 in the thread's scratch memory until the last block of k; what is stored was rounded once.
@@ -11,7 +11,7 @@
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/matrix_unit.h"
 
-constexpr int64_t BF16_KC = 768, BF16_NC = 192, BF16_MC = 1024, BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
+constexpr int64_t BF16_KC = 384, BF16_NC = 192, BF16_MC = 1024, BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
 constexpr size_t BF16_EDGE_STRIDE = BF16_KC + TILE_K;  // not a power of two: rows in different sets of the cache
 constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_KC * BF16_NC / 2 + BF16_MC * BF16_NC + BF16_ROWS * BF16_EDGE_STRIDE / 2;
 
