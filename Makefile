@@ -71,7 +71,7 @@ DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp,$(wildcard dev/cpu/*.cpp)))
 TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16 $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim $(B)/test_processes
 
-.PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu quality clean
+.PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs
 
 help:                                 ## this list
@@ -144,7 +144,16 @@ test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim $(PRECISION_FILE)   ## its tests, o
 $(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@ $(LDLIBS)
 
--include $(wildcard $(B)/*.d $(B)/bench/*.d)
+# The ladders of dev/cuda, here and with nvcc.
+CUDA_LADDERS := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/*.cu))
+$(B)/cuda/%: build/sim/dev/cuda/%.cu build/sim/dev/cuda/bench_cuda.cuh dev/bench.h $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+	@mkdir -p $(@D)
+	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -rdynamic -pthread -ldl -o $@ $(LDLIBS)
+build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(NVCC_LIBS)
+
+-include $(wildcard $(B)/*.d $(B)/bench/*.d build/nvcc/*.d)
 
 # Both shards come from one command; it writes the second last, so that one stands for both.
 dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | tokenize
@@ -156,7 +165,7 @@ data: $(DATA)                         ## tokenizes the text that comes with the 
 quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it
 	@scripts/quickstart.sh
 
-test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs $(LADDERS) $(B)/bench/roofline   ## everything this machine can test
+test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs $(LADDERS) $(B)/bench/roofline $(CUDA_LADDERS:%=$(B)/cuda/%)   ## everything this machine can test
 	@dev/test/run.sh $(TESTS)
 
 test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan
@@ -168,7 +177,7 @@ check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
 kernel-table: $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim   ## registers, shared memory, spills, occupancy of each GPU kernel (needs nvcc)
 	@for p in BF16 FP32; do for t in kernels plan cpu; do CUSIM_LAUNCHES=build/launches_$${p}_$$t $(B)/$$p/test_gpt2sim $$t > /dev/null; done; done
 	@cat build/launches_* > build/launches
-	@python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
+	@WRITE=$(WRITE) python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
 
 bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
 	python3 dev/bench.py
@@ -182,6 +191,13 @@ bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without
 
 quality: train_gpt2_cpu $(DATA)        ## fp32, bf16 and PyTorch trained from the same start: losses and curves (needs: pip install torch)
 	python3 dev/quality.py
+
+check-cuda: $(CUDA_LADDERS:%=$(B)/cuda/%)    ## every variant of every GPU kernel in the simulator, compared with the reference
+	@for b in $(CUDA_LADDERS); do $(B)/cuda/$$b --check || exit 1; done
+
+bench-cuda: $(CUDA_LADDERS:%=build/nvcc/%)   ## the same on a GPU, timed; table and charts into dev/cuda/README.md
+	@for b in $(CUDA_LADDERS); do build/nvcc/$$b --cold --json build/nvcc/$$b.json || exit 1; done
+	@python3 dev/bench_table.py dev/cuda/README.md $(CUDA_LADDERS:%=build/nvcc/%.json)
 
 clean:                                ## removes what was built; data and logs stay
 	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize

@@ -4,11 +4,12 @@
     python3 dev/bench_table.py README JSON...
 
 Between the markers <!-- ladder NAME begin --> and <!-- ladder NAME end --> of the README goes the table of bench NAME at its main shape, with a bar
-chart in charts/NAME.svg beside the README; between <!-- machine begin --> and <!-- machine end --> the machine and the date.
+chart in charts/NAME.svg beside the README. Tables of other machines that are there stay, below it.
 """
 import html
 import json
 import pathlib
+import re
 import sys
 import time
 
@@ -40,11 +41,10 @@ def table(results, unit, value):
     return "\n".join(lines)
 
 
-def between(text, name, content):
-    begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
-    if begin not in text or end not in text:
-        sys.exit(f"no markers {begin} ... {end}: the bench needs its place in the README")
-    return text[:text.index(begin) + len(begin)] + "\n" + content + "\n" + text[text.index(end):]
+def others(text, machine):
+    """The blocks of a ladder that are not this machine's: each begins with a line 'On MACHINE, DATE, ...'."""
+    blocks = re.split(r"(?m)^(?=On .*, \d{4}-\d\d-\d\d, )", text)[1:]
+    return [re.sub(r"(?m)^!\[.*\n\n?", "", b).strip() for b in blocks if not b.startswith(f"On {machine}, ")]  # the chart is the newest's
 
 
 def main():
@@ -53,18 +53,19 @@ def main():
     readme = pathlib.Path(sys.argv[1])
     text, charts = readme.read_text(), readme.parent / "charts"
     charts.mkdir(exist_ok=True)
-    machines = []
     for path in sys.argv[2:]:
         data = json.loads(pathlib.Path(path).read_text())
-        machines.append(data)
         for name in dict.fromkeys(r["bench"] for r in data["results"] if r["main"]):
             results = [r for r in data["results"] if r["bench"] == name and r["main"]]
-            compute = results[0]["bound"] == "compute"
-            unit, value = ("GFLOP/s", lambda r: r["gflops"]) if compute else ("GB/s", lambda r: r["gbs"])
+            unit, value = ("GFLOP/s", lambda r: r["gflops"]) if results[0]["bound"] == "compute" else ("GB/s", lambda r: r["gbs"])
             (charts / f"{name}.svg").write_text(chart(results, unit, value))
-            text = between(text, f"ladder {name}", f"{name}, {results[0]['shape']}:\n\n![{name}](charts/{name}.svg)\n\n{table(results, unit, value)}\n")
-    best = lambda key: max(m[key] for m in machines)
-    text = between(text, "machine", f"Measured {time.strftime('%Y-%m-%d')} on {machines[0]['machine']}: {best('fp32_gflops'):,.0f} GFLOP/s in fp32, {best('bf16_gflops'):,.0f} in bf16, {best('memory_gbs'):.0f} GB/s.")
+            begin, end = f"<!-- ladder {name} begin -->", f"<!-- ladder {name} end -->"
+            if begin not in text or end not in text:
+                sys.exit(f"no markers {begin} ... {end} in {readme}: the bench needs its place there")
+            before, after = text.index(begin) + len(begin), text.index(end)
+            peaks = f"{data['memory_gbs']:,.0f} GB/s, {data['fp32_gflops']:,.0f} GFLOP/s in fp32, {data['bf16_gflops']:,.0f} in bf16"
+            block = f"On {data['machine']}, {time.strftime('%Y-%m-%d')}, {name} at {results[0]['shape']}; peaks {peaks}:\n\n![{name}](charts/{name}.svg)\n\n{table(results, unit, value)}"
+            text = text[:before] + "\n" + "\n\n".join([block] + others(text[before:after], data["machine"])) + "\n\n" + text[after:]
     readme.write_text(text)
 
 

@@ -7,6 +7,14 @@
 
 using namespace bench;
 
+inline std::string cpu_name() {
+    FILE* file = fopen("/proc/cpuinfo", "r");
+    char line[256], name[200] = "CPU";
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "model name : %199[^\n]", name) != 1) {}
+    if (file) fclose(file);
+    return name;
+}
+
 inline double measure_memory_peak() {
     const int64_t elems = 128 << 20;
     float *from = (float*)map_memory(elems * 4), *to = (float*)map_memory(elems * 4);
@@ -31,7 +39,7 @@ inline Machine bench::open_machine(int threads) {
     device.transposed_elems = 32 << 20;
     device.transposed = (bf16*)map_memory(device.transposed_elems * sizeof(bf16));
     Machine m;
-    m.name = format("%d threads, %s", device.threads, MATRIX_UNIT_NAMES[device.unit]);
+    m.name = format("%s, %d threads, %s", cpu_name().c_str(), device.threads, MATRIX_UNIT_NAMES[device.unit]);
     m.memory_bytes_s = measure_memory_peak();
     m.flops_s[IN_FP32] = measure_peak_fp32(), m.flops_s[IN_BF16] = measure_peak_bf16();
     m.seconds = [](const std::function<void()>& run) {

@@ -2,6 +2,7 @@
 // cores out of registers. In the simulator (make -C dev/cuda sim) variants are compared with the reference, and nothing is timed.
 #pragma once
 #include "dev/bench.h"
+#include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/mma.cuh"
 
 using namespace bench;
@@ -28,6 +29,14 @@ template <class T>
 inline void put_back(T* to, const float* values, int64_t n) {
     const std::vector<T> converted(values, values + n);
     check_cuda(cudaMemcpy(to, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
+}
+
+// The library, as the trainer opens it.
+inline void open_blas() {
+    if (blas.handle) return;
+    check_blas(cublasLtCreate(&blas.handle), "starting");
+    check_cuda(cudaMalloc(&blas.workspace, BLAS_WORKSPACE_BYTES), "allocating");
+    blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
 }
 
 #ifndef CUSIM

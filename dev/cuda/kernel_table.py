@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Registers, shared memory, spills and theoretical occupancy of every kernel of the trainer, for each architecture; no GPU is needed.
 
-    make kernel-table
+    make kernel-table          # WRITE=1 puts the table into dev/cuda/README.md
 
 Registers, static shared memory and spills are what ptxas reports when train_gpt2.cu is compiled. Threads of a block and dynamic shared memory are not
 the compiler's to know: they come from the launches of the tests in the simulator (CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's
-64 warps that fit at once (CUDA programming guide, technical specifications per compute capability). Exits 1 if a hot kernel spills.
+64 warps that fit at once (CUDA programming guide, technical specifications per compute capability). Instructions are those of the machine code, each counted
+once, however often it runs. Exits 1 if a hot kernel spills.
 """
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import time
 
 SHARED_KB = {"80": 164, "90a": 228, "100": 228}  # of a multiprocessor; a block takes 1 KB more than it asks for
 WARPS, BLOCKS, REGISTERS = 64, 32, 65536
@@ -18,14 +21,18 @@ COLD = re.compile(r"attention_\w+<256, |attention_\w+_fp32_kernel<16, ")  # head
 
 
 def compile_for(nvcc, arch, precision):
-    command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin", "-o", os.devnull, "train_gpt2.cu"]
+    cubin = f"build/kernels_{precision}_{arch}.cubin"
+    command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin", "-o", cubin, "train_gpt2.cu"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
+    code = subprocess.run([os.path.join(os.path.dirname(nvcc), "cuobjdump"), "-sass", cubin], capture_output=True, text=True).stdout
+    instructions = {part.split()[0]: sum("NOP" not in line for line in re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*)", part, re.M)) for part in code.split("Function : ")[1:]}
     kernels = {}
     for part in done.stderr.split("Compiling entry function '")[1:]:
         number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
-        kernels[part.split("'")[0]] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"))
+        symbol = part.split("'")[0]
+        kernels[symbol] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"), instructions.get(symbol, 0))
     return kernels
 
 
@@ -50,19 +57,24 @@ def main():
             for symbol, figures in compile_for(nvcc, arch, precision).items():
                 tables.setdefault(symbol, {})[arch] = figures
     names = dict(zip(tables, subprocess.run(["c++filt"], input="\n".join(tables), capture_output=True, text=True).stdout.splitlines()))
-    print("| kernel | threads | dynamic shared |" + "".join(f" sm_{a}: registers | static shared | spilled | occupancy |" for a in archs))
-    print("|---|---|---|" + "---|" * 4 * len(archs))
+    lines = ["| kernel | threads | dynamic shared |" + "".join(f" sm_{a}: registers | static shared | spilled | occupancy | instructions |" for a in archs), "|---|---|---|" + "---|" * 5 * len(archs)]
     spilling = []
     for symbol in sorted(tables, key=lambda s: names[s]):
         name = re.sub(r"^void |\(.*\)$", "", names[symbol]).replace("__nv_bfloat16", "bf16")
         threads, dynamic = launches.get(symbol, (0, 0))
         row = f"| `{name}` | {threads or 'not launched'} | {dynamic} |"
         for arch in archs:
-            registers, static, stores, loads = tables[symbol].get(arch, (0, 0, 0, 0))
-            row += f" {registers} | {static} | {stores + loads} | " + (f"{100 * occupancy(registers, static + dynamic, threads, arch):.0f}% |" if threads else "|")
+            registers, static, stores, loads, instructions = tables[symbol].get(arch, (0, 0, 0, 0, 0))
+            row += f" {registers} | {static} | {stores + loads} | " + (f"{100 * occupancy(registers, static + dynamic, threads, arch):.0f}% |" if threads else "|") + f" {instructions} |"
             if stores + loads and not COLD.search(name):
                 spilling.append(f"{name} on sm_{arch}")
-        print(row)
+        lines.append(row)
+    print("\n".join(lines))
+    if os.environ.get("WRITE"):
+        readme = pathlib.Path("dev/cuda/README.md")
+        text, begin, end = readme.read_text(), "<!-- kernels begin -->", "<!-- kernels end -->"
+        version = re.search(r"release ([\d.]+)", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)[1]
+        readme.write_text(text[:text.index(begin) + len(begin)] + f"\nBy `make kernel-table WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}.\n\n" + "\n".join(lines) + "\n" + text[text.index(end):])
     if spilling:
         sys.exit("spills in hot kernels: " + ", ".join(spilling))
 

@@ -138,13 +138,6 @@ __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
             }
 }
 
-static void open_blas() {
-    if (blas.handle) return;
-    check_blas(cublasLtCreate(&blas.handle), "starting");
-    check_cuda(cudaMalloc(&blas.workspace, BLAS_WORKSPACE_BYTES), "allocating");
-    blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
-}
-
 BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}})) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
     float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *out = buffer<float>(rows * OC);

@@ -23,6 +23,7 @@ for source in dev/cpu/*.cpp; do
     name=$(basename "$source" .cpp)
     [ "$name" = roofline ] || program "build/bench/$name" --check
 done
+for source in dev/cuda/*.cu; do program "build/cuda/$(basename "$source" .cu)" --check; done
 echo "source checks"
 one "every header compiles alone and twice" make -s check-headers
 one "KERNELS=reference trains" dev/test/reference_trainer.sh

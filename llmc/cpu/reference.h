@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include "llmc/cpu/adamw.h"
+#include "llmc/update_rule.h"
 
 namespace reference {
 
