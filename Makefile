@@ -90,6 +90,9 @@ $(B)/bench/%: dev/cpu/%.cpp $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
+$(B)/planted_bench: dev/test/planted_bench.cpp $(FLAGS_FILE)
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
+
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
@@ -165,7 +168,7 @@ data: $(DATA)                         ## tokenizes the text that comes with the 
 quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it
 	@scripts/quickstart.sh
 
-test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs $(LADDERS) $(B)/bench/roofline $(CUDA_LADDERS:%=$(B)/cuda/%)   ## everything this machine can test
+test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs $(LADDERS) $(B)/bench/roofline $(B)/planted_bench $(CUDA_LADDERS:%=$(B)/cuda/%)   ## everything this machine can test
 	@dev/test/run.sh $(TESTS)
 
 test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan

@@ -60,7 +60,7 @@ struct Variant {
     std::string id, why;
     std::function<void()> run;
     Type type;
-    double flops, bytes;
+    double flops, bytes, requested;
 };
 // Memory that the host cannot touch; a machine that has such sets these, and its variants are compared by what they leave there.
 inline void (*copy_from_device)(void* to, const void* from, size_t bytes) = nullptr;
@@ -75,11 +75,12 @@ inline std::vector<float> Output::values() const {
 
 // One bench at one shape, as its body declares it.
 struct Case {
-    double flops = 0, bytes = 0;
+    double flops = 0, bytes = 0, requested = 0;
     std::vector<Output> outputs;
     std::vector<Variant> variants;
     std::function<void()> expected, setup = [] {};
     std::vector<std::shared_ptr<void>> memory;
+    bool only_listed = false;                                     // nothing will run
 };
 struct Bench {
     std::string name;
@@ -106,19 +107,31 @@ template <class... Names>
 inline std::vector<std::string> dims(Names... names) { return {names...}; }
 inline std::vector<Shape> shapes(std::vector<Shape> all) { return all; }
 inline void flops(double n) { current->flops = n; }  // of the variants declared after it
-inline void bytes(double n) { current->bytes = n; }
+inline void bytes(double n) { current->bytes = current->requested = n; }
+inline void requested(double n) { current->requested = n; }  // by the next variant, -1 where nobody knows: what it asks memory and caches for, reusing nothing but what it keeps in registers and shared memory
 inline void output(const char* name, float* data, int64_t elems, double tolerance) { current->outputs.push_back({name, IN_FP32, data, elems, tolerance}); }
 inline void output(const char* name, bf16* data, int64_t elems, double tolerance) { current->outputs.push_back({name, IN_BF16, data, elems, tolerance}); }
 template <class T>
 inline void device_output(const char* name, T* data, int64_t elems, double tolerance) { current->outputs.push_back({name, sizeof(T) == 4 ? IN_FP32 : IN_BF16, data, elems, tolerance, true}); }
 inline void expected(std::function<void()> f) { current->expected = f; }  // writes the fp32 outputs
 inline void setup(std::function<void()> f) { current->setup = f; }          // before each comparison, where an operation updates in place
-inline void variant(const char* id, const char* why, std::function<void()> run, Type type = IN_FP32) { current->variants.push_back({id, why, run, type, current->flops, current->bytes}); }
+inline void variant(const std::string& id, const char* why, std::function<void()> run, Type type = IN_FP32) {
+    current->variants.push_back({id, why, run, type, current->flops, current->bytes, current->requested});
+    current->requested = current->bytes;
+}
+// One variant for each size of a block.
+template <class F>
+inline void sweep(const std::string& id, std::vector<int> sizes, const char* why, F run, Type type = IN_FP32) {
+    const double asked = current->requested;
+    for (int size : sizes) requested(asked), variant(id + "-" + std::to_string(size), why, [=] { run(size); }, type);
+}
 
 // Memory that lives as long as the case.
 template <class T>
 inline T* buffer(int64_t elems) {
     const size_t bytes = (std::max<int64_t>(1, elems) * sizeof(T) + 4095) / 4096 * 4096;
+    if (current->only_listed) current->memory.push_back(std::shared_ptr<void>(calloc(bytes, 1), free));  // pages that nobody touches take no memory
+    if (current->only_listed) return (T*)current->memory.back().get();
     current->memory.push_back(std::shared_ptr<void>(aligned_alloc(4096, bytes), free));
     memset(current->memory.back().get(), 0, bytes);
     return (T*)current->memory.back().get();
@@ -126,12 +139,14 @@ inline T* buffer(int64_t elems) {
 // Values that both types hold exactly, so that all variants start from the same numbers.
 inline float* random_floats(int64_t elems, double scale = 1) {
     float* values = buffer<float>(elems);
+    if (current->only_listed) return values;
     const std::vector<float> random = random_values(elems, scale);
     for (int64_t i = 0; i < elems; i++) values[i] = (float)bf16(random[i]);
     return values;
 }
 inline bf16* as_bf16(const float* values, int64_t elems) {
     bf16* halves = buffer<bf16>(elems);
+    if (current->only_listed) return halves;
     std::copy(values, values + elems, halves);
     return halves;
 }
@@ -148,6 +163,7 @@ struct Settings {
 struct Result {
     std::string bench, shape, id, why, type;
     double min_ms, median_ms, gflops, gbs, percent;               // percent of the peak of what bounds it
+    double requested;                                             // bytes, of the least
     bool compute_bound, main_shape;
 };
 
@@ -186,6 +202,7 @@ inline Result timed(const Machine& machine, const Settings& s, const Variant& v)
     const double least = runs.front(), compute_s = v.flops / machine.flops_s[v.type], move_s = v.bytes / machine.memory_bytes_s;
     r.id = v.id, r.why = v.why, r.type = TYPE_NAMES[v.type];
     r.min_ms = 1e3 * least, r.median_ms = 1e3 * runs[runs.size() / 2], r.gflops = 1e-9 * v.flops / least, r.gbs = 1e-9 * v.bytes / least;
+    r.requested = v.requested / v.bytes;
     r.compute_bound = compute_s > move_s, r.percent = 100 * std::max(compute_s, move_s) / least;
     return r;
 }
@@ -194,8 +211,8 @@ inline std::string json_of(const Machine& m, const std::vector<Result>& results)
     std::string text = format("{\"machine\": \"%s\", \"memory_gbs\": %.1f, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f, \"results\": [", m.name.c_str(), 1e-9 * m.memory_bytes_s, 1e-9 * m.flops_s[IN_FP32], 1e-9 * m.flops_s[IN_BF16]);
     for (size_t i = 0; i < results.size(); i++) {
         const Result& r = results[i];
-        text += format("%s\n{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", \"why\": \"%s\", \"min_ms\": %.5g, \"median_ms\": %.5g, \"gflops\": %.5g, \"gbs\": %.5g, \"percent\": %.4g, \"bound\": \"%s\"}",
-                       i ? "," : "", r.bench.c_str(), r.shape.c_str(), r.main_shape ? "true" : "false", r.id.c_str(), r.type.c_str(), r.why.c_str(), r.min_ms, r.median_ms, r.gflops, r.gbs, r.percent,
+        text += format("%s\n{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", \"why\": \"%s\", \"min_ms\": %.5g, \"median_ms\": %.5g, \"gflops\": %.5g, \"gbs\": %.5g, \"percent\": %.4g, \"requested\": %.4g, \"bound\": \"%s\"}",
+                       i ? "," : "", r.bench.c_str(), r.shape.c_str(), r.main_shape ? "true" : "false", r.id.c_str(), r.type.c_str(), r.why.c_str(), r.min_ms, r.median_ms, r.gflops, r.gbs, r.percent, r.requested,
                        r.compute_bound ? "compute" : "memory");
     }
     return text + "\n]}\n";
@@ -258,10 +275,11 @@ inline int run_all(int argc, char** argv) {
             printf("%s (%s)", b.name.c_str(), names.c_str());
             for (const Shape& shape : b.shapes) printf(" %s", shape_text(shape).c_str());
             Case c;
+            c.only_listed = true;
             current = &c;
-            b.body(b.shapes.back());
+            b.body(b.shapes[0]);
             printf("\n");
-            for (const Variant& v : c.variants) printf("  %-14s %s  %s\n", v.id.c_str(), TYPE_NAMES[v.type], v.why.c_str());
+            for (const Variant& v : c.variants) printf("  %-14s %s  bytes requested %s of the least  %s\n", v.id.c_str(), TYPE_NAMES[v.type], v.requested < 0 ? "?" : format("%.2f", v.requested / v.bytes).c_str(), v.why.c_str());
         }
         return 0;
     }

@@ -2,6 +2,7 @@
 """Tables and charts of benches (dev/bench.h) in a README.
 
     python3 dev/bench_table.py README JSON...
+    python3 dev/bench_table.py README --bytes PROGRAM...      needs no GPU: between <!-- bytes begin/end --> what each variant of these programs requests
 
 Between the markers <!-- ladder NAME begin --> and <!-- ladder NAME end --> of the README goes the table of bench NAME at its main shape, with a bar
 chart in charts/NAME.svg beside the README. Tables of other machines that are there stay, below it.
@@ -10,6 +11,7 @@ import html
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import time
 
@@ -31,12 +33,18 @@ def chart(results, unit, value):
     return "\n".join(lines + ["</svg>", ""])
 
 
+def number(ratio):
+    return "?" if ratio < 0 else f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+
+
 def table(results, unit, value):
-    lines = [f"| variant | | min | median | {unit} | of peak | against the one before | what changed, and why |", "|---|---|---|---|---|---|---|---|"]
+    counted = any(r["requested"] != 1 for r in results)  # where variants say what they request
+    lines = [f"| variant | | min | median | {unit} | of peak |{' bytes |' if counted else ''} against the one before | what changed, and why |", "|---" * (9 if counted else 8) + "|"]
     before = None
     for r in results:
         gain = f"{before / r['min_ms']:.2f} x" if before else ""
-        lines.append(f"| {r['id']} | {r['type']} | {r['min_ms']:,.3f} ms | {r['median_ms']:,.3f} ms | {value(r):,.1f} | {r['percent']:.0f}% | {gain} | {r['why']} |")
+        requested = f" {number(r['requested'])} |" if counted else ""
+        lines.append(f"| {r['id']} | {r['type']} | {r['min_ms']:,.3f} ms | {r['median_ms']:,.3f} ms | {value(r):,.1f} | {r['percent']:.0f}% |{requested} {gain} | {r['why']} |")
         before = r["min_ms"]
     return "\n".join(lines)
 
@@ -52,6 +60,16 @@ def main():
         sys.exit(__doc__)
     readme = pathlib.Path(sys.argv[1])
     text, charts = readme.read_text(), readme.parent / "charts"
+    if sys.argv[2] == "--bytes":
+        lines = ["| ladder | bytes requested, of the least |", "|---|---|"]
+        for program in sys.argv[3:]:
+            listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
+            for part in re.split(r"(?m)^(?=\w)", listed)[1:]:
+                rungs = re.findall(r"^  (\S+) .*bytes requested ([\d.?]+) of the least", part, re.M)
+                lines.append(f"| {part.split()[0]} at {part.splitlines()[0].split(') ')[1].split()[0]} | " + ", ".join(f"{name} {ratio if ratio == '?' else number(float(ratio))}" for name, ratio in rungs) + " |")
+        begin, end = "<!-- bytes begin -->", "<!-- bytes end -->"
+        readme.write_text(text[:text.index(begin) + len(begin)] + "\n" + "\n".join(lines) + "\n" + text[text.index(end):])
+        return
     charts.mkdir(exist_ok=True)
     for path in sys.argv[2:]:
         data = json.loads(pathlib.Path(path).read_text())

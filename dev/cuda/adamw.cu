@@ -33,7 +33,7 @@ static DeviceResults* wanted_results() {
     DeviceResults r{};
     r.wanted = 1, r.grad_scale = 1;
     DeviceResults* d = (DeviceResults*)device_buffer<char>(256);
-    check_cuda(cudaMemcpy(d, &r, sizeof(r), cudaMemcpyHostToDevice), "copying");
+    if (d) check_cuda(cudaMemcpy(d, &r, sizeof(r), cudaMemcpyHostToDevice), "copying");
     return d;
 }
 static DecayRanges decay_all(int64_t n) {
@@ -61,12 +61,14 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     });
     expected([=] { reference::adamw_update(p, (float*)nullptr, m, v, g, n, k); });
     const dim3 blocks((unsigned)ceil_div(n, 256));
+    requested((4 + 4 + 2 + 4 + 4 + 2 + 8 + 4 + 4 + 2) * (double)n);
     variant("three-kernels", "a kernel for each line of the formula: m and v are written, and read again", [=] {
         launch("adamw_m", adamw_m_kernel, blocks, 256, 0, stream, d_m, d_g, (size_t)n, k);
         launch("adamw_v", adamw_v_kernel, blocks, 256, 0, stream, d_v, d_g, (size_t)n, k);
         launch("adamw_p", adamw_p_kernel, blocks, 256, 0, stream, d_p, d_master, d_m, d_v, (size_t)n, k);
     }, IN_BF16);
-    variant("fused", "one pass, a parameter a thread: everything read once and written once", [=] { launch("adamw_fused", adamw_fused_kernel<false>, blocks, 256, 0, stream, d_p, d_master, d_m, d_v, d_g, (size_t)n, k, (uint64_t)0); }, IN_BF16);
+    sweep("fused", {64, 128, 256, 512, 1024}, "one pass, a parameter a thread: everything read once and written once; threads a block",
+          [=](int threads) { launch("adamw_fused", adamw_fused_kernel<false>, dim3((unsigned)ceil_div(n, threads)), threads, 0, stream, d_p, d_master, d_m, d_v, d_g, (size_t)n, k, (uint64_t)0); }, IN_BF16);
     variant("shipped", "8 parameters a thread, 128 bits a load; one launch for all tensors, whether a place is decayed is looked up", [=] { adamw_update(d_p, d_master, d_m, d_v, d_g, all, k, ranges, results, 0, stream); }, IN_BF16);
 }
 

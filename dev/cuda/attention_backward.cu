@@ -76,7 +76,7 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 1
     float *qkv = random_floats(rows * 3 * C, 1.5), *dout = random_floats(rows * C), *out = buffer<float>(rows * C), *lse = buffer<float>(rows * NH), *dqkv = buffer<float>(rows * 3 * C);
     bf16 *d_qkv = on_device<bf16>(qkv, rows * 3 * C), *d_dout = on_device<bf16>(dout, rows * C), *d_out = device_buffer<bf16>(rows * C), *d_dqkv = device_buffer<bf16>(rows * 3 * C);
     float *d_lse = device_buffer<float>(rows * NH), *d_D = device_buffer<float>(rows * NH), *d_p = device_buffer<float>(B * NH * T * T), *d_ds = device_buffer<float>(B * NH * T * T);
-    attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream);
+    setup([=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); });
     const Operands o{d_dqkv, d_dout, d_out, d_qkv, d_lse, d_D, d_p, d_ds, (int)B, (int)T, (int)C, (int)NH, (int)HS};
     flops(5.0 * B * T * T * C), bytes(2.0 * rows * 8 * C);
     output("dqkv", dqkv, rows * 3 * C, 0), device_output("dqkv", d_dqkv, rows * 3 * C, bf16_tolerance(3, HS + 2 * T));
@@ -88,14 +88,18 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 1
         reference::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH);
     });
     auto dots = [=] { launch("attention_dot", attention_dot_kernel<bf16>, dim3((unsigned)ceil_div(rows * NH, 256)), 256, 0, stream, d_D, d_dout, d_out, rows * NH, T, NH, (int)HS); };
+    const double scores = (double)B * NH * T * T / 2;
+    requested(scores * (8 * HS + 8 + 3 * HS * 6));
     variant("naive", "probabilities and their gradients of all pairs in memory, then three sums over these matrices", [=] {
         dots();
         launch("pairs", pairs_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0, stream, o);
         launch("sums", sums_kernel, dim3((unsigned)T, (unsigned)(B * NH)), (unsigned)HS, 0, stream, o);
     }, IN_BF16);
+    requested(scores * (2 * 8 * HS + 3 * 2 * HS));
     variant("recompute", "no matrices: every probability is computed again from lse where it is wanted, twice; the memory is free, the dot products are not", [=] {
         dots();
         launch("recompute", recompute_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0, stream, o);
     }, IN_BF16);
+    requested(2 * scores * 4 * HS / ATTENTION_ROWS + 2.0 * rows * 7 * C);
     variant("shipped", "tiles of 64 on tensor cores, the next on its way: a kernel for dk and dv whose scores come out transposed, so that they are the next product's operand, and one for dq; no atomics", [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
 }

@@ -133,11 +133,16 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 12
         launch("softmax", softmax_kernel, dim3((unsigned)T, (unsigned)(B * NH)), 32, 0, stream, o);
         launch("mix", mix_kernel, dim3((unsigned)T, (unsigned)(B * NH)), (unsigned)HS, 0, stream, o);
     };
+    const double scores = (double)B * NH * T * T / 2;
+    requested(scores * (4 * HS + 4 + 5 * 4 + HS * 6));  // q and k of each score; the matrix written, read and written by the softmax, read by each channel with its value
     variant("naive", "three kernels, and the T x T matrix of each head in memory between them, in fp32", [=] { launch("scores", scores_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0, stream, o), rest(); }, IN_BF16);
+    requested(scores * (4.0 * HS / SMALL + 4 + 5 * 4 + HS * 6));
     variant("shared", "scores out of 16 x 16 tiles in shared memory: a sixteenth of the loads of queries and keys; the matrix is still there",
             [=] { launch("scores_shared", scores_shared_kernel, dim3((unsigned)ceil_div(T, SMALL), (unsigned)ceil_div(T, SMALL), (unsigned)(B * NH)), dim3(SMALL, SMALL), 0, stream, o), rest(); }, IN_BF16);
+    requested(scores * 4 * HS);
     variant("online", "one kernel, a warp a query, the softmax corrected as it goes: no matrix; but every query reads all keys and values itself",
             [=] { launch("online", online_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0, stream, o); }, IN_BF16);
+    requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
     variant("tensor-cores", "64 queries share tiles of 64 keys and values, products by mma.sync; scores never leave the registers",
             [=] {
                 auto run = [=](auto kernel, int padded, int keys) {
@@ -150,6 +155,7 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 12
                 else run(tensor_kernel<128, 64>, 128, 64);
             },
             IN_BF16);
+    requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
     variant("shipped", "two buffers filled by cp.async: the next tile arrives while this one is multiplied; rows with most keys start first, tiles after the queries are skipped, masks only on the diagonal",
             [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
 }

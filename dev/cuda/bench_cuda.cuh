@@ -12,6 +12,7 @@ inline cudaStream_t stream = nullptr;  // of all variants
 template <class T>
 inline T* device_buffer(int64_t elems) {
     void* p = nullptr;
+    if (current->only_listed) return nullptr;
     check_cuda(cudaMalloc(&p, std::max<int64_t>(1, elems) * sizeof(T)), "allocating");
     current->memory.push_back(std::shared_ptr<void>(p, [](void* q) { check_cuda(cudaFree(q), "freeing"); }));
     return (T*)p;
@@ -19,8 +20,9 @@ inline T* device_buffer(int64_t elems) {
 // n host values on the device, as T.
 template <class T, class From>
 inline T* on_device(const From* values, int64_t n) {
-    const std::vector<T> converted(values, values + n);
     T* p = device_buffer<T>(n);
+    if (current->only_listed) return p;
+    const std::vector<T> converted(values, values + n);
     check_cuda(cudaMemcpy(p, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
     return p;
 }
@@ -33,7 +35,7 @@ inline void put_back(T* to, const float* values, int64_t n) {
 
 // The library, as the trainer opens it.
 inline void open_blas() {
-    if (blas.handle) return;
+    if (blas.handle || current->only_listed) return;
     check_blas(cublasLtCreate(&blas.handle), "starting");
     check_cuda(cudaMalloc(&blas.workspace, BLAS_WORKSPACE_BYTES), "allocating");
     blas.workspace_bytes = BLAS_WORKSPACE_BYTES;

@@ -64,8 +64,11 @@ BENCH("classifier", dims("rows", "V"), shapes({{2048, 50257}, {33, 300}, {5, 100
         }
     });
     auto cross_entropy = [=] { launch("cross_entropy", cross_entropy_kernel, dim3((unsigned)ceil_div(rows * Vp, 256)), 256, 0, stream, o); };
+    requested((3 * 2.0 + 4 + 4 + 2) * rows * Vp);
     variant("thread-a-row", "softmax a thread a row into fp32 memory, then loss and gradient by another kernel: 16 bytes an element where 4 would do", [=] { launch("softmax_thread", softmax_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0, stream, o), cross_entropy(); }, IN_BF16);
-    variant("block-a-row", "a block a row: whole cache lines", [=] { launch("softmax_block", softmax_block_kernel, dim3((unsigned)rows), 512, 0, stream, o), cross_entropy(); }, IN_BF16);
+    requested((3 * 2.0 + 4 + 4 + 2) * rows * Vp);
+    sweep("block-a-row", {128, 256, 512, 1024}, "a block a row: whole cache lines; threads a block", [=](int threads) { launch("softmax_block", softmax_block_kernel, dim3((unsigned)rows), threads, 0, stream, o), cross_entropy(); }, IN_BF16);
+    requested((2 * 2.0 + 2) * rows * Vp);  // and the copy that the bench makes, which training does not
     variant("shipped", "maximum and sum in one pass of 128-bit loads, loss and gradient in a second, in place: probabilities never leave the registers", [=] {
         check_cuda(cudaMemcpyAsync(d_dlogits, d_logits, rows * Vp * sizeof(bf16), cudaMemcpyDeviceToDevice, stream), "copying");  // in place: so that it finds logits again; counted in its time
         launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), CLASSIFIER_THREADS, 0, stream, d_losses, d_dlogits, d_targets, V, Vp, dloss, true);

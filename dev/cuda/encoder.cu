@@ -51,9 +51,11 @@ BENCH("encoder_backward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 5025
     output("dwte", dwte, V * C, 0), device_output("dwte", d_dwte, V * C, sum_tolerance(rows)), output("dwpe", dwpe, T * C, 0), device_output("dwpe", d_dwpe, T * C, bf16_tolerance(1, B));
     setup([=] { memset(dwte, 0, V * C * sizeof(float)), check_cuda(cudaMemsetAsync(d_dwte, 0, V * C * sizeof(float), stream), "clearing"); });
     expected([=] { reference::encoder_backward(dwte, dwpe, dout, tokens, B, T, C, T, false); });
+    requested((double)rows * C * (2 + 8) + 2.0 * rows * C + 2.0 * T * C);
     variant("columns", "a thread a channel, all positions in order: deterministic without atomics, on a fraction of the GPU", [=] {
         launch("encoder_backward_columns", encoder_backward_columns_kernel, dim3((unsigned)ceil_div(C, 64)), 64, 0, stream, d_dwte, d_dout, d_tokens, rows, C);
         launch("encoder_backward_places", encoder_backward_places_kernel, dim3((unsigned)ceil_div(T * C, 256)), 256, 0, stream, d_dwpe, d_dout, B, T, C);
     }, IN_BF16);
+    requested(2.0 * rows * C * 2 + 8.0 * (double)sorted.segments * C + 2.0 * T * C);
     variant("shipped", "positions sorted by token on the host: a block sums those of one token, 128 bits a load, and touches its row once", [=] { encoder_backward(d_dwte, d_dwpe, d_dout, d_tokens, d_order, d_begin, sorted, B, T, C, T, false, stream); }, IN_BF16);
 }

@@ -28,7 +28,8 @@ BENCH("gelu_forward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}
     expected([=] { reference::gelu_forward(out, inp, n); });
     const dim3 blocks((unsigned)ceil_div(n, 256));
     variant("scalar", "one element a thread, tanh of the library", [=] { launch("gelu_scalar", gelu_scalar_kernel, blocks, 256, 0, stream, d_out, d_inp, (size_t)n); }, IN_BF16);
-    variant("logistic", "the logistic function with the fast exponential: a tenth of the instructions, which had begun to show beside the memory", [=] { launch("gelu_logistic", gelu_logistic_kernel, blocks, 256, 0, stream, d_out, d_inp, (size_t)n); }, IN_BF16);
+    sweep("logistic", {64, 128, 256, 512, 1024}, "the logistic function with the fast exponential: a tenth of the instructions, which had begun to show beside the memory; threads a block",
+          [=](int threads) { launch("gelu_logistic", gelu_logistic_kernel, dim3((unsigned)ceil_div(n, threads)), threads, 0, stream, d_out, d_inp, (size_t)n); }, IN_BF16);
     variant("shipped", "128 bits a thread: an eighth of the loads and stores for the same bytes, which leave the caches to others when stored", [=] { gelu_forward(d_out, d_inp, n, stream); }, IN_BF16);
 }
 

@@ -63,7 +63,7 @@ BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     float *d_out = device_buffer<float>(1), *d_parts = device_buffer<float>(std::max<int64_t>(blocks, MOST_PARTS));
     DeviceResults* d_results = (DeviceResults*)device_buffer<char>(256);
     double* d_partials = device_buffer<double>(NORM_MOST_BLOCKS);
-    check_cuda(cudaMemsetAsync(d_results, 0, 256, stream), "clearing");
+    setup([=] { check_cuda(cudaMemsetAsync(d_results, 0, 256, stream), "clearing"); });
     bytes(2.0 * n);
     output("sum", out, 1, 0), device_output("sum", d_out, 1, sum_tolerance(n));
     expected([=] { *out = (float)reference::global_norm_squared(grads, n); });

@@ -6,11 +6,12 @@
 Registers, static shared memory and spills are what ptxas reports when train_gpt2.cu is compiled. Threads of a block and dynamic shared memory are not
 the compiler's to know: they come from the launches of the tests in the simulator (CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's
 64 warps that fit at once (CUDA programming guide, technical specifications per compute capability). Instructions are those of the machine code, each counted
-once, however often it runs. Exits 1 if a hot kernel spills.
+once however often it runs, from the sizes of the code. Exits 1 if a hot kernel spills.
 """
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -20,14 +21,21 @@ WARPS, BLOCKS, REGISTERS = 64, 32, 65536
 COLD = re.compile(r"attention_\w+<256, |attention_\w+_fp32_kernel<16, ")  # head sizes beyond 128: correct, not fast
 
 
+def instruction_counts(elf):
+    """Kernel -> instructions of 16 bytes (sm_70 and later), from the sizes of a cubin's sections .text.KERNEL; padding at the end included."""
+    sections, size, count, names = struct.unpack_from("<Q", elf, 0x28)[0], *struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, sections + i * size) for i in range(count)]
+    name = lambda h: elf[headers[names][4] + h[0]:].split(b"\0", 1)[0].decode()
+    return {name(h)[6:]: h[5] // 16 for h in headers if name(h).startswith(".text.")}
+
+
 def compile_for(nvcc, arch, precision):
     cubin = f"build/kernels_{precision}_{arch}.cubin"
     command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin", "-o", cubin, "train_gpt2.cu"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
-    code = subprocess.run([os.path.join(os.path.dirname(nvcc), "cuobjdump"), "-sass", cubin], capture_output=True, text=True).stdout
-    instructions = {part.split()[0]: sum("NOP" not in line for line in re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*)", part, re.M)) for part in code.split("Function : ")[1:]}
+    instructions = instruction_counts(pathlib.Path(cubin).read_bytes())
     kernels = {}
     for part in done.stderr.split("Compiling entry function '")[1:]:
         number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
@@ -47,7 +55,7 @@ def main():
     nvcc, launches_file, archs = sys.argv[1], sys.argv[2], sys.argv[3:]
     launches = {}
     for line in open(launches_file):
-        symbol, threads, dynamic = line.split()
+        symbol, threads, dynamic = line.replace("4bf16", "13__nv_bfloat16").split()  # the simulator's name of the type, and CUDA's
         threads, dynamic = int(threads), int(dynamic)
         if symbol not in launches or launches[symbol] < (threads, dynamic):
             launches[symbol] = (threads, dynamic)  # the largest launch

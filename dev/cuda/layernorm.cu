@@ -45,12 +45,17 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5
         reference::layernorm_forward(out, mean, rstd, residual, weight, bias, rows, C);
     });
     auto sum = [=] { launch("residual_scalar", residual_scalar_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_residual, d_a, d_b, (size_t)n); };
+    requested(2.0 * (3 + 4 + 2) * n);  // the sum; then three passes over what it left, weight and bias once an element
     variant("thread-a-row", "the sum by a kernel of its own; then a thread a row, each on a cache line of its own", [=] { sum(), launch("layernorm_thread", layernorm_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0, stream, d_out, d_residual, d_weight, d_bias, rows, C); }, IN_BF16);
-    variant("warp-a-row", "32 lanes on one row: whole cache lines, and 32 times the threads to hide the memory behind", [=] { sum(), launch("layernorm_warp", layernorm_warp_kernel, dim3((unsigned)ceil_div(rows, 4)), dim3(32, 4), 0, stream, d_out, d_residual, d_weight, d_bias, rows, C); }, IN_BF16);
+    requested(2.0 * (3 + 4 + 2) * n);
+    sweep("warp-a-row", {1, 2, 4, 8, 16}, "32 lanes on one row: whole cache lines, and 32 times the threads to hide the memory behind; warps a block",
+          [=](int warps) { sum(), launch("layernorm_warp", layernorm_warp_kernel, dim3((unsigned)ceil_div(rows, warps)), dim3(32, (unsigned)warps), 0, stream, d_out, d_residual, d_weight, d_bias, rows, C); }, IN_BF16);
+    requested(2.0 * (3 + 4 + 2) * n);
     variant("vectorised", "128 bits a load: an eighth of the loads for the same bytes", [=] {
         residual_forward(d_residual, d_a, d_b, n, stream);
         layernorm_forward(d_out, d_mean, d_rstd, d_residual, d_weight, d_bias, rows, C, stream);
     }, IN_BF16);
+    requested(2.0 * (2 + 1 + 2 + 1 + 2) * n);  // two read, one written, read twice more, written, weight and bias
     variant("shipped", "sum and norm in one pass: 4 values an element moved in place of 5, one launch in place of two", [=] { residual_layernorm_forward(d_residual, d_out, d_mean, d_rstd, d_a, d_b, d_weight, d_bias, rows, C, stream); }, IN_BF16);
 }
 
@@ -93,9 +98,11 @@ BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {
     output("dbias", dbias, C, 0), device_output("dbias", d_dbias, C, bf16_tolerance(1, rows));
     setup([=] { std::copy(before, before + n, dinp), put_back(d_dinp, before, n); });
     expected([=] { reference::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, rows, C, false); });
+    requested(2.0 * (3 + 3 + 2 + 2) * n);
     variant("two-kernels", "a warp a row for dinp; for dweight and dbias a thread a column, of which there are too few to fill the GPU, and everything is read again", [=] {
         launch("layernorm_backward_warp", layernorm_backward_warp_kernel, dim3((unsigned)ceil_div(rows, 4)), dim3(32, 4), 0, stream, d_dinp, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C);
         launch("layernorm_columns", layernorm_columns_kernel, dim3((unsigned)ceil_div(C, 64)), 64, 0, stream, d_dweight, d_dbias, d_dout, d_inp, d_mean, d_rstd, rows, C);
     }, IN_BF16);
+    requested(2.0 * 5 * n);  // and the weight
     variant("shipped", "a block walks over rows, and a thread over the same columns of each: sums over rows grow in registers while the rows pass, once", [=] { layernorm_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C, false, stream); }, IN_BF16);
 }

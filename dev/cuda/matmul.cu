@@ -148,12 +148,46 @@ BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64,
     output("out", out, rows * OC, 0), device_output("out", d_out, rows * OC, bf16_tolerance(1, C));
     expected([=] { reference::matmul_forward(out, inp, weight, (const float*)nullptr, rows, C, OC); });
     const dim3 blocks((unsigned)ceil_div(OC, BLOCK), (unsigned)ceil_div(rows, BLOCK)), threads(32, 8);
+    const double pairs = (double)rows * C * OC, results = 2.0 * rows * OC;
+    requested(4 * pairs + results);
     variant("naive", "a thread a result, neighbouring threads in neighbouring rows: 32 cache lines for each load of a warp", [=] { launch("matmul_naive", matmul_naive_kernel, dim3((unsigned)ceil_div(rows, 32), (unsigned)ceil_div(OC, 8)), threads, 0, stream, o); }, IN_BF16);
+    requested(2 * pairs + 2 * pairs / 32 + results);
     variant("coalesced", "neighbouring threads in neighbouring columns: inp is one load for a warp, and results are stored as whole lines", [=] { launch("matmul_coalesced", matmul_coalesced_kernel, dim3((unsigned)ceil_div(OC, 32), (unsigned)ceil_div(rows, 8)), threads, 0, stream, o); }, IN_BF16);
+    requested(4 * pairs / TILE + results);
     variant("shared", "32 x 32 tiles in shared memory: each value from memory serves 32 results", [=] { launch("matmul_shared", matmul_shared_kernel, dim3((unsigned)ceil_div(OC, TILE), (unsigned)ceil_div(rows, TILE)), dim3(TILE, TILE), 0, stream, o); }, IN_BF16);
+    requested(4 * pairs / BLOCK + results);
     variant("registers", "4 x 4 results a thread: half a load from shared memory for each multiply-add in place of two", [=] { launch("matmul_registers", matmul_registers_kernel<false>, blocks, BLOCK_THREADS, 0, stream, o); }, IN_BF16);
+    requested(4 * pairs / BLOCK + results);
     variant("vectorised", "128 bits a load: an eighth of the instructions that fetch tiles", [=] { launch("matmul_vectorised", matmul_registers_kernel<true>, blocks, BLOCK_THREADS, 0, stream, o); }, IN_BF16);
+    requested(4 * pairs / BLOCK + results);
     variant("tensor-cores", "mma.sync: 4096 FLOPs an instruction of a warp, operands by ldmatrix out of permuted rows, without bank conflicts", [=] { launch("matmul_mma", matmul_mma_kernel<1>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
+    requested(4 * pairs / BLOCK + results);
     variant("async", "two buffers: the next tile is on its way while this one is multiplied, so tensor cores wait for memory once, not in each round", [=] { launch("matmul_async", matmul_mma_kernel<2>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
+    requested(-1);  // the library's own affair
     variant("shipped", "cuBLASLt, which chooses among kernels of many tile sizes, deeper pipelines and, on Hopper, wgmma and TMA", [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); }, IN_BF16);
+}
+
+// What follows the product in the first layer of the MLP: bias, then GELU, of which the backward pass wants the input too.
+__global__ void bias_kernel(bf16* out, const bf16* bias, int64_t rows, int64_t OC) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * OC) out[i] = (bf16)((float)out[i] + (float)bias[i % OC]);
+}
+
+BENCH("matmul_bias_gelu", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 48, 112}})) {
+    const int64_t rows = shape[0], C = shape[1], OC = shape[2], n = rows * OC;
+    float *inp = random_floats(rows * C), *weight = random_floats(OC * C, 0.1), *bias = random_floats(OC), *out = buffer<float>(n), *gelu_out = buffer<float>(n);
+    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C), *d_bias = on_device<bf16>(bias, OC), *d_out = device_buffer<bf16>(n), *d_gelu = device_buffer<bf16>(n);
+    open_blas();
+    flops(2.0 * rows * C * OC), bytes(2.0 * (rows * C + C * OC + 2 * n));
+    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(2, C)), output("gelu", gelu_out, n, 0), device_output("gelu", d_gelu, n, bf16_tolerance(3, C));
+    expected([=] { reference::matmul_forward(out, inp, weight, bias, rows, C, OC, gelu_out); });
+    requested(2.0 * (rows * C + C * OC + 5 * n));
+    variant("three-kernels", "the product, the bias and GELU one after the other: the result goes to memory and back twice", [=] {
+        matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream);
+        launch("bias", bias_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_out, d_bias, rows, OC);
+        gelu_forward(d_gelu, d_out, n, stream);
+    }, IN_BF16);
+    requested(2.0 * (rows * C + C * OC + 3 * n));
+    variant("shipped", "the bias in the epilogue of the product, while results are in registers; GELU apart, applied to what was stored (-ge 0)", [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu); }, IN_BF16);
+    variant("shipped-fused", "GELU in the epilogue too: 2 bytes an element less, of a value before it is rounded (-ge 1)", [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu, true); }, IN_BF16);
 }

@@ -85,15 +85,19 @@ BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64
     output("dbias", dbias, OC, 0), device_output("dbias", d_dbias, OC, bf16_tolerance(1, rows));
     expected([=] { reference::matmul_backward(dinp, dweight, dbias, dout, inp, weight, rows, C, OC, false); });
     auto grid = [](int64_t x, int64_t y, int64_t width, int64_t height) { return dim3((unsigned)ceil_div(x, width), (unsigned)ceil_div(y, height)); };
+    const double pairs = (double)rows * C * OC, results = 2.0 * (rows * C + OC * C);
+    requested(2 * (2 * pairs + 2 * pairs / 32) + results + 2.0 * rows * OC);
     variant("naive", "a thread a result, sums over rows a thread a column", [=] {
         launch("dinp", dinp_kernel, grid(C, rows, 32, 8), dim3(32, 8), 0, stream, o);
         launch("dweight", dweight_kernel, grid(C, OC, 32, 8), dim3(32, 8), 0, stream, o);
         launch("dbias", dbias_kernel, grid(OC, 1, 64, 1), 64, 0, stream, o);
     }, IN_BF16);
+    requested(2 * 4 * pairs / TILE + results + 2.0 * rows * OC);
     variant("shared", "32 x 32 tiles in shared memory; for dbias 8 threads a column", [=] {
         launch("dinp_shared", dinp_shared_kernel, grid(C, rows, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
         launch("dweight_shared", dweight_shared_kernel, grid(C, OC, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
         launch("dbias_shared", dbias_shared_kernel, grid(OC, 1, 32, 1), dim3(32, 8), 0, stream, o);
     }, IN_BF16);
+    requested(-1);  // the library's own affair
     variant("shipped", "cuBLASLt for the products; for dbias 128 bits a load, 64 parts of the rows at once, added up in order by a second kernel", [=] { matmul_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, rows, C, OC, false, stream); }, IN_BF16);
 }

@@ -28,10 +28,15 @@ echo "source checks"
 one "every header compiles alone and twice" make -s check-headers
 one "KERNELS=reference trains" dev/test/reference_trainer.sh
 for precision in fp32 bf16; do one "the roofline of a step, $precision" build/bench/roofline 2 16 $precision L2C48H3V300 1; done
+one "a bench fails variants that are wrong" dev/test/planted_bench.sh
 one "tables and charts of a bench" dev/test/bench_table.sh
 for seed in 1 2; do
     one "BF16 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/BF16/test_gpt2sim kernels
     one "FP32 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/FP32/test_gpt2sim kernels
+done
+for source in dev/cuda/*.cu; do
+    name=$(basename "$source" .cu)
+    one "the ladder of $name with blocks, warps and lanes in random order" env CUSIM_SEED=1 "build/cuda/$name" --check
 done
 one "the model in random order" env CUSIM_SEED=3 build/BF16/test_gpt2sim cpu
 one "the simulator on ucontext" dev/test/ucontext.sh
