@@ -16,33 +16,19 @@ static void loop_order(float* out, const float* inp, const float* weight, const 
     }
 }
 
-// One dot product at a time, in vectors, with four sums so that each addition need not wait for the one before.
+// A dot product in vectors, with four sums so that each addition need not wait for the one before.
+static float dot(const float* x, const float* w, int64_t C) {
+    return row_sum(C, [&](size_t i, size_t count) { return load_some(x + i, count) * load_some(w + i, count); });
+}
 static void vectorised(float* out, const float* inp, const float* weight, const float* bias, Dims d) {
     for (int64_t r = 0; r < d.rows; r++)
-        for (int64_t o = 0; o < d.OC; o++) {
-            vfloat sums[4] = {};
-            const float *x = inp + r * d.C, *w = weight + o * d.C;
-            int64_t c = 0;
-            for (; c + 4 * VEC_FLOATS <= d.C; c += 4 * VEC_FLOATS)
-                for (int i = 0; i < 4; i++) sums[i] += load(x + c + i * VEC_FLOATS) * load(w + c + i * VEC_FLOATS);
-            for_each_vector(d.C - c, [&](size_t i, size_t count) { sums[0] += load_some(x + c + i, count) * load_some(w + c + i, count); });
-            out[r * d.OC + o] = sum((sums[0] + sums[1]) + (sums[2] + sums[3])) + bias[o];
-        }
+        for (int64_t o = 0; o < d.OC; o++) out[r * d.OC + o] = dot(inp + r * d.C, weight + o * d.C, d.C) + bias[o];
 }
-
 // The same, for blocks of 64 weight rows at a time: they stay in the second-level cache while all rows of inp pass.
 static void blocked(float* out, const float* inp, const float* weight, const float* bias, Dims d) {
     for (int64_t o0 = 0; o0 < d.OC; o0 += 64)
         for (int64_t r = 0; r < d.rows; r++)
-            for (int64_t o = o0; o < std::min(d.OC, o0 + 64); o++) {
-                vfloat sums[4] = {};
-                const float *x = inp + r * d.C, *w = weight + o * d.C;
-                int64_t c = 0;
-                for (; c + 4 * VEC_FLOATS <= d.C; c += 4 * VEC_FLOATS)
-                    for (int i = 0; i < 4; i++) sums[i] += load(x + c + i * VEC_FLOATS) * load(w + c + i * VEC_FLOATS);
-                for_each_vector(d.C - c, [&](size_t i, size_t count) { sums[0] += load_some(x + c + i, count) * load_some(w + c + i, count); });
-                out[r * d.OC + o] = sum((sums[0] + sums[1]) + (sums[2] + sums[3])) + bias[o];
-            }
+            for (int64_t o = o0; o < std::min(d.OC, o0 + 64); o++) out[r * d.OC + o] = dot(inp + r * d.C, weight + o * d.C, d.C) + bias[o];
 }
 
 // 4 x 4 dot products side by side: 8 vectors loaded for 16 multiply-adds, not 32.

@@ -32,6 +32,34 @@ __global__ void layernorm_warp_kernel(bf16* out, const bf16* inp, const bf16* we
     for (int64_t c = threadIdx.x; c < C; c += 32) out[row * C + c] = (bf16)(((float)x[c] - m) * s * (float)weight[c] + (float)bias[c]);
 }
 
+// A warp a row, 128 bits a load, and the row kept in shared memory: the second and third pass ask nobody else for it.
+constexpr int SHARED_WARPS = 4;
+__global__ void layernorm_shared_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows, int64_t C) {
+    extern __shared__ __align__(128) bf16 shared[];
+    constexpr int N = Pack<bf16>::size;
+    const int64_t row = (int64_t)blockIdx.x * SHARED_WARPS + threadIdx.y;
+    if (row >= rows) return;
+    bf16* x = shared + threadIdx.y * C;  // each lane reads back only what it wrote
+    float m = 0, v = 0;
+    for (int64_t c = threadIdx.x * N; c < C; c += 32 * N) {
+        const Pack<bf16> a = load_pack(inp + row * C + c);
+        store_pack(x + c, a);
+        for (int k = 0; k < N; k++) m += (float)a[k];
+    }
+    m = warp_sum(m) / C;
+    for (int64_t c = threadIdx.x * N; c < C; c += 32 * N) {
+        const Pack<bf16> a = load_pack(x + c);
+        for (int k = 0; k < N; k++) v += ((float)a[k] - m) * ((float)a[k] - m);
+    }
+    const float s = rsqrtf(warp_sum(v) / C + LAYERNORM_EPS);
+    for (int64_t c = threadIdx.x * N; c < C; c += 32 * N) {
+        const Pack<bf16> a = load_pack(x + c), w = load_pack(weight + c), b = load_pack(bias + c);
+        Pack<bf16> y;
+        for (int k = 0; k < N; k++) y[k] = (bf16)(((float)a[k] - m) * s * (float)w[k] + (float)b[k]);
+        store_pack_streaming(out + row * C + c, y);
+    }
+}
+
 BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5, 1600}})) {
     const int64_t rows = shape[0], C = shape[1], n = rows * C;
     float *a = random_floats(n), *b = random_floats(n), *weight = random_floats(C), *bias = random_floats(C), *residual = buffer<float>(n), *out = buffer<float>(n), *mean = buffer<float>(rows), *rstd = buffer<float>(rows);
@@ -54,6 +82,11 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5
     variant("vectorised", "128 bits a load: an eighth of the loads for the same bytes", [=] {
         residual_forward(d_residual, d_a, d_b, n, stream);
         layernorm_forward(d_out, d_mean, d_rstd, d_residual, d_weight, d_bias, rows, C, stream);
+    }, IN_BF16);
+    requested(2.0 * (3 + 2 + 2) * n);
+    variant("shared", "the row waits in shared memory for the second and third pass, which the first-level cache may or may not have done", [=] {
+        residual_forward(d_residual, d_a, d_b, n, stream);
+        launch("layernorm_shared", layernorm_shared_kernel, dim3((unsigned)ceil_div(rows, SHARED_WARPS)), dim3(32, SHARED_WARPS), SHARED_WARPS * C * sizeof(bf16), stream, d_out, d_residual, d_weight, d_bias, rows, C);
     }, IN_BF16);
     requested(2.0 * (2 + 1 + 2 + 1 + 2) * n);  // two read, one written, read twice more, written, weight and bias
     variant("shipped", "sum and norm in one pass: 4 values an element moved in place of 5, one launch in place of two", [=] { residual_layernorm_forward(d_residual, d_out, d_mean, d_rstd, d_a, d_b, d_weight, d_bias, rows, C, stream); }, IN_BF16);

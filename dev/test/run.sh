@@ -49,6 +49,7 @@ else skipped=$((skipped + 1)); echo "SKIPPED gdb stops in a CUDA thread (apt-get
 if command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     one "the GPU trainer and its tests compile and link" make -s train_gpt2cu test_gpt2cu
     one "no hot kernel spills registers" make -s kernel-table
+    one "the ladders of dev/cuda compile with nvcc" dev/test/nvcc_ladders.sh
 else skipped=$((skipped + 1)); echo "SKIPPED nvcc compiles the GPU trainer (install the CUDA toolkit)"; fi
 thread_sanitizer_runs() {
     echo 'int main(){}' | ${CXX:-g++} -x c++ -fsanitize=thread - -o build/tsan_test 2>/dev/null || return 1

@@ -32,7 +32,7 @@ inline int available_threads() {
 #endif
 }
 
-// The calling thread's own scratch memory, at least n_elems floats of it. device_allocate() has made it large enough for the run.
+// The calling thread's own scratch memory, at least n_elems floats of it. Whoever starts a run makes it large enough (settle_device in the trainer).
 inline float* thread_scratch(size_t n_elems) {
     if (n_elems > device.scratch_elems) runtime_failure("internal: a kernel asks for %zu elements of scratch memory, %zu are planned", n_elems, device.scratch_elems);
 #ifdef _OPENMP

@@ -18,12 +18,8 @@ void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weigh
     parallel_ranges(OC, 64, [&](int64_t begin, int64_t end) {
         for (int64_t o = begin; o < end; o++)
             for (int64_t r = 0; r < rows; r++) {
-                vfloat acc[4] = {};
-                int64_t c = 0;
-                for (; c + 4 * VEC_FLOATS <= C; c += 4 * VEC_FLOATS)
-                    for (int i = 0; i < 4; i++) acc[i] += load(inp + r * C + c + i * VEC_FLOATS) * load(weight + o * C + c + i * VEC_FLOATS);
-                for_each_vector(C - c, [&](size_t i, size_t count) { acc[0] += load_some(inp + r * C + c + i, count) * load_some(weight + o * C + c + i, count); });
-                out[r * OC + o] = sum((acc[0] + acc[1]) + (acc[2] + acc[3])) + (bias ? (float)bias[o] : 0.0f);
+                const float total = row_sum(C, [&](size_t i, size_t count) { return load_some(inp + r * C + i, count) * load_some(weight + o * C + i, count); });
+                out[r * OC + o] = total + (bias ? (float)bias[o] : 0.0f);
             }
     });
 }
