@@ -148,6 +148,7 @@ $(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAG
 	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@ $(LDLIBS)
 
 # The ladders of dev/cuda, here and with nvcc.
+.SECONDARY:
 CUDA_LADDERS := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/*.cu))
 $(B)/cuda/%: build/sim/dev/cuda/%.cu build/sim/dev/cuda/bench_cuda.cuh dev/bench.h $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	@mkdir -p $(@D)
