@@ -21,6 +21,6 @@ else
 fi
 loss=$(sed -n 's/^s:[0-9]* tel://p' $out/main.log | tail -n 1)
 echo "Validation loss: $loss; model of token frequencies: $baseline."
-echo "Longer:        ./train_gpt2_cpu -e $model -o $out -y 1 -b 8 -t 128 -x 3000 -l 1e-3 -k constant -n 100   (resumes from $out)"
-echo "Bigger:        ./train_gpt2_cpu -e d6 -o log_d6 -b 4 -t 256 -d 4096 -x 2000 -l 1e-3 -u 100 -q 0.1 -n 50   (--plan says what it needs)"
+echo "Longer:        ./train_gpt2_cpu -e $model --precision $precision -o $out -y 1 -b 8 -t 128 -x 3000 -l 1e-3 -k constant -n 100   (resumes from $out)"
+echo "Bigger:        ./train_gpt2_cpu -e d6 --precision $precision -o log_d6 -b 4 -t 256 -d 4096 -x 2000 -l 1e-3 -u 100 -q 0.1 -n 50   (--plan says what it needs)"
 echo "With a prompt: ./train_gpt2_cpu -e $out/model_$(printf %08d $steps).bin -x 0 --prompt \"To be, or not to be\" -g 100 --top-k 50"
