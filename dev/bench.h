@@ -40,7 +40,7 @@ constexpr const char* TYPE_NAMES[] = {"fp32", "bf16"};
 // What a machine provides: dev/cpu/bench_cpu.h, dev/cuda/bench_cuda.cuh.
 struct Machine {
     std::string name;
-    double memory_bytes_s = 0, flops_s[2] = {};                     // measured peaks; FLOP/s by Type
+    double memory_bytes_s = 0, flops_s[2] = {};                   // measured peaks; FLOP/s by Type
     std::function<double(const std::function<void()>&)> seconds;  // what one run takes
     std::function<void()> empty_caches;
 };
@@ -130,11 +130,10 @@ inline void sweep(const std::string& id, std::vector<int> sizes, const char* why
 template <class T>
 inline T* buffer(int64_t elems) {
     const size_t bytes = (std::max<int64_t>(1, elems) * sizeof(T) + 4095) / 4096 * 4096;
-    if (current->only_listed) current->memory.push_back(std::shared_ptr<void>(calloc(bytes, 1), free));  // pages that nobody touches take no memory
-    if (current->only_listed) return (T*)current->memory.back().get();
-    current->memory.push_back(std::shared_ptr<void>(aligned_alloc(4096, bytes), free));
-    memset(current->memory.back().get(), 0, bytes);
-    return (T*)current->memory.back().get();
+    void* p = current->only_listed ? calloc(bytes, 1) : aligned_alloc(4096, bytes);  // calloc: pages that nobody touches take no memory
+    current->memory.push_back(std::shared_ptr<void>(p, free));
+    if (!current->only_listed) memset(p, 0, bytes);
+    return (T*)p;
 }
 // Values that both types hold exactly, so that all variants start from the same numbers.
 inline float* random_floats(int64_t elems, double scale = 1) {

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import time
 
+from readme import write_between
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 def have(module):
     return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode == 0
@@ -167,11 +169,6 @@ def bench_generation(args, rows):
         print(f"generation       PyTorch (transformers)   min {min(theirs):8.1f} ms a token  {min(theirs) / min(mine):.2f} times ours")
     else:
         print("transformers is not installed: generation alone (pip install transformers adds the comparison)")
-
-
-def write_between(path, name, content):
-    text, begin, end = path.read_text(), f"<!-- {name} begin -->", f"<!-- {name} end -->"
-    path.write_text(text[:text.index(begin) + len(begin)] + "\n" + content + "\n" + text[text.index(end):])
 
 
 def write_readme(rows, rooflines, machine):

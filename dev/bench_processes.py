@@ -9,6 +9,8 @@ import re
 import subprocess
 import time
 
+from readme import write_between
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--rounds", type=int, default=3)
@@ -29,6 +31,4 @@ for model, B, T, steps in CASES:
 table = "\n".join([f"Measured {time.strftime('%Y-%m-%d')}, minima of {args.rounds} interleaved rounds, by `dev/bench_processes.py`.", "", *lines])
 print(table)
 if args.write:
-    readme = ROOT / "README.md"
-    text, begin, end = readme.read_text(), "<!-- processes begin -->", "<!-- processes end -->"
-    readme.write_text(text[:text.index(begin) + len(begin)] + "\n" + table + "\n" + text[text.index(end):])
+    write_between(ROOT / "README.md", "processes", table)

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from readme import write_between
+
 
 def chart(results, unit, value):
     """Horizontal bars, one a variant, on a logarithmic scale: an SVG that any browser shows."""
@@ -59,7 +61,7 @@ def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     readme = pathlib.Path(sys.argv[1])
-    text, charts = readme.read_text(), readme.parent / "charts"
+    charts = readme.parent / "charts"
     if sys.argv[2] == "--bytes":
         lines = ["| ladder | bytes requested, of the least |", "|---|---|"]
         for program in sys.argv[3:]:
@@ -67,8 +69,7 @@ def main():
             for part in re.split(r"(?m)^(?=\w)", listed)[1:]:
                 rungs = re.findall(r"^  (\S+) .*bytes requested ([\d.?]+) of the least", part, re.M)
                 lines.append(f"| {part.split()[0]} at {part.splitlines()[0].split(') ')[1].split()[0]} | " + ", ".join(f"{name} {ratio if ratio == '?' else number(float(ratio))}" for name, ratio in rungs) + " |")
-        begin, end = "<!-- bytes begin -->", "<!-- bytes end -->"
-        readme.write_text(text[:text.index(begin) + len(begin)] + "\n" + "\n".join(lines) + "\n" + text[text.index(end):])
+        write_between(readme, "bytes", "\n".join(lines))
         return
     charts.mkdir(exist_ok=True)
     for path in sys.argv[2:]:
@@ -77,14 +78,9 @@ def main():
             results = [r for r in data["results"] if r["bench"] == name and r["main"]]
             unit, value = ("GFLOP/s", lambda r: r["gflops"]) if results[0]["bound"] == "compute" else ("GB/s", lambda r: r["gbs"])
             (charts / f"{name}.svg").write_text(chart(results, unit, value))
-            begin, end = f"<!-- ladder {name} begin -->", f"<!-- ladder {name} end -->"
-            if begin not in text or end not in text:
-                sys.exit(f"no markers {begin} ... {end} in {readme}: the bench needs its place there")
-            before, after = text.index(begin) + len(begin), text.index(end)
             peaks = f"{data['memory_gbs']:,.0f} GB/s, {data['fp32_gflops']:,.0f} GFLOP/s in fp32, {data['bf16_gflops']:,.0f} in bf16"
             block = f"On {data['machine']}, {time.strftime('%Y-%m-%d')}, {name} at {results[0]['shape']}; peaks {peaks}:\n\n![{name}](charts/{name}.svg)\n\n{table(results, unit, value)}"
-            text = text[:before] + "\n" + "\n\n".join([block] + others(text[before:after], data["machine"])) + "\n\n" + text[after:]
-    readme.write_text(text)
+            write_between(readme, f"ladder {name}", lambda there: "\n\n".join([block] + others(there, data["machine"])) + "\n")
 
 
 if __name__ == "__main__":

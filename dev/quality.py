@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 
+from readme import write_between
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA = ROOT / "dev/data"
 L, C, NH, T, B, V = 4, 64, 2, 64, 4, 50257
@@ -146,9 +148,7 @@ def main():
     svg.parent.mkdir(exist_ok=True)
     svg.write_text(plot(curves))
     if args.write:
-        readme = ROOT / "dev/cpu/README.md"
-        text, begin, end = readme.read_text(), "<!-- quality begin -->", "<!-- quality end -->"
-        readme.write_text(text[:text.index(begin) + len(begin)] + "\n" + "\n".join(lines) + "\n\n![validation loss](charts/quality.svg)\n" + text[text.index(end):])
+        write_between(ROOT / "dev/cpu/README.md", "quality", "\n".join(lines) + "\n\n![validation loss](charts/quality.svg)")
     worst = max(abs(loss / base - 1) for loss in final.values())
     sys.exit(f"the runs end {100 * worst:.2f}% apart; 0.5% is expected") if worst > 0.005 else None
 

@@ -16,6 +16,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from readme import write_between  # noqa: E402
+
 SHARED_KB = {"80": 164, "90a": 228, "100": 228}  # of a multiprocessor; a block takes 1 KB more than it asks for
 WARPS, BLOCKS, REGISTERS = 64, 32, 65536
 COLD = re.compile(r"attention_\w+<256, |attention_\w+_fp32_kernel<16, ")  # head sizes beyond 128: correct, not fast
@@ -79,10 +82,8 @@ def main():
         lines.append(row)
     print("\n".join(lines))
     if os.environ.get("WRITE"):
-        readme = pathlib.Path("dev/cuda/README.md")
-        text, begin, end = readme.read_text(), "<!-- kernels begin -->", "<!-- kernels end -->"
         version = re.search(r"release ([\d.]+)", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)[1]
-        readme.write_text(text[:text.index(begin) + len(begin)] + f"\nBy `make kernel-table WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}.\n\n" + "\n".join(lines) + "\n" + text[text.index(end):])
+        write_between(pathlib.Path("dev/cuda/README.md"), "kernels", f"By `make kernel-table WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}.\n\n" + "\n".join(lines))
     if spilling:
         sys.exit("spills in hot kernels: " + ", ".join(spilling))
 

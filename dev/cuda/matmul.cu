@@ -11,22 +11,17 @@ struct Operands {
 };
 __device__ inline bool inside(const Operands& o, int row, int column) { return row < o.rows && column < o.OC; }
 
+__device__ inline void make_result(const Operands& o, int row, int column) {
+    if (!inside(o, row, column)) return;
+    float sum = 0;
+    for (int c = 0; c < o.C; c++) sum += (float)o.inp[(int64_t)row * o.C + c] * (float)o.weight[(int64_t)column * o.C + c];
+    o.out[(int64_t)row * o.OC + column] = (bf16)sum;
+}
+
 // A thread a result. Neighbouring threads have neighbouring rows: each of their loads and stores is C or OC elements from the next, a cache line each.
-__global__ void matmul_naive_kernel(Operands o) {
-    const int row = blockIdx.x * blockDim.x + threadIdx.x, column = blockIdx.y * blockDim.y + threadIdx.y;
-    if (!inside(o, row, column)) return;
-    float sum = 0;
-    for (int c = 0; c < o.C; c++) sum += (float)o.inp[(int64_t)row * o.C + c] * (float)o.weight[(int64_t)column * o.C + c];
-    o.out[(int64_t)row * o.OC + column] = (bf16)sum;
-}
+__global__ void matmul_naive_kernel(Operands o) { make_result(o, blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y); }
 // Neighbouring threads have neighbouring columns: one value of inp serves a warp, results leave as whole lines. The weight is still read with a stride of C.
-__global__ void matmul_coalesced_kernel(Operands o) {
-    const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (!inside(o, row, column)) return;
-    float sum = 0;
-    for (int c = 0; c < o.C; c++) sum += (float)o.inp[(int64_t)row * o.C + c] * (float)o.weight[(int64_t)column * o.C + c];
-    o.out[(int64_t)row * o.OC + column] = (bf16)sum;
-}
+__global__ void matmul_coalesced_kernel(Operands o) { make_result(o, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.x * blockDim.x + threadIdx.x); }
 
 // 32 x 32 tiles of both operands in shared memory, loaded along C: whole lines, and each value from memory serves 32 results.
 constexpr int TILE = 32;

@@ -1,4 +1,4 @@
-// What this project uses of NCCL. Behind it, in dev/cusim/cusim_nccl.cpp: MPI.
+// What this project uses of NCCL. Behind it, in dev/cusim/cusim_nccl.cpp: the collectives of llmc/comm.h.
 #pragma once
 #include "cuda_runtime.h"
 
