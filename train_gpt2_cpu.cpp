@@ -77,7 +77,7 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
 #endif
     if (is_bf16<floatX>()) device.unit = best_matrix_unit();
     sizes.floatX_bytes = sizeof(floatX);
-    sizes.logit_rows = kernels::classifier_chunk_rows<floatX>(sizes.B * sizes.T);
+    sizes.logit_rows = kernels::classifier_chunk_rows(sizes.B * sizes.T);
     const int64_t HS = sizes.config.C / sizes.config.NH;
     const size_t scratch = is_bf16<floatX>() ? std::max(GEMM_BF16_SCRATCH_ELEMS, attention_bf16_scratch_elems(sizes.T, HS)) : std::max(GEMM_SCRATCH_ELEMS, attention_scratch_elems(sizes.T, HS));
     device.scratch_elems = round_up(scratch, 16);

@@ -12,10 +12,8 @@
 #include <cmath>
 #include "llmc/cpu/matmul.h"
 
-// How many rows go through at once: enough that reading wte is cheap beside the arithmetic, few enough that their logits are small; in bf16 twice as
-// many take as much memory.
-template <class floatX>
-int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 1024 / (int64_t)sizeof(floatX)); }
+// How many rows go through at once: enough that reading wte and adding to dwte is cheap beside the arithmetic, few enough that their logits are small.
+inline int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
 
 // One row: its loss; logits (Vp) become gradients, dloss times (p - onehot), or stay as they are if dloss is 0.
 template <class floatX>
@@ -57,7 +55,7 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
 template <class floatX, class floatG>
 void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const floatX* inp, const floatX* wte, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss,
                 bool add, float* dwte_sums = nullptr) {
-    const int64_t chunk = classifier_chunk_rows<floatX>(rows);
+    const int64_t chunk = classifier_chunk_rows(rows);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
         matmul_forward(logits, inp + r * C, wte, (const floatX*)nullptr, n, C, Vp);

@@ -6,7 +6,8 @@
 //   a row of B once and multiplies them with MR single values of A. 2 MR NR FLOPs for MR + NR values loaded.
 // - Caches. B is cut into blocks of KC x NC values, repacked as panels of NR columns that are read front to back. A block is used for
 //   all rows of A before the next is packed, a panel of it for all rows in turn, so it comes out of the second-level cache; the MR
-//   rows of A come out of the first.
+//   rows of A come out of the first. Where rows of B are contiguous the first MR rows of A multiply it where it lies, and pack it on
+//   the way: copying costs nothing beside the arithmetic, and the memory's latency little.
 // - Threads. The blocks of C are independent; each is computed whole by one thread, k in the same order always, so the bits do not
 //   depend on who computes what.
 //
@@ -17,18 +18,36 @@
 
 constexpr int GEMM_NV = 3, GEMM_NR = GEMM_NV * VEC_FLOATS;  // vectors and columns of a register tile
 constexpr int GEMM_MR = VEC_REGISTERS == 32 ? 8 : 4;        // rows: MR * NV accumulators + NV of B must fit the register file
-constexpr int64_t GEMM_KC = 256, GEMM_NC = 4 * GEMM_NR, GEMM_MC = 384;
-constexpr size_t GEMM_SCRATCH_ELEMS = GEMM_KC * GEMM_NC + GEMM_KC * GEMM_MC;
 
-// acc (MR x NV vectors) += A (MR x K) B (K x NV vectors). Element (i, k) of A is a[i][k * a_step]; row k of B is at b + k * b_stride.
-template <int MR, int NV>
-VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR], int64_t a_step, const float* b, int64_t b_stride, int64_t K) {
+// KC x NC values of B are a block; of A, where it is packed, MC x KC. A in place: KC long, so that C is seldom read again. A packed: both fit the
+// second-level cache.
+struct Blocking {
+    int64_t KC, NC, MC;
+};
+constexpr Blocking GEMM_IN_PLACE = {768, 2 * GEMM_NR, 0}, GEMM_PACKED = {256, 4 * GEMM_NR, 384};
+constexpr size_t GEMM_SCRATCH_ELEMS = std::max(GEMM_IN_PLACE.KC * GEMM_IN_PLACE.NC, GEMM_PACKED.KC * (GEMM_PACKED.NC + GEMM_PACKED.MC));
+
+// How many rows of B ahead are fetched while it is read where it lies: at 12 cycles a row, the latency of the memory.
+constexpr int64_t GEMM_ROWS_AHEAD = 32;
+
+// acc (MR x NV vectors) += A (MR x K) B (K x NV vectors). Element (i, k) of A is a[i][k * a_step]; row k of B is at b + k * b_stride. With PACK what was
+// read of B is also written to panel, row after row, for the tiles to come.
+template <int MR, int NV, bool PACK = false>
+VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR], int64_t a_step, const float* b, int64_t b_stride, int64_t K, float* panel = nullptr) {
     int64_t ak = 0;
 #pragma GCC unroll 4
     for (int64_t k = 0; k < K; k++) {
         vfloat bv[NV];
 #pragma GCC unroll 8
         for (int j = 0; j < NV; j++) bv[j] = load(b + j * VEC_FLOATS);
+        if constexpr (PACK) {
+#pragma GCC unroll 8
+            for (int j = 0; j < NV; j++) {
+                store(panel + j * VEC_FLOATS, bv[j]);
+                __builtin_prefetch(b + GEMM_ROWS_AHEAD * b_stride + j * VEC_FLOATS);
+            }
+            panel += NV * VEC_FLOATS;
+        }
 #pragma GCC unroll 16
         for (int i = 0; i < MR; i++) {
             vfloat ai = broadcast(a[i][ak]);
@@ -53,22 +72,25 @@ template <class Epilogue>
 inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
+    const Blocking by = packed_a ? GEMM_PACKED : GEMM_IN_PLACE;
     float* b_block = thread_scratch(GEMM_SCRATCH_ELEMS);
-    float* a_block = b_block + GEMM_KC * GEMM_NC;
-    for (int64_t k0 = 0; k0 < K; k0 += GEMM_KC) {
-        const int64_t kc = std::min(GEMM_KC, K - k0);
+    float* a_block = b_block + by.KC * by.NC;
+    for (int64_t k0 = 0; k0 < K; k0 += by.KC) {
+        const int64_t kc = std::min(by.KC, K - k0);
         const bool load_c = add || k0 > 0, last = k0 + kc == K;
         if (packed_a) pack_panels<MR>(a_block, A.transposed(), k0, kc, m0, m1 - m0);
-        for (int64_t nb = n0; nb < n1; nb += GEMM_NC) {
-            const int64_t nc = std::min(GEMM_NC, n1 - nb);
-            pack_panels<NR>(b_block, B, k0, kc, nb, nc);
+        for (int64_t nb = n0; nb < n1; nb += by.NC) {
+            const int64_t nc = std::min(by.NC, n1 - nb);
+            const bool pack_on_the_way = B.col_stride == 1 && nc % NR == 0;
+            if (!pack_on_the_way) pack_panels<NR>(b_block, B, k0, kc, nb, nc);
             for (int64_t m = m0; m < m1; m += MR) {
                 const int64_t rows = std::min<int64_t>(MR, m1 - m);
                 const float* a[MR];  // rows beyond the last repeat it; their results are dropped
                 for (int i = 0; i < MR; i++) a[i] = packed_a ? a_block + (m - m0) * kc + i : A.at(std::min(m + i, m1 - 1), k0);
                 for (int64_t n = 0; n < nc; n += NR) {
                     vfloat acc[MR][NV] = {};
-                    multiply_tile<MR, NV>(acc, a, packed_a ? MR : 1, b_block + n * kc, NR, kc);
+                    if (pack_on_the_way && m == m0) multiply_tile<MR, NV, true>(acc, a, packed_a ? MR : 1, B.at(k0, nb + n), B.row_stride, kc, b_block + n * kc);
+                    else multiply_tile<MR, NV>(acc, a, packed_a ? MR : 1, b_block + n * kc, NR, kc);
                     float* c = C + m * ldc + nb + n;
                     const int64_t columns = std::min<int64_t>(NR, nc - n);
                     if (rows == MR && columns == NR) {
@@ -92,18 +114,24 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
     }
 }
 
+// Whether so many pieces of work of one size leave threads idle: less than two for each, or an eighth of them missing in the last round.
+inline bool too_few_pieces(int64_t pieces) {
+    const int64_t rounds = (pieces + device.threads - 1) / device.threads;
+    return pieces < 2 * device.threads || 8 * (rounds * device.threads - pieces) > pieces;
+}
+
 // C (M, N), rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue. C must not overlap A or B.
 template <class Epilogue = NoEpilogue>
 inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}) {
     // A read in place: blocks span all rows, so that B is packed once. A packed: blocks span all columns, so that A is.
-    // Where that makes too few blocks to keep the threads busy, the long side is cut as well.
+    // Where that makes too few blocks the long side is cut as well.
     int64_t mc = M, nc = N;
     const bool in_place = gemm_reads_in_place(A);
-    if (in_place) nc = GEMM_NC;
-    else mc = GEMM_MC;
+    if (in_place) nc = GEMM_IN_PLACE.NC;
+    else mc = GEMM_PACKED.MC;
     auto blocks = [&] { return ((M + mc - 1) / mc) * ((N + nc - 1) / nc); };
-    while (blocks() < 2 * device.threads && in_place && mc >= 16 * GEMM_MR) mc = (mc / 2 + GEMM_MR - 1) / GEMM_MR * GEMM_MR;
-    while (blocks() < 2 * device.threads && !in_place && nc >= 4 * GEMM_NR) nc = (nc / 2 + GEMM_NR - 1) / GEMM_NR * GEMM_NR;
+    while (too_few_pieces(blocks()) && in_place && mc >= 16 * GEMM_MR) mc = (mc / 2 + GEMM_MR - 1) / GEMM_MR * GEMM_MR;
+    while (too_few_pieces(blocks()) && !in_place && nc >= 4 * GEMM_NR) nc = (nc / 2 + GEMM_NR - 1) / GEMM_NR * GEMM_NR;
     const int64_t n_blocks = (N + nc - 1) / nc;
     parallel_for(blocks(), [&](int64_t block) {
         int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;

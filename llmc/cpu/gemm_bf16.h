@@ -71,7 +71,7 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
     }
     int64_t mc = BF16_MC;
     const int64_t n_blocks = (N + BF16_NC - 1) / BF16_NC;
-    while ((M + mc - 1) / mc * n_blocks < 2 * device.threads && mc >= 4 * BF16_ROWS) mc /= 2;
+    while (too_few_pieces((M + mc - 1) / mc * n_blocks) && mc >= 4 * BF16_ROWS) mc /= 2;
     parallel_for((M + mc - 1) / mc * n_blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * mc, n = block % n_blocks * BF16_NC;
         gemm_block(C, ldc, rows, B, m, std::min(m + mc, M), n, std::min(n + BF16_NC, N), K, add, epilogue);

@@ -36,12 +36,14 @@ VEC_INLINE void transpose_square(vfloat (&v)[VEC_FLOATS]) {
 // ---------------------------------------------------------------------------------------------------------------------------------
 // fp32: panels of columns
 
-// out[k][j] = from[j][k] for k < K and j < VEC_FLOATS; rows of out are out_stride apart, rows of from from_stride.
+// out[k][j] = from[j][k] for k < K and j < VEC_FLOATS; rows of out are out_stride apart, rows of from from_stride. Fetches the VEC_FLOATS rows below on the
+// way: they are usually next, and too short for the CPU to guess.
 inline void transpose_strip(float* out, int64_t out_stride, const float* from, int64_t from_stride, int64_t K) {
     int64_t k = 0;
     for (; k + VEC_FLOATS <= K; k += VEC_FLOATS) {
         vfloat v[VEC_FLOATS];
         for (int j = 0; j < VEC_FLOATS; j++) v[j] = load(from + j * from_stride + k);
+        for (int j = 0; j < VEC_FLOATS; j++) __builtin_prefetch(from + (VEC_FLOATS + j) * from_stride + k);
         transpose_square(v);
         for (int j = 0; j < VEC_FLOATS; j++) store(out + (k + j) * out_stride, v[j]);
     }
