@@ -17,8 +17,8 @@
 #include <limits>
 #include "llmc/cpu/gemm.h"
 
-constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = 4;  // register tile, see gemm.h
-constexpr int64_t ATT_BLOCK = 64;                                                              // queries, and keys, in a block
+constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = VEC_REGISTERS == 32 ? 6 : 4;  // register tile, see gemm.h
+constexpr int64_t ATT_BLOCK = 64;  // queries, and keys, in a block
 static_assert(ATT_BLOCK % ATT_NR == 0, "a block of keys is whole panels");
 
 // Scratch elements of a thread for sequences of T and heads of HS, the more of forward and backward.
@@ -27,63 +27,84 @@ inline size_t attention_scratch_elems(int64_t T, int64_t HS) {
     return 2 * HS * Tp + 5 * Tp * HSp + 2 * ATT_BLOCK * ATT_BLOCK + ATT_BLOCK * (HSp + VEC_FLOATS + 1);
 }
 
-// C (M rows, rounded up to ATT_MR; panels * ATT_NR columns), rows ldc apart, = or += A (M, K) times K rows of B from `first` on. A(i, k) is
-// a[i * row_stride + k * col_stride]. B lies in panels of `panel_rows` rows.
-inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B, int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K,
-                          bool add) {
-    for (int64_t m = 0; m < M; m += ATT_MR) {
-        const float* rows[ATT_MR];
-        for (int i = 0; i < ATT_MR; i++) rows[i] = a + std::min(m + i, M - 1) * row_stride;
-        for (int64_t p = 0; p < panels; p++) {
-            vfloat acc[ATT_MR][ATT_NV] = {};
-            multiply_tile<ATT_MR, ATT_NV>(acc, rows, col_stride, B + (p * panel_rows + first) * ATT_NR, ATT_NR, K);
-            for (int i = 0; i < ATT_MR; i++)
-                for (int j = 0; j < ATT_NV; j++) {
-                    float* c = C + (m + i) * ldc + p * ATT_NR + j * VEC_FLOATS;
-                    store(c, add ? load(c) + acc[i][j] : acc[i][j]);
-                }
-        }
+// A block on the diagonal, where a query sees the keys up to its own place: rows of the left matrix end (LOWER) or begin (UPPER) on the diagonal, and the
+// products leave out what is zero.
+enum Triangle { WHOLE, LOWER, UPPER };
+
+// MR rows of block_product, from row m on.
+template <int MR>
+inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B, int64_t panel_rows, int64_t m, int64_t panels, int64_t K, bool add) {
+    const float* rows[MR];
+    for (int i = 0; i < MR; i++) rows[i] = a + (m + i) * row_stride;
+    for (int64_t p = 0; p < panels; p++) {
+        vfloat acc[MR][ATT_NV] = {};
+        multiply_tile<MR, ATT_NV>(acc, rows, col_stride, B + p * panel_rows * ATT_NR, ATT_NR, K);
+        for (int i = 0; i < MR; i++)
+            for (int j = 0; j < ATT_NV; j++) {
+                float* c = C + (m + i) * ldc + p * ATT_NR + j * VEC_FLOATS;
+                store(c, add ? load(c) + acc[i][j] : acc[i][j]);
+            }
     }
 }
 
-// f(j, keep) for each vector of a row of ATT_BLOCK scores, keep the lanes that are among the first n.
-template <class F>
-VEC_INLINE void for_each_score(int64_t n, F f) {
-    vint lane;
-    for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
-    for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) f(j, lane + (int32_t)j < (int32_t)n);
+// C (M, panels * ATT_NR columns), rows ldc apart, = or += A (M, K), all of it or a triangle, times K rows of B from `first` on. A(i, k) is a[i * row_stride + k * col_stride]. B
+// lies in panels of `panel_rows` rows.
+inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B, int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K,
+                          bool add, Triangle part = WHOLE) {
+    for (int64_t m = 0; m < M;) {
+        const int64_t rows = M - m >= ATT_MR ? ATT_MR : 1, skipped = part == UPPER ? std::min(m, K) : 0, end = part == LOWER ? std::min(K, m + rows) : K;
+        const float *from_a = a + skipped * col_stride, *from_b = B + (first + skipped) * ATT_NR;
+        if (rows == ATT_MR) block_rows<ATT_MR>(C, ldc, from_a, row_stride, col_stride, from_b, panel_rows, m, panels, end - skipped, add);
+        else block_rows<1>(C, ldc, from_a, row_stride, col_stride, from_b, panel_rows, m, panels, end - skipped, add);
+        m += rows;
+    }
 }
 
 // One head's view of a (B,T,stride) buffer.
 inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) { return {data + b * T * stride + column, stride, 1}; }
 
-// One row of a block: p = e^(scale score - m) of the first `seen` keys, 0 for the others, with m, the highest scaled score of the row so far, and
-// l (VEC_FLOATS partial sums of p) brought up to date. p may be scores. Returns what the sums made before shrink by.
-template <class floatP>
-VEC_INLINE float softmax_row(floatP* p, const float* scores, float* m, float* l, int64_t seen, float scale) {
+// Lane by lane, whether the query of row i of a block on the diagonal sees key j + lane.
+VEC_INLINE vint seen(int64_t i, int64_t j) {
+    vint lane;
+    for (int k = 0; k < VEC_FLOATS; k++) lane[k] = k;
+    return lane + (int32_t)j <= (int32_t)i;
+}
+
+// One block: p = e^(scale score - m), on the diagonal 0 where a query does not see the key, with m (queries), the highest scaled score of each row so far, and
+// l (queries x VEC_FLOATS partial sums of p) brought up to date, and o (queries x o_cols), what the rows summed before, shrunk to the new m.
+// First the maxima of all rows, then the exponentials, so that no row waits for its own maximum. p may be scores.
+template <bool DIAGONAL, class floatP>
+inline void softmax_block(floatP* p, const float* scores, float* m, float* l, float* o, int64_t o_cols, int64_t queries, float scale) {
     constexpr int PARTS = ATT_BLOCK / VEC_FLOATS;
-    vfloat part[PARTS], highest = broadcast(*m), total{};
+    const vfloat never = broadcast(-std::numeric_limits<float>::infinity());
+    auto scaled = [&](int64_t i, int part) {
+        const vfloat v = load(scores + i * ATT_BLOCK + part * VEC_FLOATS) * scale;
+        return DIAGONAL ? seen(i, part * VEC_FLOATS) ? v : never : v;
+    };
+    float top[ATT_BLOCK];
+    for (int64_t i = 0; i < queries; i++) {
+        vfloat highest = broadcast(m[i]);
 #pragma GCC unroll 16
-    for (int i = 0; i < PARTS; i++) part[i] = load(scores + i * VEC_FLOATS) * scale;
-    if (seen < ATT_BLOCK) {
-        vint lane;
-        for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
-        const vfloat never = broadcast(-std::numeric_limits<float>::infinity());
-#pragma GCC unroll 16
-        for (int i = 0; i < PARTS; i++) part[i] = lane + i * VEC_FLOATS < (int32_t)seen ? part[i] : never;
+        for (int part = 0; part < PARTS; part++) {
+            const vfloat v = scaled(i, part);
+            highest = v > highest ? v : highest;
+        }
+        top[i] = max(highest);
     }
+    for (int64_t i = 0; i < queries; i++) {
+        vfloat total{};
 #pragma GCC unroll 16
-    for (int i = 0; i < PARTS; i++) highest = part[i] > highest ? part[i] : highest;
-    const float top = max(highest), shrink = top == *m ? 1.0f : std::exp(*m - top);
-#pragma GCC unroll 16
-    for (int i = 0; i < PARTS; i++) {
-        const vfloat e = exp(part[i] - top);
-        store(p + i * VEC_FLOATS, e);
-        total += e;
+        for (int part = 0; part < PARTS; part++) {
+            const vfloat e = exp(scaled(i, part) - top[i]);
+            store(p + i * ATT_BLOCK + part * VEC_FLOATS, e);
+            total += e;
+        }
+        const float shrink = top[i] == m[i] ? 1.0f : std::exp(m[i] - top[i]);
+        store(l + i * VEC_FLOATS, load(l + i * VEC_FLOATS) * shrink + total);
+        if (shrink != 1 && m[i] > never[0])
+            for (int64_t c = 0; c < o_cols; c += VEC_FLOATS) store(o + i * o_cols + c, load(o + i * o_cols + c) * shrink);
+        m[i] = top[i];
     }
-    store(l, load(l) * shrink + total);
-    *m = top;
-    return shrink;
 }
 
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C): for each position its queries, keys and values, each NH heads of C/NH.
@@ -108,13 +129,8 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
             for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
                 block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, (keys + ATT_NR - 1) / ATT_NR, HS, false);
-                for (int64_t i = 0; i < queries; i++) {
-                    const int64_t seen = std::min(keys, q0 + i - k0 + 1);  // causal: no key after the query
-                    const float before = m[i], shrink = softmax_row(s + i * ATT_BLOCK, s + i * ATT_BLOCK, m + i, l + i * VEC_FLOATS, seen, scale);
-                    if (k0 > 0 && m[i] != before)
-                        for (int64_t c = 0; c < HSp; c += VEC_FLOATS) store(o + i * HSp + c, load(o + i * HSp + c) * shrink);
-                }
-                block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true);
+                (k0 == q0 ? softmax_block<true, float> : softmax_block<false, float>)(s, s, m, l, o, HSp, queries, scale);
+                block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true, k0 == q0 ? LOWER : WHOLE);
             }
             for (int64_t i = 0; i < queries; i++) {
                 const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
@@ -123,6 +139,19 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
             }
         }
     });
+}
+
+// One block: the scores in p become probabilities, dp in ds becomes the gradient of q.k; lse and D are those of the queries.
+template <bool DIAGONAL>
+inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* D, int64_t queries, float scale) {
+    for (int64_t i = 0; i < queries; i++)
+        for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
+            float *p_ij = p + i * ATT_BLOCK + j, *ds_ij = ds + i * ATT_BLOCK + j;
+            vfloat prob = exp(load(p_ij) * scale - lse[i]), grad = prob * (load(ds_ij) - D[i]) * scale;
+            if (DIAGONAL) prob = seen(i, j) ? prob : vfloat{}, grad = seen(i, j) ? grad : vfloat{};
+            store(p_ij, prob);
+            store(ds_ij, grad);
+        }
 }
 
 // dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv as in the forward pass.
@@ -159,20 +188,10 @@ inline void attention_backward(float* dqkv, const float* dout, const float* out,
                 const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = (keys + ATT_NR - 1) / ATT_NR;
                 block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, key_panels, HS, false);
                 block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, key_panels, HS, false);
-                for (int64_t i = 0; i < queries; i++) {
-                    const float log_sum = lse[bh * T + q0 + i], d = D[i];
-                    for_each_score(std::min(keys, q0 + i - k0 + 1), [&](int64_t j, vint keep) {
-                        float *p_ij = p + i * ATT_BLOCK + j, *ds_ij = ds + i * ATT_BLOCK + j;
-                        vfloat prob = exp(load(p_ij) * scale - log_sum);
-                        prob = keep ? prob : vfloat{};
-                        vfloat grad = prob * (load(ds_ij) - d) * scale;
-                        store(p_ij, prob);
-                        store(ds_ij, keep ? grad : vfloat{});
-                    });
-                }
-                block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true);
-                block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true);
-                block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true);
+                (k0 == q0 ? softmax_block_backward<true> : softmax_block_backward<false>)(p, ds, lse + bh * T + q0, D, queries, scale);
+                block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true, k0 == q0 ? UPPER : WHOLE);
+                block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true, k0 == q0 ? UPPER : WHOLE);
+                block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true, k0 == q0 ? LOWER : WHOLE);
             }
             store_rows(0, q0, queries, dq);
         }

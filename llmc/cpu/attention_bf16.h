@@ -50,7 +50,6 @@ inline LeftRows left_rows(const bf16* rows, int64_t stride, int64_t n_rows, cons
     return {edge, s.HSk};
 }
 // C (strips x columns) = A B over channels. On the diagonal of a lower (upper) triangle only what is left of (right of) it.
-enum Triangle { WHOLE, LOWER, UPPER };
 inline void scores_product(float* C, LeftRows A, const bf16* B, int64_t strips, int64_t columns, int64_t k_tiles, Triangle part) {
     if (part == WHOLE) return multiply_tiles({C, ATT_BLOCK, A.data, A.stride, strips, B, k_tiles * TILE_ELEMS, columns, k_tiles, false});
     for (int64_t i = 0; i < strips; i += 2) {
@@ -91,12 +90,7 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
                 const Triangle part = k0 == q0 ? LOWER : WHOLE;
                 scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, (keys + TILE_COLS - 1) / TILE_COLS, s.channel_tiles(), part);
-                for (int64_t i = 0; i < queries; i++) {
-                    const int64_t seen = std::min(keys, q0 + i - k0 + 1);  // causal: no key after the query
-                    const float before = m[i], shrink = softmax_row(p + i * ATT_BLOCK, scores + i * ATT_BLOCK, m + i, l + i * VEC_FLOATS, seen, scale);
-                    if (k0 > 0 && m[i] != before)
-                        for (int64_t j = 0; j < s.HSn; j += VEC_FLOATS) store(o + i * s.HSn + j, load(o + i * s.HSn + j) * shrink);
-                }
+                (part == LOWER ? softmax_block<true, bf16> : softmax_block<false, bf16>)(p, scores, m, l, o, s.HSn, queries, scale);
                 memset((void*)(p + queries * ATT_BLOCK), 0, (strips * TILE_ROWS - queries) * ATT_BLOCK * sizeof(bf16));
                 positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, (keys + TILE_K - 1) / TILE_K, s, part);
             }

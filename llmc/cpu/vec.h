@@ -92,9 +92,10 @@ VEC_INLINE float max(vfloat v) {
 
 // e^x to 2 units in the last place. With n the integer nearest to x/ln 2 and r = x - n ln 2, |r| <= ln 2 / 2:
 // e^x = 2^n e^r, and e^r = 1 + r + r^2 p(r) with a polynomial p of degree 5 (Cephes, expf; Moshier 1989). 2^n is put together from
-// its exponent bits. Below -87.3 the result is 0, above 88.3 that of 88.3 (no infinity arises); NaN stays NaN.
+// its exponent bits. Below -87.7, where n is -127 and those bits are 0, the result is 0, above 88.3 that of 88.3 (no infinity arises); NaN stays NaN.
 VEC_INLINE vfloat exp(vfloat x) {
-    vfloat low = broadcast(-87.3f), high = broadcast(88.3f), clamped = x < low ? low : x > high ? high : x;
+    vfloat low = broadcast(-88.0f), high = broadcast(88.3f), clamped = low > x ? low : x;  // in this order one instruction each
+    clamped = high < clamped ? high : clamped;
     const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, and leaves that in the low bits
     vfloat shifted = clamped * 1.44269504088896341f + shift;
     vfloat n = shifted - shift;
@@ -112,8 +113,7 @@ VEC_INLINE vfloat exp(vfloat x) {
     vint power = (exponent_bits + (127 - 0x4B400000)) << 23;
     vfloat two_to_n;
     memcpy(&two_to_n, &power, sizeof(vfloat));
-    vfloat result = p * two_to_n;
-    return x < low ? vfloat{} : result;
+    return p * two_to_n;
 }
 
 VEC_INLINE vfloat sqrt(vfloat v) {
