@@ -13,11 +13,12 @@
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-VEC_INLINE vfloat gelu_logistic(vfloat x) { return 1.0f / (1.0f + exp(x * (x * x * GELU_CUBIC + 1.0f) * (-2.0f * GELU_SCALE))); }
+// Constants are multiplied by one another beforehand: the product that a tile of these ends takes only twenty times as long.
+VEC_INLINE vfloat gelu_logistic(vfloat x) { return 1.0f / (1.0f + exp(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE))); }
 VEC_INLINE vfloat gelu(vfloat x) { return x * gelu_logistic(x); }
 VEC_INLINE vfloat gelu_derivative(vfloat x) {
-    vfloat s = gelu_logistic(x), du = (x * x * (3.0f * GELU_CUBIC) + 1.0f) * GELU_SCALE;
-    return s + x * (s * (1.0f - s) * 2.0f) * du;
+    const vfloat s = gelu_logistic(x), twice_du = x * x * (6.0f * GELU_SCALE * GELU_CUBIC) + 2.0f * GELU_SCALE;
+    return s + x * twice_du * (s - s * s);
 }
 
 // out (n_elems) = gelu(inp (n_elems)). out may be inp.

@@ -67,9 +67,16 @@ struct NoEpilogue {
     VEC_INLINE vfloat operator()(int64_t, int64_t, vfloat sums, size_t) const { return sums; }
 };
 
+// Asks for rows x columns values, rows ld apart, that will be read once a product is done, before it begins.
+template <class T>
+VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j += 64 / sizeof(T)) __builtin_prefetch(from + i * ld + j);
+}
+
 // One block: C[m0..m1, n0..n1] for all k, the epilogue while a finished piece is still in the first-level cache.
 template <class Epilogue>
-inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue) {
+inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue, const float* epilogue_reads) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
     const Blocking by = packed_a ? GEMM_PACKED : GEMM_IN_PLACE;
@@ -78,6 +85,7 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
     for (int64_t k0 = 0; k0 < K; k0 += by.KC) {
         const int64_t kc = std::min(by.KC, K - k0);
         const bool load_c = add || k0 > 0, last = k0 + kc == K;
+        const float* read_later = add && k0 == 0 ? C : last ? epilogue_reads : nullptr;
         if (packed_a) pack_panels<MR>(a_block, A.transposed(), k0, kc, m0, m1 - m0);
         for (int64_t nb = n0; nb < n1; nb += by.NC) {
             const int64_t nc = std::min(by.NC, n1 - nb);
@@ -88,6 +96,7 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
                 const float* a[MR];  // rows beyond the last repeat it; their results are dropped
                 for (int i = 0; i < MR; i++) a[i] = packed_a ? a_block + (m - m0) * kc + i : A.at(std::min(m + i, m1 - 1), k0);
                 for (int64_t n = 0; n < nc; n += NR) {
+                    if (read_later) fetch_ahead(read_later + m * ldc + nb + n, ldc, rows, NR);
                     vfloat acc[MR][NV] = {};
                     if (pack_on_the_way && m == m0) multiply_tile<MR, NV, true>(acc, a, packed_a ? MR : 1, B.at(k0, nb + n), B.row_stride, kc, b_block + n * kc);
                     else multiply_tile<MR, NV>(acc, a, packed_a ? MR : 1, b_block + n * kc, NR, kc);
@@ -120,9 +129,10 @@ inline bool too_few_pieces(int64_t pieces) {
     return pieces < 2 * device.threads || 8 * (rounds * device.threads - pieces) > pieces;
 }
 
-// C (M, N), rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue. C must not overlap A or B.
+// C (M, N), rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue. C must not overlap A or B. What the epilogue reads
+// at the places of C, if it is a matrix like C, may be given: it is fetched while the product runs.
 template <class Epilogue = NoEpilogue>
-inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}) {
+inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}, const float* epilogue_reads = nullptr) {
     // A read in place: blocks span all rows, so that B is packed once. A packed: blocks span all columns, so that A is.
     // Where that makes too few blocks the long side is cut as well.
     int64_t mc = M, nc = N;
@@ -135,6 +145,6 @@ inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B
     const int64_t n_blocks = (N + nc - 1) / nc;
     parallel_for(blocks(), [&](int64_t block) {
         int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
-        gemm_block(C, ldc, A, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue);
+        gemm_block(C, ldc, A, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);
     });
 }

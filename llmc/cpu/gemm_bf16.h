@@ -28,7 +28,7 @@ struct RowsOfA {
 
 // One block: C[m0..m1, n0..n1] for all k, n1 - n0 <= NC, m1 - m0 <= MC.
 template <class floatC, class Epilogue>
-inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue) {
+inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue, const bf16* epilogue_reads) {
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
     bf16 *tiles = (bf16*)(sums + BF16_MC * BF16_NC), *edge = tiles + BF16_KC * BF16_NC;
     const int64_t k_blocks = (K + BF16_KC - 1) / BF16_KC, kc = round_up((K + k_blocks - 1) / k_blocks, TILE_K), columns = n1 - n0;
@@ -44,6 +44,7 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
                 copy_padded(edge, BF16_EDGE_STRIDE, round_up(rows, TILE_ROWS), k_tiles * TILE_K, a, A.stride, rows, k_elems);
                 a = edge, a_stride = BF16_EDGE_STRIDE;
             }
+            if (last && epilogue_reads) fetch_ahead(epilogue_reads + m * ldc + n0, ldc, rows, columns);
             float* c = sums + (k_blocks > 1 ? m - m0 : 0) * BF16_NC;
             multiply_tiles({c, BF16_NC, a, a_stride, (rows + TILE_ROWS - 1) / TILE_ROWS, tiles, k_tiles * TILE_ELEMS, (columns + TILE_COLS - 1) / TILE_COLS, k_tiles, k0 > 0});
             for (int64_t i = 0; i < rows && last; i++) {
@@ -58,10 +59,11 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
     }
 }
 
-// C (M, N), rows ldc apart, fp32 or bf16, = A (M, K) B (K, N), or += if add; the epilogue makes of the sums what is stored. C must not
+// C (M, N), rows ldc apart, fp32 or bf16, = A (M, K) B (K, N), or += if add; the epilogue makes of the sums what is stored, epilogue_reads as
+// in gemm.h. C must not
 // overlap A or B. Of each of A and B rows or columns are contiguous.
 template <class floatC, class Epilogue = NoEpilogue>
-inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}) {
+inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}, const bf16* epilogue_reads = nullptr) {
     RowsOfA rows{A.data, A.row_stride, false};
     if (A.col_stride != 1) {
         const int64_t stride = transposed_stride(K);
@@ -74,6 +76,6 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
     while (too_few_pieces((M + mc - 1) / mc * n_blocks) && mc >= 4 * BF16_ROWS) mc /= 2;
     parallel_for((M + mc - 1) / mc * n_blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * mc, n = block % n_blocks * BF16_NC;
-        gemm_block(C, ldc, rows, B, m, std::min(m + mc, M), n, std::min(n + BF16_NC, N), K, add, epilogue);
+        gemm_block(C, ldc, rows, B, m, std::min(m + mc, M), n, std::min(n + BF16_NC, N), K, add, epilogue, epilogue_reads);
     });
 }

@@ -62,7 +62,7 @@ void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX*
     if (dinp)
         gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false, [&](int64_t row, int64_t col, vfloat v, size_t count) {
             return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
-        });
+        }, pre_gelu);
     gemm(dweight, C, MatrixView<floatX>{dout, 1, OC}, MatrixView<floatX>{inp, C, 1}, OC, C, rows, add);
     if (dbias) column_sums(dbias, dout, rows, OC, add);
 }
