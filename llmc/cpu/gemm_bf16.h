@@ -11,7 +11,7 @@
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/matrix_unit.h"
 
-constexpr int64_t BF16_KC = 384, BF16_NC = 192, BF16_MC = 1024, BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
+constexpr int64_t BF16_KC = 768, BF16_NC = 192, BF16_MC = 1024, BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
 constexpr size_t BF16_EDGE_STRIDE = BF16_KC + TILE_K;  // not a power of two: rows in different sets of the cache
 constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_KC * BF16_NC / 2 + BF16_MC * BF16_NC + BF16_ROWS * BF16_EDGE_STRIDE / 2;
 

@@ -117,7 +117,8 @@ inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t
     }
 }
 
-// Rows k0..k0+K of columns n0..n0+N of B as tiles, zeros beyond: tile (column n, k) at out + (n * k_tiles + k) * TILE_ELEMS.
+// Rows k0..k0+K of columns n0..n0+N of B as tiles, zeros beyond: tile (column n, k) at out + (n * k_tiles + k) * TILE_ELEMS. Fetches what the tiles of
+// the next columns are made of, which is too far off for the CPU to guess.
 inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
     alignas(64) bf16 edge[TILE_ELEMS];
     const bool by_columns = B.row_stride == 1;
@@ -128,9 +129,11 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
             const bool in_place = rows >= TILE_K && columns >= TILE_COLS && (!by_columns || (B.col_stride % 2 == 0 && (uintptr_t)from % 4 == 0));  // pairs are moved as 32 bits
             if (by_columns) {
                 if (!in_place) copy_padded(edge, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
+                for (int j = 0; j < TILE_COLS; j++) __builtin_prefetch(from + (TILE_COLS + j) * B.col_stride);
                 pack_tile_of_columns(out, in_place ? from : edge, in_place ? B.col_stride : TILE_K);
             } else {
                 if (!in_place) copy_padded(edge, TILE_COLS, TILE_K, TILE_COLS, from, B.row_stride, rows, columns);
+                for (int j = 0; j < TILE_K && n % (2 * TILE_COLS) == 0; j++) __builtin_prefetch(from + j * B.row_stride + 2 * TILE_COLS);  // a line is two tiles wide
                 pack_tile_of_rows(out, in_place ? from : edge, in_place ? B.row_stride : TILE_COLS);
             }
         }
