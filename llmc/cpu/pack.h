@@ -122,21 +122,28 @@ inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t
 inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
     alignas(64) bf16 edge[TILE_ELEMS];
     const bool by_columns = B.row_stride == 1;
-    for (int64_t n = 0; n < N; n += TILE_COLS)
-        for (int64_t k = 0; k < K; k += TILE_K, out += TILE_ELEMS) {
-            const bf16* from = B.at(k0 + k, n0 + n);
-            const int64_t rows = K - k, columns = N - n;
-            const bool in_place = rows >= TILE_K && columns >= TILE_COLS && (!by_columns || (B.col_stride % 2 == 0 && (uintptr_t)from % 4 == 0));  // pairs are moved as 32 bits
-            if (by_columns) {
-                if (!in_place) copy_padded(edge, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
-                for (int j = 0; j < TILE_COLS; j++) __builtin_prefetch(from + (TILE_COLS + j) * B.col_stride);
-                pack_tile_of_columns(out, in_place ? from : edge, in_place ? B.col_stride : TILE_K);
-            } else {
-                if (!in_place) copy_padded(edge, TILE_COLS, TILE_K, TILE_COLS, from, B.row_stride, rows, columns);
-                for (int j = 0; j < TILE_K && n % (2 * TILE_COLS) == 0; j++) __builtin_prefetch(from + j * B.row_stride + 2 * TILE_COLS);  // a line is two tiles wide
-                pack_tile_of_rows(out, in_place ? from : edge, in_place ? B.row_stride : TILE_COLS);
-            }
+    const int64_t k_tiles = (K + TILE_K - 1) / TILE_K, n_tiles = (N + TILE_COLS - 1) / TILE_COLS;
+    auto pack = [&](int64_t tile_n, int64_t tile_k) {
+        const int64_t n = tile_n * TILE_COLS, k = tile_k * TILE_K, rows = K - k, columns = N - n;
+        const bf16* from = B.at(k0 + k, n0 + n);
+        bf16* tile = out + (tile_n * k_tiles + tile_k) * TILE_ELEMS;
+        const bool in_place = rows >= TILE_K && columns >= TILE_COLS && (!by_columns || (B.col_stride % 2 == 0 && (uintptr_t)from % 4 == 0));  // pairs are moved as 32 bits
+        if (by_columns) {
+            if (!in_place) copy_padded(edge, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
+            for (int j = 0; j < TILE_COLS; j++) __builtin_prefetch(from + (TILE_COLS + j) * B.col_stride);
+            pack_tile_of_columns(tile, in_place ? from : edge, in_place ? B.col_stride : TILE_K);
+        } else {
+            if (!in_place) copy_padded(edge, TILE_COLS, TILE_K, TILE_COLS, from, B.row_stride, rows, columns);
+            for (int j = 0; j < TILE_K && tile_n % 2 == 0; j++) __builtin_prefetch(from + (TILE_K + j) * B.row_stride);  // a line is two tiles wide
+            pack_tile_of_rows(tile, in_place ? from : edge, in_place ? B.row_stride : TILE_COLS);
         }
+    };
+    if (by_columns)
+        for (int64_t n = 0; n < n_tiles; n++)
+            for (int64_t k = 0; k < k_tiles; k++) pack(n, k);
+    else
+        for (int64_t k = 0; k < k_tiles; k++)
+            for (int64_t n = 0; n < n_tiles; n++) pack(n, k);
 }
 
 // out (whole strips of rows up to out_rows, out_stride apart) = columns m0..m0+M of inp, whose K rows are inp_stride apart: A, transposed so that it
