@@ -54,20 +54,28 @@ inline void transpose_strip(float* out, int64_t out_stride, const float* from, i
 // Packs rows k0..k0+K of columns n0..n0+N of B into panels of WIDTH columns, zeros beyond N: out[panel][k][column in panel].
 template <int WIDTH>
 inline void pack_panels(float* out, MatrixView<float> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
-    for (int64_t n = 0; n < N; n += WIDTH, out += K * WIDTH) {
+    int64_t n = 0;
+    auto copy_rows = [&](auto side_by_side) {  // narrow panels are filled several at once, so that a row is read in long runs
+        constexpr int64_t PANELS = decltype(side_by_side)::value;
+        for (; B.col_stride == 1 && n + PANELS * WIDTH <= N; n += PANELS * WIDTH)
+            for (int64_t k = 0; k < K; k++) {
+                const float* from = B.at(k0 + k, n0 + n);
+#pragma GCC unroll 8
+                for (int64_t p = 0; p < PANELS; p++) memcpy(out + (n + p * WIDTH) * K + k * WIDTH, from + p * WIDTH, WIDTH * sizeof(float));
+            }
+    };
+    if (WIDTH <= 8) copy_rows(std::integral_constant<int64_t, 8>());
+    copy_rows(std::integral_constant<int64_t, 1>());
+    for (; n < N; n += WIDTH) {
         const int64_t columns = std::min<int64_t>(WIDTH, N - n);
         const float* from = B.at(k0, n0 + n);
-        if (columns < WIDTH) memset(out, 0, K * WIDTH * sizeof(float));
-        if (B.col_stride == 1 && columns == WIDTH) {
-            for (int64_t k = 0; k < K; k++)
-                for (int j = 0; j < WIDTH; j++) out[k * WIDTH + j] = from[k * B.row_stride + j];
-            continue;
-        }
+        float* panel = out + n * K;
+        if (columns < WIDTH) memset(panel, 0, K * WIDTH * sizeof(float));
         int64_t j = 0;
         if (B.row_stride == 1)
-            for (; j + VEC_FLOATS <= columns; j += VEC_FLOATS) transpose_strip(out + j, WIDTH, from + j * B.col_stride, B.col_stride, K);
+            for (; j + VEC_FLOATS <= columns; j += VEC_FLOATS) transpose_strip(panel + j, WIDTH, from + j * B.col_stride, B.col_stride, K);
         for (int64_t k = 0; k < K; k++)
-            for (int64_t i = j; i < columns; i++) out[k * WIDTH + i] = from[k * B.row_stride + i * B.col_stride];
+            for (int64_t i = j; i < columns; i++) panel[k * WIDTH + i] = from[k * B.row_stride + i * B.col_stride];
     }
 }
 
