@@ -3,7 +3,7 @@
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/reference.h"
 
-BENCH("classifier", dims("rows", "C", "V"), shapes({{512, 768, 50257}, {33, 80, 300}})) {
+BENCH("classifier", dims("rows", "C", "V"), shapes({{1024, 768, 50257}, {33, 80, 300}})) {
     const int64_t rows = shape[0], C = shape[1], V = shape[2], Vp = (V + 127) / 128 * 128;
     float *inp = random_floats(rows * C), *wte = random_floats(Vp * C, 0.05), *losses = buffer<float>(rows), *dinp = buffer<float>(rows * C), *dwte = buffer<float>(Vp * C), *logits = buffer<float>(rows * Vp), *sums = buffer<float>(Vp * C);
     bf16 *inp16 = as_bf16(inp, rows * C), *wte16 = as_bf16(wte, Vp * C), *dinp16 = buffer<bf16>(rows * C), *dwte16 = buffer<bf16>(Vp * C), *logits16 = buffer<bf16>(rows * Vp);
@@ -33,7 +33,7 @@ BENCH("classifier", dims("rows", "C", "V"), shapes({{512, 768, 50257}, {33, 80, 
     expected(unfused);
     variant("naive", "fast products, but the softmax as the formula says it: exponentials one at a time, and twice", unfused);
     variant("fused", "loss and gradient of a row in one place, exponentials in vectors and once", fused);
-    variant("shipped", "256 rows at a time: memory for the logits of 256 rows whatever B and T are, for a little time, since wte is packed once a chunk",
+    variant("shipped", "512 rows at a time: memory for the logits of 512 rows whatever B and T are; wte and dwte pass once a chunk",
             [=] { classifier(losses, dinp, dwte, logits, inp, wte, targets, rows, C, V, Vp, dloss, false); });
     bytes(2.0 * (2 * Vp * C + 4 * rows * C));
     variant("bf16-shipped", "products on the matrix unit; dwte summed over chunks in fp32", [=] { classifier(losses, dinp16, dwte16, logits16, inp16, wte16, targets, rows, C, V, Vp, dloss, false, sums); }, IN_BF16);
