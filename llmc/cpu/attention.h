@@ -47,15 +47,14 @@ inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride
     }
 }
 
-// C (M, panels * ATT_NR columns), rows ldc apart, = or += A (M, K), all of it or a triangle, times K rows of B from `first` on. A(i, k) is a[i * row_stride + k * col_stride]. B
-// lies in panels of `panel_rows` rows.
+// C (M, panels * ATT_NR columns), rows ldc apart, = or += A (M, K), all of it or a triangle, times K rows of B from `first` on. A(i, k) is
+// a[i * row_stride + k * col_stride]. B lies in panels of `panel_rows` rows.
 inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B, int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K,
                           bool add, Triangle part = WHOLE) {
     for (int64_t m = 0; m < M;) {
-        const int64_t rows = M - m >= ATT_MR ? ATT_MR : 1, skipped = part == UPPER ? std::min(m, K) : 0, end = part == LOWER ? std::min(K, m + rows) : K;
-        const float *from_a = a + skipped * col_stride, *from_b = B + (first + skipped) * ATT_NR;
-        if (rows == ATT_MR) block_rows<ATT_MR>(C, ldc, from_a, row_stride, col_stride, from_b, panel_rows, m, panels, end - skipped, add);
-        else block_rows<1>(C, ldc, from_a, row_stride, col_stride, from_b, panel_rows, m, panels, end - skipped, add);
+        const int64_t rows = M - m >= ATT_MR ? ATT_MR : M - m >= 4 ? 4 : 1, skipped = part == UPPER ? std::min(m, K) : 0, end = part == LOWER ? std::min(K, m + rows) : K;
+        const auto product = rows == ATT_MR ? block_rows<ATT_MR> : rows == 4 ? block_rows<4> : block_rows<1>;
+        product(C, ldc, a + skipped * col_stride, row_stride, col_stride, B + (first + skipped) * ATT_NR, panel_rows, m, panels, end - skipped, add);
         m += rows;
     }
 }

@@ -13,7 +13,7 @@
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-// Constants are multiplied by one another beforehand: the product that a tile of these ends takes only twenty times as long.
+// Constants are folded into each other: at the end of a matrix product each operation less is felt.
 VEC_INLINE vfloat gelu_logistic(vfloat x) { return 1.0f / (1.0f + exp(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE))); }
 VEC_INLINE vfloat gelu(vfloat x) { return x * gelu_logistic(x); }
 VEC_INLINE vfloat gelu_derivative(vfloat x) {

@@ -59,9 +59,8 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
     }
 }
 
-// C (M, N), rows ldc apart, fp32 or bf16, = A (M, K) B (K, N), or += if add; the epilogue makes of the sums what is stored, epilogue_reads as
-// in gemm.h. C must not
-// overlap A or B. Of each of A and B rows or columns are contiguous.
+// C (M, N), rows ldc apart, fp32 or bf16, = A (M, K) B (K, N), or += if add; the epilogue makes of the sums what is stored; epilogue_reads as in
+// gemm.h. C must not overlap A or B. Of each of A and B rows or columns are contiguous.
 template <class floatC, class Epilogue = NoEpilogue>
 inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, bool add, Epilogue epilogue = {}, const bf16* epilogue_reads = nullptr) {
     RowsOfA rows{A.data, A.row_stride, false};

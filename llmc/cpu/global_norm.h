@@ -1,6 +1,7 @@
 // The global norm of the gradient, sqrt(sum over all parameters of g^2), which clipping compares with its limit
-// (Pascanu et al. 2013, arXiv:1211.5063). Memory-bound: reads each value once, from four places in turn, since a core gets more out of the memory in several streams than in one. Pieces of fixed size are summed in fp32 lanes, the
-// pieces in fp64 in order, so neither threads nor the size of the model move the result.
+// (Pascanu et al. 2013, arXiv:1211.5063). Memory-bound: reads each value once, from four places in turn, since a core gets more out of the
+// memory in several streams than in one. Pieces of fixed size are summed in fp32 lanes, the pieces in fp64 in order, so neither threads nor
+// the size of the model move the result.
 #pragma once
 #include <vector>
 #include "llmc/cpu/device.h"
