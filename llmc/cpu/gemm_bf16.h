@@ -11,7 +11,8 @@
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/matrix_unit.h"
 
-constexpr int64_t BF16_KC = 768, BF16_NC = 192, BF16_MC = 1024, BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
+// AMX multiplies 32 rows of A at once, which stay in the first-level cache if they are no longer than KC_AMX; AVX-512 takes 8, which may be longer.
+constexpr int64_t BF16_KC = 768, BF16_KC_AMX = 384, BF16_NC = 192, BF16_MC = 1024, BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
 constexpr size_t BF16_EDGE_STRIDE = BF16_KC + TILE_K;  // not a power of two: rows in different sets of the cache
 constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_KC * BF16_NC / 2 + BF16_MC * BF16_NC + BF16_ROWS * BF16_EDGE_STRIDE / 2;
 
@@ -31,7 +32,8 @@ template <class floatC, class Epilogue>
 inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue, const bf16* epilogue_reads) {
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
     bf16 *tiles = (bf16*)(sums + BF16_MC * BF16_NC), *edge = tiles + BF16_KC * BF16_NC;
-    const int64_t k_blocks = (K + BF16_KC - 1) / BF16_KC, kc = round_up((K + k_blocks - 1) / k_blocks, TILE_K), columns = n1 - n0;
+    const int64_t longest = device.unit == UNIT_AMX || device.unit == UNIT_AMX_TWIN ? BF16_KC_AMX : BF16_KC;
+    const int64_t k_blocks = (K + longest - 1) / longest, kc = round_up((K + k_blocks - 1) / k_blocks, TILE_K), columns = n1 - n0;
     for (int64_t k0 = 0; k0 < K; k0 += kc) {
         const int64_t k_elems = std::min(kc, K - k0), k_tiles = (k_elems + TILE_K - 1) / TILE_K;
         const bool last = k0 + kc >= K;
