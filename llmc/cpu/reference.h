@@ -207,8 +207,7 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
     }
 }
 
-template <class floatX>
-int64_t classifier_chunk_rows(int64_t rows) { return rows; }
+inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 
 template <class floatX>
 void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss,
