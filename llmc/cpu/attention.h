@@ -63,11 +63,7 @@ inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_str
 inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) { return {data + b * T * stride + column, stride, 1}; }
 
 // Lane by lane, whether the query of row i of a block on the diagonal sees key j + lane.
-VEC_INLINE vint seen(int64_t i, int64_t j) {
-    vint lane;
-    for (int k = 0; k < VEC_FLOATS; k++) lane[k] = k;
-    return lane + (int32_t)j <= (int32_t)i;
-}
+VEC_INLINE vint seen(int64_t i, int64_t j) { return lane_numbers() + (int32_t)j <= (int32_t)i; }
 
 // One block: p = e^(scale score - m), on the diagonal 0 where a query does not see the key, with m (queries), the highest scaled score of each row so far, and
 // l (queries x VEC_FLOATS partial sums of p) brought up to date, and o (queries x o_cols), what the rows summed before, shrunk to the new m.

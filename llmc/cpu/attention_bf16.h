@@ -107,11 +107,9 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
 // is seen by those from first + i on. lse and D are those of the queries. dS^T is also written as tiles.
 template <bool MASKED>
 inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse, const float* D, int64_t queries, int64_t first, float scale) {
-    vint lane;
-    for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
     for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
         const vfloat log_sums = load(lse + j), d = load(D + j);
-        const vint query = lane + (int32_t)j, there = query < (int32_t)queries;
+        const vint query = lane_numbers() + (int32_t)j, there = query < (int32_t)queries;
         for (int64_t i = 0; i < ATT_BLOCK; i += 2) {
             vhalf grads[2];
 #pragma GCC unroll 2

@@ -125,8 +125,8 @@ inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t
     }
 }
 
-// Rows k0..k0+K of columns n0..n0+N of B as tiles, zeros beyond: tile (column n, k) at out + (n * k_tiles + k) * TILE_ELEMS. Fetches what the tiles of
-// the next columns are made of, which is too far off for the CPU to guess.
+// Rows k0..k0+K of columns n0..n0+N of B as tiles, zeros beyond: tile (column n, k) at out + (n * k_tiles + k) * TILE_ELEMS. Fetches what later
+// tiles are made of, the next columns or the next rows, which is too far off for the CPU to guess.
 inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
     alignas(64) bf16 edge[TILE_ELEMS];
     const bool by_columns = B.row_stride == 1;

@@ -73,6 +73,13 @@ VEC_INLINE void store_first(bf16* p, vfloat v, size_t n) {
     memcpy((void*)p, &bits, n * sizeof(bf16));
 }
 
+// 0, 1, 2, ...: the number of each lane.
+VEC_INLINE vint lane_numbers() {
+    vint lane;
+    for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
+    return lane;
+}
+
 // Sum and maximum over lanes, always in the same order: the upper half of the lanes onto the lower, then of what is left.
 template <int HALF, size_t... I>
 VEC_INLINE vfloat swap_halves(vfloat v, std::index_sequence<I...>) { return __builtin_shufflevector(v, v, (I ^ HALF)...); }
@@ -94,7 +101,7 @@ VEC_INLINE float max(vfloat v) {
 // e^x = 2^n e^r, and e^r = 1 + r + r^2 p(r) with a polynomial p of degree 5 (Cephes, expf; Moshier 1989). 2^n is put together from
 // its exponent bits. Below -87.7, where n is -127 and those bits are 0, the result is 0, above 88.3 that of 88.3 (no infinity arises); NaN stays NaN.
 VEC_INLINE vfloat exp(vfloat x) {
-    vfloat low = broadcast(-88.0f), high = broadcast(88.3f), clamped = low > x ? low : x;  // in this order one instruction each
+    vfloat low = broadcast(-88.0f), high = broadcast(88.3f), clamped = x < low ? low : x;
     clamped = high < clamped ? high : clamped;
     const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, and leaves that in the low bits
     vfloat shifted = clamped * 1.44269504088896341f + shift;
