@@ -5,20 +5,19 @@ and where each step goes, kernel by kernel, beside the machine's roofline.
     pip install torch tiktoken transformers   # peers that are not installed are skipped with a message
     make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--write]
 
-Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. Everything goes to the terminal and, with --write, between
-its markers into README.md and dev/cpu/README.md.
+Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. Everything goes to the terminal and, with --write, into README.md and
+dev/cpu/README.md, each kind of CPU (AMX, AVX512-BF16, ...) between markers of its own.
 """
 import argparse
 import json
 import os
 import pathlib
-import platform
 import re
 import subprocess
 import sys
 import time
 
-from readme import write_between
+from readme import this_cpu, write_of_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 def have(module):
@@ -171,13 +170,17 @@ def bench_generation(args, rows):
         print("transformers is not installed: generation alone (pip install transformers adds the comparison)")
 
 
-def write_readme(rows, rooflines, machine):
-    lines = [f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`.", "", "| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
+def write_readme(rows, rooflines, machine, kind):
+    """The tables of this kind of CPU into the READMEs; those of others stay."""
+    measured = f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`.\n\n"
+    lines = ["| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
     for r in rows:
         cell = lambda key, unit: f"{r[key]:,.0f} {unit}" if key in r else ""
-        lines.append(f"| {r['what']} | {r['who']} | {cell('min_ms', 'ms')} | {cell('median_ms', 'ms')} | {cell('MiB', 'MiB')} | {r['note']} |")
-    write_between(ROOT / "README.md", "bench", "\n".join(lines))
-    write_between(ROOT / "dev/cpu/README.md", "roofline", f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`.\n\n" + "\n".join(f"```\n{table}```" for table in rooflines))
+        lines.append(f"| {r['what']} | {r['who']} | {cell('min_ms', 'ms')} | {cell('median_ms', 'ms')} | {cell('MiB', 'MiB')} | "
+                     f"{r['note']} |")
+    write_of_machine(ROOT / "README.md", "bench", kind, measured + "\n".join(lines))
+    steps = "\n".join(f"```\n{table}```" for table in rooflines)
+    write_of_machine(ROOT / "dev/cpu/README.md", "roofline", kind, measured + steps)
 
 
 def main():
@@ -195,13 +198,11 @@ def main():
     rooflines = bench_steps(args, rows)
     bench_tokenizer(args, rows)
     bench_generation(args, rows)
-    cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else None
-    flags = pathlib.Path("/proc/cpuinfo").read_text() if cpu else ""
-    isa = next((name for flag, name in (("amx_bf16", "AMX"), ("avx512_bf16", "AVX-512, AVX512-BF16"), ("avx512f", "AVX-512")) if flag in flags), platform.machine())
-    machine = f"{cpu[1] if cpu else platform.processor()} ({isa}), {args.threads} threads"
+    kind, name = this_cpu()
+    machine = f"{name}, {args.threads} threads"
     (ROOT / "build/bench.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
     if args.write:
-        write_readme(rows, rooflines, machine)
+        write_readme(rows, rooflines, machine, kind)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from bench import ROOT, child, have
+from readme import write_of_machine
 
 SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,20,50257", "d48": "48,1600,25,50257", "L2C64H2T64V512": "2,64,2,512"}
 
@@ -42,19 +43,6 @@ def write_tiny_tokens():
     header, tokens = array.array("i", [0] * 256), array.array("H", [(i * i * 7 + i // 3) % 512 for i in range(5000)])
     header[0], header[1], header[2] = 20240520, 1, len(tokens)
     (ROOT / "build/bench_tiny.bin").write_bytes(header.tobytes() + tokens.tobytes())
-
-
-def write_readme(gpu, lines):
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    begin, end = f"<!-- gpu bench {gpu} begin -->", f"<!-- gpu bench {gpu} end -->"
-    block = "\n".join([begin, *lines, end])
-    if begin in text:
-        text = text[:text.index(begin)] + block + text[text.index(end) + len(end):]
-    else:
-        marker = "<!-- gpu benches -->"
-        text = text.replace(marker, marker + "\n\n" + block)
-    readme.write_text(text)
 
 
 def main():
@@ -97,7 +85,7 @@ def main():
     print("\n".join(lines))
     (ROOT / "build/bench_gpu.json").write_text(json.dumps({"gpu": gpu, "rows": rows}, indent=1))
     if args.write and not args.sim:
-        write_readme(gpu, lines)
+        write_of_machine(ROOT / "README.md", "gpu bench", gpu, "\n".join(lines))
 
 
 if __name__ == "__main__":

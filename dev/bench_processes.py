@@ -9,7 +9,7 @@ import re
 import subprocess
 import time
 
-from readme import write_between
+from readme import this_cpu, write_of_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -28,7 +28,9 @@ for model, B, T, steps in CASES:
             best[processes] = min(best[processes], *(float(m) for m in re.findall(r"\| ([\d.]+) ms \|", output)[1:]))
     one, two = (B * T / best[p] * 1e3 for p in (1, 2))
     lines.append(f"| {model}, {B * T} | {one:,.0f} tokens/s | {two:,.0f} tokens/s | {two / one:.2f} |")
-table = "\n".join([f"Measured {time.strftime('%Y-%m-%d')}, minima of {args.rounds} interleaved rounds, by `dev/bench_processes.py`.", "", *lines])
+kind, machine = this_cpu()
+measured = f"Measured {time.strftime('%Y-%m-%d')} on {machine}, minima of {args.rounds} interleaved rounds, by `dev/bench_processes.py`."
+table = "\n".join([measured, "", *lines])
 print(table)
 if args.write:
-    write_between(ROOT / "README.md", "processes", table)
+    write_of_machine(ROOT / "README.md", "processes", kind, table)

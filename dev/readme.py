@@ -1,5 +1,19 @@
-"""What a script writes into a README lies between two markers, <!-- NAME begin --> and <!-- NAME end -->, which stay."""
+"""What a script writes into a README lies between two markers, <!-- NAME begin --> and <!-- NAME end -->, which stay.
+
+Figures of one kind of machine are NAME KIND, <!-- bench amx begin -->: a run leaves those of other machines alone. The first run on a new
+kind puts its markers below the line <!-- NAME tables -->.
+"""
+import os
+import pathlib
+import platform
+import re
 import sys
+
+
+def replace(path, text):
+    beside = path.with_name(path.name + ".tmp")
+    beside.write_text(text)
+    os.replace(beside, path)
 
 
 def write_between(path, name, content):
@@ -8,4 +22,29 @@ def write_between(path, name, content):
     if begin not in text or end not in text:
         sys.exit(f"no markers {begin} ... {end} in {path}: what is to be written needs its place there")
     first, last = text.index(begin) + len(begin), text.index(end)
-    path.write_text(text[:first] + "\n" + (content(text[first:last]) if callable(content) else content) + "\n" + text[last:])
+    replace(path, text[:first] + "\n" + (content(text[first:last]) if callable(content) else content) + "\n" + text[last:])
+
+
+def write_of_machine(path, name, kind, content):
+    """write_between() for figures of one kind of machine, whose markers are added if it is the first run on it."""
+    text, anchor = path.read_text(), f"<!-- {name} tables -->"
+    if f"<!-- {name} {kind} begin -->" not in text:
+        if anchor not in text:
+            sys.exit(f"no line {anchor} in {path}: tables of a new machine need their place there")
+        empty = f"{anchor}\n\n<!-- {name} {kind} begin -->\n<!-- {name} {kind} end -->\n"
+        replace(path, text.replace(anchor + "\n", empty, 1))
+    write_between(path, f"{name} {kind}", content)
+
+
+# What divides CPUs where this trainer is concerned: the widest of these that a CPU has, its name in markers and in sentences.
+CPU_KINDS = [("amx_bf16", "amx", "AMX"), ("avx512_bf16", "avx512-bf16", "AVX-512, AVX512-BF16"),
+             ("avx512f", "avx512", "AVX-512"), ("avx2", "avx2", "AVX2")]
+
+
+def this_cpu(info="/proc/cpuinfo"):
+    """The kind of this CPU, for markers, and its name, for readers."""
+    text = pathlib.Path(info).read_text() if os.path.exists(info) else ""
+    flags = set(re.findall(r"\w+", (re.search(r"^flags\s*:(.*)", text, re.M) or ["", ""])[1]))
+    kind, what = next(((k, w) for flag, k, w in CPU_KINDS if flag in flags), (platform.machine(),) * 2)
+    name = re.search(r"model name\s*: (.*)", text)
+    return kind, f"{name[1] if name else platform.processor() or 'a CPU'} ({what})"
