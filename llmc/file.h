@@ -98,6 +98,13 @@ inline std::vector<std::string> glob_files(const std::string& pattern) {
     return files;
 }
 
+// A file that was not there before: what an earlier run left under the name is removed, and no link that somebody put there is followed.
+// -1 if that fails.
+inline int create_file(const std::string& path, mode_t mode) {
+    unlink(path.c_str());
+    return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+}
+
 // Writes a file beside its target and puts it in place with commit(). Dropped before that, it leaves nothing behind.
 struct FileWriter {
     std::string path, temporary;
@@ -105,7 +112,7 @@ struct FileWriter {
     Checksum checksum;
 
     explicit FileWriter(const std::string& target) : path(target), temporary(target + ".tmp") {
-        fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        fd = create_file(temporary, 0666);
         if (fd < 0) runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), strerror(errno));
     }
     FileWriter(const FileWriter&) = delete;

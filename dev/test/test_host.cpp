@@ -171,7 +171,34 @@ static void layout_tests() {
     EXPECT(std::fabs(detector.z_score(3.0) - 3.0) < 1e-9);
 }
 
+static void file_tests() {
+    start_test("a link or a leftover in the way of a file being written: replaced, never followed");
+    char pattern[] = "/tmp/gpt2_files_XXXXXX";
+    const std::string folder = mkdtemp(pattern), victim = folder + "/victim", target = folder + "/target";
+    auto write_file = [](const std::string& path, const char* text) {
+        FileWriter file(path);
+        file.write(text, strlen(text));
+        file.commit();
+    };
+    auto text_of = [](const std::string& path) {
+        FileReader file(path);
+        std::string text(file.size_bytes, '\0');
+        file.read(text.data(), text.size(), "the text");
+        return text;
+    };
+    write_file(victim, "precious");
+    EXPECT(symlink(victim.c_str(), (target + ".tmp").c_str()) == 0);
+    write_file(target, "mine");
+    EXPECT(text_of(victim) == "precious" && text_of(target) == "mine" && !file_exists(target + ".tmp"));
+    EXPECT(link(victim.c_str(), (target + ".tmp").c_str()) == 0);
+    write_file(target, "again");
+    EXPECT(text_of(victim) == "precious" && text_of(target) == "again");
+    for (const std::string& path : {victim, target}) unlink(path.c_str());
+    rmdir(folder.c_str());
+}
+
 int main() {
+    file_tests();
     tokenizer_tests();
     random_tests();
     schedule_tests();
