@@ -150,7 +150,7 @@ $(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAG
 # The ladders of dev/cuda, here and with nvcc.
 .SECONDARY:
 CUDA_LADDERS := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/*.cu))
-$(B)/cuda/%: build/sim/dev/cuda/%.cu build/sim/dev/cuda/bench_cuda.cuh dev/bench.h $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+$(B)/cuda/%: build/sim/dev/cuda/%.cu build/sim/dev/cuda/bench_cuda.cuh dev/bench.h dev/bench_run.h $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -rdynamic -pthread -ldl -o $@ $(LDLIBS)
 build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)

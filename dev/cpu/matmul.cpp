@@ -60,13 +60,22 @@ BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024
     output("out", out, d.rows * d.OC, sum_tolerance(d.C));
     output("out", out16, d.rows * d.OC, bf16_tolerance(1, d.C));
     expected([=] { reference::matmul_forward(out, inp, weight, bias, d.rows, d.C, d.OC); });
+    const double pairs = (double)d.rows * d.C * d.OC, results = 4.0 * d.rows * d.OC, repacking = 8.0 * d.C * d.OC;
+    requested(8 * pairs + results);  // two values of 4 bytes for each multiply-add
     variant("naive", "three loops; each sum waits for the addition before it", [=] { reference::matmul_forward(out, inp, weight, bias, d.rows, d.C, d.OC); });
+    requested(12 * pairs + repacking);  // and the sum, stored and loaded, with one of the two
     variant("loop-order", "the innermost loop runs along memory and its iterations are independent: the compiler makes vectors of it", [=] { loop_order(out, inp, weight, bias, d, transposed); });
+    requested(8 * pairs + results);
     variant("vectorised", "dot products in vectors, four sums at once: the result stays in registers, where the loop above loads and stores it in each step", [=] { vectorised(out, inp, weight, bias, d); });
+    requested(8 * pairs + results);  // as many, but nearer
     variant("blocked", "64 rows of the weight at a time, all of inp for each: the weight comes out of the cache, not out of memory", [=] { blocked(out, inp, weight, bias, d); });
+    requested(8 * pairs / 4 + results);
     variant("register-tiled", "4 x 4 results at once: half a load for each multiply-add in place of two", [=] { register_tiled(out, inp, weight, bias, d); });
+    const double tiled = 4 * pairs * (1.0 / GEMM_MR + 1.0 / GEMM_NR) + repacking + results;
+    requested(tiled);
     variant("packed", "8 x 48 results in registers, the weight repacked so that it is read front to back, single values of inp multiplied with vectors of it: no sums over lanes (llmc/cpu/gemm.h, one thread)",
             [=] { on_one_thread([=] { matmul_forward(out, inp, weight, bias, d.rows, d.C, d.OC); }); });
+    requested(tiled);
     variant("shipped", "blocks of the result shared out to the threads", [=] { matmul_forward(out, inp, weight, bias, d.rows, d.C, d.OC); });
     bytes(2.0 * (d.rows * d.C + d.C * d.OC + d.rows * d.OC));
     variant("bf16-portable", "bf16 without a unit for it: half the bytes, but each pair is widened by a shift and a mask before it is multiplied",

@@ -52,7 +52,7 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     DeviceResults* results = wanted_results();
     const DecayRanges ranges = decay_all(n);
     const ShardMap all{n, n, 0, 1, 0};
-    bytes(28.0 * n);
+    bytes(28.0 * n), requested_by_all(28.0 * n);
     output("params", p, n, 0), device_output("params", d_p, n, bf16_tolerance(4, 1));  // a stochastic rounding is off by up to a unit, twice that of one to nearest
     output("m", m, n, 0), device_output("m", d_m, n, 1e-6);
     setup([=] {
@@ -83,7 +83,7 @@ BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     const DecayRanges ranges = decay_all(n);
     const ShardMap all{n, n, 0, 1, 0};
     const uint64_t seed = 7;
-    bytes(22.0 * n);
+    bytes(22.0 * n), requested_by_all(22.0 * n);
     output("params", p, n, 0), device_output("params", d_p, n, bf16_tolerance(4, 1));  // off by up to a unit of bf16, twice a rounding to nearest
     setup([=] {
         std::copy(p0, p0 + n, p), std::copy(m0, m0 + n, m), std::copy(v0, v0 + n, v);

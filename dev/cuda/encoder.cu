@@ -19,7 +19,7 @@ BENCH("encoder_forward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 50257
     float *wte = random_floats(V * C), *wpe = random_floats(T * C), *out = buffer<float>(rows * C);
     int *tokens = some_tokens(rows, V), *d_tokens = on_device<int>(tokens, rows);
     bf16 *d_wte = on_device<bf16>(wte, V * C), *d_wpe = on_device<bf16>(wpe, T * C), *d_out = device_buffer<bf16>(rows * C);
-    bytes(6.0 * rows * C);
+    bytes(6.0 * rows * C), requested_by_all(6.0 * rows * C);
     output("out", out, rows * C, 0), device_output("out", d_out, rows * C, bf16_tolerance(1, 1));
     expected([=] { reference::encoder_forward(out, tokens, wte, wpe, B, T, C); });
     variant("scalar", "an element a thread, and two divisions to find out which", [=] { launch("encoder_scalar", encoder_scalar_kernel, dim3((unsigned)ceil_div(rows * C, 256)), 256, 0, stream, d_out, d_tokens, d_wte, d_wpe, rows, T, C); }, IN_BF16);

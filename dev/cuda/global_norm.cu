@@ -64,7 +64,7 @@ BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     DeviceResults* d_results = (DeviceResults*)device_buffer<char>(256);
     double* d_partials = device_buffer<double>(NORM_MOST_BLOCKS);
     setup([=] { check_cuda(cudaMemsetAsync(d_results, 0, 256, stream), "clearing"); });
-    bytes(2.0 * n);
+    bytes(2.0 * n), requested_by_all(2.0 * n);
     output("sum", out, 1, 0), device_output("sum", d_out, 1, sum_tolerance(n));
     expected([=] { *out = (float)reference::global_norm_squared(grads, n); });
     auto add_up = [=](int64_t parts) { launch("norm_parts", norm_parts_kernel, 1, THREADS, 0, stream, d_out, d_parts, parts); };
