@@ -69,7 +69,7 @@ ROOT_FILE  := $(call stamp,build/flags_of_programs,$(CXX) $(CXXFLAGS))
 TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp,$(wildcard dev/cpu/*.cpp)))
-TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16 $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim $(B)/test_processes
+TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16 $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim $(B)/test_processes $(B)/test_gpus
 
 .PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs

@@ -425,7 +425,7 @@ static void plan_tests() {
 }
 
 int main(int argc, char** argv) {
-    open_device(Options{});
+    choose_gpu(0);
     const std::string only = argc > 1 ? argv[1] : "";
     auto wanted = [&](const char* group) { return only.empty() || only == group; };
     if (wanted("kernels") || only == "quick") kernel_tests(only == "quick");

@@ -13,6 +13,7 @@
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/comm.cuh"
+#include "llmc/cuda/device.cuh"
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/mfu.h"
@@ -106,21 +107,8 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     return rows;
 }
 
-void open_device(const Options& o) {
-    int devices = 0, driver = 0, runtime = 0;
-    check_cuda(cudaDriverGetVersion(&driver), "asking for the driver");
-    check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
-    if (driver == 0) runtime_failure("no GPU: no NVIDIA driver is loaded on this machine; train_gpt2_cpu and train_gpt2sim need none");
-    if (driver / 1000 < runtime / 1000)
-        runtime_failure("the GPU's driver is too old: it knows CUDA %d.%d, this program was built with %d.%d; install a newer driver, or build with an older toolkit", driver / 1000, driver % 1000 / 10,
-                        runtime / 1000, runtime % 1000 / 10);
-    check_cuda(cudaGetDeviceCount(&devices), "looking for a GPU");
-    const long long local = launcher_value({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"});  // which process of this machine
-    check_cuda(cudaSetDevice((int)((local >= 0 ? local : comm.rank % o.gpus_per_node) % devices)), "choosing a GPU");
-}
-
 void allocate(GPT2& model, const Sizes& s, const Options& o) {
-    open_device(o);
+    const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
     const std::vector<PlanRow> rows = plan_rows(s, o, &model);
     size_t free_bytes = 0, total_bytes = 0;
     check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for memory");
@@ -152,9 +140,7 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     check_cuda(cudaStreamSynchronize(model.stream), "clearing memory");
     if (!blas.handle) check_blas(cublasLtCreate(&blas.handle), "starting");
     blas.workspace = model.place(BLAS_WORKSPACE, 0), blas.workspace_bytes = BLAS_WORKSPACE_BYTES, blas.tf32 = o.tf32;
-    cudaDeviceProp properties;
-    check_cuda(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
-    model.peak = gpu_peak_flops(properties.name, !IS_FP32, o.tf32);
+    model.peak = gpu_peak_flops(gpu.name, !IS_FP32, o.tf32);
 }
 
 void free_model(GPT2& model) {

@@ -1,6 +1,9 @@
-// The sum of gradients over processes, each with a GPU of its own: run it under mpirun. With one process there is nothing to send, and what is compared is that nothing changes.
+// The sum of gradients over processes, each with a GPU of its own: run it under mpirun. With one process there is nothing
+// to send, and what is compared is that nothing changes.
 //
 //     mpirun -np 8 build/nvcc/all_reduce
+//     mpirun -np 2 build/cuda/all_reduce --check        in the simulator
+#define BENCH_WITHOUT_MAIN
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cuda/comm.cuh"
 
@@ -8,6 +11,7 @@
 static float value_of(int64_t rank, int64_t i) { return (float)(rank + 1) + (float)(i % 64) / 64; }
 
 BENCH("all_reduce", dims("n"), shapes({{64 << 20}, {1 << 10}, {48 * 77}})) {
+    if (!current->only_listed) gpu_comm_start();
     const int64_t P = comm.processes, n = shape[0] / (16 * P) * 16 * P;  // whole slices of whole Packs
     float *sums = buffer<float>(n), *mine = buffer<float>(n);
     for (int64_t i = 0; i < n; i++) mine[i] = value_of(comm.rank, i);
@@ -33,4 +37,15 @@ BENCH("all_reduce", dims("n"), shapes({{64 << 20}, {1 << 10}, {48 * 77}})) {
         gpu_all_gather(d_values, n / P, 0, stream);
         gpu_comm_join(stream);
     });
+}
+
+int main(int argc, char** argv) {
+    comm_start(-1, -1, "mpi", "", "", 600);
+    CommSession session;
+    largest_of_processes = [](double mine) {
+        const std::vector<double> all = comm_gather(mine, "what the others measured");
+        return *std::max_element(all.begin(), all.end());
+    };
+    if (comm.rank > 0 && !freopen("/dev/null", "w", stdout)) runtime_failure("opening /dev/null: %s", strerror(errno));
+    return run_all(argc, argv);
 }

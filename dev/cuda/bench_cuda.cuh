@@ -2,6 +2,7 @@
 // cores out of registers. In the simulator (make -C dev/cuda sim) variants are compared with the reference, and nothing is timed.
 #pragma once
 #include "dev/bench.h"
+#include "llmc/cuda/device.cuh"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/mma.cuh"
 
@@ -68,6 +69,7 @@ __global__ void mma_peak_kernel(float* out) {
 
 inline Machine bench::open_machine(int) {
     Machine m;
+    const cudaDeviceProp gpu = choose_gpu(0);
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
     copy_from_device = [](void* to, const void* from, size_t bytes) {
         check_cuda(cudaStreamSynchronize(stream), "waiting for the GPU");
@@ -79,12 +81,11 @@ inline Machine bench::open_machine(int) {
     };
 #ifdef CUSIM
     m.name = "the simulator";
+    (void)gpu;
 #else
-    cudaDeviceProp properties;
-    check_cuda(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
     int runtime = 0;
     check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
-    m.name = format("%s, CUDA %d.%d", properties.name, runtime / 1000, runtime % 1000 / 10);
+    m.name = format("%s, CUDA %d.%d", gpu.name, runtime / 1000, runtime % 1000 / 10);
     static cudaEvent_t begin, end;
     check_cuda(cudaEventCreate(&begin), "making an event");
     check_cuda(cudaEventCreate(&end), "making an event");
@@ -103,7 +104,7 @@ inline Machine bench::open_machine(int) {
     check_cuda(cudaMalloc(&other, bytes), "allocating");
     check_cuda(cudaMalloc(&another, bytes), "allocating");
     m.empty_caches = [] { check_cuda(cudaMemsetAsync(other, 0, 512 << 20, stream), "emptying the caches"); };
-    const int blocks = properties.multiProcessorCount * 8;
+    const int blocks = gpu.multiProcessorCount * 8;
     auto best = [&](double work, const std::function<void()>& run) {
         double least = m.seconds(run);
         for (int i = 0; i < 10; i++) least = std::min(least, m.seconds(run));

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -851,11 +852,17 @@ cudaError_t cudaGetDeviceCount(int* count) {
     return *count ? cudaSuccess : error(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) { return device < (int)environment_number("CUSIM_DEVICES", 1) ? cudaSuccess : error(cudaErrorInvalidDevice); }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     if (!has_device()) return error(cudaErrorNoDevice);
+    if (device >= (int)environment_number("CUSIM_DEVICES", 1)) return error(cudaErrorInvalidDevice);
     *p = {};
-    strcpy(p->name, "cusim");
-    p->major = 8, p->minor = 0, p->multiProcessorCount = 4, p->sharedMemPerBlockOptin = SHARED_MOST_BYTES, p->totalGlobalMem = device_memory();
+    std::stringstream names(getenv("CUSIM_NAMES") ? getenv("CUSIM_NAMES") : "cusim");
+    std::string name;
+    for (int i = 0; i <= device && std::getline(names, name, ','); i++) {}  // the last one's, where there are too few
+    snprintf(p->name, sizeof(p->name), "%s", name.c_str());
+    const int capability = (int)environment_number("CUSIM_CAPABILITY", 80);
+    p->major = capability / 10, p->minor = capability % 10, p->multiProcessorCount = 4;
+    p->sharedMemPerBlockOptin = SHARED_MOST_BYTES, p->totalGlobalMem = device_memory();
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) { return *total = device_memory(), *free_bytes = *total - std::min(*total, live_bytes), cudaSuccess; }

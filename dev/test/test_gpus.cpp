@@ -1,0 +1,78 @@
+// GPUs that are not there, are too old, or have names that resemble each other; and the lab's collectives, which must
+// bring data from one process to another.
+#include "dev/test/run_program.h"
+#include "llmc/mfu.h"
+
+static const std::string TRAINER = "build/BF16/train_gpt2sim", LAB = "build/cuda/all_reduce --check";
+
+static double bf16_tflops(const char* name) { return 1e-12 * gpu_peak_flops(name, true, false); }
+static bool near(double a, double b) { return std::fabs(a - b) < 1e-6 * b; }
+
+static void peaks() {
+    start_test("the peak of a GPU is that of the longest name in the table which is part of its own");
+    EXPECT(near(bf16_tflops("NVIDIA L4"), 121) && near(bf16_tflops("NVIDIA L40"), 181) &&
+           near(bf16_tflops("NVIDIA L40S"), 362));
+    EXPECT(near(bf16_tflops("NVIDIA A10"), 125) && near(bf16_tflops("NVIDIA A10G"), 70));
+    EXPECT(near(bf16_tflops("NVIDIA A100-SXM4-80GB"), 312) && near(bf16_tflops("NVIDIA A40"), 149.7));
+    EXPECT(near(bf16_tflops("NVIDIA H100 80GB HBM3"), 989.4) && near(bf16_tflops("NVIDIA H100 PCIe"), 756));
+    EXPECT(near(bf16_tflops("NVIDIA H200 NVL"), 835) && near(bf16_tflops("NVIDIA GH200 480GB"), 989.4));
+    EXPECT(near(bf16_tflops("NVIDIA B200"), 2250) && near(bf16_tflops("NVIDIA GB200"), 2500));
+    EXPECT(near(bf16_tflops("NVIDIA B100"), 1750));
+    EXPECT(near(bf16_tflops("NVIDIA GeForce RTX 5070"), 61.7) && near(bf16_tflops("NVIDIA GeForce RTX 5070 Ti"), 87.9));
+    EXPECT(near(bf16_tflops("NVIDIA GeForce RTX 5090"), 209.5));
+    EXPECT(near(bf16_tflops("NVIDIA RTX PRO 6000 Blackwell Workstation Edition"), 504));
+    EXPECT(near(bf16_tflops("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"), 440));
+    start_test("a GPU that only resembles one in the table has no peak");
+    for (const char* name :
+         {"NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 5090 D", "NVIDIA A10M", "NVIDIA L20",
+          "NVIDIA GeForce RTX 5070 Ti Laptop GPU", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "Tesla T4", ""})
+        EXPECT(bf16_tflops(name) == 0);
+    start_test("the peak is that of the arithmetic asked for");
+    EXPECT(near(gpu_peak_flops("NVIDIA B200", false, true), 1125e12));
+    EXPECT(near(gpu_peak_flops("NVIDIA B200", false, false), 75e12));
+    for (const GpuPeak& p : GPU_PEAKS) EXPECT(p.bf16_tflops > p.tf32_tflops && p.tf32_tflops >= p.fp32_tflops);
+}
+
+static void chosen() {
+    start_test("the GPU that is asked for its name is the one chosen");
+    const std::string second = "env CUSIM_DEVICES=2 LOCAL_RANK=1 ", run_two = tiny_run(TRAINER, "-x 2");
+    const Outcome known = run(second + "CUSIM_NAMES='Tesla T4,NVIDIA L40' " + run_two);
+    EXPECT(known.status == 0 && contains(known.out, "% bf16 MFU") && !contains(known.out, "n/a MFU"));
+    const Outcome unknown = run(second + "CUSIM_NAMES='NVIDIA L40,Tesla T4' " + run_two);
+    EXPECT(unknown.status == 0 && contains(unknown.out, "n/a MFU") && !contains(unknown.out, "% bf16 MFU"));
+}
+
+static void refusals() {
+    start_test("a GPU that is too old, no GPU, no driver: exit 1 and one sentence, from the trainer and from the lab");
+    for (const std::string& program : {tiny_run(TRAINER, "-x 2"), LAB}) {
+        const Outcome old = run("env CUSIM_CAPABILITY=75 CUSIM_NAMES='Tesla T4' " + program);
+        EXPECT(old.status == 1 && one_line(old.err) &&
+               contains(old.err, "Tesla T4, is too old: its compute capability is 7.5"));
+        const Outcome none = run("env CUSIM_DEVICES=0 " + program);
+        EXPECT(none.status == 1 && one_line(none.err) && contains(none.err, "no CUDA-capable device"));
+        const Outcome driver = run("env CUSIM_DRIVER=0 " + program);
+        EXPECT(driver.status == 1 && one_line(driver.err) && contains(driver.err, "no GPU: no NVIDIA driver"));
+        const Outcome old_driver = run("env CUSIM_DRIVER=11080 " + program);
+        EXPECT(old_driver.status == 1 && one_line(old_driver.err) && contains(old_driver.err, "driver is too old"));
+    }
+}
+
+static void collectives() {
+    start_test("the lab's sum of two processes is right, and sends every byte that it must");
+    if (run("sh -c 'command -v mpirun'").status != 0)
+        return skip_test("two processes (apt-get install openmpi-bin libopenmpi-dev)");
+    const std::string trace = dir("trace");
+    const Outcome two = run("env COMM_TRACE=" + trace + " mpirun -np 2 --oversubscribe --allow-run-as-root " + LAB);
+    EXPECT(two.status == 0 && contains(two.out, "4 passed, 0 failed"));
+    // Two variants, each on 1024 and 3680 floats: half of them to the other process to be summed, and half of the sums.
+    EXPECT(contains(read_whole(trace), format("wire_bytes %d\n", 2 * 4 * (1024 + 3680))));
+}
+
+int main() {
+    make_test_folder();
+    peaks();
+    chosen();
+    refusals();
+    collectives();
+    return report_and_clean();
+}
