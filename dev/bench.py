@@ -8,30 +8,23 @@ and where each step goes, kernel by kernel, beside the machine's roofline.
 Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. Everything goes to the terminal and, with --write, into README.md and
 dev/cpu/README.md, each kind of CPU (AMX, AVX512-BF16, ...) between markers of its own.
 """
+import children
 import argparse
 import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import time
 
+from children import have
 from readme import this_cpu, write_of_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-def have(module):
-    return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode == 0
 
 
 def child(command, env=None):
-    """Runs a command; returns its output and peak resident memory in MiB."""
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **(env or {})})
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        sys.exit(f"{' '.join(map(str, command))[:200]} failed:\n{output[-2000:]}")
-    return output, usage.ru_maxrss / 1024
+    return children.run(command, env=env, cwd=ROOT)
 
 
 OURS = {"fp32": ["--precision", "fp32"], "bf16, fp32 master": ["--precision", "bf16"], "bf16, no master": ["--precision", "bf16", "-w", "0"]}

@@ -8,14 +8,13 @@ Rounds are interleaved, each program in its own process; minimum and median of t
 (llmc/mfu.h), memory (ours: --plan, which is what is allocated; PyTorch's: its allocator's peak). The table goes to the terminal, to
 build/bench_gpu.json, and with --write into README.md, where tables of other GPUs stay.
 """
+import children  # noqa: F401: Ctrl-C
 import argparse
 import json
-import pathlib
 import re
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from bench import ROOT, child, have
 from readme import write_of_machine
 

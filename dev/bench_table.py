@@ -7,11 +7,11 @@
 Between the markers <!-- ladder NAME begin --> and <!-- ladder NAME end --> of the README goes the table of bench NAME at its main shape, with a bar
 chart in charts/NAME.svg beside the README. Tables of other machines that are there stay, below it.
 """
+import children
 import html
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import time
 
@@ -65,7 +65,7 @@ def main():
     if sys.argv[2] == "--bytes":
         lines = ["| ladder | bytes requested, of the least |", "|---|---|"]
         for program in sys.argv[3:]:
-            listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
+            listed, _ = children.run([program, "--list"])
             for part in re.split(r"(?m)^(?=\w)", listed)[1:]:
                 rungs = re.findall(r"^  (\S+) .*bytes requested ([\d.?]+) of the least", part, re.M)
                 lines.append(f"| {part.split()[0]} at {part.splitlines()[0].split(') ')[1].split()[0]} | " + ", ".join(f"{name} {ratio if ratio == '?' else number(float(ratio))}" for name, ratio in rungs) + " |")

@@ -5,12 +5,12 @@ with stochastic rounding alone, and PyTorch in fp32. Ends with each one's valida
     pip install torch        # without it: this trainer alone
     make train_gpt2_cpu && python3 dev/quality.py [--steps 3000] [--write]
 """
+import children
 import argparse
 import math
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import time
 
@@ -27,7 +27,7 @@ def ours(flags, start, steps, every, out):
     command = ["./train_gpt2_cpu", "-e", str(start), "-b", str(B), "-t", str(T), "-x", str(steps), "-k", "cosine", "-l", str(LR), "-u", str(WARMUP), "-q", str(FRAC), "-c", str(DECAY),
                "-v", str(every), "-m", str(VAL_BATCHES), "-s", "0", "--shuffle", "0", "-o", str(out), *flags]
     begin = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    children.run(command, cwd=ROOT)
     curve = [(int(s), float(l)) for s, l in re.findall(r"s:(\d+) tel:([\d.]+)", (out / "main.log").read_text())]
     return curve, time.perf_counter() - begin
 
@@ -128,7 +128,8 @@ def main():
     folder = ROOT / "build/quality"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    subprocess.run(["./train_gpt2_cpu", "-e", f"L{L}C{C}H{NH}T{T}", "-b", "1", "-t", str(T), "-x", "1", "-l", "0", "-v", "0", "-s", "0", "-o", str(folder / "start")], cwd=ROOT, check=True, capture_output=True)
+    children.run(["./train_gpt2_cpu", "-e", f"L{L}C{C}H{NH}T{T}", "-b", 1, "-t", T, "-x", 1, "-l", 0, "-v", 0, "-s", 0, "-o", folder / "start"],
+                 cwd=ROOT)
     start, curves = folder / "start/model_00000001.bin", {}
     runs = {name: (lambda flags=flags, i=i: ours(flags, start, args.steps, args.every, folder / f"run{i}")) for i, (name, flags) in enumerate(OURS.items())}
     try:

@@ -1,7 +1,7 @@
 """What a script writes into a README lies between two markers, <!-- NAME begin --> and <!-- NAME end -->, which stay.
 
-Figures of one kind of machine are NAME KIND, <!-- bench amx begin -->: a run leaves those of other machines alone. The first run on a new
-kind puts its markers below the line <!-- NAME tables -->.
+Figures of one kind of machine are NAME KIND, <!-- bench amx begin -->: a run leaves those of other machines alone. The
+first run on a new kind puts its markers below the line <!-- NAME tables -->.
 """
 import os
 import pathlib
@@ -22,7 +22,9 @@ def write_between(path, name, content):
     if begin not in text or end not in text:
         sys.exit(f"no markers {begin} ... {end} in {path}: what is to be written needs its place there")
     first, last = text.index(begin) + len(begin), text.index(end)
-    replace(path, text[:first] + "\n" + (content(text[first:last]) if callable(content) else content) + "\n" + text[last:])
+    if callable(content):
+        content = content(text[first:last])
+    replace(path, f"{text[:first]}\n{content}\n{text[last:]}")
 
 
 def write_of_machine(path, name, kind, content):
@@ -36,7 +38,7 @@ def write_of_machine(path, name, kind, content):
     write_between(path, f"{name} {kind}", content)
 
 
-# What divides CPUs where this trainer is concerned: the widest of these that a CPU has, its name in markers and in sentences.
+# What divides CPUs where this trainer is concerned: the widest of these that a CPU has; its names in markers and tables.
 CPU_KINDS = [("amx_bf16", "amx", "AMX"), ("avx512_bf16", "avx512-bf16", "AVX-512, AVX512-BF16"),
              ("avx512f", "avx512", "AVX-512"), ("avx2", "avx2", "AVX2")]
 

@@ -3,6 +3,8 @@
 
 --mode eager | compile | tuned (compile, the loss inside the graph, vocabulary padded to 50304); --precision fp32 | bf16 (autocast, fp32 weights) | all-bf16 (weights, gradients and AdamW's state too).
 """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, without a traceback
 import argparse
 import time
 

@@ -189,7 +189,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size, (long long)o.total_batch_size);
     const int64_t wire = wire_bytes_a_step(*model);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire, (long long)comm.processes);
-    if (!s.gpu || comm.processes == 1) return;
+    if (!s.gpu) return;
     const ClusterModel c;
     const ScalingEstimate e = estimate_scaling(c, flops_per_token(s.config, s.T) * (double)o.total_batch_size, (double)wire, comm.processes, o.gpus_per_node, s.config.L + 1, s.micro_steps);
     printf("on GPUs of %.0f TFLOP/s used to %.0f%%, %.0f GB/s between those of a node, %.0f GB/s a GPU between nodes of %lld, %.0f us a message:\n", c.flops / 1e12, 100 * c.utilisation, c.node_bytes_s / 1e9,

@@ -8,15 +8,15 @@ the compiler's to know: they come from the launches of the tests in the simulato
 64 warps that fit at once (CUDA programming guide, technical specifications per compute capability). Instructions are those of the machine code, each counted
 once however often it runs, from the sizes of the code. Exits 1 if a hot kernel spills.
 """
-import os
 import pathlib
-import re
-import struct
-import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import children  # noqa: E402
+import os  # noqa: E402
+import re  # noqa: E402
+import struct  # noqa: E402
+import time  # noqa: E402
 from readme import write_between  # noqa: E402
 
 SHARED_KB = {"80": 164, "90a": 228, "100": 228}  # of a multiprocessor; a block takes 1 KB more than it asks for
@@ -35,12 +35,10 @@ def instruction_counts(elf):
 def compile_for(nvcc, arch, precision):
     cubin = f"build/kernels_{precision}_{arch}.cubin"
     command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin", "-o", cubin, "train_gpt2.cu"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
+    said, _ = children.run(command)
     instructions = instruction_counts(pathlib.Path(cubin).read_bytes())
     kernels = {}
-    for part in done.stderr.split("Compiling entry function '")[1:]:
+    for part in said.split("Compiling entry function '")[1:]:
         number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
         symbol = part.split("'")[0]
         kernels[symbol] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"), instructions.get(symbol, 0))
@@ -67,7 +65,7 @@ def main():
         for arch in archs:
             for symbol, figures in compile_for(nvcc, arch, precision).items():
                 tables.setdefault(symbol, {})[arch] = figures
-    names = dict(zip(tables, subprocess.run(["c++filt"], input="\n".join(tables), capture_output=True, text=True).stdout.splitlines()))
+    names = dict(zip(tables, children.run(["c++filt"], text="\n".join(tables))[0].splitlines()))
     lines = ["| kernel | threads | dynamic shared |" + "".join(f" sm_{a}: registers | static shared | spilled | occupancy | instructions |" for a in archs), "|---|---|---|" + "---|" * 5 * len(archs)]
     spilling = []
     for symbol in sorted(tables, key=lambda s: names[s]):
@@ -82,7 +80,7 @@ def main():
         lines.append(row)
     print("\n".join(lines))
     if os.environ.get("WRITE"):
-        version = re.search(r"release ([\d.]+)", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)[1]
+        version = re.search(r"release ([\d.]+)", children.run([nvcc, "--version"])[0])[1]
         write_between(pathlib.Path("dev/cuda/README.md"), "kernels", f"By `make kernel-table WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}.\n\n" + "\n".join(lines))
     if spilling:
         sys.exit("spills in hot kernels: " + ", ".join(spilling))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Figures of one kind of machine are written between markers of its own: those of others stay, and a new kind gets its place."""
+"""Figures of one kind of machine are written between its own markers: those of others stay, a new kind gets its place."""
 import pathlib
 import sys
 import tempfile

@@ -31,6 +31,7 @@ for precision in fp32 bf16; do one "the roofline of a step, $precision" build/be
 one "a bench fails variants that are wrong" dev/test/planted_bench.sh
 one "tables and charts of a bench" dev/test/bench_table.sh
 one "tables of several machines in one README" dev/test/readme_tables.py
+one "scripts end when interrupted, and end what they started" dev/test/interrupted.py
 for seed in 1 2; do
     one "BF16 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/BF16/test_gpt2sim kernels
     one "FP32 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/FP32/test_gpt2sim kernels

@@ -23,6 +23,19 @@ if command -v mpirun > /dev/null; then
     runs mpirun.sh "$folder/log"
 fi
 mkdir "$folder/bin"
+# How many processes mpirun.sh asks for, and where.
+echo 'echo "$@" > "$ASKED"' > "$folder/bin/mpirun"; chmod +x "$folder/bin/mpirun"
+export ASKED=$folder/asked
+for case in a,b:2 node1:8,node2:8 a; do
+    PATH="$folder/bin:$PATH" HOSTS=$case scripts/multi_node/mpirun.sh -o x
+    case $case in a,b:2) count=3 ;; a) count=1 ;; *) count=16 ;; esac
+    grep -q -- "^-np $count --host $case " "$ASKED" || { echo "HOSTS=$case: $(cat "$ASKED")"; exit 1; }
+done
+for case in a: a:x , ' '; do
+    status=0; HOSTS=$case scripts/multi_node/mpirun.sh 2> "$folder/error" || status=$?
+    [ $status = 2 ] && grep -q "separated by commas" "$folder/error" || { echo "HOSTS='$case': $status, $(cat "$folder/error")"; exit 1; }
+done
+rm "$folder/bin/mpirun"
 echo 'echo 127.0.0.1' > "$folder/bin/scontrol"     # scontrol show hostnames
 cat > "$folder/bin/srun" <<'SRUN'
 #!/usr/bin/env bash
@@ -40,3 +53,4 @@ for way in tcp fs; do
 done
 scripts/scaling.py --program build/BF16/train_gpt2sim > "$folder/log"
 [ "$(grep -c '^| 1558M' "$folder/log")" = 11 ]
+grep -q '^| 124M | 1 | 64 | 8 | [0-9.]* | 0 | 3014.5 | 0.0 | 0.0 | 100.0% | one GPU |' "$folder/log" || { grep '| 1 |' "$folder/log"; exit 1; }

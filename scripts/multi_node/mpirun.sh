@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Several machines with mpirun: HOSTS names them, each with its number of GPUs. The repository, built, lies under the same path on all, and the out dir
+# Several machines with mpirun: HOSTS names them, each with its number of GPUs, 1 where it has none. The repository, built, lies under the same path on all, and the out dir
 # in a folder that all share. NCCL's id travels by MPI, gradients by NCCL.
 #
 #   HOSTS=node1:8,node2:8 scripts/multi_node/mpirun.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log -e d12 -b 32 -t 1024 -d 524288
@@ -8,7 +8,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 HOSTS=${HOSTS:?names the machines, as node1:8,node2:8}
 PROGRAM=${PROGRAM:-./train_gpt2cu}
 total=0
-for host in ${HOSTS//,/ }; do total=$((total + ${host##*:})); done
+for host in ${HOSTS//,/ }; do
+    case $host in *:*) gpus=${host##*:} ;; *) gpus=1 ;; esac
+    case $gpus in "" | *[!0-9]*) echo "error: HOSTS=$HOSTS: $host; NAME:GPUS, separated by commas, is accepted" >&2; exit 2 ;; esac
+    total=$((total + 10#$gpus))
+done
+[ "$total" -ge 1 ] || { echo "error: HOSTS=$HOSTS names no GPU; NAME:GPUS, separated by commas, is accepted" >&2; exit 2; }
 # -x                          variables that the other machines are to have
 # odls_base_sigkill_timeout   seconds to finish a step and save after a signal, before Open MPI kills
 exec mpirun -np "$total" --host "$HOSTS" -x PATH -x LD_LIBRARY_PATH -x NCCL_DEBUG=WARN --mca odls_base_sigkill_timeout 600 ${MPIRUN_FLAGS:-} \

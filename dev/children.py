@@ -1,0 +1,74 @@
+"""Programs that a script starts, and Ctrl-C: it ends them and the script, without a traceback. To be imported first."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+PATIENCE_S = 3  # between asking a program to end and ending it
+running = set()
+starting, stopped_by = False, None
+
+
+def signal_all(number):
+    for process in running:
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def stop(number, _frame=None):
+    global stopped_by
+    stopped_by = number
+    if starting:  # run() stops as soon as it knows the process that it is about to start
+        return
+    for again in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(again, signal.SIG_IGN)
+    signal_all(signal.SIGTERM)
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and any(process.poll() is None for process in running):
+        time.sleep(0.02)
+    signal_all(signal.SIGKILL)
+    print("\ninterrupted", file=sys.stderr, flush=True)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, stop)
+
+
+def run(command, text="", may_fail=False, env=None, cwd=None):
+    """Runs a command to its end, with text on its stdin. Returns what it printed, None if it failed and may, and its
+    peak of resident memory in MiB."""
+    global starting
+    command = [str(c) for c in command]
+    starting = True
+    try:
+        process = subprocess.Popen(command, cwd=cwd, env={**os.environ, **(env or {})}, text=True, errors="replace",
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+    except OSError as error:
+        sys.exit(f"{command[0]} does not start: {error.strerror}")
+    running.add(process)
+    starting = False
+    if stopped_by:
+        stop(stopped_by)
+    try:
+        process.stdin.write(text)
+        process.stdin.close()
+    except BrokenPipeError:  # it reads nothing
+        pass
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    running.remove(process)
+    if process.returncode and not may_fail:
+        sys.exit(f"{' '.join(command)[:200]} failed:\n{output[-2000:]}")
+    return None if process.returncode else output, usage.ru_maxrss / 1024
+
+
+def have(module):
+    """Whether Python has the module."""
+    return run([sys.executable, "-c", f"import {module}"], may_fail=True)[0] is not None

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Ctrl-C in a script: no traceback, the status of an interrupted program, and nothing that it started goes on."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STARTING = [["dev/bench.py"], ["dev/bench_processes.py"], ["dev/quality.py"], ["dev/bench_gpu.py", "--sim"],
+            ["scripts/scaling.py", "--program", "build/sleeper"], ["dev/bench_table.py", "README.md", "--bytes", "build/sleeper"]]
+COMPUTING = [["dev/torch_step.py", "--steps", "1000"]]  # these start nothing, and need PyTorch
+
+
+def marked(mark):
+    """The processes that have the mark in their environment."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            pass
+    return found
+
+
+def wait_until(condition, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not condition():
+        time.sleep(0.02)
+    return condition()
+
+
+def computes(pid):
+    return "libtorch_cpu" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+
+
+def interrupt(command, number):
+    mark = "INTERRUPTED_TEST=" + uuid.uuid4().hex
+    environment = {**os.environ, **dict([mark.split("=")])}
+    script = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, text=True, start_new_session=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    under_way = lambda: computes(script.pid) if command in COMPUTING else len(marked(mark)) > 1
+    assert wait_until(lambda: script.poll() is not None or under_way(), 60), "it starts nothing"
+    assert script.poll() is None, f"it ended by itself: {script.communicate()[0][-500:]}"
+    script.send_signal(number)
+    output, _ = script.communicate(timeout=60)
+    assert "Traceback" not in output, output
+    assert script.returncode == -number, f"status {script.returncode}: {output[-500:]}"
+    assert wait_until(lambda: not marked(mark), 10), f"still there: {marked(mark)}"
+
+
+def main():
+    if not pathlib.Path("/proc/self/environ").exists():
+        return print("skipped: looks for processes in /proc")
+    sleeper = ROOT / "build/sleeper"
+    sleeper.write_text("#!/bin/sh\nsleep 1000\n")
+    sleeper.chmod(0o755)
+    have_torch = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0
+    failed = 0
+    for command in STARTING + (COMPUTING if have_torch else []):
+        for number in (signal.SIGINT, signal.SIGTERM) if command[0] == "dev/bench.py" else (signal.SIGINT,):
+            try:
+                interrupt(command, number)
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                failed += 1
+                print(f"{' '.join(command)}, signal {number}: {error}")
+    sys.exit(failed)
+
+
+main()
