@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <unistd.h>
 
 #define PRINTF_LIKE(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 
@@ -22,10 +23,19 @@ inline long long launcher_value(const char* const (&names)[N]) {
     return -1;
 }
 
+// True if somebody watches stdout. mpirun gives its children a terminal whatever its own output is,
+// so those of a launcher never count.
+inline bool stdout_is_terminal() { return isatty(1) && launcher_value(LAUNCHER_SIZES) < 0; }
+// Before a message on stderr: what was printed so far goes first, and the line in work (logger.h) is cleared.
+inline void clear_the_way() {
+    if (stdout_is_terminal()) fputs("\r\033[K", stdout);
+    fflush(stdout);
+}
+
 [[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
     const bool several = launcher_value(LAUNCHER_SIZES) > 1;
     if (status == 2 && several && launcher_value(LAUNCHER_RANKS) > 0) exit(status);  // all ranks have the same flags; rank 0 says it
-    fflush(stdout);
+    clear_the_way();
     fputs("error: ", stderr);
     if (status != 2 && several) fprintf(stderr, "rank %lld: ", launcher_value(LAUNCHER_RANKS));
     vfprintf(stderr, fmt, args);
@@ -50,7 +60,7 @@ inline long long launcher_value(const char* const (&names)[N]) {
 // Something odd, but the run goes on.
 PRINTF_LIKE(1, 2) inline void warning(const char* fmt, ...) {
     if (launcher_value(LAUNCHER_SIZES) > 1 && launcher_value(LAUNCHER_RANKS) > 0) return;
-    fflush(stdout);
+    clear_the_way();
     va_list args;
     va_start(args, fmt);
     fputs("warning: ", stderr);

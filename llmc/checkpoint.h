@@ -14,11 +14,19 @@
 #include <vector>
 #include "llmc/comm.h"
 #include "llmc/file.h"
+#include "llmc/logger.h"
 #include "llmc/options.h"
 #include "llmc/outlier.h"
 #include "llmc/tensors.h"
 
 constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5, STATE_MAGIC = 20261121, STATE_VERSION = 2;
+
+// Bytes of a model file whose weights have so many each.
+inline int64_t model_file_bytes(const GPT2Config& config, int64_t weight_bytes) {
+    int64_t elems = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) elems += tensor_elems(i, config) * tensor_layers(i, config);
+    return sizeof(Header) + elems * weight_bytes;
+}
 
 // Reads and checks the header of an open model file: shape, sizes, length of the file. Returns its version.
 inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
@@ -32,9 +40,7 @@ inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
     if (!sane)
         runtime_failure("%s is damaged: its header says context %d, vocabulary %d padded to %d, %d layers, %d heads, %d channels", file.path.c_str(), h.value[2], h.value[3], h.value[7], h.value[4],
                         h.value[5], h.value[6]);
-    int64_t elems = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) elems += tensor_elems(i, config) * tensor_layers(i, config);
-    file.expect_size(sizeof(h.value) + elems * (version == MODEL_VERSION_FP32 ? 4 : 2));
+    file.expect_size(model_file_bytes(config, version == MODEL_VERSION_FP32 ? 4 : 2));
     return version;
 }
 
@@ -61,16 +67,20 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
 
 // The weights of a model file into a model of its shape; the trainer provides set_tensor (train.h).
 template <class Model>
-inline void load_model(Model& model, const std::string& path) {
+inline void load_model(Model& model, const std::string& path, Progress* progress = nullptr) {
     FileReader file(path);
     GPT2Config config;
     const int32_t version = read_model_header(file, config);
-    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) { set_tensor(model, tensor, layer, values); });
+    read_model_tensors(file, version, config, [&](int tensor, int64_t layer, const float* values) {
+        set_tensor(model, tensor, layer, values);
+        if (progress) progress->reach(file.position);
+    });
 }
 
 // Writes a model file; get(tensor, layer, first, elems) gives a piece of a tensor as fp32, which a bf16 model's values are exactly. Returns its checksum.
 template <class Get>
-inline uint64_t write_model(const std::string& path, const GPT2Config& config, int32_t version, Get get) {
+inline uint64_t write_model(const std::string& path, const GPT2Config& config, int32_t version, Get get,
+                            Progress* progress = nullptr) {
     constexpr int64_t PIECE_ELEMS = 1 << 20;  // so that a save needs next to no memory of its own
     Header h;
     std::vector<uint16_t> halves;
@@ -79,6 +89,7 @@ inline uint64_t write_model(const std::string& path, const GPT2Config& config, i
     FileWriter file(path);
     file.write(h.value, sizeof(h.value));
     auto write_piece = [&](const float* values, int64_t elems) {
+        if (progress) progress->add(elems * (version == MODEL_VERSION_FP32 ? 4 : 2));
         if (version == MODEL_VERSION_FP32) return file.write(values, elems * 4);
         halves.resize(elems);
         for (int64_t k = 0; k < elems; k++) {
@@ -189,6 +200,13 @@ inline void remove_checkpoint(const std::string& dir, int64_t step) {
     unlink(model_path(dir, step).c_str());
 }
 
+// Bytes of the state file of one rank.
+inline int64_t state_file_bytes(const ParameterLayout& layout, int64_t slices) {
+    int64_t elems = 0;
+    for (int64_t b = 0; b < layout.buckets(); b++) elems += layout.shard_elems(b);
+    return sizeof(StateHeader) + slices * elems * 4 + sizeof(uint64_t);
+}
+
 // What a checkpoint holds of a bucket, this rank's slice of m (0), v (1) or master weights (2): all that the process has in ZeRO stage 1, a part of
 // what it has in stage 0. The trainer provides the memory (train.h).
 template <class Model>
@@ -207,13 +225,16 @@ inline void set_optimizer_slice(Model& model, int slice, int64_t bucket, int64_t
 
 // Writes the checkpoint of header.step from the model.
 template <class Model>
-inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model) {
+inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model, Progress* progress = nullptr) {
     const ParameterLayout& layout = model.layout;
     if (comm.rank == 0) {
         for (const std::string& leftover : glob_files(dir + "/*.tmp")) unlink(leftover.c_str());
         unlink(done_path(dir, header.step).c_str());
-        header.model_checksum = write_model(model_path(dir, header.step), layout.config, strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32,
-                                            [&](int tensor, int64_t layer, int64_t first, int64_t elems) { return tensor_data(model, tensor, layer, first, elems); });
+        const int32_t version = strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
+        auto piece = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+            return tensor_data(model, tensor, layer, first, elems);
+        };
+        header.model_checksum = write_model(model_path(dir, header.step), layout.config, version, piece, progress);
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank, header.slices = optimizer_slices(model);
@@ -221,7 +242,10 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
     FileWriter state(state_path(dir, header.step, comm.rank));
     state.write(&header, sizeof(header));
     for (int64_t b = 0; b < layout.buckets(); b++)
-        for (int slice = 0; slice < header.slices; slice++) state.write(optimizer_slice(model, slice, b), layout.shard_elems(b) * 4);
+        for (int slice = 0; slice < header.slices; slice++) {
+            state.write(optimizer_slice(model, slice, b), layout.shard_elems(b) * 4);
+            if (progress) progress->add(layout.shard_elems(b) * 4);
+        }
     const uint64_t sum = state.checksum.value();
     state.write(&sum, sizeof(sum));
     state.commit();
@@ -233,8 +257,8 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
 
 // Loads weights and optimizer state; the shards may have been written by any number of processes.
 template <class Model>
-inline void load_checkpoint(const std::string& dir, int64_t step, Model& model) {
-    load_model(model, model_path(dir, step));
+inline void load_checkpoint(const std::string& dir, int64_t step, Model& model, Progress* progress = nullptr) {
+    load_model(model, model_path(dir, step), progress);
     StateHeader header;
     std::vector<float> values;
     for (int64_t rank = 0; rank == 0 || rank < header.processes; rank++) {
@@ -247,6 +271,7 @@ inline void load_checkpoint(const std::string& dir, int64_t step, Model& model) 
                 values.resize(elems);
                 state.read(values.data(), elems * 4, "m, v or master weights");
                 set_optimizer_slice(model, slice, b, rank * elems, elems, values.data());
+                if (progress) progress->add(elems * 4);
             }
     }
 }

@@ -10,12 +10,13 @@ inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
     const int64_t windows = run.options.val_max_steps < 0 ? all : std::min(all, run.options.val_max_steps * batch);
     std::vector<double> sums(windows);
+    Progress progress(run.logger, "validation", windows, "windows");
     for (int64_t w = comm.rank * run.B; w < windows && !stop_alone(); w += batch) {
         const int64_t n = std::min(run.B, windows - w);
         for (int64_t b = 0; b < n; b++) load_window(run.val_data, w + b, &run.x[b * run.T], &run.y[b * run.T]);
         evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
         for (int64_t i = 0; i < n * run.T; i++) sums[w + i / run.T] += run.losses[i];
-        if (run.logger.terminal) run.logger.progress(format("validation %lld/%lld", (long long)(w + n), (long long)windows));
+        progress.reach(w + batch);
     }
     comm_merge(sums.data(), windows, "the sum of the validation losses");
     double total = 0;
@@ -30,6 +31,7 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
     const int64_t questions = ((int64_t)run.hellaswag.size() - comm.rank + comm.processes - 1) / comm.processes;  // this process's: rank, rank + P, ...
     const int64_t rows = questions * HELLASWAG_CHOICES, T = run.T;
     std::vector<int> length(run.B), context(run.B);
+    Progress progress(run.logger, "HellaSwag", run.hellaswag.size(), "questions");
     double best = 0;
     int answer = 0;
     auto question = [&](int64_t row) -> const HellaSwagExample& { return run.hellaswag[row / HELLASWAG_CHOICES * comm.processes + comm.rank]; };
@@ -56,11 +58,13 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
             if (choice == 0 || mean < best) best = mean, answer = choice;
             if (choice == HELLASWAG_CHOICES - 1) correct += answer == question(first + r).label;
         }
+        progress.reach((first + n) / HELLASWAG_CHOICES * comm.processes);
     }
     return (int64_t)comm_sum((double)correct, "the sum of the answers");
 }
 
-// Generates and prints text. Each sample of a run has its own generator, from seed and step.
+// Generates and prints text; a run that only generates prints the text alone. Each sample of a run has its own
+// generator, from seed and step.
 template <class Model>
 inline void sample_text(Run<Model>& run, int64_t step) {
     const Options& o = run.options;
@@ -69,8 +73,10 @@ inline void sample_text(Run<Model>& run, int64_t step) {
     const int64_t room = run.model.sizes.cache_T;
     std::vector<int> text = run.prompt;
     if (text.empty()) text.push_back(has_words && run.tokenizer.end_of_text < c.V ? run.tokenizer.end_of_text : 0);
-    run.logger.clear_transient();
-    printf("generating:\n---\n%s", run.prompt.empty() ? "" : o.prompt.c_str());
+    const bool framed = !only_generates(o);
+    if (framed) run.logger.line("generating:\n---");
+    run.logger.clear_line_in_work();
+    printf("%s", o.prompt.c_str());
     MersenneTwister rng = generator_for(o.seed, RANDOM_SAMPLE, step);
     std::vector<double> probs;
     int64_t position = 0, begin = std::max<int64_t>(0, (int64_t)text.size() - room);
@@ -87,6 +93,5 @@ inline void sample_text(Run<Model>& run, int64_t step) {
         } else printf("%d ", token);
         fflush(stdout);
     }
-    printf("\n---\n");
-    fflush(stdout);
+    run.logger.line("%s", framed ? "\n---" : "");
 }

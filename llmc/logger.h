@@ -1,5 +1,6 @@
-// What a run says. stdout: one line a step; on a terminal a last line, drawn over itself, with the time gone and the time left. In the
-// out dir main.log, in the form that llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:` training loss, `eval:` HellaSwag.
+// What a run says. stdout: one line a step. Long work says how far it is: on a terminal in a last line that is drawn
+// over itself, elsewhere on stderr, and only after a silence. In the out dir main.log, in the form that llm.c's log
+// viewers read: `s:STEP tel:` validation loss, `trl:` training loss, `eval:` HellaSwag.
 #pragma once
 #include <cmath>
 #include <string>
@@ -18,32 +19,59 @@ inline std::string duration_text(double seconds) {
     return s >= 3600 ? format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60) : format("%lld:%02lld", s / 60, s % 60);
 }
 
+// 1424000 as 1,424,000.
+inline std::string grouped_text(int64_t n) {
+    std::string text = std::to_string(n);
+    for (int64_t at = (int64_t)text.size() - 3; at > 0; at -= 3) text.insert(at, ",");
+    return text;
+}
+
+constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;  // where stdout is no terminal
+
 struct Logger {
     std::string path;                    // of main.log, empty without an out dir
-    bool terminal = false, transient = false;
+    bool terminal = false, in_work = false;
     bool silent = false;                 // all ranks but the first
+    bool quiet = false;                  // --quiet 1
+    double silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
 
-    void clear_transient() {
-        if (transient) printf("\r\033[K");
-        transient = false;
+    void clear_line_in_work() {
+        if (in_work) printf("\r\033[K");
+        in_work = false;
     }
-    // The line in work, on a terminal only: replaced by whatever is printed next.
+    // How far work has come. On a terminal the line in work, replaced by whatever is printed next; elsewhere a line
+    // that breaks a silence.
     void progress(const std::string& text) {
-        if (!terminal) return;
-        clear_transient();
-        printf("%s", text.c_str());
-        fflush(stdout);
-        transient = true;
+        if (silent || quiet) return;
+        if (terminal) {
+            clear_line_in_work();
+            printf("%s", text.c_str());
+            fflush(stdout);
+            in_work = true;
+        } else if (now_seconds() - silent_since >= silence_s) {
+            fprintf(stderr, "%s\n", text.c_str());
+            silent_since = now_seconds(), silence_s = SILENCE_S;
+        }
     }
-    PRINTF_LIKE(2, 3) void line(const char* fmt, ...) {
-        if (silent) return;
-        clear_transient();
-        va_list args;
-        va_start(args, fmt);
+    PRINTF_LIKE(2, 0) void print_line(const char* fmt, va_list args) {
+        clear_line_in_work();
         vprintf(fmt, args);
-        va_end(args);
         printf("\n");
         fflush(stdout);
+        silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
+    }
+    PRINTF_LIKE(2, 3) void line(const char* fmt, ...) {
+        va_list args;
+        va_start(args, fmt);
+        if (!silent) print_line(fmt, args);
+        va_end(args);
+    }
+    // A line that --quiet 1 leaves out.
+    PRINTF_LIKE(2, 3) void note(const char* fmt, ...) {
+        va_list args;
+        va_start(args, fmt);
+        if (!silent && !quiet) print_line(fmt, args);
+        va_end(args);
     }
     // Appends one line to main.log.
     void record(const std::string& text) {
@@ -73,4 +101,33 @@ struct Logger {
         file.write(kept.data(), kept.size());
         file.commit();
     }
+};
+
+// Long work of `total` steps, in units of so many of them: "validation: 12 of 80 windows, 1:20 left".
+struct Progress {
+    Logger& logger;
+    std::string what, unit;
+    int64_t total, unit_size, done = 0;
+    double begin = now_seconds(), shown_at = begin;
+
+    Progress(Logger& to, const std::string& name, int64_t all, const std::string& unit_name, int64_t size = 1)
+        : logger(to), what(name), unit(unit_name), total(all), unit_size(size) {
+        show();
+    }
+    Progress(const Progress&) = delete;
+    ~Progress() { if (!logger.silent) logger.clear_line_in_work(); }
+    void show() {
+        shown_at = now_seconds();
+        const double seconds_left = (shown_at - begin) * (double)(total - done) / (double)std::max<int64_t>(1, done);
+        const std::string left = done > 0 ? ", " + duration_text(seconds_left) + " left" : "";
+        logger.progress(format("%s: %s of %s %s%s", what.c_str(), grouped_text(done / unit_size).c_str(),
+                               grouped_text(total / unit_size).c_str(), unit.c_str(), left.c_str()));
+    }
+    // Drawn when another percent is done, or a second has passed.
+    void reach(int64_t now_done) {
+        const bool another = 100 * now_done / std::max<int64_t>(1, total) != 100 * done / std::max<int64_t>(1, total);
+        done = std::min(now_done, total);
+        if (another || now_seconds() - shown_at >= 1) show();
+    }
+    void add(int64_t more) { reach(done + more); }
 };

@@ -27,7 +27,7 @@ struct Options {
     std::string dist_init = "mpi", server_ip, fs_path;
     int64_t seed = 42, shuffle = 1, threads = 0;                                // 0: all cores
     std::string precision;                                                      // empty: the trainer's own
-    int64_t plan = 0, version = 0, help = 0;
+    int64_t quiet = 0, plan = 0, version = 0, help = 0;
 };
 
 struct OptionRow {
@@ -69,7 +69,8 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4", "B: sequences in one micro-batch of one process"),
         whole("-t", "--seq-len", &O::seq_len, 1, 1 << 20, "1..", "1024 or the context", "T: tokens in a sequence"),
         whole("-d", "--total-batch-size", &O::total_batch_size, 1, many, "multiple of B*T*P", "B*T*P", "tokens in one optimizer step of P processes"),
-        whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1", "in all, resumed steps included; -1 = one epoch; 0 = only evaluate and sample"),
+        whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1", 
+              "in all, resumed ones too; -1 = one epoch; 0 = only evaluate and sample, with --prompt only generate"),
         text("-k", "--lr-schedule", &O::lr_schedule, "constant, linear, cosine, wsd", "cosine", "how the learning rate changes over the run"),
         real("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
         whole("-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0", "steps over which it rises"),
@@ -85,8 +86,9 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20", "batches of a validation; -1 = the whole split"),
         whole("-s", "--sample-every", &O::sample_every, 0, many, "0..", "20", "steps between samples; 0 = never"),
         whole("-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64", "tokens in a sample"),
-        text("", "--prompt", &O::prompt, "text", "none", "what a sample begins with"),
-        real("", "--temperature", &O::temperature, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1.0", "of sampling"),
+        text("", "--prompt", &O::prompt, "text", "none", "what a sample begins with; with -x 0 the run only generates"),
+        real("", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",
+             "of sampling: below 1 likelier tokens are preferred; 0 = greedy, always the likeliest"),
         whole("", "--top-k", &O::top_k, 0, many, "0..", "0 = off", "sample among the k likeliest tokens"),
         real("", "--top-p", &O::top_p, 0, 1, R::ABOVE_LOWEST_CLOSED, "0<..1", "1.0 = off", "sample among the likeliest tokens that hold this much probability"),
         whole("-h", "--hellaswag", &O::hellaswag, 0, 1, "0, 1", "0", "evaluate HellaSwag beside the validation loss"),
@@ -108,6 +110,8 @@ inline const std::vector<OptionRow>& option_table() {
         whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
         whole("", "--threads", &O::threads, 1, 4096, "1..", "all cores", "CPU"),
         text("", "--precision", &O::precision, "fp32, bf16", "CPU: fp32; CUDA: as built", "of weights and activations"),
+        whole("", "--quiet", &O::quiet, 0, 1, "0, 1", "0",
+              "1 = only step lines, evaluations, samples, warnings; no settings, progress, `saved` lines"),
         sign("--plan", &O::plan, "print what the run would need and stop"),
         sign("--version", &O::version, "print the version and stop"),
         sign("--help", &O::help, "print this and stop"),
@@ -192,13 +196,27 @@ inline Options parse_options(int argc, char** argv) {
     return options;
 }
 
-// One line a flag: long name and value in force. The rank, which differs from process to process, is not among them.
+// True if the run does nothing but generate from a prompt.
+inline bool only_generates(const Options& options) { return options.max_steps == 0 && !options.prompt.empty(); }
+
+inline std::string option_text(const Options& options, const OptionRow& row) {
+    if (row.text) return options.*row.text;
+    return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
+}
+// All flags and their values, one a line; the rank, which differs from process to process, is not among them.
 inline std::string options_text(const Options& options) {
     std::string text;
-    for (const OptionRow& row : option_table()) {
-        if (!row.takes_value || row.whole == &Options::process_rank) continue;
-        std::string value = row.text ? options.*row.text : row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
-        text += format("| %-20s | %s\n", row.long_name + 2, value.c_str());
-    }
+    for (const OptionRow& row : option_table())
+        if (row.takes_value && row.whole != &Options::process_rank)
+            text += format("%s %s\n", row.long_name, option_text(options, row).c_str());
     return text;
+}
+// What the user has set to other than the default, with the value in force once sizes are settled, one flag a line.
+inline std::string settings_text(const Options& given, const Options& settled) {
+    const Options defaults;
+    std::string text;
+    for (const OptionRow& row : option_table())
+        if (row.takes_value && option_text(given, row) != option_text(defaults, row))
+            text += format("\n| %-20s | %s", row.long_name + 2, option_text(settled, row).c_str());
+    return text.empty() ? text : text.substr(1);
 }

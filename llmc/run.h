@@ -34,6 +34,6 @@ struct Run {
     std::vector<int> prompt;
     std::vector<int> x, y;
     std::vector<float> losses;
-    int64_t B, T, micro_steps, max_steps, saved_step = -1;
+    int64_t B, T, micro_steps, max_steps, saved_step = -1, first_step = 0;
     double started;
 };

@@ -64,7 +64,7 @@ inline void check_resumable(const Options& o, const StateHeader& saved, const Da
 
 // Initial weights: the numbers that PyTorch draws (random.h), one generator, wte and wpe first, then layer by layer.
 template <class Model>
-inline void initialize_weights(Model& model, uint64_t seed) {
+inline void initialize_weights(Model& model, uint64_t seed, Progress* progress = nullptr) {
     const GPT2Config& c = model.layout.config;
     MersenneTwister rng(seed);
     std::vector<float> values;
@@ -74,6 +74,7 @@ inline void initialize_weights(Model& model, uint64_t seed) {
         if (TENSORS[i].init == INIT_NORMAL) normal_fill(rng, values.data(), drawn, 0.02f);
         if (TENSORS[i].init == INIT_NORMAL_RESIDUAL) normal_fill(rng, values.data(), drawn, (float)(0.02 / std::sqrt(2.0 * c.L)));
         set_tensor(model, i, layer, values.data());
+        if (progress) progress->add(drawn);
     };
     for (int i = 0; i < NUM_TENSORS; i++)
         if (!TENSORS[i].per_layer) fill(i, 0);
@@ -86,14 +87,13 @@ template <class Model>
 inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     const Options& o = run.options;
     const bool due = o.val_every > 0 && (step % o.val_every == 0 || last);
-    const bool only_generate = o.max_steps == 0 && !run.prompt.empty();
-    if (due && !only_generate && run.val_data.total_windows > 0) {
+    if (due && !only_generates(o) && run.val_data.total_windows > 0) {
         const double loss = validation_loss(run);
         if (stop_alone()) return;
         run.logger.line("val loss %s", loss_text("%f", loss).c_str());
         run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", loss).c_str()));
     }
-    if (due && !only_generate && !run.hellaswag.empty()) {
+    if (due && !only_generates(o) && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);
         if (stop_alone()) return;
         const double share = (double)correct / (double)run.hellaswag.size();
@@ -106,13 +106,33 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
 template <class Model>
 inline void save(Run<Model>& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
-    run.logger.progress("saving a checkpoint");
-    save_checkpoint(run.options.out_dir, run.state, run.model);
+    const ParameterLayout& layout = run.model.layout;
+    const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.floatX_bytes);
+    const int64_t state_bytes = state_file_bytes(layout, optimizer_slices(run.model));
+    const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
+    const std::string step = format("step %lld", (long long)run.state.step);
+    Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
+    save_checkpoint(run.options.out_dir, run.state, run.model, &progress);
     run.saved_step = run.state.step;
+    run.logger.note("saved %s to %s (%s MB, %.1f s)", step.c_str(), run.options.out_dir.c_str(),
+                    grouped_text(all_bytes / 1000000).c_str(), now_seconds() - progress.begin);
     prune_checkpoints(run.options.out_dir, run.options.keep_checkpoints, run.options.major_every);
 }
 
-inline std::string z_text(double z) { return loss_text("%+.2f", z); }
+// Nothing until there is a number.
+inline std::string z_text(double z) { return std::isnan(z) ? "" : format("(%+.2fz)", z); }
+
+// What the step under way has come to: the time that the run has taken, and what is left of it.
+template <class Model>
+inline void show_time_left(Run<Model>& run, int64_t micro) {
+    const double done = (double)(run.state.step - run.first_step) + (double)micro / (double)run.micro_steps;
+    const double elapsed = now_seconds() - run.started, steps_left = (double)(run.max_steps - run.first_step) - done;
+    std::string text = format("working on step %lld/%lld", (long long)run.state.step + 1, (long long)run.max_steps);
+    if (run.micro_steps > 1) text += format(", micro-step %lld/%lld", (long long)micro + 1, (long long)run.micro_steps);
+    text += ": " + duration_text(elapsed) + " gone";
+    if (done > 0) text += ", " + duration_text(elapsed / done * steps_left) + " left";
+    run.logger.progress(text);
+}
 
 // One optimizer step: micro-steps, norm, update, its line.
 template <class Model>
@@ -121,6 +141,7 @@ inline void train_step(Run<Model>& run) {
     const int64_t step = run.state.step, windows = o.total_batch_size / run.T;
     const double begin = now_seconds();
     for (int64_t micro = 0; micro < run.micro_steps; micro++) {
+        show_time_left(run, micro);
         const int64_t first = (o.overfit_one_batch ? 0 : run.state.position_windows) + (micro * comm.processes + comm.rank) * run.B;
         for (int64_t b = 0; b < run.B; b++) load_window(run.train_data, first + b, &run.x[b * run.T], &run.y[b * run.T]);
         micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, 1.0f / (float)o.total_batch_size, micro);
@@ -136,8 +157,10 @@ inline void train_step(Run<Model>& run) {
     const bool finite = std::isfinite(loss) && std::isfinite(norm);
     const double seconds = now_seconds() - begin, peak = peak_flops(run.model);
     const std::string mfu = peak > 0 ? format("%.1f%% %s MFU", 100 * flops_per_token(run.model.layout.config, run.T) * (double)o.total_batch_size / seconds / peak, precision_name(run.model)) : "n/a MFU";
-    run.logger.line("step %4lld/%lld | loss %s (%sz)| norm %s (%sz)| lr %.2e | %.2f ms | %s | %.0f tok/s", (long long)step + 1, (long long)run.max_steps, loss_text("%7.6f", loss).c_str(),
-                    z_text(loss_z).c_str(), loss_text("%6.4f", norm).c_str(), z_text(norm_z).c_str(), rate, seconds * 1e3, mfu.c_str(), (double)o.total_batch_size / seconds);
+    run.logger.line("step %4lld/%lld | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s",
+                    (long long)step + 1, (long long)run.max_steps, loss_text("%7.6f", loss).c_str(),
+                    z_text(loss_z).c_str(), loss_text("%6.4f", norm).c_str(), z_text(norm_z).c_str(), rate,
+                    seconds * 1e3, mfu.c_str(), (double)o.total_batch_size / seconds);
     run.logger.record(format("s:%lld trl:%s lr:%.6f norm:%s", (long long)step, loss_text("%.4f", loss).c_str(), rate, loss_text("%.2f", norm).c_str()));
     if (o.log_gpu_every > 0 && (step + 1) % o.log_gpu_every == 0) {
         const std::string status = device_status(run.model);
@@ -154,25 +177,15 @@ inline void train_step(Run<Model>& run) {
 }
 
 template <class Model>
-inline void show_time_left(Run<Model>& run, int64_t first_step) {
-    const int64_t done = run.state.step - first_step;
-    const double elapsed = now_seconds() - run.started;
-    std::string left = done > 0 ? ", " + duration_text(elapsed / (double)done * (double)(run.max_steps - run.state.step)) + " left" : "";
-    run.logger.progress(format("step %4lld/%lld ... %s gone%s", (long long)run.state.step + 1, (long long)run.max_steps, duration_text(elapsed).c_str(), left.c_str()));
-}
-
-template <class Model>
 inline void training_loop(Run<Model>& run) {
     const Options& o = run.options;
-    const int64_t first_step = run.state.step;
-    run.started = now_seconds();
+    run.first_step = run.state.step, run.started = now_seconds();
     for (;;) {
         const bool last = run.state.step >= run.max_steps;
         evaluate_and_sample(run, run.state.step, last);
         const bool stop = comm_any(stop_requested, "agreeing to go on");
         if (stop && !(last && run.saved_step == run.state.step)) break;
         if (last) return;
-        show_time_left(run, first_step);
         train_step(run);
         const bool due = o.checkpoint_every > 0 && run.state.step % o.checkpoint_every == 0;
         if (due || run.state.step == run.max_steps) save(run);
@@ -215,7 +228,7 @@ template <class Model>
 inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     const Options& o = run.options;
     const GPT2Config& c = run.model.layout.config;
-    const bool trains = o.max_steps != 0, only_generates = !trains && !o.prompt.empty();
+    const bool trains = o.max_steps != 0;
     load_tokenizer(run);
     if (trains) {
         dataloader_open(run.train_data, "-i", o.train_data, o.seq_len, c.V, o.seed, o.shuffle);
@@ -225,8 +238,9 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
                             (long long)o.seq_len, (long long)o.total_batch_size, (long long)needed);
         if (resumed_step >= 0) check_resumable(o, run.state, run.train_data);
     }
-    if (o.val_every > 0 && !only_generates) dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, c.V, o.seed, false);
-    if (o.hellaswag && !only_generates) {
+    if (o.val_every > 0 && !only_generates(o))
+        dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, c.V, o.seed, false);
+    if (o.hellaswag && !only_generates(o)) {
         if (file_exists(o.hellaswag_data)) run.hellaswag = hellaswag_load(o.hellaswag_data, c.V);
         else warning("--hellaswag-data %s is not there; the run goes on without HellaSwag (dev/data/hellaswag.py makes the file)", o.hellaswag_data.c_str());
     }
@@ -252,9 +266,35 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
 template <class Model>
 inline void load_weights(Run<Model>& run, int64_t resumed_step) {
     const Options& o = run.options;
-    if (resumed_step >= 0) return load_checkpoint(o.out_dir, resumed_step, run.model);
-    if (!is_model_file(o.model)) return initialize_weights(run.model, o.seed);
-    load_model(run.model, o.model);
+    if (resumed_step < 0 && !is_model_file(o.model)) {
+        const int64_t parameters = parameter_count(run.model.layout.config);
+        Progress progress(run.logger, "drawing the initial weights", parameters, "million", 1000000);
+        return initialize_weights(run.model, o.seed, &progress);
+    }
+    const bool resumes = resumed_step >= 0;
+    const std::string path = resumes ? model_path(o.out_dir, resumed_step) : o.model;
+    const int64_t state_bytes = resumes ? run.state.processes * file_bytes(state_path(o.out_dir, resumed_step, 0)) : 0;
+    Progress progress(run.logger, "loading " + path, file_bytes(path) + state_bytes, "MB", 1000000);
+    if (resumes) load_checkpoint(o.out_dir, resumed_step, run.model, &progress);
+    else load_model(run.model, path, &progress);
+}
+
+// What the run is: the model and what computes it, the data and how it is divided.
+template <class Model>
+inline void describe_run(Run<Model>& run, const Sizes& sizes) {
+    const Options& o = run.options;
+    const GPT2Config& c = sizes.config;
+    const double mib = plan_bytes(plan_rows(sizes, o, &run.model)) / 1048576.0;
+    run.logger.note("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %s parameters, %s, %.1f MiB planned",
+                    (long long)c.L, (long long)c.C, (long long)c.NH, (long long)run.T, (long long)c.maxT,
+                    (long long)c.V, grouped_text(parameter_count(c)).c_str(), arithmetic(run.model).c_str(), mib);
+    if (o.max_steps == 0) return;
+    const int64_t n = comm.processes, shards = run.train_data.shards.size();
+    run.logger.note("data: %lld shard%s, %s tokens, %lld steps of %s tokens in %lld micro-step%s%s", (long long)shards,
+                    shards == 1 ? "" : "s", grouped_text(run.train_data.total_tokens).c_str(), (long long)run.max_steps,
+                    grouped_text(o.total_batch_size).c_str(), (long long)run.micro_steps,
+                    run.micro_steps == 1 ? "" : "s",
+                    n > 1 ? format(" on each of %lld processes", (long long)n).c_str() : "");
 }
 
 template <class Model>
@@ -267,8 +307,7 @@ inline int run_main(const Options& options, const char* program) {
     else comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout);
     CommSession session;
     catch_signals();
-    run.logger.silent = comm.rank > 0;
-    run.logger.terminal = isatty(1) && launcher_value(LAUNCHER_SIZES) < 0;  // mpirun gives its children a terminal, whatever its own output is
+    run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
 
     const int64_t resumed_step = o.resume && !o.out_dir.empty() ? newest_checkpoint(o.out_dir, run.state) : -1;
     const GPT2Config config = find_config(o, resumed_step);
@@ -291,16 +330,13 @@ inline int run_main(const Options& options, const char* program) {
     }
     comm_check_same(format("%s %lld %lld %lld %lld %lld", options_text(o).c_str(), (long long)config.L, (long long)config.C, (long long)config.NH, (long long)config.V, (long long)config.maxT), "flags and model");
     comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.identity, (unsigned long long)run.val_data.identity, (long long)resumed_step), "data and checkpoint");
-    if (comm.rank == 0) printf("%s", options_text(o).c_str());
+    const std::string settings = settings_text(options, o);
+    if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings.c_str());
     allocate(run.model, sizes, o);  // what cannot run must not touch the folder of an earlier run
     open_out_dir(run, resumed_step >= 0);
     load_weights(run, resumed_step);
-    run.logger.line("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %lld parameters, %s, %.1f MiB planned", (long long)config.L, (long long)config.C, (long long)config.NH, (long long)run.T,
-                    (long long)config.maxT, (long long)config.V, (long long)parameter_count(config), arithmetic(run.model).c_str(), plan_bytes(plan_rows(sizes, o, &run.model)) / 1048576.0);
-    if (o.max_steps != 0)
-        run.logger.line("data: %zu shards, %lld tokens, %lld steps of %lld tokens in %lld micro-steps", run.train_data.shards.size(), (long long)run.train_data.total_tokens, (long long)run.max_steps,
-                        (long long)o.total_batch_size, (long long)run.micro_steps);
-    if (resumed_step >= 0) run.logger.line("resumed at step %lld", (long long)resumed_step);
+    describe_run(run, sizes);
+    if (resumed_step >= 0) run.logger.note("resumed at step %lld", (long long)resumed_step);
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle, run.state.data_identity = run.train_data.identity;
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);

@@ -15,7 +15,7 @@ echo "Training a GPT-2 of 4 layers and 192 channels on the works of Shakespeare,
 echo "A model that knows only how often each token occurs has a validation loss of $baseline."
 if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
     echo "It is already trained, in $out: here is another sample."
-    ./train_gpt2_cpu -e "$out/model_$(printf %08d $steps).bin" -x 0 -v 0 -g 120 --top-k 50 --prompt "ROMEO." --seed "$(date +%s)" | sed -n '/^generating/,$p'
+    ./train_gpt2_cpu -e "$out/model_$(printf %08d $steps).bin" -x 0 -v 0 -g 120 --top-k 50 --prompt "ROMEO." --seed "$(date +%s)" --quiet 1
 else
     ./train_gpt2_cpu -e $model -o $out -y 1 --precision $precision -b 8 -t 128 -x $steps -l 2e-3 -u 30 -q 0.1 -c 0.1 -n 100 -nk 2 -v 100 -m 40 -s 1000000 -g 120 --top-k 50
 fi

@@ -90,7 +90,8 @@ inline Steps steps_of(const Outcome& r) {
     Steps steps;
     for (size_t at = r.out.find("step  "); at < r.out.size(); at = r.out.find("\nstep  ", at + 1)) {
         double loss = NAN, norm = NAN;
-        sscanf(r.out.c_str() + at + (r.out[at] == '\n'), "step %*d/%*d | loss %lf (%*[^)])| norm %lf", &loss, &norm);
+        // there is a z-score in brackets after the loss, or not
+        sscanf(r.out.c_str() + at + (r.out[at] == '\n'), "step %*d/%*d | loss %lf%*[^|]| norm %lf", &loss, &norm);
         steps.losses.push_back(loss), steps.norms.push_back(norm);
     }
     return steps;

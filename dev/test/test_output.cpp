@@ -1,0 +1,202 @@
+// What the trainer prints: settings, step lines, progress on a terminal and elsewhere, samples; --quiet.
+#include <fcntl.h>
+#include <poll.h>
+#include <regex>
+#include "dev/test/run_program.h"
+#include "llmc/checkpoint.h"
+#include "llmc/logger.h"
+#include "llmc/sampler.h"
+
+static std::string tiny(const std::string& more) { return tiny_run("./train_gpt2_cpu", more); }
+static size_t count_of(const std::string& text, const std::string& part) {
+    size_t n = 0;
+    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) n++;
+    return n;
+}
+
+// What a command writes to a terminal, stdout and stderr together, and how it ends.
+struct Screen { int status; std::string written; };
+static Screen on_terminal(const std::string& command) {
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) return {-1, ""};
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        const int end = open(ptsname(terminal), O_RDWR);
+        dup2(end, 1), dup2(end, 2);
+        execl("/bin/sh", "sh", "-c", ("exec " + command + " < /dev/null").c_str(), (char*)nullptr);
+        _exit(127);
+    }
+    Screen screen{-1, ""};
+    char buffer[4096];
+    for (bool ended = false; !ended;) {
+        struct pollfd p{terminal, POLLIN, 0};
+        if (poll(&p, 1, 100) <= 0) {
+            ended = waitpid(child, &screen.status, WNOHANG) == child;
+            continue;
+        }
+        const ssize_t n = read(terminal, buffer, sizeof(buffer));
+        if (n > 0) screen.written.append(buffer, n);
+        else ended = waitpid(child, &screen.status, 0) == child;  // the child has closed its end
+    }
+    close(terminal);
+    screen.status = WIFEXITED(screen.status) ? WEXITSTATUS(screen.status) : 128 + WTERMSIG(screen.status);
+    return screen;
+}
+// What stays to be seen: \r\033[K empties the line under way.
+static std::string seen(const std::string& written) {
+    std::string text, line;
+    for (size_t at = 0; at < written.size(); at++) {
+        if (written.compare(at, 4, "\r\033[K") == 0) line.clear(), at += 3;
+        else if (written[at] == '\n') text += line + '\n', line.clear();
+        else if (written[at] != '\r') line += written[at];
+    }
+    return text + line;
+}
+
+static void settings() {
+    start_test("settings: those that differ from the default, with the values in force");
+    const Outcome r = run(tiny("-x 1 -b 3 --threads 2 -l 0.0003"));
+    EXPECT(r.status == 0 && contains(r.out, "| batch-size           | 3\n"));
+    EXPECT(contains(r.out, "| max-steps            | 1\n"));
+    EXPECT(!contains(r.out, "| learning-rate") && !contains(r.out, "| num-processes") && !contains(r.out, "| -1\n"));
+    EXPECT(count_of("\n" + r.out, "\n| ") == 9);  // -i -j -e -b -t -v -s --threads -x
+    EXPECT(!contains(run(tiny("-x 1 --threads 2")).out, "| total-batch-size"));
+    EXPECT(contains(run(tiny("-x 1 -d 64")).out, "| total-batch-size     | 64\n"));
+    start_test("--quiet 1: step lines, evaluations and samples only");
+    const Outcome quiet = run(tiny("-x 2 -v 1 -m 1 -s 2 -g 3 --quiet 1 -o " + dir("quiet")));
+    const std::regex only("val loss .*\nstep    1/2 \\| .*\nval loss .*\nstep    2/2 \\| .*\nval loss .*\n"
+                          "generating:\n---\n[^]*\n---\n");
+    EXPECT(quiet.status == 0 && std::regex_match(quiet.out, only) && quiet.err.empty());
+    start_test("-x 0 with a prompt prints one line on the model and the text; with --quiet 1 the text alone");
+    const std::string generate = "./train_gpt2_cpu -e L1C32H2T24 -x 0 -g 10 --prompt 'To be' ";
+    const Outcome text = run(generate), bare = run(generate + "--quiet 1");
+    EXPECT(text.status == 0 && text.out.compare(0, 7, "model: ") == 0 && contains(text.out, "\n" + bare.out));
+    EXPECT(bare.status == 0 && bare.out.compare(0, 5, "To be") == 0);
+    EXPECT(bare.out.back() == '\n' && !contains(bare.out, "---"));
+    EXPECT(count_of(text.out.substr(0, text.out.find("To be")), "\n") == 1);
+    start_test("--help names what is new and what -x 0 does");
+    const std::string help = run("./train_gpt2_cpu --help").out;
+    EXPECT(contains(help, "--quiet") && contains(help, "greedy") && contains(help, "with --prompt only generate"));
+}
+
+static void step_lines() {
+    start_test("a step line has no z-score until there is a number, then one for loss and norm");
+    const Outcome r = run(tiny("-x 130"));
+    const std::regex without("step +[0-9]+/130 \\| loss [0-9.]+ \\| norm [0-9.]+ \\| lr .*\n");
+    const std::string z = "\\([+-][0-9.]+z\\)\\|";
+    const std::regex with("step +[0-9]+/130 \\| loss [0-9.]+ " + z + " norm [0-9.]+ " + z + " lr .*\n");
+    auto matches = [&](const std::regex& e) {
+        return std::distance(std::sregex_iterator(r.out.begin(), r.out.end(), e), std::sregex_iterator());
+    };
+    EXPECT(r.status == 0 && matches(without) == OUTLIER_WINDOW && matches(with) == 130 - OUTLIER_WINDOW);
+    EXPECT(!contains(r.out, "nan"));
+    EXPECT(steps_of(r).losses.size() == 130 && apart(steps_of(r).norms, steps_of(r).norms, 130) == 0);
+    start_test("saved: step, folder, megabytes of all its files");
+    const Outcome saved = run(tiny("-e L2C128H2T16V256 -x 4 -n 2 -o " + dir("saved")));
+    const int64_t bytes = file_bytes(model_path(dir("saved"), 2)) + file_bytes(state_path(dir("saved"), 2, 0));
+    const std::string place = format(" to %s (%lld MB, ", dir("saved").c_str(), (long long)bytes / 1000000);
+    EXPECT(bytes > 4000000);
+    EXPECT(contains(saved.out, "\nsaved step 2" + place) && contains(saved.out, "\nsaved step 4" + place));
+}
+
+// Everything printed here goes to a file, and is taken back from there.
+template <class Work>
+static std::string captured(int fd, Work work) {
+    fflush(nullptr);
+    const int kept = dup(fd), file = open(dir("captured").c_str(), O_RDWR | O_CREAT | O_TRUNC, 0666);
+    dup2(file, fd);
+    work();
+    fflush(nullptr);
+    dup2(kept, fd);
+    close(kept), close(file);
+    return read_whole(dir("captured"));
+}
+static void progress_elsewhere() {
+    start_test("where stdout is no terminal: stderr, after 10 s of silence, then every 30 s");
+    Logger logger;
+    auto after = [&](double seconds, int64_t done) {
+        logger.silent_since = now_seconds() - seconds;
+        return captured(2, [&] {
+            Progress progress(logger, "validation", 100, "windows");
+            progress.begin = now_seconds() - 60;
+            progress.reach(done);
+        });
+    };
+    EXPECT(after(1, 10).empty());
+    EXPECT(after(10.5, 40) == "validation: 0 of 100 windows\n");
+    EXPECT(after(15, 40).empty());
+    logger.silent_since = now_seconds();
+    const std::string line = captured(2, [&] {
+        Progress progress(logger, "validation", 4000, "windows");
+        progress.begin = now_seconds() - 60, logger.silent_since = now_seconds() - 31;
+        progress.reach(1000);
+        progress.reach(2000);
+    });
+    EXPECT(std::regex_match(line, std::regex("validation: 1,000 of 4,000 windows, 3:0[0-9] left\n")));
+    EXPECT(captured(1, [&] { logger.line("a line"); }) == "a line\n" && logger.silence_s == FIRST_SILENCE_S);
+    start_test("no progress with --quiet 1, and from other ranks than the first");
+    logger.quiet = true;
+    EXPECT(after(100, 10).empty() && captured(1, [&] { logger.note("a note"); }).empty());
+    logger.quiet = false, logger.silent = true;
+    EXPECT(after(100, 10).empty() && captured(1, [&] { logger.line("a line"); }).empty());
+    start_test("redirected output holds nothing transient");
+    const std::string work = "-x 3 -v 1 -m 3 -s 3 -g 4 -h 1 --hellaswag-data " + dir("hella.bin") + " -n 1 -d 64 ";
+    const Outcome r = run(tiny(work + "-o " + dir("plain")));
+    for (const char* word : {"\r", "\033", "validation:", "HellaSwag: 0 of", "working on", "saving", "loading", "left"})
+        if (!EXPECT(!contains(r.out, word))) printf("    %s\n", word);
+    EXPECT(r.status == 0);
+}
+
+static void progress_on_a_terminal() {
+    const std::string work = "-x 3 -v 1 -m 3 -s 3 -g 4 -h 1 --hellaswag-data " + dir("hella.bin") + " -n 1 -d 64 ";
+    Screen screen = on_terminal(tiny(work + "-o " + dir("drawn")));
+    if (screen.status == -1) return skip_test("progress on a pseudo-terminal (mount -t devpts devpts /dev/pts)");
+    start_test("on a terminal: validation, HellaSwag, steps, saving and weights show progress and the time left");
+    const std::string number = "[0-9,]+ of [0-9,]+ ", time = "[0-9:]+ ";
+    for (const std::string& part : {"validation: " + number + "windows, " + time + "left",
+                                    "HellaSwag: " + number + "questions, " + time + "left",
+                                    "working on step 2/3, micro-step 2/2: " + time + "gone, " + time + "left",
+                                    "saving step 2: " + number + "MB, " + time + "left",
+                                    "drawing the initial weights: " + number + "million, " + time + "left"})
+        if (!EXPECT(std::regex_search(screen.written, std::regex(part)))) printf("    %s\n", part.c_str());
+    EXPECT(screen.status == 0);
+    start_test("the lines that stay on the terminal are those of a redirected run");
+    auto without_times = [](std::string text) {
+        text = std::regex_replace(text, std::regex("lr ([^|]*) \\|.*"), "lr $1");
+        return std::regex_replace(text, std::regex("MB, [0-9.]+ s"), "MB");
+    };
+    const std::string redirected = run(tiny(work + "-o " + dir("plain_"))).out;
+    const std::string expected = std::regex_replace(without_times(redirected), std::regex("plain_"), "drawn");
+    EXPECT(without_times(seen(screen.written)) == expected);
+    screen = on_terminal(tiny("-x 5 -y 1 -o " + dir("drawn")));
+    EXPECT(screen.status == 0);
+    EXPECT(std::regex_search(screen.written, std::regex("loading .*model_00000003.bin: " + number + "MB, " + time)));
+    start_test("an error on a terminal begins a line: the line in work is gone");
+    screen = on_terminal(tiny("-x 50 -l 1e30 -k constant --grad-clip 0 -c 1"));
+    EXPECT(screen.status == 1 && contains(seen(screen.written), "\nerror: ") && contains(screen.written, "working on"));
+}
+
+static void greedy() {
+    start_test("temperature 0 takes the likeliest token, of several the lowest id");
+    const float logits[] = {-1, 3, 2, 3, 3};
+    std::vector<double> probs;
+    sampling_probabilities(probs, logits, 5, 0.0, 0, 1.0);
+    EXPECT((probs == std::vector<double>{0, 1, 0, 0, 0}));
+    EXPECT(pick_token(probs, 0.999999) == 1 && pick_token(probs, 0) == 1);
+    const std::string generate = "./train_gpt2_cpu -e L1C32H2T24 -x 0 -g 20 --prompt 'To be' --quiet 1 ";
+    const std::string text = run(generate + "--temperature 0").out;
+    EXPECT(text.size() > 20 && text == run(generate + "--temperature 0 --seed 42 --top-k 7 --top-p 0.3").out);
+    EXPECT(text == run(generate + "--top-k 1").out && text != run(generate).out);
+}
+
+int main() {
+    make_test_folder();
+    write_hellaswag(dir("hella.bin"));
+    settings();
+    step_lines();
+    progress_elsewhere();
+    progress_on_a_terminal();
+    greedy();
+    return report_and_clean();
+}
