@@ -53,7 +53,9 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
     }
     loader.identity = identity.value();
     if (loader.total_windows == 0)
-        runtime_failure("%s %s is too short: %lld tokens hold no window of -t %lld tokens and the one after", flag, pattern.c_str(), (long long)loader.total_tokens, (long long)T);
+        runtime_failure("%s %s is too short: %lld tokens hold no window of -t %lld tokens and the one after; more text "
+                        "or a smaller -t is accepted", flag, pattern.c_str(), (long long)loader.total_tokens,
+                        (long long)T);
     loader.window.resize(T + 1);
 }
 
@@ -88,7 +90,9 @@ inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
     for (int64_t t = 0; t <= T; t++) {
         const int token = loader.window[t];
         if (token >= loader.vocab)
-            runtime_failure("%s: token %d at offset %lld is not in the model's vocabulary of %lld", loader.file->path.c_str(), token, (long long)(in_shard * T + t), (long long)loader.vocab);
+            runtime_failure("%s: token %d at offset %lld is not in the model's vocabulary of %lld; the file is "
+                            "damaged, or made with another tokenizer (V in -e sets the vocabulary of a new model)",
+                            loader.file->path.c_str(), token, (long long)(in_shard * T + t), (long long)loader.vocab);
         if (t < T) x[t] = token;
         if (t > 0) y[t - 1] = token;
     }

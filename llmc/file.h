@@ -83,7 +83,8 @@ inline void make_folder(const std::string& path) {
     if (path.empty() || folder_exists(path)) return;
     if (path.find('/') != std::string::npos) make_folder(folder_of(path));
     if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) runtime_failure("cannot create the folder %s: %s", path.c_str(), strerror(errno));
-    if (!folder_exists(path)) runtime_failure("%s is in the way of a folder of that name", path.c_str());
+    if (!folder_exists(path))
+        runtime_failure("cannot create the folder %s: a file of that name is in the way", path.c_str());
 }
 
 inline void flush_folder(const std::string& path) {
@@ -200,10 +201,13 @@ struct FileReader {
 struct Header {
     int32_t value[256] = {};
 
-    void read(FileReader& file, int32_t magic, const char* kind) {
-        if (file.size_bytes < (int64_t)sizeof(value)) runtime_failure("%s is no %s file: it is shorter than a header", file.path.c_str(), kind);
+    // hint: where such a file comes from, for the message
+    void read(FileReader& file, int32_t magic, const char* kind, const char* hint = "") {
+        if (file.size_bytes < (int64_t)sizeof(value))
+            runtime_failure("%s is no %s file: it is shorter than a header%s", file.path.c_str(), kind, hint);
         file.read(value, sizeof(value), "the header");
         if (value[0] != magic)
-            runtime_failure("%s is no %s file: it begins with %d where %d is expected", file.path.c_str(), kind, value[0], magic);
+            runtime_failure("%s is no %s file: it begins with %d where %d is expected%s", file.path.c_str(), kind,
+                            value[0], magic, hint);
     }
 };

@@ -1,11 +1,14 @@
 // The flags of both trainers. One table drives the parser, --help and the list printed when a run starts; a flag exists by having a row
 // here. A mistake on the command line ends the program with exit status 2 before anything is allocated or written.
 #pragma once
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 #include "llmc/check.h"
+#include "llmc/edit_distance.h"
 
 struct Options {
     std::string train_data = "dev/data/shakespeare_train.bin", val_data = "dev/data/shakespeare_val.bin";
@@ -121,10 +124,27 @@ inline const std::vector<OptionRow>& option_table() {
 
 inline std::string names_of(const OptionRow& row) { return *row.short_name ? std::string(row.short_name) + ", " + row.long_name : row.long_name; }
 
+// What a flag accepts, in words: "1.." is 1 or more, "0..<1" is 0 to below 1, "0<..1" is above 0 to 1.
+inline std::string accepted_text(const OptionRow& row) {
+    std::string text = row.accepted;
+    auto replace = [&](const char* sign, const char* word) {
+        const size_t at = text.find(sign);
+        if (at != text.npos) text.replace(at, strlen(sign), word);
+    };
+    if (text.size() > 2 && text.compare(text.size() - 2, 2, "..") == 0) replace("..", " or more");
+    if (text.find("<..") != text.npos) text = "above " + text, replace("<", "");
+    replace("..<", " to below ");
+    replace("..", " to ");
+    replace(">", "above ");
+    return text;
+}
+
 inline void print_help(const char* program) {
     printf("usage: %s [flags]      each flag as `--name value`, `--name=value` or `-short value`\n\n", program);
     for (const OptionRow& row : option_table())
-        printf("  %-26s %s%s%s%s%s%s\n", names_of(row).c_str(), row.meaning, *row.accepted ? "\n                               accepted: " : "", row.accepted, *row.fallback ? "; default: " : "", row.fallback, "");
+        printf("  %-26s %s%s%s%s%s\n", names_of(row).c_str(), row.meaning,
+               *row.accepted ? "\n                               accepted: " : "", accepted_text(row).c_str(),
+               *row.fallback ? "; default: " : "", row.fallback);
 }
 
 // A number that is wholly a number, plain decimal notation; false otherwise.
@@ -143,7 +163,10 @@ inline bool parse_real(const std::string& value, double& out) {
 }
 
 inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
-    auto refuse = [&](const char* problem) { usage_error("%s %s %s; accepted: %s", name.c_str(), value.c_str(), problem, row.accepted); };
+    auto refuse = [&](const char* problem) {
+        usage_error("%s %s %s; accepted: %s", name.c_str(), value.empty() ? "(empty)" : value.c_str(), problem,
+                    accepted_text(row).c_str());
+    };
     if (row.text) {
         const std::string choices = row.accepted;
         bool listed = false;
@@ -172,6 +195,19 @@ inline void set_option(Options& options, const OptionRow& row, const std::string
     if (!inside) refuse("is out of range");
 }
 
+[[noreturn]] inline void refuse_unknown(const std::string& name) {
+    std::string hyphenated = name, nearest;
+    std::replace(hyphenated.begin(), hyphenated.end(), '_', '-');
+    size_t least = std::min<size_t>(4, name.size() / 2);  // what is farther is another word
+    for (const OptionRow& row : option_table()) {
+        const bool begins = name.size() > 4 && std::string(row.long_name).rfind(hyphenated, 0) == 0;
+        const size_t distance = begins ? 0 : edit_distance(hyphenated, row.long_name);
+        if (distance < least) least = distance, nearest = row.long_name;
+    }
+    if (nearest.empty()) usage_error("unknown flag %s; --help lists what is accepted", name.c_str());
+    usage_error("unknown flag %s, perhaps %s; --help lists what is accepted", name.c_str(), nearest.c_str());
+}
+
 inline Options parse_options(int argc, char** argv) {
     Options options;
     for (int i = 1; i < argc; i++) {
@@ -181,14 +217,16 @@ inline Options parse_options(int argc, char** argv) {
         const OptionRow* row = nullptr;
         for (const OptionRow& candidate : option_table())
             if (name == candidate.long_name || (*candidate.short_name && name == candidate.short_name)) row = &candidate;
-        if (!row) usage_error("unknown flag %s; --help lists what is accepted", argv[i]);
+        if (!row) refuse_unknown(name);
         if (!row->takes_value) {
             if (equals != std::string::npos) usage_error("%s %s: this flag takes no value; it is accepted alone", name.c_str(), value.c_str());
             options.*row->whole = 1;
             continue;
         }
         if (equals == std::string::npos) {
-            if (i + 1 >= argc) usage_error("%s needs a value; accepted: %s", name.c_str(), row->accepted);
+            if (i + 1 >= argc)
+                usage_error("%s needs a value; accepted: %s (--help lists all flags)", name.c_str(),
+                            accepted_text(*row).c_str());
             value = argv[++i];
         }
         set_option(options, *row, name, value);

@@ -36,4 +36,6 @@ struct Run {
     std::vector<float> losses;
     int64_t B, T, micro_steps, max_steps, saved_step = -1, first_step = 0;
     double started;
+    int64_t pace_step = 0;                                        // time left is reckoned from here on
+    double pace_time = 0;
 };

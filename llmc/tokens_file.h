@@ -19,7 +19,7 @@ inline void write_tokens(const std::string& path, const uint16_t* tokens, int64_
 // Checks the header and the size of an open shard, and returns its number of tokens.
 inline int64_t read_tokens_header(FileReader& file) {
     Header header;
-    header.read(file, TOKENS_MAGIC, "token");
+    header.read(file, TOKENS_MAGIC, "token", "; `tokenize TEXT... -o PREFIX` makes one of text");
     if (header.value[1] != TOKENS_VERSION) runtime_failure("%s has version %d of the token layout; %d is expected", file.path.c_str(), header.value[1], TOKENS_VERSION);
     if (header.value[2] < 0) runtime_failure("%s is damaged: its header promises %d tokens", file.path.c_str(), header.value[2]);
     file.expect_size(TOKENS_HEADER_BYTES + 2 * (int64_t)header.value[2]);

@@ -122,15 +122,18 @@ inline void save(Run<Model>& run) {
 // Nothing until there is a number.
 inline std::string z_text(double z) { return std::isnan(z) ? "" : format("(%+.2fz)", z); }
 
-// What the step under way has come to: the time that the run has taken, and what is left of it.
+// What the step under way has come to: the time that the run has taken, and what is left of it. The pace is that since
+// the second step, as the first finds memory and caches cold.
 template <class Model>
 inline void show_time_left(Run<Model>& run, int64_t micro) {
-    const double done = (double)(run.state.step - run.first_step) + (double)micro / (double)run.micro_steps;
-    const double elapsed = now_seconds() - run.started, steps_left = (double)(run.max_steps - run.first_step) - done;
+    const double now = now_seconds(), part = (double)micro / (double)run.micro_steps;
+    if (micro == 0 && run.state.step <= run.first_step + 1) run.pace_step = run.state.step, run.pace_time = now;
+    const double done = (double)(run.state.step - run.pace_step) + part;
+    const double steps_left = (double)(run.max_steps - run.state.step) - part;
     std::string text = format("working on step %lld/%lld", (long long)run.state.step + 1, (long long)run.max_steps);
     if (run.micro_steps > 1) text += format(", micro-step %lld/%lld", (long long)micro + 1, (long long)run.micro_steps);
-    text += ": " + duration_text(elapsed) + " gone";
-    if (done > 0) text += ", " + duration_text(elapsed / done * steps_left) + " left";
+    text += ": " + duration_text(now - run.started) + " gone";
+    if (done > 0) text += ", " + duration_text((now - run.pace_time) / done * steps_left) + " left";
     run.logger.progress(text);
 }
 
@@ -220,7 +223,9 @@ inline void load_tokenizer(Run<Model>& run) {
     if (o.prompt.empty()) return;
     encode(run.tokenizer, o.prompt, run.prompt);
     for (int token : run.prompt)
-        if (token >= run.model.layout.config.V) usage_error("--prompt has token %d, which is not in the model's vocabulary of %lld", token, (long long)run.model.layout.config.V);
+        if (token >= run.model.layout.config.V)
+            usage_error("--prompt has token %d, but the model has only %lld: it was made for another --tokenizer",
+                        token, (long long)run.model.layout.config.V);
 }
 
 // Everything the run reads, opened and checked before anything is allocated or written.
@@ -234,8 +239,10 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
         dataloader_open(run.train_data, "-i", o.train_data, o.seq_len, c.V, o.seed, o.shuffle);
         const int64_t needed = o.total_batch_size / o.seq_len;
         if (run.train_data.total_windows < needed)
-            runtime_failure("-i %s is too short for one step: it has %lld windows of %lld tokens, a step of -d %lld needs %lld", o.train_data.c_str(), (long long)run.train_data.total_windows,
-                            (long long)o.seq_len, (long long)o.total_batch_size, (long long)needed);
+            runtime_failure("-i %s is too short for one step: it has %lld windows of %lld tokens, a step of -d %lld "
+                            "needs %lld; more text or a smaller -t, -b or -d is accepted", o.train_data.c_str(),
+                            (long long)run.train_data.total_windows, (long long)o.seq_len,
+                            (long long)o.total_batch_size, (long long)needed);
         if (resumed_step >= 0) check_resumable(o, run.state, run.train_data);
     }
     if (o.val_every > 0 && !only_generates(o))

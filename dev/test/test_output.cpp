@@ -156,7 +156,7 @@ static void progress_on_a_terminal() {
     const std::string number = "[0-9,]+ of [0-9,]+ ", time = "[0-9:]+ ";
     for (const std::string& part : {"validation: " + number + "windows, " + time + "left",
                                     "HellaSwag: " + number + "questions, " + time + "left",
-                                    "working on step 2/3, micro-step 2/2: " + time + "gone, " + time + "left",
+                                    "working on step 3/3, micro-step 2/2: " + time + "gone, " + time + "left",
                                     "saving step 2: " + number + "MB, " + time + "left",
                                     "drawing the initial weights: " + number + "million, " + time + "left"})
         if (!EXPECT(std::regex_search(screen.written, std::regex(part)))) printf("    %s\n", part.c_str());
@@ -190,6 +190,30 @@ static void greedy() {
     EXPECT(text == run(generate + "--top-k 1").out && text != run(generate).out);
 }
 
+// Mistakes that people make: the sentence says what was probably meant, or where to find it.
+static void hints() {
+    struct Mistake { const char *flags, *hint; };
+    for (const Mistake& m : {Mistake{"--batch_size 3", "perhaps --batch-size"}, {"--max-step=3", "perhaps --max-steps"},
+                             {"--temp 3", "perhaps --temperature"}, {"-help", "perhaps --help"},
+                             {"-h", "--help lists all"},
+                             {"-b 0", "accepted: 1 or more"}, {"-b ''", "-b (empty)"}, {"-q 2", "accepted: 0 to 1"},
+                             {"--beta1 1", "accepted: 0 to below 1"}, {"--eps 0", "accepted: above 0"},
+                             {"--top-p 0", "accepted: above 0 to 1"}, {"-x -2", "accepted: -1, 0, 1 or more"}}) {
+        start_test(std::string("a hint for ") + m.flags);
+        EXPECT(refused(run("./train_gpt2_cpu " + std::string(m.flags)), 2, m.hint));
+    }
+    start_test("no hint where nothing is near");
+    for (const char* far : {"stray", "-@"}) EXPECT(!contains(run(format("./train_gpt2_cpu %s", far)).err, "perhaps"));
+    EXPECT(edit_distance("kitten", "sitting") == 3 && edit_distance("", "ab") == 2 && edit_distance("ab", "") == 2);
+    start_test("text where tokens are expected, too little of it, another vocabulary: what to do");
+    write_whole(dir("text.txt"), std::string(5000, 'x'));
+    EXPECT(refused(run(tiny("-x 1 -i " + dir("text.txt"))), 1, "`tokenize TEXT... -o PREFIX` makes one of text"));
+    EXPECT(refused(run(tiny("-x 1 -d 64000")), 1, "a smaller -t, -b or -d"));
+    EXPECT(refused(run(tiny("-x 1 -e L1C32H2T4096V256 -t 4096")), 1, "more text or a smaller -t"));
+    EXPECT(refused(run(tiny("-x 100 -e L1C32H2T16V100")), 1, "V in -e"));
+    EXPECT(refused(run(tiny("-x 0 --prompt hello")), 2, "another --tokenizer"));
+}
+
 int main() {
     make_test_folder();
     write_hellaswag(dir("hella.bin"));
@@ -198,5 +222,6 @@ int main() {
     progress_elsewhere();
     progress_on_a_terminal();
     greedy();
+    hints();
     return report_and_clean();
 }
