@@ -372,5 +372,7 @@ const float* decode(GPT2& g, int token, int64_t position) {
 }
 
 #ifndef TRAINER_WITHOUT_MAIN
-int main(int argc, char** argv) { return run_main<GPT2>(parse_options(argc, argv), argv[0]); }
+int main(int argc, char** argv) {
+    return run_program([&] { return run_main<GPT2>(options_of_run(argc, argv)); });
+}
 #endif

@@ -340,13 +340,15 @@ const float* decode(GPT2<floatX>& g, int token, int64_t position) {
 }
 
 #ifndef TRAINER_WITHOUT_MAIN
-int main(int argc, char** argv) {
-    const Options options = parse_options(argc, argv);
-    if (options.precision != "bf16") return run_main<GPT2<float>>(options, argv[0]);
+static int train(const Options& options) {
+    if (options.precision != "bf16") return run_main<GPT2<float>>(options);
 #ifdef KERNELS_REFERENCE
     usage_error("--precision bf16: the kernels of KERNELS=reference compute in fp32; fp32 is accepted");
 #else
-    return run_main<GPT2<bf16>>(options, argv[0]);
+    return run_main<GPT2<bf16>>(options);
 #endif
+}
+int main(int argc, char** argv) {
+    return run_program([&] { return train(options_of_run(argc, argv)); });
 }
 #endif

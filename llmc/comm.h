@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <vector>
 #include "llmc/tcp.h"
@@ -33,6 +34,8 @@ struct Comm {
 };
 inline Comm comm;
 
+inline bool started_by_mpi() { return launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) >= 0; }
+
 // processes and rank as given by flags, -1 where not given. Exit 2 if they do not fit the launcher's, or this build.
 inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip, const std::string& fs_path, int64_t timeout_s) {
     const int64_t launched = launcher_value(LAUNCHER_SIZES), launched_rank = launcher_value(LAUNCHER_RANKS);
@@ -44,7 +47,7 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     if (processes == 1) return;
     // torchrun and its like say where rank 0 is, and know nothing of MPI
     const char* master = getenv("MASTER_ADDR");
-    const bool by_mpi = launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) >= 0;
+    const bool by_mpi = started_by_mpi();
     const std::string server = !server_ip.empty() ? server_ip : master ? master : "";
     if (how == "tcp" || (how == "mpi" && !by_mpi && master)) {
         if (server.empty()) usage_error("--dist-init tcp needs -ps, the address of rank 0 (or MASTER_ADDR)");
@@ -89,9 +92,11 @@ inline void comm_end() {
     tcp_end();
     comm.processes = 1, comm.rank = 0;
 }
-// Ends the processes' talk when run_main returns; a program that ends otherwise takes the others with it.
+// Ends the processes' talk when run_main returns; a program that ends otherwise, by an exception too, takes the others with it.
 struct CommSession {
-    ~CommSession() { comm_end(); }
+    ~CommSession() {
+        if (std::uncaught_exceptions() == 0) comm_end();
+    }
 };
 
 #ifdef USE_MPI

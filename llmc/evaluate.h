@@ -4,20 +4,22 @@
 #include "llmc/sampler.h"
 
 // Mean loss over the first windows of the validation split, shared out over the processes. The last batch may be a partial one. Windows are
-// added up one by one in their order, so the result depends neither on B nor on the number of processes.
+// added up one by one in their order, so the result depends neither on B nor on the number of processes. Of no use if it was stopped (stop.h).
 template <class Model>
 inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
     const int64_t windows = run.options.val_max_steps < 0 ? all : std::min(all, run.options.val_max_steps * batch);
     std::vector<double> sums(windows);
     Progress progress(run.logger, "validation", windows, "windows");
-    for (int64_t w = comm.rank * run.B; w < windows && !stop_alone(); w += batch) {
-        const int64_t n = std::min(run.B, windows - w);
+    for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {
+        const int64_t w = first + comm.rank * run.B, n = std::min(run.B, windows - w);
+        if (n <= 0) continue;
         for (int64_t b = 0; b < n; b++) load_window(run.val_data, w + b, &run.x[b * run.T], &run.y[b * run.T]);
         evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
         for (int64_t i = 0; i < n * run.T; i++) sums[w + i / run.T] += run.losses[i];
         progress.reach(w + batch);
     }
+    if (stop.agreed) return NAN;
     comm_merge(sums.data(), windows, "the sum of the validation losses");
     double total = 0;
     for (double sum : sums) total += sum;
@@ -29,14 +31,16 @@ template <class Model>
 inline int64_t hellaswag_correct(Run<Model>& run) {
     int64_t correct = 0;
     const int64_t questions = ((int64_t)run.hellaswag.size() - comm.rank + comm.processes - 1) / comm.processes;  // this process's: rank, rank + P, ...
-    const int64_t rows = questions * HELLASWAG_CHOICES, T = run.T;
+    const int64_t most_questions = ((int64_t)run.hellaswag.size() + comm.processes - 1) / comm.processes;                 // rank 0's
+    const int64_t rows = questions * HELLASWAG_CHOICES, most_rows = most_questions * HELLASWAG_CHOICES, T = run.T;
     std::vector<int> length(run.B), context(run.B);
     Progress progress(run.logger, "HellaSwag", run.hellaswag.size(), "questions");
     double best = 0;
     int answer = 0;
     auto question = [&](int64_t row) -> const HellaSwagExample& { return run.hellaswag[row / HELLASWAG_CHOICES * comm.processes + comm.rank]; };
-    for (int64_t first = 0; first < rows && !stop_alone(); first += run.B) {
+    for (int64_t first = 0; first < most_rows && !stop_agreed(); first += run.B) {
         const int64_t n = std::min(run.B, rows - first);
+        if (n <= 0) continue;
         std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
         for (int64_t r = 0; r < n; r++) {
             const HellaSwagExample& example = question(first + r);
@@ -60,6 +64,7 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
         }
         progress.reach((first + n) / HELLASWAG_CHOICES * comm.processes);
     }
+    if (stop.agreed) return 0;
     return (int64_t)comm_sum((double)correct, "the sum of the answers");
 }
 
@@ -80,7 +85,7 @@ inline void sample_text(Run<Model>& run, int64_t step) {
     MersenneTwister rng = generator_for(o.seed, RANDOM_SAMPLE, step);
     std::vector<double> probs;
     int64_t position = 0, begin = std::max<int64_t>(0, (int64_t)text.size() - room);
-    for (int64_t made = 0; made < o.sample_tokens && !stop_requested; made++) {
+    for (int64_t made = 0; made < o.sample_tokens && !stop.signal; made++) {
         const float* logits = nullptr;
         if (position == room) position = 0, begin = (int64_t)text.size() - std::max<int64_t>(1, room / 2);  // context full: go on from its second half
         for (; begin + position < (int64_t)text.size(); position++) logits = decode(run.model, text[begin + position], position);
@@ -89,7 +94,7 @@ inline void sample_text(Run<Model>& run, int64_t step) {
         text.push_back(token);
         if (has_words) {
             const std::string_view bytes = decode(run.tokenizer, token);
-            fwrite(bytes.data(), 1, bytes.size(), stdout);
+            if (!bytes.empty()) fwrite(bytes.data(), 1, bytes.size(), stdout);
         } else printf("%d ", token);
         fflush(stdout);
     }

@@ -5,16 +5,19 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 #include "llmc/check.h"
 #include "llmc/edit_distance.h"
 
+constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
+
 struct Options {
     std::string train_data = "dev/data/shakespeare_train.bin", val_data = "dev/data/shakespeare_val.bin";
     std::string tokenizer = "dev/data/gpt2_tokenizer.bin", hellaswag_data = "dev/data/hellaswag/hellaswag_val.bin";
     std::string model = "d12", out_dir;
-    int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0;
+    int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0, overwrite = 0;
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";
     double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, grad_clip = 1.0;
@@ -31,6 +34,8 @@ struct Options {
     int64_t seed = 42, shuffle = 1, threads = 0;                                // 0: all cores
     std::string precision;                                                      // empty: the trainer's own
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
+    std::set<std::string> given;                                                // long names of the flags on the command line
+    std::string program, command;                                               // its first word, and the whole of it as a shell takes it
 };
 
 struct OptionRow {
@@ -69,6 +74,7 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-nk", "--keep-checkpoints", &O::keep_checkpoints, 0, many, "0..", "0 = all", "how many recent ones stay"),
         whole("-nm", "--major-every", &O::major_every, 0, many, "0..", "0", "checkpoints at multiples of this are never removed"),
         whole("-y", "--resume", &O::resume, 0, 1, "0, 1", "0", "go on from the newest complete checkpoint in -o"),
+        whole("", "--overwrite", &O::overwrite, 0, 1, "0, 1", "0", "1: start again in a folder that holds an earlier run"),
         whole("-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4", "B: sequences in one micro-batch of one process"),
         whole("-t", "--seq-len", &O::seq_len, 1, 1 << 20, "1..", "1024 or the context", "T: tokens in a sequence"),
         whole("-d", "--total-batch-size", &O::total_batch_size, 1, many, "multiple of B*T*P", "B*T*P", "tokens in one optimizer step of P processes"),
@@ -147,6 +153,13 @@ inline void print_help(const char* program) {
                *row.fallback ? "; default: " : "", row.fallback);
 }
 
+// The row of a long or short name, null if there is none.
+inline const OptionRow* find_option(const std::string& name) {
+    for (const OptionRow& row : option_table())
+        if (name == row.long_name || (*row.short_name && name == row.short_name)) return &row;
+    return nullptr;
+}
+
 // A number that is wholly a number, plain decimal notation; false otherwise.
 inline bool parse_whole(const std::string& value, int64_t& out) {
     const size_t digits = value[0] == '-' || value[0] == '+';
@@ -162,11 +175,8 @@ inline bool parse_real(const std::string& value, double& out) {
     return *end == '\0' && end != value.c_str() && std::isfinite(out);
 }
 
-inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
-    auto refuse = [&](const char* problem) {
-        usage_error("%s %s %s; accepted: %s", name.c_str(), value.empty() ? "(empty)" : value.c_str(), problem,
-                    accepted_text(row).c_str());
-    };
+// Sets the option of a row, or says what is wrong with the value.
+inline std::string option_problem(Options& options, const OptionRow& row, const std::string& value) {
     if (row.text) {
         const std::string choices = row.accepted;
         bool listed = false;
@@ -174,25 +184,43 @@ inline void set_option(Options& options, const OptionRow& row, const std::string
             comma = std::min(choices.find(", ", at), choices.size());
             listed |= choices.substr(at, comma - at) == value;
         }
-        if (choices.find(", ") != choices.npos && !listed) refuse("is not one of the choices");
+        if (choices.find(", ") != choices.npos && !listed) return "is not one of the choices";
         options.*row.text = value;
-        return;
+        return "";
     }
     double number;
     if (row.whole) {
         int64_t n;
-        if (!parse_whole(value, n)) refuse("is not a whole number");
+        if (!parse_whole(value, n)) return "is not a whole number";
         number = (double)n;
-        if (row.lowest == -1 && row.accepted[4] == '1' && n == 0) refuse("is not accepted");  // "-1, 1.."
+        if (row.lowest == -1 && row.accepted[4] == '1' && n == 0) return "is not accepted";  // "-1, 1.."
         options.*row.whole = n;
     } else {
-        if (!parse_real(value, number)) refuse("is not a finite number");
+        if (!parse_real(value, number)) return "is not a finite number";
         options.*row.real = number;
     }
     bool inside = number >= row.lowest && number <= row.highest;
-    if (row.bounds == OptionRow::ABOVE_LOWEST || row.bounds == OptionRow::ABOVE_LOWEST_CLOSED) inside = inside && number > row.lowest;
+    const bool open_below = row.bounds == OptionRow::ABOVE_LOWEST || row.bounds == OptionRow::ABOVE_LOWEST_CLOSED;
+    if (open_below) inside = inside && number > row.lowest;
     if (row.bounds == OptionRow::BELOW_HIGHEST) inside = inside && number < row.highest;
-    if (!inside) refuse("is out of range");
+    return inside ? "" : "is out of range";
+}
+
+inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
+    const std::string problem = option_problem(options, row, value);
+    if (!problem.empty())
+        usage_error("%s %s %s; accepted: %s", name.c_str(), value.empty() ? "(empty)" : value.c_str(), problem.c_str(),
+                    accepted_text(row).c_str());
+    options.given.insert(row.long_name);
+}
+
+// A word as a shell reads it back.
+inline std::string shell_word(const std::string& word) {
+    const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%";
+    if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
+    std::string quoted = "'";
+    for (char c : word) c == '\'' ? quoted += "'\\''" : quoted += c;
+    return quoted + "'";
 }
 
 [[noreturn]] inline void refuse_unknown(const std::string& name) {
@@ -210,13 +238,13 @@ inline void set_option(Options& options, const OptionRow& row, const std::string
 
 inline Options parse_options(int argc, char** argv) {
     Options options;
+    options.program = shell_word(argv[0]);
+    for (int i = 0; i < argc; i++) options.command += (i ? " " : "") + shell_word(argv[i]);
     for (int i = 1; i < argc; i++) {
         std::string name = argv[i], value;
         const size_t equals = name.rfind("--", 0) == 0 ? name.find('=') : name.npos;
         if (equals != name.npos) value = name.substr(equals + 1), name.resize(equals);
-        const OptionRow* row = nullptr;
-        for (const OptionRow& candidate : option_table())
-            if (name == candidate.long_name || (*candidate.short_name && name == candidate.short_name)) row = &candidate;
+        const OptionRow* row = find_option(name);
         if (!row) refuse_unknown(name);
         if (!row->takes_value) {
             if (equals != std::string::npos) usage_error("%s %s: this flag takes no value; it is accepted alone", name.c_str(), value.c_str());

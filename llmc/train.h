@@ -17,10 +17,10 @@
 //     arithmetic(model), device_status(model)      for the log: the precision, and what computes in it; clocks and the like for -lg, or empty
 #pragma once
 #include "llmc/evaluate.h"
+#include "llmc/program.h"
 #include "llmc/schedule.h"
+#include "llmc/start.h"
 #include "llmc/update_rule.h"
-
-constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
 
 // Matrix products of one token, forward and backward, and causal attention at T (two products forward, five backward).
 inline double flops_per_token(const GPT2Config& c, int64_t T) {
@@ -41,25 +41,18 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.out_dir.empty() && o.checkpoint_every > 0) warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
 }
 
-inline bool is_model_file(const std::string& name) { return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0; }
-
 // The model's shape: from the checkpoint to resume, else from -e.
 inline GPT2Config find_config(const Options& o, int64_t checkpoint_step) {
-    const std::string path = checkpoint_step >= 0 ? model_path(o.out_dir, checkpoint_step) : o.model;
-    if (checkpoint_step < 0 && !is_model_file(path)) return config_from_descriptor(path);
-    FileReader file(path);
-    GPT2Config config;
-    read_model_header(file, config);
-    return config;
+    return config_of_model(checkpoint_step >= 0 ? model_path(o.out_dir, checkpoint_step) : o.model);
 }
 
 // What may not change between a run and its continuation. Exit 2 naming the flag.
 inline void check_resumable(const Options& o, const StateHeader& saved, const DataLoader& data) {
-    auto refuse = [&](const char* flag, long long now, long long then) { usage_error("%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0", flag, now, o.out_dir.c_str(), then, then); };
+    auto refuse = [&](const char* flag, long long now, long long then) { usage_error("%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0 --overwrite 1", flag, now, o.out_dir.c_str(), then, then); };
     if (o.seq_len != saved.T) refuse("-t", o.seq_len, saved.T);
     if (o.seed != saved.seed) refuse("--seed", o.seed, saved.seed);
     if (o.shuffle != saved.shuffle) refuse("--shuffle", o.shuffle, saved.shuffle);
-    if (data.identity != saved.data_identity) usage_error("-i %s is other data than the run to resume in %s was trained on; the same shards are accepted, or -y 0", o.train_data.c_str(), o.out_dir.c_str());
+    if (data.identity != saved.data_identity) usage_error("-i %s is other data than the run to resume in %s was trained on; the same shards are accepted, or -y 0 --overwrite 1", o.train_data.c_str(), o.out_dir.c_str());
 }
 
 // Initial weights: the numbers that PyTorch draws (random.h), one generator, wte and wpe first, then layer by layer.
@@ -89,13 +82,13 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     const bool due = o.val_every > 0 && (step % o.val_every == 0 || last);
     if (due && !only_generates(o) && run.val_data.total_windows > 0) {
         const double loss = validation_loss(run);
-        if (stop_alone()) return;
+        if (stop.agreed) return;
         run.logger.line("val loss %s", loss_text("%f", loss).c_str());
         run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", loss).c_str()));
     }
     if (due && !only_generates(o) && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);
-        if (stop_alone()) return;
+        if (stop.agreed) return;
         const double share = (double)correct / (double)run.hellaswag.size();
         run.logger.line("HellaSwag: %lld/%zu = %f", (long long)correct, run.hellaswag.size(), share);
         run.logger.record(format("s:%lld eval:%.4f", (long long)step, share));
@@ -179,22 +172,43 @@ inline void train_step(Run<Model>& run) {
     run.state.position_windows += windows;
 }
 
+// How a run that was stopped goes on.
+inline std::string how_to_go_on(const Options& o) {
+    if (comm.processes > 1 && !started_by_mpi()) return "the same commands with -y 1 go on from there";
+    const std::string launcher = comm.processes > 1 ? format("mpirun -np %lld ", (long long)comm.processes) : "";
+    return "to go on: " + launcher + o.program + " -o " + shell_word(o.out_dir) + " -y 1";
+}
+
+// The end of a run that a signal has stopped; its exit status.
 template <class Model>
-inline void training_loop(Run<Model>& run) {
+inline int end_early(Run<Model>& run) {
     const Options& o = run.options;
+    if (o.max_steps != 0) save(run);
+    run.logger.line("stopped at step %lld", (long long)run.state.step);
+    if (o.max_steps != 0 && o.out_dir.empty()) run.logger.line("nothing is kept: there was no -o");
+    else if (o.max_steps != 0) run.logger.line("saved in %s; %s", o.out_dir.c_str(), how_to_go_on(o).c_str());
+    comm_barrier("the end of the run");  // no process ends before all that was to be written is there
+    return stop_status(stop.agreed);
+}
+
+// Steps, and what is between them; returns the program's exit status.
+template <class Model>
+inline int training_loop(Run<Model>& run) {
+    const Options& o = run.options;
+    const char* then = o.out_dir.empty() ? "nothing is kept without -o" : "saving";
     run.first_step = run.state.step, run.started = now_seconds();
     for (;;) {
         const bool last = run.state.step >= run.max_steps;
+        answer_signals(o.max_steps == 0 ? "stopping" : format("stopping after step %lld, %s", (long long)run.state.step, then));
+        stop.at_once = false;
         evaluate_and_sample(run, run.state.step, last);
-        const bool stop = comm_any(stop_requested, "agreeing to go on");
-        if (stop && !(last && run.saved_step == run.state.step)) break;
-        if (last) return;
+        if (stop_agreed()) return end_early(run);
+        if (last) return 0;
+        answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, then));
         train_step(run);
         const bool due = o.checkpoint_every > 0 && run.state.step % o.checkpoint_every == 0;
         if (due || run.state.step == run.max_steps) save(run);
     }
-    if (o.max_steps != 0) save(run);
-    run.logger.line("stopped at step %lld", (long long)run.state.step);
 }
 
 template <class Model>
@@ -268,6 +282,7 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
         if (!earlier.empty()) run.logger.line("%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete", dir.c_str(), earlier.size());
     }
     run.logger.rewind(resumed ? run.state.step : 0);
+    if (comm.rank == 0) write_run_json(run.options);
 }
 
 template <class Model>
@@ -305,10 +320,10 @@ inline void describe_run(Run<Model>& run, const Sizes& sizes) {
 }
 
 template <class Model>
-inline int run_main(const Options& options, const char* program) {
+inline int run_main(const Options& options) {
     Run<Model> run;
     Options& o = run.options = options;
-    if (o.help) return print_help(program), 0;
+    if (o.help) return print_help(o.program.c_str()), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
     if (o.plan && o.num_processes > 1) comm.processes = o.num_processes;  // a plan for any number, none is started
     else comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout);
@@ -318,6 +333,7 @@ inline int run_main(const Options& options, const char* program) {
 
     const int64_t resumed_step = o.resume && !o.out_dir.empty() ? newest_checkpoint(o.out_dir, run.state) : -1;
     const GPT2Config config = find_config(o, resumed_step);
+    if (resumed_step >= 0) check_same_model(o, config);
     settle_sizes(o, config);
     run.B = o.batch_size, run.T = o.seq_len, run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || (o.max_steps == 0 && !o.prompt.empty()));
@@ -330,6 +346,7 @@ inline int run_main(const Options& options, const char* program) {
         return 0;
     }
 
+    if (comm.rank == 0) check_out_dir_free(o);
     open_inputs(run, resumed_step);
     if (resumed_step >= 0 && o.max_steps != 0 && run.state.step >= run.max_steps) {
         run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step, (long long)run.max_steps);
@@ -347,6 +364,5 @@ inline int run_main(const Options& options, const char* program) {
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle, run.state.data_identity = run.train_data.identity;
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
-    training_loop(run);
-    return 0;
+    return training_loop(run);
 }

@@ -52,7 +52,7 @@ static void one_to_the_other() {
         start_test(std::string("a run goes on with another trainer: ") + p.name);
         const std::string out = dir(std::string("pair ") + p.name);
         EXPECT(run(tiny_run(p.first, flags + "5 -o '" + out + "'")).status == 0);
-        const Outcome rest = run(tiny_run(p.second, flags + "12 -y 1 -o '" + out + "'")), whole = run(tiny_run(p.second, flags + "12 -o " + dir("whole")));
+        const Outcome rest = run(tiny_run(p.second, flags + "12 -y 1 -o '" + out + "'")), whole = run(tiny_run(p.second, flags + "12 --overwrite 1 -o " + dir("whole")));
         Steps late = steps_of(whole);
         late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(5, late.losses.size()));
         EXPECT(rest.status == 0 && contains(rest.out, "resumed at step 5") && apart(steps_of(rest).losses, late.losses, 7) <= p.loss);
@@ -69,11 +69,11 @@ static void errors() {
     EXPECT(refused(run(tiny_run(SIM16, "-b 0")), 2, "-b"));
     start_test("no GPU, an old driver: exit 1, one sentence, an earlier run in the out dir untouched");
     EXPECT(run(tiny_run(SIM16, "-x 1 -o " + dir("kept"))).status == 0);
-    EXPECT(refused(run("env CUSIM_DEVICES=0 " + tiny_run(SIM16, "-x 1 -o " + dir("kept"))), 1, "no CUDA-capable device"));
-    EXPECT(refused(run("env CUSIM_DRIVER=11080 " + tiny_run(SIM16, "-x 1 -o " + dir("kept"))), 1, "driver is too old"));
-    EXPECT(refused(run("env CUSIM_DRIVER=0 " + tiny_run(SIM16, "-x 1 -o " + dir("kept"))), 1, "no NVIDIA driver"));
+    EXPECT(refused(run("env CUSIM_DEVICES=0 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1, "no CUDA-capable device"));
+    EXPECT(refused(run("env CUSIM_DRIVER=11080 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1, "driver is too old"));
+    EXPECT(refused(run("env CUSIM_DRIVER=0 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1, "no NVIDIA driver"));
     start_test("out of memory: the plan's table, then what to change");
-    const Outcome memory = run("env CUSIM_MEMORY_MIB=1 " + tiny_run(SIM16, "-x 1 -b 8 -o " + dir("kept")));
+    const Outcome memory = run("env CUSIM_MEMORY_MIB=1 " + tiny_run(SIM16, "-x 1 -b 8 --overwrite 1 -o " + dir("kept")));
     EXPECT(memory.status == 1 && contains(memory.err, "master weights") && contains(memory.err, "out of memory: the run needs") && contains(memory.err, "-b, -t"));
     EXPECT(file_exists(dir("kept/DONE_00000001")));
     start_test("a loss that is not finite stops the run before the weights are touched");

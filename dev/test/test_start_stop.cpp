@@ -1,0 +1,169 @@
+// How runs start and how they are stopped: what is refused, what run.json brings back, signals, output that cannot be written.
+#include <csignal>
+#include "dev/test/run_program.h"
+#include "llmc/run_json.h"
+#include "llmc/start.h"
+
+static const std::string CPU = "./train_gpt2_cpu";
+static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
+static std::string in(const std::string& name) { return "-o " + dir(name) + " "; }
+static const std::string SOON = "timeout 60 ";  // a run that lost its flags would be one of the defaults, which take days
+static bool passed(const Outcome& r) {
+    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
+    return r.status == 0;
+}
+
+static void folders() {
+    start_test("a fresh run in a folder that holds one is refused with the two ways out, and touches nothing");
+    EXPECT(passed(run(tiny("-x 4 -n 2 " + in("first")))));
+    const std::string log = read_whole(dir("first/main.log")), json = read_whole(dir("first/run.json"));
+    const Outcome again = run(tiny("-x 3 " + in("first")));
+    EXPECT(refused(again, 2, "--overwrite 1") && contains(again.err, "-y 1") && contains(again.err, "step 4"));
+    EXPECT(log == read_whole(dir("first/main.log")) && json == read_whole(dir("first/run.json")) && file_exists(done_path(dir("first"), 4)));
+    EXPECT(passed(run(tiny("-x 0 -v 1 " + in("first")))));  // writes nothing, so nothing is in its way
+    EXPECT(refused(run(tiny("-x 4 -y 1 --overwrite 1 " + in("first"))), 2, "--overwrite"));
+    start_test("--overwrite 1 starts again: checkpoints are marked incomplete, with a line that says so, and the log begins anew");
+    const Outcome over = run(tiny("-x 3 --overwrite 1 " + in("first")));
+    EXPECT(passed(over) && contains(over.out, "marked incomplete") && finished_steps(dir("first")) == std::vector<int64_t>{3});
+    EXPECT(!contains(read_whole(dir("first/main.log")), "s:3 trl"));
+    start_test("a folder with a log and no checkpoint is free");
+    unlink(done_path(dir("first"), 3).c_str());
+    EXPECT(passed(run(tiny("-x 2 " + in("first")))));
+    start_test("-y 1 with another -e than the checkpoint's is refused; the same, and one that is gone, are not");
+    EXPECT(refused(run(tiny("-x 3 -y 1 -e L1C32H2T16V256 " + in("first"))), 2, "-e L1C32H2T16V256"));
+    EXPECT(passed(run(tiny("-x 3 -y 1 " + in("first")))));
+    EXPECT(passed(run(tiny("-x 4 -y 1 -e " + dir("gone.bin") + " " + in("first")))));
+    EXPECT(passed(run(tiny("-x 5 -y 1 -e " + model_path(dir("first"), 2) + " " + in("first")))));
+}
+
+static void run_json() {
+    const std::string flags = "-d 64 -l 3e-3 -q 0.1 -u 3 -c 0.1 -x 12 -n 4 --prompt 'a\"b\\c' --precision bf16 ";
+    start_test("-o DIR -y 1 alone goes on with the flags of the run, to the same weights");
+    EXPECT(passed(run(tiny(flags + in("whole")))) && passed(run(tiny(flags + in("parts")))));
+    remove_checkpoint(dir("parts"), 12);
+    const Outcome r = run(SOON + CPU + " -y 1 " + in("parts"));
+    EXPECT(passed(r) && contains(r.out, "resumed at step 8") && same_files(model_path(dir("whole"), 12), model_path(dir("parts"), 12)));
+    const std::string json = read_whole(dir("parts/run.json"));
+    EXPECT(contains(json, TRAINER_VERSION) && contains(json, "-y 1") && contains(json, "\"--learning-rate\": 0.0030000000000000001"));
+    start_test("flags on the command line win over those of run.json");
+    const Outcome more = run(SOON + CPU + " -y 1 -x 13 " + in("parts"));
+    EXPECT(passed(more) && contains(more.out, "step   13/13"));
+    EXPECT(refused(run(SOON + CPU + " -y 1 -x 14 -t 8 -b 4 " + in("parts")), 2, "-t 8"));
+    start_test("a damaged run.json: exit 1, one sentence");
+    const std::string good = read_whole(dir("parts/run.json"));
+    auto with = [&](const std::string& from, const std::string& to) { return std::string(good).replace(good.find(from), from.size(), to); };
+    for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), good + "x", good + std::string(1, '\0'), with("{", "["), with(": 2", ": \"2\""),
+                                   with("\"--batch-size\"", "\"--big-batch\""), with("\"--batch-size\": 2", "\"--batch-size\": -2"),
+                                   with("\"--batch-size\": 2", "\"--batch-size\": [2]"), with("\"--batch-size\": 2", "\"--batch-size\": "),
+                                   with("\"--batch-size\"", "\"--seq-len\""), with("\"--batch-size\"", "\"--num-processes\""), with("a\\\"b", "a \\x"),
+                                   with("a\\\"b", "\\ud83d"), with("a\\\"b", "\n"), std::string(2 << 20, ' ')}) {
+        write_whole(dir("parts/run.json"), bad);
+        EXPECT(refused(run(SOON + CPU + " -y 1 -x 14 " + in("parts")), 1, "run.json"));
+    }
+    start_test("every flag comes back from run.json as it was");
+    Options o;
+    o.out_dir = dir("");
+    int64_t n = 1;
+    for (const OptionRow& row : option_table()) {  // other values than the defaults, where there is a choice
+        if (concerns_one_start(row)) continue;
+        Options trial;
+        const std::string value = row.text ? "\t\"\\\x01 caf\xc3\xa9" : row.whole ? std::to_string(n++) : format("0.%lld234567890123456", (long long)n++);
+        if (option_problem(trial, row, value).empty()) option_problem(o, row, value);
+    }
+    write_run_json(o);
+    Options back;
+    back.out_dir = o.out_dir;
+    take_over_flags(back);
+    for (const OptionRow& row : option_table())
+        if (!concerns_one_start(row) && !EXPECT(option_value(o, row) == option_value(back, row))) printf("    %s\n", row.long_name);
+    unlink(run_json_path(o.out_dir).c_str());
+}
+
+// Until the file has the text, or 60 s are over.
+static bool appears(const std::string& path, const std::string& text) {
+    for (int tries = 0; tries < 1200; tries++, usleep(50000))
+        if (contains(read_whole(path), text)) return true;
+    return false;
+}
+// Without what an earlier program printed.
+static pid_t start_anew(const std::string& command) {
+    for (const char* name : {"/out", "/err"}) unlink((folder + name).c_str());
+    return start(command);
+}
+static void signals() {
+    const std::string endless = "-x 1000000 -n 50 -nk 2 -y 1 ", big = " -e L8C256H4T256 -i dev/data/shakespeare_train.bin ";
+    const std::string slow = big + "-t 64 -b 1 -d 1048576 -x 2 ";  // a step of minutes
+    for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+        start_test(format("signal %d: said at once, the step finished and saved, the command that goes on printed; its exit status", signal));
+        const std::string out = in(format("signal%d", signal));
+        pid_t child = start_anew(tiny(endless + out));
+        EXPECT(appears(folder + "/out", "step    3/"));
+        kill(child, signal);
+        const Outcome r = finish(child);
+        EXPECT(r.status == (signal == SIGUSR1 ? 0 : 128 + signal) && one_line(r.err) && contains(r.err, "once more to stop at once"));
+        EXPECT(contains(r.out, "\nstopped at step ") && contains(r.out, "to go on: ./train_gpt2_cpu " + out + "-y 1\n"));
+        const int64_t step = atoll(r.out.c_str() + std::min(r.out.size(), r.out.rfind("stopped at step ") + 16));
+        StateHeader header;
+        EXPECT(step > 0 && newest_checkpoint(dir(format("signal%d", signal)), header) == step);
+        EXPECT(contains(run(SOON + CPU + format(" -y 1 -x %lld ", (long long)step + 1) + out).out, format("resumed at step %lld", (long long)step)));
+    }
+    for (int signal : {SIGINT, SIGUSR1}) {
+        start_test(format("signal %d a second time ends at once", signal));
+        pid_t child = start_anew(tiny(slow + in("never")));
+        EXPECT(appears(dir("never/run.json"), "flags") && appears(folder + "/out", "data: "));
+        kill(child, signal);
+        EXPECT(appears(folder + "/err", "once more to stop at once"));
+        siginfo_t ended;
+        for (ended.si_pid = 0; ended.si_pid == 0; usleep(100000)) {  // within the first moment it is the same wish
+            kill(child, signal);
+            waitid(P_PID, child, &ended, WEXITED | WNOHANG | WNOWAIT);
+        }
+        EXPECT(finish(child).status == 128 + signal && finished_steps(dir("never")).empty());
+    }
+    start_test("a signal during validation or a sample is obeyed soon, and saved");
+    struct Work { const char *name, *flags; };
+    for (const Work& work : {Work{"validation", "-v 1 -m -1 -j dev/data/shakespeare_val.bin"}, {"sample", "-v 0 -s 1 -g 1000000"}}) {
+        pid_t child = start_anew(tiny(work.flags + big + "-t 16 -b 1 -x 1000000 " + in(work.name)));
+        if (contains(work.name, "sample")) EXPECT(appears(folder + "/out", "generating"));
+        else EXPECT(appears(folder + "/out", "data: "));
+        kill(child, SIGTERM);
+        const Outcome r = finish(child);
+        EXPECT(r.status == 128 + SIGTERM && contains(r.out, "stopped at step ") && contains(r.err, "once more to stop at once"));
+        EXPECT(!contains(r.out, "val loss"));
+        if (!contains(r.out, "stopped at step ")) printf("    %s: %s %s\n", work.name, r.out.c_str(), r.err.c_str());
+    }
+    start_test("without -o it is said that nothing is kept");
+    pid_t child = start_anew(tiny("-x 1000000"));
+    EXPECT(appears(folder + "/out", "step    3/"));
+    kill(child, SIGINT);
+    const Outcome r = finish(child);
+    EXPECT(r.status == 130 && contains(r.err, "nothing is kept without -o") && contains(r.out, "nothing is kept: there was no -o"));
+}
+
+static void lost_output() {
+    for (const char* to : {"/dev/full", "&-"}) {
+        start_test(format("stdout to %s: training and checkpoints safe, a sentence at the end, exit 1", to));
+        const std::string name = format("lost%zu", strlen(to)), command = tiny("-x 3 -v 1 -m 1 " + in(name));
+        const Outcome r = run("sh -c \"exec " + command + " >" + to + "\"");
+        StateHeader header;
+        EXPECT(refused(r, 1, "stdout could not be written") && newest_checkpoint(dir(name), header) == 3);
+        EXPECT(passed(run(tiny("-x 3 -v 1 -m 1 --overwrite 1 " + in(name)))));
+        EXPECT(refused(run("sh -c \"exec " + CPU + " --plan >" + to + "\""), 1, "stdout"));
+    }
+    start_test("a reader of stdout that goes away does not take the run with it");
+    run("sh -c \"" + tiny("-x 50 " + in("pipe")) + " | true\"");
+    StateHeader header;
+    EXPECT(newest_checkpoint(dir("pipe"), header) == 50);
+    start_test("all three standard streams closed: files hold what belongs in them");
+    run("sh -c \"exec " + tiny("-x 3 -v 1 -m 1 " + in("closed")) + " <&- >&- 2>&-\"");
+    EXPECT(newest_checkpoint(dir("closed"), header) == 3 && same_files(dir("closed/main.log"), dir("lost2/main.log")));
+}
+
+int main() {
+    make_test_folder();
+    folders();
+    run_json();
+    signals();
+    lost_output();
+    return report_and_clean();
+}

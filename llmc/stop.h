@@ -1,0 +1,66 @@
+// SIGINT, SIGTERM and SIGUSR1 ask a run to finish its step, save and end. The first is answered at once on stderr, and obeyed when all processes
+// have heard of it: whatever takes long asks between two pieces of its work. The second ends the process as it stands.
+//
+// A terminal, a shell and a launcher may each pass on one and the same wish, so what follows the first within a moment is no second.
+#pragma once
+#include <time.h>
+#include <unistd.h>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include "llmc/comm.h"
+
+struct Stop {
+    volatile sig_atomic_t signal = 0;   // the first that came to this process
+    int agreed = 0;                     // the one that all processes know of
+    std::atomic<int64_t> first_ms{0};
+    char answers[2][160] = {};          // what the handler, which may not compose text, writes: one in use, one to fill
+    std::atomic<int> answer{0};
+    std::atomic<bool> at_once{true};    // nothing is lost yet
+};
+inline Stop stop;
+constexpr int64_t SAME_WISH_MS = 300;
+
+// What a signal is answered with from here on.
+inline void answer_signals(const std::string& text) {
+    const int other = 1 - stop.answer;
+    const std::string who = comm.rank > 0 ? format("rank %lld: ", (long long)comm.rank) : "";
+    snprintf(stop.answers[other], sizeof(stop.answers[other]), "%s%s%s; once more to stop at once\n", isatty(2) ? "\n" : "", who.c_str(), text.c_str());
+    stop.answer = other;
+}
+
+inline int stop_status(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
+
+inline void on_stop_signal(int signal) {
+    const int before = errno;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const int64_t now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (stop.signal == 0) {
+        stop.signal = signal, stop.first_ms = now_ms;
+        const char* text = stop.answers[stop.answer];
+        if (stop.at_once) text = "stopped before the first step\n";
+        (void)!write(2, text, strlen(text));
+        if (stop.at_once) _exit(stop_status(signal));
+    } else if (now_ms - stop.first_ms >= SAME_WISH_MS) _exit(128 + signal);
+    errno = before;
+}
+
+inline void catch_signals() {
+    struct sigaction action = {};
+    action.sa_handler = on_stop_signal;
+    action.sa_flags = SA_RESTART;
+    stop.at_once = comm.processes == 1;  // several end together, when they have started
+    answer_signals("stopping before the first step");
+    for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+    ::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of write(), reported as one
+    ::signal(SIGPIPE, SIG_IGN);  // so is a reader of stdout that has gone away
+}
+
+// True, in all processes alike, once one of them has got a signal. SIGINT and SIGTERM go before SIGUSR1, whose exit status is 0.
+inline bool stop_agreed() {
+    if (stop.agreed) return true;
+    for (int signal : comm_gather((int)stop.signal, "agreeing to go on"))
+        if (signal && (stop.agreed == 0 || stop.agreed == SIGUSR1)) stop.agreed = signal;
+    return stop.agreed != 0;
+}
