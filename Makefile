@@ -72,6 +72,7 @@ LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp,$(w
 TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16 $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim $(B)/test_processes $(B)/test_gpus
 TESTS   += $(B)/test_output
 TESTS   += $(B)/test_start_stop
+TESTS   += $(B)/test_rendezvous
 
 .PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs

@@ -184,6 +184,11 @@ int64_t wire_bytes_a_step(GPT2& model) {
 double peak_flops(GPT2& model) { return model.peak; }
 const char* precision_name(GPT2&) { return PRECISION; }
 std::string arithmetic(GPT2&) { return PRECISION; }
+#ifdef CUSIM
+const char* kernels_name(GPT2&) { return "simulated GPU"; }
+#else
+const char* kernels_name(GPT2&) { return "GPU"; }
+#endif
 std::string device_status(GPT2&) { return gpu_status(); }
 
 // x and y (B,T) to the GPU by way of pinned memory, which belongs to micro-step `micro` until the step ends. For a backward pass also

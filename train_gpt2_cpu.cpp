@@ -149,6 +149,13 @@ int64_t wire_bytes_a_step(GPT2<floatX>& model) {
 }
 template <class floatX> double peak_flops(GPT2<floatX>& model) { return model.peak; }
 template <class floatX> const char* precision_name(GPT2<floatX>&) { return is_bf16<floatX>() ? "bf16" : "fp32"; }
+template <class floatX> const char* kernels_name(GPT2<floatX>&) {
+#ifdef KERNELS_REFERENCE
+    return "reference";
+#else
+    return "fast";
+#endif
+}
 template <class floatX>
 std::string arithmetic(GPT2<floatX>&) {
     const std::string precision = is_bf16<floatX>() ? format("bf16 on %s", MATRIX_UNIT_NAMES[device.unit]) : "fp32";

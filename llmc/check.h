@@ -5,22 +5,25 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <unistd.h>
+#include "llmc/launcher.h"
 
 #define PRINTF_LIKE(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 
-// What a launcher of several processes (mpirun, srun, torchrun) has left in the environment under the first of these names, -1 if nothing.
-constexpr const char* LAUNCHER_SIZES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
-constexpr const char* LAUNCHER_RANKS[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
-template <size_t N>
-inline long long launcher_value(const char* const (&names)[N]) {
-    for (const char* name : names)
-        if (const char* text = getenv(name)) {
-            char* end;
-            const long long value = strtoll(text, &end, 10);
-            if (end != text && *end == '\0' && value >= 0) return value;
-        }
-    return -1;
+// printf into a std::string.
+inline std::string format_list(const char* fmt, va_list args) {
+    va_list again;
+    va_copy(again, args);
+    std::string text(vsnprintf(nullptr, 0, fmt, args), '\0');
+    vsnprintf(text.data(), text.size() + 1, fmt, again);
+    va_end(again);
+    return text;
+}
+PRINTF_LIKE(1, 2) inline std::string format(const char* fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    const std::string text = format_list(fmt, args);
+    va_end(args);
+    return text;
 }
 
 // True if somebody watches stdout. mpirun gives its children a terminal whatever its own output is,
@@ -33,13 +36,12 @@ inline void clear_the_way() {
 }
 
 [[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
+    const std::string sentence = format_list(fmt, args);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1;
-    if (status == 2 && several && launcher_value(LAUNCHER_RANKS) > 0) exit(status);  // all ranks have the same flags; rank 0 says it
     clear_the_way();
-    fputs("error: ", stderr);
-    if (status != 2 && several) fprintf(stderr, "rank %lld: ", launcher_value(LAUNCHER_RANKS));
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    if (status == 2) say_last_sentence(sentence);  // the same flags, the same mistake, on all ranks as a rule
+    else if (several) fprintf(stderr, "error: rank %lld: %s\n", launcher_value(LAUNCHER_RANKS), sentence.c_str());
+    else fprintf(stderr, "error: %s\n", sentence.c_str());
     exit(status);
 }
 
@@ -67,16 +69,4 @@ PRINTF_LIKE(1, 2) inline void warning(const char* fmt, ...) {
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);
     va_end(args);
-}
-
-// printf into a std::string.
-PRINTF_LIKE(1, 2) inline std::string format(const char* fmt, ...) {
-    va_list args, again;
-    va_start(args, fmt);
-    va_copy(again, args);
-    std::string text(vsnprintf(nullptr, 0, fmt, args), '\0');
-    vsnprintf(text.data(), text.size() + 1, fmt, again);
-    va_end(args);
-    va_end(again);
-    return text;
 }

@@ -35,9 +35,12 @@ struct Comm {
 inline Comm comm;
 
 inline bool started_by_mpi() { return launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) >= 0; }
+inline void comm_check_same(const std::string& mine, const char* what);
 
 // processes and rank as given by flags, -1 where not given. Exit 2 if they do not fit the launcher's, or this build.
-inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip, const std::string& fs_path, int64_t timeout_s) {
+// program: its version and the like; that of all processes must be the same.
+inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip, const std::string& fs_path, int64_t timeout_s,
+                       const std::string& program = "") {
     const int64_t launched = launcher_value(LAUNCHER_SIZES), launched_rank = launcher_value(LAUNCHER_RANKS);
     if (processes < 0) processes = launched < 0 ? 1 : launched;
     if (rank < 0) rank = processes == 1 || launched_rank < 0 ? 0 : launched_rank;
@@ -48,13 +51,15 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     // torchrun and its like say where rank 0 is, and know nothing of MPI
     const char* master = getenv("MASTER_ADDR");
     const bool by_mpi = started_by_mpi();
-    const std::string server = !server_ip.empty() ? server_ip : master ? master : "";
+    const Member me{processes, rank, program_name(program)};
     if (how == "tcp" || (how == "mpi" && !by_mpi && master)) {
-        if (server.empty()) usage_error("--dist-init tcp needs -ps, the address of rank 0 (or MASTER_ADDR)");
-        tcp_start(server, processes, rank);
+        if (server_ip.empty() && !master) usage_error("--dist-init tcp needs -ps, the address of rank 0 (or MASTER_ADDR)");
+        const bool all_here = launcher_value({"LOCAL_WORLD_SIZE"}) == processes;  // torchrun names this machine; they need not go outside
+        if (!server_ip.empty()) tcp.peers = meet_at("--server-ip", server_ip, me, timeout_s);
+        else tcp.peers = meet_at("MASTER_ADDR", all_here ? "127.0.0.1" : master, me, timeout_s);
     } else if (how == "fs") {
         if (fs_path.empty()) usage_error("--dist-init fs needs -pf, a folder that all processes share");
-        fs_start(fs_path, processes, rank);
+        tcp.peers = meet_by_file(fs_path, me, timeout_s);
     } else {
 #ifdef USE_MPI
         int level, size, mpi_rank;
@@ -71,6 +76,7 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
 #endif
     }
     comm.processes = processes, comm.rank = rank;
+    if (!tcp.active()) comm_check_same(program, "version, precision and kernels");
 }
 
 // COMM_TRACE=file: rank 0 leaves there the order of backward passes and collectives, and the bytes it has sent.
@@ -165,7 +171,7 @@ inline void comm_note_collective(const char* what, int64_t bucket, int64_t slice
 
 // Starts summing data (processes * n_elems) over the processes; after comm_wait slice `rank` holds the sum, the others nothing of use.
 inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
-    if (tcp.active()) return tcp_reduce_scatter(data + comm.rank * n_elems, data, n_elems, comm.processes, comm.rank, what);
+    if (tcp.active()) return tcp_reduce_scatter(data, n_elems, comm.processes, comm.rank, what);
 #ifdef USE_MPI
     comm.pending.push_back({MPI_REQUEST_NULL, std::vector<char>(n_elems * sizeof(float)), (char*)(data + comm.rank * n_elems)});
     Comm::Pending& p = comm.pending.back();
@@ -186,10 +192,7 @@ inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
     comm_note_collective("all_gather", bucket, bytes);
-    if (tcp.active()) {
-        const std::vector<T> mine(data + comm.rank * n_elems, data + (comm.rank + 1) * n_elems);
-        return tcp_gather((char*)data, (const char*)mine.data(), bytes, comm.processes, comm.rank, "the collection of the slices");
-    }
+    if (tcp.active()) return tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank, "the collection of the slices");
 #ifdef USE_MPI
     comm.pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &comm.pending.back().request);

@@ -14,6 +14,7 @@
 //     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
 //     wire_bytes_a_step(model)                     what each process sends in collectives on buckets
 //     peak_flops(model), precision_name(model)     FLOP/s, 0 if unknown; fp32 or bf16
+//     kernels_name(model)                          what computes, for processes to compare
 //     arithmetic(model), device_status(model)      for the log: the precision, and what computes in it; clocks and the like for -lg, or empty
 #pragma once
 #include "llmc/evaluate.h"
@@ -326,7 +327,8 @@ inline int run_main(const Options& options) {
     if (o.help) return print_help(o.program.c_str()), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
     if (o.plan && o.num_processes > 1) comm.processes = o.num_processes;  // a plan for any number, none is started
-    else comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout);
+    else comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout,
+                    format("%s, %s, %s kernels", TRAINER_VERSION, precision_name(run.model), kernels_name(run.model)));
     CommSession session;
     catch_signals();
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();

@@ -24,20 +24,23 @@ inline void write_whole(const std::string& path, const std::string& bytes) {
 }
 inline std::string folder;  // of this test run
 
-inline pid_t start(const std::string& command) {
+// Programs that run at the same time have names, so that what they print does not mix.
+inline pid_t start(const std::string& command, const std::string& name = "") {
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        execl("/bin/sh", "sh", "-c", ("exec " + command + " > " + folder + "/out 2> " + folder + "/err < /dev/null").c_str(), (char*)nullptr);
+        const std::string into = " > " + folder + "/" + name + "out 2> " + folder + "/" + name + "err < /dev/null";
+        execl("/bin/sh", "sh", "-c", ("exec " + command + into).c_str(), (char*)nullptr);
         _exit(127);
     }
     return child;
 }
-inline Outcome finish(pid_t child) {
+inline Outcome finish(pid_t child, const std::string& name = "") {
     int status;
     struct rusage usage;
     wait4(child, &status, 0, &usage);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_whole(folder + "/out"), read_whole(folder + "/err"), usage.ru_maxrss / 1024.0};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_whole(folder + "/" + name + "out"), read_whole(folder + "/" + name + "err"),
+            usage.ru_maxrss / 1024.0};
 }
 inline Outcome run(const std::string& command) { return finish(start(command)); }
 

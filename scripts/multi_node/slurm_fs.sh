@@ -17,4 +17,4 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 PROGRAM=${PROGRAM:-./train_gpt2cu}
 folder=${RENDEZVOUS:-rendezvous_$SLURM_JOB_ID}
 mkdir -p "$folder"
-exec srun "$PROGRAM" -z 1 -y 1 -pi fs -pf "$folder" -pg "${SLURM_NTASKS_PER_NODE:-8}" "$@"
+exec srun --kill-on-bad-exit=1 "$PROGRAM" -z 1 -y 1 -pi fs -pf "$folder" -pg "${SLURM_NTASKS_PER_NODE:-8}" "$@"

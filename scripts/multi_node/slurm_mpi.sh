@@ -15,4 +15,4 @@
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 PROGRAM=${PROGRAM:-./train_gpt2cu}
-exec srun --mpi=pmix "$PROGRAM" -z 1 -y 1 -pi mpi -pg "${SLURM_NTASKS_PER_NODE:-8}" "$@"
+exec srun --mpi=pmix --kill-on-bad-exit=1 "$PROGRAM" -z 1 -y 1 -pi mpi -pg "${SLURM_NTASKS_PER_NODE:-8}" "$@"

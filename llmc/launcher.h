@@ -1,0 +1,60 @@
+// What a launcher of several processes (mpirun, srun, torchrun) says to each in its environment, and how those that have the same to say to the
+// user say it once.
+#pragma once
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include "llmc/siphash.h"
+
+// The number under the first of these names that is there, -1 if none is.
+constexpr const char* LAUNCHER_SIZES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
+constexpr const char* LAUNCHER_RANKS[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+template <size_t N>
+inline long long launcher_value(const char* const (&names)[N]) {
+    for (const char* name : names)
+        if (const char* text = getenv(name)) {
+            char* end;
+            const long long value = strtoll(text, &end, 10);
+            if (end != text && *end == '\0' && value >= 0) return value;
+        }
+    return -1;
+}
+
+// What the processes of one launch, on one machine, have in common.
+inline std::string launch_name() {
+    std::string name = std::to_string(getsid(0));
+    for (const char* variable : {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"})
+        if (const char* value = getenv(variable)) name += std::string("/") + value;
+    return name;
+}
+
+// True in the one process that gets the sentence to say: a name that only one process of a machine can have until it ends.
+inline bool claim_sentence(const std::string& sentence) {
+#ifdef __linux__
+    const std::string text = launch_name() + "/" + sentence;
+    struct sockaddr_un address{};  // a name that begins with '\0' is no file
+    address.sun_family = AF_UNIX;
+    const unsigned long long hash = siphash({0, 0}, text.data(), text.size());
+    const int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "gpt2-%016llx", hash);
+    const socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    return bind(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr*)&address, bytes) == 0 || errno != EADDRINUSE;
+#else
+    return (void)sentence, true;
+#endif
+}
+
+// Says why this process ends, on stderr. If others of its launch are about to end with the same sentence, one says it: rank 0, else whoever claims
+// it after a moment, in which a launcher that heard rank 0 has ended the others. All stay until the claim has served its purpose.
+inline void say_last_sentence(const std::string& sentence) {
+    const long long rank = launcher_value(LAUNCHER_RANKS);
+    const bool several = launcher_value(LAUNCHER_SIZES) > 1 && rank >= 0;
+    if (several && rank > 0) usleep(500000);
+    const std::string who = several && rank > 0 ? "rank " + std::to_string(rank) + ": " : "";
+    if (!several || claim_sentence(sentence) || rank == 0) fprintf(stderr, "error: %s%s\n", who.c_str(), sentence.c_str());
+    if (several) usleep(1000000);
+}

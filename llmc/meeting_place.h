@@ -1,0 +1,159 @@
+// Where rank 0 is to be found: either said (-pi tcp -ps HOST[:PORT]) or left in a file of a folder that all share (-pi fs -pf FOLDER); and where the
+// token comes from that tells the run's own processes from strangers. In the first case it is the variable COMM_TOKEN; without one rank 0 listens
+// on its own machine only, or, started by hand for others, makes one up and prints it. In the second it is in the file, which its owner alone can read.
+#pragma once
+#include <sys/stat.h>
+#include "llmc/file.h"
+#include "llmc/options.h"
+#include "llmc/rendezvous.h"
+
+constexpr int64_t DEFAULT_PORT = 29500;
+constexpr size_t MIN_TOKEN_CHARS = 16;
+
+// The place that `name` (a flag or variable) says: HOST or HOST:PORT. Exit 2 if it says none.
+inline Place place_of(const char* name, const std::string& server) {
+    const size_t colon = server.rfind(':');
+    const char* variable = getenv("MASTER_PORT");
+    Place place;
+    place.host = server.substr(0, colon);
+    int64_t port = DEFAULT_PORT;
+    const bool from_variable = colon == server.npos && variable;
+    const bool number = colon == server.npos && !variable ? true : parse_whole(from_variable ? variable : server.substr(colon + 1), port);
+    if (from_variable && (!number || port < 1 || port > 65535)) usage_error("MASTER_PORT %s is no port; 1 to 65535 are accepted", variable);
+    if (place.host.empty() || place.host.find(':') != server.npos || !number || port < 1 || port > 65535)
+        usage_error("%s %s is no address; HOST or HOST:PORT is accepted, HOST a name or an IPv4 address, PORT 1 to 65535", name, server.c_str());
+    place.port = (int)port;
+    return place;
+}
+
+// True if the name can only mean this machine itself.
+inline bool names_loopback(const std::string& host) {
+    struct in_addr address;
+    return host == "localhost" || (inet_pton(AF_INET, host.c_str(), &address) == 1 && is_loopback(address));
+}
+
+// What the processes that meet at a place given by -ps know and strangers do not.
+inline SipKey key_for(const Place& place, int64_t rank) {
+    const char* token = getenv("COMM_TOKEN");
+    const bool by_hand = launcher_value(LAUNCHER_RANKS) < 0;
+    const char* accepted = "a secret of 16 characters or more, the same for all ranks, is accepted (openssl rand -hex 16 makes one)";
+    if (token && *token) {
+        if (strlen(token) < MIN_TOKEN_CHARS) usage_error("COMM_TOKEN has %zu characters; %s", strlen(token), accepted);
+        return key_of(token);
+    }
+    if (names_loopback(place.host)) return key_of("");
+    if (rank > 0 || !by_hand)
+        usage_error("COMM_TOKEN is not set, and anyone who reaches %s could join; %s%s", place.host.c_str(), accepted,
+                    by_hand ? "; rank 0, started without, prints one" : "");
+    const std::string made_up = random_token();
+    fprintf(stderr, "rank 0 waits at %s:%d; the other ranks are to have COMM_TOKEN=%s in their environment\n", place.host.c_str(), place.port, made_up.c_str());
+    return key_of(made_up);
+}
+
+// Rank 0's socket at a place. Some systems know their own name as an address that only they can reach: then all of theirs are listened to.
+inline int listen_at(const Place& place) {
+    const std::vector<struct in_addr> addresses = addresses_of(place.host);
+    if (addresses.empty()) runtime_failure("rank 0 cannot listen at %s: no machine of that name is known", place.host.c_str());
+    struct in_addr address = addresses[0];
+    if (is_loopback(address) && !names_loopback(place.host)) address.s_addr = INADDR_ANY;
+    int port = place.port;
+    const int fd = listen_on(address, port);
+    if (fd < 0 && errno == EADDRNOTAVAIL)
+        runtime_failure("rank 0 cannot listen at %s: this machine does not have that address; -ps is the address of rank 0's machine", place.host.c_str());
+    if (fd < 0) runtime_failure("cannot listen on port %d of %s: %s; -ps HOST:PORT chooses another", port, place.host.c_str(), strerror(errno));
+    return fd;
+}
+
+inline std::vector<int> meet_at(const char* name, const std::string& server, const Member& me, int64_t timeout_s) {
+    Place place = place_of(name, server);
+    place.key = key_for(place, me.rank), place.certain = true;
+    if (me.rank == 0) return take_in_all(listen_at(place), me, place.key, timeout_s);
+    auto find = [&](Place& found) { return found = place, std::string(); };
+    return {join(me, find, "it was not started, is elsewhere, or a firewall is between (-ps, and MASTER_PORT, say where), or COMM_TOKEN differs", timeout_s)};
+}
+
+// The file, HOST PORT TOKEN in one line, is there while a run meets.
+struct MeetingFile {
+    std::string path;
+    ~MeetingFile() { remove(); }
+    void remove() {
+        if (!path.empty()) unlink(path.c_str());
+        path.clear();
+    }
+};
+inline MeetingFile meeting_file;
+
+// What the file says; returns why it says nothing. A file that others may have written is not believed.
+inline std::string read_meeting_file(const std::string& path, Place& place) {
+    const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return path + ": " + (errno == ELOOP ? "a symbolic link" : strerror(errno));
+    struct stat st;
+    char line[512], host[256], token[65], end;
+    const bool own = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_uid == geteuid() || (st.st_mode & 077) == 0);
+    const ssize_t n = own ? read(fd, line, sizeof(line) - 1) : 0;
+    close(fd);
+    if (!own) return path + " is no file of this user";
+    line[std::max<ssize_t>(n, 0)] = '\0';
+    if (sscanf(line, "%255s %d %64s%c", host, &place.port, token, &end) != 4 || end != '\n' || place.port < 1 || place.port > 65535)
+        return path + " does not say HOST PORT TOKEN";
+    place.host = host, place.key = key_of(token);
+    return "";
+}
+
+// True if rank 0 of a run that is meeting right now has left the file.
+inline bool is_live(const std::string& path, const Member& me) {
+    Place place;
+    std::string problem;
+    for (int tries = 0; tries < 10; tries++, usleep(50000)) {  // it may be being written
+        problem = read_meeting_file(path, place);
+        if (problem.empty()) break;
+    }
+    const std::vector<struct in_addr> addresses = problem.empty() ? addresses_of(place.host) : std::vector<struct in_addr>();
+    if (addresses.empty()) return false;
+    Verdict verdict;
+    introduce(place, addresses[0], {me.processes, ONLY_ASKING, me.program}, now_seconds() + GUESS_S, verdict, problem);
+    return verdict.code == I_AM_HERE;
+}
+
+inline void leave_meeting_file(const std::string& path, const std::string& line, const Member& me) {
+    for (int tries = 0;; tries++) {
+        const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0) {
+            meeting_file.path = path;
+            const bool good = write(fd, line.data(), line.size()) == (ssize_t)line.size();
+            if (close(fd) != 0 || !good) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
+            return;
+        }
+        if (errno != EEXIST || tries == 10) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
+        if (is_live(path, me)) runtime_failure("another run is meeting by way of %s right now; -pf with a folder of its own, or waiting until it has met, is accepted", path.c_str());
+        if (unlink(path.c_str()) != 0 && errno != ENOENT) runtime_failure("cannot replace %s, which an earlier run left: %s", path.c_str(), strerror(errno));
+    }
+}
+
+inline std::vector<int> meet_by_file(const std::string& folder, const Member& me, int64_t timeout_s) {
+    const std::string path = folder + "/rendezvous.txt";
+    if (!folder_exists(folder)) runtime_failure("--fs-path %s is no folder; one that all processes share is accepted", folder.c_str());
+    if (me.rank > 0) {
+        auto find = [&](Place& place) { return read_meeting_file(path, place); };
+        return {join(me, find, "rank 0 has written no file there, or the file is an earlier run's (-pf)", timeout_s)};
+    }
+    struct in_addr any{htonl(INADDR_ANY)}, self{htonl(INADDR_LOOPBACK)};
+    int port = 0;
+    char host[256] = "";
+    gethostname(host, sizeof(host) - 1);
+    int listener = listen_on(any, port);
+    const std::vector<struct in_addr> addresses = addresses_of(host);
+    const int probe = addresses.empty() || listener < 0 ? -1 : connect_by(addresses[0], port, now_seconds() + GUESS_S);
+    if (probe >= 0) close(probe);
+    else {  // a machine that does not know its own name: it can be met from itself only
+        strcpy(host, "127.0.0.1");
+        if (listener >= 0) close(listener);
+        listener = listen_on(self, port = 0);
+    }
+    if (listener < 0) runtime_failure("rank 0 cannot listen for the other processes: %s", strerror(errno));
+    const std::string token = random_token();
+    leave_meeting_file(path, format("%s %d %s\n", host, port, token.c_str()), me);
+    const std::vector<int> peers = take_in_all(listener, me, key_of(token), timeout_s);
+    meeting_file.remove();
+    return peers;
+}
