@@ -39,8 +39,8 @@ inline void comm_check_same(const std::string& mine, const char* what);
 
 // processes and rank as given by flags, -1 where not given. Exit 2 if they do not fit the launcher's, or this build.
 // program: its version and the like; that of all processes must be the same.
-inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip, const std::string& fs_path, int64_t timeout_s,
-                       const std::string& program = "") {
+inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip,
+                       const std::string& fs_path, int64_t timeout_s, const std::string& program = "") {
     const int64_t launched = launcher_value(LAUNCHER_SIZES), launched_rank = launcher_value(LAUNCHER_RANKS);
     if (processes < 0) processes = launched < 0 ? 1 : launched;
     if (rank < 0) rank = processes == 1 || launched_rank < 0 ? 0 : launched_rank;
@@ -53,8 +53,10 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     const bool by_mpi = started_by_mpi();
     const Member me{processes, rank, program_name(program)};
     if (how == "tcp" || (how == "mpi" && !by_mpi && master)) {
-        if (server_ip.empty() && !master) usage_error("--dist-init tcp needs -ps, the address of rank 0 (or MASTER_ADDR)");
-        const bool all_here = launcher_value({"LOCAL_WORLD_SIZE"}) == processes;  // torchrun names this machine; they need not go outside
+        if (server_ip.empty() && !master)
+            usage_error("--dist-init tcp needs -ps, the address of rank 0 (or MASTER_ADDR)");
+        // torchrun names this machine even if all its processes are on it, and nobody else need reach them
+        const bool all_here = launcher_value({"LOCAL_WORLD_SIZE"}) == processes;
         if (!server_ip.empty()) tcp.peers = meet_at("--server-ip", server_ip, me, timeout_s);
         else tcp.peers = meet_at("MASTER_ADDR", all_here ? "127.0.0.1" : master, me, timeout_s);
     } else if (how == "fs") {
@@ -192,7 +194,9 @@ inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
     comm_note_collective("all_gather", bucket, bytes);
-    if (tcp.active()) return tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank, "the collection of the slices");
+    if (tcp.active())
+        return tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
+                          "the collection of the slices");
 #ifdef USE_MPI
     comm.pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &comm.pending.back().request);

@@ -1,28 +1,52 @@
-// How two processes convince each other that they belong to one run: both know a token, and neither sends it. Rank 0 greets whoever connects
-// with a number drawn for this connection; the other says who it is, with a number of its own and the keyed hash (siphash.h) of all that; rank 0
-// answers with its verdict, hashed with both numbers too. What somebody has recorded of another connection is worth nothing in this one.
+// How two processes convince each other that they belong to one run: both know a token, and neither sends it. Rank 0
+// greets whoever connects with a number drawn for this connection; the other says who it is, with a number of its own
+// and the keyed hash (siphash.h) of all that; rank 0 answers with its verdict, hashed with both numbers too. What
+// somebody has recorded of another connection is worth nothing in this one.
 //
-// It keeps strangers out. It does not hide or seal what travels afterwards: for that the network between the machines must be one's own.
+// It keeps strangers out. It does not hide or seal what travels afterwards: for that the network between the machines
+// must be one's own.
 #pragma once
 #include <sys/random.h>
 #include <cstddef>
 #include "llmc/check.h"
 #include "llmc/siphash.h"
 
-constexpr uint64_t GREETING_MAGIC = 0x3174706747524545u, HELLO_MAGIC = 0x3174706748454c4fu, VERDICT_MAGIC = 0x3174706756455244u;
+constexpr uint64_t GREETING_MAGIC = 0x3174706747524545u, HELLO_MAGIC = 0x3174706748454c4fu,
+                   VERDICT_MAGIC = 0x3174706756455244u;
 
-struct Nonce { uint64_t word[2]; };
-struct ProgramName { char text[96]; };
+struct Nonce {
+    uint64_t word[2];
+};
+struct ProgramName {
+    char text[96];
+};
 
 // Messages have a fixed length and no padding; the proof comes last.
-struct Greeting { uint64_t magic; Nonce nonce; };
-struct Hello { uint64_t magic; Nonce nonce; int64_t processes, rank; ProgramName program; uint64_t proof; };
+struct Greeting {
+    uint64_t magic;
+    Nonce nonce;
+};
+struct Hello {
+    uint64_t magic;
+    Nonce nonce;
+    int64_t processes, rank;
+    ProgramName program;
+    uint64_t proof;
+};
 enum VerdictCode : int64_t { NO_ANSWER, WELCOME, UNKNOWN_TOKEN, OTHER_NUMBERS, OTHER_PROGRAM, I_AM_HERE };
-struct Verdict { uint64_t magic; int64_t code; ProgramName program; uint64_t proof; };
+struct Verdict {
+    uint64_t magic;
+    int64_t code;
+    ProgramName program;
+    uint64_t proof;
+};
 constexpr int64_t ONLY_ASKING = -1;  // as rank: is rank 0 there?
 
 // Who this process is to the others.
-struct Member { int64_t processes, rank; ProgramName program; };
+struct Member {
+    int64_t processes, rank;
+    ProgramName program;
+};
 
 inline Nonce fresh_nonce() {
     Nonce nonce;
@@ -45,7 +69,9 @@ inline std::string printable(const ProgramName& name) {
         if (c < ' ' || c > '~') c = '?';
     return text;
 }
-inline bool same_program(const ProgramName& a, const ProgramName& b) { return memcmp(a.text, b.text, sizeof(a.text)) == 0; }
+inline bool same_program(const ProgramName& a, const ProgramName& b) {
+    return memcmp(a.text, b.text, sizeof(a.text)) == 0;
+}
 
 // The proof of a message in a conversation that the two numbers stand for.
 template <class Message>
@@ -62,7 +88,8 @@ inline Hello make_hello(const Member& me, const SipKey& key, const Nonce& of_ran
     hello.proof = proof_of(hello, key, of_rank0, hello.nonce);
     return hello;
 }
-inline Verdict make_verdict(VerdictCode code, const Member& rank0, const SipKey& key, const Nonce& mine, const Hello& hello) {
+inline Verdict make_verdict(VerdictCode code, const Member& rank0, const SipKey& key, const Nonce& mine,
+                            const Hello& hello) {
     Verdict verdict{VERDICT_MAGIC, code, code == UNKNOWN_TOKEN ? ProgramName{} : rank0.program, 0};
     verdict.proof = proof_of(verdict, key, mine, hello.nonce);
     return verdict;

@@ -1,5 +1,5 @@
-// What a launcher of several processes (mpirun, srun, torchrun) says to each in its environment, and how those that have the same to say to the
-// user say it once.
+// What a launcher of several processes (mpirun, srun, torchrun) says to each in its environment, and how those that
+// have the same to say to the user say it once.
 #pragma once
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -33,28 +33,31 @@ inline std::string launch_name() {
     return name;
 }
 
-// True in the one process that gets the sentence to say: a name that only one process of a machine can have until it ends.
+// True in the one process that gets the sentence to say: a name that only one process of a machine can have until it
+// ends.
 inline bool claim_sentence(const std::string& sentence) {
 #ifdef __linux__
     const std::string text = launch_name() + "/" + sentence;
-    struct sockaddr_un address{};  // a name that begins with '\0' is no file
+    sockaddr_un address{};  // a name that begins with '\0' is no file
     address.sun_family = AF_UNIX;
     const unsigned long long hash = siphash({0, 0}, text.data(), text.size());
     const int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "gpt2-%016llx", hash);
-    const socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-    return bind(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr*)&address, bytes) == 0 || errno != EADDRINUSE;
+    const socklen_t bytes = (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + length);
+    return bind(socket(AF_UNIX, SOCK_STREAM, 0), (sockaddr*)&address, bytes) == 0 || errno != EADDRINUSE;
 #else
     return (void)sentence, true;
 #endif
 }
 
-// Says why this process ends, on stderr. If others of its launch are about to end with the same sentence, one says it: rank 0, else whoever claims
-// it after a moment, in which a launcher that heard rank 0 has ended the others. All stay until the claim has served its purpose.
+// Says why this process ends, on stderr. If others of its launch are about to end with the same sentence, one says it:
+// rank 0, else whoever claims it after a moment, in which a launcher that heard rank 0 has ended the others. All stay
+// until the claim has served its purpose.
 inline void say_last_sentence(const std::string& sentence) {
     const long long rank = launcher_value(LAUNCHER_RANKS);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1 && rank >= 0;
     if (several && rank > 0) usleep(500000);
     const std::string who = several && rank > 0 ? "rank " + std::to_string(rank) + ": " : "";
-    if (!several || claim_sentence(sentence) || rank == 0) fprintf(stderr, "error: %s%s\n", who.c_str(), sentence.c_str());
+    if (!several || claim_sentence(sentence) || rank == 0)
+        fprintf(stderr, "error: %s%s\n", who.c_str(), sentence.c_str());
     if (several) usleep(1000000);
 }

@@ -1,6 +1,7 @@
-// Where rank 0 is to be found: either said (-pi tcp -ps HOST[:PORT]) or left in a file of a folder that all share (-pi fs -pf FOLDER); and where the
-// token comes from that tells the run's own processes from strangers. In the first case it is the variable COMM_TOKEN; without one rank 0 listens
-// on its own machine only, or, started by hand for others, makes one up and prints it. In the second it is in the file, which its owner alone can read.
+// Where rank 0 is to be found: either said (-pi tcp -ps HOST[:PORT]) or left in a file of a folder that all share (-pi
+// fs -pf FOLDER); and where the token comes from that tells the run's own processes from strangers. In the first case
+// it is the variable COMM_TOKEN; without one rank 0 listens on its own machine only, or, started by hand for others,
+// makes one up and prints it. In the second it is in the file, which its owner alone can read.
 #pragma once
 #include <sys/stat.h>
 #include "llmc/file.h"
@@ -10,25 +11,29 @@
 constexpr int64_t DEFAULT_PORT = 29500;
 constexpr size_t MIN_TOKEN_CHARS = 16;
 
+inline bool is_port(const std::string& text, int64_t& port) {
+    return !text.empty() && parse_whole(text, port) && port > 0 && port <= 65535;
+}
+
 // The place that `name` (a flag or variable) says: HOST or HOST:PORT. Exit 2 if it says none.
 inline Place place_of(const char* name, const std::string& server) {
     const size_t colon = server.rfind(':');
     const char* variable = getenv("MASTER_PORT");
-    Place place;
-    place.host = server.substr(0, colon);
+    const std::string host = server.substr(0, colon);
     int64_t port = DEFAULT_PORT;
-    const bool from_variable = colon == server.npos && variable;
-    const bool number = colon == server.npos && !variable ? true : parse_whole(from_variable ? variable : server.substr(colon + 1), port);
-    if (from_variable && (!number || port < 1 || port > 65535)) usage_error("MASTER_PORT %s is no port; 1 to 65535 are accepted", variable);
-    if (place.host.empty() || place.host.find(':') != server.npos || !number || port < 1 || port > 65535)
-        usage_error("%s %s is no address; HOST or HOST:PORT is accepted, HOST a name or an IPv4 address, PORT 1 to 65535", name, server.c_str());
-    place.port = (int)port;
-    return place;
+    const bool good_port = colon == server.npos || is_port(server.substr(colon + 1), port);
+    if (host.empty() || host.find(':') != host.npos || !good_port)
+        usage_error(
+            "%s %s is no address; HOST or HOST:PORT is accepted, HOST a name or an IPv4 address, PORT 1 to 65535",
+            name, server.c_str());
+    if (colon == server.npos && variable && !is_port(variable, port))
+        usage_error("MASTER_PORT %s is no port; 1 to 65535 are accepted", variable);
+    return {host, (int)port, {}, true};
 }
 
 // True if the name can only mean this machine itself.
 inline bool names_loopback(const std::string& host) {
-    struct in_addr address;
+    in_addr address;
     return host == "localhost" || (inet_pton(AF_INET, host.c_str(), &address) == 1 && is_loopback(address));
 }
 
@@ -36,7 +41,8 @@ inline bool names_loopback(const std::string& host) {
 inline SipKey key_for(const Place& place, int64_t rank) {
     const char* token = getenv("COMM_TOKEN");
     const bool by_hand = launcher_value(LAUNCHER_RANKS) < 0;
-    const char* accepted = "a secret of 16 characters or more, the same for all ranks, is accepted (openssl rand -hex 16 makes one)";
+    const char* accepted =
+        "a secret of 16 characters or more, the same for all ranks, is accepted (openssl rand -hex 16 makes one)";
     if (token && *token) {
         if (strlen(token) < MIN_TOKEN_CHARS) usage_error("COMM_TOKEN has %zu characters; %s", strlen(token), accepted);
         return key_of(token);
@@ -46,30 +52,41 @@ inline SipKey key_for(const Place& place, int64_t rank) {
         usage_error("COMM_TOKEN is not set, and anyone who reaches %s could join; %s%s", place.host.c_str(), accepted,
                     by_hand ? "; rank 0, started without, prints one" : "");
     const std::string made_up = random_token();
-    fprintf(stderr, "rank 0 waits at %s:%d; the other ranks are to have COMM_TOKEN=%s in their environment\n", place.host.c_str(), place.port, made_up.c_str());
+    fprintf(stderr, "rank 0 waits at %s:%d; the other ranks are to have COMM_TOKEN=%s in their environment\n",
+            place.host.c_str(), place.port, made_up.c_str());
     return key_of(made_up);
 }
 
-// Rank 0's socket at a place. Some systems know their own name as an address that only they can reach: then all of theirs are listened to.
+// Rank 0's socket at a place. Some systems know their own name as an address that only they can reach: then all of
+// theirs are listened to.
 inline int listen_at(const Place& place) {
-    const std::vector<struct in_addr> addresses = addresses_of(place.host);
-    if (addresses.empty()) runtime_failure("rank 0 cannot listen at %s: no machine of that name is known", place.host.c_str());
-    struct in_addr address = addresses[0];
+    const std::vector<in_addr> addresses = addresses_of(place.host);
+    if (addresses.empty())
+        runtime_failure("rank 0 cannot listen at %s: no machine of that name is known", place.host.c_str());
+    in_addr address = addresses[0];
     if (is_loopback(address) && !names_loopback(place.host)) address.s_addr = INADDR_ANY;
     int port = place.port;
     const int fd = listen_on(address, port);
     if (fd < 0 && errno == EADDRNOTAVAIL)
-        runtime_failure("rank 0 cannot listen at %s: this machine does not have that address; -ps is the address of rank 0's machine", place.host.c_str());
-    if (fd < 0) runtime_failure("cannot listen on port %d of %s: %s; -ps HOST:PORT chooses another", port, place.host.c_str(), strerror(errno));
+        runtime_failure(
+            "rank 0 cannot listen at %s: this machine does not have that address; -ps is the address of rank 0's "
+            "machine",
+            place.host.c_str());
+    if (fd < 0)
+        runtime_failure("cannot listen on port %d of %s: %s; -ps HOST:PORT chooses another", port, place.host.c_str(),
+                        strerror(errno));
     return fd;
 }
 
 inline std::vector<int> meet_at(const char* name, const std::string& server, const Member& me, int64_t timeout_s) {
     Place place = place_of(name, server);
-    place.key = key_for(place, me.rank), place.certain = true;
+    place.key = key_for(place, me.rank);
     if (me.rank == 0) return take_in_all(listen_at(place), me, place.key, timeout_s);
     auto find = [&](Place& found) { return found = place, std::string(); };
-    return {join(me, find, "it was not started, is elsewhere, or a firewall is between (-ps, and MASTER_PORT, say where), or COMM_TOKEN differs", timeout_s)};
+    return {join(me, find,
+                 "it was not started, is elsewhere, or a firewall is between (-ps, and MASTER_PORT, say where), or "
+                 "COMM_TOKEN differs",
+                 timeout_s)};
 }
 
 // The file, HOST PORT TOKEN in one line, is there while a run meets.
@@ -94,7 +111,8 @@ inline std::string read_meeting_file(const std::string& path, Place& place) {
     close(fd);
     if (!own) return path + " is no file of this user";
     line[std::max<ssize_t>(n, 0)] = '\0';
-    if (sscanf(line, "%255s %d %64s%c", host, &place.port, token, &end) != 4 || end != '\n' || place.port < 1 || place.port > 65535)
+    if (sscanf(line, "%255s %d %64s%c", host, &place.port, token, &end) != 4 || end != '\n' || place.port < 1 ||
+        place.port > 65535)
         return path + " does not say HOST PORT TOKEN";
     place.host = host, place.key = key_of(token);
     return "";
@@ -108,7 +126,7 @@ inline bool is_live(const std::string& path, const Member& me) {
         problem = read_meeting_file(path, place);
         if (problem.empty()) break;
     }
-    const std::vector<struct in_addr> addresses = problem.empty() ? addresses_of(place.host) : std::vector<struct in_addr>();
+    const std::vector<in_addr> addresses = problem.empty() ? addresses_of(place.host) : std::vector<in_addr>();
     if (addresses.empty()) return false;
     Verdict verdict;
     introduce(place, addresses[0], {me.processes, ONLY_ASKING, me.program}, now_seconds() + GUESS_S, verdict, problem);
@@ -125,26 +143,33 @@ inline void leave_meeting_file(const std::string& path, const std::string& line,
             return;
         }
         if (errno != EEXIST || tries == 10) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
-        if (is_live(path, me)) runtime_failure("another run is meeting by way of %s right now; -pf with a folder of its own, or waiting until it has met, is accepted", path.c_str());
-        if (unlink(path.c_str()) != 0 && errno != ENOENT) runtime_failure("cannot replace %s, which an earlier run left: %s", path.c_str(), strerror(errno));
+        if (is_live(path, me))
+            runtime_failure(
+                "another run is meeting by way of %s right now; -pf with a folder of its own, or waiting until it has "
+                "met, is accepted",
+                path.c_str());
+        if (unlink(path.c_str()) != 0 && errno != ENOENT)
+            runtime_failure("cannot replace %s, which an earlier run left: %s", path.c_str(), strerror(errno));
     }
 }
 
 inline std::vector<int> meet_by_file(const std::string& folder, const Member& me, int64_t timeout_s) {
     const std::string path = folder + "/rendezvous.txt";
-    if (!folder_exists(folder)) runtime_failure("--fs-path %s is no folder; one that all processes share is accepted", folder.c_str());
+    if (!folder_exists(folder))
+        runtime_failure("--fs-path %s is no folder; one that all processes share is accepted", folder.c_str());
     if (me.rank > 0) {
         auto find = [&](Place& place) { return read_meeting_file(path, place); };
         return {join(me, find, "rank 0 has written no file there, or the file is an earlier run's (-pf)", timeout_s)};
     }
-    struct in_addr any{htonl(INADDR_ANY)}, self{htonl(INADDR_LOOPBACK)};
+    in_addr any{htonl(INADDR_ANY)}, self{htonl(INADDR_LOOPBACK)};
     int port = 0;
     char host[256] = "";
     gethostname(host, sizeof(host) - 1);
     int listener = listen_on(any, port);
-    const std::vector<struct in_addr> addresses = addresses_of(host);
+    const std::vector<in_addr> addresses = addresses_of(host);
     const int probe = addresses.empty() || listener < 0 ? -1 : connect_by(addresses[0], port, now_seconds() + GUESS_S);
-    if (probe >= 0) close(probe);
+    if (probe >= 0)
+        close(probe);
     else {  // a machine that does not know its own name: it can be met from itself only
         strcpy(host, "127.0.0.1");
         if (listener >= 0) close(listener);

@@ -1,6 +1,6 @@
-// How the processes of a run find each other without MPI: rank 0 listens, the others connect and introduce themselves (handshake.h). Rank 0 hears
-// out all who have connected side by side, so that a stranger who says nothing, or little, keeps nobody waiting. One deadline holds for
-// the whole meeting; after a few seconds those who wait say for whom.
+// How the processes of a run find each other without MPI: rank 0 listens, the others connect and introduce themselves
+// (handshake.h). Rank 0 hears out all who have connected side by side, so that a stranger who says nothing, or little,
+// keeps nobody waiting. One deadline holds for the whole meeting; after a few seconds those who wait say for whom.
 #pragma once
 #include <memory>
 #include "llmc/handshake.h"
@@ -62,10 +62,9 @@ struct Reception {
     std::vector<int> peers;                      // by rank; -1: not there yet
     int64_t turned_away = 0;
 
-    std::string missing() const {
-        std::string text = "rank " + missing_ranks(peers);
-        if (turned_away) text += format("; connections refused for want of this run's token: %lld", (long long)turned_away);
-        return text;
+    // A hint when rank 0 waits in vain: those who wanted in did not have the token.
+    std::string refusals() const {
+        return turned_away ? format(" (refused for want of this run's token: %lld)", (long long)turned_away) : "";
     }
     // Takes in one connection. Where there is no room for it, the oldest guest has to go.
     void open_door() {
@@ -74,8 +73,8 @@ struct Reception {
         if (fd < 0) {
             const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
             if (no_room && guests.empty())
-                runtime_failure("cannot take in rank %s: %s; a run of %lld processes needs about as many (ulimit -n)", missing_ranks(peers).c_str(),
-                                strerror(errno), (long long)me.processes);
+                runtime_failure("cannot take in rank %s: %s; a run of %lld processes needs about as many (ulimit -n)",
+                                missing_ranks(peers).c_str(), strerror(errno), (long long)me.processes);
             if (no_room) guests.erase(guests.begin());
             return;
         }
@@ -91,16 +90,20 @@ struct Reception {
         VerdictCode code = judge(guest.hello, me, key, guest.nonce);
         const int64_t rank = guest.hello.rank;
         const bool came_before = code == WELCOME && peers[rank] >= 0;
-        if (came_before && is_closed(peers[rank])) close(peers[rank]);  // started again, or its patience ended
-        else if (came_before) code = OTHER_NUMBERS;
+        if (came_before && is_closed(peers[rank]))
+            close(peers[rank]);  // started again, or its patience ended
+        else if (came_before)
+            code = OTHER_NUMBERS;
         const bool told = send_message(guest.fd, make_verdict(code, me, key, guest.nonce, guest.hello));
         turned_away += code == UNKNOWN_TOKEN;
         if (code == OTHER_PROGRAM)
-            runtime_failure("rank %lld is another program, %s, than rank 0, %s: all must be built alike", (long long)rank,
-                            printable(guest.hello.program).c_str(), me.program.text);
+            runtime_failure("rank %lld is another program, %s, than rank 0, %s: all must be built alike",
+                            (long long)rank, printable(guest.hello.program).c_str(), me.program.text);
         if (code == OTHER_NUMBERS)
-            runtime_failure("a process came as rank %lld of %lld, but this run has %lld processes, each rank once: -pn and -pr must agree everywhere",
-                            (long long)rank, (long long)guest.hello.processes, (long long)me.processes);
+            runtime_failure(
+                "a process came as rank %lld of %lld, but this run has %lld processes, each rank once: -pn and -pr "
+                "must agree everywhere",
+                (long long)rank, (long long)guest.hello.processes, (long long)me.processes);
         if (code != WELCOME || !told) return false;
         peers[rank] = guest.fd;
         guest.fd = -1;
@@ -108,12 +111,13 @@ struct Reception {
     }
     // One round: waits until somebody moves, or for a second.
     void serve(double end) {
-        std::vector<struct pollfd> polled{{listener, POLLIN, 0}};
+        std::vector<pollfd> polled{{listener, POLLIN, 0}};
         for (const auto& guest : guests) polled.push_back({guest->fd, POLLIN, 0});
         poll_until(polled.data(), polled.size(), std::min(end, now_seconds() + 1));
         std::vector<std::unique_ptr<Guest>> stay;
         for (size_t i = 0; i < guests.size(); i++)
-            if (now_seconds() < guests[i]->until && (!polled[i + 1].revents || listen_to(*guests[i]))) stay.push_back(std::move(guests[i]));
+            if (now_seconds() < guests[i]->until && (!polled[i + 1].revents || listen_to(*guests[i])))
+                stay.push_back(std::move(guests[i]));
         guests = std::move(stay);
         if (polled[0].revents) open_door();
     }
@@ -125,15 +129,18 @@ inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey
     Reception reception{me, key, listener, {}, std::vector<int>(me.processes, -1)};
     Waiting waiting(timeout_s);
     while (std::count(reception.peers.begin() + 1, reception.peers.end(), -1) > 0) {
-        if (waiting.is_over()) runtime_failure("waited %lld s, and %s did not connect", (long long)timeout_s, reception.missing().c_str());
-        waiting.tell([&] { return "rank 0 waits for " + reception.missing(); });
+        if (waiting.is_over())
+            runtime_failure("waited %lld s, and rank %s did not connect%s", (long long)timeout_s,
+                            missing_ranks(reception.peers).c_str(), reception.refusals().c_str());
+        waiting.tell([&] { return "rank 0 waits for rank " + missing_ranks(reception.peers) + reception.refusals(); });
         reception.serve(waiting.end);
     }
     close(listener);
     return std::move(reception.peers);
 }
 
-// Where rank 0 is, and what both know. A place out of a file may be an earlier run's; one that the user said is what it is.
+// Where rank 0 is, and what both know. A place out of a file may be an earlier run's; one that the user said is what
+// it is.
 struct Place {
     std::string host;
     int port = 0;
@@ -141,8 +148,10 @@ struct Place {
     bool certain = false;
 };
 
-// Connects to rank 0 and introduces itself. The socket if that goes well; else -1, what rank 0 said to it, and what the problem is.
-inline int introduce(const Place& place, struct in_addr address, const Member& me, double end, Verdict& verdict, std::string& problem) {
+// Connects to rank 0 and introduces itself. The socket if that goes well; else -1, what rank 0 said to it, and what
+// the problem is.
+inline int introduce(const Place& place, in_addr address, const Member& me, double end, Verdict& verdict,
+                     std::string& problem) {
     verdict = {0, NO_ANSWER, {}, 0};
     const int fd = connect_by(address, place.port, end);
     if (fd < 0) return problem = strerror(errno), -1;
@@ -150,9 +159,12 @@ inline int introduce(const Place& place, struct in_addr address, const Member& m
     problem = "what listens there does not answer as rank 0 does";
     if (receive_by(fd, &greeting, sizeof(greeting), end) && greeting.magic == GREETING_MAGIC) {
         const Hello hello = make_hello(me, place.key, greeting.nonce);
-        const bool answered = send_message(fd, hello) && receive_by(fd, &verdict, sizeof(verdict), end) && verdict.magic == VERDICT_MAGIC;
-        if (!answered) verdict.code = NO_ANSWER;
-        else if (verdict.proof != proof_of(verdict, place.key, greeting.nonce, hello.nonce)) verdict.code = UNKNOWN_TOKEN;
+        const bool answered = send_message(fd, hello) && receive_by(fd, &verdict, sizeof(verdict), end) &&
+                              verdict.magic == VERDICT_MAGIC;
+        if (!answered)
+            verdict.code = NO_ANSWER;
+        else if (verdict.proof != proof_of(verdict, place.key, greeting.nonce, hello.nonce))
+            verdict.code = UNKNOWN_TOKEN;
         if (verdict.code == WELCOME) return fd;
         if (verdict.code == UNKNOWN_TOKEN) problem = "rank 0 there has another token";
     }
@@ -160,20 +172,26 @@ inline int introduce(const Place& place, struct in_addr address, const Member& m
     return -1;
 }
 
-// Rank > 0: the connection to rank 0, asked for again and again until it is there. find(place) says where, or returns a reason why it
-// is not known yet; hint is what may be wrong if nothing comes of it all.
+// Rank > 0: the connection to rank 0, asked for again and again until it is there. find(place) says where, or returns
+// a reason why it is not known yet; hint is what may be wrong if nothing comes of it all.
 template <class Find>
 inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s) {
     Waiting waiting(timeout_s);
     std::string where = "an unknown place", problem;
     for (size_t attempt = 0;; attempt++, usleep(100000)) {
-        if (waiting.is_over()) runtime_failure("waited %lld s for rank 0 at %s: %s; %s", (long long)timeout_s, where.c_str(), problem.c_str(), hint);
-        if (attempt > 0) waiting.tell([&] { return format("rank %lld waits for rank 0 at %s: %s", (long long)me.rank, where.c_str(), problem.c_str()); });
+        if (waiting.is_over())
+            runtime_failure("waited %lld s for rank 0 at %s: %s; %s", (long long)timeout_s, where.c_str(),
+                            problem.c_str(), hint);
+        if (attempt > 0)
+            waiting.tell([&] {
+                return format("rank %lld waits for rank 0 at %s: %s", (long long)me.rank, where.c_str(),
+                              problem.c_str());
+            });
         Place place;
         problem = find(place);
         if (!problem.empty()) continue;
         where = format("%s:%d", place.host.c_str(), place.port);
-        const std::vector<struct in_addr> addresses = addresses_of(place.host);
+        const std::vector<in_addr> addresses = addresses_of(place.host);
         problem = "no machine of that name is known";
         if (addresses.empty()) continue;
         Verdict verdict;
@@ -181,12 +199,13 @@ inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s
         const int fd = introduce(place, addresses[attempt % addresses.size()], me, end, verdict, problem);
         if (fd >= 0) return fd;
         if (verdict.code == UNKNOWN_TOKEN && place.certain)
-            runtime_failure("rank 0 at %s has another token: COMM_TOKEN must be the same for all ranks", where.c_str());
+            runtime_failure("rank 0 at %s has another token: COMM_TOKEN must be the same for all ranks",
+                            where.c_str());
         if (verdict.code == OTHER_NUMBERS)
-            runtime_failure("rank 0 at %s does not know a rank %lld of %lld: -pn and -pr must agree everywhere", where.c_str(), (long long)me.rank,
-                            (long long)me.processes);
+            runtime_failure("rank 0 at %s does not know a rank %lld of %lld: -pn and -pr must agree everywhere",
+                            where.c_str(), (long long)me.rank, (long long)me.processes);
         if (verdict.code == OTHER_PROGRAM)
-            runtime_failure("rank 0 at %s is another program, %s, than this one, %s: all must be built alike", where.c_str(),
-                            printable(verdict.program).c_str(), me.program.text);
+            runtime_failure("rank 0 at %s is another program, %s, than this one, %s: all must be built alike",
+                            where.c_str(), printable(verdict.program).c_str(), me.program.text);
     }
 }

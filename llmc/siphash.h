@@ -1,11 +1,14 @@
-// SipHash-2-4 (Aumasson & Bernstein 2012, https://eprint.iacr.org/2012/351): a hash with a secret key. Who does not know the key cannot tell
-// the hash of a text, however many other texts and their hashes are seen; so whoever tells it knows the key, and need not send it.
+// SipHash-2-4 (Aumasson & Bernstein 2012, https://eprint.iacr.org/2012/351): a hash with a secret key. Who does not
+// know the key cannot tell the hash of a text, however many other texts and their hashes are seen; so whoever tells it
+// knows the key, and need not send it.
 #pragma once
 #include <cstdint>
 #include <cstring>
 #include <string>
 
-struct SipKey { uint64_t k0, k1; };
+struct SipKey {
+    uint64_t k0, k1;
+};
 
 inline uint64_t siphash(const SipKey& key, const void* data, size_t bytes) {
     auto rotate = [](uint64_t x, int by) { return (x << by) | (x >> (64 - by)); };

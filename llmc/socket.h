@@ -1,5 +1,5 @@
-// TCP sockets that never block. Every wait is a poll() that ends at a given time on now_seconds()'s clock; a signal interrupts it and does not
-// end it.
+// TCP sockets that never block. Every wait is a poll() that ends at a given time on now_seconds()'s clock; a signal
+// interrupts it and does not end it.
 #pragma once
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "llmc/clock.h"
 
 // Until one of the sockets can move, true; false when `end` has come.
-inline bool poll_until(struct pollfd* polled, size_t n, double end) {
+inline bool poll_until(pollfd* polled, size_t n, double end) {
     for (;;) {
         const double left_ms = std::max(0.0, end - now_seconds()) * 1e3;
         const int ready = poll(polled, n, (int)std::min(left_ms + 1, 3.6e6));
@@ -28,7 +28,7 @@ inline bool poll_until(struct pollfd* polled, size_t n, double end) {
     }
 }
 inline bool poll_until(int fd, short events, double end) {
-    struct pollfd polled{fd, events, 0};
+    pollfd polled{fd, events, 0};
     return poll_until(&polled, 1, end);
 }
 
@@ -52,7 +52,9 @@ inline bool receive_by(int fd, void* data, size_t bytes, double end) {
 }
 // A message that any socket takes whole, because nothing else is under way.
 template <class Message>
-inline bool send_message(int fd, const Message& message) { return send_some(fd, &message, sizeof(message)) == (ssize_t)sizeof(message); }
+inline bool send_message(int fd, const Message& message) {
+    return send_some(fd, &message, sizeof(message)) == (ssize_t)sizeof(message);
+}
 
 // True if the other side has gone.
 inline bool is_closed(int fd) {
@@ -61,7 +63,8 @@ inline bool is_closed(int fd) {
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-// Small messages go at once, not when there are enough of them; nothing blocks; programs started from here do not inherit it.
+// Small messages go at once, not when there are enough of them; nothing blocks; programs started from here do not
+// inherit it.
 inline void prepare_socket(int fd) {
     const int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
@@ -69,55 +72,57 @@ inline void prepare_socket(int fd) {
     fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-inline bool is_loopback(struct in_addr address) { return ntohl(address.s_addr) >> 24 == 127; }
+inline bool is_loopback(in_addr address) { return ntohl(address.s_addr) >> 24 == 127; }
 
 // The IPv4 addresses of a machine, by name or number; none if it is not known.
-inline std::vector<struct in_addr> addresses_of(const std::string& host) {
-    struct addrinfo hints{}, *found = nullptr;
+inline std::vector<in_addr> addresses_of(const std::string& host) {
+    addrinfo hints{}, *found = nullptr;
     hints.ai_family = AF_INET, hints.ai_socktype = SOCK_STREAM;
-    std::vector<struct in_addr> addresses;
+    std::vector<in_addr> addresses;
     if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return addresses;
-    for (struct addrinfo* a = found; a; a = a->ai_next) addresses.push_back(((struct sockaddr_in*)a->ai_addr)->sin_addr);
+    for (addrinfo* a = found; a; a = a->ai_next) addresses.push_back(((sockaddr_in*)a->ai_addr)->sin_addr);
     freeaddrinfo(found);
     return addresses;
 }
 
-inline struct sockaddr_in socket_address(struct in_addr address, int port) {
-    struct sockaddr_in whole{};
+inline sockaddr_in socket_address(in_addr address, int port) {
+    sockaddr_in whole{};
     whole.sin_family = AF_INET, whole.sin_addr = address, whole.sin_port = htons((uint16_t)port);
     return whole;
 }
 
 // Listens there, on any free port if it is 0, which then is in it. -1 and errno if that is not possible.
-inline int listen_on(struct in_addr address, int& port) {
+inline int listen_on(in_addr address, int& port) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
     if (fd < 0) return -1;
-    struct sockaddr_in whole = socket_address(address, port);
+    sockaddr_in whole = socket_address(address, port);
     socklen_t length = sizeof(whole);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    if (bind(fd, (struct sockaddr*)&whole, length) != 0 || listen(fd, 1024) != 0) {
+    if (bind(fd, (sockaddr*)&whole, length) != 0 || listen(fd, 1024) != 0) {
         const int reason = errno;
         close(fd);
         errno = reason;
         return -1;
     }
     prepare_socket(fd);
-    getsockname(fd, (struct sockaddr*)&whole, &length);
+    getsockname(fd, (sockaddr*)&whole, &length);
     port = ntohs(whole.sin_port);
     return fd;
 }
 
 // A connection made by `end`; -1 and errno if there is none.
-inline int connect_by(struct in_addr address, int port, double end) {
+inline int connect_by(in_addr address, int port, double end) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return -1;
     prepare_socket(fd);
-    const struct sockaddr_in whole = socket_address(address, port);
-    int reason = connect(fd, (const struct sockaddr*)&whole, sizeof(whole)) == 0 ? 0 : errno;
+    const sockaddr_in whole = socket_address(address, port);
+    int reason = connect(fd, (const sockaddr*)&whole, sizeof(whole)) == 0 ? 0 : errno;
     if (reason == EINPROGRESS || reason == EINTR) {
         socklen_t length = sizeof(reason);
-        if (!poll_until(fd, POLLOUT, end)) reason = ETIMEDOUT;
-        else getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &length);
+        if (!poll_until(fd, POLLOUT, end))
+            reason = ETIMEDOUT;
+        else
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &length);
     }
     if (reason == 0) return fd;
     close(fd);
@@ -127,7 +132,7 @@ inline int connect_by(struct in_addr address, int port, double end) {
 
 // Lets this process have n open files, if the system does.
 inline void allow_open_files(int64_t n) {
-    struct rlimit limit;
+    rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)n) return;
     limit.rlim_cur = std::min(limit.rlim_max, (rlim_t)n);
     setrlimit(RLIMIT_NOFILE, &limit);

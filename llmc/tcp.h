@@ -1,12 +1,14 @@
-// Collectives over TCP, for clusters without MPI: whatever all must hear goes by way of rank 0, which has a connection to every other (rendezvous.h).
-// Meant for small messages and for meeting (NCCL carries the gradients of GPUs); CPU trainers can run on it too, slowly.
+// Collectives over TCP, for clusters without MPI: whatever all must hear goes by way of rank 0, which has a connection
+// to every other (rendezvous.h). Meant for small messages and for meeting (NCCL carries the gradients of GPUs); CPU
+// trainers can run on it too, slowly.
 //
-// Nobody waits for ever: when no byte has moved for timeout_s, or a connection breaks, the run ends with the rank on the other side.
+// Nobody waits for ever: when no byte has moved for timeout_s, or a connection breaks, the run ends with the rank on
+// the other side.
 #pragma once
 #include "llmc/meeting_place.h"
 
 struct Tcp {
-    std::vector<int> peers;     // rank 0: by rank, [0] unused; others: [0] is rank 0
+    std::vector<int> peers;  // rank 0: by rank, [0] unused; others: [0] is rank 0
     int64_t timeout_s = 600;
 
     bool active() const { return !peers.empty(); }
@@ -15,13 +17,15 @@ inline Tcp tcp;
 
 // Moves all bytes, by send_some or receive_some.
 template <class Data, class Move>
-inline void tcp_move(int64_t peer, Data* data, size_t bytes, short event, Move move, const char* doing, const char* what) {
+inline void tcp_move(int64_t peer, Data* data, size_t bytes, short event, Move move, const char* doing,
+                     const char* what) {
     for (size_t done = 0; done < bytes;) {
         const ssize_t n = move(tcp.peers[peer], data + done, bytes - done);
         if (n < 0) runtime_failure("rank %lld has ended: its connection broke in %s", (long long)peer, what);
         if (n == 0 && !poll_until(tcp.peers[peer], event, now_seconds() + (double)tcp.timeout_s))
-            runtime_failure("waited %lld s in %s to %s rank %lld: it hangs%s (--comm-timeout sets how long)", (long long)tcp.timeout_s, what, doing,
-                            (long long)peer, peer == 0 ? ", or another rank that it waits for" : "");
+            runtime_failure("waited %lld s in %s to %s rank %lld: it hangs%s (--comm-timeout sets how long)",
+                            (long long)tcp.timeout_s, what, doing, (long long)peer,
+                            peer == 0 ? ", or another rank that it waits for" : "");
         done += n;
     }
 }
@@ -48,8 +52,8 @@ inline void tcp_gather(char* out, const char* mine, size_t bytes, int64_t proces
     for (int64_t r = 1; r < processes; r++) tcp_receive(r, out + r * bytes, bytes, what);
     for (int64_t r = 1; r < processes; r++) tcp_send(r, out, processes * bytes, what);
 }
-// Slice `rank` of data (processes * n_elems) = that slice of the sum of all ranks' data, in the order of ranks. Rank 0 adds what arrives to its own
-// data piece by piece; no rank needs memory for another's.
+// Slice `rank` of data (processes * n_elems) = that slice of the sum of all ranks' data, in the order of ranks. Rank 0
+// adds what arrives to its own data piece by piece; no rank needs memory for another's.
 inline void tcp_reduce_scatter(float* data, size_t n_elems, int64_t processes, int64_t rank, const char* what) {
     constexpr size_t PIECE_ELEMS = 1 << 16;
     if (rank > 0) {

@@ -39,8 +39,8 @@ inline Outcome finish(pid_t child, const std::string& name = "") {
     int status;
     struct rusage usage;
     wait4(child, &status, 0, &usage);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_whole(folder + "/" + name + "out"), read_whole(folder + "/" + name + "err"),
-            usage.ru_maxrss / 1024.0};
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return {code, read_whole(folder + "/" + name + "out"), read_whole(folder + "/" + name + "err"), usage.ru_maxrss / 1024.0};
 }
 inline Outcome run(const std::string& command) { return finish(start(command)); }
 

@@ -165,10 +165,10 @@ static void starts() {
         EXPECT(lines(r, "error:") == 1 && lines(r, "-b 0") == 1);
     }
     start_test("ranks of other programs are refused");
-    r = run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2") + " : -np 1 " + tiny_run(CPU, "-x 2 --precision bf16"));
-    EXPECT(r.status == 1 && contains(r.err, "version, precision and kernels of rank 1 are not those of rank 0"));
-    r = run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2 -f 0") + " : -np 1 " + tiny_run(SIM32, "-x 2 -f 0"));
-    EXPECT(r.status == 1 && contains(r.err, "version, precision and kernels of rank 1 are not those of rank 0"));
+    for (const std::string& other : {tiny_run(CPU, "-x 2 --precision bf16"), tiny_run(SIM32, "-x 2")}) {
+        r = run(MPIRUN + good + " : -np 1 " + other);
+        EXPECT(r.status == 1 && contains(r.err, "version, precision and kernels of rank 1 are not those of rank 0"));
+    }
 }
 
 static void order_and_bytes() {
@@ -217,7 +217,8 @@ static void meeting_without_mpi() {
     EXPECT(agree(without_launcher(SIM32, 2, fs_flags, "-x 6 -z 1"), alone, 6, 1e-4, 1e-4) && !file_exists(dir("meet/rendezvous.txt")));
     start_test("two processes as torchrun starts them, and as srun does without PMIx");
     for (const char* where : {"MASTER_ADDR=127.0.0.1", "MASTER_ADDR=a.name.of.this.machine LOCAL_WORLD_SIZE=2"}) {
-        const std::string torchrun = format("env RANK=\\$r WORLD_SIZE=2 LOCAL_RANK=\\$r %s MASTER_PORT=%d", where, free_port());
+        const std::string ranks = "env RANK=\\$r WORLD_SIZE=2 LOCAL_RANK=\\$r ";
+        const std::string torchrun = ranks + format("%s MASTER_PORT=%d", where, free_port());
         EXPECT(agree(without_launcher(CPU, 2, "", "-x 6", torchrun), alone, 6, 1e-4, 1e-4));
     }
     EXPECT(agree(without_launcher(SIM32, 2, format("-pi tcp -ps 127.0.0.1:%d", free_port()), "-x 6", "env SLURM_PROCID=\\$r SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=\\$r"), alone, 6, 1e-4, 1e-4));
@@ -225,7 +226,8 @@ static void meeting_without_mpi() {
     const std::string patience = " --comm-timeout 2 -x 1";
     EXPECT(refused(run(tiny_run(CPU, format("-pn 2 -pr 1 -pi tcp -ps 127.0.0.1:%d", free_port()) + patience)), 1, "waited 2 s for rank 0"));
     EXPECT(refused(run(tiny_run(CPU, format("-pn 2 -pr 0 -pi tcp -ps 127.0.0.1:%d", free_port()) + patience)), 1, "rank 1 did not connect"));
-    EXPECT(refused(run(tiny_run(CPU, "-pn 2 -pr 1 -pi tcp -ps no.such.host.invalid" + patience)), 1, "waited 2 s for rank 0"));
+    const std::string lost = "-pn 2 -pr 1 -pi tcp -ps no.such.host.invalid" + patience;
+    EXPECT(refused(run("env COMM_TOKEN=sixteen-characters " + tiny_run(CPU, lost)), 1, "waited 2 s for rank 0"));
     int port = 0;
     const int listener = listen_on({htonl(INADDR_LOOPBACK)}, port);
     EXPECT(refused(run(tiny_run(CPU, format("-pn 2 -pr 0 -pi tcp -ps 127.0.0.1:%d", port) + patience)), 1, "cannot listen on port"));
@@ -265,11 +267,12 @@ static void memory() {
     const MemoryOfStage whole = memory_of_stage(0), shared = memory_of_stage(1);
     const double saved = whole.plan - shared.plan;
     start_test("measured: stage 1 saves on each of two processes what the plan says, half of AdamW's state");
-    EXPECT(saved > 50 && std::fabs(whole.rank0 - shared.rank0 - saved) < 0.1 * saved && std::fabs(whole.rank1 - shared.rank1 - saved) < 0.1 * saved);
-    start_test("measured: rank 0, through which all goes, needs no more than the others, and all no more than planned and the program itself");
+    EXPECT(saved > 50 && std::fabs(whole.rank0 - shared.rank0 - saved) < 0.1 * saved);
+    EXPECT(std::fabs(whole.rank1 - shared.rank1 - saved) < 0.1 * saved);
+    start_test("measured: rank 0, through which all goes, needs what the others need: the plan, and the program itself");
     for (const MemoryOfStage& m : {whole, shared}) {
         EXPECT(std::fabs(m.rank0 - m.rank1) < 8 && m.rank0 < m.plan + 32 && m.rank1 < m.plan + 32);
-        printf("    peaks %.1f %.1f, plan %.1f MiB\n", m.rank0, m.rank1, m.plan);
+        if (!test_good) printf("    peaks %.1f %.1f, plan %.1f MiB\n", m.rank0, m.rank1, m.plan);
     }
 }
 
@@ -287,7 +290,10 @@ static void two_hosts() {
     const std::string flags = "-b 1 -d 192 -f 0 --threads 1 -x 6 -z 1 -pn 2 -pi tcp -ps 10.77.0.1 --comm-timeout 20 -pr ";
     const Outcome alone = run(tiny_run(CPU, "-b 1 -d 192 -x 6"));
     for (const std::string& program : {CPU, SIM32}) {
-        const Outcome two = run("env COMM_TOKEN=known-to-both-hosts sh -c \"ip netns exec " + b + " timeout 60 " + tiny_run(program, flags + "1") + " > /dev/null 2>&1 & ip netns exec " + a + " timeout 60 " + tiny_run(program, flags + "0") + "; status=\\$?; wait; exit \\$status\"");
+        const std::string first = "ip netns exec " + a + " timeout 60 " + tiny_run(program, flags + "0");
+        const std::string second = "ip netns exec " + b + " timeout 60 " + tiny_run(program, flags + "1");
+        const std::string both = second + " > /dev/null 2>&1 & " + first + "; status=\\$?; wait; exit \\$status";
+        const Outcome two = run("env COMM_TOKEN=known-to-both-hosts sh -c \"" + both + "\"");
         EXPECT(agree(two, alone, 6, 1e-4, 1e-4));
     }
     finish_test();
