@@ -68,7 +68,7 @@ ROOT_FILE  := $(call stamp,build/flags_of_programs,$(CXX) $(CXXFLAGS))
 
 TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
-LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp,$(wildcard dev/cpu/*.cpp)))
+LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp %/products.cpp,$(wildcard dev/cpu/*.cpp)))
 TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16 $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim $(B)/test_processes $(B)/test_gpus
 TESTS   += $(B)/test_output
 TESTS   += $(B)/test_start_stop
@@ -172,7 +172,7 @@ data: $(DATA)                         ## tokenizes the text that comes with the 
 quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it
 	@scripts/quickstart.sh
 
-test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs $(LADDERS) $(B)/bench/roofline $(B)/planted_bench $(CUDA_LADDERS:%=$(B)/cuda/%)   ## everything this machine can test
+test: all $(DATA) $(TESTS) $(B)/FP32/train_gpt2sim $(B)/BF16/train_gpt2sim $(B)/cusim_seeded_bugs $(LADDERS) $(B)/bench/roofline $(B)/bench/products $(B)/planted_bench $(CUDA_LADDERS:%=$(B)/cuda/%)   ## everything this machine can test
 	@dev/test/run.sh $(TESTS)
 
 test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan
@@ -186,7 +186,7 @@ kernel-table: $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim   ## registers, shar
 	@cat build/launches_* > build/launches
 	@WRITE=$(WRITE) python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
 
-bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
+bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(B)/bench/products $(DATA)   ## this trainer beside PyTorch (needs: pip install torch)
 	python3 dev/bench.py
 
 bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; table and charts into dev/cpu/README.md

@@ -15,7 +15,8 @@ import re
 import sys
 import time
 
-from bench import ROOT, child, have
+from bench_tasks import ROOT, child
+from children import have
 from readme import write_of_machine
 
 SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,20,50257", "d48": "48,1600,25,50257", "L2C64H2T64V512": "2,64,2,512"}

@@ -1,4 +1,5 @@
 """Programs that a script starts, and Ctrl-C: it ends them and the script, without a traceback. To be imported first."""
+import importlib.util
 import os
 import signal
 import subprocess
@@ -39,9 +40,9 @@ for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, stop)
 
 
-def run(command, text="", may_fail=False, env=None, cwd=None):
-    """Runs a command to its end, with text on its stdin. Returns what it printed, None if it failed and may, and its
-    peak of resident memory in MiB."""
+def run(command, text="", env=None, cwd=None):
+    """Runs a command to its end, with text on its stdin. Returns what it printed and its peak of resident memory in
+    MiB; if it fails, so does the script."""
     global starting
     command = [str(c) for c in command]
     starting = True
@@ -64,11 +65,11 @@ def run(command, text="", may_fail=False, env=None, cwd=None):
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     running.remove(process)
-    if process.returncode and not may_fail:
+    if process.returncode:
         sys.exit(f"{' '.join(command)[:200]} failed:\n{output[-2000:]}")
-    return None if process.returncode else output, usage.ru_maxrss / 1024
+    return output, usage.ru_maxrss / 1024
 
 
 def have(module):
-    """Whether Python has the module."""
-    return run([sys.executable, "-c", f"import {module}"], may_fail=True)[0] is not None
+    """Whether Python has the module; it is not loaded."""
+    return importlib.util.find_spec(module) is not None

@@ -28,9 +28,11 @@ def marked(mark):
 
 def wait_until(condition, seconds):
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not condition():
+    while time.monotonic() < until:
+        if condition():
+            return True
         time.sleep(0.02)
-    return condition()
+    return False
 
 
 def computes(pid):

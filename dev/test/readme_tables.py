@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Figures of one kind of machine are written between its own markers: those of others stay, a new kind gets its place."""
+"""Figures of a kind of machine are written between its own markers: those of others stay, a new kind gets its place."""
 import pathlib
 import sys
 import tempfile
@@ -11,28 +11,37 @@ import readme
 CPUINFO = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu {}\n"
 
 
+def write(text, machine, kind):
+    report = bench.Report()
+    report.rows = [{"what": "step", "who": text, "min_ms": 1, "note": ""}]
+    report.rooflines, report.products = [f"kernel {text}"], [f"product {text}"]
+    bench.write_readme(report, machine, kind)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         bench.ROOT = root = pathlib.Path(folder)
         (root / "dev/cpu").mkdir(parents=True)
-        files = {"bench": root / "README.md", "roofline": root / "dev/cpu/README.md"}
-        for name, path in files.items():
-            path.write_text(f"before\n<!-- {name} tables -->\n\n<!-- {name} avx512-bf16 begin -->\nan AMD one\n"
-                            f"<!-- {name} avx512-bf16 end -->\nafter\n")
-        for ms in (111, 222):  # the second run replaces the first one's table
-            row = {"what": "step", "who": "this trainer", "min_ms": ms, "note": ""}
-            bench.write_readme([row], [f"kernel {ms}"], "an Intel one", "amx")
-        for name, path in files.items():
+        names = {root / "README.md": ["bench"], root / "dev/cpu/README.md": ["roofline", "products"]}
+        for path, tables in names.items():
+            places = [f"<!-- {name} tables -->\n\n<!-- {name} avx512-bf16 begin -->\nan AMD one\n"
+                      f"<!-- {name} avx512-bf16 end -->\n" for name in tables]
+            path.write_text("before\n" + "between\n".join(places) + "after\n")
+        write("FIRST", "an Intel one", "amx")
+        write("SECOND", "an Intel one", "amx")  # replaces the first one's table
+        for path, tables in names.items():
             text = path.read_text()
-            assert "before" in text and "after" in text and "an AMD one" in text, text
-            assert "222" in text and "111" not in text and text.count(f"<!-- {name} amx begin -->") == 1, text
-            assert text.index("222") < text.index(f"<!-- {name} amx end -->") < text.index("an AMD one"), text
-        bench.write_readme([{"what": "step", "who": "this trainer", "note": ""}], [], "another AMD one", "avx512-bf16")
-        text = files["bench"].read_text()
-        assert "222" in text and "another AMD one" in text and "\nan AMD one" not in text, text
-        files["bench"].write_text("nothing")
+            assert "before" in text and "after" in text and text.count("an AMD one") == len(tables), text
+            assert text.count("SECOND") == len(tables) and "FIRST" not in text, text
+            for name in tables:
+                begin, end = text.index(f"<!-- {name} amx begin -->"), text.index(f"<!-- {name} amx end -->")
+                assert "SECOND" in text[begin:end] and end < text.index(f"<!-- {name} avx512-bf16 begin -->"), text
+        write("THIRD", "another AMD one", "avx512-bf16")
+        text = (root / "README.md").read_text()
+        assert "SECOND" in text and "THIRD" in text and "\nan AMD one" not in text, text
+        (root / "README.md").write_text("nothing")
         try:
-            bench.write_readme([], [], "an Intel one", "amx")
+            write("FOURTH", "an Intel one", "amx")
             raise AssertionError("a README without a place for tables was accepted")
         except SystemExit as error:
             assert "<!-- bench tables -->" in str(error), error

@@ -21,7 +21,7 @@ program() {  # one that counts for itself
 for test in "$@"; do program "$test"; done
 for source in dev/cpu/*.cpp; do
     name=$(basename "$source" .cpp)
-    [ "$name" = roofline ] || program "build/bench/$name" --check
+    case $name in roofline | products) ;; *) program "build/bench/$name" --check ;; esac
 done
 for source in dev/cuda/*.cu; do program "build/cuda/$(basename "$source" .cu)" --check; done
 echo "source checks"
@@ -31,6 +31,7 @@ for precision in fp32 bf16; do one "the roofline of a step, $precision" build/be
 one "a bench fails variants that are wrong" dev/test/planted_bench.sh
 one "tables and charts of a bench" dev/test/bench_table.sh
 one "tables of several machines in one README" dev/test/readme_tables.py
+one "the script of the CPU bench" dev/test/bench_script.sh
 one "scripts end when interrupted, and end what they started" dev/test/interrupted.py
 for seed in 1 2; do
     one "BF16 kernels with blocks, warps and lanes in random order, seed $seed" env CUSIM_SEED=$seed build/BF16/test_gpt2sim kernels

@@ -1,0 +1,270 @@
+"""What dev/bench.py measures: training steps, their products alone, the tokenizer, generation. Each part has tasks(),
+round by round, the last of which reports."""
+import json
+import os
+import re
+import shutil
+import sys
+import time
+
+from bench_tasks import ROOT, Task, child, say
+from children import have
+
+MODELS = {"d12": "12,768,12,50257", "L2C64H2T64": "2,64,2,50257"}  # as -e has it, as dev/torch_step.py has it
+OURS = {"fp32": ["--precision", "fp32"], "bf16, fp32 master": ["--precision", "bf16"],
+        "bf16, no master": ["--precision", "bf16", "-w", "0"]}
+# precision, mode: bf16 is autocast with fp32 weights, all-bf16 has no fp32 anywhere
+PEERS = ["fp32 eager", "fp32 compile", "fp32 tuned", "bf16 eager", "bf16 compile", "bf16 tuned", "all-bf16 tuned"]
+
+
+class Steps:
+    """The steps at one shape, of all programs, round by round."""
+    def __init__(self, args, B, T, report):
+        self.args, self.B, self.T, self.report = args, B, T, report
+        self.times, self.memory, self.plan, self.bound = {}, {}, {}, {}
+
+    def tasks(self):
+        tokens, steps = self.B * self.T, self.args.steps
+        what = f"step ({self.B},{self.T})"
+        tasks = []
+        for _ in range(self.args.rounds):
+            for name in OURS:
+                seconds = 3 + (steps + 1) * tokens * (0.0018 if name == "fp32" else 0.001)
+                tasks.append(Task(f"{what}, this trainer, {name}", seconds, lambda name=name: self.ours(name)))
+            for peer in self.args.peers:
+                start = 8 if "eager" in peer else 45
+                seconds = start + (steps + 2) * tokens * (0.0048 if "fp32" in peer else 0.002)
+                tasks.append(Task(f"{what}, PyTorch, {peer}", seconds, lambda peer=peer: self.torch(peer)))
+        for precision in ("fp32", "bf16"):
+            tasks.append(Task(f"{what}, kernel by kernel, {precision}", 5 + 4 * tokens * 0.0015,
+                              lambda precision=precision: self.roofline(precision)))
+        return tasks + [Task("", 0, self.rows)]
+
+    def keep(self, name, ms, rss):
+        self.times.setdefault(name, []).extend(ms)
+        self.memory[name] = max(self.memory.get(name, 0), rss)
+
+    def ours(self, name):
+        command = ["./train_gpt2_cpu", "-e", self.args.model, "-b", self.B, "-t", self.T, "-x", self.args.steps + 1,
+                   "-v", 0, "-s", 0, "-r", 0, "--threads", self.args.threads, *OURS[name]]
+        output, rss = child(command)
+        plan, _ = child(command + ["--plan"])
+        self.plan[name] = float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1])
+        self.keep(name, [float(m) for m in re.findall(r"\| ([\d.]+) ms \|", output)][1:], rss)
+
+    def torch(self, peer):
+        precision, mode = peer.split()
+        env = {"THP_MEM_ALLOC_ENABLE": "1"} if mode == "tuned" else {}
+        command = [sys.executable, "dev/torch_step.py", "--mode", mode, "--precision", precision, "-b", self.B,
+                   "-t", self.T, "--threads", self.args.threads, "--steps", self.args.steps,
+                   "--shape", MODELS[self.args.model]]
+        output, rss = child(command, env)
+        self.keep(peer, [float(v) for v in re.search(r"MS (.*)", output)[1].split()], rss)
+
+    def roofline(self, precision):
+        table, _ = child(["build/bench/roofline", self.B, self.T, precision, self.args.model, 3, self.args.threads])
+        self.bound[precision] = float(re.search(r"^all\s+(.*)", table, re.M)[1].split()[5])
+        self.report.rooflines.append(table)
+        say(table)
+
+    def rows(self):
+        for name, ms in self.times.items():
+            ms.sort()
+            if name in OURS:
+                bound = self.bound[name[:4]]
+                note = f"{100 * bound / ms[0]:.0f}% of its roofline ({bound:.0f} ms); plan {self.plan[name]:.0f} MiB"
+                who = f"this trainer, {name}"
+            else:
+                precision, mode = name.split()
+                rival = {"fp32": "fp32", "bf16": "bf16, fp32 master", "all-bf16": "bf16, no master"}[precision]
+                kind = {"fp32": "fp32", "bf16": "bf16 autocast", "all-bf16": "all bf16"}[precision]
+                who, note = f"PyTorch {mode}, {kind}", f"{ms[0] / self.times[rival][0]:.2f} times ours, {rival}"
+            self.report.row(f"step ({self.B},{self.T})", who, ms, note, MiB=self.memory[name])
+        for precision, ours in (("fp32", "fp32"), ("bf16", "bf16, fp32 master")):
+            theirs = [ms[0] for name, ms in self.times.items() if name.split()[0] == precision and name not in OURS]
+            found = (self.times[ours][0], min(theirs, default=None), f"({self.B},{self.T})")
+            self.report.steps.setdefault((self.B * self.T, precision), found)
+
+
+def padded(vocabulary):
+    return -(-vocabulary // 128) * 128
+
+
+class Products:
+    """The products of a step with so many rows (B T), of all libraries, round by round."""
+    BLAS = {"as it chooses": {}, "SkylakeX": {"OPENBLAS_CORETYPE": "SkylakeX"}}
+    # memory that oneDNN's results take and leave stays with the process, so that its pages are not made anew for each
+    KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+    OURS = {"fp32": "this trainer, fp32", "bf16": "this trainer, bf16"}
+
+    def __init__(self, args, rows, report):
+        self.args, self.n_rows, self.report = args, rows, report
+        self.passes, self.peak = {}, {}
+
+    def tasks(self):
+        what, tasks = f"products of {self.n_rows} rows", []
+        seconds = 3 + 4 * self.n_rows * 0.0018
+        for _ in range(self.args.rounds):
+            for precision in self.OURS:
+                tasks.append(Task(f"{what}, this trainer, {precision}", seconds, lambda p=precision: self.ours(p)))
+            if self.args.peers:
+                tasks.append(Task(f"{what}, PyTorch and oneDNN", 4 * seconds, lambda: self.others("torch", {})))
+            if self.args.peers and have("numpy"):
+                for kernels, env in self.BLAS.items():
+                    tasks.append(Task(f"{what}, OpenBLAS, kernels {kernels}", 2 * seconds,
+                                      lambda env=env: self.others("numpy", env)))
+        return tasks + [Task("", 0, self.rows)]
+
+    def ours(self, precision):
+        output, _ = child(["build/bench/products", self.n_rows, precision, self.args.model, self.args.steps,
+                           self.args.threads])
+        first, *passes = map(json.loads, output.splitlines())
+        self.peak[precision] = max(self.peak.get(precision, 0), first["peak_gflops"])
+        self.passes.setdefault(self.OURS[precision], []).extend(passes)
+
+    def others(self, library, env):
+        L, C, _, V = map(int, MODELS[self.args.model].split(","))
+        command = [sys.executable, "dev/products.py", "--library", library, "--rows", self.n_rows,
+                   "--passes", self.args.steps, "--threads", self.args.threads, "--shape", f"{L},{C},{padded(V)}"]
+        env = {"OPENBLAS_NUM_THREADS": str(self.args.threads), "OPENBLAS_VERBOSE": "2", **self.KEEP_MEMORY, **env}
+        output, _ = child(command, env)
+        core = re.search(r"^Core: (\S+)", output, re.M)
+        for line in re.findall(r"^{.*}$", output, re.M):
+            found = json.loads(line)
+            name = found["library"].replace("OpenBLAS", f"OpenBLAS for {core[1]}") if core else found["library"]
+            self.passes.setdefault(name, []).append(found["ms"])
+
+    def flops(self, product):
+        L, C, _, V = map(int, MODELS[self.args.model].split(","))
+        inputs, outputs, layers = {"qkv": (C, 3 * C, L), "proj": (C, C, L), "fc": (C, 4 * C, L), "out": (4 * C, C, L),
+                                   "head": (C, padded(V), 1)}[product.split()[0]]
+        return 2.0 * self.n_rows * inputs * outputs * layers
+
+    def rows(self):
+        names = sorted(self.passes, key=lambda name: (name[-4:] == "bf16", name not in self.OURS.values()))
+        products = list(self.passes[self.OURS["fp32"]][0])
+        total = {name: sorted(sum(ms.values()) for ms in self.passes[name]) for name in names}
+        all_flops = sum(map(self.flops, products))
+        for name in names:
+            gflops, ours = 1e-6 * all_flops / total[name][0], self.OURS[name[-4:]]
+            note = f"{gflops:,.0f} GFLOP/s, {100 * gflops / self.peak[name[-4:]]:.0f}% of the peak"
+            if name != ours:
+                note += f"; {total[name][0] / total[ours][0]:.2f} times ours"
+            self.report.row(f"products, {self.n_rows} rows", name, total[name], note)
+        lines = [f"| {self.n_rows} rows, GFLOP/s | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        for product in products:
+            best = {name: min(ms[product] for ms in self.passes[name]) for name in names}
+            rates = [1e-6 * self.flops(product) / best[name] for name in names]
+            lines.append(f"| {product} | " + " | ".join(f"{r:,.0f}" for r in rates) + " |")
+        rates = [1e-6 * all_flops / total[name][0] for name in names]
+        shares = [100 * r / self.peak[name[-4:]] for r, name in zip(rates, names)]
+        cells = [f"{rate:,.0f}, {share:.0f}%" for rate, share in zip(rates, shares)]
+        lines.append("| all of a step, of the peak | " + " | ".join(cells) + " |")
+        self.report.products.append("\n".join(lines))
+        say("\n".join(lines))
+        self.report.compare(self.n_rows, {name: ms[0] for name, ms in total.items()})
+
+
+TIKTOKEN = r"""
+import glob, time, tiktoken
+data, at, ranks = open("dev/data/gpt2_tokenizer.bin", "rb").read(), 1024, {}
+for i in range(50256):
+    ranks[data[at + 1:at + 1 + data[at]]] = i
+    at += 1 + data[at]
+e = tiktoken.Encoding("gpt2",
+                      pat_str=r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+                      mergeable_ranks=ranks, special_tokens={})
+text = "".join(open(f).read() for f in sorted(glob.glob("dev/data/shakespeare/*.txt")))
+e.encode_ordinary(text[:1000])
+t = time.perf_counter()
+e.encode_ordinary(text)
+print("MS", 1e3 * (time.perf_counter() - t))
+"""
+
+
+class Tokenizer:
+    """Ours as a whole program, tiktoken's encode_ordinary, both on one core."""
+    def __init__(self, args, report):
+        self.args, self.report, self.mine, self.theirs = args, report, [], []
+        core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+        self.on_one_core = ["taskset", "-c", core] if shutil.which("taskset") else []
+
+    def tasks(self):
+        tasks = []
+        for _ in range(3 * self.args.rounds):
+            tasks.append(Task("tokenize 5 MB, this tokenizer", 0.3, self.ours))
+            if self.args.peers and have("tiktoken"):
+                tasks.append(Task("tokenize 5 MB, tiktoken", 2, self.tiktoken))
+        return tasks + [Task("", 0, self.rows)]
+
+    def ours(self):
+        texts = sorted((ROOT / "dev/data/shakespeare").glob("*.txt"))
+        begin = time.perf_counter()
+        child([*self.on_one_core, "./tokenize", *texts, "-o", ROOT / "build/bench_tokens"])
+        self.mine.append(1e3 * (time.perf_counter() - begin))
+
+    def tiktoken(self):
+        self.theirs.append(float(child([*self.on_one_core, sys.executable, "-c", TIKTOKEN])[0].split()[-1]))
+
+    def rows(self):
+        note = "whole program: start, reading, writing"
+        self.report.row("tokenize 5 MB", "this tokenizer, one core", sorted(self.mine), note)
+        if self.theirs:
+            note = f"encode_ordinary alone; {min(self.theirs) / min(self.mine):.2f} times ours"
+            self.report.row("tokenize 5 MB", "tiktoken, one core", sorted(self.theirs), note)
+
+
+GENERATE = r"""
+import sys, time, torch
+from transformers import GPT2Config, GPT2LMHeadModel
+torch.set_num_threads(int(sys.argv[1]))
+model, tokens, cache = GPT2LMHeadModel(GPT2Config()).eval(), torch.tensor([[50256]]), None
+with torch.no_grad():
+    for i in range(100):
+        if i == 20: t = time.perf_counter()
+        out = model(tokens, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        tokens = torch.multinomial(torch.softmax(out.logits[:, -1], -1), 1)
+print("MS", 1e3 * (time.perf_counter() - t) / 80)
+"""
+
+
+class Generation:
+    """Milliseconds a token of GPT-2 124M with a key/value cache: ours from the difference of a long and a short run."""
+    def __init__(self, args, report):
+        self.args, self.report = args, report
+        self.ms = {}
+
+    def tasks(self):
+        tasks = [Task("generation, a model", 5, self.make_model)]
+        for _ in range(self.args.rounds + 1):
+            for precision in ("fp32", "bf16"):
+                tasks.append(Task(f"generation, this trainer, {precision}", 8, lambda p=precision: self.ours(p)))
+            if self.args.peers and have("transformers"):
+                tasks.append(Task("generation, PyTorch (transformers)", 15, self.transformers))
+        return tasks + [Task("", 0, self.rows)]
+
+    def make_model(self):
+        self.folder = ROOT / "build/bench_model"
+        if not (self.folder / "model_00000001.bin").exists():
+            child(["./train_gpt2_cpu", "-e", "d12", "-b", 1, "-t", 8, "-x", 1, "-v", 0, "-s", 0, "-o", self.folder])
+
+    def seconds(self, tokens, precision):
+        begin = time.perf_counter()
+        child(["./train_gpt2_cpu", "-e", self.folder / "model_00000001.bin", "-b", 1, "-t", 8, "-x", 0, "-v", 0,
+               "-g", tokens, "--threads", self.args.threads, "--precision", precision])
+        return time.perf_counter() - begin
+
+    def ours(self, precision):
+        long, short = (min(self.seconds(tokens, precision) for _ in range(2)) for tokens in (100, 20))
+        self.ms.setdefault(f"this trainer, {precision}", []).append(1e3 * (long - short) / 80)
+
+    def transformers(self):
+        output, _ = child([sys.executable, "-c", GENERATE, self.args.threads])
+        self.ms.setdefault("PyTorch (transformers), fp32", []).append(float(output.split()[-1]))
+
+    def rows(self):
+        for who, ms in self.ms.items():
+            ours = min(self.ms["this trainer, fp32"])
+            note = "key/value cache" if who.startswith("this") else f"{min(ms) / ours:.2f} times ours"
+            self.report.row("generation, a token", who, sorted(ms), note)
