@@ -2,6 +2,7 @@
 // over itself, elsewhere on stderr, and only after a silence. In the out dir main.log, in the form that llm.c's log
 // viewers read: `s:STEP tel:` validation loss, `trl:` training loss, `eval:` HellaSwag.
 #pragma once
+#include <sys/ioctl.h>
 #include <cmath>
 #include <string>
 #include "llmc/clock.h"
@@ -26,6 +27,15 @@ inline std::string grouped_text(int64_t n) {
     return text;
 }
 
+// The end of a text that is wider than the terminal: a line that wraps could not be drawn over. Bytes count as columns.
+inline std::string fit_terminal(const std::string& text) {
+    struct winsize size{};
+    if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col < 8 || text.size() < size.ws_col) return text;
+    size_t begin = text.size() - (size.ws_col - 4);
+    while (((unsigned char)text[begin] & 0xC0) == 0x80) begin++;  // not in the middle of a character
+    return "..." + text.substr(begin);
+}
+
 constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;  // where stdout is no terminal
 
 struct Logger {
@@ -45,7 +55,7 @@ struct Logger {
         if (silent || quiet) return;
         if (terminal) {
             clear_line_in_work();
-            printf("%s", text.c_str());
+            printf("%s", fit_terminal(text).c_str());
             fflush(stdout);
             in_work = true;
         } else if (now_seconds() - silent_since >= silence_s) {

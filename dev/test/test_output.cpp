@@ -16,9 +16,12 @@ static size_t count_of(const std::string& text, const std::string& part) {
 
 // What a command writes to a terminal, stdout and stderr together, and how it ends.
 struct Screen { int status; std::string written; };
-static Screen on_terminal(const std::string& command) {
+static Screen on_terminal(const std::string& command, int columns = 0) {
     const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) return {-1, ""};
+    struct winsize size{};
+    size.ws_col = (unsigned short)columns, size.ws_row = 24;
+    ioctl(terminal, TIOCSWINSZ, &size);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
@@ -172,6 +175,15 @@ static void progress_on_a_terminal() {
     screen = on_terminal(tiny("-x 5 -y 1 -o " + dir("drawn")));
     EXPECT(screen.status == 0);
     EXPECT(std::regex_search(screen.written, std::regex("loading .*model_00000003.bin: " + number + "MB, " + time)));
+    start_test("a line in work is never wider than the terminal, which could not draw over it: its end is shown");
+    screen = on_terminal(tiny("-x 3 -v 1 -m 3"), 30);
+    size_t widest = 0;
+    const std::regex drawn("\r\033\\[K|\n");
+    for (std::sregex_token_iterator at(screen.written.begin(), screen.written.end(), drawn, -1), end; at != end; ++at) {
+        const std::string text = *at;
+        if (contains(text, " left") || contains(text, " gone")) widest = std::max(widest, text.size());
+    }
+    EXPECT(screen.status == 0 && widest > 0 && widest < 30 && contains(screen.written, "..."));
     start_test("an error on a terminal begins a line: the line in work is gone");
     screen = on_terminal(tiny("-x 50 -l 1e30 -k constant --grad-clip 0 -c 1"));
     EXPECT(screen.status == 1 && contains(seen(screen.written), "\nerror: ") && contains(screen.written, "working on"));
