@@ -73,6 +73,7 @@ TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16
 TESTS   += $(B)/test_output
 TESTS   += $(B)/test_start_stop
 TESTS   += $(B)/test_rendezvous
+TESTS   += $(B)/test_checkpoints
 
 .PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs

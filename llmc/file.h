@@ -9,12 +9,10 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
-#include <glob.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
-#include <vector>
-#include "llmc/check.h"
+#include "llmc/folder.h"
 
 struct Checksum {
     uint64_t lane[4] = {0x9E3779B97F4A7C15u, 0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu, 0xD6E8FEB86659FD93u};
@@ -57,54 +55,6 @@ struct Checksum {
     }
 };
 
-inline bool file_exists(const std::string& path) {
-    struct stat st;
-    return stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
-}
-
-// 0 if it is not there.
-inline int64_t file_bytes(const std::string& path) {
-    struct stat st;
-    return stat(path.c_str(), &st) == 0 ? st.st_size : 0;
-}
-
-inline bool folder_exists(const std::string& path) {
-    struct stat st;
-    return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-inline std::string folder_of(const std::string& path) {
-    size_t slash = path.rfind('/');
-    return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
-// Creates the folder and its parents. Exit 1 with the reason where that fails.
-inline void make_folder(const std::string& path) {
-    if (path.empty() || folder_exists(path)) return;
-    if (path.find('/') != std::string::npos) make_folder(folder_of(path));
-    if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) runtime_failure("cannot create the folder %s: %s", path.c_str(), strerror(errno));
-    if (!folder_exists(path))
-        runtime_failure("cannot create the folder %s: a file of that name is in the way", path.c_str());
-}
-
-inline void flush_folder(const std::string& path) {
-    int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY);
-    if (fd < 0) return;
-    fsync(fd);
-    close(fd);
-}
-
-// The files that match a shell pattern, sorted by name; a plain name matches itself.
-inline std::vector<std::string> glob_files(const std::string& pattern) {
-    std::vector<std::string> files;
-    glob_t found;
-    if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            if (file_exists(found.gl_pathv[i])) files.push_back(found.gl_pathv[i]);
-    globfree(&found);
-    return files;
-}
-
 // A file that was not there before: what an earlier run left under the name is removed, and no link that somebody put there is followed.
 // -1 if that fails.
 inline int create_file(const std::string& path, mode_t mode) {
@@ -128,13 +78,14 @@ struct FileWriter {
         close(fd);
         unlink(temporary.c_str());
     }
-    void fail() {
-        int reason = errno;
-        close(fd);
+    // Gives up: nothing of the new file stays.
+    [[noreturn]] void refuse(const std::string& reason) {
+        if (fd >= 0) close(fd);
         fd = -1;
         unlink(temporary.c_str());
-        runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), strerror(reason));
+        runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), reason.c_str());
     }
+    [[noreturn]] void fail() { refuse(strerror(errno)); }
     void write(const void* data, size_t bytes) {
         checksum.add(data, bytes);
         for (const char* p = (const char*)data; bytes > 0;) {
@@ -146,45 +97,58 @@ struct FileWriter {
     }
     void commit() {
         if (fsync(fd) != 0) fail();
-        if (close(fd) != 0) fail();
+        const int closed = close(fd);
         fd = -1;
-        if (rename(temporary.c_str(), path.c_str()) != 0) {
-            int reason = errno;
-            unlink(temporary.c_str());
-            runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), strerror(reason));
-        }
+        if (closed != 0 || rename(temporary.c_str(), path.c_str()) != 0) fail();
         flush_folder(folder_of(path));
     }
 };
 
-// Reads a file of known layout. Every failure names the file, what was read, and where.
+// Reads a file of known layout. Every failure names the file, what was read, and where; it ends the program, or, where
+// the caller asked for that, is told in `problem`.
 struct FileReader {
-    std::string path;
+    enum OnFailure { END_PROGRAM, TELL };
+    std::string path, problem;
     int fd = -1;
+    bool missing = false;               // nothing has this name
     int64_t size_bytes = 0, position = 0;
     Checksum checksum;
 
-    explicit FileReader(const std::string& source) : path(source) {
-        fd = open(path.c_str(), O_RDONLY);
-        if (fd < 0) runtime_failure("cannot open %s: %s", path.c_str(), strerror(errno));
+    explicit FileReader(const std::string& source, OnFailure on_failure = END_PROGRAM) : path(source) {
+        fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // opening a pipe would wait for its writer
         struct stat st;
-        if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) runtime_failure("%s is not a file", path.c_str());
-        size_bytes = st.st_size;
+        missing = fd < 0 && errno == ENOENT;
+        if (fd < 0) problem = format("cannot open %s: %s", path.c_str(), strerror(errno));
+        else if (fstat(fd, &st) != 0) problem = format("cannot read %s: %s", path.c_str(), strerror(errno));
+        else if (!S_ISREG(st.st_mode)) problem = path + " is not a regular file";
+        else size_bytes = st.st_size;
+        if (on_failure == END_PROGRAM) expect_good();
     }
     FileReader(const FileReader&) = delete;
-    ~FileReader() { close(fd); }
-    void read(void* data, size_t bytes, const char* what) {
+    ~FileReader() { if (fd >= 0) close(fd); }
+    bool good() const { return problem.empty(); }
+    void expect_good() const { if (!good()) runtime_failure("%s", problem.c_str()); }
+    bool try_read(void* data, size_t bytes, const char* what) {
         char* p = (char*)data;
-        for (size_t left = bytes; left > 0;) {
-            ssize_t n = ::read(fd, p, std::min(left, (size_t)1 << 30));
+        for (size_t left = bytes; left > 0 && good();) {
+            const ssize_t n = ::read(fd, p, std::min(left, (size_t)1 << 30));
             if (n < 0 && errno == EINTR) continue;
-            if (n < 0) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
-            if (n == 0) runtime_failure("%s is cut short: it ends at byte %lld, within %s", path.c_str(), (long long)size_bytes, what);
-            p += n, left -= n;
+            if (n < 0) problem = format("cannot read %s: %s", path.c_str(), strerror(errno));
+            if (n == 0)
+                problem = format("%s is cut short: it ends at byte %lld, within %s", path.c_str(),
+                                 (long long)(position + bytes - left), what);
+            if (n > 0) p += n, left -= n;
         }
+        if (!good()) return false;
         checksum.add(data, bytes);
         position += bytes;
+        return true;
     }
+    void read(void* data, size_t bytes, const char* what) {
+        if (!try_read(data, bytes, what)) expect_good();
+    }
+    // From the beginning again, checksum included.
+    void rewind() { seek(0), checksum = {}; }
     void seek(int64_t offset) {
         if (lseek(fd, offset, SEEK_SET) != offset) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
         position = offset;

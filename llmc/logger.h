@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <cmath>
 #include <string>
+#include <vector>
 #include "llmc/clock.h"
 #include "llmc/file.h"
 
@@ -87,26 +88,30 @@ struct Logger {
     void record(const std::string& text) {
         if (path.empty() || silent) return;
         const std::string whole = text + "\n";
-        int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+        const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
         bool good = fd >= 0 && write(fd, whole.data(), whole.size()) == (ssize_t)whole.size();
         const int reason = errno;
         if (fd >= 0) close(fd);
         if (!good) runtime_failure("cannot write %s: %s; checkpoints already there are untouched", path.c_str(), strerror(reason));
     }
+    // The lines of main.log, each with its end; not one that was never finished.
+    std::vector<std::string> recorded() const {
+        std::vector<std::string> lines;
+        FileReader file(path, FileReader::TELL);
+        if (file.missing) return lines;
+        file.expect_good();
+        std::string all(file.size_bytes, '\0');
+        file.read(all.data(), all.size(), "the log");
+        for (size_t at = 0, end; (end = all.find('\n', at)) != all.npos; at = end + 1)
+            lines.push_back(all.substr(at, end + 1 - at));
+        return lines;
+    }
     // Keeps the lines of steps before `step`, those that the checkpoint resumed from has seen, and drops the rest.
     void rewind(int64_t step) {
         if (path.empty() || silent) return;
         std::string kept;
-        if (file_exists(path)) {
-            FileReader file(path);
-            std::string all(file.size_bytes, '\0');
-            file.read(all.data(), all.size(), "the log");
-            for (size_t at = 0, end; at < all.size(); at = end + 1) {
-                end = all.find('\n', at);
-                if (end == all.npos) break;  // a line that was never finished
-                if (all.compare(at, 2, "s:") == 0 && atoll(all.c_str() + at + 2) < step) kept += all.substr(at, end + 1 - at);
-            }
-        }
+        for (const std::string& line : recorded())
+            if (line.compare(0, 2, "s:") == 0 && atoll(line.c_str() + 2) < step) kept += line;
         FileWriter file(path);
         file.write(kept.data(), kept.size());
         file.commit();

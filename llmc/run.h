@@ -5,6 +5,7 @@
 #include "llmc/dataloader.h"
 #include "llmc/hellaswag.h"
 #include "llmc/logger.h"
+#include "llmc/options.h"
 #include "llmc/stop.h"
 #include "llmc/tokenizer.h"
 
@@ -16,6 +17,8 @@ struct Run {
     Tokenizer tokenizer;
     DataLoader train_data, val_data;
     StateHeader state;
+    std::unique_ptr<FileReader> model_file;   // what the weights are read from, opened once
+    std::map<int64_t, bool> whole;            // by step: the checkpoints that this run has saved or verified
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;
     std::vector<int> x, y;

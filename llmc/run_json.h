@@ -152,6 +152,6 @@ inline void take_over_flags(Options& o) {
 inline Options options_of_run(int argc, char** argv) {
     Options o = parse_options(argc, argv);
     if (o.resume && o.overwrite) usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
-    if (o.resume && !o.out_dir.empty() && !o.help && !o.version && file_exists(run_json_path(o.out_dir))) take_over_flags(o);
+    if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir))) take_over_flags(o);
     return o;
 }

@@ -5,12 +5,14 @@
 
 inline bool is_model_file(const std::string& name) { return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0; }
 
-// The shape that -e asks for, a file's or a descriptor's.
-inline GPT2Config config_of_model(const std::string& model) {
-    if (!is_model_file(model)) return config_from_descriptor(model);
-    FileReader file(model);
+// The shape of a model that is open already (that of the checkpoint to resume), else the one that -e asks for, a file's or
+// a descriptor's. The file stays open: what was looked at is what is loaded.
+inline GPT2Config config_of_model(const std::string& model, std::unique_ptr<FileReader>& file) {
+    if (!file && !is_model_file(model)) return config_from_descriptor(model);
+    if (!file) file = std::make_unique<FileReader>(model);
     GPT2Config config;
-    read_model_header(file, config);
+    file->rewind();
+    read_model_header(*file, config);
     return config;
 }
 
@@ -21,7 +23,8 @@ inline std::string descriptor_of(const GPT2Config& c) {
 // Exit 2 if -e was given, and is another model than that of the checkpoint. A file that is gone is not missed: the checkpoint has the weights.
 inline void check_same_model(const Options& o, const GPT2Config& saved) {
     if (!o.given.count("--model") || (is_model_file(o.model) && !file_exists(o.model))) return;
-    const std::string asked = descriptor_of(config_of_model(o.model)), has = descriptor_of(saved);
+    std::unique_ptr<FileReader> file;
+    const std::string asked = descriptor_of(config_of_model(o.model, file)), has = descriptor_of(saved);
     if (asked != has)
         usage_error("-e %s is %s, but the run to resume in %s has %s; -y 1 without -e goes on with that one, -y 0 --overwrite 1 starts again",
                     o.model.c_str(), asked.c_str(), o.out_dir.c_str(), has.c_str());

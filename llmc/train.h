@@ -42,11 +42,6 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.out_dir.empty() && o.checkpoint_every > 0) warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
 }
 
-// The model's shape: from the checkpoint to resume, else from -e.
-inline GPT2Config find_config(const Options& o, int64_t checkpoint_step) {
-    return config_of_model(checkpoint_step >= 0 ? model_path(o.out_dir, checkpoint_step) : o.model);
-}
-
 // What may not change between a run and its continuation. Exit 2 naming the flag.
 inline void check_resumable(const Options& o, const StateHeader& saved, const DataLoader& data) {
     auto refuse = [&](const char* flag, long long now, long long then) { usage_error("%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0 --overwrite 1", flag, now, o.out_dir.c_str(), then, then); };
@@ -110,7 +105,9 @@ inline void save(Run<Model>& run) {
     run.saved_step = run.state.step;
     run.logger.note("saved %s to %s (%s MB, %.1f s)", step.c_str(), run.options.out_dir.c_str(),
                     grouped_text(all_bytes / 1000000).c_str(), now_seconds() - progress.begin);
-    prune_checkpoints(run.options.out_dir, run.options.keep_checkpoints, run.options.major_every);
+    run.whole[run.saved_step] = true;
+    const Options& o = run.options;
+    prune_checkpoints(o.out_dir, run.saved_step, o.keep_checkpoints, o.major_every, run.whole);
 }
 
 // Nothing until there is a number.
@@ -289,17 +286,18 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
 template <class Model>
 inline void load_weights(Run<Model>& run, int64_t resumed_step) {
     const Options& o = run.options;
-    if (resumed_step < 0 && !is_model_file(o.model)) {
+    if (!run.model_file) {
         const int64_t parameters = parameter_count(run.model.layout.config);
         Progress progress(run.logger, "drawing the initial weights", parameters, "million", 1000000);
         return initialize_weights(run.model, o.seed, &progress);
     }
+    FileReader& file = *run.model_file;
     const bool resumes = resumed_step >= 0;
-    const std::string path = resumes ? model_path(o.out_dir, resumed_step) : o.model;
     const int64_t state_bytes = resumes ? run.state.processes * file_bytes(state_path(o.out_dir, resumed_step, 0)) : 0;
-    Progress progress(run.logger, "loading " + path, file_bytes(path) + state_bytes, "MB", 1000000);
-    if (resumes) load_checkpoint(o.out_dir, resumed_step, run.model, &progress);
-    else load_model(run.model, path, &progress);
+    Progress progress(run.logger, "loading " + file.path, file.size_bytes + state_bytes, "MB", 1000000);
+    if (resumes) load_checkpoint(o.out_dir, run.state, file, run.model, &progress);
+    else load_model(run.model, file, &progress);
+    run.model_file.reset();
 }
 
 // What the run is: the model and what computes it, the data and how it is divided.
@@ -333,8 +331,10 @@ inline int run_main(const Options& options) {
     catch_signals();
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
 
-    const int64_t resumed_step = o.resume && !o.out_dir.empty() ? newest_checkpoint(o.out_dir, run.state) : -1;
-    const GPT2Config config = find_config(o, resumed_step);
+    const bool resumes = o.resume && !o.out_dir.empty();
+    const int64_t resumed_step = resumes ? newest_checkpoint(o.out_dir, run.state, &run.model_file) : -1;
+    if (resumed_step >= 0) run.whole[resumed_step] = true;
+    const GPT2Config config = config_of_model(o.model, run.model_file);
     if (resumed_step >= 0) check_same_model(o, config);
     settle_sizes(o, config);
     run.B = o.batch_size, run.T = o.seq_len, run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);

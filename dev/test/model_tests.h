@@ -213,8 +213,9 @@ static void invariants(const std::string& name) {
     save_checkpoint(dir, header, first);
     free_model(first);
     Model second = make_model(run.config, run.B, run.T, 1, 1, run.micro_steps);
-    EXPECT(newest_checkpoint(dir, header) == 4);
-    load_checkpoint(dir, 4, second);
+    std::unique_ptr<FileReader> model_file;
+    EXPECT(newest_checkpoint(dir, header, &model_file) == 4);
+    load_checkpoint(dir, header, *model_file, second);
     for (int64_t step = 4; step < 10; step++) run.run_step(second, step);
     EXPECT(all_weights(second) == base.weights);
     free_model(second);

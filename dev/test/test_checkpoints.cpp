@@ -1,0 +1,259 @@
+// Checkpoints under attack: damaged, half-removed, replaced while in use, in folders with odd names, on disks that fail
+// at every call, and killed at every call. A run either goes on to the same bits or says why not, and removes nothing.
+#include <sys/stat.h>
+#include <csignal>
+#include <map>
+#include "dev/test/run_program.h"
+#include "llmc/checkpoint.h"
+
+static std::string tiny(const std::string& more) {
+    return tiny_run("./train_gpt2_cpu", "-b 1 -k constant --threads 1 " + more);
+}
+static const std::string brief = "timeout -s KILL 20 ";  // what comes after it must end by itself
+static std::string weights(const std::string& name, int step) { return model_path(dir(name), step); }
+
+static std::map<std::string, std::string> contents(const std::string& name) {
+    std::map<std::string, std::string> files;
+    for (const std::string& file : list_folder(dir(name)))  // run.json has the command line
+        if (file != "run.json" && file_exists(dir(name) + "/" + file)) files[file] = read_whole(dir(name) + "/" + file);
+    return files;
+}
+static std::vector<int64_t> steps_in(const std::string& name) { return finished_steps(dir(name)); }
+static void flip_bit(const std::string& path) {
+    std::string bytes = read_whole(path);
+    bytes[bytes.size() / 2] ^= 1;
+    write_whole(path, bytes);
+}
+// A copy of a finished run, in a fresh folder.
+static void copy_run(const std::string& from, const std::string& to) {
+    run("rm -rf " + dir(to));
+    run("cp -r " + dir(from) + " " + dir(to));
+}
+
+static void unusable() {
+    EXPECT(run(tiny("-x 5 -o " + dir("five"))).status == 0);
+    struct Damage { const char *what; void (*harm)(); };
+    for (const Damage& damage : {Damage{"its model damaged", [] { flip_bit(weights("hurt", 5)); }},
+                                 {"its model missing", [] { unlink(weights("hurt", 5).c_str()); }},
+                                 {"its state damaged", [] { flip_bit(state_path(dir("hurt"), 5, 0)); }},
+                                 {"its state missing", [] { unlink(state_path(dir("hurt"), 5, 0).c_str()); }},
+                                 {"a pipe in its place", [] {
+                                      unlink(weights("hurt", 5).c_str());
+                                      mkfifo(weights("hurt", 5).c_str(), 0600);
+                                  }}})
+        for (const char* flags : {"-x 5 ", "-x 10 "}) {
+            start_test(format("the only checkpoint, %s: -y 1 %sis refused, nothing changes", damage.what, flags));
+            copy_run("five", "hurt");
+            damage.harm();
+            const auto before = contents("hurt");
+            const Outcome r = run(brief + tiny(std::string(flags) + "-y 1 -o " + dir("hurt")));
+            EXPECT(r.status == 1 && contains(r.err, "none of the 1 checkpoints") && contains(r.err, "_00000005"));
+            EXPECT(r.out.empty() && contents("hurt") == before);
+        }
+}
+
+static void pruning() {
+    EXPECT(run(tiny("-x 20 -n 5 -o " + dir("twenty"))).status == 0);
+    start_test("-nk counts whole checkpoints only: a damaged one does not take the place of a good one");
+    copy_run("twenty", "nk1");
+    flip_bit(weights("nk1", 20));
+    EXPECT(run(tiny("-x 18 -n 3 -nk 1 -y 1 -o " + dir("nk1"))).status == 0);
+    StateHeader header;
+    EXPECT((steps_in("nk1") == std::vector<int64_t>{18, 20}) && checkpoint_problem(dir("nk1"), 18, header).empty());
+    EXPECT(run(tiny("-x 20 -n 1 -nk 1 -y 1 -o " + dir("nk1"))).status == 0);
+    EXPECT((steps_in("nk1") == std::vector<int64_t>{20}) && checkpoint_problem(dir("nk1"), 20, header).empty());
+    start_test("an older one that is damaged does not count either, and is named once");
+    copy_run("twenty", "nk2");
+    flip_bit(weights("nk2", 15));
+    const Outcome r = run(tiny("-x 22 -n 1 -nk 3 -y 1 -o " + dir("nk2")));
+    EXPECT((steps_in("nk2") == std::vector<int64_t>{20, 21, 22}) && one_line(r.err) && contains(r.err, "step 15"));
+    start_test("-nk holds over many short runs, each of which saves once");
+    for (int x = 1; x <= 7; x++) EXPECT(run(tiny(format("-x %d -nk 3 -y 1 -o ", x) + dir("short"))).status == 0);
+    EXPECT((steps_in("short") == std::vector<int64_t>{5, 6, 7}));
+    start_test("what an interrupted removal left goes with the next one; other model files stay");
+    copy_run("twenty", "rest");
+    unlink(done_path(dir("rest"), 5).c_str());
+    unlink(done_path(dir("rest"), 10).c_str());
+    unlink(model_path(dir("rest"), 10).c_str());
+    write_whole(model_path(dir("rest"), 7), "the user's own");
+    EXPECT(run(tiny("-x 21 -nk 2 -y 1 -o " + dir("rest"))).status == 0);
+    std::vector<std::string> left;
+    for (const auto& file : contents("rest")) left.push_back(file.first);
+    EXPECT((steps_in("rest") == std::vector<int64_t>{20, 21}) && left.size() == 8);
+    EXPECT(read_whole(model_path(dir("rest"), 7)) == "the user's own");
+}
+
+static void odd_names() {
+    for (const char* name : {"log[1]", "run*", "a[b", "qu?ry", "back\\slash", "[", "a b"}) {
+        start_test(std::string("an out dir with characters of patterns resumes and prunes: ") + name);
+        const std::string quoted = "'" + dir(name) + "'";
+        EXPECT(run(tiny("-x 3 -n 1 -nk 1 -o " + quoted)).status == 0);
+        const Outcome r = run(tiny("-x 6 -n 1 -nk 1 -y 1 -o " + quoted));
+        EXPECT(r.status == 0 && contains(r.out, "resumed at step 3") && (steps_in(name) == std::vector<int64_t>{6}));
+        EXPECT(contents(name).size() <= 6);
+    }
+    start_test("a folder whose name would match another's does not touch that one's files");
+    EXPECT(run(tiny("-x 3 -n 1 -o " + dir("runA"))).status == 0);
+    const auto before = contents("runA");
+    EXPECT(run(tiny("-x 9 -n 1 -nk 1 -y 1 -o '" + dir("run*") + "'")).status == 0 && contents("runA") == before);
+    start_test("only the program's own temporary files are removed");
+    run("mkdir -p " + dir("mine"));
+    for (const char* name : {"thesis.tmp", "model_1.bin.tmp", "model_00000001.bin.tmp", "state_00000009_00002.bin.tmp"})
+        write_whole(dir("mine/") + name, "x");
+    EXPECT(run(tiny("-x 1 -o " + dir("mine"))).status == 0);
+    EXPECT(file_exists(dir("mine/thesis.tmp")) && file_exists(dir("mine/model_1.bin.tmp")));
+    EXPECT(!file_exists(dir("mine/model_00000001.bin.tmp")) && !file_exists(dir("mine/state_00000009_00002.bin.tmp")));
+}
+
+static void shards() {
+    start_test("-i: a name that exists stands for itself; patterns as before");
+    const std::string bytes = read_whole(dir("train_0.bin"));
+    run("mkdir -p " + dir("shards/deep"));
+    write_whole(dir("shards/d[1].bin"), bytes);
+    write_whole(dir("shards/d1.bin"), bytes.substr(0, 100));  // no shard at all
+    EXPECT(run(tiny("-x 1 -i '" + dir("shards/d[1].bin") + "'")).status == 0);
+    write_whole(dir("shards/deep/a.bin"), bytes);
+    write_whole(dir("shards/deep/b.bin"), bytes);
+    run("mkdir -p " + dir("shards/deep/c.bin"));
+    const std::vector<std::string> both = {dir("shards/deep/a.bin"), dir("shards/deep/b.bin")};
+    EXPECT(glob_files(folder + "/sh*s/d??p/[a-c].bin") == both && glob_files(dir("shards/*.txt")).empty());
+    EXPECT(glob_files(dir("nowhere/*.bin")).empty() && glob_files(dir("shards/d1.bin/*")).empty());
+    start_test("-i: a link that leads nowhere, and a pipe, are named, not dropped");
+    EXPECT(symlink("gone.bin", dir("shards/deep/link.bin").c_str()) == 0);
+    EXPECT(refused(run(tiny("-x 1 -i '" + dir("shards/deep/*.bin") + "'")), 1, "link.bin"));
+    unlink(dir("shards/deep/link.bin").c_str());
+    EXPECT(mkfifo(dir("shards/deep/pipe.bin").c_str(), 0600) == 0);
+    EXPECT(refused(run(brief + tiny("-x 1 -i '" + dir("shards/deep/*.bin") + "'")), 1, "pipe.bin is not a regular"));
+}
+
+static void pipes() {
+    start_test("a pipe in the place of any file is refused at once");
+    EXPECT(mkfifo(dir("pipe.bin").c_str(), 0600) == 0);
+    const std::string pipe = dir("pipe.bin");
+    for (const std::string& flags : {"-i " + pipe, "-j " + pipe + " -v 1", "-e " + pipe, "-e " + pipe + " --plan"})
+        EXPECT(refused(run(brief + tiny("-x 1 " + flags)), 1, "pipe.bin is not a regular file"));
+    EXPECT(refused(run(brief + tiny("-x 0 --prompt hi --tokenizer " + pipe)), 1, "pipe.bin is not a regular file"));
+    EXPECT(refused(run(brief + "./tokenize --ids --tokenizer " + pipe), 1, "pipe.bin is not a regular file"));
+    EXPECT(refused(run(brief + "./tokenize " + pipe + " -o " + dir("never")), 1, "pipe.bin is not a regular file"));
+    run("mkdir -p " + dir("piped"));
+    EXPECT(mkfifo(dir("piped/main.log").c_str(), 0600) == 0);
+    EXPECT(run(brief + tiny("-x 1 -y 1 -o " + dir("piped"))).status <= 1);
+}
+
+static void not_finite() {
+    start_test("a model file with a NaN or an infinity is refused with the tensor's name, -x 0 too; --plan reads none");
+    const std::string good = read_whole(weights("five", 5));
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        std::string bytes = good;
+        memcpy(&bytes[bytes.size() - 4 * (32 + 5 + i)], &bad[i], 4);  // lnfw, before the 32 of lnfb
+        write_whole(dir("bad.bin"), bytes);
+        for (const char* flags : {"-x 1 ", "-x 0 -v 1 ", "-x 1 --precision bf16 "})
+            EXPECT(refused(run(tiny(flags + ("-e " + dir("bad.bin")))), 1, "bad.bin is damaged: lnfw has values"));
+        EXPECT(run(tiny("-x 1 --plan -e " + dir("bad.bin"))).status == 0);
+    }
+    start_test("weights that are not finite are not saved: exit 1 with the tensor's name, the checkpoint before stays");
+    EXPECT(run(tiny("-x 1 -o " + dir("inf"))).status == 0);
+    const auto before = contents("inf");
+    const Outcome r = run(tiny("-x 2 -l 3e38 -c 1e5 -y 1 -o " + dir("inf")));
+    EXPECT(refused(r, 1, "has values that are not finite") && contains(r.err, "wte"));
+    auto after = contents("inf");
+    after["main.log"] = before.at("main.log");
+    EXPECT(after == before);
+}
+
+// ---- with the library that makes calls fail (fail_calls.cpp)
+
+static std::string with_library(const std::string& settings) {
+    return "env LD_PRELOAD=" + dir("fail_calls.so") + " " + settings + " ";
+}
+static bool build_library() {
+    const char* compiler = getenv("CXX");
+    const std::string build = std::string(compiler ? compiler : "c++") + " -std=c++17 -shared -fPIC -O1 ";
+    return run(build + "dev/test/fail_calls.cpp -o " + dir("fail_calls.so") + " -ldl").status == 0 &&
+           run(with_library("FAIL_PATH=none") + "true").status == 0;
+}
+
+static std::string failing(const std::string& path, int n, const char* how) {
+    return with_library(format("FAIL_PATH=%s FAIL_AT=%d FAIL_HOW=%s FAIL_MARK=%s", dir(path).c_str(), n, how,
+                               dir("mark").c_str()));
+}
+
+// A run goes on from step 3, saves step 4 and prunes, while the n-th file call in its out dir fails; for every n.
+static void failing_calls() {
+    const std::string flags = "-n 1 -nk 2 -l 3e-3 ";
+    EXPECT(run(tiny(flags + "-x 5 -o " + dir("calm"))).status == 0);
+    EXPECT(run(tiny(flags + "-x 3 -o " + dir("start"))).status == 0);
+    for (const char* how : {"EIO", "KILL"}) {
+        start_test(std::string(how) + " at any file call of -y 1: no fresh start, nothing lost, the same bits later");
+        int failures = 0;
+        for (int n = 1, fired = 1; fired; n++) {
+            copy_run("start", "end");
+            unlink(dir("mark").c_str());
+            const Outcome r = run(failing("end", n, how) + tiny(flags + "-x 4 -y 1 -o " + dir("end")));
+            fired = file_exists(dir("mark"));
+            const bool ended = r.status == 0 || r.status == (*how == 'K' ? 128 + SIGKILL : 1);
+            const Outcome on = run(tiny(flags + "-x 5 -y 1 -o " + dir("end")));
+            const bool good = ended && !contains(r.out, "step    1/") && on.status == 0 &&
+                              contains(on.out, "resumed at step ") && contents("end") == contents("calm");
+            failures += !good;
+            if (!good) printf("    call %d: status %d, then %d; %s\n", n, r.status, on.status, r.err.c_str());
+        }
+        EXPECT(failures == 0);
+    }
+    start_test("a folder of shards that cannot be read, in whatever call: never a run on fewer of them");
+    const std::string flags3 = "-x 3 -i '" + dir("shards/deep/[ab].bin") + "'";
+    const Outcome whole = run(tiny(flags3));
+    for (int n = 1, fired = 1; fired; n++) {
+        unlink(dir("mark").c_str());
+        const Outcome r = run(failing("shards", n, "EIO") + tiny(flags3));
+        fired = file_exists(dir("mark"));
+        EXPECT(r.status == 0 ? steps_of(r).losses == steps_of(whole).losses : refused(r, 1, "shards"));
+    }
+}
+
+// Between the look at a file and its loading, another takes its name.
+static void swapped() {
+    start_test("a model file that is replaced while it is loaded: what was opened is what is loaded");
+    EXPECT(run(tiny("-x 1 -e L3C64H2T16V256 -o " + dir("larger"))).status == 0);
+    auto validation = [](const Outcome& r) { return r.out.substr(std::min(r.out.find("val loss"), r.out.size())); };
+    const std::string right = validation(run(tiny("-x 0 -v 1 -e " + weights("five", 5))));
+    auto swap = [&](const std::string& first, const std::string& second) {
+        run("cp " + first + " " + dir("first.bin"));
+        run("cp " + second + " " + dir("second.bin"));
+        return with_library("SWAP_PATH=" + dir("first.bin") + " SWAP_WITH=" + dir("second.bin"));
+    };
+    const Outcome s = run(swap(weights("five", 5), weights("larger", 1)) + tiny("-x 0 -v 1 -e " + dir("first.bin")));
+    EXPECT(s.status == 0 && right.size() > 9 && validation(s) == right);
+    start_test("a checkpoint whose model is replaced after it was verified goes on with what was verified");
+    copy_run("calm", "end");
+    run("cp " + weights("larger", 1) + " " + dir("second.bin"));
+    const std::string model = "SWAP_PATH=" + weights("end", 5) + " SWAP_WITH=" + dir("second.bin");
+    EXPECT(run(with_library(model) + tiny("-x 9 -l 3e-3 -y 1 -o " + dir("end"))).status == 0);
+    copy_run("calm", "whole");
+    EXPECT(run(tiny("-x 9 -l 3e-3 -y 1 -o " + dir("whole"))).status == 0);
+    EXPECT(same_files(weights("end", 9), weights("whole", 9)));
+    start_test("a state file that is replaced after it was verified: exit 1, one sentence");
+    for (const std::string& other : {state_path(dir("larger"), 1, 0), state_path(dir("five"), 5, 0)}) {
+        copy_run("calm", "end");
+        run("cp " + other + " " + dir("second.bin"));
+        const std::string state = "SWAP_PATH=" + state_path(dir("end"), 5, 0) + " SWAP_WITH=" + dir("second.bin");
+        const Outcome r = run(with_library(state) + tiny("-x 9 -y 1 -o " + dir("end")));
+        EXPECT(refused(r, 1, "state_00000005_00000.bin has changed"));
+    }
+}
+
+int main() {
+    make_test_folder();
+    unusable();
+    pruning();
+    odd_names();
+    shards();
+    pipes();
+    not_finite();
+    if (build_library()) {
+        failing_calls();
+        swapped();
+    } else skip_test("file calls that fail (a C++ compiler as c++ or CXX, and LD_PRELOAD)");
+    return report_and_clean();
+}

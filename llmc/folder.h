@@ -1,0 +1,107 @@
+// Folders: what is in them, making them, making sure that they last. What cannot be told (a folder that may not be
+// read, a disk that fails) ends the program; it is never taken for an empty folder.
+#pragma once
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <dirent.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <algorithm>
+#include <vector>
+#include "llmc/check.h"
+
+inline bool file_exists(const std::string& path) {
+    struct stat st;
+    return stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
+}
+
+// 0 if it is not there.
+inline int64_t file_bytes(const std::string& path) {
+    struct stat st;
+    return stat(path.c_str(), &st) == 0 ? st.st_size : 0;
+}
+
+inline bool folder_exists(const std::string& path) {
+    struct stat st;
+    return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+inline std::string folder_of(const std::string& path) {
+    size_t slash = path.rfind('/');
+    return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// Creates the folder and its parents. Exit 1 with the reason where that fails.
+inline void make_folder(const std::string& path) {
+    if (path.empty() || folder_exists(path)) return;
+    if (path.find('/') != std::string::npos) make_folder(folder_of(path));
+    const int reason = mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
+    if (reason != 0 && reason != EEXIST)
+        runtime_failure("cannot create the folder %s: %s", path.c_str(), strerror(reason));
+    if (!folder_exists(path))
+        runtime_failure("cannot create the folder %s: a file of that name is in the way", path.c_str());
+}
+
+// Names come and go in memory first; this brings them to the disk. Some file systems have nothing to flush, and say so.
+inline void flush_folder(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS);
+    const int reason = errno;
+    if (fd >= 0) close(fd);
+    if (!good) runtime_failure("cannot flush the folder %s to the disk: %s", path.c_str(), strerror(reason));
+}
+
+// True if nothing has this name any more.
+inline bool remove_file(const std::string& path) { return unlink(path.c_str()) == 0 || errno == ENOENT; }
+
+// The names in a folder, sorted; none if it is not there.
+inline std::vector<std::string> list_folder(const std::string& path) {
+    std::vector<std::string> names;
+    DIR* folder = opendir(path.c_str());
+    if (!folder && (errno == ENOENT || errno == ENOTDIR)) return names;
+    while (folder) {
+        errno = 0;
+        const struct dirent* entry = readdir(folder);
+        if (!entry) break;
+        names.push_back(entry->d_name);
+    }
+    if (!folder || errno != 0) runtime_failure("cannot list the folder %s: %s", path.c_str(), strerror(errno));
+    closedir(folder);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+// True if something has this name, a link that leads nowhere too.
+inline bool name_exists(const std::string& path) {
+    struct stat st;
+    if (lstat(path.c_str(), &st) == 0) return true;
+    if (errno != ENOENT && errno != ENOTDIR) runtime_failure("cannot look for %s: %s", path.c_str(), strerror(errno));
+    return false;
+}
+
+// Appends to files what matches the rest of a pattern below a folder ("" or a path that ends in /).
+inline void match_below(const std::string& folder, const std::string& pattern, std::vector<std::string>& files) {
+    const size_t slash = pattern.find('/');
+    const std::string part = pattern.substr(0, slash);
+    std::vector<std::string> names{part};
+    if (part.find_first_of("*?[\\") != part.npos) names = list_folder(folder.empty() ? "." : folder);
+    for (const std::string& name : names) {
+        if (name != part && fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
+        if (slash != pattern.npos) match_below(folder + name + "/", pattern.substr(slash + 1), files);
+        else if (name_exists(folder + name) && !folder_exists(folder + name)) files.push_back(folder + name);
+    }
+}
+
+// What matches a shell pattern, folders apart, sorted by name. A name that exists stands for itself, whatever
+// characters are in it. Links that lead nowhere and pipes are among what matches: whoever opens them says so, so that
+// none is dropped silently.
+inline std::vector<std::string> glob_files(const std::string& pattern) {
+    if (name_exists(pattern)) return {pattern};
+    std::vector<std::string> files;
+    match_below("", pattern, files);
+    std::sort(files.begin(), files.end());
+    return files;
+}
