@@ -171,7 +171,7 @@ inline void run_cases(const Settings& s, int64_t first_case, size_t first_varian
 }
 
 // What was told: how far the variants are, and their results.
-struct Progress {
+struct VariantCounter {
     std::string machine, results, name;  // name: of the variant that runs, empty between two
     int64_t at_case = 0;
     size_t at_variant = 0;
@@ -195,7 +195,7 @@ inline std::string how_it_ended(int status) {
     return format("it ended its process with status %d", WEXITSTATUS(status));
 }
 
-inline void run_in_children(const Settings& s, Progress& progress) {
+inline void run_in_children(const Settings& s, VariantCounter& progress) {
     for (size_t first_variant = 0;;) {
         int ends[2];
         if (pipe(ends) != 0) runtime_failure("making a pipe: %s", strerror(errno));
@@ -285,7 +285,7 @@ inline void list_all() {
 inline int run_all(int argc, char** argv) {
     const Settings s = parse(argc, argv);
     if (s.list) return list_all(), 0;
-    Progress progress;
+    VariantCounter progress;
     if (s.variant.empty() && launcher_value(LAUNCHER_SIZES) <= 1) run_in_children(s, progress);
     else run_cases(s, 0, 0, [&](const std::string& line) { progress.take(line); });
     if (tests_passed + tests_failed == 0)
