@@ -74,6 +74,7 @@ TESTS   += $(B)/test_output
 TESTS   += $(B)/test_start_stop
 TESTS   += $(B)/test_rendezvous
 TESTS   += $(B)/test_checkpoints
+TESTS   += $(B)/test_tokenize $(B)/test_data_files
 
 .PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs
@@ -85,7 +86,7 @@ train_gpt2_cpu: train_gpt2_cpu.cpp $(ROOT_FILE) | $(DATA)   ## the CPU trainer
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(LDLIBS)
 
 tokenize: dev/data/tokenize.cpp $(ROOT_FILE)      ## text to tokens and back
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(LDLIBS)
+	$(CXX) $(CXXFLAGS) -pthread -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(LDLIBS)
 
 $(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
@@ -163,11 +164,11 @@ build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
 
 -include $(wildcard $(B)/*.d $(B)/bench/*.d build/nvcc/*.d)
 
-# Both shards come from one command; it writes the second last, so that one stands for both.
+# Both shards come from one command; it writes the second last, so that one stands for both. Few texts: their end is what validates.
 dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | tokenize
-	./tokenize $(TEXTS) -o dev/data/shakespeare
+	./tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail
 dev/data/shakespeare_train.bin: dev/data/shakespeare_val.bin
-	@if test -f $@; then touch $@; else ./tokenize $(TEXTS) -o dev/data/shakespeare; fi
+	@if test -f $@; then touch $@; else ./tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail; fi
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
 quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it

@@ -95,11 +95,29 @@ struct FileWriter {
             p += n, bytes -= n;
         }
     }
-    void commit() {
+    // The bytes at an earlier place again, which the checksum does not see: a header that counts what came after it.
+    void rewrite(int64_t offset, const void* data, size_t bytes) {
+        for (const char* p = (const char*)data; bytes > 0;) {
+            ssize_t n = pwrite(fd, p, bytes, offset);
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) fail();
+            p += n, offset += n, bytes -= n;
+        }
+    }
+    // To the disk, still under the temporary name.
+    void flush() {
         if (fsync(fd) != 0) fail();
         const int closed = close(fd);
         fd = -1;
-        if (closed != 0 || rename(temporary.c_str(), path.c_str()) != 0) fail();
+        if (closed != 0) fail();
+    }
+    // The real name, for a file that was flushed; it is there to stay when the folder is flushed, too.
+    void publish() {
+        if (rename(temporary.c_str(), path.c_str()) != 0) fail();
+    }
+    void commit() {
+        flush();
+        publish();
         flush_folder(folder_of(path));
     }
 };

@@ -13,40 +13,70 @@ struct HellaSwagExample {
     std::vector<int> context, completions[HELLASWAG_CHOICES];
 };
 
-// Reads and checks the whole file: every token below vocab, every record whole.
+// One record: what its header promises, if the file holds it.
+struct HellaSwagRecord {
+    std::vector<uint16_t> values;    // without marker and length
+    size_t at = 0;
+    bool good = true;                // nothing was amiss so far
+
+    void read(FileReader& file) {
+        uint16_t begin[2] = {};
+        auto there = [&](size_t bytes) { return good = good && (size_t)(file.size_bytes - file.position) >= bytes; };
+        if (there(sizeof(begin))) file.read(begin, sizeof(begin), "a record");
+        good = good && begin[0] == 65535 && begin[1] % 2 == 0 && begin[1] >= sizeof(begin);
+        if (good) values.resize(begin[1] / 2 - 2);
+        if (there(values.size() * 2)) file.read(values.data(), values.size() * 2, "a record");
+    }
+    int next() {
+        good = good && at < values.size();
+        return good ? values[at++] : 0;
+    }
+    std::vector<int> tokens() {
+        const size_t count = next();
+        good = good && count > 0 && count <= values.size() - at;
+        std::vector<int> list(good ? count : 0);
+        for (int& token : list) token = next();
+        return list;
+    }
+};
+
+inline HellaSwagExample hellaswag_example(HellaSwagRecord& record) {
+    HellaSwagExample example;
+    record.next();  // index
+    example.label = record.next();
+    const int choices = record.next();
+    example.context = record.tokens();
+    for (auto& completion : example.completions) completion = record.tokens();
+    record.good = record.good && record.at == record.values.size() && choices == HELLASWAG_CHOICES &&
+                  example.label < HELLASWAG_CHOICES;
+    return example;
+}
+
+// Reads and checks the whole file, record by record: every one whole, every token below vocab.
 inline std::vector<HellaSwagExample> hellaswag_load(const std::string& path, int64_t vocab) {
     FileReader file(path);
     Header header;
     header.read(file, 20240522, "HellaSwag");
-    if (header.value[1] != 1) runtime_failure("%s has version %d of the HellaSwag layout; 1 is expected", path.c_str(), header.value[1]);
-    if (header.value[2] < 1) runtime_failure("%s is damaged: its header promises %d examples", path.c_str(), header.value[2]);
-    std::vector<uint16_t> body((file.size_bytes - sizeof(header.value)) / 2);
-    file.read(body.data(), body.size() * 2, "the examples");
-    size_t at = 0;
+    const int32_t count = header.value[2];
+    if (header.value[1] != 1)
+        runtime_failure("%s has version %d of the HellaSwag layout; 1 is expected", path.c_str(), header.value[1]);
+    if (count < 1) runtime_failure("%s is damaged: its header promises %d examples", path.c_str(), count);
     std::vector<HellaSwagExample> examples;
-    for (int32_t i = 0; i < header.value[2]; i++) {
-        auto damaged = [&] { runtime_failure("%s is damaged or cut short within example %d of %d", path.c_str(), i, header.value[2]); };
-        auto next = [&]() -> int {
-            if (at >= body.size()) damaged();
-            return body[at++];
+    for (int32_t i = 0; i < count; i++) {
+        HellaSwagRecord record;
+        record.read(file);
+        examples.push_back(hellaswag_example(record));
+        if (!record.good) runtime_failure("%s is damaged or cut short within example %d of %d", path.c_str(), i, count);
+        auto check = [&](const std::vector<int>& tokens) {
+            for (int token : tokens)
+                if (token >= vocab)
+                    runtime_failure("%s: token %d in example %d is not in the model's vocabulary of %lld", path.c_str(),
+                                    token, i, (long long)vocab);
         };
-        const size_t begin = at;
-        HellaSwagExample example;
-        const int marker = next(), bytes = next();
-        next();  // index
-        example.label = next();
-        if (marker != 65535 || next() != HELLASWAG_CHOICES || example.label >= HELLASWAG_CHOICES) damaged();
-        auto read_tokens = [&](std::vector<int>& tokens) {
-            tokens.resize(next());
-            for (int& token : tokens)
-                if ((token = next()) >= vocab) runtime_failure("%s: token %d in example %d is not in the model's vocabulary of %lld", path.c_str(), token, i, (long long)vocab);
-            if (tokens.empty()) damaged();
-        };
-        read_tokens(example.context);
-        for (auto& completion : example.completions) read_tokens(completion);
-        if ((at - begin) * 2 != (size_t)bytes) damaged();
-        examples.push_back(example);
+        check(examples.back().context);
+        for (const auto& completion : examples.back().completions) check(completion);
     }
-    if (at != body.size() || file.size_bytes % 2) runtime_failure("%s is too long: bytes follow the last example", path.c_str());
+    if (file.position != file.size_bytes)
+        runtime_failure("%s is too long: bytes follow the last example", path.c_str());
     return examples;
 }

@@ -118,7 +118,8 @@ struct Logger {
     }
 };
 
-// Long work of `total` steps, in units of so many of them: "validation: 12 of 80 windows, 1:20 left".
+// Long work of `total` steps, in units of so many of them: "validation: 12 of 80 windows, 1:20 left". A total that is
+// not known is negative.
 struct Progress {
     Logger& logger;
     std::string what, unit;
@@ -133,6 +134,8 @@ struct Progress {
     ~Progress() { if (!logger.silent) logger.clear_line_in_work(); }
     void show() {
         shown_at = now_seconds();
+        if (total < 0)
+            return logger.progress(what + ": " + grouped_text(done / unit_size) + " " + unit);
         const double seconds_left = (shown_at - begin) * (double)(total - done) / (double)std::max<int64_t>(1, done);
         const std::string left = done > 0 ? ", " + duration_text(seconds_left) + " left" : "";
         logger.progress(format("%s: %s of %s %s%s", what.c_str(), grouped_text(done / unit_size).c_str(),
@@ -140,8 +143,8 @@ struct Progress {
     }
     // Drawn when another percent is done, or a second has passed.
     void reach(int64_t now_done) {
-        const bool another = 100 * now_done / std::max<int64_t>(1, total) != 100 * done / std::max<int64_t>(1, total);
-        done = std::min(now_done, total);
+        const bool another = total > 0 && 100 * now_done / total != 100 * done / total;
+        done = total < 0 ? now_done : std::min(now_done, total);
         if (another || now_seconds() - shown_at >= 1) show();
     }
     void add(int64_t more) { reach(done + more); }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 #include "llmc/check.h"
+#include "llmc/default_files.h"
 #include "llmc/edit_distance.h"
 
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
@@ -240,6 +241,9 @@ inline Options parse_options(int argc, char** argv) {
     Options options;
     options.program = shell_word(argv[0]);
     for (int i = 0; i < argc; i++) options.command += (i ? " " : "") + shell_word(argv[i]);
+    using O = Options;
+    for (std::string O::*file : {&O::train_data, &O::val_data, &O::tokenizer, &O::hellaswag_data})
+        options.*file = default_file(options.*file);
     for (int i = 1; i < argc; i++) {
         std::string name = argv[i], value;
         const size_t equals = name.rfind("--", 0) == 0 ? name.find('=') : name.npos;

@@ -19,6 +19,7 @@
 #include <vector>
 #include "llmc/file.h"
 #include "llmc/unicode_tables.h"
+#include "llmc/utf8.h"
 
 enum CharClass : uint8_t { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_INVALID };
 
@@ -82,33 +83,45 @@ inline void index_tokens(Tokenizer& tok) {
     for (int id = 0; id < tok.vocab_size(); id++) {
         if (id == tok.end_of_text) continue;  // as text it is like any other
         size_t slot = hash_bytes(tok.bytes_of[id]) & (tok.piece_slots.size() - 1);
-        while (tok.piece_slots[slot] >= 0) slot = (slot + 1) & (tok.piece_slots.size() - 1);
-        tok.piece_slots[slot] = id;
+        while (tok.piece_slots[slot] >= 0 && tok.bytes_of[tok.piece_slots[slot]] != tok.bytes_of[id])
+            slot = (slot + 1) & (tok.piece_slots.size() - 1);
+        if (tok.piece_slots[slot] < 0) tok.piece_slots[slot] = id;  // of two with the same bytes the first is used
     }
     tok.byte_token.fill(-1);
-    tok.pair_slots.assign(1 << 20, {});
+    std::vector<Tokenizer::PairSlot> pairs;
     for (int id = 0; id < tok.vocab_size(); id++) {
         const std::string& s = tok.bytes_of[id];
-        if (id == tok.end_of_text) continue;
+        if (id == tok.end_of_text || s.empty() || find_token(tok, s) != id) continue;
         if (s.size() == 1) tok.byte_token[(unsigned char)s[0]] = id;
         for (size_t cut = 1; cut < s.size(); cut++) {
             int a = find_token(tok, std::string_view(s).substr(0, cut)), b = find_token(tok, std::string_view(s).substr(cut));
-            if (a < 0 || b < 0) continue;
-            uint64_t pair = (uint64_t)a << 32 | b;
-            tok.pair_slots[pair_slot(tok, pair)] = {pair, id};
+            if (a >= 0 && b >= 0) pairs.push_back({(uint64_t)a << 32 | b, id});
         }
     }
+    size_t slots = 1 << 20;                 // at most half full, so that every search finds an empty one soon
+    while (slots < 2 * pairs.size()) slots *= 2;
+    tok.pair_slots.assign(slots, {});
+    for (const Tokenizer::PairSlot& pair : pairs) tok.pair_slots[pair_slot(tok, pair.pair)] = pair;
 }
 
-// Reads gpt2_tokenizer.bin: 256 uint32 header, then for each id a length byte and that many bytes. To decode only, the tables that
-// encoding needs (20 MB) are left out.
+// Reads gpt2_tokenizer.bin, the file that --tokenizer names: 256 uint32 header, then for each id a length byte and that many
+// bytes. To decode only, the tables that encoding needs (20 MB) are left out.
 inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_encoding = true) {
+    if (access(path.c_str(), F_OK) != 0)
+        runtime_failure("--tokenizer %s is not there; a tokenizer file is expected (dev/data/tokenizer_file.py makes GPT-2's)",
+                        path.c_str());
     FileReader file(path);
     Header header;
     header.read(file, 20240328, "tokenizer");
     int vocab = header.value[2], eot = header.value[3];
-    if (header.value[1] != 2) runtime_failure("%s has version %d of the tokenizer layout; 2 is expected (it names the end-of-text token)", path.c_str(), header.value[1]);
-    if (vocab < 257 || vocab > 65536 || eot < 0 || eot >= vocab) runtime_failure("%s is damaged: %d tokens, end of text %d", path.c_str(), vocab, eot);
+    if (header.value[1] != 2)
+        runtime_failure("%s has version %d of the tokenizer layout; 2 is expected (it names the end-of-text token)",
+                        path.c_str(), header.value[1]);
+    if (vocab < 257 || vocab > 65536 || eot < 0 || eot >= vocab)
+        runtime_failure("%s is damaged: %d tokens, end of text %d", path.c_str(), vocab, eot);
+    if (file.size_bytes > (int64_t)sizeof(header.value) + vocab * 256ll)
+        runtime_failure("%s is too long: it has %lld bytes, and %d tokens take at most 256 each", path.c_str(),
+                        (long long)file.size_bytes, vocab);
     tok.end_of_text = eot;
     std::vector<char> body(file.size_bytes - sizeof(header.value));
     file.read(body.data(), body.size(), "the tokens");
@@ -126,23 +139,10 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
         if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path.c_str(), byte);
 }
 
-// The class of the character at text[at], and its length in bytes. Overlong forms, surrogates and anything beyond U+10FFFF are
-// not UTF-8: CHAR_INVALID, one byte.
+// The class of the character at text[at], and its length in bytes; what is not UTF-8 is CHAR_INVALID, one byte.
 inline CharClass next_char(const Tokenizer& tok, std::string_view text, size_t at, size_t& length) {
-    unsigned char c = text[at];
-    length = 1;
-    if (c < 0x80) return (CharClass)tok.class_of[c];
-    size_t need = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
-    if (c < 0xC2 || c > 0xF4 || at + need > text.size()) return CHAR_INVALID;
-    uint32_t cp = c & (0x7F >> need);
-    for (size_t i = 1; i < need; i++) {
-        unsigned char next = text[at + i];
-        if ((next & 0xC0) != 0x80) return CHAR_INVALID;
-        cp = cp << 6 | (next & 0x3F);
-    }
-    if ((need == 3 && (cp < 0x800 || (cp >= 0xD800 && cp < 0xE000))) || (need == 4 && (cp < 0x10000 || cp > 0x10FFFF))) return CHAR_INVALID;
-    length = need;
-    return (CharClass)tok.class_of[cp];
+    const int32_t cp = code_point_at(text, at, length);
+    return cp < 0 ? CHAR_INVALID : (CharClass)tok.class_of[cp];
 }
 
 // Where the piece that starts at text[start] ends.
@@ -166,6 +166,20 @@ inline size_t next_piece(const Tokenizer& tok, std::string_view text, size_t sta
     // \s+(?!\S): white space before something else leaves its last character to what follows, unless it has only that one
     if (first == CHAR_SPACE && at < text.size() && last_char > start) return last_char;
     return at;
+}
+
+// The last place in a text of which more may follow where it can be cut so that its two parts, encoded one after the other, give
+// the tokens of the whole; 0 if there is none. It is where a run of letters, numbers or punctuation ends: a piece ends there, and
+// the pattern looks neither behind it nor beyond it. Not after punctuation before a letter or number, which could be 's or 'll.
+inline size_t last_cut(const Tokenizer& tok, std::string_view text) {
+    for (size_t at = text.size(); at-- > 1;) {
+        size_t before = at - 1, length, any;
+        while (before > 0 && at - before < 4 && (text[before] & 0xC0) == 0x80) before--;
+        const CharClass left = next_char(tok, text, before, length), right = next_char(tok, text, at, any);
+        if (before + length != at || left >= CHAR_SPACE || right == CHAR_INVALID || left == right) continue;
+        if (left != CHAR_OTHER || right == CHAR_SPACE) return at;
+    }
+    return 0;
 }
 
 // Merges a piece with a plain search for the lowest pair, which is fastest when it is short.

@@ -1,41 +1,176 @@
-// tokenize: text to token shards, and text to ids and back.
+// tokenize: text to token shards, and text to ids and back. Lesson: how a corpus of any size passes through
+// little memory.
 //
-//     tokenize TEXT... -o PREFIX [--val-fraction 0.1]   writes PREFIX_train.bin and PREFIX_val.bin
-//     tokenize --ids                                    bytes on stdin to ids on stdout
-//     tokenize --decode                                 ids on stdin to bytes on stdout
-//
-// Each file is one document and gets <|endoftext|> before it. The last val-fraction of all tokens is for validation.
-#include <cmath>
-#include "llmc/tokenizer.h"
-#include "llmc/tokens_file.h"
+// One thread reads the files and cuts them into blocks (documents.h), all cores encode blocks
+// (ordered_workers.h, corpus.h), and the first thread writes their tokens in the order of the text (shards.h).
+// <|endoftext|> goes before each document.
+#include <optional>
+#include "dev/data/corpus.h"
+#include "dev/data/ordered_workers.h"
+#include "llmc/default_files.h"
+#include "llmc/options.h"
+#include "llmc/program.h"
 
-static const char* USAGE =
-    "usage: tokenize TEXT... -o PREFIX [--val-fraction 0.1] [--tokenizer dev/data/gpt2_tokenizer.bin]\n"
-    "       tokenize --ids      reads bytes on stdin, prints token ids\n"
-    "       tokenize --decode   reads token ids on stdin, writes bytes\n";
+// ---- flags
 
-static std::string read_stream(FILE* stream, const char* name) {
-    std::string text;
-    char buffer[1 << 16];
-    for (size_t n; (n = fread(buffer, 1, sizeof(buffer), stream)) > 0;) text.append(buffer, n);
-    if (ferror(stream)) runtime_failure("cannot read %s: %s", name, strerror(errno));
-    return text;
+struct Settings {
+    std::vector<std::string> texts;
+    std::optional<std::string> prefix, tokenizer, val_split, split_on, jsonl;
+    double val_fraction = 0.1;
+    int64_t shard_tokens = 0, seed = 42, threads = 0;
+    bool ids = false, decode = false, help = false;
+};
+
+struct Flag {
+    const char *name, *accepted, *fallback, *meaning;
+    std::optional<std::string> Settings::*text = nullptr;   // one of these four
+    int64_t Settings::*whole = nullptr;
+    double Settings::*real = nullptr;
+    bool Settings::*sign = nullptr;
+    int64_t lowest = 0, highest = 0;
+};
+
+static const std::vector<Flag>& flag_table() {
+    using S = Settings;
+    auto text = [](const char* name, const char* accepted, const char* fallback, const char* meaning, auto member) {
+        return Flag{name, accepted, fallback, meaning, member};
+    };
+    auto whole = [](const char* name, const char* accepted, const char* fallback, const char* meaning, auto member,
+                    int64_t low, int64_t high) {
+        return Flag{name, accepted, fallback, meaning, nullptr, member, nullptr, nullptr, low, high};
+    };
+    auto sign = [](const char* name, const char* meaning, auto member) {
+        return Flag{name, "", "", meaning, nullptr, nullptr, nullptr, member};
+    };
+    static const std::vector<Flag> table = {
+        text("-o", "PREFIX", "", "writes PREFIX_train.bin and PREFIX_val.bin", &S::prefix),
+        whole("--shard-tokens", "1..2147483647", "all in one file",
+              "writes PREFIX_train_000000.bin, PREFIX_train_000001.bin, ... of so many tokens, and PREFIX_val_*.bin "
+              "likewise; 100000000 is usual", &S::shard_tokens, 1, INT32_MAX),
+        text("--split-on", "LINE", "none",
+             "a line equal to this stands between two documents of a text; without it each text is one", &S::split_on),
+        text("--jsonl", "FIELD", "text",
+             "the field that holds the document, in the JSON object on each line of a .jsonl file; when given, stdin "
+             "and named files that do not end in .txt are read as .jsonl too", &S::jsonl),
+        {"--val-fraction", "0..1", "0.1", "of the tokens, for validation", nullptr, nullptr, &S::val_fraction},
+        text("--val-split", "documents, tail", "documents with .jsonl, --split-on or 100 files and more, else tail",
+             "what validates: documents drawn by --seed, each with the chance --val-fraction, or the last tokens",
+             &S::val_split),
+        whole("--seed", "0..", "42", "of the draw", &S::seed, 0, INT64_MAX),
+        whole("--threads", "1..4096", "all cores", "that encode; the result is the same for any number", &S::threads,
+              1, 4096),
+        text("--tokenizer", "FILE", "dev/data/gpt2_tokenizer.bin", "the vocabulary", &S::tokenizer),
+        sign("--ids", "reads bytes on stdin, prints token ids", &S::ids),
+        sign("--decode", "reads token ids on stdin, writes bytes", &S::decode),
+        sign("--help", "print this and stop", &S::help),
+    };
+    return table;
 }
 
-static void finish_stdout() {
-    if (fflush(stdout) != 0 || ferror(stdout)) runtime_failure("cannot write to stdout: %s", strerror(errno));
+// Prints words in lines of at most 100 columns, from the given column on.
+static void print_wrapped(const std::string& text, int column) {
+    int at = column;
+    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+        end = std::min(text.find(' ', begin), text.size());
+        const int word = (int)(end - begin);
+        if (at > column && at + 1 + word > 100) printf("\n%*s", column, ""), at = column;
+        at += printf(at > column ? " %.*s" : "%.*s", word, text.c_str() + begin);
+    }
+    printf("\n");
+}
+
+static void print_usage() {
+    printf("usage: tokenize TEXT... -o PREFIX [flags]      each flag as `--name value` or `--name=value`\n"
+           "       tokenize --ids | --decode\n\n");
+    for (const char* line :
+         {"TEXT is a file of UTF-8 text, a .jsonl file, a folder (its .txt and .jsonl files and those of the folders "
+          "in it, sorted by path) or - for stdin. Empty documents are left out. A file with a zero byte, or of which "
+          "more than one byte in a hundred is not UTF-8, is refused; fewer such bytes are kept as they are, with a warning.",
+          "No file appears under its name before all are written. Exit status: 0; 1 for a file that cannot be read or "
+          "written; 2 for a mistake in a flag."})
+        print_wrapped(line, 0);
+    for (const Flag& flag : flag_table()) {
+        printf("%s  %-16s ", &flag == &flag_table()[0] ? "\n" : "", flag.name);
+        print_wrapped(flag.meaning, 19);
+        const std::string fallback = *flag.fallback ? format("; default: %s", flag.fallback) : "";
+        if (*flag.accepted) printf("%19s", ""), print_wrapped(format("accepted: %s", flag.accepted) + fallback, 19);
+    }
+}
+
+static void set_flag(Settings& settings, const Flag& flag, const std::string& value) {
+    bool good = true;
+    if (flag.text) settings.*flag.text = value;
+    if (flag.whole) {
+        int64_t& n = settings.*flag.whole;
+        good = !value.empty() && parse_whole(value, n) && n >= flag.lowest && n <= flag.highest;
+    }
+    if (flag.real) {
+        double& x = settings.*flag.real;
+        good = parse_real(value, x) && x >= 0 && x <= 1;
+    }
+    if (!good) usage_error("%s %s: %s is accepted", flag.name, value.c_str(), flag.accepted);
+}
+
+static Settings parse_flags(int argc, char** argv) {
+    Settings settings;
+    for (int i = 1; i < argc; i++) {
+        std::string name = argv[i];
+        if (name == "-" || name[0] != '-') {
+            settings.texts.push_back(name);
+            continue;
+        }
+        std::optional<std::string> value;
+        const size_t equals = name.rfind("--", 0) == 0 ? name.find('=') : name.npos;
+        if (equals != name.npos) value = name.substr(equals + 1), name.resize(equals);
+        if (name == "-h") name = "--help";
+        const Flag* flag = nullptr;
+        for (const Flag& candidate : flag_table())
+            if (name == candidate.name) flag = &candidate;
+        if (!flag) usage_error("unknown flag %s; --help lists what is accepted", argv[i]);
+        if (flag->sign) {
+            if (value) usage_error("%s: this flag takes no value", argv[i]);
+            settings.*flag->sign = true;
+            continue;
+        }
+        if (!value && i + 1 == argc) usage_error("%s needs a value; accepted: %s", name.c_str(), flag->accepted);
+        set_flag(settings, *flag, value ? *value : argv[++i]);
+    }
+    return settings;
+}
+
+static void check_settings(const Settings& s) {
+    const char* mode = s.ids ? "--ids" : "--decode";
+    if (s.ids && s.decode) usage_error("--ids and --decode were both given; one of them is accepted");
+    if ((s.ids || s.decode) && !s.texts.empty())
+        usage_error("%s reads stdin; no file names are accepted beside it (got %s)", mode, s.texts[0].c_str());
+    if (s.ids || s.decode) return;
+    if (s.texts.empty()) usage_error("no text files given; tokenize TEXT... -o PREFIX is accepted (--help shows more)");
+    if (!s.prefix || s.prefix->empty()) usage_error("-o is missing; it gives the prefix of the files to write");
+    if (s.val_split && *s.val_split != "documents" && *s.val_split != "tail")
+        usage_error("--val-split %s: documents and tail are accepted", s.val_split->c_str());
+    if (s.split_on && s.split_on->find('\n') != std::string::npos)
+        usage_error("--split-on: a text of one line is accepted");
+}
+
+// ---- text to ids and back
+
+static std::string read_stdin() {
+    std::string text;
+    char buffer[1 << 16];
+    for (size_t n; (n = fread(buffer, 1, sizeof(buffer), stdin)) > 0;) text.append(buffer, n);
+    if (ferror(stdin)) runtime_failure("cannot read stdin: %s", strerror(errno));
+    return text;
 }
 
 static void print_ids(const Tokenizer& tok) {
     std::vector<int> ids;
-    encode(tok, read_stream(stdin, "stdin"), ids);
+    encode(tok, read_stdin(), ids);
     for (size_t i = 0; i < ids.size(); i++) printf(i ? " %d" : "%d", ids[i]);
     printf("\n");
-    finish_stdout();
 }
 
 static void decode_ids(const Tokenizer& tok) {
-    std::string text = read_stream(stdin, "stdin");
+    std::string text = read_stdin();
     const char* p = text.c_str();
     const char* end = p + text.size();
     for (int64_t place = 1;; place++) {
@@ -45,63 +180,73 @@ static void decode_ids(const Tokenizer& tok) {
         errno = 0;
         long id = strtol(p, &after, 10);
         bool whole = after != p && (after == end || (*after && strchr(" \t\r\n", *after)));
-        if (!whole || errno || id < 0 || id >= tok.vocab_size()) runtime_failure("stdin: entry %lld is no token id; 0 to %d separated by spaces are accepted", (long long)place, tok.vocab_size() - 1);
+        if (!whole || errno || id < 0 || id >= tok.vocab_size())
+            runtime_failure("stdin: entry %lld is no token id; 0 to %d separated by spaces are accepted",
+                            (long long)place, tok.vocab_size() - 1);
         std::string_view bytes = decode(tok, (int)id);
         fwrite(bytes.data(), 1, bytes.size(), stdout);
         p = after;
     }
-    finish_stdout();
 }
 
-static void write_shards(const Tokenizer& tok, const std::vector<std::string>& texts, const std::string& prefix, double val_fraction) {
-    std::vector<uint16_t> tokens;
-    std::vector<int> ids;
-    for (const std::string& path : texts) {
-        FileReader file(path);
-        std::string text(file.size_bytes, '\0');
-        file.read(text.data(), text.size(), "the text");
-        ids.assign(1, tok.end_of_text);
-        encode(tok, text, ids);
-        tokens.insert(tokens.end(), ids.begin(), ids.end());
+// ---- a corpus
+
+static void tokenize_corpus(const Tokenizer& tok, const Settings& s) {
+    constexpr size_t MANY_FILES = 100;
+    const std::vector<TextFile> files = find_texts(s.texts, s.jsonl.has_value());
+    bool many = s.split_on.has_value() || files.size() >= MANY_FILES;
+    int64_t all_bytes = 0;
+    for (const TextFile& file : files) {
+        many = many || file.jsonl;
+        all_bytes = file.bytes < 0 || all_bytes < 0 ? -1 : all_bytes + file.bytes;
     }
-    int64_t val_tokens = (int64_t)std::llround(tokens.size() * val_fraction), train_tokens = tokens.size() - val_tokens;
-    make_folder(folder_of(prefix));
-    write_tokens(prefix + "_train.bin", tokens.data(), train_tokens);
-    write_tokens(prefix + "_val.bin", tokens.data() + train_tokens, val_tokens);
-    printf("%zu files, %zu tokens: %lld in %s_train.bin, %lld in %s_val.bin\n", texts.size(), tokens.size(), (long long)train_tokens, prefix.c_str(), (long long)val_tokens, prefix.c_str());
-    finish_stdout();
+    if (s.shard_tokens) refuse_earlier_shards(*s.prefix);
+    make_folder(folder_of(*s.prefix));
+    remove_unpublished_at_exit();
+    Corpus corpus(files, all_bytes);
+    corpus.field = s.jsonl.value_or("text");
+    corpus.by_documents = s.val_split ? *s.val_split == "documents" : many;
+    corpus.val_fraction = s.val_fraction, corpus.seed = s.seed;
+    corpus.train.prefix = *s.prefix + "_train", corpus.val.prefix = *s.prefix + "_val";
+    corpus.train.limit = corpus.val.limit = s.shard_tokens;
+
+    const int64_t threads = s.threads ? s.threads : std::max(1u, std::thread::hardware_concurrency());
+    DocumentReader reader(tok, files, s.split_on ? &*s.split_on : nullptr);
+    auto work = [&](Encoded& e) { encode_block(tok, files[e.block.file].jsonl, corpus.field, e); };
+    OrderedWorkers<Encoded> workers(threads, work);
+    size_t under_way = 0;                        // bytes given to the workers; four blocks a thread keep them busy
+    for (bool more = true; more || !workers.empty();) {
+        Encoded next;
+        if (more && under_way < threads * 4 * BLOCK_BYTES && (more = reader.next(next.block))) {
+            under_way += next.block.text.size();
+            workers.push(std::move(next));
+        } else if (!workers.empty()) {
+            const Encoded done = workers.pop();
+            under_way -= done.block.text.size();
+            corpus.take(done);
+        }
+        stop_if_asked();
+    }
+    corpus.finish();
+}
+
+static int tokenize(int argc, char** argv) {
+    const Settings settings = parse_flags(argc, argv);
+    if (settings.help) return print_usage(), 0;
+    check_settings(settings);
+    Tokenizer tok;
+    tokenizer_load(tok, settings.tokenizer ? *settings.tokenizer : default_file("dev/data/gpt2_tokenizer.bin"));
+    if (settings.ids) return print_ids(tok), 0;
+    if (settings.decode) return decode_ids(tok), 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int number) { stop_signal = number; };
+    action.sa_flags = (int)SA_RESETHAND;         // the second one ends the program at once; none restarts a read
+    for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &action, nullptr);
+    signal(SIGXFSZ, SIG_IGN);                    // a file over the limit is an error of write(), reported as one
+    tokenize_corpus(tok, settings);
+    return 0;
 }
 
 int main(int argc, char** argv) {
-    std::vector<std::string> texts;
-    std::string prefix, tokenizer_path = "dev/data/gpt2_tokenizer.bin", mode;
-    double val_fraction = 0.1;
-    for (int i = 1; i < argc; i++) {
-        std::string arg = argv[i], value;
-        size_t equals = arg.find('=');
-        bool takes_value = false;
-        for (const char* name : {"-o", "--val-fraction", "--tokenizer"}) takes_value |= arg.substr(0, arg[1] == '-' ? equals : arg.npos) == name;
-        if (takes_value && arg[1] == '-' && equals != arg.npos) value = arg.substr(equals + 1), arg.resize(equals);
-        else if (takes_value && ++i < argc) value = argv[i];
-        else if (takes_value) usage_error("%s needs a value\n%s", arg.c_str(), USAGE);
-        if (arg == "-h" || arg == "--help") return fputs(USAGE, stdout), 0;
-        else if (arg == "-o") prefix = value;
-        else if (arg == "--tokenizer") tokenizer_path = value;
-        else if (arg == "--val-fraction") {
-            char* end;
-            val_fraction = strtod(value.c_str(), &end);
-            if (value.empty() || *end || !(val_fraction >= 0 && val_fraction <= 1)) usage_error("--val-fraction %s: a number from 0 to 1 is accepted", value.c_str());
-        } else if (arg == "--ids" || arg == "--decode") mode = arg;
-        else if (arg.size() > 1 && arg[0] == '-') usage_error("unknown flag %s; -o, --val-fraction, --tokenizer, --ids and --decode are accepted", arg.c_str());
-        else texts.push_back(arg);
-    }
-    if (mode.empty() && texts.empty()) usage_error("no text files given; tokenize TEXT... -o PREFIX is accepted (--help shows more)");
-    if (mode.empty() && prefix.empty()) usage_error("-o is missing; it gives the prefix of the two files to write");
-    if (!mode.empty() && !texts.empty()) usage_error("%s reads stdin; no file names are accepted beside it (got %s)", mode.c_str(), texts[0].c_str());
-    Tokenizer tok;
-    tokenizer_load(tok, tokenizer_path);
-    if (mode == "--ids") print_ids(tok);
-    else if (mode == "--decode") decode_ids(tok);
-    else write_shards(tok, texts, prefix, val_fraction);
-    return 0;
+    return run_program([&] { return tokenize(argc, argv); });
 }

@@ -2,7 +2,7 @@
 # Unit tests, kernels of the simulator and the ladders of dev/cuda under the sanitizers, in build-address and build-thread. AddressSanitizer and UndefinedBehaviorSanitizer
 # for everything; ThreadSanitizer, to whom each CUDA thread is a thread, for the kernels. And both must see the bugs planted for them.
 set -e
-make -s SANITIZE=address build-address/test_kernels build-address/test_host build-address/test_model build-address/test_model_bf16 build-address/BF16/test_gpt2sim build-address/FP32/test_gpt2sim build-address/cusim_seeded_bugs
+make -s SANITIZE=address build-address/test_kernels build-address/test_host build-address/test_model build-address/test_model_bf16 build-address/test_data_files build-address/BF16/test_gpt2sim build-address/FP32/test_gpt2sim build-address/cusim_seeded_bugs
 make -s SANITIZE=thread build-thread/BF16/test_gpt2sim build-thread/FP32/test_gpt2sim build-thread/cusim_seeded_bugs
 ladders=$(for source in dev/cuda/*.cu; do basename "$source" .cu; done)
 make -s SANITIZE=address $(printf 'build-address/cuda/%s ' $ladders)
@@ -11,7 +11,7 @@ export ASAN_OPTIONS=detect_leaks=0
 # Some kernels place memory where older ThreadSanitizers do not expect it; without random addresses all is well.
 fixed="setarch $(uname -m) -R"
 $fixed true 2>/dev/null || fixed=
-for test in kernels host model model_bf16; do build-address/test_$test; done
+for test in kernels host model model_bf16 data_files; do build-address/test_$test; done
 for precision in BF16 FP32; do
     build-address/$precision/test_gpt2sim kernels
     $fixed build-thread/$precision/test_gpt2sim quick

@@ -1,0 +1,137 @@
+// Token shards of a run of `tokenize`: PREFIX_train.bin, or with a limit PREFIX_train_000000.bin, 000001 and so
+// on, and likewise for validation. They are written under names ending in .tmp and get their own only when all
+// are whole and on the disk; a run that fails or is interrupted before that leaves nothing behind.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include "llmc/tokens_file.h"
+
+// Files that exit() takes away: those which were begun and have not got their names yet.
+inline std::vector<std::string>& unpublished_files() {
+    static std::vector<std::string> names;
+    return names;
+}
+inline void remove_unpublished_at_exit() {
+    unpublished_files();  // made before, so that it is still there at exit
+    atexit([] {
+        for (const std::string& name : unpublished_files()) unlink(name.c_str());
+    });
+}
+
+struct ShardFile {
+    std::unique_ptr<FileWriter> writer;
+    int64_t tokens = 0;
+};
+
+struct ShardSet {
+    std::string prefix;                              // PREFIX_train or PREFIX_val
+    int64_t limit = 0;                               // tokens in a shard; 0: all in one
+    std::vector<ShardFile> shards;
+    int64_t total = 0;
+
+    int64_t room() const { return shards.empty() ? 0 : (limit ? limit : INT32_MAX) - shards.back().tokens; }
+};
+
+inline std::string shard_path(const ShardSet& set, size_t index) {
+    return set.limit ? format("%s_%06zu.bin", set.prefix.c_str(), index) : set.prefix + ".bin";
+}
+
+inline Header shard_header(int64_t tokens) {
+    Header header;
+    header.value[0] = TOKENS_MAGIC, header.value[1] = TOKENS_VERSION, header.value[2] = (int32_t)tokens;
+    return header;
+}
+
+inline void open_shard(ShardSet& set) {
+    if (!set.limit && !set.shards.empty())
+        runtime_failure("%s.bin: more tokens than the layout counts, %d; --shard-tokens 100000000 writes several files",
+                        set.prefix.c_str(), INT32_MAX);
+    if (set.shards.size() == 1000000)
+        runtime_failure("more than a million shards %s_*.bin; a larger --shard-tokens makes fewer", set.prefix.c_str());
+    set.shards.push_back({std::make_unique<FileWriter>(shard_path(set, set.shards.size())), 0});
+    unpublished_files().push_back(set.shards.back().writer->temporary);
+    set.shards.back().writer->write(shard_header(0).value, sizeof(Header));
+}
+
+// Writes the number of tokens into the header of the last shard, and the file to the disk.
+inline void close_shard(ShardSet& set) {
+    if (set.shards.empty() || set.shards.back().writer->fd < 0) return;
+    set.shards.back().writer->rewrite(0, shard_header(set.shards.back().tokens).value, sizeof(Header));
+    set.shards.back().writer->flush();
+}
+
+inline void append_tokens(ShardSet& set, const uint16_t* tokens, int64_t count) {
+    while (count > 0) {
+        if (set.room() == 0) close_shard(set), open_shard(set);
+        const int64_t n = std::min(count, set.room());
+        set.shards.back().writer->write(tokens, n * sizeof(uint16_t));
+        set.shards.back().tokens += n, set.total += n;
+        tokens += n, count -= n;
+    }
+}
+
+// Cuts a shard that is on the disk down to its first tokens.
+inline void shorten_shard(ShardFile& shard, int64_t tokens) {
+    const std::string& path = shard.writer->temporary;
+    shard.tokens = tokens;
+    const int fd = open(path.c_str(), O_RDWR);
+    if (fd >= 0) shard.writer->fd = fd;              // so that its errors are reported as those of writing are
+    if (fd < 0 || ftruncate(fd, sizeof(Header) + tokens * sizeof(uint16_t)) != 0) shard.writer->fail();
+    shard.writer->rewrite(0, shard_header(tokens).value, sizeof(Header));
+    shard.writer->flush();
+}
+
+// Moves the last tokens of one set to the end of another.
+inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
+    close_shard(from);
+    size_t first = from.shards.size();
+    int64_t before = from.total;                     // tokens in the shards before the first one concerned
+    while (before > from.total - count) before -= from.shards[--first].tokens;
+    const int64_t kept = from.total - count - before;
+    std::vector<uint16_t> tokens(1 << 19);
+    for (size_t i = first; i < from.shards.size(); i++) {
+        FileReader file(from.shards[i].writer->temporary);
+        int64_t at = i == first ? kept : 0;
+        file.seek(TOKENS_HEADER_BYTES + at * sizeof(uint16_t));
+        for (int64_t n; at < from.shards[i].tokens; at += n) {
+            n = std::min<int64_t>(tokens.size(), from.shards[i].tokens - at);
+            file.read(tokens.data(), n * sizeof(uint16_t), "the tokens");
+            append_tokens(to, tokens.data(), n);
+        }
+    }
+    for (size_t i = first; i < from.shards.size(); i++)
+        if (i > first || (kept == 0 && i > 0)) unlink(from.shards[i].writer->temporary.c_str());
+    if (first < from.shards.size() && (kept > 0 || first == 0)) shorten_shard(from.shards[first++], kept);
+    from.shards.resize(std::min(first, from.shards.size()));
+    from.total -= count;
+}
+
+// All shards on the disk, then all names.
+inline void publish_shards(std::vector<ShardSet*> sets) {
+    for (ShardSet* set : sets) {
+        if (set->shards.empty()) open_shard(*set);   // a file of no tokens, in place of what an earlier run left
+        close_shard(*set);
+    }
+    for (ShardSet* set : sets)
+        for (ShardFile& shard : set->shards) shard.writer->publish();
+    for (ShardSet* set : sets) flush_folder(folder_of(set->prefix));
+    unpublished_files().clear();
+}
+
+// Numbered shards of an earlier run would be taken for those of this one by any pattern that matches both.
+inline void refuse_earlier_shards(const std::string& prefix) {
+    const std::string base = prefix.substr(prefix.rfind('/') + 1);
+    std::error_code error;
+    std::filesystem::directory_iterator entry(folder_of(prefix), error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+        const std::string name = entry->path().filename().string();
+        for (const char* split : {"_train_", "_val_"}) {
+            const std::string start = base + split;
+            if (name.size() != start.size() + 10 || name.compare(0, start.size(), start) != 0) continue;
+            if (name.compare(name.size() - 4, 4, ".bin") != 0) continue;
+            if (name.find_first_not_of("0123456789", start.size()) == start.size() + 6)
+                usage_error("-o %s: shards of that name are there already (%s); another prefix is accepted, or this "
+                            "one when they are removed", prefix.c_str(), entry->path().c_str());
+        }
+    }
+}

@@ -1,0 +1,230 @@
+// Files that are read beside models: tokenizer, HellaSwag, tokens. Whatever is in them, a program loads them or says in
+// one sentence what is wrong: it does not crash, hang or ask for memory that the file does not justify.
+#include <sys/stat.h>
+#include "dev/test/run_program.h"
+#include "llmc/dataloader.h"
+#include "llmc/hellaswag.h"
+#include "llmc/tokenizer.h"
+
+static uint64_t random_state = 88172645463325252u;
+static uint64_t random_below(uint64_t n) {
+    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
+    return random_state % n;
+}
+
+// Memory that reading a damaged file of a few KB may take, beyond what the program has; not under a sanitizer, which
+// maps terabytes.
+static void limit_memory() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    const struct rlimit limit = {(rlim_t)4 << 30, (rlim_t)4 << 30};
+    setrlimit(RLIMIT_AS, &limit);
+#endif
+}
+
+// Runs the loader in a process of its own: 0 if it took the file, 1 if it refused it with one sentence; anything else
+// is a fault.
+template <class Load>
+static int outcome(const Load& load) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        limit_memory();
+        alarm(20);
+        if (!freopen(dir("err").c_str(), "w", stderr)) _exit(9);
+        load();
+        _exit(0);
+    }
+    const Outcome r = finish(child);
+    if (r.status == 0 || (r.status == 1 && one_line(r.err))) return r.status;
+    printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
+    return -1;
+}
+
+static std::string header_of(int32_t magic, int32_t version, int32_t count, int32_t more) {
+    Header h;
+    h.value[0] = magic, h.value[1] = version, h.value[2] = count, h.value[3] = more;
+    return std::string((const char*)h.value, sizeof(h.value));
+}
+
+// A tokenizer whose tokens are the bytes and random strings of one or two letters: nearly every split of a token is a
+// pair.
+static std::string tokenizer_of(int vocab, size_t longest, int letters) {
+    std::string bytes = header_of(20240328, 2, vocab, vocab - 1);
+    for (int id = 0; id < 256; id++) bytes += {(char)1, (char)id};
+    for (int id = 256; id < vocab; id++) {
+        const size_t length = 2 + random_below(longest - 1);
+        bytes += (char)length;
+        for (size_t i = 0; i < length; i++) bytes += (char)('a' + random_below(letters));
+    }
+    return bytes;
+}
+
+// A whole file with damage of the kinds that happen: a bit, a byte, a number at its limits, a part missing, doubled or
+// swapped.
+static std::string damaged(std::string bytes) {
+    const int64_t extremes[] = {0, 1, -1, 2, 255, 256, 257, 32767, 65535, 65536, INT32_MAX, INT32_MIN};
+    for (uint64_t times = 1 + random_below(3); times > 0 && !bytes.empty(); times--) {
+        const size_t size = bytes.size(), at = random_below(random_below(2) ? std::min<size_t>(size, 16) : size);
+        const size_t part = std::min<size_t>(size - at, 1 + random_below(300));
+        const int32_t number = (int32_t)extremes[random_below(12)];
+        switch (random_below(7)) {
+            case 0: bytes[at] ^= (char)(1 << random_below(8)); break;
+            case 1: bytes[at] = (char)random_below(256); break;
+            case 2: memcpy(&bytes[at], &number, std::min<size_t>(4, size - at)); break;
+            case 3: memcpy(&bytes[at / 2 * 2], &number, std::min<size_t>(2, size - at / 2 * 2)); break;
+            case 4: bytes.resize(at); break;
+            case 5: bytes.erase(at, part); break;
+            default: bytes.insert(at, bytes.substr(at, part)); break;
+        }
+    }
+    return bytes;
+}
+
+static void tokenizers() {
+    start_test("a tokenizer whose tokens split into pairs in millions of ways encodes as its merges say");
+    std::string bytes = header_of(20240328, 2, 0, 0);
+    int vocab = 256;
+    for (int id = 0; id < 256; id++) bytes += {(char)1, (char)id};
+    auto add = [&](const std::string& token) { bytes += (char)token.size() + token, vocab++; };
+    for (int length = 2; length <= 180; length++) add(std::string(length, 'a'));
+    // The letter b at each place among letters a: all splits are into two tokens.
+    for (int length = 2; length <= 180; length++)
+        for (int place = 0; place < length; place++)
+            add(std::string(place, 'a') + "b" + std::string(length - 1 - place, 'a'));
+    add("<|endoftext|>");
+    ((Header*)bytes.data())->value[2] = vocab, ((Header*)bytes.data())->value[3] = vocab - 1;
+    write_whole(dir("pairs.bin"), bytes);
+    EXPECT(outcome([] {
+               Tokenizer tok;
+               tokenizer_load(tok, dir("pairs.bin"));
+               std::vector<int> ids;
+               encode(tok, std::string(100, 'a') + "b" + std::string(79, 'a') + "c" + std::string(63, 'a'), ids);
+               std::string back;
+               for (int id : ids) back += decode(tok, id);
+               if (back.size() != 244 || tok.pair_slots.size() < 1 << 21) _exit(7);
+           }) == 0);
+    start_test("of tokens with the same bytes the first is used");
+    write_whole(dir("same.bin"), tokenizer_of(65536, 250, 1));
+    EXPECT(outcome([] {
+               Tokenizer tok;
+               tokenizer_load(tok, dir("same.bin"));
+               std::vector<int> ids;
+               encode(tok, "aa", ids);
+               for (int id = 256; ids.size() == 1 && id < ids[0]; id++)
+                   if (decode(tok, id) == "aa") _exit(7);
+           }) == 0);
+    start_test("damaged tokenizer files are loaded or refused");
+    const std::string good = tokenizer_of(300, 5, 3);
+    int taken = 0, refusals = 0;
+    for (int i = 0; i < 700; i++) {
+        write_whole(dir("t.bin"), i ? damaged(good) : good);
+        const int status = outcome([i] {
+            Tokenizer tok;
+            tokenizer_load(tok, dir("t.bin"), i % 2 == 0);
+            std::vector<int> ids;
+            if (i % 2 == 0) encode(tok, "abcabcabc <|endoftext|>", ids);
+            for (int id : ids) decode(tok, id);
+        });
+        if (!EXPECT(status >= 0)) break;
+        (status ? refusals : taken)++;
+    }
+    EXPECT(taken > 50 && refusals > 50);
+}
+
+static void hellaswag_files() {
+    start_test("damaged HellaSwag files are loaded or refused");
+    write_hellaswag(dir("h.bin"));
+    const std::string good = read_whole(dir("h.bin"));
+    int taken = 0, refusals = 0;
+    for (int i = 0; i < 700; i++) {
+        write_whole(dir("h.bin"), i ? damaged(good) : good);
+        const int status = outcome([] {
+            for (const HellaSwagExample& e : hellaswag_load(dir("h.bin"), 256))
+                for (const auto& completion : e.completions)
+                    if (e.label > 3 || e.context.empty() || completion.empty()) _exit(7);
+        });
+        if (!EXPECT(status >= 0)) break;
+        (status ? refusals : taken)++;
+    }
+    EXPECT(taken > 50 && refusals > 50);
+}
+
+static void token_files() {
+    start_test("damaged token files are read or refused");
+    std::string good = header_of(TOKENS_MAGIC, TOKENS_VERSION, 500, 0);
+    for (int i = 0; i < 500; i++) good += {(char)random_below(256), 0};
+    int taken = 0, refusals = 0;
+    for (int i = 0; i < 700; i++) {
+        write_whole(dir("tokens.bin"), i ? damaged(good) : good);
+        const int status = outcome([] {
+            DataLoader loader;
+            dataloader_open(loader, "-i", dir("tokens.bin"), 16, 256, 42, true);
+            int x[16], y[16];
+            for (int64_t w = 0; w < 2 * loader.total_windows; w++) {
+                load_window(loader, w, x, y);
+                for (int t = 0; t < 16; t++)
+                    if (x[t] > 255 || y[t] > 255 || (t && x[t] != y[t - 1])) _exit(7);
+            }
+        });
+        if (!EXPECT(status >= 0)) break;
+        (status ? refusals : taken)++;
+    }
+    EXPECT(taken > 50 && refusals > 50);
+}
+
+// A file with this content to which terabytes are added that take no room on the disk.
+static void write_sparse(const std::string& path, const std::string& content) {
+    write_whole(path, content);
+    if (truncate(path.c_str(), (off_t)8 << 40) != 0) EXPECT(truncate(path.c_str(), (off_t)1 << 40) == 0);
+}
+
+static void sparse_files() {
+    start_test("files of terabytes are refused at once, by what their headers justify");
+    write_sparse(dir("t.bin"), tokenizer_of(300, 5, 3));
+    EXPECT(outcome([] {
+               Tokenizer tok;
+               tokenizer_load(tok, dir("t.bin"));
+           }) == 1);
+    write_sparse(dir("t.bin"), header_of(20240328, 2, 65536, 0));
+    EXPECT(outcome([] {
+               Tokenizer tok;
+               tokenizer_load(tok, dir("t.bin"), false);
+           }) == 1);
+    write_hellaswag(dir("h.bin"));
+    write_sparse(dir("h.bin"), read_whole(dir("h.bin")));
+    EXPECT(outcome([] { hellaswag_load(dir("h.bin"), 256); }) == 1);
+    write_sparse(dir("h.bin"), header_of(20240522, 1, INT32_MAX, INT32_MAX));
+    EXPECT(outcome([] { hellaswag_load(dir("h.bin"), 256); }) == 1);
+    write_sparse(dir("tokens.bin"), header_of(TOKENS_MAGIC, TOKENS_VERSION, INT32_MAX, 0));
+    EXPECT(outcome([] {
+               DataLoader loader;
+               dataloader_open(loader, "-i", dir("tokens.bin"), 16, 256, 42, true);
+           }) == 1);
+    for (const char* name : {"t.bin", "h.bin", "tokens.bin"}) unlink(dir(name).c_str());
+}
+
+static void default_files() {
+    char* here = getcwd(nullptr, 0);
+    auto elsewhere = [&](const std::string& flags) {
+        return run("sh -c 'cd " + folder + " && " + here +
+                   "/train_gpt2_cpu -e L1C16H1T16 -b 1 -t 16 -x 1 -m 1 -s 0 --threads 1 " + flags + "'");
+    };
+    start_test("a trainer started elsewhere finds the data and the tokenizer beside itself");
+    Outcome r = elsewhere("-v 1 -s 1 -g 2 --prompt Hello");
+    EXPECT(r.status == 0 && r.err.empty() && contains(r.out, "val loss") && contains(r.out, "Hello"));
+    start_test("paths that the user gave are looked for where they say; the message names the flag");
+    EXPECT(refused(elsewhere("-v 0 -i dev/data/shakespeare_train.bin"), 1, "-i "));
+    EXPECT(refused(elsewhere("-v 1 -j dev/data/shakespeare_val.bin"), 1, "-j "));
+    EXPECT(refused(elsewhere("-v 0 -s 1 --prompt Hello --tokenizer dev/data/gpt2_tokenizer.bin"), 1, "--tokenizer "));
+    free(here);
+}
+
+int main() {
+    make_test_folder();
+    default_files();
+    tokenizers();
+    hellaswag_files();
+    token_files();
+    sparse_files();
+    return report_and_clean();
+}

@@ -1,0 +1,45 @@
+// UTF-8 (RFC 3629): a code point in one to four bytes. The first byte says how many, the others begin with the
+// bits 10.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+// The code point at text[at], and its length in bytes. Overlong forms, surrogates and anything beyond U+10FFFF
+// are not UTF-8, and neither is a character that is cut short: -1, one byte.
+inline int32_t code_point_at(std::string_view text, size_t at, size_t& length) {
+    const unsigned char c = text[at];
+    length = 1;
+    if (c < 0x80) return c;
+    const size_t need = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+    if (c < 0xC2 || c > 0xF4 || at + need > text.size()) return -1;
+    int32_t cp = c & (0x7F >> need);
+    for (size_t i = 1; i < need; i++) {
+        const unsigned char next = text[at + i];
+        if ((next & 0xC0) != 0x80) return -1;
+        cp = cp << 6 | (next & 0x3F);
+    }
+    if (need == 3 && (cp < 0x800 || (cp >= 0xD800 && cp < 0xE000))) return -1;
+    if (need == 4 && (cp < 0x10000 || cp > 0x10FFFF)) return -1;
+    length = need;
+    return cp;
+}
+
+// Appends a code point, which is no surrogate.
+inline void append_utf8(std::string& out, uint32_t cp) {
+    if (cp < 0x80) {
+        out += (char)cp;
+    } else if (cp < 0x800) {
+        out += (char)(0xC0 | cp >> 6);
+        out += (char)(0x80 | (cp & 0x3F));
+    } else if (cp < 0x10000) {
+        out += (char)(0xE0 | cp >> 12);
+        out += (char)(0x80 | (cp >> 6 & 0x3F));
+        out += (char)(0x80 | (cp & 0x3F));
+    } else {
+        out += (char)(0xF0 | cp >> 18);
+        out += (char)(0x80 | (cp >> 12 & 0x3F));
+        out += (char)(0x80 | (cp >> 6 & 0x3F));
+        out += (char)(0x80 | (cp & 0x3F));
+    }
+}
