@@ -7,7 +7,7 @@
 #ifdef __APPLE__
 #include <mach-o/dyld.h>
 #endif
-#include "llmc/file.h"
+#include "llmc/folder.h"
 
 // The folder of the program that runs; empty if the system does not say.
 inline std::string program_folder() {

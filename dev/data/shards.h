@@ -2,7 +2,6 @@
 // on, and likewise for validation. They are written under names ending in .tmp and get their own only when all
 // are whole and on the disk; a run that fails or is interrupted before that leaves nothing behind.
 #pragma once
-#include <filesystem>
 #include <memory>
 #include "llmc/tokens_file.h"
 
@@ -121,17 +120,13 @@ inline void publish_shards(std::vector<ShardSet*> sets) {
 // Numbered shards of an earlier run would be taken for those of this one by any pattern that matches both.
 inline void refuse_earlier_shards(const std::string& prefix) {
     const std::string base = prefix.substr(prefix.rfind('/') + 1);
-    std::error_code error;
-    std::filesystem::directory_iterator entry(folder_of(prefix), error);
-    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-        const std::string name = entry->path().filename().string();
+    for (const std::string& name : list_folder(folder_of(prefix)))
         for (const char* split : {"_train_", "_val_"}) {
             const std::string start = base + split;
             if (name.size() != start.size() + 10 || name.compare(0, start.size(), start) != 0) continue;
             if (name.compare(name.size() - 4, 4, ".bin") != 0) continue;
             if (name.find_first_not_of("0123456789", start.size()) == start.size() + 6)
                 usage_error("-o %s: shards of that name are there already (%s); another prefix is accepted, or this "
-                            "one when they are removed", prefix.c_str(), entry->path().c_str());
+                            "one when they are removed", prefix.c_str(), name.c_str());
         }
-    }
 }
