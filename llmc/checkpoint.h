@@ -79,24 +79,34 @@ inline std::vector<int64_t> finished_steps(const std::string& dir) {
     return steps;
 }
 
+inline int64_t checkpoint_bytes(const std::string& dir, int64_t step) {
+    int64_t bytes = 0;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.step == step && !file.temporary) bytes += file_bytes(file.path);
+    return bytes;
+}
+
 // Reads on to the last `tail` bytes of a file, for its checksum. False, and file.problem says why, if that fails.
-inline bool read_to_tail(FileReader& file, int64_t tail) {
+inline bool read_to_tail(FileReader& file, int64_t tail, Progress* progress) {
     std::vector<char> buffer(1 << 20);
-    while (file.good() && file.position + tail < file.size_bytes)
-        file.try_read(buffer.data(), std::min<int64_t>(buffer.size(), file.size_bytes - tail - file.position),
-                      "what its checksum is of");
+    while (file.good() && file.position + tail < file.size_bytes) {
+        const int64_t bytes = std::min<int64_t>(buffer.size(), file.size_bytes - tail - file.position);
+        file.try_read(buffer.data(), bytes, "what its checksum is of");
+        if (progress) progress->add(bytes);
+    }
     return file.good();
 }
 
 // What is wrong with a state file of a checkpoint; empty if nothing.
-inline std::string state_problem(const std::string& path, int64_t step, int64_t rank, StateHeader& h) {
+inline std::string state_problem(const std::string& path, int64_t step, int64_t rank, StateHeader& h,
+                                 Progress* progress) {
     FileReader file(path, FileReader::TELL);
     if (!file.good()) return file.problem;
     uint64_t sum = 0, stored = 0;
     if (file.size_bytes < (int64_t)(sizeof(h) + sizeof(stored))) return path + " is cut short";
     if (!file.try_read((void*)&h, sizeof(h), "the header")) return file.problem;
     if (h.magic != STATE_MAGIC || h.version != STATE_VERSION) return path + " is no state file of this version";
-    if (!read_to_tail(file, sizeof(stored))) return file.problem;
+    if (!read_to_tail(file, sizeof(stored), progress)) return file.problem;
     sum = file.checksum.value();
     if (!file.try_read(&stored, sizeof(stored), "its checksum")) return file.problem;
     const bool sane = h.step == step && h.rank == rank && h.processes > rank && h.slices >= 2 && h.slices <= 3;
@@ -108,11 +118,11 @@ inline std::string state_problem(const std::string& path, int64_t step, int64_t 
 // What is wrong with the checkpoint of this step; empty if nothing. header is that of rank 0; model its model file,
 // still open.
 inline std::string checkpoint_problem(const std::string& dir, int64_t step, StateHeader& header,
-                                      std::unique_ptr<FileReader>* model = nullptr) {
+                                      std::unique_ptr<FileReader>* model = nullptr, Progress* progress = nullptr) {
     for (int64_t rank = 0; rank == 0 || rank < header.processes; rank++) {
         const std::string path = state_path(dir, step, rank);
         StateHeader h;
-        const std::string problem = state_problem(path, step, rank, h);
+        const std::string problem = state_problem(path, step, rank, h, progress);
         if (!problem.empty()) return problem;
         if (rank == 0) header = h;
         else if (h.model_checksum != header.model_checksum || h.processes != header.processes ||
@@ -120,7 +130,7 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
             return path + " belongs to another checkpoint";
     }
     auto file = std::make_unique<FileReader>(model_path(dir, step), FileReader::TELL);
-    if (!file->good() || !read_to_tail(*file, 0)) return file->problem;
+    if (!file->good() || !read_to_tail(*file, 0, progress)) return file->problem;
     if (file->checksum.value() != header.model_checksum) return file->path + " is damaged: its checksum is wrong";
     if (model) *model = std::move(file);
     return "";
@@ -130,11 +140,18 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
 // stderr. -1 if the folder has none. If it has some, and none can be used, the program ends: starting again would be
 // the end of them.
 inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
-                                 std::unique_ptr<FileReader>* model = nullptr) {
+                                 std::unique_ptr<FileReader>* model = nullptr, Logger* logger = nullptr) {
+    Logger nobody;
+    nobody.silent = true;
     const std::vector<int64_t> steps = finished_steps(dir);
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
         StateHeader found;
-        const std::string problem = checkpoint_problem(dir, *step, found, model);
+        const std::string name = format("checking step %lld of %s", (long long)*step, dir.c_str());
+        std::string problem;
+        {
+            Progress progress(logger ? *logger : nobody, name, checkpoint_bytes(dir, *step), "MB", 1000000);
+            problem = checkpoint_problem(dir, *step, found, model, &progress);
+        }
         if (problem.empty()) return header = found, *step;
         warning("the checkpoint of step %lld is passed over: %s", (long long)*step, problem.c_str());
     }

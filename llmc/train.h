@@ -332,7 +332,7 @@ inline int run_main(const Options& options) {
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
 
     const bool resumes = o.resume && !o.out_dir.empty();
-    const int64_t resumed_step = resumes ? newest_checkpoint(o.out_dir, run.state, &run.model_file) : -1;
+    const int64_t resumed_step = resumes ? newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger) : -1;
     if (resumed_step >= 0) run.whole[resumed_step] = true;
     const GPT2Config config = config_of_model(o.model, run.model_file);
     if (resumed_step >= 0) check_same_model(o, config);

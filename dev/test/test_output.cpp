@@ -174,6 +174,7 @@ static void progress_on_a_terminal() {
     EXPECT(without_times(seen(screen.written)) == expected);
     screen = on_terminal(tiny("-x 5 -y 1 -o " + dir("drawn")));
     EXPECT(screen.status == 0);
+    EXPECT(std::regex_search(screen.written, std::regex("checking step 3 of .*: " + number + "MB, " + time + "left")));
     EXPECT(std::regex_search(screen.written, std::regex("loading .*model_00000003.bin: " + number + "MB, " + time)));
     start_test("a line in work is never wider than the terminal, which could not draw over it: its end is shown");
     screen = on_terminal(tiny("-x 3 -v 1 -m 3"), 30);
