@@ -2,8 +2,9 @@
 #
 #   ARCH=native        what to compile for: native, or any -march (x86-64-v3, x86-64-v4, armv8-a)
 #   KERNELS=fast       fast, or reference: the naive loops of llmc/cpu/reference.h
-#   SANITIZE=          address (with undefined), thread (the simulator), or nothing
+#   SANITIZE=          address (with undefined), thread, or nothing
 #   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
+#   HOSTCXX=g++        compiles what make itself runs, if CXX compiles for another machine
 #   MPI=               several processes: found by a test compile (Open MPI); no: without
 #   DEBUG=             1: no optimisation and full debug information, for gdb
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80, 90a, 100 and PTX
@@ -24,8 +25,9 @@ MPI      ?=
 # -O3             the compiler's full optimizer; no -Ofast and no finite-math: NaN must stay NaN, sums keep their order
 # -ffp-contract   a*b+c as one fused multiply-add, which is what the peak counts
 # -fno-math-errno sqrt need not set errno, so it can be vectorised
+# -pthread        the workers of llmc/cpu/threads.h
 # -Wno-psabi      no note about how wide vectors are passed between functions; all of ours are inlined
-CXXFLAGS = -std=c++17 -O3 -march=$(ARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -I.
+CXXFLAGS = -std=c++17 -O3 -march=$(ARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -pthread -I.
 ifeq ($(filter BF16 FP32,$(PRECISION)),)
 $(error PRECISION=$(PRECISION) is unknown; BF16 and FP32 are accepted)
 endif
@@ -46,11 +48,6 @@ ifneq ($(filter-out address thread,$(SANITIZE)),)
 $(error SANITIZE=$(SANITIZE) is unknown; address, thread and nothing are accepted)
 endif
 
-# OpenMP where a test program with it compiles and links; one thread without, and under TSan, which does not know its barriers.
-OPENMP := $(if $(filter thread,$(SANITIZE)),-Wno-unknown-pragmas,)
-OPENMP := $(or $(OPENMP), $(shell echo 'int main(){}' | $(CXX) -x c++ -fopenmp - -o /dev/null 2>/dev/null && echo -fopenmp || echo -Wno-unknown-pragmas))
-CXXFLAGS += $(OPENMP)
-
 # MPI where a test program with it compiles and links.
 MPI_COMPILE := $(shell mpicxx --showme:compile 2>/dev/null)
 MPI_LINK    := $(shell mpicxx --showme:link 2>/dev/null)
@@ -64,7 +61,6 @@ endif
 # Files that change when what they hold does; programs depend on them.
 stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
 FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
-ROOT_FILE  := $(call stamp,build/flags_of_programs,$(CXX) $(CXXFLAGS))
 
 TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
@@ -75,6 +71,7 @@ TESTS   += $(B)/test_start_stop
 TESTS   += $(B)/test_rendezvous
 TESTS   += $(B)/test_checkpoints
 TESTS   += $(B)/test_tokenize $(B)/test_data_files
+TESTS   += $(B)/test_softmax $(B)/test_threads $(B)/test_peak
 
 .PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs
@@ -82,11 +79,18 @@ all: train_gpt2_cpu tokenize          ## the programs
 help:                                 ## this list
 	@grep -hE '^[a-z_0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 22
 
-train_gpt2_cpu: train_gpt2_cpu.cpp $(ROOT_FILE) | $(DATA)   ## the CPU trainer
-	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(LDLIBS)
+# A program is built where its kind of build has its objects, and copied here: building one kind leaves the others' alone.
+copy = @cmp -s $(1) $@ || { cp $(1) $@.new && mv $@.new $@; }
+train_gpt2_cpu: $(B)/train_gpt2_cpu FORCE      ## the CPU trainer
+	$(call copy,$<)
+tokenize: $(B)/tokenize FORCE                  ## text to tokens and back
+	$(call copy,$<)
+FORCE:
 
-tokenize: dev/data/tokenize.cpp $(ROOT_FILE)      ## text to tokens and back
-	$(CXX) $(CXXFLAGS) -pthread -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(LDLIBS)
+$(B)/train_gpt2_cpu: train_gpt2_cpu.cpp $(FLAGS_FILE)
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
+$(B)/tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
 
 $(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
@@ -117,10 +121,10 @@ NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),$(MPI_
 NCCL      = $(shell mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes)
 NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(findstring -DUSE_MPI,$(CXXFLAGS)),-DUSE_MPI $(filter -I%,$(MPI_COMPILE)))
 
-train_gpt2cu: train_gpt2.cu $(NVCC_FILE) | $(DATA)       ## the GPU trainer (needs the CUDA toolkit)
+train_gpt2cu: train_gpt2.cu $(NVCC_FILE)       ## the GPU trainer (needs the CUDA toolkit)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
 test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(NVCC_FILE)  ## its tests
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) $(if $(filter -fopenmp,$(OPENMP)),-lgomp)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) -lpthread
 $(B)/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
 	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 
@@ -141,34 +145,40 @@ $(SIM_OBJECTS): $(B)/%.o: dev/cusim/%.cpp $(FLAGS_FILE)     # the machinery itse
 define sim_program
 $(B)/$(2)/$(1)sim: $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
 	@mkdir -p $$(@D)
-	$$(CXX) $$(SIMFLAGS) -DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@ -x c++ build/sim/$(1).cu -x none $(3) $$(SIM_OBJECTS) -rdynamic -pthread -ldl -o $$@ $$(LDLIBS)
+	$$(CXX) $$(SIMFLAGS) -DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@ -x c++ build/sim/$(1).cu -x none $(3) $$(SIM_OBJECTS) -rdynamic -ldl -o $$@ $$(LDLIBS)
 endef
 $(foreach p,BF16 FP32,$(eval $(call sim_program,train_gpt2,$p,))$(eval $(call sim_program,test_gpt2,$p,$(B)/cpu_oracle.o)))
-PRECISION_FILE := $(call stamp,build/precision,$(PRECISION) $(CXX) $(CXXFLAGS))
-train_gpt2sim: $(B)/$(PRECISION)/train_gpt2sim $(PRECISION_FILE) | $(DATA)  ## the GPU trainer on a CPU (dev/cusim)
-	cp $< $@
-test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim $(PRECISION_FILE)   ## its tests, on a CPU
-	cp $< $@
+train_gpt2sim: $(B)/$(PRECISION)/train_gpt2sim FORCE   ## the GPU trainer on a CPU (dev/cusim)
+	$(call copy,$<)
+test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim FORCE     ## its tests, on a CPU
+	$(call copy,$<)
 $(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
-	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -pthread -ldl -o $@ $(LDLIBS)
+	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -ldl -o $@ $(LDLIBS)
 
 # The ladders of dev/cuda, here and with nvcc.
 .SECONDARY:
 CUDA_LADDERS := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/*.cu))
 $(B)/cuda/%: build/sim/dev/cuda/%.cu build/sim/dev/cuda/bench_cuda.cuh dev/bench.h dev/bench_run.h $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	@mkdir -p $(@D)
-	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -rdynamic -pthread -ldl -o $@ $(LDLIBS)
+	$(CXX) $(SIMFLAGS) -x c++ $< -x none $(SIM_OBJECTS) -rdynamic -ldl -o $@ $(LDLIBS)
 build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(NVCC_LIBS)
 
 -include $(wildcard $(B)/*.d $(B)/bench/*.d build/nvcc/*.d)
 
-# Both shards come from one command; it writes the second last, so that one stands for both. Few texts: their end is what validates.
-dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | tokenize
-	./tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail
-dev/data/shakespeare_train.bin: dev/data/shakespeare_val.bin
-	@if test -f $@; then touch $@; else ./tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail; fi
+# What make itself runs is compiled for this machine, also where CXX compiles for another.
+HOSTCXX ?= $(if $(shell command -v g++),g++,$(CXX))
+build/host/tokenize: dev/data/tokenize.cpp $(wildcard llmc/*.h)
+	@mkdir -p $(@D)
+	$(HOSTCXX) -std=c++17 -O2 -pthread -I. $< -o $@
+
+# Data is made for what runs with it, not to build a program. Both shards come from one command, which writes the second last.
+# Few texts: their end is what validates.
+dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | build/host/tokenize
+	build/host/tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail
+dev/data/shakespeare_train.bin: | dev/data/shakespeare_val.bin
+	test -f $@ || build/host/tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
 quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 from scratch in about two minutes, and samples from it

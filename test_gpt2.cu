@@ -7,6 +7,7 @@
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2.cu"
 #include "dev/test/cpu_oracle.h"
+#include "dev/test/large_scores.h"
 #include "llmc/cpu/reference.h"
 
 typedef GPT2 Model;
@@ -69,6 +70,7 @@ typedef std::vector<float> Floats;
 typedef DeviceArray<floatX> Array;
 typedef DeviceArray<float> Array32;
 
+static Floats floats(const std::vector<floatX>& values) { return Floats(values.begin(), values.end()); }
 // Random values that floatX holds exactly, so that both sides start from the same numbers.
 static Floats random_floatX(size_t n, double scale = 1) {
     Floats values = random_values(n, scale);
@@ -228,6 +230,41 @@ static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     EXPECT(d_losses.values() == got);
 }
 
+// Scores where only a softmax that subtracts the maximum works.
+static void large_scores(double level) {
+    const double tolerance = BF16 ? 0.02 : 1e-4;
+    const int64_t C = 16, V = 297, Vp = padded_vocab(V), T = 70;
+    for (int target : {0, 296}) {
+        start_test(format("classifier at logits around %g, target %d", level, target));
+        const LargeLogits<floatX> inputs(level, C, V, Vp);
+        Array d_x(floats(inputs.x)), d_wte(floats(inputs.wte)), d_logits(Vp), d_dx(C);
+        Array32 d_losses(1), d_dwte(Floats(Vp * C, 0.0f));
+        DeviceArray<int> d_targets(std::vector<int>{target});
+        classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, 1, C, V, Vp, 1.0f, true, stream);
+        inputs.check(target, d_losses.values()[0], d_dwte.values(), tolerance);
+        for (float d : d_dx.values()) EXPECT(std::isfinite(d));
+    }
+    if (BF16 && std::fabs(level) > 100) level *= 1e-22;  // maximum and scale in one multiply-add, whose rounding e^x bears up to scores of 1e9
+    start_test(format("attention at scores around %g", level));
+    const LargeAttention<floatX> inputs(level, T, C);
+    const Floats qkv = floats(inputs.qkv), dout = random_floatX(T * C);
+    Array d_qkv(qkv), d_out(T * C), d_dout(dout), d_dqkv(T * 3 * C), d_keys(T * C), d_values(T * C), d_row(C);
+    Array32 d_lse(T), d_D(T), d_scores(T);
+    attention_forward(d_out.data, d_lse.data, d_qkv.data, 1, T, C, 1, stream);
+    const Floats out = d_out.values();
+    for (int64_t t = 0; t < T; t++) inputs.check(&out[t * C], t, tolerance);
+    for (int64_t t = 0; t < T; t++) {
+        attention_decode(d_row.data, d_keys.data, d_values.data, d_qkv.data + t * 3 * C, d_scores, t, T, C, 1, stream);
+        if (t % 16 == 0 || t + 1 == T) inputs.check(d_row.values().data(), t, tolerance);
+    }
+    if (std::fabs(level) > 100) return;  // e^(s - lse) of scores that are rounded means nothing when a last place is 8e22
+    Floats dqkv(T * 3 * C), want_out(T * C), lse(T);
+    reference::attention_forward(want_out.data(), lse.data(), qkv.data(), 1, T, C, 1);
+    reference::attention_backward(dqkv.data(), dout.data(), want_out.data(), lse.data(), qkv.data(), 1, T, C, 1);
+    attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, 1, T, C, 1, stream);
+    EXPECT(relative_error(d_dqkv.values(), dqkv) < tolerance);
+}
+
 static void update_kernels() {
     const GPT2Config config{24, 37, 128, 2, 2, 40};
     const ParameterLayout layout = parameter_layout(config, 1);
@@ -341,6 +378,7 @@ static void kernel_tests(bool quick) {
         if (!quick || n == 33) gelu_kernels(n);
     classifier_kernels(33, 48, 97);
     if (!quick) classifier_kernels(1, 16, 1), classifier_kernels(5, 32, 5000), classifier_kernels(2100, 16, 40);  // the last in two chunks
+    for (double level : LARGE_SCORES) large_scores(level);
     update_kernels();
     checkers();
     blas.plans.clear();

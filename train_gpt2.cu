@@ -1,9 +1,9 @@
 // GPT-2 on a GPU: the same story as train_gpt2_cpu.cpp, section by section; read that one first. What a GPU changes: memory is the device's, and
 // every line of forward() and backward() only puts work into a stream. The host runs ahead and waits once a step, for loss and norm.
 //
-//     make train_gpt2cu && ./train_gpt2cu -e d12 -b 16 -t 1024        bf16 mixed precision
+//     make train_gpt2cu data && ./train_gpt2cu -e d12 -b 16 -t 1024   bf16 mixed precision
 //     make train_gpt2cu PRECISION=FP32                               fp32, TF32 products unless -f 0
-//     make train_gpt2sim && ./train_gpt2sim -e L2C64H2T64 -t 64       the same source on a CPU, no GPU and no CUDA (dev/cusim)
+//     make train_gpt2sim data && ./train_gpt2sim -e L2C64H2T64 -t 64  the same source on a CPU, no GPU and no CUDA (dev/cusim)
 //
 // Mixed precision (Micikevicius et al. 2018, arXiv:1710.03740): weights, activations and gradients are bf16; sums, softmax, norms, losses and
 // AdamW's state are fp32, and so is the copy of the weights that AdamW updates (-w 1), or its result is rounded stochastically (-w 0).
@@ -181,7 +181,7 @@ const float* tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, 
 int64_t wire_bytes_a_step(GPT2& model) {
     return plan_wire_bytes(model.layout, comm.processes, model.sizes.sums_gradients() ? 4 : sizeof(floatX), model.shard.parts > 1 || !model.sizes.sums_gradients() ? sizeof(floatX) : 4);
 }
-double peak_flops(GPT2& model) { return model.peak; }
+double peak_flops(GPT2& model, double reached) { return model.peak >= reached ? model.peak : 0; }
 const char* precision_name(GPT2&) { return PRECISION; }
 std::string arithmetic(GPT2&) { return PRECISION; }
 #ifdef CUSIM

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Two CPU processes of one thread (stage 1, MPI) beside one process of two threads, the same global batch; interleaved
-rounds, tokens a second.
+rounds, tokens a second. And two separate runs at once, each with all cores, beside one alone.
 
-    make train_gpt2_cpu && python3 dev/bench_processes.py [--write]
+    make train_gpt2_cpu data && python3 dev/bench_processes.py [--write]
 """
 import children
 import argparse
 import pathlib
 import re
+import statistics
 import time
 
 from readme import this_cpu, write_of_machine
@@ -17,33 +18,63 @@ CASES = [("L6C384H6", 4, 128, 6), ("d12", 2, 256, 3)]  # model, sequences in all
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np", "2"]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
-    args = parser.parse_args()
-    runs = 2 * args.rounds * len(CASES)
-    print(f"{runs} short trainings, one after the other: about {runs * 10 / 60:.0f} minutes", flush=True)
-    lines = ["| model, tokens a step | 1 process, 2 threads | 2 processes, 1 thread each | ratio |", "|" + "---|" * 4]
+SHARED_CASES = [("L4C64H4T64", 2, 64, 30), ("L4C192H6T128", 8, 128, 10), ("d12", 4, 64, 4)]  # loops short and long
+HEADER = "|" + "---|" * 4
+
+
+def step_times(command):
+    """Milliseconds of all steps but the first."""
+    return [float(ms) for ms in re.findall(r"step +(?!1/)\d+/.*\| ([\d.]+) ms \|", children.run(command, cwd=ROOT)[0])]
+
+
+def trainer(model, B, T, steps):
+    return ["./train_gpt2_cpu", "-e", model, "-b", B, "-t", T, "-x", steps + 1, "-v", 0, "-s", 0]
+
+
+def processes_table(rounds):
+    lines = ["| model, tokens a step | 1 process, 2 threads | 2 processes, 1 thread each | ratio |", HEADER]
     for model, B, T, steps in CASES:
         best = {1: 1e9, 2: 1e9}
-        for _ in range(args.rounds):
+        for _ in range(rounds):
             for processes in best:
-                flags = ["./train_gpt2_cpu", "-e", model, "-b", B // processes, "-t", T, "-x", steps + 1, "-v", 0,
-                         "-s", 0, "-z", 1, "--threads", 2 // processes]
-                output, _ = children.run((MPIRUN if processes == 2 else []) + flags, cwd=ROOT)
-                times = [float(ms) for ms in re.findall(r"\| ([\d.]+) ms \|", output)]
-                best[processes] = min(best[processes], *times[1:])
+                flags = [*trainer(model, B // processes, T, steps), "-z", 1, "--threads", 2 // processes]
+                best[processes] = min(best[processes], *step_times((MPIRUN if processes == 2 else []) + flags))
         one, two = (B * T / best[p] * 1e3 for p in (1, 2))
         lines.append(f"| {model}, {B * T} | {one:,.0f} tokens/s | {two:,.0f} tokens/s | {two / one:.2f} |")
         print(lines[-1], flush=True)
+    return lines
+
+
+def sharing_table(rounds):
+    lines = ["| model, tokens a step | a run alone | each of two at once | times as long |", HEADER]
+    for model, B, T, steps in SHARED_CASES:
+        alone, shared = [], []
+        for _ in range(rounds):
+            command = trainer(model, B, T, steps)
+            alone += step_times(command)
+            shared += step_times(["sh", "-c", '"$0" "$@" & "$0" "$@"; wait', *command])
+        one, two = statistics.median(alone), statistics.median(shared)
+        lines.append(f"| {model}, {B * T} | {one:,.1f} ms | {two:,.1f} ms | {two / one:.2f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    parser.add_argument("--only", choices=["processes", "sharing"], help="one of the two tables")
+    args = parser.parse_args()
     kind, machine = this_cpu()
-    measured = (f"Measured {time.strftime('%Y-%m-%d')} on {machine}, minima of {args.rounds} interleaved rounds, "
-                "by `dev/bench_processes.py`.")
-    table = "\n".join([measured, "", *lines])
-    print(table)
-    if args.write:
-        write_of_machine(ROOT / "README.md", "processes", kind, table)
+    for name, what, make in (("processes", "minima", processes_table), ("sharing", "medians", sharing_table)):
+        if args.only not in (None, name):
+            continue
+        print(f"{name}: a few short trainings, about {args.rounds / 3:.0f} minutes", flush=True)
+        measured = (f"Measured {time.strftime('%Y-%m-%d')} on {machine}, {what} of {args.rounds} interleaved rounds, "
+                    "by `dev/bench_processes.py`.")
+        table = "\n".join([measured, "", *make(args.rounds)])
+        if args.write:
+            write_of_machine(ROOT / "README.md", name, kind, table)
 
 
 main()

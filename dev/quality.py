@@ -3,7 +3,7 @@
 with stochastic rounding alone, and PyTorch in fp32. Ends with each one's validation loss; --write puts table and curves into dev/cpu/README.md.
 
     pip install torch        # without it: this trainer alone
-    make train_gpt2_cpu && python3 dev/quality.py [--steps 3000] [--write]
+    make train_gpt2_cpu data && python3 dev/quality.py [--steps 3000] [--write]
 """
 import children
 import argparse

@@ -13,7 +13,8 @@
 //     evaluate(model, x, y, B, T, losses)          forward; loss of every position
 //     decode(model, token, position)               generation, one position at a time: logits (V) of what comes next
 //     wire_bytes_a_step(model)                     what each process sends in collectives on buckets
-//     peak_flops(model), precision_name(model)     FLOP/s, 0 if unknown; fp32 or bf16
+//     peak_flops(model, reached)                   FLOP/s, 0 if unknown, or if it cannot be because a step has reached more
+//     precision_name(model)                        fp32 or bf16
 //     kernels_name(model)                          what computes, for processes to compare
 //     arithmetic(model), device_status(model)      for the log: the precision, and what computes in it; clocks and the like for -lg, or empty
 #pragma once
@@ -149,8 +150,10 @@ inline void train_step(Run<Model>& run) {
     const auto [loss, norm, updated] = update(run.model, rule);
     const double loss_z = run.state.loss_outlier.z_score(loss), norm_z = run.state.norm_outlier.z_score(norm);
     const bool finite = std::isfinite(loss) && std::isfinite(norm);
-    const double seconds = now_seconds() - begin, peak = peak_flops(run.model);
-    const std::string mfu = peak > 0 ? format("%.1f%% %s MFU", 100 * flops_per_token(run.model.layout.config, run.T) * (double)o.total_batch_size / seconds / peak, precision_name(run.model)) : "n/a MFU";
+    const double seconds = now_seconds() - begin;
+    const double flops = flops_per_token(run.model.layout.config, run.T) * (double)o.total_batch_size;
+    const double reached = flops / seconds / comm.processes, peak = peak_flops(run.model, reached);
+    const std::string mfu = peak > 0 ? format("%.1f%% %s MFU", 100 * reached / peak, precision_name(run.model)) : "n/a MFU";
     run.logger.line("step %4lld/%lld | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s",
                     (long long)step + 1, (long long)run.max_steps, loss_text("%7.6f", loss).c_str(),
                     z_text(loss_z).c_str(), loss_text("%6.4f", norm).c_str(), z_text(norm_z).c_str(), rate,

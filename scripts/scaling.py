@@ -2,7 +2,7 @@
 """GPT-2 from 124M to 1558M over 1 to 1024 GPUs, on paper: tables from `--plan`, which says by which model of a cluster
 (llmc/plan.h).
 
-    make train_gpt2sim && python3 scripts/scaling.py [--program ./train_gpt2cu] [--stage 1]
+    make train_gpt2sim data && python3 scripts/scaling.py [--program ./train_gpt2cu] [--stage 1]
 
 Half a million tokens a step, T 1024, the largest micro-batch that leaves a micro-step for every GPU and fits 80 GB.
 """

@@ -3,17 +3,9 @@
 #pragma once
 #include "dev/bench.h"
 #include "llmc/cpu/attention_bf16.h"
-#include "llmc/cpu/peak.h"
+#include "llmc/cpu/peak_file.h"
 
 using namespace bench;
-
-inline std::string cpu_name() {
-    FILE* file = fopen("/proc/cpuinfo", "r");
-    char line[256], name[200] = "CPU";
-    while (file && fgets(line, sizeof(line), file) && sscanf(line, "model name : %199[^\n]", name) != 1) {}
-    if (file) fclose(file);
-    return name;
-}
 
 inline double measure_memory_peak() {
     const int64_t elems = 128 << 20;
@@ -41,7 +33,7 @@ inline Machine bench::open_machine(int threads) {
     Machine m;
     m.name = format("%s, %d threads, %s", cpu_name().c_str(), device.threads, MATRIX_UNIT_NAMES[device.unit]);
     m.memory_bytes_s = measure_memory_peak();
-    m.flops_s[IN_FP32] = measure_peak_fp32(), m.flops_s[IN_BF16] = measure_peak_bf16();
+    m.flops_s[IN_FP32] = measure_peak_fp32().flops_s, m.flops_s[IN_BF16] = measure_peak_bf16().flops_s;
     m.seconds = [](const std::function<void()>& run) {
         const double begin = now_seconds();
         run();

@@ -24,7 +24,10 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
     const int64_t m = d.rows, n = d.cols, k = desc.transA == CUBLAS_OP_N ? a.cols : a.rows;
     static std::vector<float> scratch;
     const Device before = device;  // the GEMM's threads and scratch memory are ours while it runs
-    device.threads = m * n * k < 1 << 25 ? 1 : std::max(1, available_threads());
+    device.threads = m * n * k < 1 << 25 ? 1 : available_threads();
+#ifdef CUSIM_SANITIZE_thread
+    device.threads = 1;  // ThreadSanitizer does not see how threads of code that it has not compiled wait for each other
+#endif
     device.scratch_elems = (GEMM_SCRATCH_ELEMS + 15) / 16 * 16;
     scratch.resize(device.threads * device.scratch_elems);
     device.scratch = scratch.data();

@@ -26,6 +26,7 @@ done
 for source in dev/cuda/*.cu; do program "build/cuda/$(basename "$source" .cu)" --check; done
 echo "source checks"
 one "every header compiles alone and twice" make -s check-headers
+one "kinds of builds, and data" dev/test/make_targets.sh
 one "KERNELS=reference trains" dev/test/reference_trainer.sh
 for precision in fp32 bf16; do one "the roofline of a step, $precision" build/bench/roofline 2 16 $precision L2C48H3V300 1; done
 one "a bench fails variants that are wrong" dev/test/planted_bench.sh

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Unit tests, kernels of the simulator and the ladders of dev/cuda under the sanitizers, in build-address and build-thread. AddressSanitizer and UndefinedBehaviorSanitizer
-# for everything; ThreadSanitizer, to whom each CUDA thread is a thread, for the kernels. And both must see the bugs planted for them.
+# for everything; ThreadSanitizer for the CPU's threads, and for the kernels of the simulator: to it each CUDA thread is a thread. And both must see
+# the bugs planted for them.
 set -e
-make -s SANITIZE=address build-address/test_kernels build-address/test_host build-address/test_model build-address/test_model_bf16 build-address/test_data_files build-address/BF16/test_gpt2sim build-address/FP32/test_gpt2sim build-address/cusim_seeded_bugs
-make -s SANITIZE=thread build-thread/BF16/test_gpt2sim build-thread/FP32/test_gpt2sim build-thread/cusim_seeded_bugs
+make -s SANITIZE=address build-address/test_kernels build-address/test_softmax build-address/test_threads build-address/test_host build-address/test_model build-address/test_model_bf16 build-address/test_data_files build-address/BF16/test_gpt2sim build-address/FP32/test_gpt2sim build-address/cusim_seeded_bugs
+make -s SANITIZE=thread build-thread/test_kernels build-thread/test_softmax build-thread/test_threads build-thread/BF16/test_gpt2sim build-thread/FP32/test_gpt2sim build-thread/cusim_seeded_bugs
 ladders=$(for source in dev/cuda/*.cu; do basename "$source" .cu; done)
 make -s SANITIZE=address $(printf 'build-address/cuda/%s ' $ladders)
 make -s SANITIZE=thread $(printf 'build-thread/cuda/%s ' $ladders)
@@ -11,7 +12,9 @@ export ASAN_OPTIONS=detect_leaks=0
 # Some kernels place memory where older ThreadSanitizers do not expect it; without random addresses all is well.
 fixed="setarch $(uname -m) -R"
 $fixed true 2>/dev/null || fixed=
-for test in kernels host model model_bf16 data_files; do build-address/test_$test; done
+for test in kernels softmax threads host model model_bf16 data_files; do build-address/test_$test; done
+# Children of a fork start threads of their own there, which it must be told to allow.
+for test in kernels softmax threads; do TSAN_OPTIONS=die_after_fork=0 $fixed build-thread/test_$test; done
 for precision in BF16 FP32; do
     build-address/$precision/test_gpt2sim kernels
     $fixed build-thread/$precision/test_gpt2sim quick

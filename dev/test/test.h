@@ -1,6 +1,7 @@
 // A test is a block with a name; expect() lines inside it count as one result. Comparisons are written so that NaN fails.
 #pragma once
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -17,9 +18,16 @@ inline void finish_test() {
     if (!test_good) printf("FAILED %s\n", test_name.c_str());
     fflush(stdout);
 }
+// A test's random values follow from its name, not from what ran before it: on another machine that is less, or more.
+inline uint64_t random_state = 12345;
+inline void seed_random_values(const std::string& name) {
+    random_state = 14695981039346656037u;  // FNV-1a
+    for (unsigned char c : name) random_state = (random_state ^ c) * 1099511628211u;
+}
 inline void start_test(const std::string& name) {
     finish_test();
     test_name = name, test_good = true;
+    seed_random_values(name);
 }
 // What this machine cannot test, and what would let it.
 inline void skip_test(const std::string& why) {
@@ -66,11 +74,10 @@ inline double bf16_model_tolerance(double L) { return 4 * std::ldexp(1.0, -9) * 
 inline double bf16_loss_tolerance() { return std::ldexp(1.0, -9); }
 
 inline std::vector<float> random_values(size_t n, double scale = 1) {
-    static uint64_t state = 12345;
     std::vector<float> values(n);
     for (float& v : values) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        v = (float)(scale * ((double)(state >> 40) / (1 << 23) - 1));
+        random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+        v = (float)(scale * ((double)(random_state >> 40) / (1 << 23) - 1));
     }
     return values;
 }

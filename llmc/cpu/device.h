@@ -1,15 +1,13 @@
-// What the CPU kernels share: the number of threads and their scratch memory. Threads are OpenMP's; compiled without it
-// everything runs on one. No result depends on the number of threads: work is cut into pieces by shape alone, every piece adds up
-// in its own fixed order, and threads only choose who takes which piece.
+// What the CPU kernels share: the number of threads and their scratch memory. No result depends on the number of threads: work is
+// cut into pieces by shape alone, every piece adds up in its own fixed order, and threads only choose who takes which piece.
 #pragma once
 #include <sys/mman.h>
 #include <cstddef>
 #include <cstdint>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #include "llmc/bf16.h"
 #include "llmc/check.h"
+#include "llmc/cpu/cores.h"
+#include "llmc/cpu/threads.h"
 
 // What multiplies bf16 matrices (matrix_unit.h).
 enum MatrixUnit { UNIT_PORTABLE, UNIT_AVX512_BF16, UNIT_AMX, UNIT_AMX_TWIN };
@@ -24,35 +22,18 @@ struct Device {
 };
 inline Device device;
 
-inline int available_threads() {
-#ifdef _OPENMP
-    return omp_get_num_procs();
-#else
-    return 1;
-#endif
-}
-
 // The calling thread's own scratch memory, at least n_elems floats of it. Whoever starts a run makes it large enough (settle_device in the trainer).
 inline float* thread_scratch(size_t n_elems) {
     if (n_elems > device.scratch_elems) runtime_failure("internal: a kernel asks for %zu elements of scratch memory, %zu are planned", n_elems, device.scratch_elems);
-#ifdef _OPENMP
-    return device.scratch + omp_get_thread_num() * device.scratch_elems;
-#else
-    return device.scratch;
-#endif
+    return device.scratch + thread_number * device.scratch_elems;
 }
 
 // Calls f(i) for i in 0..n-1, spread over the threads, each i once, as threads become free.
 template <class F>
 inline void parallel_for(int64_t n, F f) {
-#ifdef _OPENMP
-    if (n > 1 && device.threads > 1) {
-#pragma omp parallel for schedule(dynamic) num_threads(device.threads)
-        for (int64_t i = 0; i < n; i++) f(i);
-        return;
-    }
-#endif
-    for (int64_t i = 0; i < n; i++) f(i);
+    const auto piece = [](void* context, int64_t i) { (*(F*)context)(i); };
+    if (n > 1 && device.threads > 1 && !inside_loop) return thread_pool()->run(device.threads, n, piece, &f);
+    for (int64_t i = 0; i < n; i++) piece(&f, i);
 }
 
 // Calls f(begin, end) on consecutive ranges that cover 0..n-1, every range but the last `grain` long, whatever the thread count.

@@ -1,6 +1,7 @@
-// What the machine can do at most: multiply-adds on registers alone, on all threads, the best of a few short runs.
+// What the machine can do at most: multiply-adds on registers alone, on all threads.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include "llmc/clock.h"
 #include "llmc/cpu/matrix_unit.h"
@@ -40,22 +41,32 @@ inline void amx_chains() {
 }
 #endif
 
-// FLOP/s of device.threads threads, each of which makes so many FLOPs in f().
+// The most FLOP/s of any run, and whether two rounds of runs in sequence came to the same: beside other work they do not, and it is too low.
+struct Peak { double flops_s; bool steady; };
+
+// Of device.threads threads, each of which makes so many FLOPs in f().
 template <class F>
-inline double measure_peak(double flops, F f) {
-    double best = 0;
-    for (int run = 0; run < 12; run++) {
-        const double begin = now_seconds();
-        parallel_for(device.threads, [&](int64_t) { f(); });
-        best = std::max(best, flops * device.threads / (now_seconds() - begin));
+inline Peak measure_peak(double flops, F f) {
+    constexpr double ROUND_SECONDS = 0.01, MOST_SECONDS = 0.3, SAME = 0.03;
+    const double begin = now_seconds();
+    Peak peak{0, false};
+    for (double before = 0; !peak.steady && now_seconds() - begin < MOST_SECONDS;) {
+        double best = 0;
+        for (const double start = now_seconds(); now_seconds() - start < ROUND_SECONDS;) {
+            const double run = now_seconds();
+            parallel_for(device.threads, [&](int64_t) { f(); });
+            best = std::max(best, flops * device.threads / (now_seconds() - run));
+        }
+        peak = {std::max(peak.flops_s, best), std::fabs(best - before) <= SAME * best};
+        before = best;
     }
-    return best;
+    return peak;
 }
-inline double measure_peak_fp32() {
+inline Peak measure_peak_fp32() {
     return measure_peak(2.0 * VEC_FLOATS * PEAK_CHAINS * PEAK_ROUNDS, [] { volatile float keep = fma_chains(std::make_index_sequence<PEAK_CHAINS>()); (void)keep; });
 }
 // On device.unit; without one, bf16 is multiplied on the fp32 units.
-inline double measure_peak_bf16() {
+inline Peak measure_peak_bf16() {
 #ifdef __x86_64__
     if (device.unit == UNIT_AMX) return measure_peak(4.0 * 2 * TILE_ROWS * TILE_COLS * TILE_K * PEAK_ROUNDS, amx_chains);
     if (device.unit == UNIT_AVX512_BF16) return measure_peak(64.0 * PEAK_CHAINS * PEAK_ROUNDS, avx512_chains);

@@ -81,23 +81,19 @@ void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floa
     }
 }
 
+// (1 + tanh u) / 2 is computed as 1 / (1 + e^(-2u)), in double: where tanh u is near -1 the sum would cancel.
+inline double gelu_logistic(double x) { return 1 / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems) {
-    const float scale = std::sqrt(2.0f / (float)M_PI);
-    for (size_t i = 0; i < n_elems; i++) {
-        float x = inp[i];
-        out[i] = 0.5f * x * (1.0f + std::tanh(scale * (x + 0.044715f * x * x * x)));
-    }
+    for (size_t i = 0; i < n_elems; i++) out[i] = (float)(inp[i] * gelu_logistic(inp[i]));
 }
 
 template <class floatX>
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n_elems) {
-    const float scale = std::sqrt(2.0f / (float)M_PI);
     for (size_t i = 0; i < n_elems; i++) {
-        float x = inp[i], tanh_u = std::tanh(scale * (x + 0.044715f * x * x * x)), du = scale * (1.0f + 3.0f * 0.044715f * x * x);
-        float slope = (1.0f - tanh_u * tanh_u) * du;
-        if (std::fabs(tanh_u) == 1.0f) slope = 0;  // du may be infinite there
-        dinp[i] = dout[i] * (0.5f * (1.0f + tanh_u) + 0.5f * x * slope);
+        const double x = inp[i], s = gelu_logistic(x), du = std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+        dinp[i] = (float)(dout[i] * (s + x * 2 * s * (1 - s) * du));
     }
 }
 

@@ -1,0 +1,40 @@
+#!/bin/sh
+# What make builds for what, in a copy of the tree with a compiler that only notes what it is asked for: kinds of builds leave each other's programs
+# alone, and data is made for what runs with it, by a program of this machine.
+set -e
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+cp -r Makefile llmc dev scripts train_gpt2_cpu.cpp train_gpt2.cu test_gpt2.cu "$copy"
+cd "$copy"
+rm -f dev/data/shakespeare_*.bin
+cat > compiler <<'END'
+#!/bin/sh
+echo "$@" >> compiled
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
+printf '#!/bin/sh\nexit 126\n' > "$out"
+END
+printf '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done\necho "touch dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin" > "$out"; chmod +x "$out"' > host_compiler
+chmod +x compiler host_compiler
+make="make -s MPI=no CXX=$copy/compiler HOSTCXX=$copy/host_compiler ARCH=armv8-a"
+compiled() { grep -c -- "$1" compiled || true; }
+expect() { [ "$2" = "$3" ] || { echo "$1: $2, wanted $3"; exit 1; }; }
+
+$make train_gpt2_cpu tokenize train_gpt2sim
+expect "data made to build programs" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 0
+expect "trainers compiled" "$(compiled 'o build/train_gpt2_cpu')" 1
+$make SANITIZE=address train_gpt2_cpu
+$make SANITIZE=thread build-thread/test_host
+$make DEBUG=1 train_gpt2_cpu
+$make train_gpt2_cpu tokenize
+$make PRECISION=FP32 train_gpt2sim
+$make train_gpt2sim
+expect "trainers compiled again after other builds" "$(compiled 'o build/train_gpt2_cpu')" 1
+expect "simulators compiled again after one of another precision" "$(compiled 'o build/BF16/train_gpt2sim')" 1
+cmp train_gpt2_cpu build/train_gpt2_cpu
+$make ARCH=armv8.2-a train_gpt2_cpu
+expect "trainers compiled after ARCH changed" "$(compiled 'o build/train_gpt2_cpu')" 2
+$make data
+expect "shards made" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2
+rm dev/data/shakespeare_train.bin
+$make data
+expect "shards made again" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2

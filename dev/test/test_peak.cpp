@@ -1,0 +1,53 @@
+// What MFU is a share of: the peak is kept from run to run, only grows, and none is shown that a step has passed.
+#define TRAINER_WITHOUT_MAIN
+#include <dirent.h>
+#include "dev/test/test.h"
+#include "train_gpt2_cpu.cpp"
+
+static int files_in(const std::string& folder) {
+    int count = 0;
+    DIR* dir = opendir(folder.c_str());
+    while (const dirent* entry = readdir(dir)) count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+int main() {
+    char pattern[] = "/tmp/gpt2_peak_XXXXXX";
+    const std::string folder = mkdtemp(pattern), path = folder + "/peaks";
+    start_test("peaks are kept by key, one line each; what is no number counts as none");
+    EXPECT(kept_peak(path, "a") == 0);
+    keep_peak(path, "a", 1e9), keep_peak(path, "a, b", 2e9), keep_peak(path, "a", 3e9);
+    EXPECT(kept_peak(path, "a") == 3e9 && kept_peak(path, "a, b") == 2e9 && kept_peak(path, "b") == 0 && files_in(folder) == 1);
+    for (const char* text : {"a: \n", "a: nan\n", "a: -5\n", "a: 1e300\n", "a: inf\n", "\n\n", "a:"}) {
+        FILE* file = fopen(path.c_str(), "w");
+        fputs(text, file);
+        fclose(file);
+        EXPECT(kept_peak(path, "a") == 0);
+    }
+    keep_peak(path, "b", 1e9);
+    EXPECT(kept_peak(path, "b") == 1e9);
+    keep_peak("/nowhere/peaks", "b", 1e9);
+
+    start_test("a higher peak kept before is used, a lower one replaced");
+    device.threads = 1;
+    unlink(path.c_str());
+    keep_peak(path, "other", 5e9);
+    double measured = 0;
+    for (int i = 0; i < 100 && measured == 0; i++) measured = find_peak(false, path);
+    const std::string key = format("%s, 1 threads, fp32, vectors of %d bytes", cpu_name().c_str(), VEC_BYTES);
+    EXPECT(measured > 1e8 && std::fabs(kept_peak(path, key) - measured) < 1e-5 * measured && kept_peak(path, "other") == 5e9);
+    keep_peak(path, key, 9e17);
+    EXPECT(find_peak(false, path) == 9e17);
+    keep_peak(path, key, 1);
+    EXPECT(find_peak(false, path) > 1e8 && kept_peak(path, key) > 1e8);
+
+    start_test("a peak below what a step has reached is not shown");
+    GPT2<float> model;
+    model.peak = 100;
+    EXPECT(peak_flops(model, 99.0) == 100);
+    EXPECT(peak_flops(model, 1e17) == 0 && peak_flops(model, 1e17) == 0 && model.peak_measurements == 4);
+    EXPECT(peak_flops(model, 1e6) > 1e6);
+    if (system(("rm -rf " + folder).c_str())) printf("%s stays\n", folder.c_str());
+    return report_tests();
+}

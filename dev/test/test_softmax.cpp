@@ -1,0 +1,98 @@
+// Every softmax of the CPU at scores where only one that subtracts the maximum works: reference.h, the fast kernels in fp32 and bf16, the sampler.
+// (The CUDA kernels': test_gpt2.cu.)
+#include "dev/test/large_scores.h"
+#include "llmc/cpu/attention_bf16.h"
+#include "llmc/cpu/classifier.h"
+#include "llmc/cpu/reference.h"
+#include "llmc/sampler.h"
+
+static std::vector<float> scratch;
+static std::vector<bf16> transposed;
+static void prepare(int threads, MatrixUnit unit) {
+    device.threads = threads, device.unit = unit;
+    device.scratch_elems = round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_scratch_elems(100, 64), attention_bf16_scratch_elems(100, 64)}), 16);
+    transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
+    device.transposed = transposed.data();
+    scratch.assign(threads * device.scratch_elems, NAN);
+    device.scratch = scratch.data();
+}
+template <class floatX>
+static std::vector<float> floats(const std::vector<floatX>& values) { return std::vector<float>(values.begin(), values.end()); }
+
+// A score near 100 is a product rounded to fp32, 100 * 2^-24 off, and so is e to its power, relatively.
+template <class floatX>
+constexpr double tolerance() { return sizeof(floatX) == 2 ? 0.02 : 1e-4; }
+
+template <class floatX, class Classifier>
+static void classifier_at(double level, const std::string& who, Classifier run) {
+    const int64_t C = 8, V = 297, Vp = 384;
+    for (int target : {0, 150, 296}) {
+        start_test(format("classifier at logits around %g, target %d, %s", level, target, who.c_str()));
+        const LargeLogits<floatX> inputs(level, C, V, Vp);
+        std::vector<floatX> logits(Vp), dx(C), dwte(Vp * C);
+        float loss = NAN, loss_alone = NAN;
+        run(&loss, dx.data(), dwte.data(), logits.data(), inputs.x.data(), inputs.wte.data(), &target, (int64_t)1, C, V, Vp, 1.0f, false);
+        inputs.check(target, loss, floats(dwte), tolerance<floatX>());
+        for (floatX d : dx) EXPECT(std::isfinite((float)d));
+        run(&loss_alone, (floatX*)nullptr, (floatX*)nullptr, logits.data(), inputs.x.data(), inputs.wte.data(), &target, (int64_t)1, C, V, Vp, 0.0f, false);
+        EXPECT(loss_alone == loss);
+    }
+}
+
+template <class floatX, class Forward, class Backward, class Decode>
+static void attention_at(double level, const std::string& who, Forward forward, Backward backward, Decode decode) {
+    const int64_t T = 70, HS = 16;
+    start_test(format("attention at scores around %g, %s", level, who.c_str()));
+    const LargeAttention<floatX> inputs(level, T, HS);
+    std::vector<floatX> out(T * HS), dqkv(T * 3 * HS), keys(T * HS), values(T * HS), one(HS);
+    std::vector<float> lse(T), scores(T);
+    forward(out.data(), lse.data(), inputs.qkv.data(), (int64_t)1, T, HS, (int64_t)1);
+    for (int64_t t = 0; t < T; t++) inputs.check(floats(out).data() + t * HS, t, tolerance<floatX>());
+    for (int64_t t = 0; t < T; t++) {
+        decode(one.data(), keys.data(), values.data(), inputs.qkv.data() + t * 3 * HS, scores.data(), t, T, HS, (int64_t)1);
+        inputs.check(floats(one).data(), t, tolerance<floatX>());
+    }
+    if (std::fabs(level) > 100) return;  // e^(s - lse) of scores that are rounded means nothing when a last place is 8e22
+    std::vector<float> want(T * 3 * HS), want_lse(T), want_out(T * HS);
+    const std::vector<float> qkv = floats(inputs.qkv), dout = random_values(T * HS);
+    const std::vector<floatX> d(dout.begin(), dout.end());
+    reference::attention_forward(want_out.data(), want_lse.data(), qkv.data(), 1, T, HS, 1);
+    reference::attention_backward(want.data(), floats(d).data(), want_out.data(), want_lse.data(), qkv.data(), 1, T, HS, 1);
+    backward(dqkv.data(), d.data(), out.data(), lse.data(), inputs.qkv.data(), (int64_t)1, T, HS, (int64_t)1);
+    EXPECT(relative_error(floats(dqkv), want) <= tolerance<floatX>());
+}
+
+#define ALL_ARGUMENTS(FUNCTION) [](auto... arguments) { FUNCTION(arguments...); }
+template <class floatX>
+static void fast_kernels(double level, const std::string& who) {
+    classifier_at<floatX>(level, who, ALL_ARGUMENTS(classifier));
+    attention_at<floatX>(level, who, ALL_ARGUMENTS(attention_forward), ALL_ARGUMENTS(attention_backward), ALL_ARGUMENTS(attention_decode));
+}
+
+int main() {
+    for (double level : LARGE_SCORES) {
+        prepare(1, UNIT_PORTABLE);
+        classifier_at<float>(level, "reference", ALL_ARGUMENTS(reference::classifier));
+        attention_at<float>(level, "reference", ALL_ARGUMENTS(reference::attention_forward), ALL_ARGUMENTS(reference::attention_backward), ALL_ARGUMENTS(reference::attention_decode));
+        prepare(2, UNIT_PORTABLE);
+        fast_kernels<float>(level, "fp32");
+        for (MatrixUnit unit : {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_AVX512_BF16, UNIT_AMX}) {
+            const std::string who = format("bf16 on %s", MATRIX_UNIT_NAMES[unit]);
+            prepare(2, unit);
+            if (has_matrix_unit(unit)) fast_kernels<bf16>(level, who);
+            else skip_test(who + ": this CPU has none (a CPU with it tests it)");
+        }
+    }
+    for (double level : {1000.0, -1000.0, 1e30, -1e30}) {  // the sampler computes in double, where e^709.8 is infinite
+        start_test(format("sampling at logits around %g", level));
+        const std::vector<float> logits = scores_around(level, 300);
+        std::vector<double> got;
+        for (double temperature : {1.0, 0.5}) {
+            std::vector<double> scores(logits.begin(), logits.end());
+            for (double& s : scores) s /= temperature;
+            sampling_probabilities(got, logits.data(), 300, temperature, 0, 1.0);
+            EXPECT(relative_error(got.data(), exact_softmax(scores, 300).data(), 300) < 1e-6);
+        }
+    }
+    return report_tests();
+}

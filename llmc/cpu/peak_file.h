@@ -1,0 +1,61 @@
+// The best peak ever measured, kept from run to run in the folder `build` beside the program, if there is one: a line for each kind of CPU, number of
+// threads and arithmetic. Beside other work a measurement is too low, never too high.
+#pragma once
+#include <unistd.h>
+#include <cmath>
+#include "llmc/cpu/peak.h"
+#include "llmc/file.h"
+
+inline std::string cpu_name() {
+    FILE* file = fopen("/proc/cpuinfo", "r");
+    char line[256], name[200] = "CPU";
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "model name : %199[^\n]", name) != 1) {}
+    if (file) fclose(file);
+    return name;
+}
+
+// Empty where there is no such folder, or the system does not say what the program's file is.
+inline std::string peak_file() {
+    char program[4096];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof(program));
+    const std::string folder = n > 0 && n < (ssize_t)sizeof(program) ? folder_of(std::string(program, n)) + "/build" : "";
+    return folder_exists(folder) ? folder + "/peaks" : "";
+}
+
+// FLOP/s kept under the key; 0 if there are none.
+inline double kept_peak(const std::string& path, const std::string& key) {
+    FILE* file = fopen(path.c_str(), "r");
+    char line[512];
+    double peak = 0;
+    while (file && fgets(line, sizeof(line), file)) {
+        const std::string text = line;
+        if (text.compare(0, key.size() + 2, key + ": ") == 0) peak = atof(line + key.size() + 2);
+    }
+    if (file) fclose(file);
+    return std::isfinite(peak) && peak > 0 && peak < 1e18 ? peak : 0;
+}
+// Written beside and renamed, so that others read all of one or of the other; where that cannot be, nothing is kept.
+inline void keep_peak(const std::string& path, const std::string& key, double peak) {
+    std::string text = format("%s: %.6g\n", key.c_str(), peak);
+    FILE* before = fopen(path.c_str(), "r");
+    char line[512];
+    while (before && fgets(line, sizeof(line), before))
+        if (strncmp(line, (key + ": ").c_str(), key.size() + 2) != 0 && strchr(line, '\n')) text += line;
+    if (before) fclose(before);
+    const std::string temporary = path + format(".%d.tmp", (int)getpid());
+    const int fd = create_file(temporary, 0666);
+    if (fd < 0) return;
+    const bool whole = write(fd, text.data(), text.size()) == (ssize_t)text.size();
+    if (close(fd) != 0 || !whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
+}
+
+// The larger of what was kept and what is measured now; 0 where nothing was kept and the machine is too busy to tell.
+inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
+    const char* arithmetic = in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32";
+    const std::string key = format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, arithmetic, VEC_BYTES);
+    const Peak now = in_bf16 ? measure_peak_bf16() : measure_peak_fp32();
+    const double kept = path.empty() ? 0 : kept_peak(path, key);
+    if (kept == 0 && !now.steady) return 0;
+    if (now.flops_s > kept && !path.empty()) keep_peak(path, key, now.flops_s);
+    return std::max(kept, now.flops_s);
+}
