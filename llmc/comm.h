@@ -8,6 +8,7 @@
 // Nobody waits for ever: after comm.timeout_s a process says what it waits for, and ends the run.
 #pragma once
 #include <sched.h>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -33,6 +34,26 @@ struct Comm {
 #endif
 };
 inline Comm comm;
+
+#ifdef USE_MPI
+// While one lives: MPI_Init and MPI_Finalize, which wait for all processes and know no limit, end the run after timeout_s.
+struct MpiPatience {
+    explicit MpiPatience(int64_t timeout_s, const char* where) {
+        static char text[200];
+        snprintf(text, sizeof(text), "error: rank %lld: waited %lld s %s: another process hangs, or knows no MPI (%s)\n",
+                 launcher_value(LAUNCHER_RANKS), (long long)timeout_s, where, "--comm-timeout sets how long");
+        signal(SIGALRM, [](int) {
+            if (write(2, text, strlen(text)) < 0) _exit(1);
+            _exit(1);
+        });
+        alarm((unsigned)timeout_s);
+    }
+    ~MpiPatience() {
+        alarm(0);
+        signal(SIGALRM, SIG_DFL);
+    }
+};
+#endif
 
 inline bool started_by_mpi() { return launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) >= 0; }
 inline void comm_check_same(const std::string& mine, const char* what);
@@ -68,7 +89,10 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
         if (launched != processes)
             usage_error("--num-processes %lld, but %s; mpirun -np %lld starts as many (-pi tcp and -pi fs need no launcher)", (long long)processes,
                         launched < 0 ? "no launcher started this program" : "the launcher started another number", (long long)processes);
-        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+        {
+            MpiPatience patience(timeout_s, "for MPI to start");
+            MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+        }
         MPI_Comm_size(MPI_COMM_WORLD, &size);
         MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
         if (size != processes) usage_error("--num-processes %lld, but MPI knows of %d; mpirun -np %lld starts as many (srun: --mpi=pmix, or -pi tcp)", (long long)processes, size, (long long)processes);
@@ -95,7 +119,10 @@ inline void comm_end() {
 #ifdef USE_MPI
     int started = 0;
     MPI_Initialized(&started);
-    if (started) MPI_Finalize();
+    if (started) {
+        MpiPatience patience(comm.timeout_s, "for all to end");
+        MPI_Finalize();
+    }
 #endif
     tcp_end();
     comm.processes = 1, comm.rank = 0;

@@ -164,6 +164,9 @@ static void starts() {
         r = run(format("sh -c \"for r in %s; do %s & done; wait\"", ranks, wrong.c_str()));
         EXPECT(lines(r, "error:") == 1 && lines(r, "-b 0") == 1);
     }
+    start_test("a process that never comes to MPI: noticed after --comm-timeout");
+    r = run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2 --comm-timeout 2") + " : -np 1 sleep 60");
+    EXPECT(r.status == 1 && lines(r, "error: rank 0: waited 2 s for MPI to start") == 1);
     start_test("ranks of other programs are refused");
     for (const std::string& other : {tiny_run(CPU, "-x 2 --precision bf16"), tiny_run(SIM32, "-x 2")}) {
         r = run(MPIRUN + good + " : -np 1 " + other);

@@ -210,6 +210,17 @@ static void misfits() {
          [=] { setenv("COMM_TOKEN", "sixteen characters", 1), join_run(2, 1, port, 20); },
          "rank 1 did not connect (refused for want of this run's token: 1)",
          "COMM_TOKEN must be the same for all ranks");
+    start_test("no room for a single connection: said, with what gives room");
+    port = free_port();
+    const pid_t cramped = begin("zero", [=] {
+        const rlimit few{4, 4};  // stdin, stdout, stderr and the listener
+        for (int fd = 3; fd < 64; fd++) close(fd);
+        setrlimit(RLIMIT_NOFILE, &few);
+        join_run(2, 0, port, 20);
+    });
+    const int knocking = connect_soon(port);
+    EXPECT(said(finish(cramped, "zero"), 1, "Too many open files; a run of 2 processes needs about as many"));
+    close(knocking);
     start_test("who is missing is said while it is waited for");
     port = free_port();
     const int nobody = free_port();
