@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
@@ -73,6 +74,26 @@ inline std::vector<std::string> list_folder(const std::string& path) {
     std::sort(names.begin(), names.end());
     return names;
 }
+
+// One run at a time writes to a folder. The lock is the kernel's, on a file that stays there: it ends with the process
+// that holds it, however that ends.
+struct FolderLock {
+    int fd = -1;
+
+    FolderLock() = default;
+    FolderLock(const FolderLock&) = delete;
+    ~FolderLock() { if (fd >= 0) close(fd); }
+    // False if another process holds it.
+    bool take(const std::string& folder) {
+        const std::string path = folder + "/run.lock";
+        fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+        if (fd < 0) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+        if (errno == EWOULDBLOCK) return false;
+        warning("cannot lock %s (%s): another run in this folder would not be noticed", path.c_str(), strerror(errno));
+        return true;
+    }
+};
 
 // True if something has this name, a link that leads nowhere too.
 inline bool name_exists(const std::string& path) {

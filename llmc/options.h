@@ -48,6 +48,7 @@ struct OptionRow {
     const char *accepted, *fallback, *meaning;
     enum Bounds { CLOSED, ABOVE_LOWEST, BELOW_HIGHEST, ABOVE_LOWEST_CLOSED } bounds = CLOSED;  // ABOVE_LOWEST: also below infinity
     bool takes_value = true;
+    bool fp32 = false;              // a real that is used as one: it must be accepted after rounding, too
 };
 
 inline const std::vector<OptionRow>& option_table() {
@@ -60,6 +61,10 @@ inline const std::vector<OptionRow>& option_table() {
     };
     auto real = [](const char* s, const char* l, double Options::*p, double low, double high, OptionRow::Bounds bounds, const char* accepted, const char* fallback, const char* meaning) {
         return OptionRow{s, l, nullptr, nullptr, p, low, high, accepted, fallback, meaning, bounds};
+    };
+    auto single = [real](auto... columns) {
+        OptionRow row = real(columns...);
+        return row.fp32 = true, row;
     };
     auto sign = [](const char* l, int64_t Options::*p, const char* meaning) { return OptionRow{"", l, nullptr, p, nullptr, 0, 1, "", "", meaning, OptionRow::CLOSED, false}; };
     using O = Options;
@@ -82,13 +87,14 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1", 
               "in all, resumed ones too; -1 = one epoch; 0 = only evaluate and sample, with --prompt only generate"),
         text("-k", "--lr-schedule", &O::lr_schedule, "constant, linear, cosine, wsd", "cosine", "how the learning rate changes over the run"),
-        real("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
+        single("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
         whole("-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0", "steps over which it rises"),
         real("-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0", "what it ends at, as a fraction of the peak"),
-        real("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0", "of the matrices; not of biases and gains"),
-        real("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9", "AdamW"),
-        real("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95", "AdamW"),
-        real("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8", "AdamW"),
+        single("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
+               "of the matrices; not of biases and gains"),
+        single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9", "AdamW"),
+        single("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95", "AdamW"),
+        single("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8", "AdamW"),
         real("", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0", "largest norm of the gradient; 0 = off"),
         real("-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off", "skip an update whose loss is this many deviations above its recent mean"),
         real("-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off", "the same for the norm of the gradient"),
@@ -200,11 +206,14 @@ inline std::string option_problem(Options& options, const OptionRow& row, const 
         if (!parse_real(value, number)) return "is not a finite number";
         options.*row.real = number;
     }
-    bool inside = number >= row.lowest && number <= row.highest;
     const bool open_below = row.bounds == OptionRow::ABOVE_LOWEST || row.bounds == OptionRow::ABOVE_LOWEST_CLOSED;
-    if (open_below) inside = inside && number > row.lowest;
-    if (row.bounds == OptionRow::BELOW_HIGHEST) inside = inside && number < row.highest;
-    return inside ? "" : "is out of range";
+    auto inside = [&](double n) {
+        if (!std::isfinite(n) || (open_below && n <= row.lowest)) return false;
+        return n >= row.lowest && (row.bounds == OptionRow::BELOW_HIGHEST ? n < row.highest : n <= row.highest);
+    };
+    if (!inside(number)) return "is out of range";
+    if (row.fp32 && !inside((float)number)) return format("is %g in fp32, as which it is used", (double)(float)number);
+    return "";
 }
 
 inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {

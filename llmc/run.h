@@ -17,6 +17,7 @@ struct Run {
     Tokenizer tokenizer;
     DataLoader train_data, val_data;
     StateHeader state;
+    FolderLock lock;                          // rank 0's, on the out dir
     std::unique_ptr<FileReader> model_file;   // what the weights are read from, opened once
     std::map<int64_t, bool> whole;            // by step: the checkpoints that this run has saved or verified
     std::vector<HellaSwagExample> hellaswag;

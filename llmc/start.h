@@ -38,3 +38,12 @@ inline void check_out_dir_free(const Options& o) {
         usage_error("-o %s holds an earlier run, its newest checkpoint that of step %lld: -y 1 goes on from it, --overwrite 1 starts again",
                     o.out_dir.c_str(), (long long)earlier.back());
 }
+
+inline bool writes_out_dir(const Options& o) { return !o.out_dir.empty() && o.max_steps != 0 && !o.plan; }
+
+// Exit 2 if another run is writing to the out dir.
+inline void take_out_dir(FolderLock& lock, const Options& o) {
+    if (!lock.take(o.out_dir))
+        usage_error("-o %s is the folder of a run that is going on now; another folder is accepted, or this one once "
+                    "that run has ended", o.out_dir.c_str());
+}

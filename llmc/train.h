@@ -269,21 +269,48 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     run.max_steps = o.max_steps >= 0 ? o.max_steps : run.train_data.total_tokens / o.total_batch_size;
 }
 
-// The out dir: a fresh log for a fresh run, the old one cut back to the checkpoint for a resumed one.
+// The out dir: a fresh log for a fresh run, the old one cut back to the checkpoint for a resumed one. A folder that was
+// not there when the program started is not locked yet.
 template <class Model>
 inline void open_out_dir(Run<Model>& run, bool resumed) {
     const std::string& dir = run.options.out_dir;
     if (dir.empty() || run.options.max_steps == 0) return;
     make_folder(dir);
     run.logger.path = dir + "/main.log";
+    if (comm.rank == 0 && run.lock.fd < 0) {
+        take_out_dir(run.lock, run.options);
+        if (!finished_steps(dir).empty()) runtime_failure("another run began in %s, and ended, just now", dir.c_str());
+    }
     if (!resumed && comm.rank == 0) {
         const std::vector<int64_t> earlier = finished_steps(dir);
-        for (int64_t step : earlier) unlink(done_path(dir, step).c_str());
+        for (int64_t step : earlier)
+            if (!remove_file(done_path(dir, step)))
+                runtime_failure("cannot remove %s: %s", done_path(dir, step).c_str(), strerror(errno));
         flush_folder(dir);
         if (!earlier.empty()) run.logger.line("%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete", dir.c_str(), earlier.size());
     }
     run.logger.rewind(resumed ? run.state.step : 0);
     if (comm.rank == 0) write_run_json(run.options);
+}
+
+// True if a resumed run has nothing left to do. One that was killed after its last checkpoint has: main.log lacks what
+// is evaluated at its end.
+template <class Model>
+inline bool is_finished(Run<Model>& run) {
+    if (run.options.max_steps == 0 || run.state.step < run.max_steps) return false;
+    bool lacks = false;
+    if (comm.rank == 0 && run.state.step == run.max_steps && run.options.val_every > 0) {
+        Logger log;
+        log.path = run.options.out_dir + "/main.log";
+        bool validated = false, asked = false;
+        const std::string step = format("s:%lld ", (long long)run.state.step);
+        for (const std::string& line : log.recorded()) {
+            validated |= line.rfind(step + "tel:", 0) == 0;
+            asked |= line.rfind(step + "eval:", 0) == 0;
+        }
+        lacks = !validated || (!asked && !run.hellaswag.empty());
+    }
+    return !comm_any(lacks, "whether anything is left to do");
 }
 
 template <class Model>
@@ -334,6 +361,7 @@ inline int run_main(const Options& options) {
     catch_signals();
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
 
+    if (comm.rank == 0 && writes_out_dir(o) && folder_exists(o.out_dir)) take_out_dir(run.lock, o);
     const bool resumes = o.resume && !o.out_dir.empty();
     const int64_t resumed_step = resumes ? newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger) : -1;
     if (resumed_step >= 0) run.whole[resumed_step] = true;
@@ -353,17 +381,18 @@ inline int run_main(const Options& options) {
 
     if (comm.rank == 0) check_out_dir_free(o);
     open_inputs(run, resumed_step);
-    if (resumed_step >= 0 && o.max_steps != 0 && run.state.step >= run.max_steps) {
-        run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step, (long long)run.max_steps);
-        return 0;
-    }
     comm_check_same(format("%s %lld %lld %lld %lld %lld", options_text(o).c_str(), (long long)config.L, (long long)config.C, (long long)config.NH, (long long)config.V, (long long)config.maxT), "flags and model");
     comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.identity, (unsigned long long)run.val_data.identity, (long long)resumed_step), "data and checkpoint");
+    if (resumed_step >= 0 && is_finished(run)) {
+        run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step,
+                        (long long)run.max_steps);
+        return 0;
+    }
     const std::string settings = settings_text(options, o);
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings.c_str());
-    allocate(run.model, sizes, o);  // what cannot run must not touch the folder of an earlier run
-    open_out_dir(run, resumed_step >= 0);
+    allocate(run.model, sizes, o);
     load_weights(run, resumed_step);
+    open_out_dir(run, resumed_step >= 0);  // last: what cannot run must not touch the folder of an earlier run
     describe_run(run, sizes);
     if (resumed_step >= 0) run.logger.note("resumed at step %lld", (long long)resumed_step);
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle, run.state.data_identity = run.train_data.identity;

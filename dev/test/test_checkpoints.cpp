@@ -15,7 +15,8 @@ static std::string weights(const std::string& name, int step) { return model_pat
 static std::map<std::string, std::string> contents(const std::string& name) {
     std::map<std::string, std::string> files;
     for (const std::string& file : list_folder(dir(name)))  // run.json has the command line
-        if (file != "run.json" && file_exists(dir(name) + "/" + file)) files[file] = read_whole(dir(name) + "/" + file);
+        if (file != "run.json" && file != "run.lock" && file_exists(dir(name) + "/" + file))
+            files[file] = read_whole(dir(name) + "/" + file);
     return files;
 }
 static std::vector<int64_t> steps_in(const std::string& name) { return finished_steps(dir(name)); }
@@ -162,6 +163,60 @@ static void not_finite() {
     EXPECT(after == before);
 }
 
+static void as_used() {
+    start_test("AdamW's constants and rates are checked as the fp32 that they are used as");
+    const char* refused_flags[] = {"--eps 1e-50", "--beta1 0.99999999", "--beta2 0.99999999", "-l 1e39", "-l 1e300",
+                                   "-c 1e39"};
+    for (const char* flags : refused_flags)
+        EXPECT(refused(run(tiny(std::string("-x 1 ") + flags)), 2, std::string(flags).substr(0, strcspn(flags, " "))));
+    EXPECT(run(tiny("-x 1 --eps 1e-40 --beta1 0 --beta2 0.9999999 -l 1e-60 -q 1e-60")).status == 0);
+}
+
+static void one_run_a_folder() {
+    start_test("a second run in the folder of one that is going on is refused; kill -9 frees it");
+    const std::string flags = "-n 1000 -nk 1 -o " + dir("busy");
+    const pid_t first = start(tiny("-x 100000000 " + flags));
+    for (int tries = 0; tries < 400 && steps_in("busy").empty(); tries++) usleep(50000);
+    for (const char* way : {"-y 1 ", "-y 0 ", "-y 0 --overwrite 1 "})
+        EXPECT(refused(run(tiny("-x 100000000 " + (way + flags))), 2, "is going on now"));
+    EXPECT(run(tiny("-x 0 -v 1 -y 1 -o " + dir("busy"))).status == 0);  // looking on is not writing
+    kill(first, SIGKILL);
+    finish(first);
+    const Outcome r = run(tiny(format("-x %lld -y 1 ", (long long)steps_in("busy").back() + 1) + flags));
+    EXPECT(r.status == 0 && contains(r.out, "resumed at step "));
+    start_test("processes whose -o are different folders: no checkpoint that lacks a state is called complete");
+    run("mkdir -p " + dir("here") + " " + dir("there") + " " + dir("meet"));
+    char* cwd = getcwd(nullptr, 0);
+    const std::string program = std::string(cwd) + "/train_gpt2_cpu";
+    free(cwd);
+    const std::string flags2 = "-b 1 -x 2 -o out --threads 1 -pn 2 -pi fs --comm-timeout 20 -pf ";
+    const std::string rank = tiny_run(program, flags2 + dir("meet"));
+    const std::string other = "(cd " + dir("there") + " && exec timeout 60 " + rank + " -pr 1 > log 2>&1)";
+    const std::string zero = "(cd " + dir("here") + " && exec timeout 60 " + rank + " -pr 0)";
+    const Outcome both = run("sh -c \"" + other + " & " + zero + "; status=\\$?; wait; exit \\$status\"");
+    EXPECT(refused(both, 1, "state_00000002_00001.bin: -o must be one folder") && steps_in("here/out").empty());
+    start_test("a model that cannot be loaded does not cost the earlier run its checkpoints");
+    const Outcome bad = run(tiny("-x 9 --overwrite 1 -e " + dir("bad.bin") + " -o " + dir("five")));
+    EXPECT(refused(bad, 1, "bad.bin is damaged") && steps_in("five") == std::vector<int64_t>{5});
+}
+
+static void last_lines() {
+    start_test("killed between the last checkpoint and the last validation: -y 1 writes the line that is missing");
+    write_hellaswag(dir("hella.bin"));
+    const std::string flags = "-x 5 -v 5 -m 2 -h 1 --hellaswag-data " + dir("hella.bin") + " -o " + dir("last");
+    EXPECT(run(tiny(flags)).status == 0);
+    const std::string log = read_whole(dir("last/main.log"));
+    const size_t tel = log.find("s:5 tel:"), eval = log.find("s:5 eval:");
+    EXPECT(tel < log.size() && eval < log.size());
+    for (size_t cut : {tel, tel + 5, eval, eval + 8, log.size() - 1}) {
+        write_whole(dir("last/main.log"), log.substr(0, cut));
+        const Outcome r = run(tiny(flags + " -y 1"));
+        EXPECT(r.status == 0 && contains(r.out, "HellaSwag: ") && read_whole(dir("last/main.log")) == log);
+    }
+    const Outcome r = run(tiny(flags + " -y 1"));
+    EXPECT(r.status == 0 && contains(r.out, "already at step 5") && read_whole(dir("last/main.log")) == log);
+}
+
 // ---- with the library that makes calls fail (fail_calls.cpp)
 
 static std::string with_library(const std::string& settings) {
@@ -181,7 +236,8 @@ static std::string failing(const std::string& path, int n, const char* how) {
 
 // A run goes on from step 3, saves step 4 and prunes, while the n-th file call in its out dir fails; for every n.
 static void failing_calls() {
-    const std::string flags = "-n 1 -nk 2 -l 3e-3 ";
+    const std::string flags = "-n 1 -nk 2 -l 3e-3 -v 2 -m 1 ";
+    EXPECT(run(tiny(flags + "-x 4 -o " + dir("calm4"))).status == 0);
     EXPECT(run(tiny(flags + "-x 5 -o " + dir("calm"))).status == 0);
     EXPECT(run(tiny(flags + "-x 3 -o " + dir("start"))).status == 0);
     for (const char* how : {"EIO", "KILL"}) {
@@ -193,8 +249,10 @@ static void failing_calls() {
             const Outcome r = run(failing("end", n, how) + tiny(flags + "-x 4 -y 1 -o " + dir("end")));
             fired = file_exists(dir("mark"));
             const bool ended = r.status == 0 || r.status == (*how == 'K' ? 128 + SIGKILL : 1);
+            const bool same4 = run(tiny(flags + "-x 4 -y 1 -o " + dir("end"))).status == 0 &&
+                               same_files(dir("end/main.log"), dir("calm4/main.log"));
             const Outcome on = run(tiny(flags + "-x 5 -y 1 -o " + dir("end")));
-            const bool good = ended && !contains(r.out, "step    1/") && on.status == 0 &&
+            const bool good = ended && !contains(r.out, "step    1/") && same4 && on.status == 0 &&
                               contains(on.out, "resumed at step ") && contents("end") == contents("calm");
             failures += !good;
             if (!good) printf("    call %d: status %d, then %d; %s\n", n, r.status, on.status, r.err.c_str());
@@ -251,6 +309,9 @@ int main() {
     shards();
     pipes();
     not_finite();
+    as_used();
+    one_run_a_folder();
+    last_lines();
     if (build_library()) {
         failing_calls();
         swapped();
