@@ -43,13 +43,23 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
 // sums (n) = sum over rows of inp (rows, n), or += if add.
 template <class floatG, class floatX>
 void column_sums(floatG* sums, const floatX* inp, int64_t rows, int64_t n, bool add) {
-    parallel_ranges(n, 16 * VEC_FLOATS, [&](int64_t begin, int64_t end) {
-        for (int64_t c = begin; c < end; c += 4 * VEC_FLOATS)
-            for_each_vector(std::min<int64_t>(4 * VEC_FLOATS, end - c), [&](size_t i, size_t count) {
-                vfloat total{};
-                for (int64_t r = 0; r < rows; r++) total += load_some(inp + r * n + c + i, count);
-                store_some(sums + c + i, add ? load_some(sums + c + i, count) + total : total, count);
-            });
+    constexpr int64_t VECTORS = 8, WIDTH = VECTORS * VEC_FLOATS;
+    parallel_ranges(n, 2 * WIDTH, [&](int64_t begin, int64_t end) {
+        int64_t c = begin;
+        for (; c + WIDTH <= end; c += WIDTH) {
+            vfloat total[VECTORS] = {};
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t i = 0; i < VECTORS; i++) total[i] += load(inp + r * n + c + i * VEC_FLOATS);
+            for (int64_t i = 0; i < VECTORS; i++) {
+                floatG* sum = sums + c + i * VEC_FLOATS;
+                store(sum, add ? load(sum) + total[i] : total[i]);
+            }
+        }
+        for_each_vector(end - c, [&](size_t i, size_t count) {
+            vfloat total{};
+            for (int64_t r = 0; r < rows; r++) total += load_some(inp + r * n + c + i, count);
+            store_some(sums + c + i, add ? load_some(sums + c + i, count) + total : total, count);
+        });
     });
 }
 

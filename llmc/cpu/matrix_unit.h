@@ -182,8 +182,8 @@ inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, 
 template <class Unit>
 inline void multiply_amx(const TileProduct& t) {
     Unit unit;
-    for (int64_t strip = 0; strip < t.strips; strip += 2)
-        for (int64_t column = 0; column < t.columns; column += 2) {
+    for (int64_t column = 0; column < t.columns; column += 2)
+        for (int64_t strip = 0; strip < t.strips; strip += 2) {
             const bool two_strips = strip + 1 < t.strips, two_columns = column + 1 < t.columns;
             if (two_strips && two_columns) multiply_tiles_amx<2, 2>(unit, t, strip, column);
             else if (two_strips) multiply_tiles_amx<2, 1>(unit, t, strip, column);

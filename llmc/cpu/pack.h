@@ -154,15 +154,19 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
             for (int64_t n = 0; n < n_tiles; n++) pack(n, k);
 }
 
-// out (whole strips of rows up to out_rows, out_stride apart) = columns m0..m0+M of inp, whose K rows are inp_stride apart: A, transposed so that it
-// is contiguous in k. Zeros fill K up to whole tiles, and the rows beyond M.
-inline void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M, int64_t out_rows, int64_t K) {
+// out (whole strips of rows up to out_rows, out_stride apart) = columns m0..m0+M of inp, whose K rows are inp_stride
+// apart: A, transposed so that it is contiguous in k. Zeros fill K up to whole tiles, and the rows beyond M. Each
+// group of 32 rows of inp is read along its rows, and the next one fetched meanwhile.
+inline void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M,
+                      int64_t out_rows, int64_t K) {
     alignas(64) bf16 edge[TILE_ELEMS], tile[TILE_ELEMS];
-    for (int64_t m = 0; m < out_rows; m += TILE_ROWS)
-        for (int64_t k = 0; k < K; k += TILE_K) {
+    for (int64_t k = 0; k < K; k += TILE_K)
+        for (int64_t m = 0; m < out_rows; m += TILE_ROWS) {
             const bf16* from = inp + k * inp_stride + m0 + m;
             const bool whole = K - k >= TILE_K && M - m >= TILE_ROWS;
             if (!whole) copy_padded(edge, TILE_ROWS, TILE_K, TILE_ROWS, from, inp_stride, K - k, M - m);
+            for (int j = 0; j < TILE_K && m % (2 * TILE_ROWS) == 0; j++)
+                __builtin_prefetch(from + (TILE_K + j) * inp_stride);  // a line is two tiles wide
             pack_tile_of_rows(tile, whole ? from : edge, whole ? inp_stride : TILE_ROWS);
             transpose_16((float*)(out + m * out_stride + k), out_stride / 2, (const float*)tile, TILE_COLS);
         }
