@@ -166,7 +166,7 @@ class Products:
 
 
 TIKTOKEN = r"""
-import glob, time, tiktoken
+import glob, sys, time, tiktoken
 data, at, ranks = open("dev/data/gpt2_tokenizer.bin", "rb").read(), 1024, {}
 for i in range(50256):
     ranks[data[at + 1:at + 1 + data[at]]] = i
@@ -174,44 +174,51 @@ for i in range(50256):
 e = tiktoken.Encoding("gpt2",
                       pat_str=r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
                       mergeable_ranks=ranks, special_tokens={})
-text = "".join(open(f).read() for f in sorted(glob.glob("dev/data/shakespeare/*.txt")))
-e.encode_ordinary(text[:1000])
+texts = 4 * [open(f).read() for f in sorted(glob.glob("dev/data/shakespeare/*.txt"))]
+e.encode_ordinary(texts[0][:1000])
 t = time.perf_counter()
-e.encode_ordinary(text)
+e.encode_ordinary_batch(texts, num_threads=int(sys.argv[1]))
 print("MS", 1e3 * (time.perf_counter() - t))
 """
 
 
 class Tokenizer:
-    """Ours as a whole program, tiktoken's encode_ordinary, both on one core."""
+    """Ours as a whole program, tiktoken's encode_ordinary_batch, on one core and on two: four times the works of
+    Shakespeare, 20 MB."""
     def __init__(self, args, report):
-        self.args, self.report, self.mine, self.theirs = args, report, [], []
-        core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-        self.on_one_core = ["taskset", "-c", core] if shutil.which("taskset") else []
+        self.args, self.report, self.ms = args, report, {}
+        self.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self.cores = [n for n in (1, 2) if n <= len(self.cpus)] if shutil.which("taskset") else [1]
+
+    def on_cores(self, n):
+        bound = n <= len(self.cpus) and shutil.which("taskset")
+        return ["taskset", "-c", ",".join(map(str, self.cpus[:n]))] if bound else []
 
     def tasks(self):
         tasks = []
-        for _ in range(3 * self.args.rounds):
-            tasks.append(Task("tokenize 5 MB, this tokenizer", 0.3, self.ours))
-            if self.args.peers and have("tiktoken"):
-                tasks.append(Task("tokenize 5 MB, tiktoken", 2, self.tiktoken))
+        for _ in range(self.args.rounds):
+            for n in self.cores:
+                tasks.append(Task(f"tokenize 20 MB, this tokenizer, cores: {n}", 1, lambda n=n: self.ours(n)))
+                if self.args.peers and have("tiktoken"):
+                    tasks.append(Task(f"tokenize 20 MB, tiktoken, cores: {n}", 3, lambda n=n: self.tiktoken(n)))
         return tasks + [Task("", 0, self.rows)]
 
-    def ours(self):
-        texts = sorted((ROOT / "dev/data/shakespeare").glob("*.txt"))
+    def ours(self, n):
+        texts = 4 * sorted((ROOT / "dev/data/shakespeare").glob("*.txt"))
         begin = time.perf_counter()
-        child([*self.on_one_core, "./tokenize", *texts, "-o", ROOT / "build/bench_tokens"])
-        self.mine.append(1e3 * (time.perf_counter() - begin))
+        child([*self.on_cores(n), "./tokenize", *texts, "--threads", n, "-o", ROOT / "build/bench_tokens"])
+        self.ms.setdefault(("this tokenizer", n), []).append(1e3 * (time.perf_counter() - begin))
 
-    def tiktoken(self):
-        self.theirs.append(float(child([*self.on_one_core, sys.executable, "-c", TIKTOKEN])[0].split()[-1]))
+    def tiktoken(self, n):
+        output = child([*self.on_cores(n), sys.executable, "-c", TIKTOKEN, n])[0]
+        self.ms.setdefault(("tiktoken", n), []).append(float(output.split()[-1]))
 
     def rows(self):
-        note = "whole program: start, reading, writing"
-        self.report.row("tokenize 5 MB", "this tokenizer, one core", sorted(self.mine), note)
-        if self.theirs:
-            note = f"encode_ordinary alone; {min(self.theirs) / min(self.mine):.2f} times ours"
-            self.report.row("tokenize 5 MB", "tiktoken, one core", sorted(self.theirs), note)
+        for (who, n), ms in self.ms.items():
+            note = "whole program: start, reading, writing"
+            if who == "tiktoken":
+                note = f"encode_ordinary_batch alone; {min(ms) / min(self.ms['this tokenizer', n]):.2f} times ours"
+            self.report.row("tokenize 20 MB", f"{who}, {('one core', 'two cores')[n - 1]}", sorted(ms), note)
 
 
 GENERATE = r"""

@@ -70,6 +70,13 @@ def run(command, text="", env=None, cwd=None):
     return output, usage.ru_maxrss / 1024
 
 
+def need(*modules):
+    """Ends the script with the pip line for those of the modules that Python does not have."""
+    missing = [module for module in modules if not have(module)]
+    if missing:
+        sys.exit(f"missing: {', '.join(missing)} (pip install {' '.join(missing)})")
+
+
 def have(module):
     """Whether Python has the module; it is not loaded."""
     return importlib.util.find_spec(module) is not None

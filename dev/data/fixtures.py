@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
 """Makes dev/test/fixtures: what PyTorch, transformers and tiktoken compute, for our tests to compare with.
 
-    pip install torch transformers tiktoken && python3 dev/data/fixtures.py
+    pip install numpy torch transformers tiktoken && python3 dev/data/fixtures.py
 
 For each small model: NAME.bin (weights, llm.c's layout), NAME_debug_state.bin (inputs, logits, loss, every gradient), NAME_tokens.bin and
 NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate), NAME_after.bin (weights after them);
 NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of each tensor's gradient against fp32, then the ten steps.
 init_42.bin: the weights that PyTorch draws from seed 42. schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin.
 """
-import math
 import pathlib
-import random
-import struct
+import sys
 
-import numpy as np
-import tiktoken
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel
-from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import children  # noqa: E402
+
+children.need("numpy", "tiktoken", "torch", "transformers")
+import math  # noqa: E402
+import random  # noqa: E402
+import struct  # noqa: E402
+
+import numpy as np  # noqa: E402
+import tiktoken  # noqa: E402
+import torch  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
+from transformers.generation.logits_process import (  # noqa: E402
+    TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 OUT = pathlib.Path(__file__).parents[1] / "test" / "fixtures"
 LAYER_TENSORS = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",

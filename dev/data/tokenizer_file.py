@@ -6,13 +6,15 @@ Layout: 256 uint32 header (20240328, version 2, vocabulary size, end-of-text id)
 
     python3 dev/data/tokenizer_file.py       # downloads the package with pip, writes the file
 """
-import base64
 import pathlib
-import struct
-import subprocess
 import sys
-import tarfile
-import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import children  # noqa: E402
+import base64  # noqa: E402
+import struct  # noqa: E402
+import tarfile  # noqa: E402
+import tempfile  # noqa: E402
 
 OUT = pathlib.Path(__file__).parent / "gpt2_tokenizer.bin"
 WHISPER = "openai-whisper==20250625"
@@ -21,7 +23,8 @@ WHISPER = "openai-whisper==20250625"
 def merge_ranks():
     """{token bytes: id} of GPT-2, without the special token."""
     with tempfile.TemporaryDirectory() as tmp:
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "-d", tmp, WHISPER], check=True)
+        children.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "-d", tmp,
+                      WHISPER])
         archive = next(pathlib.Path(tmp).glob("openai_whisper-*.tar.gz"))
         with tarfile.open(archive) as tar:
             member = next(m for m in tar.getmembers() if m.name.endswith("whisper/assets/gpt2.tiktoken"))

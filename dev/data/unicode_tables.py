@@ -7,8 +7,13 @@ where tiktoken does, whatever version of Unicode that was built with.
     pip install tiktoken && python3 dev/data/unicode_tables.py
 """
 import pathlib
+import sys
 
-import tiktoken
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import children  # noqa: E402
+
+children.need("tiktoken")
+import tiktoken  # noqa: E402
 
 OUT = pathlib.Path(__file__).parents[2] / "llmc" / "unicode_tables.h"
 
