@@ -104,8 +104,14 @@ inline int64_t activation_bytes(int a, const Sizes& s) {
 struct ActivationLayout {
     int64_t offset[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_bytes = 0;
 };
+// Exit 2 where they are more than can be counted; one copy never is, by what the flags accept.
 inline ActivationLayout activation_layout(const Sizes& s) {
     ActivationLayout layout;
+    double total_bytes = 0;
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) total_bytes += (double)activation_bytes(a, s) * (double)activation_copies(a, s);
+    if (total_bytes > 4e18)
+        usage_error("-b %lld with -t %lld and a model of %lld layers and %lld channels needs %.1e bytes for its activations; up to 4e18 are accepted",
+                    (long long)s.B, (long long)s.T, (long long)s.config.L, (long long)s.config.C, total_bytes);
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         const int64_t bytes = activation_bytes(a, s), copies = activation_copies(a, s);
         layout.offset[a] = layout.total_bytes;

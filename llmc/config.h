@@ -27,19 +27,19 @@ constexpr NamedShape NAMED_SHAPES[] = {
 };
 
 inline std::string accepted_models() {
-    std::string list = "a file that ends in .bin, one of";
+    std::string list = "a file that ends in .bin, a folder of checkpoints, one of";
     for (const NamedShape& shape : NAMED_SHAPES) list += std::string(" ") + shape.name;
     return list + ", or sizes such as L6C384H6 or L6C384H6T256V512 (C a multiple of H)";
 }
 
-// A descriptor such as d12, gpt2:d12, gpt3:c768 or L6C384H6T256V512 into a shape. Exit 2 with the list if it is none.
-inline GPT2Config config_from_descriptor(const std::string& text) {
-    GPT2Config config;
+// A descriptor such as d12, gpt2:d12, gpt3:c768 or L6C384H6T256V512 into a shape; false if it is none.
+inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
+    config = {};
     const std::string name = text.rfind("gpt2:d", 0) == 0 ? text.substr(5) : text;
     for (const NamedShape& shape : NAMED_SHAPES)
         if (name == shape.name) {
             config.C = shape.C, config.L = shape.L, config.NH = shape.NH, config.maxT = shape.maxT;
-            return config;
+            return true;
         }
     struct Size { char letter; int64_t* value; int64_t highest; bool given; };
     Size sizes[] = {{'L', &config.L, 1000, false}, {'C', &config.C, 1 << 16, false}, {'H', &config.NH, 1 << 16, false}, {'T', &config.maxT, 1 << 20, false}, {'V', &config.V, MAX_VOCAB, false}};
@@ -57,7 +57,13 @@ inline GPT2Config config_from_descriptor(const std::string& text) {
         }
     }
     good = good && sizes[0].given && sizes[1].given && sizes[2].given && config.C % config.NH == 0;
-    if (!good) usage_error("-e %s is no model; accepted: %s", text.c_str(), accepted_models().c_str());
     config.Vp = padded_vocab(config.V);
+    return good;
+}
+
+// The same; exit 2 with the list of what is accepted if it is none.
+inline GPT2Config config_from_descriptor(const std::string& text) {
+    GPT2Config config;
+    if (!parse_descriptor(text, config)) usage_error("-e %s is no model; accepted: %s", text.c_str(), accepted_models().c_str());
     return config;
 }

@@ -8,7 +8,8 @@
 template <class Model>
 inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
-    const int64_t windows = run.options.val_max_steps < 0 ? all : std::min(all, run.options.val_max_steps * batch);
+    const int64_t batches = (all + batch - 1) / batch, most = run.options.val_max_steps;
+    const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
     std::vector<double> sums(windows);
     Progress progress(run.logger, "validation", windows, "windows");
     for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {

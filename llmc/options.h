@@ -74,7 +74,7 @@ inline const std::vector<OptionRow>& option_table() {
         text("-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin", "token shards to validate on"),
         text("", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin", "turns tokens into text and back"),
         text("", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin", "questions for -h 1"),
-        text("-e", "--model", &O::model, "file or descriptor", "d12", "model.bin, or d12, gpt3:c768, L6C384H6T256V512 and the like: from scratch"),
+        text("-e", "--model", &O::model, "file or folder or descriptor", "d12", "model.bin, a run's folder (its newest checkpoint), or d12, gpt3:c768, L6C384H6T256V512 and the like: from scratch"),
         text("-o", "--out-dir", &O::out_dir, "folder", "none", "logs and checkpoints; created if it is not there"),
         whole("-n", "--checkpoint-every", &O::checkpoint_every, 0, many, "0..", "0", "steps; with -o there is always one at the end; 0 = only then"),
         whole("-nk", "--keep-checkpoints", &O::keep_checkpoints, 0, many, "0..", "0 = all", "how many recent ones stay"),

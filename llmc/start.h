@@ -16,6 +16,16 @@ inline GPT2Config config_of_model(const std::string& model, std::unique_ptr<File
     return config;
 }
 
+// A folder as -e stands for its newest complete checkpoint, unless its name is a descriptor.
+inline void settle_model(Options& o) {
+    GPT2Config config;
+    if (is_model_file(o.model) || parse_descriptor(o.model, config) || !folder_exists(o.model)) return;
+    StateHeader header;
+    const int64_t step = newest_checkpoint(o.model, header);
+    if (step < 0) usage_error("-e %s holds no complete checkpoint; accepted: %s", o.model.c_str(), accepted_models().c_str());
+    o.model = model_path(o.model, step);
+}
+
 inline std::string descriptor_of(const GPT2Config& c) {
     return format("L%lldC%lldH%lldT%lldV%lld", (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V);
 }

@@ -19,6 +19,7 @@
 //     arithmetic(model), device_status(model)      for the log: the precision, and what computes in it; clocks and the like for -lg, or empty
 #pragma once
 #include "llmc/evaluate.h"
+#include "llmc/plan_disk.h"
 #include "llmc/program.h"
 #include "llmc/schedule.h"
 #include "llmc/start.h"
@@ -217,6 +218,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n", (long long)s.config.L, (long long)s.config.C, (long long)s.config.NH,
            (long long)s.config.maxT, (long long)s.config.V, (long long)s.config.Vp, (long long)parameter_count(s.config));
     print_plan_rows(stdout, plan_rows(s, o, model));
+    if (o.max_steps != 0) print_disk_plan(o, planned_checkpoint_bytes(s, model->layout, plan_rows(s, o, model)));
     printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size, (long long)o.total_batch_size);
     const int64_t wire = wire_bytes_a_step(*model);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire, (long long)comm.processes);
@@ -346,6 +348,11 @@ inline void describe_run(Run<Model>& run, const Sizes& sizes) {
                     grouped_text(o.total_batch_size).c_str(), (long long)run.micro_steps,
                     run.micro_steps == 1 ? "" : "s",
                     n > 1 ? format(" on each of %lld processes", (long long)n).c_str() : "");
+    const double epochs = (double)run.max_steps * (double)o.total_batch_size / (double)run.train_data.total_tokens;
+    if (epochs > 1) run.logger.note("the data is gone through %.1f times (epochs)", epochs);
+    if (o.out_dir.empty()) run.logger.note("no -o: nothing of this run is kept");
+    else if (comm.rank == 0)
+        warn_of_full_disk(o, planned_checkpoint_bytes(sizes, run.model.layout, plan_rows(sizes, o, &run.model)), run.max_steps);
 }
 
 template <class Model>
@@ -365,6 +372,7 @@ inline int run_main(const Options& options) {
     const bool resumes = o.resume && !o.out_dir.empty();
     const int64_t resumed_step = resumes ? newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger) : -1;
     if (resumed_step >= 0) run.whole[resumed_step] = true;
+    settle_model(o);
     const GPT2Config config = config_of_model(o.model, run.model_file);
     if (resumed_step >= 0) check_same_model(o, config);
     settle_sizes(o, config);

@@ -79,6 +79,50 @@ static void run_json() {
     unlink(run_json_path(o.out_dir).c_str());
 }
 
+static void sizes() {
+    start_test("products of flags that no integer holds: a sentence that names them, or a run that goes on");
+    const std::string huge = CPU + " --plan -e L1000C65536H1T1048576V65536 -b 1048576 ";
+    EXPECT(refused(run(huge + "-t 1048576"), 2, "-b 1048576") && refused(run(huge + "-r 0"), 2, "-b 1048576"));
+    const Outcome counted = run(huge);
+    EXPECT(passed(counted) && contains(counted.out, "total ") && !contains(counted.out, "total -"));
+    EXPECT(passed(run(tiny("-b 3 -v 1 -x 1 -m 9000000000000000"))));
+    EXPECT(passed(run(tiny("-x 1 --plan -n 9000000000000000 -nk 1 -nm 8999999999999999"))));
+    start_test("out of memory anywhere: one sentence, exit 1");
+    const std::string command = tiny("-x 1 -e L2C32H2T16 --prompt hello -s 1 --threads 1");
+    EXPECT(passed(run("sh -c \"" + command + "\"")));
+    for (int mib = 16; mib <= 96; mib += 8) {
+        const Outcome r = run(format("sh -c \"ulimit -v %d; exec %s\"", mib * 1024, command.c_str()));
+        const bool loads = !contains(r.err, "shared lib") && r.status != 127 && r.status != 126;  // else the program did not even start
+        if (loads && r.status != 0) EXPECT(refused(r, 1, "memory"));
+    }
+    start_test("-e takes a run's folder: its newest complete checkpoint");
+    EXPECT(passed(run(tiny("-x 4 -n 2 -l 1e-2 " + in("source")))));
+    auto val = [](const std::string& model) {
+        const std::string out = run(tiny("-x 0 -v 1 -e " + model)).out;
+        return out.substr(std::min(out.find("val loss"), out.size()));
+    };
+    EXPECT(contains(val(dir("source")), "val loss") && val(dir("source")) == val(model_path(dir("source"), 4)));
+    unlink(done_path(dir("source"), 4).c_str());
+    EXPECT(val(dir("source")) == val(model_path(dir("source"), 2)) && val(dir("source")) != val(model_path(dir("source"), 4)));
+    EXPECT(refused(run(tiny("-x 0 -e " + folder)), 2, "-e " + folder));
+    run("mkdir d6");
+    EXPECT(contains(run(CPU + " --plan -e d6").out, "L 6, C 384"));  // a descriptor is one whatever folders there are
+    run("rmdir d6");
+    start_test("what a run leaves on the disk: in the plan, at its start, and as the files are");
+    const Outcome r = run(tiny("-x 7 -n 2 -nk 2 " + in("disk"))), planned = run(tiny("--plan -x 7 -n 2 -nk 2"));
+    const std::string bytes = read_whole(model_path(dir("disk"), 7)) + read_whole(state_path(dir("disk"), 7, 0));
+    EXPECT(contains(planned.out, format("a checkpoint: %zu bytes", bytes.size())) && contains(planned.out, "up to 3 checkpoints"));
+    EXPECT(!contains(r.err, "room") && contains(run(tiny("--plan -x 7 -n 2 -nk 1 -nm 4")).out, "up to 3 checkpoints"));
+    EXPECT(contains(run(tiny("--plan -x 7 -n 2")).out, "up to 4 checkpoints") && contains(run(tiny("--plan -x 7")).out, "up to 1 checkpoint,"));
+    pid_t child = start(tiny("-x 9000000000000000 -n 1 " + in("full")));
+    for (int tries = 0; tries < 1200 && !contains(read_whole(folder + "/err"), "-nk"); tries++) usleep(50000);
+    kill(child, SIGKILL);
+    EXPECT(contains(finish(child).err, "the run's checkpoints need up to"));
+    start_test("a run without -o, and one of several epochs, say so in a line");
+    EXPECT(contains(run(tiny("-x 200")).out, "nothing of this run is kept") && contains(run(tiny("-x 200")).out, "gone through 2.1 times"));
+    EXPECT(!contains(run(tiny("-x 2 " + in("quiet"))).out, "kept") && !contains(run(tiny("-x 80")).out, "gone through"));
+}
+
 // Until the file has the text, or 60 s are over.
 static bool appears(const std::string& path, const std::string& text) {
     for (int tries = 0; tries < 1200; tries++, usleep(50000))
@@ -163,6 +207,7 @@ int main() {
     make_test_folder();
     folders();
     run_json();
+    sizes();
     signals();
     lost_output();
     return report_and_clean();
