@@ -69,7 +69,7 @@ def main():
     for name, what, make in (("processes", "minima", processes_table), ("sharing", "medians", sharing_table)):
         if args.only not in (None, name):
             continue
-        print(f"{name}: a few short trainings, about {args.rounds / 3:.0f} minutes", flush=True)
+        print(f"{name}: a few short trainings, about {max(1, args.rounds // 3)} minutes or less", flush=True)
         measured = (f"Measured {time.strftime('%Y-%m-%d')} on {machine}, {what} of {args.rounds} interleaved rounds, "
                     "by `dev/bench_processes.py`.")
         table = "\n".join([measured, "", *make(args.rounds)])
