@@ -6,10 +6,10 @@
 #include "llmc/hellaswag.h"
 #include "llmc/tokenizer.h"
 
-static uint64_t random_state = 88172645463325252u;
+static uint64_t damage_state = 88172645463325252u;
 static uint64_t random_below(uint64_t n) {
-    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
-    return random_state % n;
+    damage_state ^= damage_state << 13, damage_state ^= damage_state >> 7, damage_state ^= damage_state << 17;
+    return damage_state % n;
 }
 
 // Memory that reading a damaged file of a few KB may take, beyond what the program has; not under a sanitizer, which

@@ -10,10 +10,10 @@
 static const int EOT = 50256;
 static Tokenizer tok;
 
-static uint64_t random_state = 88172645463325252u;
+static uint64_t text_state = 88172645463325252u;
 static uint64_t random_below(uint64_t n) {
-    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
-    return random_state % n;
+    text_state ^= text_state << 13, text_state ^= text_state >> 7, text_state ^= text_state << 17;
+    return text_state % n;
 }
 
 static std::vector<int> document(const std::string& text) {
