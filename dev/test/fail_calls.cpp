@@ -1,7 +1,8 @@
 // A library for LD_PRELOAD that makes a program's file calls go wrong, so that tests can try every one of them:
 //
 //     FAIL_PATH=text FAIL_AT=n FAIL_HOW=EIO|KILL    the n-th call on a file whose path contains the text fails, or the
-//                                                   program is killed just before it; FAIL_MARK=file appears if so
+//                                                   program is killed just before the n-th that changes something;
+//                                                   FAIL_MARK=file appears if so
 //     SWAP_PATH=file SWAP_WITH=other                once the first has been opened, the other takes its name
 #include <cerrno>
 #include <csignal>
@@ -33,11 +34,11 @@ static int watch(int fd, const char* path) {
     return fd;
 }
 // True if this call is to fail.
-static bool due(bool counts) {
-    const char* at = getenv("FAIL_AT");
-    if (!counts || !at || ++calls != atol(at)) return false;
+static bool due(bool counts, bool changes = false) {
+    const char *at = getenv("FAIL_AT"), *how = getenv("FAIL_HOW");
+    if (!counts || !at || !how || (strcmp(how, "KILL") == 0 && !changes) || ++calls != atol(at)) return false;
     if (const char* mark = getenv("FAIL_MARK")) REAL(close)(REAL(creat)(mark, 0666));
-    if (strcmp(getenv("FAIL_HOW"), "KILL") == 0) raise(SIGKILL);
+    if (strcmp(how, "KILL") == 0) raise(SIGKILL);
     errno = EIO;
     return true;
 }
@@ -47,7 +48,7 @@ extern "C" int open(const char* path, int flags, ...) {
     va_start(args, flags);
     const int mode = flags & O_CREAT ? va_arg(args, int) : 0;
     va_end(args);
-    if (due(matches(path))) return -1;
+    if (due(matches(path), flags & O_CREAT)) return -1;
     const int fd = watch(REAL(open)(path, flags, mode), path);
     const char *swap = getenv("SWAP_PATH"), *with = getenv("SWAP_WITH");
     if (swap && with && fd >= 0 && strcmp(path, swap) == 0) REAL(rename)(with, swap);
@@ -67,8 +68,10 @@ extern "C" int close(int fd) {
     return REAL(close)(fd);
 }
 extern "C" ssize_t read(int fd, void* to, size_t n) { return due(is_watched(fd)) ? -1 : REAL(read)(fd, to, n); }
-extern "C" ssize_t write(int fd, const void* p, size_t n) { return due(is_watched(fd)) ? -1 : REAL(write)(fd, p, n); }
-extern "C" int fsync(int fd) { return due(is_watched(fd)) ? -1 : REAL(fsync)(fd); }
+extern "C" ssize_t write(int fd, const void* p, size_t n) {
+    return due(is_watched(fd), true) ? -1 : REAL(write)(fd, p, n);
+}
+extern "C" int fsync(int fd) { return due(is_watched(fd), true) ? -1 : REAL(fsync)(fd); }
 extern "C" int flock(int fd, int how) { return due(is_watched(fd)) ? -1 : REAL(flock)(fd, how); }
 extern "C" int fstat(int fd, struct stat* st) noexcept { return due(is_watched(fd)) ? -1 : REAL(fstat)(fd, st); }
 extern "C" int stat(const char* path, struct stat* st) noexcept {
@@ -77,10 +80,10 @@ extern "C" int stat(const char* path, struct stat* st) noexcept {
 extern "C" int lstat(const char* path, struct stat* st) noexcept {
     return due(matches(path)) ? -1 : REAL(lstat)(path, st);
 }
-extern "C" int unlink(const char* path) noexcept { return due(matches(path)) ? -1 : REAL(unlink)(path); }
+extern "C" int unlink(const char* path) noexcept { return due(matches(path), true) ? -1 : REAL(unlink)(path); }
 extern "C" int mkdir(const char* path, mode_t mode) noexcept {
-    return due(matches(path)) ? -1 : REAL(mkdir)(path, mode);
+    return due(matches(path), true) ? -1 : REAL(mkdir)(path, mode);
 }
 extern "C" int rename(const char* from, const char* to) noexcept {
-    return due(matches(to)) ? -1 : REAL(rename)(from, to);
+    return due(matches(to), true) ? -1 : REAL(rename)(from, to);
 }

@@ -27,8 +27,7 @@ static void flip_bit(const std::string& path) {
 }
 // A copy of a finished run, in a fresh folder.
 static void copy_run(const std::string& from, const std::string& to) {
-    run("rm -rf " + dir(to));
-    run("cp -r " + dir(from) + " " + dir(to));
+    run("sh -c 'rm -rf " + dir(to) + " && cp -r " + dir(from) + " " + dir(to) + "'");
 }
 
 static void unusable() {
@@ -249,8 +248,8 @@ static void failing_calls() {
             const Outcome r = run(failing("end", n, how) + tiny(flags + "-x 4 -y 1 -o " + dir("end")));
             fired = file_exists(dir("mark"));
             const bool ended = r.status == 0 || r.status == (*how == 'K' ? 128 + SIGKILL : 1);
-            const bool same4 = run(tiny(flags + "-x 4 -y 1 -o " + dir("end"))).status == 0 &&
-                               same_files(dir("end/main.log"), dir("calm4/main.log"));
+            const bool same4 = *how != 'K' || (run(tiny(flags + "-x 4 -y 1 -o " + dir("end"))).status == 0 &&
+                                               same_files(dir("end/main.log"), dir("calm4/main.log")));
             const Outcome on = run(tiny(flags + "-x 5 -y 1 -o " + dir("end")));
             const bool good = ended && !contains(r.out, "step    1/") && same4 && on.status == 0 &&
                               contains(on.out, "resumed at step ") && contents("end") == contents("calm");
