@@ -1,8 +1,8 @@
-// A text out of a line of JSON (RFC 8259): {"text": "Once upon a time", "id": 7} and the field "text" give Once
-// upon a time.
+// JSON (RFC 8259), as far as lines of text and lists of flags need it: the field "text" of
+// {"text": "Once upon a time", "id": 7} is Once upon a time.
 //
-// The whole line is checked, not only the field: what is no JSON object is refused, with the place where it
-// ceases to be one.
+// All of it is checked, not only what is wanted: what is no JSON object is refused, with the place where it ceases to
+// be one.
 #pragma once
 #include "llmc/utf8.h"
 
@@ -90,6 +90,26 @@ inline bool json_number(JsonReader& json) {
     return json_digits(json);
 }
 
+// An object: calls member(name) at the value of each member, which reads it and returns false if it cannot.
+template <class Member>
+inline bool json_object(JsonReader& json, Member member) {
+    json.skip_space();
+    if (!json.take('{')) return json.fail("no JSON object");
+    json.skip_space();
+    for (bool more = !json.take('}'); more; json.skip_space()) {
+        std::string name;
+        if (!json_string(json, &name)) return false;
+        json.skip_space();
+        if (!json.take(':')) return json.fail("no colon after a name");
+        json.skip_space();
+        if (!member(name)) return false;
+        json.skip_space();
+        more = json.take(',');
+        if (!more && !json.take('}')) return json.fail("neither a comma nor the end of the object");
+    }
+    return true;
+}
+
 // Any value, passed over.
 inline bool json_value(JsonReader& json, int depth = 0) {
     constexpr int DEEPEST = 256;
@@ -99,20 +119,14 @@ inline bool json_value(JsonReader& json, int depth = 0) {
     if (first == '-' || (first >= '0' && first <= '9')) return json_number(json);
     for (const std::string_view word : {"true", "false", "null"})
         if (json.line.compare(json.at, word.size(), word) == 0) return json.at += word.size(), true;
-    if (!json.take('{') && !json.take('[')) return json.fail("no value where one is expected");
-    const char closing = first == '{' ? '}' : ']';
+    if (first == '{') return json_object(json, [&](const std::string&) { return json_value(json, depth + 1); });
+    if (!json.take('[')) return json.fail("no value where one is expected");
     json.skip_space();
-    if (json.take(closing)) return true;
+    if (json.take(']')) return true;
     for (;; json.skip_space()) {
-        if (closing == '}') {
-            if (!json_string(json, nullptr)) return false;
-            json.skip_space();
-            if (!json.take(':')) return json.fail("no colon after a name");
-            json.skip_space();
-        }
         if (!json_value(json, depth + 1)) return false;
         json.skip_space();
-        if (json.take(closing)) return true;
+        if (json.take(']')) return true;
         if (!json.take(',')) return json.fail("neither a comma nor the end of what began");
     }
 }
@@ -121,25 +135,25 @@ inline bool json_value(JsonReader& json, int depth = 0) {
 // and json.at if the line is no object that has it.
 inline bool json_field(JsonReader& json, std::string_view field, std::string& text) {
     bool found = false;
-    std::string name;
-    json.skip_space();
-    if (!json.take('{')) return json.fail("no JSON object");
-    json.skip_space();
-    for (bool more = !json.take('}'); more; json.skip_space()) {
-        name.clear();
-        if (!json_string(json, &name)) return false;
-        json.skip_space();
-        if (!json.take(':')) return json.fail("no colon after a name");
-        json.skip_space();
-        const bool wanted = name == field;
-        if (wanted && json.peek() != '"') return json.fail("the field is no string");
-        if (wanted) text.clear(), found = true;
-        if (wanted ? !json_string(json, &text) : !json_value(json)) return false;
-        json.skip_space();
-        more = json.take(',');
-        if (!more && !json.take('}')) return json.fail("neither a comma nor the end of the object");
-    }
+    const bool good = json_object(json, [&](const std::string& name) {
+        if (name != field) return json_value(json);
+        if (json.peek() != '"') return json.fail("the field is no string");
+        text.clear(), found = true;
+        return json_string(json, &text);
+    });
+    if (!good) return false;
     json.skip_space();
     if (json.at < json.line.size()) return json.fail("something after the object");
     return found || json.fail("the field is not there");
+}
+
+// A text as a string of JSON.
+inline std::string json_text(const std::string& text) {
+    std::string quoted = "\"";
+    for (unsigned char c : text) {
+        if (c == '"' || c == '\\') quoted += '\\';
+        if (c < 0x20) quoted += format("\\u%04x", c);
+        else quoted += (char)c;
+    }
+    return quoted + "\"";
 }
