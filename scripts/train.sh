@@ -25,7 +25,6 @@ flags=(
 )
 "$PROGRAM" "${flags[@]}" --plan -pn "$GPUS" | grep -E '^(model|total|FLOPs|bytes on|on GPUs|a step)'
 if [ "$GPUS" -gt 1 ]; then
-    # a signal lets the processes finish their step and save: Open MPI waits up to 10 minutes before it kills
-    exec mpirun -np "$GPUS" --mca odls_base_sigkill_timeout 600 ${MPIRUN_FLAGS:-} "$PROGRAM" "${flags[@]}" -pg "$GPUS"
+    exec scripts/with_mpirun.sh -np "$GPUS" ${MPIRUN_FLAGS:-} "$PROGRAM" "${flags[@]}" -pg "$GPUS"
 fi
 exec "$PROGRAM" "${flags[@]}"

@@ -14,7 +14,6 @@ for host in ${HOSTS//,/ }; do
     total=$((total + 10#$gpus))
 done
 [ "$total" -ge 1 ] || { echo "error: HOSTS=$HOSTS names no GPU; NAME:GPUS, separated by commas, is accepted" >&2; exit 2; }
-# -x                          variables that the other machines are to have
-# odls_base_sigkill_timeout   seconds to finish a step and save after a signal, before Open MPI kills
-exec mpirun -np "$total" --host "$HOSTS" -x PATH -x LD_LIBRARY_PATH -x NCCL_DEBUG=WARN --mca odls_base_sigkill_timeout 600 ${MPIRUN_FLAGS:-} \
+# -x   variables that the other machines are to have
+exec scripts/with_mpirun.sh -np "$total" --host "$HOSTS" -x PATH -x LD_LIBRARY_PATH -x NCCL_DEBUG=WARN ${MPIRUN_FLAGS:-} \
     "$PROGRAM" -z 1 -y 1 -pi mpi -pg "${GPUS_PER_NODE:-8}" "$@"

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# mpirun, stopped without a loss: Ctrl-C and SIGTERM reach the processes as SIGUSR1, which mpirun passes on; they finish
+# their step, save and end. A second one ends them at once. mpirun itself, told to stop, gives its processes a second, or
+# odls_base_sigkill_timeout seconds, all of which it waits.
+#
+#   scripts/with_mpirun.sh -np 8 ./train_gpt2cu ...
+setsid=$(command -v setsid || true)  # a session of its own: the terminal's Ctrl-C comes here alone
+$setsid mpirun --mca odls_base_sigkill_timeout 60 "$@" &
+mpirun=$!
+asked=0 status=0
+stop() {  # number of the signal
+    if [ "$asked" -eq 0 ]; then asked=$1 && kill -USR1 "$mpirun"; else kill -TERM "$mpirun"; fi 2>/dev/null
+}
+trap 'stop 2' INT
+trap 'stop 15' TERM
+trap 'kill -USR1 "$mpirun"' USR1
+wait "$mpirun" || status=$?
+while kill -0 "$mpirun" 2>/dev/null; do  # a signal has ended the wait, not yet mpirun
+    status=0
+    wait "$mpirun" || status=$?
+done
+[ "$asked" -eq 0 ] || [ "$status" -ne 0 ] || status=$((128 + asked))
+exit "$status"
