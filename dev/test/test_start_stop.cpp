@@ -184,6 +184,22 @@ static void signals() {
     EXPECT(r.status == 130 && contains(r.err, "nothing is kept without -o") && contains(r.out, "nothing is kept: there was no -o"));
 }
 
+static void quickstart() {
+    const std::string here = dir("quick");
+    run("sh -c 'mkdir -p " + here + "/build && ln -s $PWD/dev $PWD/train_gpt2_cpu " + here + " && ln -s $PWD/scripts/quickstart.sh " + here + "/start'");
+    write_whole(here + "/build/unigram", "#!/bin/sh\necho 6.4\n");
+    run("chmod +x " + here + "/build/unigram");
+    for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+        start_test(format("quickstart and signal %d: saved, no summary of an unfinished run, its exit status", signal));
+        pid_t child = start_anew("sh -c 'cd " + here + " && exec ./start'");
+        EXPECT(appears(folder + "/out", "step "));
+        kill(child, signal);
+        const Outcome r = finish(child);
+        EXPECT(r.status == (signal == SIGUSR1 ? 0 : 128 + signal) && !contains(r.out, "Validation loss:"));
+        EXPECT(contains(r.out, "to go on: ./train_gpt2_cpu -o log_quickstart -y 1"));
+    }
+}
+
 static void lost_output() {
     for (const char* to : {"/dev/full", "&-"}) {
         start_test(format("stdout to %s: training and checkpoints safe, a sentence at the end, exit 1", to));
@@ -209,6 +225,7 @@ int main() {
     run_json();
     sizes();
     signals();
+    quickstart();
     lost_output();
     return report_and_clean();
 }
