@@ -3,12 +3,22 @@
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 
-// Mean loss over the first windows of the validation split, shared out over the processes. The last batch may be a partial one. Windows are
-// added up one by one in their order, so the result depends neither on B nor on the number of processes. Of no use if it was stopped (stop.h).
+// How many batches a validation takes, -1 for all. Before the first step of training the weights are random and their
+// loss is about ln V, whatever the text: one batch shows that, unless -m was given.
+template <class Model>
+inline int64_t validation_batches(const Run<Model>& run) {
+    const Options& o = run.options;
+    const bool untrained = run.random_weights && run.state.step == 0 && o.max_steps != 0;
+    return untrained && !o.given.count("--val-max-steps") ? 1 : o.val_max_steps;
+}
+
+// Mean loss over the first windows of the validation split, split among the processes. The last batch may be a partial
+// one. Windows are added up one by one in their order, so the result depends neither on B nor on the number of
+// processes. Of no use if it was stopped (stop.h).
 template <class Model>
 inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
-    const int64_t batches = (all + batch - 1) / batch, most = run.options.val_max_steps;
+    const int64_t batches = (all + batch - 1) / batch, most = validation_batches(run);
     const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
     std::vector<double> sums(windows);
     Progress progress(run.logger, "validation", windows, "windows");

@@ -25,6 +25,7 @@ struct Run {
     std::vector<int> x, y;
     std::vector<float> losses;
     int64_t B, T, micro_steps, max_steps, saved_step = -1, first_step = 0;
+    bool random_weights = false;               // the run began with them, not with those of a file
     double started;
     int64_t pace_step = 0;                                        // time left is reckoned from here on
     double pace_time = 0;

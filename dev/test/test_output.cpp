@@ -83,6 +83,22 @@ static void settings() {
     EXPECT(contains(help, "--quiet") && contains(help, "greedy") && contains(help, "with --prompt only generate"));
 }
 
+static void first_validation() {
+    start_test("untrained weights are validated on one batch unless -m says how many; weights of a file on all");
+    auto losses = [](const std::string& flags) {
+        std::string all;
+        const Outcome r = run(tiny(flags));
+        for (size_t at = 0; (at = r.out.find("val loss ", at)) != r.out.npos; at++) all += r.out.substr(at + 9, 9);
+        return all;
+    };
+    const std::string standard = losses("-x 1 -v 1 -o " + dir("validated")), one = losses("-x 1 -v 1 -m 1");
+    const std::string twenty = losses("-x 1 -v 1 -m 20"), from_file = " -x 0 -v 1 -e " + dir("validated/model_00000001.bin");
+    EXPECT(standard.size() == 18 && one.size() == 18 && twenty.size() == 18);
+    EXPECT(standard.substr(0, 9) == one.substr(0, 9) && one.substr(0, 9) != twenty.substr(0, 9));
+    EXPECT(standard.substr(9) == twenty.substr(9) && one.substr(9) != twenty.substr(9));
+    EXPECT(losses(from_file) == losses(from_file + " -m 20") && losses("-x 0 -v 1") == losses("-x 0 -v 1 -m 20"));
+}
+
 static void step_lines() {
     start_test("a step line has no z-score until there is a number, then one for loss and norm");
     const Outcome r = run(tiny("-x 130"));
@@ -231,6 +247,7 @@ int main() {
     make_test_folder();
     write_hellaswag(dir("hella.bin"));
     settings();
+    first_validation();
     step_lines();
     progress_elsewhere();
     progress_on_a_terminal();
