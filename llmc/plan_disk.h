@@ -6,7 +6,8 @@
 #include "llmc/plan.h"
 
 // A model file and the state files of all processes, which hold every optimizer row of the plan once.
-inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& layout, const std::vector<PlanRow>& rows) {
+inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& layout,
+                                       const std::vector<PlanRow>& rows) {
     int64_t states = 0, tensors = 0;
     for (const PlanRow& row : rows) states += row.category == "optimizer";
     for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
@@ -14,12 +15,14 @@ inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& la
     return model + (double)layout.total_elems() * 4 * (double)states + (double)s.processes * (sizeof(StateHeader) + 8);
 }
 
-// The most checkpoints of a run of so many steps that are there at once: the newest is written before an old one goes (-nk, -nm).
+// The most checkpoints of a run of so many steps that are there at once: the newest is written before an old one goes
+// (-nk, -nm).
 inline int64_t most_checkpoints(const Options& o, int64_t steps) {
     const int64_t every = o.checkpoint_every, keep = o.keep_checkpoints, major = o.major_every;
     const int64_t saved = every > 0 ? steps / every + (steps % every != 0) : 1;
     if (keep == 0 || saved <= keep) return saved;
-    const int64_t stride = major > 0 ? major / std::gcd(every, major) : 0;  // every so many of the saved ones is a major one
+    const int64_t stride =
+        major > 0 ? major / std::gcd(every, major) : 0;  // every so many of the saved ones is a major one
     return std::min(saved, keep + 1 + (stride > 0 ? steps / every / stride : 0));
 }
 
@@ -31,8 +34,8 @@ inline void print_disk_plan(const Options& o, double one_bytes) {
     printf("a checkpoint: %.0f bytes, %s\n", one_bytes, size_text(one_bytes).c_str());
     if (o.max_steps > 0) {
         const int64_t most = most_checkpoints(o, o.max_steps);
-        printf("on the disk: up to %lld checkpoint%s, %s (-n, -nk and -nm say how many)\n", (long long)most, most == 1 ? "" : "s",
-               size_text((double)most * one_bytes).c_str());
+        printf("on the disk: up to %lld checkpoint%s, %s (-n, -nk and -nm say how many)\n", (long long)most,
+               most == 1 ? "" : "s", size_text((double)most * one_bytes).c_str());
     } else if (o.max_steps < 0) printf("on the disk: how many depends on the data; -nk keeps only the newest\n");
 }
 
@@ -41,8 +44,10 @@ inline void warn_of_full_disk(const Options& o, double one_bytes, int64_t steps)
     struct statvfs disk;
     if (statvfs(o.out_dir.c_str(), &disk) != 0) return;
     const double there = o.resume ? (double)finished_steps(o.out_dir).size() * one_bytes : 0;
-    const double room = (double)disk.f_bavail * (double)disk.f_frsize + there, needed = (double)most_checkpoints(o, steps) * one_bytes;
+    const double room = (double)disk.f_bavail * (double)disk.f_frsize + there,
+                 needed = (double)most_checkpoints(o, steps) * one_bytes;
     if (needed > room)
-        warning("-o %s has room for %s, and the run's checkpoints need up to %s: a lower -nk, or a higher -n, needs less",
-                o.out_dir.c_str(), size_text(room).c_str(), size_text(needed).c_str());
+        warning(
+            "-o %s has room for %s, and the run's checkpoints need up to %s: a lower -nk, or a higher -n, needs less",
+            o.out_dir.c_str(), size_text(room).c_str(), size_text(needed).c_str());
 }

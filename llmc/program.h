@@ -1,4 +1,5 @@
-// What every program does around its work: standard streams that are there, memory that is not, output that could not be written.
+// What every program does around its work: standard streams that are there, memory that is not, output that could not
+// be written.
 #pragma once
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,10 +8,13 @@
 #include <stdexcept>
 #include "llmc/check.h"
 
-// A standard stream that was closed is taken up, lest the next file opened get its number and with it what is meant for the stream.
+// A standard stream that was closed is taken up, lest the next file opened get its number and with it what is meant
+// for the stream.
 inline void occupy_closed_streams() {
     for (int fd : {0, 1, 2})
-        if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);  // not for writing: what is printed is known to be lost
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null",
+                        fd == 2 ? O_WRONLY : O_RDONLY);  // not for writing: what is printed is known to be lost
 }
 
 // Runs work() and returns its status, or 1 if its output was lost.
@@ -18,7 +22,8 @@ template <class Work>
 inline int run_program(Work work) {
     occupy_closed_streams();
     int status = 1;
-    const char* no_memory = "out of memory: an allocation was refused; smaller sizes need less (ulimit -v shows what a process may have)";
+    const char* no_memory =
+        "out of memory: an allocation was refused; smaller sizes need less (ulimit -v shows what a process may have)";
     try {
         status = work();
     } catch (const std::bad_alloc&) {
@@ -29,6 +34,9 @@ inline int run_program(Work work) {
         runtime_failure("%s", problem.what());
     }
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    if (status == 0) runtime_failure("stdout could not be written (full, closed, or its reader is gone): what was printed is lost, all else is done");
+    if (status == 0)
+        runtime_failure(
+            "stdout could not be written (full, closed, or its reader is gone): what was printed is lost, all else "
+            "is done");
     return status;
 }

@@ -1,12 +1,15 @@
-// What is settled before a run starts: which model -e means, and whether the out dir is free for a fresh run or holds the one to go on with.
+// What is settled before a run starts: which model -e means, and whether the out dir is free for a fresh run or holds
+// the one to go on with.
 #pragma once
 #include "llmc/checkpoint.h"
 #include "llmc/run_json.h"
 
-inline bool is_model_file(const std::string& name) { return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0; }
+inline bool is_model_file(const std::string& name) {
+    return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
+}
 
-// The shape of a model that is open already (that of the checkpoint to resume), else the one that -e asks for, a file's or
-// a descriptor's. The file stays open: what was looked at is what is loaded.
+// The shape of a model that is open already (that of the checkpoint to resume), else the one that -e asks for, a
+// file's or a descriptor's. The file stays open: what was looked at is what is loaded.
 inline GPT2Config config_of_model(const std::string& model, std::unique_ptr<FileReader>& file) {
     if (!file && !is_model_file(model)) return config_from_descriptor(model);
     if (!file) file = std::make_unique<FileReader>(model);
@@ -22,22 +25,27 @@ inline void settle_model(Options& o) {
     if (is_model_file(o.model) || parse_descriptor(o.model, config) || !folder_exists(o.model)) return;
     StateHeader header;
     const int64_t step = newest_checkpoint(o.model, header);
-    if (step < 0) usage_error("-e %s holds no complete checkpoint; accepted: %s", o.model.c_str(), accepted_models().c_str());
+    if (step < 0)
+        usage_error("-e %s holds no complete checkpoint; accepted: %s", o.model.c_str(), accepted_models().c_str());
     o.model = model_path(o.model, step);
 }
 
 inline std::string descriptor_of(const GPT2Config& c) {
-    return format("L%lldC%lldH%lldT%lldV%lld", (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V);
+    return format("L%lldC%lldH%lldT%lldV%lld", (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT,
+                  (long long)c.V);
 }
 
-// Exit 2 if -e was given, and is another model than that of the checkpoint. A file that is gone is not missed: the checkpoint has the weights.
+// Exit 2 if -e was given, and is another model than that of the checkpoint. A file that is gone is not missed: the
+// checkpoint has the weights.
 inline void check_same_model(const Options& o, const GPT2Config& saved) {
     if (!o.given.count("--model") || (is_model_file(o.model) && !file_exists(o.model))) return;
     std::unique_ptr<FileReader> file;
     const std::string asked = descriptor_of(config_of_model(o.model, file)), has = descriptor_of(saved);
     if (asked != has)
-        usage_error("-e %s is %s, but the run to resume in %s has %s; -y 1 without -e goes on with that one, -y 0 --overwrite 1 starts again",
-                    o.model.c_str(), asked.c_str(), o.out_dir.c_str(), has.c_str());
+        usage_error(
+            "-e %s is %s, but the run to resume in %s has %s; -y 1 without -e goes on with that one, -y 0 "
+            "--overwrite 1 starts again",
+            o.model.c_str(), asked.c_str(), o.out_dir.c_str(), has.c_str());
 }
 
 // Exit 2 if a fresh run would throw away the checkpoints of an earlier one.
@@ -45,8 +53,10 @@ inline void check_out_dir_free(const Options& o) {
     if (o.out_dir.empty() || o.max_steps == 0 || o.resume || o.overwrite) return;
     const std::vector<int64_t> earlier = finished_steps(o.out_dir);
     if (!earlier.empty())
-        usage_error("-o %s holds an earlier run, its newest checkpoint that of step %lld: -y 1 goes on from it, --overwrite 1 starts again",
-                    o.out_dir.c_str(), (long long)earlier.back());
+        usage_error(
+            "-o %s holds an earlier run, its newest checkpoint that of step %lld: -y 1 goes on from it, --overwrite "
+            "1 starts again",
+            o.out_dir.c_str(), (long long)earlier.back());
 }
 
 inline bool writes_out_dir(const Options& o) { return !o.out_dir.empty() && o.max_steps != 0 && !o.plan; }

@@ -1,7 +1,9 @@
-// SIGINT, SIGTERM and SIGUSR1 ask a run to finish its step, save and end. The first is answered at once on stderr, and obeyed when all processes
-// have heard of it: whatever takes long asks between two pieces of its work. The second ends the process as it stands.
+// SIGINT, SIGTERM and SIGUSR1 ask a run to finish its step, save and end. The first is answered at once on stderr,
+// and obeyed when all processes have heard of it: whatever takes long asks between two pieces of its work. The second
+// ends the process as it stands.
 //
-// A terminal, a shell and a launcher may each pass on one and the same wish, so what follows the first within a moment is no second.
+// A terminal, a shell and a launcher may each pass on one and the same wish, so what follows the first within a
+// moment is no second.
 #pragma once
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +27,8 @@ constexpr int64_t SAME_WISH_MS = 300;
 inline void answer_signals(const std::string& text) {
     const int other = 1 - stop.answer;
     const std::string who = comm.rank > 0 ? format("rank %lld: ", (long long)comm.rank) : "";
-    snprintf(stop.answers[other], sizeof(stop.answers[other]), "%s%s%s; once more to stop at once\n", isatty(2) ? "\n" : "", who.c_str(), text.c_str());
+    snprintf(stop.answers[other], sizeof(stop.answers[other]), "%s%s%s; once more to stop at once\n",
+             isatty(2) ? "\n" : "", who.c_str(), text.c_str());
     stop.answer = other;
 }
 
@@ -57,7 +60,8 @@ inline void catch_signals() {
     ::signal(SIGPIPE, SIG_IGN);  // so is a reader of stdout that has gone away
 }
 
-// True, in all processes alike, once one of them has got a signal. SIGINT and SIGTERM go before SIGUSR1, whose exit status is 0.
+// True, in all processes alike, once one of them has got a signal. SIGINT and SIGTERM go before SIGUSR1, whose exit
+// status is 0.
 inline bool stop_agreed() {
     if (stop.agreed) return true;
     for (int signal : comm_gather((int)stop.signal, "agreeing to go on"))

@@ -1,4 +1,5 @@
-// How runs start and how they are stopped: what is refused, what run.json brings back, signals, output that cannot be written.
+// How runs start and how they are stopped: what is refused, what run.json brings back, signals, output that cannot be
+// written.
 #include <csignal>
 #include "dev/test/run_program.h"
 #include "llmc/run_json.h"
@@ -7,7 +8,8 @@
 static const std::string CPU = "./train_gpt2_cpu";
 static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
 static std::string in(const std::string& name) { return "-o " + dir(name) + " "; }
-static const std::string SOON = "timeout 60 ";  // a run that lost its flags would be one of the defaults, which take days
+static const std::string SOON =
+    "timeout 60 ";  // a run that lost its flags would be one of the defaults, which take days
 static bool passed(const Outcome& r) {
     if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
     return r.status == 0;
@@ -19,12 +21,16 @@ static void folders() {
     const std::string log = read_whole(dir("first/main.log")), json = read_whole(dir("first/run.json"));
     const Outcome again = run(tiny("-x 3 " + in("first")));
     EXPECT(refused(again, 2, "--overwrite 1") && contains(again.err, "-y 1") && contains(again.err, "step 4"));
-    EXPECT(log == read_whole(dir("first/main.log")) && json == read_whole(dir("first/run.json")) && file_exists(done_path(dir("first"), 4)));
+    EXPECT(log == read_whole(dir("first/main.log")) && json == read_whole(dir("first/run.json")) &&
+           file_exists(done_path(dir("first"), 4)));
     EXPECT(passed(run(tiny("-x 0 -v 1 " + in("first")))));  // writes nothing, so nothing is in its way
     EXPECT(refused(run(tiny("-x 4 -y 1 --overwrite 1 " + in("first"))), 2, "--overwrite"));
-    start_test("--overwrite 1 starts again: checkpoints are marked incomplete, with a line that says so, and the log begins anew");
+    start_test(
+        "--overwrite 1 starts again: checkpoints are marked incomplete, with a line that says so, and the log begins "
+        "anew");
     const Outcome over = run(tiny("-x 3 --overwrite 1 " + in("first")));
-    EXPECT(passed(over) && contains(over.out, "marked incomplete") && finished_steps(dir("first")) == std::vector<int64_t>{3});
+    EXPECT(passed(over) && contains(over.out, "marked incomplete") &&
+           finished_steps(dir("first")) == std::vector<int64_t>{3});
     EXPECT(!contains(read_whole(dir("first/main.log")), "s:3 trl"));
     start_test("a folder with a log and no checkpoint is free");
     unlink(done_path(dir("first"), 3).c_str());
@@ -42,21 +48,27 @@ static void run_json() {
     EXPECT(passed(run(tiny(flags + in("whole")))) && passed(run(tiny(flags + in("parts")))));
     remove_checkpoint(dir("parts"), 12);
     const Outcome r = run(SOON + CPU + " -y 1 " + in("parts"));
-    EXPECT(passed(r) && contains(r.out, "resumed at step 8") && same_files(model_path(dir("whole"), 12), model_path(dir("parts"), 12)));
+    EXPECT(passed(r) && contains(r.out, "resumed at step 8") &&
+           same_files(model_path(dir("whole"), 12), model_path(dir("parts"), 12)));
     const std::string json = read_whole(dir("parts/run.json"));
-    EXPECT(contains(json, TRAINER_VERSION) && contains(json, "-y 1") && contains(json, "\"--learning-rate\": 0.0030000000000000001"));
+    EXPECT(contains(json, TRAINER_VERSION) && contains(json, "-y 1") &&
+           contains(json, "\"--learning-rate\": 0.0030000000000000001"));
     start_test("flags on the command line win over those of run.json");
     const Outcome more = run(SOON + CPU + " -y 1 -x 13 " + in("parts"));
     EXPECT(passed(more) && contains(more.out, "step   13/13"));
     EXPECT(refused(run(SOON + CPU + " -y 1 -x 14 -t 8 -b 4 " + in("parts")), 2, "-t 8"));
     start_test("a damaged run.json: exit 1, one sentence");
     const std::string good = read_whole(dir("parts/run.json"));
-    auto with = [&](const std::string& from, const std::string& to) { return std::string(good).replace(good.find(from), from.size(), to); };
-    for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), good + "x", good + std::string(1, '\0'), with("{", "["), with(": 2", ": \"2\""),
-                                   with("\"--batch-size\"", "\"--big-batch\""), with("\"--batch-size\": 2", "\"--batch-size\": -2"),
-                                   with("\"--batch-size\": 2", "\"--batch-size\": [2]"), with("\"--batch-size\": 2", "\"--batch-size\": "),
-                                   with("\"--batch-size\"", "\"--seq-len\""), with("\"--batch-size\"", "\"--num-processes\""), with("a\\\"b", "a \\x"),
-                                   with("a\\\"b", "\\ud83d"), with("a\\\"b", "\n"), std::string(2 << 20, ' ')}) {
+    auto with = [&](const std::string& from, const std::string& to) {
+        return std::string(good).replace(good.find(from), from.size(), to);
+    };
+    for (const std::string& bad :
+         {std::string(), good.substr(0, good.size() / 2), good + "x", good + std::string(1, '\0'), with("{", "["),
+          with(": 2", ": \"2\""), with("\"--batch-size\"", "\"--big-batch\""),
+          with("\"--batch-size\": 2", "\"--batch-size\": -2"), with("\"--batch-size\": 2", "\"--batch-size\": [2]"),
+          with("\"--batch-size\": 2", "\"--batch-size\": "), with("\"--batch-size\"", "\"--seq-len\""),
+          with("\"--batch-size\"", "\"--num-processes\""), with("a\\\"b", "a \\x"), with("a\\\"b", "\\ud83d"),
+          with("a\\\"b", "\n"), std::string(2 << 20, ' ')}) {
         write_whole(dir("parts/run.json"), bad);
         EXPECT(refused(run(SOON + CPU + " -y 1 -x 14 " + in("parts")), 1, "run.json"));
     }
@@ -67,7 +79,9 @@ static void run_json() {
     for (const OptionRow& row : option_table()) {  // other values than the defaults, where there is a choice
         if (concerns_one_start(row)) continue;
         Options trial;
-        const std::string value = row.text ? "\t\"\\\x01 caf\xc3\xa9" : row.whole ? std::to_string(n++) : format("0.%lld234567890123456", (long long)n++);
+        const std::string value = row.text    ? "\t\"\\\x01 caf\xc3\xa9"
+                                  : row.whole ? std::to_string(n++)
+                                              : format("0.%lld234567890123456", (long long)n++);
         if (option_problem(trial, row, value).empty()) option_problem(o, row, value);
     }
     write_run_json(o);
@@ -75,7 +89,8 @@ static void run_json() {
     back.out_dir = o.out_dir;
     take_over_flags(back);
     for (const OptionRow& row : option_table())
-        if (!concerns_one_start(row) && !EXPECT(option_value(o, row) == option_value(back, row))) printf("    %s\n", row.long_name);
+        if (!concerns_one_start(row) && !EXPECT(option_value(o, row) == option_value(back, row)))
+            printf("    %s\n", row.long_name);
     unlink(run_json_path(o.out_dir).c_str());
 }
 
@@ -92,7 +107,8 @@ static void sizes() {
     EXPECT(passed(run("sh -c \"" + command + "\"")));
     for (int mib = 16; mib <= 96; mib += 8) {
         const Outcome r = run(format("sh -c \"ulimit -v %d; exec %s\"", mib * 1024, command.c_str()));
-        const bool loads = !contains(r.err, "shared lib") && r.status != 127 && r.status != 126;  // else the program did not even start
+        const bool loads = !contains(r.err, "shared lib") && r.status != 127 &&
+                           r.status != 126;  // else the program did not even start
         if (loads && r.status != 0) EXPECT(refused(r, 1, "memory"));
     }
     start_test("-e takes a run's folder: its newest complete checkpoint");
@@ -103,7 +119,8 @@ static void sizes() {
     };
     EXPECT(contains(val(dir("source")), "val loss") && val(dir("source")) == val(model_path(dir("source"), 4)));
     unlink(done_path(dir("source"), 4).c_str());
-    EXPECT(val(dir("source")) == val(model_path(dir("source"), 2)) && val(dir("source")) != val(model_path(dir("source"), 4)));
+    EXPECT(val(dir("source")) == val(model_path(dir("source"), 2)) &&
+           val(dir("source")) != val(model_path(dir("source"), 4)));
     EXPECT(refused(run(tiny("-x 0 -e " + folder)), 2, "-e " + folder));
     run("mkdir d6");
     EXPECT(contains(run(CPU + " --plan -e d6").out, "L 6, C 384"));  // a descriptor is one whatever folders there are
@@ -111,16 +128,20 @@ static void sizes() {
     start_test("what a run leaves on the disk: in the plan, at its start, and as the files are");
     const Outcome r = run(tiny("-x 7 -n 2 -nk 2 " + in("disk"))), planned = run(tiny("--plan -x 7 -n 2 -nk 2"));
     const std::string bytes = read_whole(model_path(dir("disk"), 7)) + read_whole(state_path(dir("disk"), 7, 0));
-    EXPECT(contains(planned.out, format("a checkpoint: %zu bytes", bytes.size())) && contains(planned.out, "up to 3 checkpoints"));
+    EXPECT(contains(planned.out, format("a checkpoint: %zu bytes", bytes.size())) &&
+           contains(planned.out, "up to 3 checkpoints"));
     EXPECT(!contains(r.err, "room") && contains(run(tiny("--plan -x 7 -n 2 -nk 1 -nm 4")).out, "up to 3 checkpoints"));
-    EXPECT(contains(run(tiny("--plan -x 7 -n 2")).out, "up to 4 checkpoints") && contains(run(tiny("--plan -x 7")).out, "up to 1 checkpoint,"));
+    EXPECT(contains(run(tiny("--plan -x 7 -n 2")).out, "up to 4 checkpoints") &&
+           contains(run(tiny("--plan -x 7")).out, "up to 1 checkpoint,"));
     pid_t child = start(tiny("-x 9000000000000000 -n 1 " + in("full")));
     for (int tries = 0; tries < 1200 && !contains(read_whole(folder + "/err"), "-nk"); tries++) usleep(50000);
     kill(child, SIGKILL);
     EXPECT(contains(finish(child).err, "the run's checkpoints need up to"));
     start_test("a run without -o, and one of several epochs, say so in a line");
-    EXPECT(contains(run(tiny("-x 200")).out, "nothing of this run is kept") && contains(run(tiny("-x 200")).out, "gone through 2.1 times"));
-    EXPECT(!contains(run(tiny("-x 2 " + in("quiet"))).out, "kept") && !contains(run(tiny("-x 80")).out, "gone through"));
+    EXPECT(contains(run(tiny("-x 200")).out, "nothing of this run is kept") &&
+           contains(run(tiny("-x 200")).out, "gone through 2.1 times"));
+    EXPECT(!contains(run(tiny("-x 2 " + in("quiet"))).out, "kept") &&
+           !contains(run(tiny("-x 80")).out, "gone through"));
 }
 
 // Until the file has the text, or 60 s are over.
@@ -135,21 +156,27 @@ static pid_t start_anew(const std::string& command) {
     return start(command);
 }
 static void signals() {
-    const std::string endless = "-x 1000000 -n 50 -nk 2 -y 1 ", big = " -e L8C256H4T256 -i dev/data/shakespeare_train.bin ";
+    const std::string endless = "-x 1000000 -n 50 -nk 2 -y 1 ",
+                      big = " -e L8C256H4T256 -i dev/data/shakespeare_train.bin ";
     const std::string slow = big + "-t 64 -b 1 -d 1048576 -x 2 ";  // a step of minutes
     for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
-        start_test(format("signal %d: said at once, the step finished and saved, the command that goes on printed; its exit status", signal));
+        start_test(format(
+            "signal %d: said at once, the step finished and saved, the command that goes on printed; its exit status",
+            signal));
         const std::string out = in(format("signal%d", signal));
         pid_t child = start_anew(tiny(endless + out));
         EXPECT(appears(folder + "/out", "step    3/"));
         kill(child, signal);
         const Outcome r = finish(child);
-        EXPECT(r.status == (signal == SIGUSR1 ? 0 : 128 + signal) && one_line(r.err) && contains(r.err, "once more to stop at once"));
-        EXPECT(contains(r.out, "\nstopped at step ") && contains(r.out, "to go on: ./train_gpt2_cpu " + out + "-y 1\n"));
+        EXPECT(r.status == (signal == SIGUSR1 ? 0 : 128 + signal) && one_line(r.err) &&
+               contains(r.err, "once more to stop at once"));
+        EXPECT(contains(r.out, "\nstopped at step ") &&
+               contains(r.out, "to go on: ./train_gpt2_cpu " + out + "-y 1\n"));
         const int64_t step = atoll(r.out.c_str() + std::min(r.out.size(), r.out.rfind("stopped at step ") + 16));
         StateHeader header;
         EXPECT(step > 0 && newest_checkpoint(dir(format("signal%d", signal)), header) == step);
-        EXPECT(contains(run(SOON + CPU + format(" -y 1 -x %lld ", (long long)step + 1) + out).out, format("resumed at step %lld", (long long)step)));
+        EXPECT(contains(run(SOON + CPU + format(" -y 1 -x %lld ", (long long)step + 1) + out).out,
+                        format("resumed at step %lld", (long long)step)));
     }
     for (int signal : {SIGINT, SIGUSR1}) {
         start_test(format("signal %d a second time ends at once", signal));
@@ -166,13 +193,15 @@ static void signals() {
     }
     start_test("a signal during validation or a sample is obeyed soon, and saved");
     struct Work { const char *name, *flags; };
-    for (const Work& work : {Work{"validation", "-v 1 -m -1 -j dev/data/shakespeare_val.bin"}, {"sample", "-v 0 -s 1 -g 1000000"}}) {
+    for (const Work& work :
+         {Work{"validation", "-v 1 -m -1 -j dev/data/shakespeare_val.bin"}, {"sample", "-v 0 -s 1 -g 1000000"}}) {
         pid_t child = start_anew(tiny(work.flags + big + "-t 16 -b 1 -x 1000000 " + in(work.name)));
         if (contains(work.name, "sample")) EXPECT(appears(folder + "/out", "generating"));
         else EXPECT(appears(folder + "/out", "data: "));
         kill(child, SIGTERM);
         const Outcome r = finish(child);
-        EXPECT(r.status == 128 + SIGTERM && contains(r.out, "stopped at step ") && contains(r.err, "once more to stop at once"));
+        EXPECT(r.status == 128 + SIGTERM && contains(r.out, "stopped at step ") &&
+               contains(r.err, "once more to stop at once"));
         EXPECT(!contains(r.out, "val loss"));
         if (!contains(r.out, "stopped at step ")) printf("    %s: %s %s\n", work.name, r.out.c_str(), r.err.c_str());
     }
@@ -181,12 +210,14 @@ static void signals() {
     EXPECT(appears(folder + "/out", "step    3/"));
     kill(child, SIGINT);
     const Outcome r = finish(child);
-    EXPECT(r.status == 130 && contains(r.err, "nothing is kept without -o") && contains(r.out, "nothing is kept: there was no -o"));
+    EXPECT(r.status == 130 && contains(r.err, "nothing is kept without -o") &&
+           contains(r.out, "nothing is kept: there was no -o"));
 }
 
 static void quickstart() {
     const std::string here = dir("quick");
-    run("sh -c 'mkdir -p " + here + "/build && ln -s $PWD/dev $PWD/train_gpt2_cpu " + here + " && ln -s $PWD/scripts/quickstart.sh " + here + "/start'");
+    run("sh -c 'mkdir -p " + here + "/build && ln -s $PWD/dev $PWD/train_gpt2_cpu " + here +
+        " && ln -s $PWD/scripts/quickstart.sh " + here + "/start'");
     write_whole(here + "/build/unigram", "#!/bin/sh\necho 6.4\n");
     run("chmod +x " + here + "/build/unigram");
     for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
