@@ -12,12 +12,14 @@
 struct Shard {
     std::string path;
     int64_t tokens = 0, windows = 0;
+    FileStamp stamp;             // as it was opened
+    uint64_t checksum = 0;       // of all its bytes, 0 if nobody has asked (data_identity.h)
 };
 
 struct DataLoader {
     std::vector<Shard> shards;
     int64_t T = 0, vocab = 0, total_tokens = 0, total_windows = 0;
-    uint64_t seed = 0, identity = 0;                 // identity: tells one set of shards from another
+    uint64_t seed = 0, ends_identity = 0;            // of the first and last 4 KiB of each shard
     bool shuffle = false;
 
     // the order of the epoch in use, and the shard in use
@@ -37,7 +39,8 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
     Checksum identity;
     for (const std::string& path : paths) {
         FileReader file(path);
-        Shard shard{path, read_tokens_header(file), 0};
+        Shard shard;
+        shard.path = path, shard.tokens = read_tokens_header(file), shard.stamp = file.stamp();
         shard.windows = shard.tokens > 0 ? (shard.tokens - 1) / T : 0;
         if (shard.windows > UINT32_MAX) runtime_failure("%s has too many windows of %lld tokens", path.c_str(), (long long)T);
         loader.total_tokens += shard.tokens;
@@ -51,7 +54,7 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
         }
         loader.shards.push_back(shard);
     }
-    loader.identity = identity.value();
+    loader.ends_identity = identity.value();
     if (loader.total_windows == 0)
         runtime_failure("%s %s is too short: %lld tokens hold no window of -t %lld tokens and the one after; more text "
                         "or a smaller -t is accepted", flag, pattern.c_str(), (long long)loader.total_tokens,
@@ -67,6 +70,29 @@ inline void start_epoch(DataLoader& loader, int64_t epoch) {
     if (loader.shuffle) loader.shard_order = permutation(n, generator_for(loader.seed, RANDOM_SHARDS, epoch));
     loader.first_window.assign(1, 0);
     for (uint32_t s : loader.shard_order) loader.first_window.push_back(loader.first_window.back() + loader.shards[s].windows);
+}
+
+// The checksum of a whole file, never 0. read(bytes) is called after each piece.
+template <class Read>
+inline uint64_t checksum_of(FileReader& file, Read read) {
+    file.rewind();
+    std::vector<char> piece(1 << 20);
+    while (file.position < file.size_bytes) {
+        const size_t bytes = std::min<int64_t>(piece.size(), file.size_bytes - file.position);
+        file.read(piece.data(), bytes, "the tokens");
+        read((int64_t)bytes);
+    }
+    return std::max<uint64_t>(1, file.checksum.value());
+}
+
+// Ends the run if the shard is not what it was when the run began. One that has only been copied or touched is.
+inline void check_unchanged(Shard& shard, FileReader& file) {
+    const FileStamp now = file.stamp();
+    if (now == shard.stamp) return;
+    if (shard.checksum == 0 || checksum_of(file, [](int64_t) {}) != shard.checksum)
+        runtime_failure("%s has changed since this run began; checkpoints are untouched, and -y 1 goes on once it is "
+                        "again what it was", shard.path.c_str());
+    shard.stamp = now;
 }
 
 inline void start_shard(DataLoader& loader, int64_t place) {
@@ -85,6 +111,7 @@ inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
     if (place != loader.open_shard) start_shard(loader, place);
     int64_t in_shard = in_epoch - loader.first_window[place];
     if (loader.shuffle) in_shard = loader.window_order[in_shard];
+    check_unchanged(loader.shards[loader.shard_order[place]], *loader.file);
     loader.file->seek(TOKENS_HEADER_BYTES + in_shard * T * 2);
     loader.file->read(loader.window.data(), (T + 1) * 2, "the tokens");
     for (int64_t t = 0; t <= T; t++) {

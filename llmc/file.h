@@ -122,6 +122,15 @@ struct FileWriter {
     }
 };
 
+// What tells, without reading it, that a file is no longer what it was.
+struct FileStamp {
+    int64_t size_bytes = 0, changed_ns = 0, inode = 0;
+
+    bool operator==(const FileStamp& other) const {
+        return size_bytes == other.size_bytes && changed_ns == other.changed_ns && inode == other.inode;
+    }
+};
+
 // Reads a file of known layout. Every failure names the file, what was read, and where; it ends the program, or, where
 // the caller asked for that, is told in `problem`.
 struct FileReader {
@@ -164,6 +173,16 @@ struct FileReader {
     }
     void read(void* data, size_t bytes, const char* what) {
         if (!try_read(data, bytes, what)) expect_good();
+    }
+    FileStamp stamp() const {
+        struct stat st;
+        if (fstat(fd, &st) != 0) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
+#ifdef __APPLE__
+        const struct timespec changed = st.st_mtimespec;
+#else
+        const struct timespec changed = st.st_mtim;
+#endif
+        return {st.st_size, changed.tv_sec * 1000000000ll + changed.tv_nsec, (int64_t)st.st_ino};
     }
     // From the beginning again, checksum included.
     void rewind() { seek(0), checksum = {}; }

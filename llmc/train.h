@@ -18,6 +18,7 @@
 //     kernels_name(model)                          what computes, for processes to compare
 //     arithmetic(model), device_status(model)      for the log: the precision, and what computes in it; clocks and the like for -lg, or empty
 #pragma once
+#include "llmc/data_identity.h"
 #include "llmc/evaluate.h"
 #include "llmc/plan_disk.h"
 #include "llmc/program.h"
@@ -45,12 +46,11 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
 }
 
 // What may not change between a run and its continuation. Exit 2 naming the flag.
-inline void check_resumable(const Options& o, const StateHeader& saved, const DataLoader& data) {
+inline void check_resumable(const Options& o, const StateHeader& saved) {
     auto refuse = [&](const char* flag, long long now, long long then) { usage_error("%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0 --overwrite 1", flag, now, o.out_dir.c_str(), then, then); };
     if (o.seq_len != saved.T) refuse("-t", o.seq_len, saved.T);
     if (o.seed != saved.seed) refuse("--seed", o.seed, saved.seed);
     if (o.shuffle != saved.shuffle) refuse("--shuffle", o.shuffle, saved.shuffle);
-    if (data.identity != saved.data_identity) usage_error("-i %s is other data than the run to resume in %s was trained on; the same shards are accepted, or -y 0 --overwrite 1", o.train_data.c_str(), o.out_dir.c_str());
 }
 
 // Initial weights: the numbers that PyTorch draws (random.h), one generator, wte and wpe first, then layer by layer.
@@ -260,7 +260,7 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
                             "needs %lld; more text or a smaller -t, -b or -d is accepted", o.train_data.c_str(),
                             (long long)run.train_data.total_windows, (long long)o.seq_len,
                             (long long)o.total_batch_size, (long long)needed);
-        if (resumed_step >= 0) check_resumable(o, run.state, run.train_data);
+        if (resumed_step >= 0) check_resumable(o, run.state);
     }
     if (o.val_every > 0 && !only_generates(o))
         dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, c.V, o.seed, false);
@@ -269,6 +269,28 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
         else warning("--hellaswag-data %s is not there; the run goes on without HellaSwag (dev/data/hellaswag.py makes the file)", o.hellaswag_data.c_str());
     }
     run.max_steps = o.max_steps >= 0 ? o.max_steps : run.train_data.total_tokens / o.total_batch_size;
+}
+
+template <class Model>
+inline std::vector<Shard*> all_shards(Run<Model>& run) {
+    std::vector<Shard*> shards;
+    for (DataLoader* data : {&run.train_data, &run.val_data})
+        for (Shard& shard : data->shards) shards.push_back(&shard);
+    return shards;
+}
+
+// A run that is kept knows its data by all its bytes. Exit 2 if they are not those that the run to resume was trained
+// on; checkpoints of earlier versions know the ends of the shards.
+template <class Model>
+inline void identify_data(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    if (!writes_out_dir(o)) return;
+    checksum_shards(all_shards(run), o.out_dir, run.logger);
+    const uint64_t identity = identity_of(run.train_data), saved = run.state.data_identity;
+    if (resumed_step >= 0 && saved != identity && saved != run.train_data.ends_identity)
+        usage_error("-i %s is other data than the run to resume in %s was trained on; the same shards are accepted, "
+                    "or -y 0 --overwrite 1", o.train_data.c_str(), o.out_dir.c_str());
+    run.state.data_identity = identity;
 }
 
 // The out dir: a fresh log for a fresh run, the old one cut back to the checkpoint for a resumed one. A folder that was
@@ -292,7 +314,7 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
         if (!earlier.empty()) run.logger.line("%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete", dir.c_str(), earlier.size());
     }
     run.logger.rewind(resumed ? run.state.step : 0);
-    if (comm.rank == 0) write_run_json(run.options);
+    if (comm.rank == 0) remember_checksums(dir, all_shards(run));
 }
 
 // True if a resumed run has nothing left to do. One that was killed after its last checkpoint has: main.log lacks what
@@ -390,7 +412,8 @@ inline int run_main(const Options& options) {
     if (comm.rank == 0) check_out_dir_free(o);
     open_inputs(run, resumed_step);
     comm_check_same(format("%s %lld %lld %lld %lld %lld", options_text(o).c_str(), (long long)config.L, (long long)config.C, (long long)config.NH, (long long)config.V, (long long)config.maxT), "flags and model");
-    comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.identity, (unsigned long long)run.val_data.identity, (long long)resumed_step), "data and checkpoint");
+    comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.ends_identity, (unsigned long long)run.val_data.ends_identity, (long long)resumed_step), "data and checkpoint");
+    identify_data(run, resumed_step);
     if (resumed_step >= 0 && is_finished(run)) {
         run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step,
                         (long long)run.max_steps);
@@ -401,9 +424,10 @@ inline int run_main(const Options& options) {
     allocate(run.model, sizes, o);
     load_weights(run, resumed_step);
     open_out_dir(run, resumed_step >= 0);  // last: what cannot run must not touch the folder of an earlier run
+    if (comm.rank == 0 && writes_out_dir(o)) write_run_json(options);  // as asked for: sizes that follow may change
     describe_run(run, sizes);
     if (resumed_step >= 0) run.logger.note("resumed at step %lld", (long long)resumed_step);
-    run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle, run.state.data_identity = run.train_data.identity;
+    run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle;
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
     return training_loop(run);

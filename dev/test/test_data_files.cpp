@@ -1,5 +1,6 @@
 // Files that are read beside models: tokenizer, HellaSwag, tokens. Whatever is in them, a program loads them or says in
 // one sentence what is wrong: it does not crash, hang or ask for memory that the file does not justify.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include "dev/test/run_program.h"
 #include "llmc/dataloader.h"
@@ -219,8 +220,61 @@ static void default_files() {
     free(here);
 }
 
+// A shard of 20,000 tokens, of which one in the middle may be another.
+static void write_shard(const std::string& path, uint16_t middle) {
+    std::vector<uint16_t> tokens(20000);
+    for (size_t i = 0; i < tokens.size(); i++) tokens[i] = (uint16_t)(i * i % 251);
+    tokens[10000] = middle;
+    write_tokens(path, tokens.data(), tokens.size());
+}
+static void set_times(const std::string& path, const struct timespec& time) {
+    const struct timespec both[2] = {time, time};
+    EXPECT(utimensat(AT_FDCWD, path.c_str(), both, 0) == 0);
+}
+
+static void changed_shards() {
+    const std::string shard = dir("shard.bin"), out = dir("kept");
+    const std::string trains = "./train_gpt2_cpu -i " + shard + " -e L1C8H1V256T16 -b 1 -t 16 -v 0 -s 0 --threads 1 ";
+    auto resumed = [&](int steps) { return run(trains + "-y 1 -o " + out + format(" -x %d", steps)); };
+    write_shard(shard, 7);
+    EXPECT(run(trains + "-x 2 -o " + out).status == 0);
+    start_test("a token changed in the middle of a shard: -y 1 is refused");
+    write_shard(shard, 8);
+    EXPECT(refused(resumed(4), 2, "-i "));
+    start_test("the same bytes at another time: -y 1 goes on");
+    write_shard(shard, 7);
+    EXPECT(resumed(4).status == 0);
+    start_test("a checksum is remembered by size and time: what is as old and as long is not read again");
+    struct stat before;
+    EXPECT(stat(shard.c_str(), &before) == 0);
+    write_shard(shard, 8);
+    set_times(shard, before.st_mtim);
+    EXPECT(resumed(6).status == 0);
+    start_test("a damaged line of shards.txt is not believed: the shard is read");
+    std::string remembered = read_whole(out + "/shards.txt");
+    write_whole(out + "/shards.txt", remembered.substr(1));
+    EXPECT(refused(resumed(8), 2, "-i "));
+    start_test("a shard replaced while a run goes on ends it with one sentence; one only touched does not");
+    write_shard(shard, 7);
+    const pid_t running = start(trains + "-x 100000000 --overwrite 1 -o " + out);
+    auto wait_for_step_after = [&](int64_t step) {
+        for (int i = 0; i < 6000; i++, usleep(10000)) {
+            const std::string log = read_whole(out + "/main.log");
+            const size_t last = log.rfind("\ns:");
+            if (last != log.npos && atoll(log.c_str() + last + 3) > step) return true;
+        }
+        return false;
+    };
+    EXPECT(wait_for_step_after(10));
+    set_times(shard, before.st_mtim);
+    EXPECT(wait_for_step_after(3000));  // 1,249 windows an epoch: the shard was opened again
+    write_shard(shard, 8);
+    EXPECT(refused(finish(running), 1, shard.c_str()));
+}
+
 int main() {
     make_test_folder();
+    changed_shards();
     default_files();
     tokenizers();
     hellaswag_files();

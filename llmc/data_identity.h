@@ -1,0 +1,75 @@
+// Whether the training data is what it was when the run began: a checksum of each shard, over all its bytes. Reading
+// them takes as long as the disk does, so the checksums are remembered in the out dir, in shards.txt, by size and time
+// of the last change; a line for each shard:
+//
+//     CHECKSUM SIZE_BYTES CHANGED_NS PATH
+#pragma once
+#include <map>
+#include "llmc/comm.h"
+#include "llmc/dataloader.h"
+#include "llmc/logger.h"
+
+inline std::string shards_path(const std::string& dir) { return dir + "/shards.txt"; }
+
+// The line that holds for a shard as it is now, but for its checksum.
+inline std::string shard_line(const Shard& shard) {
+    return format(" %lld %lld %s", (long long)shard.stamp.size_bytes, (long long)shard.stamp.changed_ns,
+                  shard.path.c_str());
+}
+
+// The checksums that shards.txt has for these shards, 0 for what it does not have. A line that is damaged matches none.
+inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
+    std::vector<uint64_t> checksums(shards.size());
+    FileReader file(shards_path(dir), FileReader::TELL);
+    std::string text(file.good() ? file.size_bytes : 0, '\0');
+    if (!file.good() || !file.try_read(text.data(), text.size(), "the checksums")) return checksums;
+    std::map<std::string, uint64_t> known;
+    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
+        const std::string line = text.substr(at, end - at);
+        const size_t space = line.find(' ');
+        if (space == 16) known[line.substr(space)] = strtoull(line.c_str(), nullptr, 16);
+    }
+    for (size_t i = 0; i < shards.size(); i++) {
+        const auto found = known.find(shard_line(*shards[i]));
+        if (found != known.end()) checksums[i] = found->second;
+    }
+    return checksums;
+}
+
+inline void remember_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
+    std::string text;
+    for (const Shard* shard : shards)
+        text += format("%016llx", (unsigned long long)shard->checksum) + shard_line(*shard) + "\n";
+    FileWriter file(shards_path(dir));
+    file.write(text.data(), text.size());
+    file.commit();
+}
+
+// Gives each shard its checksum. What rank 0 does not remember is split among the processes, shard by shard.
+inline void checksum_shards(const std::vector<Shard*>& shards, const std::string& dir, Logger& logger) {
+    const size_t n = shards.size(), bytes = n * sizeof(uint64_t);
+    if (n == 0) return;
+    std::vector<uint64_t> mine(n), all(n * comm.processes);
+    if (comm.rank == 0) mine = remembered_checksums(dir, shards);
+    comm_gather(all.data(), mine.data(), bytes, "the checksums that are known");
+    const std::vector<uint64_t> known(all.begin(), all.begin() + n);
+    auto is_mine = [&](size_t i) { return known[i] == 0 && (int64_t)i % comm.processes == comm.rank; };
+    int64_t to_read = 0;
+    for (size_t i = 0; i < n; i++) to_read += is_mine(i) ? shards[i]->stamp.size_bytes : 0;
+    {
+        Progress progress(logger, "reading the data for its checksum", to_read, "MB", 1000000);
+        for (size_t i = 0; i < n; i++) {
+            if (!is_mine(i)) continue;
+            FileReader file(shards[i]->path);
+            mine[i] = checksum_of(file, [&](int64_t more) { progress.add(more); });
+        }
+    }
+    comm_gather(all.data(), mine.data(), bytes, "the checksums of the data");
+    for (size_t i = 0; i < n; i++) shards[i]->checksum = known[i] ? known[i] : all[i % comm.processes * n + i];
+}
+
+inline uint64_t identity_of(const DataLoader& data) {
+    Checksum identity;
+    for (const Shard& shard : data.shards) identity.add(&shard.checksum, sizeof(shard.checksum));
+    return identity.value();
+}
