@@ -65,13 +65,10 @@ FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 TEXTS   := $(wildcard dev/data/shakespeare/*.txt)
 DATA    := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp %/products.cpp,$(wildcard dev/cpu/*.cpp)))
-TESTS   := $(B)/test_kernels $(B)/test_host $(B)/test_model $(B)/test_model_bf16 $(B)/test_runs $(B)/FP32/test_gpt2sim $(B)/BF16/test_gpt2sim $(B)/test_sim $(B)/test_processes $(B)/test_gpus
-TESTS   += $(B)/test_output
-TESTS   += $(B)/test_start_stop
-TESTS   += $(B)/test_rendezvous
-TESTS   += $(B)/test_checkpoints
-TESTS   += $(B)/test_tokenize $(B)/test_data_files
-TESTS   += $(B)/test_softmax $(B)/test_threads $(B)/test_peak
+TESTS   := test_kernels test_softmax test_threads test_peak test_host test_data_files test_tokenize test_model test_model_bf16 \
+           test_runs test_output test_start_stop test_checkpoints test_processes test_rendezvous \
+           FP32/test_gpt2sim BF16/test_gpt2sim test_sim test_gpus
+TESTS   := $(TESTS:%=$(B)/%)
 
 .PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs
