@@ -4,6 +4,7 @@
 // All of it is checked, not only what is wanted: what is no JSON object is refused, with the place where it ceases to
 // be one.
 #pragma once
+#include "llmc/check.h"
 #include "llmc/utf8.h"
 
 struct JsonReader {

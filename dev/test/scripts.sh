@@ -64,4 +64,5 @@ scripts/scaling.py --program build/BF16/train_gpt2sim > "$folder/log"
 [ "$(grep -c '^| 1558M' "$folder/log")" = 11 ]
 grep -q '^| 124M | 1 | 64 | 8 | [0-9.]* | 0 | 3014.5 | 0.0 | 0.0 | 100.0% | one GPU |' "$folder/log" || { grep '| 1 |' "$folder/log"; exit 1; }
 # A package that is not there is named with its pip line (-S: none is).
-python3 -S dev/data/unicode_tables.py 2>&1 | grep -q "pip install tiktoken" || { echo "unicode_tables.py does not name tiktoken"; exit 1; }
+said=$(python3 -S dev/data/unicode_tables.py 2>&1) && { echo "unicode_tables.py does without tiktoken"; exit 1; }
+[[ $said == *"pip install tiktoken"* ]] || { echo "unicode_tables.py does not name tiktoken: $said"; exit 1; }
