@@ -166,7 +166,3 @@ inline bf16* as_bf16(const float* values, int64_t elems) {
 }  // namespace bench
 
 #include "dev/bench_run.h"
-
-#ifndef BENCH_WITHOUT_MAIN
-int main(int argc, char** argv) { return bench::run_all(argc, argv); }
-#endif

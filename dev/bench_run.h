@@ -300,3 +300,7 @@ inline int run_all(int argc, char** argv) {
 }
 
 }  // namespace bench
+
+#ifndef BENCH_WITHOUT_MAIN
+int main(int argc, char** argv) { return bench::run_all(argc, argv); }
+#endif
