@@ -144,6 +144,12 @@ inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
     Logger nobody;
     nobody.silent = true;
     const std::vector<int64_t> steps = finished_steps(dir);
+    int64_t unfinished = -1;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.kind == CheckpointFile::STATE && !file.temporary) unfinished = std::max(unfinished, file.step);
+    if (steps.empty() && unfinished >= 0)
+        warning("the checkpoint of step %lld is passed over: it was not finished, %s is not there", (long long)unfinished,
+                done_path(dir, unfinished).c_str());
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
         StateHeader found;
         const std::string name = format("checking step %lld of %s", (long long)*step, dir.c_str());

@@ -13,6 +13,7 @@ struct Shard {
     std::string path;
     int64_t tokens = 0, windows = 0;
     FileStamp stamp;             // as it was opened
+    uint64_t ends = 0;           // a checksum of its first and last 4 KiB
     uint64_t checksum = 0;       // of all its bytes, 0 if nobody has asked (data_identity.h)
 };
 
@@ -30,6 +31,20 @@ struct DataLoader {
     std::vector<uint16_t> window;                    // T + 1 tokens
 };
 
+// A checksum of a file's first and last 4 KiB, which also go into `all`, if that is given.
+inline uint64_t checksum_of_ends(FileReader& file, Checksum* all) {
+    char ends[4096];
+    Checksum sum;
+    for (int64_t at : {(int64_t)0, std::max<int64_t>(0, file.size_bytes - (int64_t)sizeof(ends))}) {
+        const size_t bytes = std::min<int64_t>(sizeof(ends), file.size_bytes - at);
+        file.seek(at);
+        file.read(ends, bytes, "the tokens");
+        sum.add(ends, bytes);
+        if (all) all->add(ends, bytes);
+    }
+    return sum.value();
+}
+
 // Opens every shard that the pattern matches and checks its header. flag is what the user gave it with.
 inline void dataloader_open(DataLoader& loader, const char* flag, const std::string& pattern, int64_t T, int64_t vocab, uint64_t seed, bool shuffle) {
     loader.T = T, loader.vocab = vocab, loader.seed = seed, loader.shuffle = shuffle;
@@ -45,13 +60,7 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
         if (shard.windows > UINT32_MAX) runtime_failure("%s has too many windows of %lld tokens", path.c_str(), (long long)T);
         loader.total_tokens += shard.tokens;
         loader.total_windows += shard.windows;
-        char ends[4096];
-        for (int64_t at : {(int64_t)0, std::max<int64_t>(0, file.size_bytes - (int64_t)sizeof(ends))}) {
-            size_t bytes = std::min<int64_t>(sizeof(ends), file.size_bytes - at);
-            file.seek(at);
-            file.read(ends, bytes, "the tokens");
-            identity.add(ends, bytes);
-        }
+        shard.ends = checksum_of_ends(file, &identity);
         loader.shards.push_back(shard);
     }
     loader.ends_identity = identity.value();
@@ -85,13 +94,17 @@ inline uint64_t checksum_of(FileReader& file, Read read) {
     return std::max<uint64_t>(1, file.checksum.value());
 }
 
-// Ends the run if the shard is not what it was when the run began. One that has only been copied or touched is.
+// Ends the run if the shard is not what it was when the run began. One that has only been copied or touched is; where
+// nobody has asked for its checksum, its size and ends tell.
 inline void check_unchanged(Shard& shard, FileReader& file) {
     const FileStamp now = file.stamp();
     if (now == shard.stamp) return;
-    if (shard.checksum == 0 || checksum_of(file, [](int64_t) {}) != shard.checksum)
-        runtime_failure("%s has changed since this run began; checkpoints are untouched, and -y 1 goes on once it is "
-                        "again what it was", shard.path.c_str());
+    const bool same = now.size_bytes == shard.stamp.size_bytes &&
+                      (shard.checksum ? checksum_of(file, [](int64_t) {}) == shard.checksum
+                                      : checksum_of_ends(file, nullptr) == shard.ends);
+    if (!same)
+        runtime_failure("%s has changed since this run began, which ends here; what it saved is untouched, and with -o "
+                        "-y 1 goes on once the file is again what it was", shard.path.c_str());
     shard.stamp = now;
 }
 

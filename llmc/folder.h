@@ -108,7 +108,8 @@ inline void match_below(const std::string& folder, const std::string& pattern, s
     const size_t slash = pattern.find('/');
     const std::string part = pattern.substr(0, slash);
     std::vector<std::string> names{part};
-    if (part.find_first_of("*?[\\") != part.npos) names = list_folder(folder.empty() ? "." : folder);
+    const bool stands_for_itself = part.find_first_of("*?[\\") == part.npos || name_exists(folder + part);
+    if (!stands_for_itself) names = list_folder(folder.empty() ? "." : folder);
     for (const std::string& name : names) {
         if (name != part && fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
         if (slash != pattern.npos) match_below(folder + name + "/", pattern.substr(slash + 1), files);

@@ -148,13 +148,14 @@ inline bool json_field(JsonReader& json, std::string_view field, std::string& te
     return found || json.fail("the field is not there");
 }
 
-// A text as a string of JSON.
+// A text as a string of JSON; a byte that is not UTF-8 becomes U+FFFD.
 inline std::string json_text(const std::string& text) {
     std::string quoted = "\"";
-    for (unsigned char c : text) {
-        if (c == '"' || c == '\\') quoted += '\\';
-        if (c < 0x20) quoted += format("\\u%04x", c);
-        else quoted += (char)c;
+    for (size_t at = 0, length; at < text.size(); at += length) {
+        const int32_t cp = code_point_at(text, at, length);
+        if (cp == '"' || cp == '\\') quoted += '\\';
+        if (cp >= 0 && cp < 0x20) quoted += format("\\u%04x", cp);
+        else append_utf8(quoted, cp < 0 ? 0xFFFD : (uint32_t)cp);
     }
     return quoted + "\"";
 }

@@ -45,6 +45,7 @@ struct Logger {
     bool silent = false;                 // all ranks but the first
     bool quiet = false;                  // --quiet 1
     double silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
+    int64_t lost_lines = 0;              // of main.log
 
     void clear_line_in_work() {
         if (in_work) printf("\r\033[K");
@@ -84,15 +85,18 @@ struct Logger {
         if (!silent && !quiet) print_line(fmt, args);
         va_end(args);
     }
-    // Appends one line to main.log.
+    // Appends one line to main.log. A line that is lost ends nothing: the run says so now, and at its end (train.h).
     void record(const std::string& text) {
         if (path.empty() || silent) return;
         const std::string whole = text + "\n";
+        errno = ENOSPC;  // what a write that was cut short means
         const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
-        bool good = fd >= 0 && write(fd, whole.data(), whole.size()) == (ssize_t)whole.size();
+        const bool good = fd >= 0 && write(fd, whole.data(), whole.size()) == (ssize_t)whole.size();
         const int reason = errno;
         if (fd >= 0) close(fd);
-        if (!good) runtime_failure("cannot write %s: %s; checkpoints already there are untouched", path.c_str(), strerror(reason));
+        if (good || lost_lines++ > 0) return;
+        clear_line_in_work();
+        warning("cannot write %s: %s; training goes on without it", path.c_str(), strerror(reason));
     }
     // The lines of main.log, each with its end; not one that was never finished.
     std::vector<std::string> recorded() const {

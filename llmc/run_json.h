@@ -3,7 +3,7 @@
 //
 //     {"version": "...", "command": "...", "flags": {"--train-data": "...", "--batch-size": 4, "--threads": null, ...}}
 //
-// null: not set, the program chooses.
+// null: not set, the program chooses; or a name that is not UTF-8, which JSON cannot hold.
 #pragma once
 #include "llmc/file.h"
 #include "llmc/json_text.h"
@@ -32,7 +32,7 @@ inline void write_run_json(const Options& o) {
         Options trial;
         const std::string value = option_value(o, row);
         const bool unset = (row.text && value.empty()) || !option_problem(trial, row, value).empty();
-        const std::string shown = unset ? "null" : row.text ? json_text(value) : value;
+        const std::string shown = unset || !is_utf8(value) ? "null" : row.text ? json_text(value) : value;
         flags += format("%s\n    %s: %s", flags.empty() ? "" : ",", json_text(row.long_name).c_str(), shown.c_str());
     }
     const std::string all = format("{\n  \"version\": %s,\n  \"command\": %s,\n  \"flags\": {%s\n  }\n}\n", json_text(TRAINER_VERSION).c_str(),
@@ -88,6 +88,7 @@ inline void take_over_flags(Options& o) {
 inline Options options_of_run(int argc, char** argv) {
     Options o = parse_options(argc, argv);
     if (o.resume && o.overwrite) usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
-    if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir))) take_over_flags(o);
+    if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir)))
+        take_over_flags(o);
     return o;
 }

@@ -37,6 +37,13 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
     if (o.seq_len > config.maxT) usage_error("-t %lld is longer than the model's context; 1 to %lld are accepted", (long long)o.seq_len, (long long)config.maxT);
     const int64_t micro_tokens = o.batch_size * o.seq_len * comm.processes;
+    const bool from_run_json = o.resume && o.total_batch_size > 0 && !o.given.count("--total-batch-size");
+    if (from_run_json && o.total_batch_size % micro_tokens != 0) {
+        warning("the run in %s had steps of %lld tokens, which is no multiple of B*T*processes = %lld*%lld*%lld: they "
+                "have %lld from here on (-d chooses)", o.out_dir.c_str(), (long long)o.total_batch_size,
+                (long long)o.batch_size, (long long)o.seq_len, (long long)comm.processes, (long long)micro_tokens);
+        o.total_batch_size = micro_tokens;
+    }
     if (o.total_batch_size == 0) o.total_batch_size = micro_tokens;
     if (o.total_batch_size % micro_tokens != 0)
         usage_error("-d %lld is no multiple of B*T*processes = %lld*%lld*%lld; multiples of %lld are accepted", (long long)o.total_batch_size, (long long)o.batch_size, (long long)o.seq_len,
@@ -314,7 +321,9 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
         if (!earlier.empty()) run.logger.line("%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete", dir.c_str(), earlier.size());
     }
     run.logger.rewind(resumed ? run.state.step : 0);
-    if (comm.rank == 0) remember_checksums(dir, all_shards(run));
+    if (comm.rank != 0) return;
+    write_run_json(run.options);
+    remember_checksums(dir, all_shards(run));
 }
 
 // True if a resumed run has nothing left to do. One that was killed after its last checkpoint has: main.log lacks what
@@ -394,7 +403,9 @@ inline int run_main(const Options& options) {
     const bool resumes = o.resume && !o.out_dir.empty();
     const int64_t resumed_step = resumes ? newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger) : -1;
     if (resumed_step >= 0) run.whole[resumed_step] = true;
-    settle_model(o);
+    if (resumed_step >= 0 && !name_exists(run_json_path(o.out_dir)))
+        warning("%s is not there: flags that are not given have their defaults", run_json_path(o.out_dir).c_str());
+    if (resumed_step < 0) settle_model(o);  // else the checkpoint has the weights
     const GPT2Config config = config_of_model(o.model, run.model_file);
     if (resumed_step >= 0) check_same_model(o, config);
     settle_sizes(o, config);
@@ -424,11 +435,15 @@ inline int run_main(const Options& options) {
     allocate(run.model, sizes, o);
     load_weights(run, resumed_step);
     open_out_dir(run, resumed_step >= 0);  // last: what cannot run must not touch the folder of an earlier run
-    if (comm.rank == 0 && writes_out_dir(o)) write_run_json(options);  // as asked for: sizes that follow may change
     describe_run(run, sizes);
     if (resumed_step >= 0) run.logger.note("resumed at step %lld", (long long)resumed_step);
+    else if (resumes) run.logger.note("no checkpoint in %s: a new run begins", o.out_dir.c_str());
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle;
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
-    return training_loop(run);
+    const int status = training_loop(run);
+    if (status == 0 && run.logger.lost_lines > 0)
+        runtime_failure("%lld lines of %s could not be written; training and checkpoints are whole",
+                        (long long)run.logger.lost_lines, run.logger.path.c_str());
+    return status;
 }

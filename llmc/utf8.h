@@ -25,6 +25,12 @@ inline int32_t code_point_at(std::string_view text, size_t at, size_t& length) {
     return cp;
 }
 
+inline bool is_utf8(std::string_view text) {
+    for (size_t at = 0, length; at < text.size(); at += length)
+        if (code_point_at(text, at, length) < 0) return false;
+    return true;
+}
+
 // Appends a code point, which is no surrogate.
 inline void append_utf8(std::string& out, uint32_t cp) {
     if (cp < 0x80) {

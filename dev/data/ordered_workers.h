@@ -21,7 +21,12 @@ struct OrderedWorkers {
     bool stop = false;
 
     OrderedWorkers(int64_t count, std::function<void(Item&)> function) : work(std::move(function)) {
-        for (int64_t i = 0; i < count; i++) threads.emplace_back([this] { serve(); });
+        try {
+            for (int64_t i = 0; i < count; i++) threads.emplace_back([this] { serve(); });
+        } catch (...) {  // of a thread that the system refuses: those that there are do the work
+            if (!threads.empty()) return;
+            throw;
+        }
     }
     OrderedWorkers(const OrderedWorkers&) = delete;
     ~OrderedWorkers() {

@@ -270,6 +270,11 @@ static void changed_shards() {
     EXPECT(wait_for_step_after(3000));  // 1,249 windows an epoch: the shard was opened again
     write_shard(shard, 8);
     EXPECT(refused(finish(running), 1, shard.c_str()));
+    start_test("a run that is not kept goes on with a shard that was only touched");
+    const pid_t touched = start(trains + "-x 6000");
+    usleep(50000);
+    set_times(shard, before.st_mtim);
+    EXPECT(finish(touched).status == 0);
 }
 
 int main() {

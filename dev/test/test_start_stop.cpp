@@ -250,10 +250,43 @@ static void lost_output() {
     EXPECT(newest_checkpoint(dir("closed"), header) == 3 && same_files(dir("closed/main.log"), dir("lost2/main.log")));
 }
 
+static void going_on() {
+    const std::string again = SOON + CPU + " -y 1 ";
+    start_test("-o DIR -y 1 keeps the tokens of a step if B and the processes allow it, and says so if they do not");
+    EXPECT(passed(run(tiny("-x 2 " + in("batch")))));
+    const Outcome halved = run(again + "-b 1 -x 4 " + in("batch")), other = run(again + "-b 3 -x 6 " + in("batch"));
+    EXPECT(passed(halved) && contains(halved.out, "of 32 tokens in 2 micro-steps") && halved.err.empty());
+    EXPECT(passed(other) && contains(other.out, "of 48 tokens in 1 micro-step") && contains(other.err, "48"));
+    start_test("a run goes on without the run that its first weights came from");
+    EXPECT(passed(run(CPU + " -i '" + folder + "/train_*.bin' -e " + dir("batch") + " -b 2 -t 16 -v 0 -s 0 --threads 1 "
+                      "-x 2 " + in("child"))));
+    for (int64_t step : finished_steps(dir("batch"))) write_whole(model_path(dir("batch"), step), "damaged");
+    EXPECT(passed(run(again + "-x 3 " + in("child"))));
+    start_test("what -y 1 does not find is said: run.json, a checkpoint, the end of one");
+    unlink((dir("child") + "/run.json").c_str());
+    EXPECT(contains(run(tiny("-x 4 -y 1 " + in("child"))).err, "run.json is not there"));
+    EXPECT(contains(run(tiny("-x 1 -y 1 " + in("new"))).out, "a new run begins"));
+    unlink(done_path(dir("new"), 1).c_str());
+    EXPECT(contains(run(tiny("-x 1 -y 1 " + in("new"))).err, "DONE_00000001 is not there"));
+    start_test("a folder whose name is not UTF-8: the run goes on there");
+    EXPECT(passed(run(tiny("-x 1 " + in("\xff\xfe")))) && passed(run(tiny("-x 2 -y 1 " + in("\xff\xfe")))));
+    start_test("a folder that a pattern names as it is stands for itself alone");
+    for (const char* name : {"d1", "d[1]"}) {
+        EXPECT(mkdir(dir(name).c_str(), 0777) == 0);
+        write_whole(dir(name) + "/t.bin", read_whole(dir("val.bin")));
+    }
+    EXPECT(contains(run(tiny("-x 1 -i '" + dir("d[1]/*.bin") + "'")).out, "data: 1 shard,"));
+    start_test("a main.log that cannot be written: training ends whole, is saved, and exits 1");
+    const Outcome cut = run("sh -c \"ulimit -f 600; exec " + tiny("-x 8000 " + in("cut")) + " > /dev/null\"");
+    EXPECT(cut.status == 1 && contains(cut.err, "main.log") && contains(cut.err, "could not be written"));
+    EXPECT(finished_steps(dir("cut")) == std::vector<int64_t>{8000});
+}
+
 int main() {
     make_test_folder();
     folders();
     run_json();
+    going_on();
     sizes();
     signals();
     quickstart();
