@@ -45,7 +45,8 @@ struct Logger {
     bool silent = false;                 // all ranks but the first
     bool quiet = false;                  // --quiet 1
     double silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
-    int64_t lost_lines = 0;              // of main.log
+    std::string unwritten;               // of main.log, as yet
+    bool warned = false;                 // that there is some
 
     void clear_line_in_work() {
         if (in_work) printf("\r\033[K");
@@ -85,18 +86,31 @@ struct Logger {
         if (!silent && !quiet) print_line(fmt, args);
         va_end(args);
     }
-    // Appends one line to main.log. A line that is lost ends nothing: the run says so now, and at its end (train.h).
+    // Appends one line to main.log. What cannot be written ends nothing: it is kept for the next time, and the run says
+    // so now and, if it never could, at its end.
     void record(const std::string& text) {
         if (path.empty() || silent) return;
-        const std::string whole = text + "\n";
+        unwritten += text + "\n";
+        write_log();
+    }
+    void write_log() {
         errno = ENOSPC;  // what a write that was cut short means
         const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
-        const bool good = fd >= 0 && write(fd, whole.data(), whole.size()) == (ssize_t)whole.size();
+        const ssize_t written = fd >= 0 ? write(fd, unwritten.data(), unwritten.size()) : -1;
         const int reason = errno;
         if (fd >= 0) close(fd);
-        if (good || lost_lines++ > 0) return;
+        unwritten.erase(0, std::max<ssize_t>(0, written));
+        if (unwritten.empty() || warned) return;
+        warned = true;
         clear_line_in_work();
-        warning("cannot write %s: %s; training goes on without it", path.c_str(), strerror(reason));
+        warning("cannot write %s: %s; training goes on, and its lines are kept for later", path.c_str(), strerror(reason));
+    }
+    // Exit 1 if lines of main.log could not be written to the end.
+    void finish() {
+        if (!unwritten.empty()) write_log();
+        if (!unwritten.empty())
+            runtime_failure("the last %zu bytes of %s could not be written; training and checkpoints are whole",
+                            unwritten.size(), path.c_str());
     }
     // The lines of main.log, each with its end; not one that was never finished.
     std::vector<std::string> recorded() const {

@@ -442,8 +442,6 @@ inline int run_main(const Options& options) {
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
     const int status = training_loop(run);
-    if (status == 0 && run.logger.lost_lines > 0)
-        runtime_failure("%lld lines of %s could not be written; training and checkpoints are whole",
-                        (long long)run.logger.lost_lines, run.logger.path.c_str());
+    run.logger.finish();
     return status;
 }

@@ -79,7 +79,7 @@ static void pruning() {
     EXPECT(run(tiny("-x 21 -nk 2 -y 1 -o " + dir("rest"))).status == 0);
     std::vector<std::string> left;
     for (const auto& file : contents("rest")) left.push_back(file.first);
-    EXPECT((steps_in("rest") == std::vector<int64_t>{20, 21}) && left.size() == 8);
+    EXPECT((steps_in("rest") == std::vector<int64_t>{20, 21}) && left.size() == 9);
     EXPECT(read_whole(model_path(dir("rest"), 7)) == "the user's own");
 }
 
