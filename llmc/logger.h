@@ -45,7 +45,7 @@ struct Logger {
     bool silent = false;                 // all ranks but the first
     bool quiet = false;                  // --quiet 1
     double silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
-    std::string unwritten;               // of main.log, as yet
+    std::string unwritten{};             // of main.log, as yet
     bool warned = false;                 // that there is some
 
     void clear_line_in_work() {
