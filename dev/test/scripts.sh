@@ -38,7 +38,7 @@ export ASKED=$folder/asked
 for case in a,b:2 node1:8,node2:8 a; do
     PATH="$folder/bin:$PATH" HOSTS=$case scripts/multi_node/mpirun.sh -o x
     case $case in a,b:2) count=3 ;; a) count=1 ;; *) count=16 ;; esac
-    grep -q -- "^-np $count --host $case " "$ASKED" || { echo "HOSTS=$case: $(cat "$ASKED")"; exit 1; }
+    grep -q -- " -np $count --host $case " "$ASKED" || { echo "HOSTS=$case: $(cat "$ASKED")"; exit 1; }
 done
 for case in a: a:x , ' '; do
     status=0; HOSTS=$case scripts/multi_node/mpirun.sh 2> "$folder/error" || status=$?
