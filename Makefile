@@ -70,7 +70,7 @@ TESTS   := test_kernels test_softmax test_threads test_peak test_host test_data_
            FP32/test_gpt2sim BF16/test_gpt2sim test_sim test_gpus
 TESTS   := $(TESTS:%=$(B)/%)
 
-.PHONY: all help data quickstart test test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
+.PHONY: all help data quickstart test format test-sanitized check-headers kernel-table bench bench-cpu bench-gpu bench-cuda check-cuda quality clean
 all: train_gpt2_cpu tokenize          ## the programs
 
 help:                                 ## this list
@@ -218,6 +218,9 @@ bench-cuda: $(CUDA_LADDERS:%=build/nvcc/%)   ## the same on a GPU, timed; table 
 	@rm -f build/nvcc/*.json; failed=; \
 	for b in $(CUDA_LADDERS:%=build/nvcc/%); do $$b --cold --json $$b.json || failed="$$failed $$b"; done; \
 	python3 dev/bench_table.py dev/cuda/README.md $$(ls build/nvcc/*.json 2>/dev/null) && $(ALL_PASSED)
+
+format:                               ## lays the sources out (.clang-format; needs: pip install clang-format==14.0.6)
+	@python3 dev/format.py
 
 clean:                                ## removes what was built; data and logs stay
 	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize

@@ -1,9 +1,12 @@
-// The CUDA trainer against everything that knows better: each kernel against llmc/cpu/reference.h, the model against PyTorch's numbers and, on
-// shapes nobody tuned to, against the CPU trainer; then its invariants, bitwise. The same source runs on a GPU and in the simulator:
+// The CUDA trainer against everything that knows better: each kernel against llmc/cpu/reference.h,
+// the model against PyTorch's numbers and, on shapes nobody tuned to, against the CPU trainer; then
+// its invariants, bitwise. The same source runs on a GPU and in the simulator:
 //
-//     make test_gpt2cu && ./test_gpt2cu          make test_gpt2sim && ./test_gpt2sim          [PRECISION=FP32] on the make line
+//     make test_gpt2cu && ./test_gpt2cu          make test_gpt2sim && ./test_gpt2sim          [PRECISION=FP32] on the
+//     make line
 //
-// A word on the command line runs only that group: kernels, pytorch, cpu, plan; or quick: the kernels at a few small shapes.
+// A word on the command line runs only that group: kernels, pytorch, cpu, plan; or quick: the
+// kernels at a few small shapes.
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2.cu"
 #include "dev/test/cpu_oracle.h"
@@ -11,7 +14,8 @@
 #include "llmc/cpu/reference.h"
 
 typedef GPT2 Model;
-static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t, int64_t micro_steps, const Options& options = {}) {
+static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t, int64_t micro_steps,
+                       const Options& options = {}) {
     GPT2 g;
     Options o = options;
     o.tf32 = 0;
@@ -39,7 +43,7 @@ static std::vector<float> all_weights(GPT2& g) {
 
 #include "dev/test/model_tests.h"
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // kernels against reference.h
 
 static cudaStream_t stream;
@@ -49,7 +53,10 @@ template <class T>
 struct DeviceArray {
     T* data;
     int64_t n;
-    explicit DeviceArray(int64_t n) : n(n) { check_cuda(cudaMalloc(&data, n * sizeof(T)), "allocating"); check_cuda(cudaMemsetAsync(data, 0xFF, n * sizeof(T), stream), "poisoning"); }
+    explicit DeviceArray(int64_t n) : n(n) {
+        check_cuda(cudaMalloc(&data, n * sizeof(T)), "allocating");
+        check_cuda(cudaMemsetAsync(data, 0xFF, n * sizeof(T), stream), "poisoning");
+    }
     template <class V>
     explicit DeviceArray(const std::vector<V>& values) : DeviceArray((int64_t)values.size()) {
         const std::vector<T> raw(values.begin(), values.end());
@@ -78,18 +85,26 @@ static Floats random_floatX(size_t n, double scale = 1) {
     return values;
 }
 // A result of `roundings` roundings to floatX and sums of `terms` terms in fp32.
-static double kernel_tolerance(double roundings, double terms) { return BF16 ? bf16_tolerance(roundings, terms) : sum_tolerance(terms); }
+static double kernel_tolerance(double roundings, double terms) {
+    return BF16 ? bf16_tolerance(roundings, terms) : sum_tolerance(terms);
+}
 
-struct Shape { int64_t B, T, C, NH; };
-static const Shape SHAPES[] = {{1, 1, 16, 1}, {2, 33, 48, 3}, {3, 67, 40, 1}, {1, 130, 128, 2}, {2, 65, 192, 2}, {1, 70, 256, 2}, {1, 40, 256, 1}, {1, 50, 144, 1}, {1, 230, 64, 1}};
-static std::string shape_text(const Shape& s) { return format("B %d T %d C %d NH %d", (int)s.B, (int)s.T, (int)s.C, (int)s.NH); }
+struct Shape {
+    int64_t B, T, C, NH;
+};
+static const Shape SHAPES[] = {{1, 1, 16, 1},   {2, 33, 48, 3},  {3, 67, 40, 1},  {1, 130, 128, 2}, {2, 65, 192, 2},
+                               {1, 70, 256, 2}, {1, 40, 256, 1}, {1, 50, 144, 1}, {1, 230, 64, 1}};
+static std::string shape_text(const Shape& s) {
+    return format("B %d T %d C %d NH %d", (int)s.B, (int)s.T, (int)s.C, (int)s.NH);
+}
 
 static void encoder_kernels(const Shape& s) {
     const int64_t V = 37, maxT = s.T + 3, rows = s.B * s.T;
     start_test("encoder, " + shape_text(s));
     const Floats wte = random_floatX(V * s.C), wpe = random_floatX(maxT * s.C), dout = random_floatX(rows * s.C);
     std::vector<int> tokens(rows), order(rows), begin(rows + 1);
-    for (int64_t i = 0; i < rows; i++) tokens[i] = (int)(i * i % 5 == 0 ? 3 : i * 7 % V);  // one token far more often than others
+    // one token far more often than others
+    for (int64_t i = 0; i < rows; i++) tokens[i] = (int)(i * i % 5 == 0 ? 3 : i * 7 % V);
     Floats out(rows * s.C), dwte = random_floatX(V * s.C), dwpe(maxT * s.C, NAN);
     DeviceArray<int> d_tokens(tokens);
     Array d_wte(wte), d_wpe(wpe), d_out(rows * s.C), d_dout(dout), d_dwpe(maxT * s.C);
@@ -99,7 +114,8 @@ static void encoder_kernels(const Shape& s) {
     EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, 2));
     const TokenOrder sorted = sort_by_token(order.data(), begin.data(), tokens.data(), rows);
     DeviceArray<int> d_order(order), d_begin(begin);
-    encoder_backward(d_dwte.data, d_dwpe.data, d_dout.data, d_tokens, d_order, d_begin, sorted, s.B, s.T, s.C, maxT, false, stream);
+    encoder_backward(d_dwte.data, d_dwpe.data, d_dout.data, d_tokens, d_order, d_begin, sorted, s.B, s.T, s.C, maxT,
+                     false, stream);
     reference::encoder_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), s.B, s.T, s.C, maxT, false);
     EXPECT(relative_error(d_dwte.values(), dwte) < sum_tolerance(rows));
     EXPECT(relative_error(d_dwpe.values(), dwpe) < kernel_tolerance(1, s.B));
@@ -107,23 +123,29 @@ static void encoder_kernels(const Shape& s) {
 
 static void layernorm_kernels(int64_t rows, int64_t C) {
     start_test(format("layernorm, %d rows of %d", (int)rows, (int)C));
-    const Floats x = random_floatX(rows * C), branch = random_floatX(rows * C), w = random_floatX(C), b = random_floatX(C), dout = random_floatX(rows * C), dinp = random_floatX(rows * C);
+    const Floats x = random_floatX(rows * C), branch = random_floatX(rows * C), w = random_floatX(C),
+                 b = random_floatX(C), dout = random_floatX(rows * C), dinp = random_floatX(rows * C);
     Floats residual(rows * C), out(rows * C), mean(rows), rstd(rows), dx = dinp, dw(C), db(C);
-    Array d_x(x), d_branch(branch), d_w(w), d_b(b), d_dout(dout), d_residual(rows * C), d_out(rows * C), d_dx(dinp), d_dw(C), d_db(C);
+    Array d_x(x), d_branch(branch), d_w(w), d_b(b), d_dout(dout), d_residual(rows * C), d_out(rows * C), d_dx(dinp),
+        d_dw(C), d_db(C);
     Array32 d_mean(rows), d_rstd(rows), d_partials(LAYERNORM_PARTS * 2 * C);
     reference::residual_forward(residual.data(), x.data(), branch.data(), rows * C);
     for (float& v : residual) v = (float)(floatX)v;  // the sum is stored, then normalised
     reference::layernorm_forward(out.data(), mean.data(), rstd.data(), residual.data(), w.data(), b.data(), rows, C);
-    residual_layernorm_forward(d_residual.data, d_out.data, d_mean, d_rstd, d_x.data, d_branch.data, d_w.data, d_b.data, rows, C, stream);
+    residual_layernorm_forward(d_residual.data, d_out.data, d_mean, d_rstd, d_x.data, d_branch.data, d_w.data, d_b.data,
+                               rows, C, stream);
     EXPECT(relative_error(d_residual.values(), residual) == 0);
     EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, C));
-    EXPECT(relative_error(d_mean.values(), mean) < sum_tolerance(C) * std::sqrt(C) && relative_error(d_rstd.values(), rstd) < sum_tolerance(C));
+    EXPECT(relative_error(d_mean.values(), mean) < sum_tolerance(C) * std::sqrt(C) &&
+           relative_error(d_rstd.values(), rstd) < sum_tolerance(C));
     const Floats fused = d_out.values();
     layernorm_forward(d_out.data, d_mean, d_rstd, d_residual.data, d_w.data, d_b.data, rows, C, stream);
     EXPECT(d_out.values() == fused);
     for (bool add : {false, true}) {
-        reference::layernorm_backward(dx.data(), dw.data(), db.data(), dout.data(), residual.data(), w.data(), mean.data(), rstd.data(), rows, C, add);
-        layernorm_backward(d_dx.data, d_dw.data, d_db.data, d_partials.data, d_dout.data, d_residual.data, d_w.data, d_mean, d_rstd, rows, C, add, stream);
+        reference::layernorm_backward(dx.data(), dw.data(), db.data(), dout.data(), residual.data(), w.data(),
+                                      mean.data(), rstd.data(), rows, C, add);
+        layernorm_backward(d_dx.data, d_dw.data, d_db.data, d_partials.data, d_dout.data, d_residual.data, d_w.data,
+                           d_mean, d_rstd, rows, C, add, stream);
         EXPECT(relative_error(d_dx.values(), dx) < kernel_tolerance(2, C));
         EXPECT(relative_error(d_dw.values(), dw) < kernel_tolerance(2, rows));
         EXPECT(relative_error(d_db.values(), db) < kernel_tolerance(2, rows));
@@ -131,19 +153,24 @@ static void layernorm_kernels(int64_t rows, int64_t C) {
 }
 
 static void matmul_kernels(int64_t rows, int64_t C, int64_t OC) {
-    const Floats x = random_floatX(rows * C), w = random_floatX(OC * C), b = random_floatX(OC), dout = random_floatX(rows * OC), pre = random_floatX(rows * C, 3);
+    const Floats x = random_floatX(rows * C), w = random_floatX(OC * C), b = random_floatX(OC),
+                 dout = random_floatX(rows * OC), pre = random_floatX(rows * C, 3);
     Floats out(rows * OC), gelu_out(rows * OC), dx(rows * C), dw(OC * C), db(OC);
-    Array d_x(x), d_w(w), d_b(b), d_dout(dout), d_pre(pre), d_out(rows * OC), d_gelu(rows * OC), d_dx(rows * C), d_dw(OC * C), d_db(OC);
+    Array d_x(x), d_w(w), d_b(b), d_dout(dout), d_pre(pre), d_out(rows * OC), d_gelu(rows * OC), d_dx(rows * C),
+        d_dw(OC * C), d_db(OC);
     Array32 d_partials(COLUMN_SUM_PARTS * OC);
     for (bool fuse : {false, true}) {
-        start_test(format("matmul, %d x %d x %d, gelu %s", (int)rows, (int)C, (int)OC, fuse ? "in the epilogue" : "apart"));
+        start_test(
+            format("matmul, %d x %d x %d, gelu %s", (int)rows, (int)C, (int)OC, fuse ? "in the epilogue" : "apart"));
         matmul_forward(d_out.data, d_x.data, d_w.data, d_b.data, rows, C, OC, stream, d_gelu.data, fuse);
         reference::matmul_forward(out.data(), x.data(), w.data(), b.data(), rows, C, OC, gelu_out.data());
         EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, C));
         EXPECT(relative_error(d_gelu.values(), gelu_out) < kernel_tolerance(2, C));
         for (bool add : {false, true}) {
-            matmul_backward(d_dx.data, d_dw.data, d_db.data, d_partials, d_dout.data, d_x.data, d_w.data, rows, C, OC, add, stream, d_pre.data, fuse);
-            reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC, add, pre.data());
+            matmul_backward(d_dx.data, d_dw.data, d_db.data, d_partials, d_dout.data, d_x.data, d_w.data, rows, C, OC,
+                            add, stream, d_pre.data, fuse);
+            reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC,
+                                       add, pre.data());
             EXPECT(relative_error(d_dx.values(), dx) < kernel_tolerance(2, OC));
             EXPECT(relative_error(d_dw.values(), dw) < kernel_tolerance(2, rows));
             EXPECT(relative_error(d_db.values(), db) < kernel_tolerance(2, rows));
@@ -168,7 +195,8 @@ static void gelu_kernels(int64_t n) {
     }
     gelu_backward(d_dout.data, d_dout.data, d_x.data, n, stream);
     gelu_forward(d_x.data, d_x.data, n, stream);
-    EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0 && memcmp(d_dout.values().data(), dgot.data(), n * 4) == 0);
+    EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0 &&
+           memcmp(d_dout.values().data(), dgot.data(), n * 4) == 0);
     Array d_nan(Floats(n, NAN));
     gelu_forward(d_nan.data, d_nan.data, n, stream);
     for (float v : d_nan.values()) EXPECT(std::isnan(v));
@@ -187,19 +215,23 @@ static void attention_kernels(const Shape& s) {
     EXPECT(relative_error(d_lse.values(), lse) < sum_tolerance(HS + s.T));
     const Floats kept = d_out.values();
     reference::attention_backward(dqkv.data(), dout.data(), kept.data(), lse.data(), qkv.data(), s.B, s.T, s.C, s.NH);
-    attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream);
+    attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH,
+                       stream);
     EXPECT(relative_error(d_dqkv.values(), dqkv) < kernel_tolerance(3, HS + 2 * s.T));
     start_test("attention, the same bits twice, " + shape_text(s));
     const Floats first = d_dqkv.values();
     attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream);
-    attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream);
+    attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH,
+                       stream);
     EXPECT(d_out.values() == kept && d_dqkv.values() == first);
     start_test("attention, one position at a time, " + shape_text(s));
     Array d_keys(s.T * s.C), d_values(s.T * s.C), d_row(s.C);
     Array32 d_scores(s.NH * s.T);
     for (int64_t t = 0; t < s.T; t++) {
-        attention_decode(d_row.data, d_keys.data, d_values.data, d_qkv.data + t * 3 * s.C, d_scores, t, s.T, s.C, s.NH, stream);
-        if (t % 16 == 0 || t + 1 == s.T) EXPECT(relative_error(d_row.values().data(), out.data() + t * s.C, s.C) < kernel_tolerance(2, HS + s.T));
+        attention_decode(d_row.data, d_keys.data, d_values.data, d_qkv.data + t * 3 * s.C, d_scores, t, s.T, s.C, s.NH,
+                         stream);
+        if (t % 16 == 0 || t + 1 == s.T)
+            EXPECT(relative_error(d_row.values().data(), out.data() + t * s.C, s.C) < kernel_tolerance(2, HS + s.T));
     }
 }
 
@@ -217,16 +249,20 @@ static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     reference::matmul_forward(logits.data(), x.data(), wte.data(), (const float*)nullptr, rows, C, Vp);
     double largest = 0;
     for (float v : logits) largest = std::fmax(largest, std::fabs(v));
-    reference::classifier(losses.data(), dx.data(), dwte.data(), logits.data(), x.data(), wte.data(), targets.data(), rows, C, V, Vp, dloss, true);
-    classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C, V, Vp, dloss, true, stream);
-    const double logit_error = BF16 ? largest * std::ldexp(1.0, -9) : largest * sum_tolerance(C);  // absolute; a probability is off by this much, relatively
+    reference::classifier(losses.data(), dx.data(), dwte.data(), logits.data(), x.data(), wte.data(), targets.data(),
+                          rows, C, V, Vp, dloss, true);
+    classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C, V,
+               Vp, dloss, true, stream);
+    // absolute; a probability is off by this much, relatively
+    const double logit_error = BF16 ? largest * std::ldexp(1.0, -9) : largest * sum_tolerance(C);
     const Floats got = d_losses.values();
     for (int64_t r = 0; r < rows; r++) EXPECT(std::fabs(got[r] - losses[r]) <= 2 * logit_error + sum_tolerance(V));
     EXPECT(relative_error(d_dx.values(), dx) < 2 * logit_error + kernel_tolerance(2, Vp));
     EXPECT(relative_error(d_dwte.values(), dwte) < 2 * logit_error + kernel_tolerance(1, rows));
     const Floats dlogits = d_logits.values();
     for (int64_t v = V; v < Vp; v++) EXPECT(dlogits[v] == 0);
-    classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C, V, Vp, 0.0f, false, stream);
+    classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C,
+               V, Vp, 0.0f, false, stream);
     EXPECT(d_losses.values() == got);
 }
 
@@ -240,11 +276,13 @@ static void large_scores(double level) {
         Array d_x(floats(inputs.x)), d_wte(floats(inputs.wte)), d_logits(Vp), d_dx(C);
         Array32 d_losses(1), d_dwte(Floats(Vp * C, 0.0f));
         DeviceArray<int> d_targets(std::vector<int>{target});
-        classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, 1, C, V, Vp, 1.0f, true, stream);
+        classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, 1, C, V,
+                   Vp, 1.0f, true, stream);
         inputs.check(target, d_losses.values()[0], d_dwte.values(), tolerance);
         for (float d : d_dx.values()) EXPECT(std::isfinite(d));
     }
-    if (BF16 && std::fabs(level) > 100) level *= 1e-22;  // maximum and scale in one multiply-add, whose rounding e^x bears up to scores of 1e9
+    // maximum and scale in one multiply-add, whose rounding e^x bears up to scores of 1e9
+    if (BF16 && std::fabs(level) > 100) level *= 1e-22;
     start_test(format("attention at scores around %g", level));
     const LargeAttention<floatX> inputs(level, T, C);
     const Floats qkv = floats(inputs.qkv), dout = random_floatX(T * C);
@@ -257,7 +295,8 @@ static void large_scores(double level) {
         attention_decode(d_row.data, d_keys.data, d_values.data, d_qkv.data + t * 3 * C, d_scores, t, T, C, 1, stream);
         if (t % 16 == 0 || t + 1 == T) inputs.check(d_row.values().data(), t, tolerance);
     }
-    if (std::fabs(level) > 100) return;  // e^(s - lse) of scores that are rounded means nothing when a last place is 8e22
+    // e^(s - lse) of scores that are rounded means nothing when a last place is 8e22
+    if (std::fabs(level) > 100) return;
     Floats dqkv(T * 3 * C), want_out(T * C), lse(T);
     reference::attention_forward(want_out.data(), lse.data(), qkv.data(), 1, T, C, 1);
     reference::attention_backward(dqkv.data(), dout.data(), want_out.data(), lse.data(), qkv.data(), 1, T, C, 1);
@@ -286,7 +325,8 @@ static void update_kernels() {
     rule.adamw = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     rule.tokens = 10, rule.grad_clip = 0.5;
     norm_of(d_grads.data, whole, rule);
-    adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_grads.data, whole, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
+    adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_grads.data, whole, rule.adamw,
+                 decay_ranges(layout), d_results.data, 7, stream);
     auto results = [&] {
         DeviceResults r;
         check_cuda(cudaStreamSynchronize(stream), "waiting");
@@ -319,7 +359,8 @@ static void update_kernels() {
         strict.norm_limit = bad == 0 ? norm / 2 : INFINITY;
         if (bad == 1e30f) strict.norm_limit = 1e20;
         norm_of(d_broken.data, whole, strict);
-        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_broken.data, whole, rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
+        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_broken.data, whole,
+                     rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
         EXPECT(results().wanted == 0 && d_params.values() == after && d_m.values() == before);
     }
     if (!BF16) return;
@@ -338,7 +379,8 @@ static void update_kernels() {
         grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
         DecayRanges all{};
         all.layer_elems = all.layers_end = many, all.count[0] = 1, all.end[0][0] = many;
-        adamw_update(d_p.data, (float*)nullptr, d_m.data, d_v.data, d_g.data, flat, grow, all, d_results.data, seed, stream);
+        adamw_update(d_p.data, (float*)nullptr, d_m.data, d_v.data, d_g.data, flat, grow, all, d_results.data, seed,
+                     stream);
         return d_p.values();
     };
     const Floats a = rounded(1), b = rounded(1), c = rounded(2);
@@ -357,9 +399,12 @@ static void checkers() {
     gelu_forward(d_out.data, d_x.data, 64, stream);
     Floats out(64);
     const Floats x = d_x.values();
-    for (int i = 0; i < 64; i++) out[i] = 0.5f * x[i] * (1 + std::tanh(0.79788456f * (x[i] + 0.054f * x[i] * x[i] * x[i])));  // 0.054 for 0.044715
+    // 0.054 for 0.044715
+    for (int i = 0; i < 64; i++)
+        out[i] = 0.5f * x[i] * (1 + std::tanh(0.79788456f * (x[i] + 0.054f * x[i] * x[i] * x[i])));
     EXPECT(!(relative_error(d_out.values(), out) < kernel_tolerance(1, 20)) || BF16);
-    for (int i = 0; i < 64; i++) out[i] = 0.5f * x[i] * (1 + std::tanh(0.79788456f * (x[i] + 0.09f * x[i] * x[i] * x[i])));
+    for (int i = 0; i < 64; i++)
+        out[i] = 0.5f * x[i] * (1 + std::tanh(0.79788456f * (x[i] + 0.09f * x[i] * x[i] * x[i])));
     EXPECT(!(relative_error(d_out.values(), out) < kernel_tolerance(1, 20)));
 }
 
@@ -377,7 +422,8 @@ static void kernel_tests(bool quick) {
     for (int64_t n : {33, 1, 31, 4095, 3 * 1600})
         if (!quick || n == 33) gelu_kernels(n);
     classifier_kernels(33, 48, 97);
-    if (!quick) classifier_kernels(1, 16, 1), classifier_kernels(5, 32, 5000), classifier_kernels(2100, 16, 40);  // the last in two chunks
+    // the last in two chunks
+    if (!quick) classifier_kernels(1, 16, 1), classifier_kernels(5, 32, 5000), classifier_kernels(2100, 16, 40);
     for (double level : LARGE_SCORES) large_scores(level);
     update_kernels();
     checkers();
@@ -385,15 +431,17 @@ static void kernel_tests(bool quick) {
     check_cuda(cudaStreamDestroy(stream), "freeing a stream");
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // the model against the CPU's, on random shapes
 
 static void against_cpu(uint64_t seed) {
     MersenneTwister rng(seed);
     auto between = [&](int low, int high) { return low + (int)(rng.bits32() % (uint32_t)(high - low + 1)); };
-    const int NH = between(1, 4), HS = 8 * between(2, 5), L = between(1, 3), V = between(2, 300), T = between(1, 70), B = between(1, 3), micro_steps = between(1, 3);
+    const int NH = between(1, 4), HS = 8 * between(2, 5), L = between(1, 3), V = between(2, 300), T = between(1, 70),
+              B = between(1, 3), micro_steps = between(1, 3);
     const GPT2Config config{T + between(0, 9), V, padded_vocab(V), L, NH, (int64_t)NH * HS};
-    start_test(format("20 steps as on the CPU: L %d, C %d, NH %d, V %d, B %d, T %d, %d micro-steps", L, NH * HS, NH, V, B, T, micro_steps));
+    start_test(format("20 steps as on the CPU: L %d, C %d, NH %d, V %d, B %d, T %d, %d micro-steps", L, NH * HS, NH, V,
+                      B, T, micro_steps));
     Options o;
     o.gelu_fusion = between(0, 2);
     GPT2 g = make_model(config, B, T, between(0, 3), 0, micro_steps, o);
@@ -412,22 +460,27 @@ static void against_cpu(uint64_t seed) {
         rule.adamw = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
         rule.tokens = B * T * micro_steps, rule.grad_clip = 1.0, rule.rounding_seed = step;
         const StepResult mine = update(g, rule), theirs = cpu_oracle_update(oracle, rule);
-        const double loss_error = std::fabs(mine.loss - theirs.loss) / theirs.loss, norm_error = std::fabs(mine.norm - theirs.norm) / theirs.norm;
-        worst_loss = loss_error <= worst_loss ? worst_loss : loss_error, worst_norm = norm_error <= worst_norm ? worst_norm : norm_error;  // NaN stays
+        const double loss_error = std::fabs(mine.loss - theirs.loss) / theirs.loss,
+                     norm_error = std::fabs(mine.norm - theirs.norm) / theirs.norm;
+        // NaN stays
+        worst_loss = loss_error <= worst_loss ? worst_loss : loss_error,
+        worst_norm = norm_error <= worst_norm ? worst_norm : norm_error;
     }
     EXPECT(worst_loss < (BF16 ? loss_tolerance() : 1e-4));
-    if (!EXPECT(worst_norm < (BF16 ? model_tolerance(L) : 1e-4))) printf("    loss %.3g norm %.3g\n", worst_loss, worst_norm);
+    if (!EXPECT(worst_norm < (BF16 ? model_tolerance(L) : 1e-4)))
+        printf("    loss %.3g norm %.3g\n", worst_loss, worst_norm);
     cpu_oracle_end(oracle);
     free_model(g);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // memory
 
 static void plan_tests() {
     for (int64_t micro_steps : {1, 2})
         for (int64_t level = 0; level <= 3; level++) {
-            start_test(format("the plan is what is allocated, to the byte: recompute %d, %d micro-steps", (int)level, (int)micro_steps));
+            start_test(format("the plan is what is allocated, to the byte: recompute %d, %d micro-steps", (int)level,
+                              (int)micro_steps));
             Options o;
             o.master_weights = level % 2;
 #ifdef CUSIM
@@ -446,7 +499,8 @@ static void plan_tests() {
         }
 #ifdef CUSIM
     start_test("the plan of one of four processes, stage 1, is what it allocates, to the byte");
-    check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");  // as if they had met
+    // as if they had met
+    check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
     comm.processes = 4, comm.rank = 2;
     Options o;
     o.zero_stage = 1;
@@ -456,7 +510,8 @@ static void plan_tests() {
     g.layout = parameter_layout(sizes.config, comm.processes);
     settle_device(g, sizes, o);
     allocate(g, sizes, o);
-    EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &g)) && g.shard.elems(g.layout) * 4 == g.layout.total_elems());
+    EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &g)) &&
+           g.shard.elems(g.layout) * 4 == g.layout.total_elems());
     comm.processes = 1, comm.rank = 0;
     free_model(g);
 #endif

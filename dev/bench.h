@@ -1,27 +1,30 @@
-// The harness of all benches, CPU and GPU. A bench program is one operation: a file that includes this header and holds one or more
+// The harness of all benches, CPU and GPU. A bench program is one operation: a file that includes
+// this header and holds one or more
 //
 //     BENCH("gelu_forward", dims("rows", "C"), shapes({{1024, 3072}, {33, 192}})) {
 //         const int64_t n = shape[0] * shape[1];
 //         ... buffers, filled with random_floats() ...
-//         bytes(8 * n);                                         // what must move at least; flops(...) what must be computed
-//         output("out", out.data(), n, tolerance);              // what is compared
-//         expected([=] { reference::gelu_forward(...); });     // with what; every variant is compared before it is timed
+//         bytes(8 * n);                                         // what must move at least; flops(...) what must be
+//         computed output("out", out.data(), n, tolerance);              // what is compared expected([=] {
+//         reference::gelu_forward(...); });     // with what; every variant is compared before it is timed
 //         variant("naive", "what it does", [=] { ... });
 //         variant("shipped", "what changed, and why it should be faster", [=] { gelu_forward(...); });
 //     }
 //
-// There is no list to edit. The first shape is what tables and charts show; awkward ones are for correctness. A variant that
-// computes in bf16 says so, variant(..., IN_BF16), and what it writes is declared beside the fp32 output of the same name.
-// How it is run, compared and timed: dev/bench_run.h.
+// There is no list to edit. The first shape is what tables and charts show; awkward ones are for
+// correctness. A variant that computes in bf16 says so, variant(..., IN_BF16), and what it writes
+// is declared beside the fp32 output of the same name. How it is run, compared and timed:
+// dev/bench_run.h.
 //
 //     build/bench/gelu                      all benches, variants and shapes
 //     build/bench/gelu --list               what there is
 //     build/bench/gelu --variant shipped --shape 1024x3072 --cold --min-ms 500 --threads 1
 //     build/bench/gelu --check              correctness alone, at all shapes but the first, large one
 //
-// Each is warmed up, then run until at least --min-ms and 5 times (a slow one 2 times); the table has minimum and median, GFLOP/s
-// or GB/s, whichever bounds the operation on this machine, and the share of the machine's peak, measured at the start. --cold
-// empties the caches before each run. The same as JSON: --json FILE. dev/bench_table.py makes tables and charts of it.
+// Each is warmed up, then run until at least --min-ms and 5 times (a slow one 2 times); the table
+// has minimum and median, GFLOP/s or GB/s, whichever bounds the operation on this machine, and the
+// share of the machine's peak, measured at the start. --cold empties the caches before each run.
+// The same as JSON: --json FILE. dev/bench_table.py makes tables and charts of it.
 #pragma once
 #include <cstring>
 #include <functional>
@@ -42,8 +45,9 @@ struct Machine {
     std::function<double(const std::function<void()>&)> seconds;  // what one run takes
     std::function<void()> empty_caches;
 };
-Machine open_machine(int threads);                                // 0: all
-// Where several processes run a bench together, what they must agree on: the largest of their values.
+Machine open_machine(int threads);  // 0: all
+// Where several processes run a bench together, what they must agree on: the largest of their
+// values.
 inline double (*largest_of_processes)(double mine) = [](double mine) { return mine; };
 
 struct Output {
@@ -51,7 +55,7 @@ struct Output {
     Type type;
     void* data;
     int64_t elems;
-    double tolerance;                                             // largest difference over largest magnitude
+    double tolerance;  // largest difference over largest magnitude
     bool on_device = false;
     size_t bytes() const { return elems * (type == IN_FP32 ? sizeof(float) : sizeof(bf16)); }
     std::vector<float> values() const;
@@ -60,9 +64,10 @@ struct Variant {
     std::string id, why;
     std::function<void()> run;
     Type type;
-    double flops, bytes, requested;                               // requested: -1 if nobody has counted
+    double flops, bytes, requested;  // requested: -1 if nobody has counted
 };
-// Memory that the host cannot touch; a machine that has such sets these, and its variants are compared by what they leave there.
+// Memory that the host cannot touch; a machine that has such sets these, and its variants are
+// compared by what they leave there.
 inline void (*copy_from_device)(void* to, const void* from, size_t bytes) = nullptr;
 inline void (*fill_device)(void* to, int byte, size_t bytes) = nullptr;
 
@@ -81,7 +86,7 @@ struct Case {
     std::vector<Variant> variants;
     std::function<void()> expected, setup = [] {};
     std::vector<std::shared_ptr<void>> memory;
-    bool only_listed = false;                                     // nothing will run
+    bool only_listed = false;  // nothing will run
 };
 struct Bench {
     std::string name;
@@ -92,25 +97,30 @@ struct Bench {
 inline std::vector<Bench> registry;
 inline Case* current = nullptr;  // the case being declared
 struct Register {
-    Register(const char* name, std::vector<std::string> dims, std::vector<Shape> shapes, void (*body)(const Shape&)) { registry.push_back({name, dims, shapes, body}); }
+    Register(const char* name, std::vector<std::string> dims, std::vector<Shape> shapes, void (*body)(const Shape&)) {
+        registry.push_back({name, dims, shapes, body});
+    }
 };
 #define BENCH(name, dims, shapes) BENCH_AT(name, dims, shapes, __LINE__)
 #define BENCH_AT(name, dims, shapes, line) BENCH_LINE(name, dims, shapes, line)
-#define BENCH_LINE(name, dims, shapes, line)                                \
-    static void bench_body_##line(const bench::Shape& shape);               \
+#define BENCH_LINE(name, dims, shapes, line) \
+    static void bench_body_##line(const bench::Shape& shape); \
     static bench::Register bench_##line(name, dims, shapes, bench_body_##line); \
     static void bench_body_##line(const bench::Shape& shape)
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // what a body calls
 
 template <class... Names>
-inline std::vector<std::string> dims(Names... names) { return {names...}; }
+inline std::vector<std::string> dims(Names... names) {
+    return {names...};
+}
 inline std::vector<Shape> shapes(std::vector<Shape> all) { return all; }
 inline void flops(double n) { current->flops = n; }  // of the variants declared after it
 inline void bytes(double n) { current->bytes = n; }  // the least that must move
-// What the next variant asks memory and caches for, reusing nothing but what it keeps in registers and shared memory. Where nobody
-// says so it is unknown; requested_by_all: of all variants from here on that say nothing else.
+// What the next variant asks memory and caches for, reusing nothing but what it keeps in registers
+// and shared memory. Where nobody says so it is unknown; requested_by_all: of all variants from
+// here on that say nothing else.
 inline void requested(double n) { current->requested = n; }
 inline void requested_by_all(double n) { current->requested = current->requested_by_all = n; }
 inline void output(const char* name, float* data, int64_t elems, double tolerance) {
@@ -124,7 +134,8 @@ inline void device_output(const char* name, T* data, int64_t elems, double toler
     current->outputs.push_back({name, sizeof(T) == 4 ? IN_FP32 : IN_BF16, data, elems, tolerance, true});
 }
 inline void expected(std::function<void()> f) { current->expected = f; }  // writes the fp32 outputs
-inline void setup(std::function<void()> f) { current->setup = f; }          // before each comparison, where an operation updates in place
+// before each comparison, where an operation updates in place
+inline void setup(std::function<void()> f) { current->setup = f; }
 inline void variant(const std::string& id, const char* why, std::function<void()> run, Type type = IN_FP32) {
     current->variants.push_back({id, why, run, type, current->flops, current->bytes, current->requested});
     current->requested = current->requested_by_all;
@@ -135,7 +146,8 @@ inline void sweep(const std::string& id, std::vector<int> sizes, const char* why
     const double asked = current->requested;
     for (int size : sizes) {
         requested(asked);
-        variant(id + "-" + std::to_string(size), why, [=] { run(size); }, type);
+        variant(
+            id + "-" + std::to_string(size), why, [=] { run(size); }, type);
     }
 }
 
@@ -143,7 +155,8 @@ inline void sweep(const std::string& id, std::vector<int> sizes, const char* why
 template <class T>
 inline T* buffer(int64_t elems) {
     const size_t bytes = (std::max<int64_t>(1, elems) * sizeof(T) + 4095) / 4096 * 4096;
-    void* p = current->only_listed ? calloc(bytes, 1) : aligned_alloc(4096, bytes);  // calloc: pages that nobody touches take no memory
+    // calloc: pages that nobody touches take no memory
+    void* p = current->only_listed ? calloc(bytes, 1) : aligned_alloc(4096, bytes);
     current->memory.push_back(std::shared_ptr<void>(p, free));
     if (!current->only_listed) memset(p, 0, bytes);
     return (T*)p;

@@ -1,10 +1,11 @@
-// Runs what dev/bench.h declares: compares each variant with the reference, times it, prints its row.
+// Runs what dev/bench.h declares: compares each variant with the reference, times it, prints its
+// row.
 //
-// A variant may end its process: a fault, an exception, an error of the GPU, which leaves nothing usable behind. The
-// other variants run nevertheless: a child process runs them one after the other and tells its parent, line by line,
-// how far it is. Where it ends early, that variant has failed, and a fresh child goes on behind it. A single one
-// (--variant) runs in the program itself, for debuggers and profilers; so do the processes of a launcher, whose failure
-// ends them all.
+// A variant may end its process: a fault, an exception, an error of the GPU, which leaves nothing
+// usable behind. The other variants run nevertheless: a child process runs them one after the other
+// and tells its parent, line by line, how far it is. Where it ends early, that variant has failed,
+// and a fresh child goes on behind it. A single one (--variant) runs in the program itself, for
+// debuggers and profilers; so do the processes of a launcher, whose failure ends them all.
 #pragma once
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,11 +36,11 @@ inline std::string shape_text(const Shape& shape) {
     return text;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // one variant
 
-// The first element that is not finite, or off by more than the tolerance of the largest, and how many are; nothing if
-// none is.
+// The first element that is not finite, or off by more than the tolerance of the largest, and how
+// many are; nothing if none is.
 inline std::string first_wrong(const std::vector<float>& got, const std::vector<float>& want, double tolerance) {
     double largest = 1e-30;
     for (float w : want) largest = std::fmax(largest, std::fabs((double)w));
@@ -95,8 +96,8 @@ inline Result timed(const Machine& machine, const Settings& s, const Variant& v)
 }
 
 inline std::string json_of(const Result& r) {
-    return format("{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", ", r.bench.c_str(),
-                  r.shape.c_str(), r.main_shape ? "true" : "false", r.id.c_str(), r.type.c_str()) +
+    return format("{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", ",
+                  r.bench.c_str(), r.shape.c_str(), r.main_shape ? "true" : "false", r.id.c_str(), r.type.c_str()) +
            format("\"why\": \"%s\", ", r.why.c_str()) +
            format("\"min_ms\": %.5g, \"median_ms\": %.5g, \"gflops\": %.5g, \"gbs\": %.5g, ", r.min_ms, r.median_ms,
                   r.gflops, r.gbs) +
@@ -104,7 +105,7 @@ inline std::string json_of(const Result& r) {
                   r.compute_bound ? "compute" : "memory");
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // all of them
 
 // The variants of a bench at one shape, from the first-th on.
@@ -210,9 +211,7 @@ inline void run_in_children(const Settings& s, VariantCounter& progress) {
                     fprintf(told, "%s\n", line.c_str());
                     fflush(told);
                 });
-            } catch (const std::exception& e) {
-                runtime_failure("an exception, %s", e.what());
-            }
+            } catch (const std::exception& e) { runtime_failure("an exception, %s", e.what()); }
             exit(0);
         }
         close(ends[1]);
@@ -234,7 +233,7 @@ inline void run_in_children(const Settings& s, VariantCounter& progress) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // the program
 
 inline Settings parse(int argc, char** argv) {
@@ -253,9 +252,10 @@ inline Settings parse(int argc, char** argv) {
             else if (flag == "--min-ms") s.min_ms = atof(value);
             else if (flag == "--threads") s.threads = atoi(value);
             else
-                usage_error("%s is unknown; --list, --check, --cold, --bench NAME, --variant ID, --shape AxB, --min-ms N, "
-                            "--threads N, --json FILE are accepted",
-                            flag.c_str());
+                usage_error(
+                    "%s is unknown; --list, --check, --cold, --bench NAME, --variant ID, --shape AxB, --min-ms N, "
+                    "--threads N, --json FILE are accepted",
+                    flag.c_str());
         }
     }
     return s;

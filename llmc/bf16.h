@@ -1,9 +1,11 @@
-// bfloat16 (Kalamkar et al. 2019, arXiv:1905.12322): the upper 16 bits of an fp32 value. The same range, 8 significant bits: unit roundoff
-// 2^-9. Half the memory and, on matrix units, many times the speed; what is summed is still summed in fp32.
+// bfloat16 (Kalamkar et al. 2019, arXiv:1905.12322): the upper 16 bits of an fp32 value. The same
+// range, 8 significant bits: unit roundoff 2^-9. Half the memory and, on matrix units, many times
+// the speed; what is summed is still summed in fp32.
 //
-// Weights kept in 16 bits alone are smaller than what rounding to nearest would leave of an update, so they are rounded stochastically: up
-// with the probability that makes the mean right (Gupta et al. 2015, arXiv:1502.02551). The random bits are a hash of seed and place, so that
-// they depend on nobody's order of work.
+// Weights kept in 16 bits alone are smaller than what rounding to nearest would leave of an update,
+// so they are rounded stochastically: up with the probability that makes the mean right (Gupta et
+// al. 2015, arXiv:1502.02551). The random bits are a hash of seed and place, so that they depend on
+// nobody's order of work.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -41,5 +43,8 @@ HOST_DEVICE inline uint32_t hash_bits(uint64_t seed, uint64_t place) {
     h = (h ^ (h >> 27)) * 0x94D049BB133111EBu;
     return (uint32_t)(h >> 32);
 }
-// The bits of a bf16 that the fp32 value with these bits rounds to, up with the probability of the part that is cut off.
-HOST_DEVICE inline uint16_t stochastic_bits(uint32_t value, uint32_t random) { return (uint16_t)((value + (random & 0xFFFF)) >> 16); }
+// The bits of a bf16 that the fp32 value with these bits rounds to, up with the probability of the
+// part that is cut off.
+HOST_DEVICE inline uint16_t stochastic_bits(uint32_t value, uint32_t random) {
+    return (uint16_t)((value + (random & 0xFFFF)) >> 16);
+}

@@ -1,5 +1,6 @@
-// How the program says no. A user's mistake (a flag) ends it with exit status 2, a broken file or device with 1; either way with
-// one sentence on stderr that says what, where, and what would be accepted. Nothing here returns.
+// How the program says no. A user's mistake (a flag) ends it with exit status 2, a broken file or
+// device with 1; either way with one sentence on stderr that says what, where, and what would be
+// accepted. Nothing here returns.
 #pragma once
 #include <cstdarg>
 #include <cstdio>
@@ -29,7 +30,8 @@ PRINTF_LIKE(1, 2) inline std::string format(const char* fmt, ...) {
 // True if somebody watches stdout. mpirun gives its children a terminal whatever its own output is,
 // so those of a launcher never count.
 inline bool stdout_is_terminal() { return isatty(1) && launcher_value(LAUNCHER_SIZES) < 0; }
-// Before a message on stderr: what was printed so far goes first, and the line in work (logger.h) is cleared.
+// Before a message on stderr: what was printed so far goes first, and the line in work (logger.h)
+// is cleared.
 inline void clear_the_way() {
     if (stdout_is_terminal()) fputs("\r\033[K", stdout);
     fflush(stdout);

@@ -1,12 +1,13 @@
 // What a run leaves on the disk, so that it can go on from there as if nothing had happened.
 //
-// A checkpoint of step n (n updates done) is model_%08d.bin (model_file.h), one state_%08d_%05d.bin a process, and an
-// empty DONE_%08d. Each file is written beside its name, flushed and renamed; DONE comes last, and goes first. The
-// state carries checksums of itself and of the model file. Complete means: DONE is there and every checksum is right.
-// Anything else is never picked up, and is named.
+// A checkpoint of step n (n updates done) is model_%08d.bin (model_file.h), one state_%08d_%05d.bin
+// a process, and an empty DONE_%08d. Each file is written beside its name, flushed and renamed;
+// DONE comes last, and goes first. The state carries checksums of itself and of the model file.
+// Complete means: DONE is there and every checksum is right. Anything else is never picked up, and
+// is named.
 //
-// State file: StateHeader, then for each bucket (tensors.h) this rank's slice of m, of v and, where weights are
-// 16-bit and have one, of their fp32 master; its checksum.
+// State file: StateHeader, then for each bucket (tensors.h) this rank's slice of m, of v and, where
+// weights are 16-bit and have one, of their fp32 master; its checksum.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -21,10 +22,10 @@ constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2;
 // Where the run is, and what must not change when it goes on.
 struct StateHeader {
     int32_t magic = STATE_MAGIC, version = STATE_VERSION;
-    int64_t step = 0, position_windows = 0;                       // updates done; windows of the training data consumed
+    int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed
     int64_t processes = 1, rank = 0;
     int64_t T = 0, seed = 0, shuffle = 0;
-    int64_t slices = 2;                                           // of every parameter: m, v, and master weights if 3
+    int64_t slices = 2;  // of every parameter: m, v, and master weights if 3
     uint64_t data_identity = 0;
     uint64_t model_checksum = 0;
     OutlierDetector loss_outlier, norm_outlier;
@@ -37,11 +38,15 @@ struct StateHeader {
     }
 };
 
-inline std::string model_path(const std::string& dir, int64_t step) { return format("%s/model_%08lld.bin", dir.c_str(), (long long)step); }
+inline std::string model_path(const std::string& dir, int64_t step) {
+    return format("%s/model_%08lld.bin", dir.c_str(), (long long)step);
+}
 inline std::string state_path(const std::string& dir, int64_t step, int64_t rank) {
     return format("%s/state_%08lld_%05lld.bin", dir.c_str(), (long long)step, (long long)rank);
 }
-inline std::string done_path(const std::string& dir, int64_t step) { return format("%s/DONE_%08lld", dir.c_str(), (long long)step); }
+inline std::string done_path(const std::string& dir, int64_t step) {
+    return format("%s/DONE_%08lld", dir.c_str(), (long long)step);
+}
 
 // A file of a checkpoint, as its name says; temporary: it was being written when its program ended.
 struct CheckpointFile {
@@ -86,7 +91,8 @@ inline int64_t checkpoint_bytes(const std::string& dir, int64_t step) {
     return bytes;
 }
 
-// Reads on to the last `tail` bytes of a file, for its checksum. False, and file.problem says why, if that fails.
+// Reads on to the last `tail` bytes of a file, for its checksum. False, and file.problem says why,
+// if that fails.
 inline bool read_to_tail(FileReader& file, int64_t tail, Progress* progress) {
     std::vector<char> buffer(1 << 20);
     while (file.good() && file.position + tail < file.size_bytes) {
@@ -110,13 +116,12 @@ inline std::string state_problem(const std::string& path, int64_t step, int64_t 
     sum = file.checksum.value();
     if (!file.try_read(&stored, sizeof(stored), "its checksum")) return file.problem;
     const bool sane = h.step == step && h.rank == rank && h.processes > rank && h.slices >= 2 && h.slices <= 3;
-    if (sum != stored || h.header_checksum != h.checksum() || !sane)
-        return path + " is damaged: its checksum is wrong";
+    if (sum != stored || h.header_checksum != h.checksum() || !sane) return path + " is damaged: its checksum is wrong";
     return "";
 }
 
-// What is wrong with the checkpoint of this step; empty if nothing. header is that of rank 0; model its model file,
-// still open.
+// What is wrong with the checkpoint of this step; empty if nothing. header is that of rank 0; model
+// its model file, still open.
 inline std::string checkpoint_problem(const std::string& dir, int64_t step, StateHeader& header,
                                       std::unique_ptr<FileReader>* model = nullptr, Progress* progress = nullptr) {
     for (int64_t rank = 0; rank == 0 || rank < header.processes; rank++) {
@@ -136,9 +141,9 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
     return "";
 }
 
-// The newest complete checkpoint, its header and its model file, still open; the ones passed over are named on
-// stderr. -1 if the folder has none. If it has some, and none can be used, the program ends: starting again would be
-// the end of them.
+// The newest complete checkpoint, its header and its model file, still open; the ones passed over
+// are named on stderr. -1 if the folder has none. If it has some, and none can be used, the program
+// ends: starting again would be the end of them.
 inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
                                  std::unique_ptr<FileReader>* model = nullptr, Logger* logger = nullptr) {
     Logger nobody;
@@ -148,8 +153,8 @@ inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
     for (const CheckpointFile& file : checkpoint_files(dir))
         if (file.kind == CheckpointFile::STATE && !file.temporary) unfinished = std::max(unfinished, file.step);
     if (steps.empty() && unfinished >= 0)
-        warning("the checkpoint of step %lld is passed over: it was not finished, %s is not there", (long long)unfinished,
-                done_path(dir, unfinished).c_str());
+        warning("the checkpoint of step %lld is passed over: it was not finished, %s is not there",
+                (long long)unfinished, done_path(dir, unfinished).c_str());
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
         StateHeader found;
         const std::string name = format("checking step %lld of %s", (long long)*step, dir.c_str());
@@ -162,13 +167,14 @@ inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
         warning("the checkpoint of step %lld is passed over: %s", (long long)*step, problem.c_str());
     }
     if (steps.empty()) return -1;
-    runtime_failure("none of the %zu checkpoints in %s can be used (steps %lld to %lld, each named above); nothing was "
-                    "changed, and another -o starts a new run", steps.size(), dir.c_str(), (long long)steps.front(),
-                    (long long)steps.back());
+    runtime_failure(
+        "none of the %zu checkpoints in %s can be used (steps %lld to %lld, each named above); nothing was "
+        "changed, and another -o starts a new run",
+        steps.size(), dir.c_str(), (long long)steps.front(), (long long)steps.back());
 }
 
-// The model goes before the states: as long as one of those is there, what is left of an interrupted removal is known
-// for what it is.
+// The model goes before the states: as long as one of those is there, what is left of an
+// interrupted removal is known for what it is.
 inline void remove_checkpoint(const std::string& dir, int64_t step) {
     auto remove = [&](const std::string& path) {
         const bool gone = remove_file(path);
@@ -187,21 +193,26 @@ inline int64_t state_file_bytes(const ParameterLayout& layout, int64_t slices) {
     return sizeof(StateHeader) + layout.total_elems() / layout.processes * slices * 4 + sizeof(uint64_t);
 }
 
-// What a checkpoint holds of a bucket, this rank's slice of m (0), v (1) or master weights (2): all that the process
-// has in ZeRO stage 1, a part of what it has in stage 0. The trainer provides the memory (train.h).
+// What a checkpoint holds of a bucket, this rank's slice of m (0), v (1) or master weights (2): all
+// that the process has in ZeRO stage 1, a part of what it has in stage 0. The trainer provides the
+// memory (train.h).
 template <class Model>
 inline const float* optimizer_slice(Model& model, int slice, int64_t bucket) {
     const int64_t elems = model.layout.shard_elems(bucket), skip = model.shard.parts > 1 ? 0 : comm.rank * elems;
     return to_host(model, slice_memory(model, slice) + model.shard.state_begin(model.layout, bucket) + skip, elems);
 }
-// Elements first.. of a bucket, from whoever saved them: what of them this process keeps. Master weights go into fp32
-// weights, which all have whole.
+// Elements first.. of a bucket, from whoever saved them: what of them this process keeps. Master
+// weights go into fp32 weights, which all have whole.
 template <class Model>
-inline void set_optimizer_slice(Model& model, int slice, int64_t bucket, int64_t first, int64_t elems, const float* values) {
+inline void set_optimizer_slice(Model& model, int slice, int64_t bucket, int64_t first, int64_t elems,
+                                const float* values) {
     const ZeroShard shard = slice < optimizer_slices(model) ? model.shard : ZeroShard{};
-    const int64_t begin = shard.first(model.layout, bucket), low = std::max(first, begin), high = std::min(first + elems, shard.end(model.layout, bucket));
+    const int64_t begin = shard.first(model.layout, bucket), low = std::max(first, begin),
+                  high = std::min(first + elems, shard.end(model.layout, bucket));
     float* state = slice_memory(model, slice);
-    if (state && low < high) to_device(model, state + shard.state_begin(model.layout, bucket) + low - begin, values + low - first, high - low);
+    if (state && low < high)
+        to_device(model, state + shard.state_begin(model.layout, bucket) + low - begin, values + low - first,
+                  high - low);
 }
 
 // Writes this rank's state file of a checkpoint; returns its checksum.
@@ -239,9 +250,10 @@ inline void expect_state(const std::string& path, const StateHeader& header, int
     if (good) file.seek(file.size_bytes - sizeof(stored));
     good = good && file.try_read(&stored, sizeof(stored), "its checksum") && stored == sum;
     if (!good)
-        runtime_failure("rank %lld has written its part of the checkpoint of step %lld, but rank 0 finds no such %s: "
-                        "-o must be one folder, which all processes share", (long long)rank, (long long)header.step,
-                        path.c_str());
+        runtime_failure(
+            "rank %lld has written its part of the checkpoint of step %lld, but rank 0 finds no such %s: "
+            "-o must be one folder, which all processes share",
+            (long long)rank, (long long)header.step, path.c_str());
 }
 
 // Writes the checkpoint of header.step from the model.
@@ -272,8 +284,8 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
     done.commit();
 }
 
-// Loads the part of m, v and master weights that a rank of the saved run kept. verified: the header of the
-// checkpoint, as it was when it was found.
+// Loads the part of m, v and master weights that a rank of the saved run kept. verified: the header
+// of the checkpoint, as it was when it was found.
 template <class Model>
 inline void load_state(const std::string& path, const StateHeader& verified, int64_t rank, Model& model,
                        Progress* progress) {
@@ -304,8 +316,8 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     if (sum != stored) changed();
 }
 
-// Loads weights and optimizer state of the checkpoint that newest_checkpoint found; the shards may have been written
-// by any number of processes.
+// Loads weights and optimizer state of the checkpoint that newest_checkpoint found; the shards may
+// have been written by any number of processes.
 template <class Model>
 inline void load_checkpoint(const std::string& dir, const StateHeader& verified, FileReader& model_file, Model& model,
                             Progress* progress = nullptr) {
@@ -316,9 +328,9 @@ inline void load_checkpoint(const std::string& dir, const StateHeader& verified,
         load_state(state_path(dir, verified.step, rank), verified, rank, model, progress);
 }
 
-// Keeps the `keep` newest checkpoints up to this step (0: all) and those at multiples of `major`; removes what is
-// older, and finishes removals that were interrupted. Only whole checkpoints count: those that this run has saved or
-// verified are in `whole`, others are verified now.
+// Keeps the `keep` newest checkpoints up to this step (0: all) and those at multiples of `major`;
+// removes what is older, and finishes removals that were interrupted. Only whole checkpoints count:
+// those that this run has saved or verified are in `whole`, others are verified now.
 inline void prune_checkpoints(const std::string& dir, int64_t step, int64_t keep, int64_t major,
                               std::map<int64_t, bool>& whole) {
     if (comm.rank > 0 || keep == 0) return;

@@ -1,9 +1,11 @@
-// The processes of a run and what they say to each other. One process: nothing happens. Several: MPI, where the build found it, or TCP (tcp.h).
+// The processes of a run and what they say to each other. One process: nothing happens. Several:
+// MPI, where the build found it, or TCP (tcp.h).
 //
-// Every process trains on its own part of each batch. Gradients are then summed: a reduce-scatter leaves on rank r the sum of slice r of a
-// bucket (tensors.h), an all-gather brings slices together again. Collectives on buckets are started, and waited for later, so that they
-// travel while the next layer computes; the small ones (numbers that all must agree on) wait at once. Sums of those are taken
-// in the order of ranks, so that all ranks get the same bits.
+// Every process trains on its own part of each batch. Gradients are then summed: a reduce-scatter
+// leaves on rank r the sum of slice r of a bucket (tensors.h), an all-gather brings slices together
+// again. Collectives on buckets are started, and waited for later, so that they travel while the
+// next layer computes; the small ones (numbers that all must agree on) wait at once. Sums of those
+// are taken in the order of ranks, so that all ranks get the same bits.
 //
 // Nobody waits for ever: after comm.timeout_s a process says what it waits for, and ends the run.
 #pragma once
@@ -24,23 +26,30 @@
 struct Comm {
     int64_t processes = 1, rank = 0;
     int64_t timeout_s = 600;
-    int64_t wire_bytes = 0;             // what this process has sent in collectives on buckets
-    std::vector<std::string> trace;     // their order, if traced
+    int64_t wire_bytes = 0;          // what this process has sent in collectives on buckets
+    std::vector<std::string> trace;  // their order, if traced
     bool traced = false;
-    void (*before_waiting)() = nullptr; // the simulator's GPU moves only when its host asks, and its collectives come first
+    // the simulator's GPU moves only when its host asks, and its collectives come first
+    void (*before_waiting)() = nullptr;
 #ifdef USE_MPI
-    struct Pending { MPI_Request request; std::vector<char> received; char* to; };
+    struct Pending {
+        MPI_Request request;
+        std::vector<char> received;
+        char* to;
+    };
     std::vector<Pending> pending;
 #endif
 };
 inline Comm comm;
 
 #ifdef USE_MPI
-// While one lives: MPI_Init and MPI_Finalize, which wait for all processes and know no limit, end the run after timeout_s.
+// While one lives: MPI_Init and MPI_Finalize, which wait for all processes and know no limit, end
+// the run after timeout_s.
 struct MpiPatience {
     explicit MpiPatience(int64_t timeout_s, const char* where) {
         static char text[200];
-        snprintf(text, sizeof(text), "error: rank %lld: waited %lld s %s: another process hangs, or knows no MPI (%s)\n",
+        snprintf(text, sizeof(text),
+                 "error: rank %lld: waited %lld s %s: another process hangs, or knows no MPI (%s)\n",
                  launcher_value(LAUNCHER_RANKS), (long long)timeout_s, where, "--comm-timeout sets how long");
         signal(SIGALRM, [](int) {
             if (write(2, text, strlen(text)) < 0) _exit(1);
@@ -58,14 +67,17 @@ struct MpiPatience {
 inline bool started_by_mpi() { return launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) >= 0; }
 inline void comm_check_same(const std::string& mine, const char* what);
 
-// processes and rank as given by flags, -1 where not given. Exit 2 if they do not fit the launcher's, or this build.
-// program: its version and the like; that of all processes must be the same.
+// processes and rank as given by flags, -1 where not given. Exit 2 if they do not fit the
+// launcher's, or this build. program: its version and the like; that of all processes must be the
+// same.
 inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip,
                        const std::string& fs_path, int64_t timeout_s, const std::string& program = "") {
     const int64_t launched = launcher_value(LAUNCHER_SIZES), launched_rank = launcher_value(LAUNCHER_RANKS);
     if (processes < 0) processes = launched < 0 ? 1 : launched;
     if (rank < 0) rank = processes == 1 || launched_rank < 0 ? 0 : launched_rank;
-    if (rank >= processes) usage_error("--process-rank %lld is not below --num-processes %lld; 0 to %lld are accepted", (long long)rank, (long long)processes, (long long)processes - 1);
+    if (rank >= processes)
+        usage_error("--process-rank %lld is not below --num-processes %lld; 0 to %lld are accepted", (long long)rank,
+                    (long long)processes, (long long)processes - 1);
     comm.timeout_s = tcp.timeout_s = timeout_s;
     comm.traced = getenv("COMM_TRACE") != nullptr;
     if (processes == 1) return;
@@ -76,7 +88,8 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     if (how == "tcp" || (how == "mpi" && !by_mpi && master)) {
         if (server_ip.empty() && !master)
             usage_error("--dist-init tcp needs -ps, the address of rank 0 (or MASTER_ADDR)");
-        // torchrun names this machine even if all its processes are on it, and nobody else need reach them
+        // torchrun names this machine even if all its processes are on it, and nobody else need
+        // reach them
         const bool all_here = launcher_value({"LOCAL_WORLD_SIZE"}) == processes;
         if (!server_ip.empty()) tcp.peers = meet_at("--server-ip", server_ip, me, timeout_s);
         else tcp.peers = meet_at("MASTER_ADDR", all_here ? "127.0.0.1" : master, me, timeout_s);
@@ -87,25 +100,36 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
 #ifdef USE_MPI
         int level, size, mpi_rank;
         if (launched != processes)
-            usage_error("--num-processes %lld, but %s; mpirun -np %lld starts as many (-pi tcp and -pi fs need no launcher)", (long long)processes,
-                        launched < 0 ? "no launcher started this program" : "the launcher started another number", (long long)processes);
+            usage_error(
+                "--num-processes %lld, but %s; mpirun -np %lld starts as many (-pi tcp and -pi fs need no launcher)",
+                (long long)processes,
+                launched < 0 ? "no launcher started this program" : "the launcher started another number",
+                (long long)processes);
         {
             MpiPatience patience(timeout_s, "for MPI to start");
             MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
         }
         MPI_Comm_size(MPI_COMM_WORLD, &size);
         MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
-        if (size != processes) usage_error("--num-processes %lld, but MPI knows of %d; mpirun -np %lld starts as many (srun: --mpi=pmix, or -pi tcp)", (long long)processes, size, (long long)processes);
+        if (size != processes)
+            usage_error(
+                "--num-processes %lld, but MPI knows of %d; mpirun -np %lld starts as many (srun: --mpi=pmix, or -pi "
+                "tcp)",
+                (long long)processes, size, (long long)processes);
         rank = mpi_rank;
 #else
-        usage_error("--num-processes %lld (from -pn or the launcher): this build has no MPI (apt-get install libopenmpi-dev, then make again); 1 is accepted, and more with -pi tcp or -pi fs", (long long)processes);
+        usage_error(
+            "--num-processes %lld (from -pn or the launcher): this build has no MPI (apt-get install libopenmpi-dev, "
+            "then make again); 1 is accepted, and more with -pi tcp or -pi fs",
+            (long long)processes);
 #endif
     }
     comm.processes = processes, comm.rank = rank;
     if (!tcp.active()) comm_check_same(program, "version, precision and kernels");
 }
 
-// COMM_TRACE=file: rank 0 leaves there the order of backward passes and collectives, and the bytes it has sent.
+// COMM_TRACE=file: rank 0 leaves there the order of backward passes and collectives, and the bytes
+// it has sent.
 inline void comm_write_trace() {
     FILE* file = comm.traced && comm.rank == 0 ? fopen(getenv("COMM_TRACE"), "w") : nullptr;
     if (!file) return;
@@ -127,7 +151,8 @@ inline void comm_end() {
     tcp_end();
     comm.processes = 1, comm.rank = 0;
 }
-// Ends the processes' talk when run_main returns; a program that ends otherwise, by an exception too, takes the others with it.
+// Ends the processes' talk when run_main returns; a program that ends otherwise, by an exception
+// too, takes the others with it.
 struct CommSession {
     ~CommSession() {
         if (std::uncaught_exceptions() == 0) comm_end();
@@ -142,7 +167,10 @@ inline void comm_poll(MPI_Request* request, const char* what) {
         if (done) return;
         sched_yield();
         if (now_seconds() - begin > (double)comm.timeout_s)
-            runtime_failure("waited %lld s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how long)", (long long)comm.timeout_s, what);
+            runtime_failure(
+                "waited %lld s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
+                "long)",
+                (long long)comm.timeout_s, what);
     }
 }
 #endif
@@ -178,7 +206,8 @@ inline double comm_sum(double mine, const char* what) {
 inline bool comm_any(bool mine, const char* what) { return comm.processes > 1 ? comm_sum(mine, what) > 0 : mine; }
 inline void comm_barrier(const char* what) { comm_gather((char)0, what); }
 
-// Elementwise sums of values (n) where at most one rank has something other than 0: exact, whoever it is.
+// Elementwise sums of values (n) where at most one rank has something other than 0: exact, whoever
+// it is.
 inline void comm_merge(double* values, int64_t n, const char* what) {
     if (comm.processes == 1 || n == 0) return;
     std::vector<double> all(comm.processes * n);
@@ -198,11 +227,13 @@ inline void comm_note_collective(const char* what, int64_t bucket, int64_t slice
     comm.wire_bytes += (comm.processes - 1) * slice_bytes;
 }
 
-// Starts summing data (processes * n_elems) over the processes; after comm_wait slice `rank` holds the sum, the others nothing of use.
+// Starts summing data (processes * n_elems) over the processes; after comm_wait slice `rank` holds
+// the sum, the others nothing of use.
 inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
     if (tcp.active()) return tcp_reduce_scatter(data, n_elems, comm.processes, comm.rank, what);
 #ifdef USE_MPI
-    comm.pending.push_back({MPI_REQUEST_NULL, std::vector<char>(n_elems * sizeof(float)), (char*)(data + comm.rank * n_elems)});
+    comm.pending.push_back(
+        {MPI_REQUEST_NULL, std::vector<char>(n_elems * sizeof(float)), (char*)(data + comm.rank * n_elems)});
     Comm::Pending& p = comm.pending.back();
     MPI_Ireduce_scatter_block(data, p.received.data(), (int)n_elems, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &p.request);
 #else
@@ -226,7 +257,8 @@ inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
                           "the collection of the slices");
 #ifdef USE_MPI
     comm.pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
-    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &comm.pending.back().request);
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
+                   &comm.pending.back().request);
 #endif
 }
 // Gives what was started a chance to move; MPI needs to be called for that.
@@ -266,6 +298,9 @@ inline void comm_check_same(const std::string& mine, const char* what) {
     for (int64_t r = 0; r < comm.processes; r++)
         if (all[r] != all[0]) others += format("%s%lld", others.empty() ? "" : ", ", (long long)r);
     if (others.empty()) return;
-    if (comm.rank == 0) runtime_failure("the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what, others.c_str());
+    if (comm.rank == 0)
+        runtime_failure(
+            "the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what,
+            others.c_str());
     comm_barrier("the end");  // rank 0 speaks, and ends all
 }

@@ -17,12 +17,27 @@ constexpr int64_t MAX_VOCAB = 65536;  // token files hold 16 bits a token
 
 inline int64_t padded_vocab(int64_t V) { return (V + 127) / 128 * 128; }
 
-struct NamedShape { const char* name; int64_t C, L, NH, maxT; };
+struct NamedShape {
+    const char* name;
+    int64_t C, L, NH, maxT;
+};
 constexpr NamedShape NAMED_SHAPES[] = {
-    {"d6", 384, 6, 6, 1024},         {"d12", 768, 12, 12, 1024},      {"d24", 1024, 24, 16, 1024},      {"d36", 1280, 36, 20, 1024},
-    {"d48", 1600, 48, 25, 1024},     {"d60", 1920, 60, 30, 1024},     {"d72", 2880, 72, 30, 1024},      {"d84", 3456, 84, 36, 1024},
-    {"gpt3:c384", 384, 6, 6, 2048},  {"gpt3:c768", 768, 12, 12, 2048}, {"gpt3:c1024", 1024, 24, 16, 2048}, {"gpt3:c1536", 1536, 24, 16, 2048},
-    {"gpt3:c2048", 2048, 24, 16, 2048}, {"gpt3:c2560", 2560, 32, 32, 2048}, {"gpt3:c4096", 4096, 32, 32, 2048}, {"gpt3:c5120", 5120, 40, 40, 2048},
+    {"d6", 384, 6, 6, 1024},
+    {"d12", 768, 12, 12, 1024},
+    {"d24", 1024, 24, 16, 1024},
+    {"d36", 1280, 36, 20, 1024},
+    {"d48", 1600, 48, 25, 1024},
+    {"d60", 1920, 60, 30, 1024},
+    {"d72", 2880, 72, 30, 1024},
+    {"d84", 3456, 84, 36, 1024},
+    {"gpt3:c384", 384, 6, 6, 2048},
+    {"gpt3:c768", 768, 12, 12, 2048},
+    {"gpt3:c1024", 1024, 24, 16, 2048},
+    {"gpt3:c1536", 1536, 24, 16, 2048},
+    {"gpt3:c2048", 2048, 24, 16, 2048},
+    {"gpt3:c2560", 2560, 32, 32, 2048},
+    {"gpt3:c4096", 4096, 32, 32, 2048},
+    {"gpt3:c5120", 5120, 40, 40, 2048},
     {"gpt3:c12288", 12288, 96, 96, 2048},
 };
 
@@ -32,7 +47,8 @@ inline std::string accepted_models() {
     return list + ", or sizes such as L6C384H6 or L6C384H6T256V512 (C a multiple of H)";
 }
 
-// A descriptor such as d12, gpt2:d12, gpt3:c768 or L6C384H6T256V512 into a shape; false if it is none.
+// A descriptor such as d12, gpt2:d12, gpt3:c768 or L6C384H6T256V512 into a shape; false if it is
+// none.
 inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
     config = {};
     const std::string name = text.rfind("gpt2:d", 0) == 0 ? text.substr(5) : text;
@@ -41,8 +57,17 @@ inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
             config.C = shape.C, config.L = shape.L, config.NH = shape.NH, config.maxT = shape.maxT;
             return true;
         }
-    struct Size { char letter; int64_t* value; int64_t highest; bool given; };
-    Size sizes[] = {{'L', &config.L, 1000, false}, {'C', &config.C, 1 << 16, false}, {'H', &config.NH, 1 << 16, false}, {'T', &config.maxT, 1 << 20, false}, {'V', &config.V, MAX_VOCAB, false}};
+    struct Size {
+        char letter;
+        int64_t* value;
+        int64_t highest;
+        bool given;
+    };
+    Size sizes[] = {{'L', &config.L, 1000, false},
+                    {'C', &config.C, 1 << 16, false},
+                    {'H', &config.NH, 1 << 16, false},
+                    {'T', &config.maxT, 1 << 20, false},
+                    {'V', &config.V, MAX_VOCAB, false}};
     bool good = !text.empty();
     for (const char* p = text.c_str(); good && *p;) {
         good = false;
@@ -64,6 +89,7 @@ inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
 // The same; exit 2 with the list of what is accepted if it is none.
 inline GPT2Config config_from_descriptor(const std::string& text) {
     GPT2Config config;
-    if (!parse_descriptor(text, config)) usage_error("-e %s is no model; accepted: %s", text.c_str(), accepted_models().c_str());
+    if (!parse_descriptor(text, config))
+        usage_error("-e %s is no model; accepted: %s", text.c_str(), accepted_models().c_str());
     return config;
 }

@@ -1,6 +1,6 @@
-// Whether the training data is what it was when the run began: a checksum of each shard, over all its bytes. Reading
-// them takes as long as the disk does, so the checksums are remembered in the out dir, in shards.txt, by size and time
-// of the last change; a line for each shard:
+// Whether the training data is what it was when the run began: a checksum of each shard, over all
+// its bytes. Reading them takes as long as the disk does, so the checksums are remembered in the
+// out dir, in shards.txt, by size and time of the last change; a line for each shard:
 //
 //     CHECKSUM SIZE_BYTES CHANGED_NS PATH
 #pragma once
@@ -17,7 +17,8 @@ inline std::string shard_line(const Shard& shard) {
                   shard.path.c_str());
 }
 
-// The checksums that shards.txt has for these shards, 0 for what it does not have. A line that is damaged matches none.
+// The checksums that shards.txt has for these shards, 0 for what it does not have. A line that is
+// damaged matches none.
 inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
     std::vector<uint64_t> checksums(shards.size());
     FileReader file(shards_path(dir), FileReader::TELL);
@@ -45,7 +46,8 @@ inline void remember_checksums(const std::string& dir, const std::vector<Shard*>
     file.commit();
 }
 
-// Gives each shard its checksum. What rank 0 does not remember is split among the processes, shard by shard.
+// Gives each shard its checksum. What rank 0 does not remember is split among the processes, shard
+// by shard.
 inline void checksum_shards(const std::vector<Shard*>& shards, const std::string& dir, Logger& logger) {
     const size_t n = shards.size(), bytes = n * sizeof(uint64_t);
     if (n == 0) return;

@@ -1,6 +1,6 @@
-// Where the files are that a program uses when it was given none: dev/data/... of the folder in which it was
-// started, or, if it was started elsewhere, of the folder in which the program itself lies. A path that the
-// user gave is never looked for elsewhere.
+// Where the files are that a program uses when it was given none: dev/data/... of the folder in
+// which it was started, or, if it was started elsewhere, of the folder in which the program itself
+// lies. A path that the user gave is never looked for elsewhere.
 #pragma once
 #include <climits>
 #include <unistd.h>

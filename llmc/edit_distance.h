@@ -1,5 +1,6 @@
-// How far one word is from another, to name the flag that was probably meant: the letters that must be added, dropped or
-// changed to make one of the other (Levenshtein 1966), from those of all their beginnings, a row of the table at a time.
+// How far one word is from another, to name the flag that was probably meant: the letters that must
+// be added, dropped or changed to make one of the other (Levenshtein 1966), from those of all their
+// beginnings, a row of the table at a time.
 #pragma once
 #include <algorithm>
 #include <string>

@@ -1,10 +1,12 @@
-// What a run does beside training: validation loss, HellaSwag, samples. None of it touches the state of training.
+// What a run does beside training: validation loss, HellaSwag, samples. None of it touches the
+// state of training.
 #pragma once
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 
-// How many batches a validation takes, -1 for all. Before the first step of training the weights are random and their
-// loss is about ln V, whatever the text: one batch shows that, unless -m was given.
+// How many batches a validation takes, -1 for all. Before the first step of training the weights
+// are random and their loss is about ln V, whatever the text: one batch shows that, unless -m was
+// given.
 template <class Model>
 inline int64_t validation_batches(const Run<Model>& run) {
     const Options& o = run.options;
@@ -12,9 +14,9 @@ inline int64_t validation_batches(const Run<Model>& run) {
     return untrained && !o.given.count("--val-max-steps") ? 1 : o.val_max_steps;
 }
 
-// Mean loss over the first windows of the validation split, split among the processes. The last batch may be a partial
-// one. Windows are added up one by one in their order, so the result depends neither on B nor on the number of
-// processes. Of no use if it was stopped (stop.h).
+// Mean loss over the first windows of the validation split, split among the processes. The last
+// batch may be a partial one. Windows are added up one by one in their order, so the result depends
+// neither on B nor on the number of processes. Of no use if it was stopped (stop.h).
 template <class Model>
 inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
@@ -37,18 +39,23 @@ inline double validation_loss(Run<Model>& run) {
     return total / (double)(windows * run.T);
 }
 
-// How many HellaSwag questions the model gets right. A row is context and completion; what does not fit in T loses its beginning.
+// How many HellaSwag questions the model gets right. A row is context and completion; what does not
+// fit in T loses its beginning.
 template <class Model>
 inline int64_t hellaswag_correct(Run<Model>& run) {
     int64_t correct = 0;
-    const int64_t questions = ((int64_t)run.hellaswag.size() - comm.rank + comm.processes - 1) / comm.processes;  // this process's: rank, rank + P, ...
-    const int64_t most_questions = ((int64_t)run.hellaswag.size() + comm.processes - 1) / comm.processes;                 // rank 0's
+    // this process's: rank, rank + P, ...
+    const int64_t questions = ((int64_t)run.hellaswag.size() - comm.rank + comm.processes - 1) / comm.processes;
+    // rank 0's
+    const int64_t most_questions = ((int64_t)run.hellaswag.size() + comm.processes - 1) / comm.processes;
     const int64_t rows = questions * HELLASWAG_CHOICES, most_rows = most_questions * HELLASWAG_CHOICES, T = run.T;
     std::vector<int> length(run.B), context(run.B);
     Progress progress(run.logger, "HellaSwag", run.hellaswag.size(), "questions");
     double best = 0;
     int answer = 0;
-    auto question = [&](int64_t row) -> const HellaSwagExample& { return run.hellaswag[row / HELLASWAG_CHOICES * comm.processes + comm.rank]; };
+    auto question = [&](int64_t row) -> const HellaSwagExample& {
+        return run.hellaswag[row / HELLASWAG_CHOICES * comm.processes + comm.rank];
+    };
     for (int64_t first = 0; first < most_rows && !stop_agreed(); first += run.B) {
         const int64_t n = std::min(run.B, rows - first);
         if (n <= 0) continue;
@@ -79,8 +86,8 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
     return (int64_t)comm_sum((double)correct, "the sum of the answers");
 }
 
-// Generates and prints text; a run that only generates prints the text alone. Each sample of a run has its own
-// generator, from seed and step.
+// Generates and prints text; a run that only generates prints the text alone. Each sample of a run
+// has its own generator, from seed and step.
 template <class Model>
 inline void sample_text(Run<Model>& run, int64_t step) {
     const Options& o = run.options;
@@ -98,8 +105,10 @@ inline void sample_text(Run<Model>& run, int64_t step) {
     int64_t position = 0, begin = std::max<int64_t>(0, (int64_t)text.size() - room);
     for (int64_t made = 0; made < o.sample_tokens && !stop.signal; made++) {
         const float* logits = nullptr;
-        if (position == room) position = 0, begin = (int64_t)text.size() - std::max<int64_t>(1, room / 2);  // context full: go on from its second half
-        for (; begin + position < (int64_t)text.size(); position++) logits = decode(run.model, text[begin + position], position);
+        // context full: go on from its second half
+        if (position == room) position = 0, begin = (int64_t)text.size() - std::max<int64_t>(1, room / 2);
+        for (; begin + position < (int64_t)text.size(); position++)
+            logits = decode(run.model, text[begin + position], position);
         sampling_probabilities(probs, logits, c.V, o.temperature, o.top_k, o.top_p);
         const int token = pick_token(probs, rng.uniform_double());
         text.push_back(token);

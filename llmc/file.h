@@ -1,9 +1,11 @@
-// Files that are whole or absent. A writer puts its bytes beside the target under a name ending in .tmp, flushes them to the disk
-// (fsync), and only then gives them the real name (rename, which POSIX makes atomic); last, the folder itself is flushed so that the
-// name survives a pulled plug too. A reader knows what size to expect and says so when it finds another.
+// Files that are whole or absent. A writer puts its bytes beside the target under a name ending in
+// .tmp, flushes them to the disk (fsync), and only then gives them the real name (rename, which
+// POSIX makes atomic); last, the folder itself is flushed so that the name survives a pulled plug
+// too. A reader knows what size to expect and says so when it finds another.
 //
-// Both keep a running checksum: four independent multiply-and-rotate lanes over 8-byte words (the construction of xxHash and its
-// kin), about the speed of memory, strong enough to tell damage from data. It is no defence against forgery.
+// Both keep a running checksum: four independent multiply-and-rotate lanes over 8-byte words (the
+// construction of xxHash and its kin), about the speed of memory, strong enough to tell damage from
+// data. It is no defence against forgery.
 #pragma once
 #include <cerrno>
 #include <cstdint>
@@ -55,14 +57,15 @@ struct Checksum {
     }
 };
 
-// A file that was not there before: what an earlier run left under the name is removed, and no link that somebody put there is followed.
-// -1 if that fails.
+// A file that was not there before: what an earlier run left under the name is removed, and no link
+// that somebody put there is followed. -1 if that fails.
 inline int create_file(const std::string& path, mode_t mode) {
     unlink(path.c_str());
     return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
 }
 
-// Writes a file beside its target and puts it in place with commit(). Dropped before that, it leaves nothing behind.
+// Writes a file beside its target and puts it in place with commit(). Dropped before that, it
+// leaves nothing behind.
 struct FileWriter {
     std::string path, temporary;
     int fd = -1;
@@ -70,7 +73,8 @@ struct FileWriter {
 
     explicit FileWriter(const std::string& target) : path(target), temporary(target + ".tmp") {
         fd = create_file(temporary, 0666);
-        if (fd < 0) runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), strerror(errno));
+        if (fd < 0)
+            runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), strerror(errno));
     }
     FileWriter(const FileWriter&) = delete;
     ~FileWriter() {
@@ -95,7 +99,8 @@ struct FileWriter {
             p += n, bytes -= n;
         }
     }
-    // The bytes at an earlier place again, which the checksum does not see: a header that counts what came after it.
+    // The bytes at an earlier place again, which the checksum does not see: a header that counts
+    // what came after it.
     void rewrite(int64_t offset, const void* data, size_t bytes) {
         for (const char* p = (const char*)data; bytes > 0;) {
             ssize_t n = pwrite(fd, p, bytes, offset);
@@ -111,7 +116,8 @@ struct FileWriter {
         fd = -1;
         if (closed != 0) fail();
     }
-    // The real name, for a file that was flushed; it is there to stay when the folder is flushed, too.
+    // The real name, for a file that was flushed; it is there to stay when the folder is flushed,
+    // too.
     void publish() {
         if (rename(temporary.c_str(), path.c_str()) != 0) fail();
     }
@@ -131,13 +137,13 @@ struct FileStamp {
     }
 };
 
-// Reads a file of known layout. Every failure names the file, what was read, and where; it ends the program, or, where
-// the caller asked for that, is told in `problem`.
+// Reads a file of known layout. Every failure names the file, what was read, and where; it ends the
+// program, or, where the caller asked for that, is told in `problem`.
 struct FileReader {
     enum OnFailure { END_PROGRAM, TELL };
     std::string path, problem;
     int fd = -1;
-    bool missing = false;               // nothing has this name
+    bool missing = false;  // nothing has this name
     int64_t size_bytes = 0, position = 0;
     Checksum checksum;
 
@@ -152,9 +158,13 @@ struct FileReader {
         if (on_failure == END_PROGRAM) expect_good();
     }
     FileReader(const FileReader&) = delete;
-    ~FileReader() { if (fd >= 0) close(fd); }
+    ~FileReader() {
+        if (fd >= 0) close(fd);
+    }
     bool good() const { return problem.empty(); }
-    void expect_good() const { if (!good()) runtime_failure("%s", problem.c_str()); }
+    void expect_good() const {
+        if (!good()) runtime_failure("%s", problem.c_str());
+    }
     bool try_read(void* data, size_t bytes, const char* what) {
         char* p = (char*)data;
         for (size_t left = bytes; left > 0 && good();) {
@@ -194,11 +204,13 @@ struct FileReader {
     void expect_size(int64_t expected_bytes) const {
         if (size_bytes != expected_bytes)
             runtime_failure("%s is %s: it has %lld bytes where its header promises %lld", path.c_str(),
-                            size_bytes < expected_bytes ? "cut short" : "too long", (long long)size_bytes, (long long)expected_bytes);
+                            size_bytes < expected_bytes ? "cut short" : "too long", (long long)size_bytes,
+                            (long long)expected_bytes);
     }
 };
 
-// The files of this family all open with 256 four-byte integers: a magic number, a version, then sizes.
+// The files of this family all open with 256 four-byte integers: a magic number, a version, then
+// sizes.
 struct Header {
     int32_t value[256] = {};
 

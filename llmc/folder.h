@@ -1,5 +1,5 @@
-// Folders: what is in them, making them, making sure that they last. What cannot be told (a folder that may not be
-// read, a disk that fails) ends the program; it is never taken for an empty folder.
+// Folders: what is in them, making them, making sure that they last. What cannot be told (a folder
+// that may not be read, a disk that fails) ends the program; it is never taken for an empty folder.
 #pragma once
 #include <cerrno>
 #include <cstdint>
@@ -46,7 +46,8 @@ inline void make_folder(const std::string& path) {
         runtime_failure("cannot create the folder %s: a file of that name is in the way", path.c_str());
 }
 
-// Names come and go in memory first; this brings them to the disk. Some file systems have nothing to flush, and say so.
+// Names come and go in memory first; this brings them to the disk. Some file systems have nothing
+// to flush, and say so.
 inline void flush_folder(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS);
@@ -75,14 +76,16 @@ inline std::vector<std::string> list_folder(const std::string& path) {
     return names;
 }
 
-// One run at a time writes to a folder. The lock is the kernel's, on a file that stays there: it ends with the process
-// that holds it, however that ends.
+// One run at a time writes to a folder. The lock is the kernel's, on a file that stays there: it
+// ends with the process that holds it, however that ends.
 struct FolderLock {
     int fd = -1;
 
     FolderLock() = default;
     FolderLock(const FolderLock&) = delete;
-    ~FolderLock() { if (fd >= 0) close(fd); }
+    ~FolderLock() {
+        if (fd >= 0) close(fd);
+    }
     // False if another process holds it.
     bool take(const std::string& folder) {
         const std::string path = folder + "/run.lock";
@@ -117,9 +120,9 @@ inline void match_below(const std::string& folder, const std::string& pattern, s
     }
 }
 
-// What matches a shell pattern, folders apart, sorted by name. A name that exists stands for itself, whatever
-// characters are in it. Links that lead nowhere and pipes are among what matches: whoever opens them says so, so that
-// none is dropped silently.
+// What matches a shell pattern, folders apart, sorted by name. A name that exists stands for
+// itself, whatever characters are in it. Links that lead nowhere and pipes are among what matches:
+// whoever opens them says so, so that none is dropped silently.
 inline std::vector<std::string> glob_files(const std::string& pattern) {
     if (name_exists(pattern)) return {pattern};
     std::vector<std::string> files;

@@ -1,10 +1,11 @@
-// How two processes convince each other that they belong to one run: both know a token, and neither sends it. Rank 0
-// greets whoever connects with a number drawn for this connection; the other says who it is, with a number of its own
-// and the keyed hash (siphash.h) of all that; rank 0 answers with its verdict, hashed with both numbers too. What
-// somebody has recorded of another connection is worth nothing in this one.
+// How two processes convince each other that they belong to one run: both know a token, and neither
+// sends it. Rank 0 greets whoever connects with a number drawn for this connection; the other says
+// who it is, with a number of its own and the keyed hash (siphash.h) of all that; rank 0 answers
+// with its verdict, hashed with both numbers too. What somebody has recorded of another connection
+// is worth nothing in this one.
 //
-// It keeps strangers out. It does not hide or seal what travels afterwards: for that the network between the machines
-// must be one's own.
+// It keeps strangers out. It does not hide or seal what travels afterwards: for that the network
+// between the machines must be one's own.
 #pragma once
 #include <sys/random.h>
 #include <cstddef>
@@ -94,7 +95,8 @@ inline Verdict make_verdict(VerdictCode code, const Member& rank0, const SipKey&
     verdict.proof = proof_of(verdict, key, mine, hello.nonce);
     return verdict;
 }
-// What rank 0 makes of a hello. Proofs are single numbers: comparing them takes as long wherever they differ.
+// What rank 0 makes of a hello. Proofs are single numbers: comparing them takes as long wherever
+// they differ.
 inline VerdictCode judge(const Hello& hello, const Member& rank0, const SipKey& key, const Nonce& mine) {
     if (hello.magic != HELLO_MAGIC || hello.proof != proof_of(hello, key, mine, hello.nonce)) return UNKNOWN_TOKEN;
     if (hello.rank == ONLY_ASKING) return I_AM_HERE;

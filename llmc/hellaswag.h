@@ -1,7 +1,8 @@
-// HellaSwag (Zellers et al. 2019, arXiv:1905.07830): a context and four ways it could go on. The model's answer is the completion whose
-// tokens have the lowest mean loss. File layout: 256 int32 header (20240522, version 1, examples, longest example in bytes), then an
-// example: uint16 start marker 65535, bytes in the record, index, label, number of choices (4), then the context and each completion as a
-// length followed by its tokens.
+// HellaSwag (Zellers et al. 2019, arXiv:1905.07830): a context and four ways it could go on. The
+// model's answer is the completion whose tokens have the lowest mean loss. File layout: 256 int32
+// header (20240522, version 1, examples, longest example in bytes), then an example: uint16 start
+// marker 65535, bytes in the record, index, label, number of choices (4), then the context and each
+// completion as a length followed by its tokens.
 #pragma once
 #include <vector>
 #include "llmc/file.h"
@@ -15,9 +16,9 @@ struct HellaSwagExample {
 
 // One record: what its header promises, if the file holds it.
 struct HellaSwagRecord {
-    std::vector<uint16_t> values;    // without marker and length
+    std::vector<uint16_t> values;  // without marker and length
     size_t at = 0;
-    bool good = true;                // nothing was amiss so far
+    bool good = true;  // nothing was amiss so far
 
     void read(FileReader& file) {
         uint16_t begin[2] = {};

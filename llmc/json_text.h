@@ -1,8 +1,8 @@
 // JSON (RFC 8259), as far as lines of text and lists of flags need it: the field "text" of
 // {"text": "Once upon a time", "id": 7} is Once upon a time.
 //
-// All of it is checked, not only what is wanted: what is no JSON object is refused, with the place where it ceases to
-// be one.
+// All of it is checked, not only what is wanted: what is no JSON object is refused, with the place
+// where it ceases to be one.
 #pragma once
 #include "llmc/check.h"
 #include "llmc/utf8.h"
@@ -10,7 +10,7 @@
 struct JsonReader {
     std::string_view line;
     size_t at = 0;
-    const char* problem = nullptr;   // what is wrong at line[at]
+    const char* problem = nullptr;  // what is wrong at line[at]
 
     bool fail(const char* what) { return problem = what, false; }
     char peek() const { return at < line.size() ? line[at] : '\0'; }
@@ -35,8 +35,8 @@ inline int32_t json_hex(JsonReader& json) {
     return value;
 }
 
-// What follows a backslash. A character beyond U+FFFF is written as two \u, a high and a low surrogate (RFC
-// 8259, section 7).
+// What follows a backslash. A character beyond U+FFFF is written as two \u, a high and a low
+// surrogate (RFC 8259, section 7).
 inline bool json_escape(JsonReader& json, std::string* out) {
     constexpr std::string_view names = "\"\\/bfnrt", bytes = "\"\\/\b\f\n\r\t";
     if (!json.take('u')) {
@@ -91,7 +91,8 @@ inline bool json_number(JsonReader& json) {
     return json_digits(json);
 }
 
-// An object: calls member(name) at the value of each member, which reads it and returns false if it cannot.
+// An object: calls member(name) at the value of each member, which reads it and returns false if it
+// cannot.
 template <class Member>
 inline bool json_object(JsonReader& json, Member member) {
     json.skip_space();
@@ -132,8 +133,8 @@ inline bool json_value(JsonReader& json, int depth = 0) {
     }
 }
 
-// The text of a field of the object in json.line; of two fields of that name the last. False with json.problem
-// and json.at if the line is no object that has it.
+// The text of a field of the object in json.line; of two fields of that name the last. False with
+// json.problem and json.at if the line is no object that has it.
 inline bool json_field(JsonReader& json, std::string_view field, std::string& text) {
     bool found = false;
     const bool good = json_object(json, [&](const std::string& name) {

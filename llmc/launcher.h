@@ -1,5 +1,5 @@
-// What a launcher of several processes (mpirun, srun, torchrun) says to each in its environment, and how those that
-// have the same to say to the user say it once.
+// What a launcher of several processes (mpirun, srun, torchrun) says to each in its environment,
+// and how those that have the same to say to the user say it once.
 #pragma once
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -33,8 +33,8 @@ inline std::string launch_name() {
     return name;
 }
 
-// True in the one process that gets the sentence to say: a name that only one process of a machine can have until it
-// ends.
+// True in the one process that gets the sentence to say: a name that only one process of a machine
+// can have until it ends.
 inline bool claim_sentence(const std::string& sentence) {
 #ifdef __linux__
     const std::string text = launch_name() + "/" + sentence;
@@ -49,9 +49,9 @@ inline bool claim_sentence(const std::string& sentence) {
 #endif
 }
 
-// Says why this process ends, on stderr. If others of its launch are about to end with the same sentence, one says it:
-// rank 0, else whoever claims it after a moment, in which a launcher that heard rank 0 has ended the others. All stay
-// until the claim has served its purpose.
+// Says why this process ends, on stderr. If others of its launch are about to end with the same
+// sentence, one says it: rank 0, else whoever claims it after a moment, in which a launcher that
+// heard rank 0 has ended the others. All stay until the claim has served its purpose.
 inline void say_last_sentence(const std::string& sentence) {
     const long long rank = launcher_value(LAUNCHER_RANKS);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1 && rank >= 0;

@@ -1,6 +1,7 @@
-// What a run says. stdout: one line a step. Long work says how far it is: on a terminal in a last line that is drawn
-// over itself, elsewhere on stderr, and only after a silence. In the out dir main.log, in the form that llm.c's log
-// viewers read: `s:STEP tel:` validation loss, `trl:` training loss, `eval:` HellaSwag.
+// What a run says. stdout: one line a step. Long work says how far it is: on a terminal in a last
+// line that is drawn over itself, elsewhere on stderr, and only after a silence. In the out dir
+// main.log, in the form that llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:`
+// training loss, `eval:` HellaSwag.
 #pragma once
 #include <sys/ioctl.h>
 #include <cmath>
@@ -18,7 +19,8 @@ inline std::string loss_text(const char* fmt, double value) {
 
 inline std::string duration_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
-    return s >= 3600 ? format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60) : format("%lld:%02lld", s / 60, s % 60);
+    return s >= 3600 ? format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60)
+                     : format("%lld:%02lld", s / 60, s % 60);
 }
 
 // 1424000 as 1,424,000.
@@ -28,9 +30,10 @@ inline std::string grouped_text(int64_t n) {
     return text;
 }
 
-// The end of a text that is wider than the terminal: a line that wraps could not be drawn over. Bytes count as columns.
+// The end of a text that is wider than the terminal: a line that wraps could not be drawn over.
+// Bytes count as columns.
 inline std::string fit_terminal(const std::string& text) {
-    struct winsize size{};
+    struct winsize size {};
     if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col < 8 || text.size() < size.ws_col) return text;
     size_t begin = text.size() - (size.ws_col - 4);
     while (((unsigned char)text[begin] & 0xC0) == 0x80) begin++;  // not in the middle of a character
@@ -40,20 +43,20 @@ inline std::string fit_terminal(const std::string& text) {
 constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;  // where stdout is no terminal
 
 struct Logger {
-    std::string path;                    // of main.log, empty without an out dir
+    std::string path;  // of main.log, empty without an out dir
     bool terminal = false, in_work = false;
-    bool silent = false;                 // all ranks but the first
-    bool quiet = false;                  // --quiet 1
+    bool silent = false;  // all ranks but the first
+    bool quiet = false;   // --quiet 1
     double silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
-    std::string unwritten{};             // of main.log, as yet
-    bool warned = false;                 // that there is some
+    std::string unwritten{};  // of main.log, as yet
+    bool warned = false;      // that there is some
 
     void clear_line_in_work() {
         if (in_work) printf("\r\033[K");
         in_work = false;
     }
-    // How far work has come. On a terminal the line in work, replaced by whatever is printed next; elsewhere a line
-    // that breaks a silence.
+    // How far work has come. On a terminal the line in work, replaced by whatever is printed next;
+    // elsewhere a line that breaks a silence.
     void progress(const std::string& text) {
         if (silent || quiet) return;
         if (terminal) {
@@ -86,8 +89,8 @@ struct Logger {
         if (!silent && !quiet) print_line(fmt, args);
         va_end(args);
     }
-    // Appends one line to main.log. What cannot be written ends nothing: it is kept for the next time, and the run says
-    // so now and, if it never could, at its end.
+    // Appends one line to main.log. What cannot be written ends nothing: it is kept for the next
+    // time, and the run says so now and, if it never could, at its end.
     void record(const std::string& text) {
         if (path.empty() || silent) return;
         unwritten += text + "\n";
@@ -103,7 +106,8 @@ struct Logger {
         if (unwritten.empty() || warned) return;
         warned = true;
         clear_line_in_work();
-        warning("cannot write %s: %s; training goes on, and its lines are kept for later", path.c_str(), strerror(reason));
+        warning("cannot write %s: %s; training goes on, and its lines are kept for later", path.c_str(),
+                strerror(reason));
     }
     // Exit 1 if lines of main.log could not be written to the end.
     void finish() {
@@ -124,7 +128,8 @@ struct Logger {
             lines.push_back(all.substr(at, end + 1 - at));
         return lines;
     }
-    // Keeps the lines of steps before `step`, those that the checkpoint resumed from has seen, and drops the rest.
+    // Keeps the lines of steps before `step`, those that the checkpoint resumed from has seen, and
+    // drops the rest.
     void rewind(int64_t step) {
         if (path.empty() || silent) return;
         std::string kept;
@@ -136,8 +141,8 @@ struct Logger {
     }
 };
 
-// Long work of `total` steps, in units of so many of them: "validation: 12 of 80 windows, 1:20 left". A total that is
-// not known is negative.
+// Long work of `total` steps, in units of so many of them: "validation: 12 of 80 windows, 1:20
+// left". A total that is not known is negative.
 struct Progress {
     Logger& logger;
     std::string what, unit;
@@ -149,11 +154,12 @@ struct Progress {
         show();
     }
     Progress(const Progress&) = delete;
-    ~Progress() { if (!logger.silent) logger.clear_line_in_work(); }
+    ~Progress() {
+        if (!logger.silent) logger.clear_line_in_work();
+    }
     void show() {
         shown_at = now_seconds();
-        if (total < 0)
-            return logger.progress(what + ": " + grouped_text(done / unit_size) + " " + unit);
+        if (total < 0) return logger.progress(what + ": " + grouped_text(done / unit_size) + " " + unit);
         const double seconds_left = (shown_at - begin) * (double)(total - done) / (double)std::max<int64_t>(1, done);
         const std::string left = done > 0 ? ", " + duration_text(seconds_left) + " left" : "";
         logger.progress(format("%s: %s of %s %s%s", what.c_str(), grouped_text(done / unit_size).c_str(),

@@ -1,7 +1,8 @@
-// Where rank 0 is to be found: either said (-pi tcp -ps HOST[:PORT]) or left in a file of a folder that all share (-pi
-// fs -pf FOLDER); and where the token comes from that tells the run's own processes from strangers. In the first case
-// it is the variable COMM_TOKEN; without one rank 0 listens on its own machine only, or, started by hand for others,
-// makes one up and prints it. In the second it is in the file, which its owner alone can read.
+// Where rank 0 is to be found: either said (-pi tcp -ps HOST[:PORT]) or left in a file of a folder
+// that all share (-pi fs -pf FOLDER); and where the token comes from that tells the run's own
+// processes from strangers. In the first case it is the variable COMM_TOKEN; without one rank 0
+// listens on its own machine only, or, started by hand for others, makes one up and prints it. In
+// the second it is in the file, which its owner alone can read.
 #pragma once
 #include <sys/stat.h>
 #include "llmc/file.h"
@@ -24,8 +25,8 @@ inline Place place_of(const char* name, const std::string& server) {
     const bool good_port = colon == server.npos || is_port(server.substr(colon + 1), port);
     if (host.empty() || host.find(':') != host.npos || !good_port)
         usage_error(
-            "%s %s is no address; HOST or HOST:PORT is accepted, HOST a name or an IPv4 address, PORT 1 to 65535",
-            name, server.c_str());
+            "%s %s is no address; HOST or HOST:PORT is accepted, HOST a name or an IPv4 address, PORT 1 to 65535", name,
+            server.c_str());
     if (colon == server.npos && variable && !is_port(variable, port))
         usage_error("MASTER_PORT %s is no port; 1 to 65535 are accepted", variable);
     return {host, (int)port, {}, true};
@@ -57,8 +58,8 @@ inline SipKey key_for(const Place& place, int64_t rank) {
     return key_of(made_up);
 }
 
-// Rank 0's socket at a place. Some systems know their own name as an address that only they can reach: then all of
-// theirs are listened to.
+// Rank 0's socket at a place. Some systems know their own name as an address that only they can
+// reach: then all of theirs are listened to.
 inline int listen_at(const Place& place) {
     const std::vector<in_addr> addresses = addresses_of(place.host);
     if (addresses.empty())
@@ -100,7 +101,8 @@ struct MeetingFile {
 };
 inline MeetingFile meeting_file;
 
-// What the file says; returns why it says nothing. A file that others may have written is not believed.
+// What the file says; returns why it says nothing. A file that others may have written is not
+// believed.
 inline std::string read_meeting_file(const std::string& path, Place& place) {
     const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return path + ": " + (errno == ELOOP ? "a symbolic link" : strerror(errno));
@@ -168,8 +170,7 @@ inline std::vector<int> meet_by_file(const std::string& folder, const Member& me
     int listener = listen_on(any, port);
     const std::vector<in_addr> addresses = addresses_of(host);
     const int probe = addresses.empty() || listener < 0 ? -1 : connect_by(addresses[0], port, now_seconds() + GUESS_S);
-    if (probe >= 0)
-        close(probe);
+    if (probe >= 0) close(probe);
     else {  // a machine that does not know its own name: it can be met from itself only
         strcpy(host, "127.0.0.1");
         if (listener >= 0) close(listener);

@@ -1,11 +1,17 @@
-// What a GPU can do at most, for the MFU (model FLOPs utilisation; Chowdhery et al. 2022, arXiv:2204.02311, appendix B)
-// on the line of a step: dense TFLOP/s of its tensor cores with fp32 sums, no sparsity, and of its CUDA cores in fp32.
+// What a GPU can do at most, for the MFU (model FLOPs utilisation; Chowdhery et al. 2022,
+// arXiv:2204.02311, appendix B) on the line of a step: dense TFLOP/s of its tensor cores with fp32
+// sums, no sparsity, and of its CUDA cores in fp32.
 #pragma once
 #include <cstring>
 
-struct GpuPeak { const char* name; double bf16_tflops, tf32_tflops, fp32_tflops; };
+struct GpuPeak {
+    const char* name;
+    double bf16_tflops, tf32_tflops, fp32_tflops;
+};
+// clang-format off
 constexpr GpuPeak GPU_PEAKS[] = {
-    // Blackwell: HGX B200/B300 and GB200/GB300 NVL72 datasheets (2024, 2025), a GPU's share, sparse figures halved
+    // Blackwell: HGX B200/B300 and GB200/GB300 NVL72 datasheets (2024, 2025), a GPU's share, sparse
+    // figures halved
     {"B100", 1750, 875, 60}, {"B200", 2250, 1125, 75}, {"B300", 2250, 1125, 75},
     {"GB200", 2500, 1250, 80}, {"GB300", 2500, 1250, 80},
     // NVIDIA RTX Blackwell GPU architecture (whitepaper, 2025), appendices A and B
@@ -18,13 +24,16 @@ constexpr GpuPeak GPU_PEAKS[] = {
     // Hopper: H100, H200 and GH200 datasheets (2022 to 2024)
     {"H100", 989.4, 494.7, 66.9}, {"H100 PCIe", 756, 378, 51.2}, {"H100 NVL", 835, 417.5, 60},
     {"H200", 989.4, 494.7, 66.9}, {"H200 NVL", 835, 417.5, 60}, {"GH200", 989.4, 494.7, 66.9},
-    // Ada: L4, L40, L40S datasheets (2023); NVIDIA Ada GPU architecture (whitepaper, 2022), appendix A
+    // Ada: L4, L40, L40S datasheets (2023); NVIDIA Ada GPU architecture (whitepaper, 2022),
+    // appendix A
     {"L4", 121, 60, 30.3}, {"L40", 181, 90.5, 90.5}, {"L40S", 362, 183, 91.6},
     {"RTX 4090", 165.2, 82.6, 82.6}, {"RTX 6000 Ada", 364.2, 182.1, 91.1},
-    // Ampere: A100, A40, A30, A10 datasheets (2020, 2021); NVIDIA Ampere GA102 (whitepaper, 2020), appendix A
+    // Ampere: A100, A40, A30, A10 datasheets (2020, 2021); NVIDIA Ampere GA102 (whitepaper, 2020),
+    // appendix A
     {"A100", 312, 156, 19.5}, {"A40", 149.7, 74.8, 37.4}, {"A30", 165, 82, 10.3}, {"A10", 125, 62.5, 31.2},
     {"A10G", 70, 35, 31.2}, {"RTX 3090", 71, 35.6, 35.6}, {"RTX A6000", 154.8, 77.4, 38.7},
 };
+// clang-format on
 // After the name of a chip these make it another, slower or faster one.
 constexpr const char* OTHER_CHIPS[] = {"Ti", "SUPER", "D", "Laptop", "Max-Q", "MIG"};
 

@@ -1,6 +1,6 @@
-// Model files, in llm.c's layout: 256 int32 header (20240326; version 3: fp32, 5: bf16; maxT; V; L; NH; C; Vp), then
-// each tensor over all layers before the next tensor. Weights that are not finite are neither read nor written: from
-// them on a run would only make more of the kind.
+// Model files, in llm.c's layout: 256 int32 header (20240326; version 3: fp32, 5: bf16; maxT; V; L;
+// NH; C; Vp), then each tensor over all layers before the next tensor. Weights that are not finite
+// are neither read nor written: from them on a run would only make more of the kind.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -33,7 +33,8 @@ inline int64_t model_file_bytes(const GPT2Config& config, int64_t weight_bytes) 
     return sizeof(Header) + elems * weight_bytes;
 }
 
-// Reads and checks the header of an open model file: shape, sizes, length of the file. Returns its version.
+// Reads and checks the header of an open model file: shape, sizes, length of the file. Returns its
+// version.
 inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
     Header h;
     h.read(file, MODEL_MAGIC, "model");
@@ -42,13 +43,14 @@ inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
         runtime_failure("%s has version %d of the model layout; 3 (fp32) and 5 (bf16) are accepted", file.path.c_str(),
                         version);
     config = {h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]};
-    const bool sane = config.maxT > 0 && config.maxT <= 1 << 20 && config.V > 0 && config.V <= MAX_VOCAB && config.L > 0 &&
-                      config.L <= 1000 && config.NH > 0 && config.C > 0 && config.C <= 1 << 16 &&
+    const bool sane = config.maxT > 0 && config.maxT <= 1 << 20 && config.V > 0 && config.V <= MAX_VOCAB &&
+                      config.L > 0 && config.L <= 1000 && config.NH > 0 && config.C > 0 && config.C <= 1 << 16 &&
                       config.C % config.NH == 0 && config.Vp == padded_vocab(config.V);
     if (!sane)
-        runtime_failure("%s is damaged: its header says context %d, vocabulary %d padded to %d, %d layers, %d heads, "
-                        "%d channels", file.path.c_str(), h.value[2], h.value[3], h.value[7], h.value[4], h.value[5],
-                        h.value[6]);
+        runtime_failure(
+            "%s is damaged: its header says context %d, vocabulary %d padded to %d, %d layers, %d heads, "
+            "%d channels",
+            file.path.c_str(), h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]);
     file.expect_size(model_file_bytes(config, version == MODEL_VERSION_FP32 ? 4 : 2));
     return version;
 }
@@ -77,7 +79,8 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
         }
 }
 
-// The weights of an open model file into a model that was made for them; the trainer provides set_tensor (train.h).
+// The weights of an open model file into a model that was made for them; the trainer provides
+// set_tensor (train.h).
 template <class Model>
 inline void load_model(Model& model, FileReader& file, Progress* progress = nullptr) {
     const GPT2Config& made = model.layout.config;
@@ -97,16 +100,17 @@ inline void load_model(Model& model, const std::string& path) {
     load_model(model, file);
 }
 
-// Writes a model file; get(tensor, layer, first, elems) gives a piece of a tensor as fp32, which a bf16 model's
-// values are exactly. Returns its checksum.
+// Writes a model file; get(tensor, layer, first, elems) gives a piece of a tensor as fp32, which a
+// bf16 model's values are exactly. Returns its checksum.
 template <class Get>
 inline uint64_t write_model(const std::string& path, const GPT2Config& config, int32_t version, Get get,
                             Progress* progress = nullptr) {
     constexpr int64_t PIECE_ELEMS = 1 << 20;  // so that a save needs next to no memory of its own
     Header h;
     std::vector<uint16_t> halves;
-    const int32_t sizes[] = {MODEL_MAGIC,       version,            (int32_t)config.maxT, (int32_t)config.V,
-                             (int32_t)config.L, (int32_t)config.NH, (int32_t)config.C,    (int32_t)config.Vp};
+    const int32_t sizes[] = {MODEL_MAGIC,       version,           (int32_t)config.maxT,
+                             (int32_t)config.V, (int32_t)config.L, (int32_t)config.NH,
+                             (int32_t)config.C, (int32_t)config.Vp};
     memcpy(h.value, sizes, sizeof(sizes));
     FileWriter file(path);
     file.write(h.value, sizeof(h.value));

@@ -1,5 +1,6 @@
-// The flags of both trainers. One table drives the parser, --help and the list printed when a run starts; a flag exists by having a row
-// here. A mistake on the command line ends the program with exit status 2 before anything is allocated or written.
+// The flags of both trainers. One table drives the parser, --help and the list printed when a run
+// starts; a flag exists by having a row here. A mistake on the command line ends the program with
+// exit status 2 before anything is allocated or written.
 #pragma once
 #include <algorithm>
 #include <cerrno>
@@ -21,83 +22,109 @@ struct Options {
     int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0, overwrite = 0;
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";
-    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, grad_clip = 1.0;
+    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
+           grad_clip = 1.0;
     int64_t warmup_steps = 0;
     double skip_loss_z = 0, skip_grad_z = 0;
     int64_t val_every = 20, val_max_steps = 20, sample_every = 20, sample_tokens = 64;
     std::string prompt;
     double temperature = 1.0, top_p = 1.0;
     int64_t top_k = 0;
-    int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1, zero_stage = 0, log_gpu_every = -1;
-    int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;           // -1: from the launcher
+    int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1,
+            zero_stage = 0, log_gpu_every = -1;
+    int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
     int64_t comm_timeout = 600;
     std::string dist_init = "mpi", server_ip, fs_path;
-    int64_t seed = 42, shuffle = 1, threads = 0;                                // 0: all cores
-    std::string precision;                                                      // empty: the trainer's own
+    int64_t seed = 42, shuffle = 1, threads = 0;  // 0: all cores
+    std::string precision;                        // empty: the trainer's own
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
-    std::set<std::string> given;                                                // long names of the flags on the command line
-    std::string program, command;                                               // its first word, and the whole of it as a shell takes it
+    // long names of the flags on the command line
+    std::set<std::string> given;
+    // its first word, and the whole of it as a shell takes it
+    std::string program, command;
 };
 
 struct OptionRow {
     const char *short_name, *long_name;
-    std::string Options::*text;     // exactly one of text, whole, real
+    std::string Options::*text;  // exactly one of text, whole, real
     int64_t Options::*whole;
     double Options::*real;
-    double lowest, highest;         // of whole and real
+    double lowest, highest;  // of whole and real
     const char *accepted, *fallback, *meaning;
-    enum Bounds { CLOSED, ABOVE_LOWEST, BELOW_HIGHEST, ABOVE_LOWEST_CLOSED } bounds = CLOSED;  // ABOVE_LOWEST: also below infinity
+    // ABOVE_LOWEST: also below infinity
+    enum Bounds { CLOSED, ABOVE_LOWEST, BELOW_HIGHEST, ABOVE_LOWEST_CLOSED } bounds = CLOSED;
     bool takes_value = true;
-    bool fp32 = false;              // a real that is used as one: it must be accepted after rounding, too
+    bool fp32 = false;  // a real that is used as one: it must be accepted after rounding, too
 };
 
 inline const std::vector<OptionRow>& option_table() {
     const double many = 9e15;
-    auto text = [](const char* s, const char* l, std::string Options::*p, const char* accepted, const char* fallback, const char* meaning) {
+    auto text = [](const char* s, const char* l, std::string Options::*p, const char* accepted, const char* fallback,
+                   const char* meaning) {
         return OptionRow{s, l, p, nullptr, nullptr, 0, 0, accepted, fallback, meaning};
     };
-    auto whole = [](const char* s, const char* l, int64_t Options::*p, double low, double high, const char* accepted, const char* fallback, const char* meaning) {
+    auto whole = [](const char* s, const char* l, int64_t Options::*p, double low, double high, const char* accepted,
+                    const char* fallback, const char* meaning) {
         return OptionRow{s, l, nullptr, p, nullptr, low, high, accepted, fallback, meaning};
     };
-    auto real = [](const char* s, const char* l, double Options::*p, double low, double high, OptionRow::Bounds bounds, const char* accepted, const char* fallback, const char* meaning) {
+    auto real = [](const char* s, const char* l, double Options::*p, double low, double high, OptionRow::Bounds bounds,
+                   const char* accepted, const char* fallback, const char* meaning) {
         return OptionRow{s, l, nullptr, nullptr, p, low, high, accepted, fallback, meaning, bounds};
     };
     auto single = [real](auto... columns) {
         OptionRow row = real(columns...);
         return row.fp32 = true, row;
     };
-    auto sign = [](const char* l, int64_t Options::*p, const char* meaning) { return OptionRow{"", l, nullptr, p, nullptr, 0, 1, "", "", meaning, OptionRow::CLOSED, false}; };
+    auto sign = [](const char* l, int64_t Options::*p, const char* meaning) {
+        return OptionRow{"", l, nullptr, p, nullptr, 0, 1, "", "", meaning, OptionRow::CLOSED, false};
+    };
     using O = Options;
     using R = OptionRow;
     static const std::vector<OptionRow> table = {
-        text("-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin", "token shards to train on"),
+        text("-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
+             "token shards to train on"),
         text("-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin", "token shards to validate on"),
-        text("", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin", "turns tokens into text and back"),
-        text("", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin", "questions for -h 1"),
-        text("-e", "--model", &O::model, "file or folder or descriptor", "d12", "model.bin, a run's folder (its newest checkpoint), or d12, gpt3:c768, L6C384H6T256V512 and the like: from scratch"),
+        text("", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin",
+             "turns tokens into text and back"),
+        text("", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin",
+             "questions for -h 1"),
+        text("-e", "--model", &O::model, "file or folder or descriptor", "d12",
+             "model.bin, a run's folder (its newest checkpoint), or d12, gpt3:c768, L6C384H6T256V512 and the like: "
+             "from scratch"),
         text("-o", "--out-dir", &O::out_dir, "folder", "none", "logs and checkpoints; created if it is not there"),
-        whole("-n", "--checkpoint-every", &O::checkpoint_every, 0, many, "0..", "0", "steps; with -o there is always one at the end; 0 = only then"),
-        whole("-nk", "--keep-checkpoints", &O::keep_checkpoints, 0, many, "0..", "0 = all", "how many recent ones stay"),
-        whole("-nm", "--major-every", &O::major_every, 0, many, "0..", "0", "checkpoints at multiples of this are never removed"),
+        whole("-n", "--checkpoint-every", &O::checkpoint_every, 0, many, "0..", "0",
+              "steps; with -o there is always one at the end; 0 = only then"),
+        whole("-nk", "--keep-checkpoints", &O::keep_checkpoints, 0, many, "0..", "0 = all",
+              "how many recent ones stay"),
+        whole("-nm", "--major-every", &O::major_every, 0, many, "0..", "0",
+              "checkpoints at multiples of this are never removed"),
         whole("-y", "--resume", &O::resume, 0, 1, "0, 1", "0", "go on from the newest complete checkpoint in -o"),
-        whole("", "--overwrite", &O::overwrite, 0, 1, "0, 1", "0", "1: start again in a folder that holds an earlier run"),
-        whole("-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4", "B: sequences in one micro-batch of one process"),
+        whole("", "--overwrite", &O::overwrite, 0, 1, "0, 1", "0",
+              "1: start again in a folder that holds an earlier run"),
+        whole("-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4",
+              "B: sequences in one micro-batch of one process"),
         whole("-t", "--seq-len", &O::seq_len, 1, 1 << 20, "1..", "1024 or the context", "T: tokens in a sequence"),
-        whole("-d", "--total-batch-size", &O::total_batch_size, 1, many, "multiple of B*T*P", "B*T*P", "tokens in one optimizer step of P processes"),
-        whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1", 
+        whole("-d", "--total-batch-size", &O::total_batch_size, 1, many, "multiple of B*T*P", "B*T*P",
+              "tokens in one optimizer step of P processes"),
+        whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1",
               "in all, resumed ones too; -1 = one epoch; 0 = only evaluate and sample, with --prompt only generate"),
-        text("-k", "--lr-schedule", &O::lr_schedule, "constant, linear, cosine, wsd", "cosine", "how the learning rate changes over the run"),
+        text("-k", "--lr-schedule", &O::lr_schedule, "constant, linear, cosine, wsd", "cosine",
+             "how the learning rate changes over the run"),
         single("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
         whole("-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0", "steps over which it rises"),
-        real("-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0", "what it ends at, as a fraction of the peak"),
+        real("-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0",
+             "what it ends at, as a fraction of the peak"),
         single("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
         single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9", "AdamW"),
         single("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95", "AdamW"),
         single("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8", "AdamW"),
-        real("", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0", "largest norm of the gradient; 0 = off"),
-        real("-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off", "skip an update whose loss is this many deviations above its recent mean"),
-        real("-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off", "the same for the norm of the gradient"),
+        real("", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0",
+             "largest norm of the gradient; 0 = off"),
+        real("-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
+             "skip an update whose loss is this many deviations above its recent mean"),
+        real("-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
+             "the same for the norm of the gradient"),
         whole("-v", "--val-every", &O::val_every, 0, many, "0..", "20", "steps between validations; 0 = never"),
         whole("-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20",
               "batches of a validation (of untrained weights: 1 unless given); -1 = the whole split"),
@@ -107,22 +134,31 @@ inline const std::vector<OptionRow>& option_table() {
         real("", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "of sampling: below 1 likelier tokens are preferred; 0 = greedy, always the likeliest"),
         whole("", "--top-k", &O::top_k, 0, many, "0..", "0 = off", "sample among the k likeliest tokens"),
-        real("", "--top-p", &O::top_p, 0, 1, R::ABOVE_LOWEST_CLOSED, "0<..1", "1.0 = off", "sample among the likeliest tokens that hold this much probability"),
+        real("", "--top-p", &O::top_p, 0, 1, R::ABOVE_LOWEST_CLOSED, "0<..1", "1.0 = off",
+             "sample among the likeliest tokens that hold this much probability"),
         whole("-h", "--hellaswag", &O::hellaswag, 0, 1, "0, 1", "0", "evaluate HellaSwag beside the validation loss"),
-        whole("-a", "--overfit-one-batch", &O::overfit_one_batch, 0, 1, "0, 1", "0", "train on the first training batch again and again"),
+        whole("-a", "--overfit-one-batch", &O::overfit_one_batch, 0, 1, "0, 1", "0",
+              "train on the first training batch again and again"),
         whole("-f", "--tf32", &O::tf32, 0, 1, "0, 1", "1", "CUDA, fp32 builds on a card"),
-        whole("-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1", "fp32 copy of 16-bit weights; 0 = stochastic rounding"),
-        whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1 = 0", "CUDA: GELU in the GEMM's epilogue"),
-        whole("-r", "--recompute", &O::recompute, 0, 3, "0, 1, 2, 3", "1", "recompute in backward: 0 nothing, 1 gelu, 2 gelu and layernorm, 3 the whole block"),
+        whole("-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1",
+              "fp32 copy of 16-bit weights; 0 = stochastic rounding"),
+        whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1 = 0",
+              "CUDA: GELU in the GEMM's epilogue"),
+        whole("-r", "--recompute", &O::recompute, 0, 3, "0, 1, 2, 3", "1",
+              "recompute in backward: 0 nothing, 1 gelu, 2 gelu and layernorm, 3 the whole block"),
         whole("-z", "--zero-stage", &O::zero_stage, 0, 1, "0, 1", "0", "1: optimizer state sharded over the processes"),
-        whole("-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off", "steps between lines on clocks, power, temperature, memory"),
-        whole("-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1", "processes of the run"),
-        whole("-pr", "--process-rank", &O::process_rank, 0, 1 << 20, "0..", "from the launcher, else 0", "which of them this is"),
+        whole("-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off",
+              "steps between lines on clocks, power, temperature, memory"),
+        whole("-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1",
+              "processes of the run"),
+        whole("-pr", "--process-rank", &O::process_rank, 0, 1 << 20, "0..", "from the launcher, else 0",
+              "which of them this is"),
         whole("-pg", "--gpus-per-node", &O::gpus_per_node, 1, 1 << 10, "1..", "8", "processes on one machine"),
         text("-pi", "--dist-init", &O::dist_init, "mpi, tcp, fs", "mpi", "how processes find each other"),
         text("-ps", "--server-ip", &O::server_ip, "address", "none", "for -pi tcp"),
         text("-pf", "--fs-path", &O::fs_path, "folder", "none", "for -pi fs"),
-        whole("", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600", "seconds after which waiting for other processes ends the run"),
+        whole("", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600",
+              "seconds after which waiting for other processes ends the run"),
         whole("", "--seed", &O::seed, 0, many, "0..", "42", "of weights, data order, sampling, stochastic rounding"),
         whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
         whole("", "--threads", &O::threads, 1, 4096, "1..", "all cores", "CPU"),
@@ -136,9 +172,12 @@ inline const std::vector<OptionRow>& option_table() {
     return table;
 }
 
-inline std::string names_of(const OptionRow& row) { return *row.short_name ? std::string(row.short_name) + ", " + row.long_name : row.long_name; }
+inline std::string names_of(const OptionRow& row) {
+    return *row.short_name ? std::string(row.short_name) + ", " + row.long_name : row.long_name;
+}
 
-// What a flag accepts, in words: "1.." is 1 or more, "0..<1" is 0 to below 1, "0<..1" is above 0 to 1.
+// What a flag accepts, in words: "1.." is 1 or more, "0..<1" is 0 to below 1, "0<..1" is above 0 to
+// 1.
 inline std::string accepted_text(const OptionRow& row) {
     std::string text = row.accepted;
     auto replace = [&](const char* sign, const char* word) {
@@ -261,7 +300,8 @@ inline Options parse_options(int argc, char** argv) {
         const OptionRow* row = find_option(name);
         if (!row) refuse_unknown(name);
         if (!row->takes_value) {
-            if (equals != std::string::npos) usage_error("%s %s: this flag takes no value; it is accepted alone", name.c_str(), value.c_str());
+            if (equals != std::string::npos)
+                usage_error("%s %s: this flag takes no value; it is accepted alone", name.c_str(), value.c_str());
             options.*row->whole = 1;
             continue;
         }
@@ -283,7 +323,8 @@ inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;
     return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
 }
-// All flags and their values, one a line; the rank, which differs from process to process, is not among them.
+// All flags and their values, one a line; the rank, which differs from process to process, is not
+// among them.
 inline std::string options_text(const Options& options) {
     std::string text;
     for (const OptionRow& row : option_table())
@@ -291,7 +332,8 @@ inline std::string options_text(const Options& options) {
             text += format("%s %s\n", row.long_name, option_text(options, row).c_str());
     return text;
 }
-// What the user has set to other than the default, with the value in force once sizes are settled, one flag a line.
+// What the user has set to other than the default, with the value in force once sizes are settled,
+// one flag a line.
 inline std::string settings_text(const Options& given, const Options& settled) {
     const Options defaults;
     std::string text;

@@ -1,4 +1,5 @@
-// How far a value is from its recent past, in standard deviations (z-score), over the last 128 values. Before there are so many it is nan.
+// How far a value is from its recent past, in standard deviations (z-score), over the last 128
+// values. Before there are so many it is nan.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -18,7 +19,8 @@ struct OutlierDetector {
         deviation = std::sqrt(variance);
         return true;
     }
-    // The value above which a z-score is greater than z; infinity if z is 0 (off), or nothing can be an outlier yet.
+    // The value above which a z-score is greater than z; infinity if z is 0 (off), or nothing can
+    // be an outlier yet.
     double limit(double z) const {
         double mean, deviation;
         return z > 0 && statistics(mean, deviation) && deviation > 0 ? mean + z * deviation : INFINITY;

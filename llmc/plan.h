@@ -3,7 +3,10 @@
 #include "llmc/activations.h"
 
 // A line of the plan.
-struct PlanRow { std::string category, name, shape; int64_t bytes; };
+struct PlanRow {
+    std::string category, name, shape;
+    int64_t bytes;
+};
 
 inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
     int64_t total = 0;
@@ -17,12 +20,14 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
     for (int i = 0; i < NUM_TENSORS; i++) {
         const int64_t elems = tensor_elems(i, s.config) * tensor_layers(i, s.config);
         tensors += elems;
-        rows.push_back({"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * s.floatX_bytes});
+        rows.push_back(
+            {"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * s.floatX_bytes});
     }
     rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
 }
 // The fp32 state of AdamW that this process keeps.
-inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& layout, const ZeroShard& shard, bool master) {
+inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& layout, const ZeroShard& shard,
+                           bool master) {
     const std::string part = shard.parts > 1 ? format("1/%lld of parameters", (long long)shard.parts) : "as parameters";
     for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, shard.elems(layout) * 4});
     if (master) rows.push_back({"optimizer", "master weights", part, shard.elems(layout) * 4});
@@ -30,27 +35,35 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& la
 inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         const int64_t copies = activation_copies(a, s), bytes = activation_bytes(a, s);
-        if (copies * bytes > 0) rows.push_back({"activations", ACTIVATIONS[a].name, format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies});
+        if (copies * bytes > 0)
+            rows.push_back({"activations", ACTIVATIONS[a].name,
+                            format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies});
     }
 }
 
-// Bytes that each process sends in a step: gradients to be summed, then gradients (stage 0) or updated weights (stage 1) to all.
-inline int64_t plan_wire_bytes(const ParameterLayout& layout, int64_t processes, int64_t gradient_bytes, int64_t gathered_bytes) {
+// Bytes that each process sends in a step: gradients to be summed, then gradients (stage 0) or
+// updated weights (stage 1) to all.
+inline int64_t plan_wire_bytes(const ParameterLayout& layout, int64_t processes, int64_t gradient_bytes,
+                               int64_t gathered_bytes) {
     return layout.total_elems() / processes * (processes - 1) * (gradient_bytes + gathered_bytes);
 }
 
-// What several GPUs would take for a step, on paper: computing at a fixed share of their peak, and rings (Patarasuk & Yuan 2009,
-// doi:10.1016/j.jpdc.2008.09.002) in the alpha-beta model: (P-1) messages of fixed cost each, and every byte at the bandwidth of the slowest link.
+// What several GPUs would take for a step, on paper: computing at a fixed share of their peak, and
+// rings (Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002) in the alpha-beta model: (P-1)
+// messages of fixed cost each, and every byte at the bandwidth of the slowest link.
 struct ClusterModel {
-    double flops = 312e12, utilisation = 0.45;                   // A100, bf16 dense; a share that good trainers reach
-    double node_bytes_s = 240e9, network_bytes_s = 25e9;         // NVLink as rings reach it; 200 Gb/s a GPU
+    double flops = 312e12, utilisation = 0.45;            // A100, bf16 dense; a share that good trainers reach
+    double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink as rings reach it; 200 Gb/s a GPU
     double message_s = 10e-6;
 };
-struct ScalingEstimate { double compute_s, communicate_s, hidden_s; };
+struct ScalingEstimate {
+    double compute_s, communicate_s, hidden_s;
+};
 
-// wire_bytes: what each process sends in a step, half of it (the gradients' reduce-scatter) while the last micro-step's backward pass, two thirds of
-// its time, is under way.
-inline ScalingEstimate estimate_scaling(const ClusterModel& c, double step_flops, double wire_bytes, int64_t processes, int64_t node_processes, int64_t buckets, int64_t micro_steps) {
+// wire_bytes: what each process sends in a step, half of it (the gradients' reduce-scatter) while
+// the last micro-step's backward pass, two thirds of its time, is under way.
+inline ScalingEstimate estimate_scaling(const ClusterModel& c, double step_flops, double wire_bytes, int64_t processes,
+                                        int64_t node_processes, int64_t buckets, int64_t micro_steps) {
     ScalingEstimate e;
     e.compute_s = step_flops / (double)processes / (c.flops * c.utilisation);
     const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
@@ -64,10 +77,12 @@ inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
     int64_t category_bytes = 0;
     fprintf(out, "%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");
     for (size_t i = 0; i < rows.size(); i++) {
-        fprintf(out, "%-14s %-16s %-18s %16lld\n", rows[i].category.c_str(), rows[i].name.c_str(), rows[i].shape.c_str(), (long long)rows[i].bytes);
+        fprintf(out, "%-14s %-16s %-18s %16lld\n", rows[i].category.c_str(), rows[i].name.c_str(),
+                rows[i].shape.c_str(), (long long)rows[i].bytes);
         category_bytes += rows[i].bytes;
         if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
-            fprintf(out, "%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "", (long long)category_bytes, category_bytes / 1048576.0);
+            fprintf(out, "%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "",
+                    (long long)category_bytes, category_bytes / 1048576.0);
             category_bytes = 0;
         }
     }

@@ -5,7 +5,8 @@
 #include "llmc/checkpoint.h"
 #include "llmc/plan.h"
 
-// A model file and the state files of all processes, which hold every optimizer row of the plan once.
+// A model file and the state files of all processes, which hold every optimizer row of the plan
+// once.
 inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& layout,
                                        const std::vector<PlanRow>& rows) {
     int64_t states = 0, tensors = 0;
@@ -15,8 +16,8 @@ inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& la
     return model + (double)layout.total_elems() * 4 * (double)states + (double)s.processes * (sizeof(StateHeader) + 8);
 }
 
-// The most checkpoints of a run of so many steps that are there at once: the newest is written before an old one goes
-// (-nk, -nm).
+// The most checkpoints of a run of so many steps that are there at once: the newest is written
+// before an old one goes (-nk, -nm).
 inline int64_t most_checkpoints(const Options& o, int64_t steps) {
     const int64_t every = o.checkpoint_every, keep = o.keep_checkpoints, major = o.major_every;
     const int64_t saved = every > 0 ? steps / every + (steps % every != 0) : 1;
@@ -39,7 +40,8 @@ inline void print_disk_plan(const Options& o, double one_bytes) {
     } else if (o.max_steps < 0) printf("on the disk: how many depends on the data; -nk keeps only the newest\n");
 }
 
-// A run that will fill the disk is told so at its start. What lies there from before a resume is counted as room.
+// A run that will fill the disk is told so at its start. What lies there from before a resume is
+// counted as room.
 inline void warn_of_full_disk(const Options& o, double one_bytes, int64_t steps) {
     struct statvfs disk;
     if (statvfs(o.out_dir.c_str(), &disk) != 0) return;

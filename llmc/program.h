@@ -1,5 +1,5 @@
-// What every program does around its work: standard streams that are there, memory that is not, output that could not
-// be written.
+// What every program does around its work: standard streams that are there, memory that is not,
+// output that could not be written.
 #pragma once
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include "llmc/check.h"
 
-// A standard stream that was closed is taken up, lest the next file opened get its number and with it what is meant
-// for the stream.
+// A standard stream that was closed is taken up, lest the next file opened get its number and with
+// it what is meant for the stream.
 inline void occupy_closed_streams() {
     for (int fd : {0, 1, 2})
         if (fcntl(fd, F_GETFD) < 0)
@@ -26,13 +26,9 @@ inline int run_program(Work work) {
         "out of memory: an allocation was refused; smaller sizes need less (ulimit -v shows what a process may have)";
     try {
         status = work();
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc&) { runtime_failure("%s", no_memory); } catch (const std::length_error&) {
         runtime_failure("%s", no_memory);
-    } catch (const std::length_error&) {
-        runtime_failure("%s", no_memory);
-    } catch (const std::exception& problem) {
-        runtime_failure("%s", problem.what());
-    }
+    } catch (const std::exception& problem) { runtime_failure("%s", problem.what()); }
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
     if (status == 0)
         runtime_failure(

@@ -1,7 +1,9 @@
-// Random numbers. Weights start as the numbers that PyTorch draws, so that a run can begin at the same point on both sides: the Mersenne
-// Twister (Matsumoto & Nishimura 1998, doi:10.1145/272991.272995) under PyTorch's way of making normal values from it, which is the
-// Box-Muller transform over blocks of 16. Everything else that is random (order of data, samples) is drawn from a generator started
-// afresh from the seed and the place in the run, so there is no state to save and resuming cannot change it.
+// Random numbers. Weights start as the numbers that PyTorch draws, so that a run can begin at the
+// same point on both sides: the Mersenne Twister (Matsumoto & Nishimura 1998,
+// doi:10.1145/272991.272995) under PyTorch's way of making normal values from it, which is the
+// Box-Muller transform over blocks of 16. Everything else that is random (order of data, samples)
+// is drawn from a generator started afresh from the seed and the place in the run, so there is no
+// state to save and resuming cannot change it.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -36,11 +38,12 @@ struct MersenneTwister {
         uint64_t high = bits32();
         return high << 32 | bits32();
     }
-    float uniform_float() { return (bits32() & 0xFFFFFF) * (1.0f / (1 << 24)); }              // [0, 1), 24 bits
+    float uniform_float() { return (bits32() & 0xFFFFFF) * (1.0f / (1 << 24)); }                // [0, 1), 24 bits
     double uniform_double() { return (bits64() & ((1ull << 53) - 1)) * (1.0 / (1ull << 53)); }  // [0, 1), 53 bits
 };
 
-// data[0..n) ~ N(0, std^2), as torch.Tensor.normal_(0, std) fills a contiguous fp32 tensor on a CPU.
+// data[0..n) ~ N(0, std^2), as torch.Tensor.normal_(0, std) fills a contiguous fp32 tensor on a
+// CPU.
 inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std) {
     const float two_pi = 6.283185307179586f;
     auto block16 = [&](float* p) {  // 8 pairs of uniform values to 8 pairs of normal ones
@@ -62,7 +65,8 @@ inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std)
     for (int64_t i = 0; i < n; i++, rng.has_spare = !rng.has_spare) {  // few values: one pair at a time in fp64
         if (rng.has_spare) data[i] = (float)(rng.spare * std);
         else {
-            double u = rng.uniform_double(), v = rng.uniform_double(), radius = std::sqrt(-2.0 * std::log1p(-v)), angle = 2.0 * M_PI * u;
+            double u = rng.uniform_double(), v = rng.uniform_double(), radius = std::sqrt(-2.0 * std::log1p(-v)),
+                   angle = 2.0 * M_PI * u;
             rng.spare = radius * std::sin(angle);
             data[i] = (float)(radius * std::cos(angle) * std);
         }

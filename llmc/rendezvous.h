@@ -1,6 +1,7 @@
-// How the processes of a run find each other without MPI: rank 0 listens, the others connect and introduce themselves
-// (handshake.h). Rank 0 hears out all who have connected side by side, so that a stranger who says nothing, or little,
-// keeps nobody waiting. One deadline holds for the whole meeting; after a few seconds those who wait say for whom.
+// How the processes of a run find each other without MPI: rank 0 listens, the others connect and
+// introduce themselves (handshake.h). Rank 0 hears out all who have connected side by side, so that
+// a stranger who says nothing, or little, keeps nobody waiting. One deadline holds for the whole
+// meeting; after a few seconds those who wait say for whom.
 #pragma once
 #include <memory>
 #include "llmc/handshake.h"
@@ -90,10 +91,8 @@ struct Reception {
         VerdictCode code = judge(guest.hello, me, key, guest.nonce);
         const int64_t rank = guest.hello.rank;
         const bool came_before = code == WELCOME && peers[rank] >= 0;
-        if (came_before && is_closed(peers[rank]))
-            close(peers[rank]);  // started again, or its patience ended
-        else if (came_before)
-            code = OTHER_NUMBERS;
+        if (came_before && is_closed(peers[rank])) close(peers[rank]);  // started again, or its patience ended
+        else if (came_before) code = OTHER_NUMBERS;
         const bool told = send_message(guest.fd, make_verdict(code, me, key, guest.nonce, guest.hello));
         turned_away += code == UNKNOWN_TOKEN;
         if (code == OTHER_PROGRAM)
@@ -139,8 +138,8 @@ inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey
     return std::move(reception.peers);
 }
 
-// Where rank 0 is, and what both know. A place out of a file may be an earlier run's; one that the user said is what
-// it is.
+// Where rank 0 is, and what both know. A place out of a file may be an earlier run's; one that the
+// user said is what it is.
 struct Place {
     std::string host;
     int port = 0;
@@ -148,8 +147,8 @@ struct Place {
     bool certain = false;
 };
 
-// Connects to rank 0 and introduces itself. The socket if that goes well; else -1, what rank 0 said to it, and what
-// the problem is.
+// Connects to rank 0 and introduces itself. The socket if that goes well; else -1, what rank 0 said
+// to it, and what the problem is.
 inline int introduce(const Place& place, in_addr address, const Member& me, double end, Verdict& verdict,
                      std::string& problem) {
     verdict = {0, NO_ANSWER, {}, 0};
@@ -159,10 +158,9 @@ inline int introduce(const Place& place, in_addr address, const Member& me, doub
     problem = "what listens there does not answer as rank 0 does";
     if (receive_by(fd, &greeting, sizeof(greeting), end) && greeting.magic == GREETING_MAGIC) {
         const Hello hello = make_hello(me, place.key, greeting.nonce);
-        const bool answered = send_message(fd, hello) && receive_by(fd, &verdict, sizeof(verdict), end) &&
-                              verdict.magic == VERDICT_MAGIC;
-        if (!answered)
-            verdict.code = NO_ANSWER;
+        const bool answered =
+            send_message(fd, hello) && receive_by(fd, &verdict, sizeof(verdict), end) && verdict.magic == VERDICT_MAGIC;
+        if (!answered) verdict.code = NO_ANSWER;
         else if (verdict.proof != proof_of(verdict, place.key, greeting.nonce, hello.nonce))
             verdict.code = UNKNOWN_TOKEN;
         if (verdict.code == WELCOME) return fd;
@@ -172,8 +170,9 @@ inline int introduce(const Place& place, in_addr address, const Member& me, doub
     return -1;
 }
 
-// Rank > 0: the connection to rank 0, asked for again and again until it is there. find(place) says where, or returns
-// a reason why it is not known yet; hint is what may be wrong if nothing comes of it all.
+// Rank > 0: the connection to rank 0, asked for again and again until it is there. find(place) says
+// where, or returns a reason why it is not known yet; hint is what may be wrong if nothing comes of
+// it all.
 template <class Find>
 inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s) {
     Waiting waiting(timeout_s);
@@ -199,8 +198,7 @@ inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s
         const int fd = introduce(place, addresses[attempt % addresses.size()], me, end, verdict, problem);
         if (fd >= 0) return fd;
         if (verdict.code == UNKNOWN_TOKEN && place.certain)
-            runtime_failure("rank 0 at %s has another token: COMM_TOKEN must be the same for all ranks",
-                            where.c_str());
+            runtime_failure("rank 0 at %s has another token: COMM_TOKEN must be the same for all ranks", where.c_str());
         if (verdict.code == OTHER_NUMBERS)
             runtime_failure("rank 0 at %s does not know a rank %lld of %lld: -pn and -pr must agree everywhere",
                             where.c_str(), (long long)me.rank, (long long)me.processes);

@@ -17,16 +17,16 @@ struct Run {
     Tokenizer tokenizer;
     DataLoader train_data, val_data;
     StateHeader state;
-    FolderLock lock;                          // rank 0's, on the out dir
-    std::unique_ptr<FileReader> model_file;   // what the weights are read from, opened once
-    std::map<int64_t, bool> whole;            // by step: the checkpoints that this run has saved or verified
+    FolderLock lock;                         // rank 0's, on the out dir
+    std::unique_ptr<FileReader> model_file;  // what the weights are read from, opened once
+    std::map<int64_t, bool> whole;           // by step: the checkpoints that this run has saved or verified
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;
     std::vector<int> x, y;
     std::vector<float> losses;
     int64_t B, T, micro_steps, max_steps, saved_step = -1, first_step = 0;
-    bool random_weights = false;               // the run began with them, not with those of a file
+    bool random_weights = false;  // the run began with them, not with those of a file
     double started;
-    int64_t pace_step = 0;                                        // time left is reckoned from here on
+    int64_t pace_step = 0;  // time left is reckoned from here on
     double pace_time = 0;
 };

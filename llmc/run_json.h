@@ -1,5 +1,5 @@
-// run.json in the out dir: the version, the command line and every flag of the run, so that `-o DIR -y 1` alone goes on
-// from there.
+// run.json in the out dir: the version, the command line and every flag of the run, so that `-o DIR
+// -y 1` alone goes on from there.
 //
 //     {"version": "...", "command": "...", "flags": {"--train-data": "...", "--batch-size": 4, "--threads": null, ...}}
 //
@@ -11,9 +11,11 @@
 
 inline std::string run_json_path(const std::string& dir) { return dir + "/run.json"; }
 
-// Not taken over from an earlier run: what only concerns one start of a program, its place among processes, and where the run is.
+// Not taken over from an earlier run: what only concerns one start of a program, its place among
+// processes, and where the run is.
 inline bool concerns_one_start(const OptionRow& row) {
-    for (int64_t Options::*p : {&Options::resume, &Options::overwrite, &Options::num_processes, &Options::process_rank, &Options::gpus_per_node})
+    for (int64_t Options::*p : {&Options::resume, &Options::overwrite, &Options::num_processes, &Options::process_rank,
+                                &Options::gpus_per_node})
         if (row.whole == p) return true;
     for (std::string Options::*p : {&Options::out_dir, &Options::dist_init, &Options::server_ip, &Options::fs_path})
         if (row.text == p) return true;
@@ -22,7 +24,8 @@ inline bool concerns_one_start(const OptionRow& row) {
 
 inline std::string option_value(const Options& o, const OptionRow& row) {
     if (row.text) return o.*row.text;
-    return row.whole ? std::to_string(o.*row.whole) : format("%.17g", o.*row.real);  // all digits: the same number comes back
+    // all digits: the same number comes back
+    return row.whole ? std::to_string(o.*row.whole) : format("%.17g", o.*row.real);
 }
 
 inline void write_run_json(const Options& o) {
@@ -35,8 +38,8 @@ inline void write_run_json(const Options& o) {
         const std::string shown = unset || !is_utf8(value) ? "null" : row.text ? json_text(value) : value;
         flags += format("%s\n    %s: %s", flags.empty() ? "" : ",", json_text(row.long_name).c_str(), shown.c_str());
     }
-    const std::string all = format("{\n  \"version\": %s,\n  \"command\": %s,\n  \"flags\": {%s\n  }\n}\n", json_text(TRAINER_VERSION).c_str(),
-                                   json_text(o.command).c_str(), flags.c_str());
+    const std::string all = format("{\n  \"version\": %s,\n  \"command\": %s,\n  \"flags\": {%s\n  }\n}\n",
+                                   json_text(TRAINER_VERSION).c_str(), json_text(o.command).c_str(), flags.c_str());
     FileWriter file(run_json_path(o.out_dir));
     file.write(all.data(), all.size());
     file.commit();
@@ -84,10 +87,12 @@ inline void take_over_flags(Options& o) {
     if (json.at < text.size()) refuse("nothing is expected after the end");
 }
 
-// The flags in force: of the command line, else, with -y 1, of the run to go on from, else the defaults.
+// The flags in force: of the command line, else, with -y 1, of the run to go on from, else the
+// defaults.
 inline Options options_of_run(int argc, char** argv) {
     Options o = parse_options(argc, argv);
-    if (o.resume && o.overwrite) usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
+    if (o.resume && o.overwrite)
+        usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
     if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir)))
         take_over_flags(o);
     return o;

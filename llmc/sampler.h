@@ -1,15 +1,17 @@
-// Choosing the next token from the logits: softmax at a temperature, restricted to the k likeliest tokens (top-k; Fan et al. 2018,
-// arXiv:1805.04833) and to the smallest set of likeliest ones that holds at least p of the probability (top-p; Holtzman et al. 2020,
-// arXiv:1904.09751), in this order. Temperature 0 is the limit of small ones: always the likeliest token (greedy).
+// Choosing the next token from the logits: softmax at a temperature, restricted to the k likeliest
+// tokens (top-k; Fan et al. 2018, arXiv:1805.04833) and to the smallest set of likeliest ones that
+// holds at least p of the probability (top-p; Holtzman et al. 2020, arXiv:1904.09751), in this
+// order. Temperature 0 is the limit of small ones: always the likeliest token (greedy).
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
-// Probabilities of V tokens, written over probs (V). top_k 0 and top_p 1 are off. Of equal logits that of the lowest id
-// comes first.
-inline void sampling_probabilities(std::vector<double>& probs, const float* logits, int64_t V, double temperature, int64_t top_k, double top_p) {
+// Probabilities of V tokens, written over probs (V). top_k 0 and top_p 1 are off. Of equal logits
+// that of the lowest id comes first.
+inline void sampling_probabilities(std::vector<double>& probs, const float* logits, int64_t V, double temperature,
+                                   int64_t top_k, double top_p) {
     const float* likeliest = std::max_element(logits, logits + V);
     const float highest = *likeliest;
     probs.assign(V, 0.0);

@@ -1,6 +1,6 @@
-// SipHash-2-4 (Aumasson & Bernstein 2012, https://eprint.iacr.org/2012/351): a hash with a secret key. Who does not
-// know the key cannot tell the hash of a text, however many other texts and their hashes are seen; so whoever tells it
-// knows the key, and need not send it.
+// SipHash-2-4 (Aumasson & Bernstein 2012, https://eprint.iacr.org/2012/351): a hash with a secret
+// key. Who does not know the key cannot tell the hash of a text, however many other texts and their
+// hashes are seen; so whoever tells it knows the key, and need not send it.
 #pragma once
 #include <cstdint>
 #include <cstring>

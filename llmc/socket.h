@@ -1,5 +1,5 @@
-// TCP sockets that never block. Every wait is a poll() that ends at a given time on now_seconds()'s clock; a signal
-// interrupts it and does not end it.
+// TCP sockets that never block. Every wait is a poll() that ends at a given time on now_seconds()'s
+// clock; a signal interrupts it and does not end it.
 #pragma once
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -32,7 +32,8 @@ inline bool poll_until(int fd, short events, double end) {
     return poll_until(&polled, 1, end);
 }
 
-// What the socket takes, or has, right now: bytes; 0 if that is nothing; -1 if the connection is broken or was closed.
+// What the socket takes, or has, right now: bytes; 0 if that is nothing; -1 if the connection is
+// broken or was closed.
 inline ssize_t send_some(int fd, const void* data, size_t bytes) {
     const ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
     return n >= 0 ? n : errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
@@ -63,8 +64,8 @@ inline bool is_closed(int fd) {
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-// Small messages go at once, not when there are enough of them; nothing blocks; programs started from here do not
-// inherit it.
+// Small messages go at once, not when there are enough of them; nothing blocks; programs started
+// from here do not inherit it.
 inline void prepare_socket(int fd) {
     const int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
@@ -91,7 +92,8 @@ inline sockaddr_in socket_address(in_addr address, int port) {
     return whole;
 }
 
-// Listens there, on any free port if it is 0, which then is in it. -1 and errno if that is not possible.
+// Listens there, on any free port if it is 0, which then is in it. -1 and errno if that is not
+// possible.
 inline int listen_on(in_addr address, int& port) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
     if (fd < 0) return -1;
@@ -119,10 +121,8 @@ inline int connect_by(in_addr address, int port, double end) {
     int reason = connect(fd, (const sockaddr*)&whole, sizeof(whole)) == 0 ? 0 : errno;
     if (reason == EINPROGRESS || reason == EINTR) {
         socklen_t length = sizeof(reason);
-        if (!poll_until(fd, POLLOUT, end))
-            reason = ETIMEDOUT;
-        else
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &length);
+        if (!poll_until(fd, POLLOUT, end)) reason = ETIMEDOUT;
+        else getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &length);
     }
     if (reason == 0) return fd;
     close(fd);

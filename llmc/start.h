@@ -1,5 +1,5 @@
-// What is settled before a run starts: which model -e means, and whether the out dir is free for a fresh run or holds
-// the one to go on with.
+// What is settled before a run starts: which model -e means, and whether the out dir is free for a
+// fresh run or holds the one to go on with.
 #pragma once
 #include "llmc/checkpoint.h"
 #include "llmc/run_json.h"
@@ -8,8 +8,9 @@ inline bool is_model_file(const std::string& name) {
     return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
 }
 
-// The shape of a model that is open already (that of the checkpoint to resume), else the one that -e asks for, a
-// file's or a descriptor's. The file stays open: what was looked at is what is loaded.
+// The shape of a model that is open already (that of the checkpoint to resume), else the one that
+// -e asks for, a file's or a descriptor's. The file stays open: what was looked at is what is
+// loaded.
 inline GPT2Config config_of_model(const std::string& model, std::unique_ptr<FileReader>& file) {
     if (!file && !is_model_file(model)) return config_from_descriptor(model);
     if (!file) file = std::make_unique<FileReader>(model);
@@ -35,8 +36,8 @@ inline std::string descriptor_of(const GPT2Config& c) {
                   (long long)c.V);
 }
 
-// Exit 2 if -e was given, and is another model than that of the checkpoint. A file that is gone is not missed: the
-// checkpoint has the weights.
+// Exit 2 if -e was given, and is another model than that of the checkpoint. A file that is gone is
+// not missed: the checkpoint has the weights.
 inline void check_same_model(const Options& o, const GPT2Config& saved) {
     if (!o.given.count("--model") || (is_model_file(o.model) && !file_exists(o.model))) return;
     std::unique_ptr<FileReader> file;
@@ -64,6 +65,8 @@ inline bool writes_out_dir(const Options& o) { return !o.out_dir.empty() && o.ma
 // Exit 2 if another run is writing to the out dir.
 inline void take_out_dir(FolderLock& lock, const Options& o) {
     if (!lock.take(o.out_dir))
-        usage_error("-o %s is the folder of a run that is going on now; another folder is accepted, or this one once "
-                    "that run has ended", o.out_dir.c_str());
+        usage_error(
+            "-o %s is the folder of a run that is going on now; another folder is accepted, or this one once "
+            "that run has ended",
+            o.out_dir.c_str());
 }

@@ -1,9 +1,9 @@
-// SIGINT, SIGTERM and SIGUSR1 ask a run to finish its step, save and end. The first is answered at once on stderr,
-// and obeyed when all processes have heard of it: whatever takes long asks between two pieces of its work. The second
-// ends the process as it stands.
+// SIGINT, SIGTERM and SIGUSR1 ask a run to finish its step, save and end. The first is answered at
+// once on stderr, and obeyed when all processes have heard of it: whatever takes long asks between
+// two pieces of its work. The second ends the process as it stands.
 //
-// A terminal, a shell and a launcher may each pass on one and the same wish, so what follows the first within a
-// moment is no second.
+// A terminal, a shell and a launcher may each pass on one and the same wish, so what follows the
+// first within a moment is no second.
 #pragma once
 #include <time.h>
 #include <unistd.h>
@@ -13,12 +13,12 @@
 #include "llmc/comm.h"
 
 struct Stop {
-    volatile sig_atomic_t signal = 0;   // the first that came to this process
-    int agreed = 0;                     // the one that all processes know of
+    volatile sig_atomic_t signal = 0;  // the first that came to this process
+    int agreed = 0;                    // the one that all processes know of
     std::atomic<int64_t> first_ms{0};
-    char answers[2][160] = {};          // what the handler, which may not compose text, writes: one in use, one to fill
+    char answers[2][160] = {};  // what the handler, which may not compose text, writes: one in use, one to fill
     std::atomic<int> answer{0};
-    std::atomic<bool> at_once{true};    // nothing is lost yet
+    std::atomic<bool> at_once{true};  // nothing is lost yet
 };
 inline Stop stop;
 constexpr int64_t SAME_WISH_MS = 300;
@@ -60,8 +60,8 @@ inline void catch_signals() {
     ::signal(SIGPIPE, SIG_IGN);  // so is a reader of stdout that has gone away
 }
 
-// True, in all processes alike, once one of them has got a signal. SIGINT and SIGTERM go before SIGUSR1, whose exit
-// status is 0.
+// True, in all processes alike, once one of them has got a signal. SIGINT and SIGTERM go before
+// SIGUSR1, whose exit status is 0.
 inline bool stop_agreed() {
     if (stop.agreed) return true;
     for (int signal : comm_gather((int)stop.signal, "agreeing to go on"))

@@ -1,9 +1,9 @@
-// Collectives over TCP, for clusters without MPI: whatever all must hear goes by way of rank 0, which has a connection
-// to every other (rendezvous.h). Meant for small messages and for meeting (NCCL carries the gradients of GPUs); CPU
-// trainers can run on it too, slowly.
+// Collectives over TCP, for clusters without MPI: whatever all must hear goes by way of rank 0,
+// which has a connection to every other (rendezvous.h). Meant for small messages and for meeting
+// (NCCL carries the gradients of GPUs); CPU trainers can run on it too, slowly.
 //
-// Nobody waits for ever: when no byte has moved for timeout_s, or a connection breaks, the run ends with the rank on
-// the other side.
+// Nobody waits for ever: when no byte has moved for timeout_s, or a connection breaks, the run ends
+// with the rank on the other side.
 #pragma once
 #include "llmc/meeting_place.h"
 
@@ -52,8 +52,9 @@ inline void tcp_gather(char* out, const char* mine, size_t bytes, int64_t proces
     for (int64_t r = 1; r < processes; r++) tcp_receive(r, out + r * bytes, bytes, what);
     for (int64_t r = 1; r < processes; r++) tcp_send(r, out, processes * bytes, what);
 }
-// Slice `rank` of data (processes * n_elems) = that slice of the sum of all ranks' data, in the order of ranks. Rank 0
-// adds what arrives to its own data piece by piece; no rank needs memory for another's.
+// Slice `rank` of data (processes * n_elems) = that slice of the sum of all ranks' data, in the
+// order of ranks. Rank 0 adds what arrives to its own data piece by piece; no rank needs memory for
+// another's.
 inline void tcp_reduce_scatter(float* data, size_t n_elems, int64_t processes, int64_t rank, const char* what) {
     constexpr size_t PIECE_ELEMS = 1 << 16;
     if (rank > 0) {

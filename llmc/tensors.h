@@ -1,10 +1,11 @@
-// The one table of GPT-2's parameters. Sizes, places in memory, initial values, weight decay, shards, the order on disk and the names in
-// tests all come from it.
+// The one table of GPT-2's parameters. Sizes, places in memory, initial values, weight decay,
+// shards, the order on disk and the names in tests all come from it.
 //
-// In memory the parameters of one layer lie together, a bucket a layer and one last bucket for what is outside the layers, so that a
-// layer's gradients can travel as one message while the next layer is still computing, and each of P processes can own one P-th of every
-// bucket. Tensors begin at multiples of 64 bytes and buckets are padded to a whole number of such pieces a process; padding is 0 and stays 0.
-// On disk the order is by tensor, all layers of it together (checkpoint.h).
+// In memory the parameters of one layer lie together, a bucket a layer and one last bucket for what
+// is outside the layers, so that a layer's gradients can travel as one message while the next layer
+// is still computing, and each of P processes can own one P-th of every bucket. Tensors begin at
+// multiples of 64 bytes and buckets are padded to a whole number of such pieces a process; padding
+// is 0 and stays 0. On disk the order is by tensor, all layers of it together (checkpoint.h).
 #pragma once
 #include <vector>
 #include "llmc/config.h"
@@ -12,15 +13,18 @@
 enum Dimension { DIM_1, DIM_C, DIM_3C, DIM_4C, DIM_VP, DIM_MAXT };
 enum InitialValue { INIT_NORMAL, INIT_NORMAL_RESIDUAL, INIT_ZERO, INIT_ONE };
 
-// INIT_NORMAL: standard deviation 0.02. INIT_NORMAL_RESIDUAL: 0.02 / sqrt(2L), for the projections that add to the residual stream
-// (Radford et al. 2019, section 2.3). Decayed: the matrices, not biases and gains.
+// INIT_NORMAL: standard deviation 0.02. INIT_NORMAL_RESIDUAL: 0.02 / sqrt(2L), for the projections
+// that add to the residual stream (Radford et al. 2019, section 2.3). Decayed: the matrices, not
+// biases and gains.
 struct TensorInfo {
-    const char *name, *hf_name;  // hf_name: in Hugging Face's GPT2LMHeadModel, %d the layer; its Conv1D weights are transposed
+    // hf_name: in Hugging Face's GPT2LMHeadModel, %d the layer; its Conv1D weights are transposed
+    const char *name, *hf_name;
     Dimension rows, cols;
     bool per_layer, decayed;
     InitialValue init;
 };
 
+// clang-format off
 constexpr TensorInfo TENSORS[] = {
     {"wte",      "transformer.wte.weight",                DIM_VP,   DIM_C,  false, true,  INIT_NORMAL},
     {"wpe",      "transformer.wpe.weight",                DIM_MAXT, DIM_C,  false, true,  INIT_NORMAL},
@@ -39,7 +43,13 @@ constexpr TensorInfo TENSORS[] = {
     {"lnfw",     "transformer.ln_f.weight",               DIM_1,    DIM_C,  false, false, INIT_ONE},
     {"lnfb",     "transformer.ln_f.bias",                 DIM_1,    DIM_C,  false, false, INIT_ZERO},
 };
-enum Tensor { WTE, WPE, LN1W, LN1B, QKVW, QKVB, ATTPROJW, ATTPROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB, LNFW, LNFB, NUM_TENSORS };
+// clang-format on
+// clang-format off
+enum Tensor {
+    WTE, WPE, LN1W, LN1B, QKVW, QKVB, ATTPROJW, ATTPROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
+    LNFW, LNFB, NUM_TENSORS
+};
+// clang-format on
 static_assert(sizeof(TENSORS) / sizeof(TENSORS[0]) == NUM_TENSORS, "one row a tensor");
 
 inline int64_t dimension(Dimension d, const GPT2Config& c) {
@@ -54,7 +64,9 @@ inline int64_t dimension(Dimension d, const GPT2Config& c) {
 }
 
 // Elements of a tensor, of one layer if it is per layer.
-inline int64_t tensor_elems(int tensor, const GPT2Config& c) { return dimension(TENSORS[tensor].rows, c) * dimension(TENSORS[tensor].cols, c); }
+inline int64_t tensor_elems(int tensor, const GPT2Config& c) {
+    return dimension(TENSORS[tensor].rows, c) * dimension(TENSORS[tensor].cols, c);
+}
 inline int64_t tensor_layers(int tensor, const GPT2Config& c) { return TENSORS[tensor].per_layer ? c.L : 1; }
 
 // Parameters of the model as people count them: padding left out.
@@ -74,19 +86,29 @@ struct ParameterLayout {
     int64_t buckets() const { return config.L + 1; }
     int64_t total_elems() const { return bucket_begin.back(); }
     int64_t bucket_of(int tensor, int64_t layer) const { return TENSORS[tensor].per_layer ? layer : config.L; }
-    int64_t offset(int tensor, int64_t layer = 0) const { return bucket_begin[bucket_of(tensor, layer)] + offset_in_bucket[tensor]; }
+    int64_t offset(int tensor, int64_t layer = 0) const {
+        return bucket_begin[bucket_of(tensor, layer)] + offset_in_bucket[tensor];
+    }
     int64_t bucket_elems(int64_t bucket) const { return bucket_begin[bucket + 1] - bucket_begin[bucket]; }
     int64_t shard_elems(int64_t bucket) const { return bucket_elems(bucket) / processes; }
 };
 
-// Which part of every bucket a process updates, and keeps optimizer state for: all of it, or its slice (ZeRO stage 1; Rajbhandari et al. 2020,
-// arXiv:1910.02054). State lies bucket by bucket, without gaps.
+// Which part of every bucket a process updates, and keeps optimizer state for: all of it, or its
+// slice (ZeRO stage 1; Rajbhandari et al. 2020, arXiv:1910.02054). State lies bucket by bucket,
+// without gaps.
 struct ZeroShard {
     int64_t parts = 1, part = 0;
     int64_t elems(const ParameterLayout& layout) const { return layout.total_elems() / parts; }
-    int64_t state_begin(const ParameterLayout& layout, int64_t bucket) const { return layout.bucket_begin[bucket] / parts; }
-    int64_t first(const ParameterLayout& layout, int64_t bucket) const { return layout.bucket_elems(bucket) / parts * part; }  // within the bucket
-    int64_t end(const ParameterLayout& layout, int64_t bucket) const { return layout.bucket_elems(bucket) / parts * (part + 1); }
+    int64_t state_begin(const ParameterLayout& layout, int64_t bucket) const {
+        return layout.bucket_begin[bucket] / parts;
+    }
+    // within the bucket
+    int64_t first(const ParameterLayout& layout, int64_t bucket) const {
+        return layout.bucket_elems(bucket) / parts * part;
+    }
+    int64_t end(const ParameterLayout& layout, int64_t bucket) const {
+        return layout.bucket_elems(bucket) / parts * (part + 1);
+    }
 };
 
 inline ParameterLayout parameter_layout(const GPT2Config& config, int64_t processes) {
@@ -101,6 +123,7 @@ inline ParameterLayout parameter_layout(const GPT2Config& config, int64_t proces
     }
     auto pad = [&](int64_t n) { return (n + piece * processes - 1) / (piece * processes) * (piece * processes); };
     layout.bucket_begin.push_back(0);
-    for (int64_t l = 0; l <= config.L; l++) layout.bucket_begin.push_back(layout.bucket_begin.back() + pad(l < config.L ? layer_elems : outside_elems));
+    for (int64_t l = 0; l <= config.L; l++)
+        layout.bucket_begin.push_back(layout.bucket_begin.back() + pad(l < config.L ? layer_elems : outside_elems));
     return layout;
 }

@@ -1,16 +1,19 @@
-// GPT-2's tokenizer: byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909; Radford et al. 2019, section 2.2).
+// GPT-2's tokenizer: byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909; Radford
+// et al. 2019, section 2.2).
 //
 // Text becomes tokens in two steps.
 //
 // 1. It is cut into pieces, none of which a token may cross, by the pattern
 //        's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-//    that is: contractions, then words, numbers and punctuation, each with at most one space before it, then white space.
-//    next_piece() below is that pattern written out by hand.
-// 2. Within a piece every byte starts as a token, and the neighbours whose concatenation has the lowest id are merged, the
-//    leftmost first, until no concatenation is a token. Ids were given in the order in which training found the merges, so the
-//    vocabulary alone says everything: the file needs no separate list of merges.
+//    that is: contractions, then words, numbers and punctuation, each with at most one space before it, then white
+//    space. next_piece() below is that pattern written out by hand.
+// 2. Within a piece every byte starts as a token, and the neighbours whose concatenation has the
+// lowest id are merged, the
+//    leftmost first, until no concatenation is a token. Ids were given in the order in which training found the merges,
+//    so the vocabulary alone says everything: the file needs no separate list of merges.
 //
-// Bytes that are not UTF-8 become one piece each, so decode(encode(bytes)) == bytes for any bytes whatever.
+// Bytes that are not UTF-8 become one piece each, so decode(encode(bytes)) == bytes for any bytes
+// whatever.
 #pragma once
 #include <array>
 #include <queue>
@@ -24,14 +27,18 @@
 enum CharClass : uint8_t { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_INVALID };
 
 struct Tokenizer {
-    std::vector<std::string> bytes_of;          // id -> bytes
+    std::vector<std::string> bytes_of;  // id -> bytes
     int end_of_text = -1;
-    std::vector<uint8_t> class_of;              // code point -> CharClass
-    std::array<int, 256> byte_token;            // byte -> id
+    std::vector<uint8_t> class_of;    // code point -> CharClass
+    std::array<int, 256> byte_token;  // byte -> id
 
-    // Two open-addressing hash tables: whole pieces -> id, and pairs of adjacent tokens -> id of their concatenation. The second
-    // lists every split of every token into two tokens, so merging never has to look at bytes again.
-    struct PairSlot { uint64_t pair = ~0ull; int id = -1; };
+    // Two open-addressing hash tables: whole pieces -> id, and pairs of adjacent tokens -> id of
+    // their concatenation. The second lists every split of every token into two tokens, so merging
+    // never has to look at bytes again.
+    struct PairSlot {
+        uint64_t pair = ~0ull;
+        int id = -1;
+    };
     std::vector<int> piece_slots;
     std::vector<PairSlot> pair_slots;
 
@@ -55,7 +62,8 @@ inline uint64_t hash_bytes(std::string_view s) {
 
 // Id of the token with exactly these bytes, or -1.
 inline int find_token(const Tokenizer& tok, std::string_view piece) {
-    for (size_t slot = hash_bytes(piece) & (tok.piece_slots.size() - 1);; slot = (slot + 1) & (tok.piece_slots.size() - 1)) {
+    for (size_t slot = hash_bytes(piece) & (tok.piece_slots.size() - 1);;
+         slot = (slot + 1) & (tok.piece_slots.size() - 1)) {
         int id = tok.piece_slots[slot];
         if (id < 0 || tok.bytes_of[id] == piece) return id;
     }
@@ -68,7 +76,9 @@ inline size_t pair_slot(const Tokenizer& tok, uint64_t pair) {
 }
 
 // Id of the token that is a followed by b, or -1.
-inline int find_merge(const Tokenizer& tok, int a, int b) { return tok.pair_slots[pair_slot(tok, (uint64_t)a << 32 | b)].id; }
+inline int find_merge(const Tokenizer& tok, int a, int b) {
+    return tok.pair_slots[pair_slot(tok, (uint64_t)a << 32 | b)].id;
+}
 
 inline void index_tokens(Tokenizer& tok) {
     tok.class_of.assign(0x110000, CHAR_OTHER);
@@ -94,22 +104,25 @@ inline void index_tokens(Tokenizer& tok) {
         if (id == tok.end_of_text || s.empty() || find_token(tok, s) != id) continue;
         if (s.size() == 1) tok.byte_token[(unsigned char)s[0]] = id;
         for (size_t cut = 1; cut < s.size(); cut++) {
-            int a = find_token(tok, std::string_view(s).substr(0, cut)), b = find_token(tok, std::string_view(s).substr(cut));
+            int a = find_token(tok, std::string_view(s).substr(0, cut)),
+                b = find_token(tok, std::string_view(s).substr(cut));
             if (a >= 0 && b >= 0) pairs.push_back({(uint64_t)a << 32 | b, id});
         }
     }
-    size_t slots = 1 << 20;                 // at most half full, so that every search finds an empty one soon
+    size_t slots = 1 << 20;  // at most half full, so that every search finds an empty one soon
     while (slots < 2 * pairs.size()) slots *= 2;
     tok.pair_slots.assign(slots, {});
     for (const Tokenizer::PairSlot& pair : pairs) tok.pair_slots[pair_slot(tok, pair.pair)] = pair;
 }
 
-// Reads gpt2_tokenizer.bin, the file that --tokenizer names: 256 uint32 header, then for each id a length byte and that many
-// bytes. To decode only, the tables that encoding needs (20 MB) are left out.
+// Reads gpt2_tokenizer.bin, the file that --tokenizer names: 256 uint32 header, then for each id a
+// length byte and that many bytes. To decode only, the tables that encoding needs (20 MB) are left
+// out.
 inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_encoding = true) {
     if (access(path.c_str(), F_OK) != 0)
-        runtime_failure("--tokenizer %s is not there; a tokenizer file is expected (dev/data/tokenizer_file.py makes GPT-2's)",
-                        path.c_str());
+        runtime_failure(
+            "--tokenizer %s is not there; a tokenizer file is expected (dev/data/tokenizer_file.py makes GPT-2's)",
+            path.c_str());
     FileReader file(path);
     Header header;
     header.read(file, 20240328, "tokenizer");
@@ -128,18 +141,21 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
     size_t at = 0;
     for (int id = 0; id < vocab; id++) {
         size_t length = at < body.size() ? (unsigned char)body[at] : 0;
-        if (at >= body.size() || at + 1 + length > body.size()) runtime_failure("%s is cut short: it ends within token %d of %d", path.c_str(), id, vocab);
+        if (at >= body.size() || at + 1 + length > body.size())
+            runtime_failure("%s is cut short: it ends within token %d of %d", path.c_str(), id, vocab);
         tok.bytes_of.emplace_back(body.data() + at + 1, length);
         at += 1 + length;
     }
-    if (at != body.size()) runtime_failure("%s is too long: %zu bytes follow the last token", path.c_str(), body.size() - at);
+    if (at != body.size())
+        runtime_failure("%s is too long: %zu bytes follow the last token", path.c_str(), body.size() - at);
     if (!for_encoding) return;
     index_tokens(tok);
     for (int byte = 0; byte < 256; byte++)
         if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path.c_str(), byte);
 }
 
-// The class of the character at text[at], and its length in bytes; what is not UTF-8 is CHAR_INVALID, one byte.
+// The class of the character at text[at], and its length in bytes; what is not UTF-8 is
+// CHAR_INVALID, one byte.
 inline CharClass next_char(const Tokenizer& tok, std::string_view text, size_t at, size_t& length) {
     const int32_t cp = code_point_at(text, at, length);
     return cp < 0 ? CHAR_INVALID : (CharClass)tok.class_of[cp];
@@ -163,14 +179,16 @@ inline size_t next_piece(const Tokenizer& tok, std::string_view text, size_t sta
     if (first == CHAR_INVALID) return at;
     size_t last_char = start;  // where the last character of the run begins
     for (size_t len; at < text.size() && next_char(tok, text, at, len) == first; at += len) last_char = at;
-    // \s+(?!\S): white space before something else leaves its last character to what follows, unless it has only that one
+    // \s+(?!\S): white space before something else leaves its last character to what follows,
+    // unless it has only that one
     if (first == CHAR_SPACE && at < text.size() && last_char > start) return last_char;
     return at;
 }
 
-// The last place in a text of which more may follow where it can be cut so that its two parts, encoded one after the other, give
-// the tokens of the whole; 0 if there is none. It is where a run of letters, numbers or punctuation ends: a piece ends there, and
-// the pattern looks neither behind it nor beyond it. Not after punctuation before a letter or number, which could be 's or 'll.
+// The last place in a text of which more may follow where it can be cut so that its two parts,
+// encoded one after the other, give the tokens of the whole; 0 if there is none. It is where a run
+// of letters, numbers or punctuation ends: a piece ends there, and the pattern looks neither behind
+// it nor beyond it. Not after punctuation before a letter or number, which could be 's or 'll.
 inline size_t last_cut(const Tokenizer& tok, std::string_view text) {
     for (size_t at = text.size(); at-- > 1;) {
         size_t before = at - 1, length, any;
@@ -201,10 +219,14 @@ inline void merge_short(const Tokenizer& tok, std::string_view piece, std::vecto
     out.insert(out.end(), part, part + n);
 }
 
-// The same for a long piece, in n log n: the parts form a linked list, candidate merges wait in a heap by (id, place), and one that
-// no longer describes two live neighbours is dropped when it comes up.
+// The same for a long piece, in n log n: the parts form a linked list, candidate merges wait in a
+// heap by (id, place), and one that no longer describes two live neighbours is dropped when it
+// comes up.
 inline void merge_long(const Tokenizer& tok, std::string_view piece, std::vector<int>& out) {
-    struct Part { int id; int64_t prev, next; };
+    struct Part {
+        int id;
+        int64_t prev, next;
+    };
     struct Candidate {
         int merged, left_id, right_id;
         int64_t left;

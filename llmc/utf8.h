@@ -1,12 +1,12 @@
-// UTF-8 (RFC 3629): a code point in one to four bytes. The first byte says how many, the others begin with the
-// bits 10.
+// UTF-8 (RFC 3629): a code point in one to four bytes. The first byte says how many, the others
+// begin with the bits 10.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-// The code point at text[at], and its length in bytes. Overlong forms, surrogates and anything beyond U+10FFFF
-// are not UTF-8, and neither is a character that is cut short: -1, one byte.
+// The code point at text[at], and its length in bytes. Overlong forms, surrogates and anything
+// beyond U+10FFFF are not UTF-8, and neither is a character that is cut short: -1, one byte.
 inline int32_t code_point_at(std::string_view text, size_t at, size_t& length) {
     const unsigned char c = text[at];
     length = 1;

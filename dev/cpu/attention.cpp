@@ -2,9 +2,12 @@
 #include "dev/cpu/bench_cpu.h"
 #include "llmc/cpu/reference.h"
 
-struct Dims { int64_t B, T, C, NH; };
+struct Dims {
+    int64_t B, T, C, NH;
+};
 
-// The T x T matrix in memory: scores of all pairs, a softmax over each row, then the mix of values, as the formula is written.
+// The T x T matrix in memory: scores of all pairs, a softmax over each row, then the mix of values,
+// as the formula is written.
 static void naive(float* out, float* lse, const float* qkv, Dims d, float* matrix) {
     const int64_t HS = d.C / d.NH, stride = 3 * d.C;
     for (int64_t b = 0; b < d.B; b++)
@@ -32,7 +35,8 @@ static void naive(float* out, float* lse, const float* qkv, Dims d, float* matri
         }
 }
 
-// Online softmax: one pass over the keys of a query, in vectors; what was summed so far shrinks when a higher score comes. No matrix.
+// Online softmax: one pass over the keys of a query, in vectors; what was summed so far shrinks
+// when a higher score comes. No matrix.
 static void online(float* out, float* lse, const float* qkv, Dims d) {
     const int64_t HS = d.C / d.NH, stride = 3 * d.C;
     const float scale = 1.0f / std::sqrt((float)HS);
@@ -45,10 +49,14 @@ static void online(float* out, float* lse, const float* qkv, Dims d) {
                 for (int64_t j = 0; j <= i; j++) {
                     const float *k = qkv + (b * d.T + j) * stride + d.C + h * HS, *v = k + d.C;
                     vfloat dot{};
-                    for_each_vector(HS, [&](size_t c, size_t count) { dot += load_some(q + c, count) * load_some(k + c, count); });
-                    const float score = sum(dot) * scale, higher = std::fmax(top, score), shrink = std::exp(top - higher), p = std::exp(score - higher);
+                    for_each_vector(
+                        HS, [&](size_t c, size_t count) { dot += load_some(q + c, count) * load_some(k + c, count); });
+                    const float score = sum(dot) * scale, higher = std::fmax(top, score),
+                                shrink = std::exp(top - higher), p = std::exp(score - higher);
                     total = total * shrink + p, top = higher;
-                    for_each_vector(HS, [&](size_t c, size_t count) { store_some(o + c, load_some(o + c, count) * shrink + load_some(v + c, count) * p, count); });
+                    for_each_vector(HS, [&](size_t c, size_t count) {
+                        store_some(o + c, load_some(o + c, count) * shrink + load_some(v + c, count) * p, count);
+                    });
                 }
                 for (int64_t c = 0; c < HS; c++) o[c] /= total;
                 lse[(b * d.NH + h) * d.T + i] = top + std::log(total);
@@ -58,38 +66,58 @@ static void online(float* out, float* lse, const float* qkv, Dims d) {
 BENCH("attention_forward", dims("B", "T", "C", "NH"), shapes({{1, 1024, 768, 12}, {4, 64, 768, 12}, {2, 33, 48, 3}})) {
     const Dims d{shape[0], shape[1], shape[2], shape[3]};
     const int64_t rows = d.B * d.T;
-    float *qkv = random_floats(rows * 3 * d.C), *out = buffer<float>(rows * d.C), *lse = buffer<float>(rows * d.NH), *matrix = buffer<float>(d.T * d.T);
+    float *qkv = random_floats(rows * 3 * d.C), *out = buffer<float>(rows * d.C), *lse = buffer<float>(rows * d.NH),
+          *matrix = buffer<float>(d.T * d.T);
     bf16 *qkv16 = as_bf16(qkv, rows * 3 * d.C), *out16 = buffer<bf16>(rows * d.C);
     flops(2.0 * d.B * d.T * d.T * d.C), bytes(4.0 * rows * 4 * d.C);  // half of T x T, two products
     output("out", out, rows * d.C, sum_tolerance(d.C / d.NH + d.T));
     output("out", out16, rows * d.C, bf16_tolerance(2, d.C / d.NH + d.T));
     expected([=] { reference::attention_forward(out, lse, qkv, d.B, d.T, d.C, d.NH); });
-    variant("naive", "the matrix of all scores in memory, three passes over it", [=] { naive(out, lse, qkv, d, matrix); });
-    variant("online", "one pass over the keys in vectors, the softmax corrected as it goes (Milakov & Gimelshein 2018, arXiv:1805.02867): no matrix, but an exponential at a time, and the output rescaled for each key",
+    variant("naive", "the matrix of all scores in memory, three passes over it",
+            [=] { naive(out, lse, qkv, d, matrix); });
+    variant("online",
+            "one pass over the keys in vectors, the softmax corrected as it goes (Milakov & Gimelshein 2018, "
+            "arXiv:1805.02867): no matrix, but an exponential at a time, and the output rescaled for each key",
             [=] { online(out, lse, qkv, d); });
-    variant("tiled", "flash attention: 64 queries meet 64 keys, two small matrix products in registers, exponentials in vectors, one rescaling a block (llmc/cpu/attention.h, one thread)",
+    variant("tiled",
+            "flash attention: 64 queries meet 64 keys, two small matrix products in registers, exponentials in "
+            "vectors, one rescaling a block (llmc/cpu/attention.h, one thread)",
             [=] { on_one_thread([=] { attention_forward(out, lse, qkv, d.B, d.T, d.C, d.NH); }); });
-    variant("shipped", "heads shared out to the threads", [=] { attention_forward(out, lse, qkv, d.B, d.T, d.C, d.NH); });
+    variant("shipped", "heads shared out to the threads",
+            [=] { attention_forward(out, lse, qkv, d.B, d.T, d.C, d.NH); });
     bytes(2.0 * rows * 4 * d.C);
-    variant("bf16-shipped", "both products on the matrix unit, the probabilities rounded to bf16 for the second; of the blocks on the diagonal only the half that counts (llmc/cpu/attention_bf16.h)",
-            [=] { attention_forward(out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, IN_BF16);
+    variant(
+        "bf16-shipped",
+        "both products on the matrix unit, the probabilities rounded to bf16 for the second; of the blocks on the "
+        "diagonal only the half that counts (llmc/cpu/attention_bf16.h)",
+        [=] { attention_forward(out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, IN_BF16);
 }
 
 BENCH("attention_backward", dims("B", "T", "C", "NH"), shapes({{1, 1024, 768, 12}, {4, 64, 768, 12}, {2, 33, 48, 3}})) {
     const Dims d{shape[0], shape[1], shape[2], shape[3]};
     const int64_t rows = d.B * d.T;
-    float *qkv = random_floats(rows * 3 * d.C), *out = buffer<float>(rows * d.C), *lse = buffer<float>(rows * d.NH), *dout = random_floats(rows * d.C), *dqkv = buffer<float>(rows * 3 * d.C);
+    float *qkv = random_floats(rows * 3 * d.C), *out = buffer<float>(rows * d.C), *lse = buffer<float>(rows * d.NH),
+          *dout = random_floats(rows * d.C), *dqkv = buffer<float>(rows * 3 * d.C);
     if (!current->only_listed) attention_forward(out, lse, qkv, d.B, d.T, d.C, d.NH);
     for (int64_t i = 0; i < rows * d.C; i++) out[i] = (float)bf16(out[i]);
-    bf16 *qkv16 = as_bf16(qkv, rows * 3 * d.C), *out16 = as_bf16(out, rows * d.C), *dout16 = as_bf16(dout, rows * d.C), *dqkv16 = buffer<bf16>(rows * 3 * d.C);
+    bf16 *qkv16 = as_bf16(qkv, rows * 3 * d.C), *out16 = as_bf16(out, rows * d.C), *dout16 = as_bf16(dout, rows * d.C),
+         *dqkv16 = buffer<bf16>(rows * 3 * d.C);
     flops(5.0 * d.B * d.T * d.T * d.C), bytes(4.0 * rows * 8 * d.C);  // half of T x T, five products
     output("dqkv", dqkv, rows * 3 * d.C, sum_tolerance(4 * (d.C / d.NH + 2 * d.T)));
     output("dqkv", dqkv16, rows * 3 * d.C, bf16_tolerance(3, d.C / d.NH + 2 * d.T));
     expected([=] { reference::attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); });
-    variant("naive", "query by query, key by key: a dot product for the score, one for its gradient, three sums", [=] { reference::attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); });
-    variant("tiled", "the probabilities again from lse, block by block, and five small matrix products in registers (one thread)",
-            [=] { on_one_thread([=] { attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); }); });
-    variant("shipped", "heads shared out to the threads", [=] { attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); });
+    variant("naive", "query by query, key by key: a dot product for the score, one for its gradient, three sums",
+            [=] { reference::attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); });
+    variant(
+        "tiled",
+        "the probabilities again from lse, block by block, and five small matrix products in registers (one thread)",
+        [=] { on_one_thread([=] { attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); }); });
+    variant("shipped", "heads shared out to the threads",
+            [=] { attention_backward(dqkv, dout, out, lse, qkv, d.B, d.T, d.C, d.NH); });
     bytes(2.0 * rows * 8 * d.C);
-    variant("bf16-shipped", "all five products on the matrix unit, on the transposes, so that what the softmax writes is already an operand", [=] { attention_backward(dqkv16, dout16, out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, IN_BF16);
+    variant(
+        "bf16-shipped",
+        "all five products on the matrix unit, on the transposes, so that what the softmax writes is already an "
+        "operand",
+        [=] { attention_backward(dqkv16, dout16, out16, lse, qkv16, d.B, d.T, d.C, d.NH); }, IN_BF16);
 }

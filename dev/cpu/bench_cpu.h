@@ -1,5 +1,6 @@
-// The CPU as the harness (dev/bench.h) sees it: threads, scratch memory, and its peaks, measured: fused multiply-adds, the matrix unit, and memory:
-// bytes read plus bytes written when what does not fit the caches is copied, or updated in place, whichever is faster.
+// The CPU as the harness (dev/bench.h) sees it: threads, scratch memory, and its peaks, measured:
+// fused multiply-adds, the matrix unit, and memory: bytes read plus bytes written when what does
+// not fit the caches is copied, or updated in place, whichever is faster.
 #pragma once
 #include "dev/bench.h"
 #include "llmc/cpu/attention_bf16.h"
@@ -15,7 +16,8 @@ inline double measure_memory_peak() {
         const double begin = now_seconds();
         parallel_ranges(elems, 1 << 18, [&](int64_t first, int64_t end) {
             if (run % 2) memcpy(to + first, from + first, (end - first) * sizeof(float));
-            else for (int64_t i = first; i < end; i += VEC_FLOATS) store(to + i, load(to + i) + 1.0f);
+            else
+                for (int64_t i = first; i < end; i += VEC_FLOATS) store(to + i, load(to + i) + 1.0f);
         });
         best = std::max(best, 2.0 * elems * sizeof(float) / (now_seconds() - begin));
     }
@@ -26,7 +28,10 @@ inline double measure_memory_peak() {
 inline Machine bench::open_machine(int threads) {
     device.threads = threads > 0 ? threads : available_threads();
     device.unit = best_matrix_unit();
-    device.scratch_elems = round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_scratch_elems(1024, 128), attention_bf16_scratch_elems(1024, 128)}), 16);
+    device.scratch_elems =
+        round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_scratch_elems(1024, 128),
+                           attention_bf16_scratch_elems(1024, 128)}),
+                 16);
     device.scratch = (float*)map_memory(device.threads * device.scratch_elems * sizeof(float));
     device.transposed_elems = 32 << 20;
     device.transposed = (bf16*)map_memory(device.transposed_elems * sizeof(bf16));

@@ -1,5 +1,5 @@
-// GELU, forward and backward. In training it rides along with the products of the linear layer before it (llmc/cpu/matmul.h); alone it is what
-// recomputation costs.
+// GELU, forward and backward. In training it rides along with the products of the linear layer
+// before it (llmc/cpu/matmul.h); alone it is what recomputation costs.
 #include "dev/cpu/bench_cpu.h"
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/reference.h"
@@ -7,7 +7,8 @@
 // The formula with e^x in vectors: tanh(u) = 1 - 2 / (1 + e^(2u)).
 static void with_tanh(float* out, const float* inp, int64_t n) {
     for_each_vector(n, [&](size_t i, size_t count) {
-        const vfloat x = load_some(inp + i, count), u = (x + x * x * x * GELU_CUBIC) * GELU_SCALE, tanh_u = 1.0f - 2.0f / (1.0f + exp(u * 2.0f));
+        const vfloat x = load_some(inp + i, count), u = (x + x * x * x * GELU_CUBIC) * GELU_SCALE,
+                     tanh_u = 1.0f - 2.0f / (1.0f + exp(u * 2.0f));
         store_some(out + i, x * (tanh_u + 1.0f) * 0.5f, count);
     });
 }
@@ -21,10 +22,14 @@ BENCH("gelu_forward", dims("rows", "C"), shapes({{8192, 3072}, {256, 3072}, {33,
     expected([=] { reference::gelu_forward(out, inp, n); });
     variant("naive", "tanh of the C library, one value at a time", [=] { reference::gelu_forward(out, inp, n); });
     variant("vectorised", "tanh from an exponential in vectors", [=] { with_tanh(out, inp, n); });
-    variant("logistic", "x times the logistic function of 2u, which is the same curve: fewer operations, nothing cancels (one thread)", [=] { on_one_thread([=] { gelu_forward(out, inp, n); }); });
+    variant(
+        "logistic",
+        "x times the logistic function of 2u, which is the same curve: fewer operations, nothing cancels (one thread)",
+        [=] { on_one_thread([=] { gelu_forward(out, inp, n); }); });
     variant("shipped", "shared out to the threads", [=] { gelu_forward(out, inp, n); });
     bytes(4.0 * n);
-    variant("bf16-shipped", "half the bytes; what is left is arithmetic", [=] { gelu_forward(out16, inp16, n); }, IN_BF16);
+    variant(
+        "bf16-shipped", "half the bytes; what is left is arithmetic", [=] { gelu_forward(out16, inp16, n); }, IN_BF16);
 }
 
 BENCH("gelu_backward", dims("rows", "C"), shapes({{8192, 3072}, {256, 3072}, {33, 81}})) {
@@ -34,9 +39,13 @@ BENCH("gelu_backward", dims("rows", "C"), shapes({{8192, 3072}, {256, 3072}, {33
     bytes(12.0 * n);
     output("dinp", dinp, n, 2e-6), output("dinp", dinp16, n, bf16_tolerance(1, 1));
     expected([=] { reference::gelu_backward(dinp, dout, inp, n); });
-    variant("naive", "tanh of the C library, one value at a time", [=] { reference::gelu_backward(dinp, dout, inp, n); });
-    variant("vectorised", "one exponential in vectors gives the logistic function, and that its own derivative (one thread)", [=] { on_one_thread([=] { gelu_backward(dinp, dout, inp, n); }); });
+    variant("naive", "tanh of the C library, one value at a time",
+            [=] { reference::gelu_backward(dinp, dout, inp, n); });
+    variant("vectorised",
+            "one exponential in vectors gives the logistic function, and that its own derivative (one thread)",
+            [=] { on_one_thread([=] { gelu_backward(dinp, dout, inp, n); }); });
     variant("shipped", "shared out to the threads", [=] { gelu_backward(dinp, dout, inp, n); });
     bytes(6.0 * n);
-    variant("bf16-shipped", "half the bytes", [=] { gelu_backward(dinp16, dout16, inp16, n); }, IN_BF16);
+    variant(
+        "bf16-shipped", "half the bytes", [=] { gelu_backward(dinp16, dout16, inp16, n); }, IN_BF16);
 }

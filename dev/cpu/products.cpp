@@ -1,10 +1,12 @@
-// The matrix products of a training step and nothing else: those of the four weights of each layer and of the
-// classifier, forward and both backward, in the order of a step. Each layer has weights and gradients of its own, so
-// that they come out of memory as they do in training. dev/products.py does the same in PyTorch, oneDNN and OpenBLAS.
+// The matrix products of a training step and nothing else: those of the four weights of each layer
+// and of the classifier, forward and both backward, in the order of a step. Each layer has weights
+// and gradients of its own, so that they come out of memory as they do in training. dev/products.py
+// does the same in PyTorch, oneDNN and OpenBLAS.
 //
 //     build/bench/products ROWS fp32|bf16 [MODEL [PASSES [THREADS]]]        MODEL as for -e, d12 unless given
 //
-// One line a pass, JSON: the milliseconds of all calls of each product; before it the measured peak.
+// One line a pass, JSON: the milliseconds of all calls of each product; before it the measured
+// peak.
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
 #include "llmc/config.h"

@@ -1,10 +1,12 @@
-// Where a training step of the CPU trainer goes, kernel by kernel, beside the roofline of this machine (Williams et al. 2009,
-// doi:10.1145/1498765.1498785): what a kernel must compute at the measured peak of its arithmetic, or move at that of the memory, whichever takes longer.
-// The trainer's own code runs; each of its calls of a kernel goes through a clock.
+// Where a training step of the CPU trainer goes, kernel by kernel, beside the roofline of this
+// machine (Williams et al. 2009, doi:10.1145/1498765.1498785): what a kernel must compute at the
+// measured peak of its arithmetic, or move at that of the memory, whichever takes longer. The
+// trainer's own code runs; each of its calls of a kernel goes through a clock.
 //
 //     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]]        MODEL as for -e, d12 unless given
 //
-// Bytes are the least: every operand once, though a step's activations often come out of the caches.
+// Bytes are the least: every operand once, though a step's activations often come out of the
+// caches.
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
 #include "llmc/cpu/adamw.h"
@@ -34,47 +36,67 @@ void measure(const std::string& name, double flops, double bytes, F f) {
 }
 
 template <class X>
-void encoder_forward(X* out, const int* inp, const X* wte, const X* wpe, int64_t B, int64_t T, int64_t C, int64_t first = 0) {
-    measure("embedding", 0, 3.0 * B * T * C * sizeof(X), [&] { ::encoder_forward(out, inp, wte, wpe, B, T, C, first); });
+void encoder_forward(X* out, const int* inp, const X* wte, const X* wpe, int64_t B, int64_t T, int64_t C,
+                     int64_t first = 0) {
+    measure("embedding", 0, 3.0 * B * T * C * sizeof(X),
+            [&] { ::encoder_forward(out, inp, wte, wpe, B, T, C, first); });
 }
 template <class X, class G>
-void encoder_backward(G* dwte, G* dwpe, const X* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
-    measure("embedding backward", 0, (double)B * T * C * (sizeof(X) + 2 * sizeof(G)) + (double)maxT * C * sizeof(G), [&] { ::encoder_backward(dwte, dwpe, dout, inp, B, T, C, maxT, add); });
+void encoder_backward(G* dwte, G* dwpe, const X* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT,
+                      bool add) {
+    measure("embedding backward", 0, (double)B * T * C * (sizeof(X) + 2 * sizeof(G)) + (double)maxT * C * sizeof(G),
+            [&] { ::encoder_backward(dwte, dwpe, dout, inp, B, T, C, maxT, add); });
 }
 template <class X>
-void layernorm_forward(X* out, float* mean, float* rstd, const X* inp, const X* weight, const X* bias, int64_t n, int64_t C) {
-    measure("layernorm", 0, 2.0 * n * C * sizeof(X), [&] { ::layernorm_forward(out, mean, rstd, inp, weight, bias, n, C); });
+void layernorm_forward(X* out, float* mean, float* rstd, const X* inp, const X* weight, const X* bias, int64_t n,
+                       int64_t C) {
+    measure("layernorm", 0, 2.0 * n * C * sizeof(X),
+            [&] { ::layernorm_forward(out, mean, rstd, inp, weight, bias, n, C); });
 }
 template <class X>
-void residual_layernorm_forward(X* residual, X* out, float* mean, float* rstd, const X* a, const X* b, const X* weight, const X* bias, int64_t n, int64_t C) {
-    measure("residual + layernorm", 0, 4.0 * n * C * sizeof(X), [&] { ::residual_layernorm_forward(residual, out, mean, rstd, a, b, weight, bias, n, C); });
+void residual_layernorm_forward(X* residual, X* out, float* mean, float* rstd, const X* a, const X* b, const X* weight,
+                                const X* bias, int64_t n, int64_t C) {
+    measure("residual + layernorm", 0, 4.0 * n * C * sizeof(X),
+            [&] { ::residual_layernorm_forward(residual, out, mean, rstd, a, b, weight, bias, n, C); });
 }
 template <class X, class G>
-void layernorm_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp, const X* weight, const float* mean, const float* rstd, int64_t n, int64_t C, bool add) {
-    measure("layernorm backward", 0, 4.0 * n * C * sizeof(X), [&] { ::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, n, C, add); });
+void layernorm_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp, const X* weight, const float* mean,
+                        const float* rstd, int64_t n, int64_t C, bool add) {
+    measure("layernorm backward", 0, 4.0 * n * C * sizeof(X),
+            [&] { ::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, n, C, add); });
 }
 using ::residual_forward, ::gelu_forward, ::classifier_chunk_rows, ::attention_decode;
 template <class X>
-void matmul_forward(X* out, const X* inp, const X* weight, const X* bias, int64_t n, int64_t C, int64_t OC, X* gelu_out = nullptr) {
-    measure(format("matmul %lld x %lld%s", (long long)C, (long long)OC, gelu_out ? ", gelu" : ""), 2.0 * n * C * OC, sizeof(X) * (double)(n * C + C * OC + (gelu_out ? 2 : 1) * n * OC),
+void matmul_forward(X* out, const X* inp, const X* weight, const X* bias, int64_t n, int64_t C, int64_t OC,
+                    X* gelu_out = nullptr) {
+    measure(format("matmul %lld x %lld%s", (long long)C, (long long)OC, gelu_out ? ", gelu" : ""), 2.0 * n * C * OC,
+            sizeof(X) * (double)(n * C + C * OC + (gelu_out ? 2 : 1) * n * OC),
             [&] { ::matmul_forward(out, inp, weight, bias, n, C, OC, gelu_out); });
 }
 template <class X, class G>
-void matmul_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp, const X* weight, int64_t n, int64_t C, int64_t OC, bool add, const X* pre_gelu = nullptr) {
-    measure(format("matmul backward %lld x %lld%s", (long long)C, (long long)OC, pre_gelu ? ", gelu" : ""), 4.0 * n * C * OC,
-            sizeof(X) * (double)((pre_gelu ? 3 : 2) * n * C + C * OC + n * OC) + sizeof(G) * (double)(C * OC), [&] { ::matmul_backward(dinp, dweight, dbias, dout, inp, weight, n, C, OC, add, pre_gelu); });
+void matmul_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp, const X* weight, int64_t n, int64_t C,
+                     int64_t OC, bool add, const X* pre_gelu = nullptr) {
+    measure(format("matmul backward %lld x %lld%s", (long long)C, (long long)OC, pre_gelu ? ", gelu" : ""),
+            4.0 * n * C * OC,
+            sizeof(X) * (double)((pre_gelu ? 3 : 2) * n * C + C * OC + n * OC) + sizeof(G) * (double)(C * OC),
+            [&] { ::matmul_backward(dinp, dweight, dbias, dout, inp, weight, n, C, OC, add, pre_gelu); });
 }
 template <class X>
 void attention_forward(X* out, float* lse, const X* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
-    measure("attention", 2.0 * B * T * T * C, 4.0 * B * T * C * sizeof(X), [&] { ::attention_forward(out, lse, qkv, B, T, C, NH); });
+    measure("attention", 2.0 * B * T * T * C, 4.0 * B * T * C * sizeof(X),
+            [&] { ::attention_forward(out, lse, qkv, B, T, C, NH); });
 }
 template <class X>
-void attention_backward(X* dqkv, const X* dout, const X* out, const float* lse, const X* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
-    measure("attention backward", 5.0 * B * T * T * C, 8.0 * B * T * C * sizeof(X), [&] { ::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH); });
+void attention_backward(X* dqkv, const X* dout, const X* out, const float* lse, const X* qkv, int64_t B, int64_t T,
+                        int64_t C, int64_t NH) {
+    measure("attention backward", 5.0 * B * T * T * C, 8.0 * B * T * C * sizeof(X),
+            [&] { ::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH); });
 }
 template <class X, class G>
-void classifier(float* losses, X* dinp, G* dwte, X* logits, const X* inp, const X* wte, const int* targets, int64_t n, int64_t C, int64_t V, int64_t Vp, float dloss, bool add, float* sums = nullptr) {
-    measure("classifier", (dinp ? 6.0 : 2.0) * n * C * Vp, (double)Vp * C * (sizeof(X) + sizeof(G)), [&] { ::classifier(losses, dinp, dwte, logits, inp, wte, targets, n, C, V, Vp, dloss, add, sums); });
+void classifier(float* losses, X* dinp, G* dwte, X* logits, const X* inp, const X* wte, const int* targets, int64_t n,
+                int64_t C, int64_t V, int64_t Vp, float dloss, bool add, float* sums = nullptr) {
+    measure("classifier", (dinp ? 6.0 : 2.0) * n * C * Vp, (double)Vp * C * (sizeof(X) + sizeof(G)),
+            [&] { ::classifier(losses, dinp, dwte, logits, inp, wte, targets, n, C, V, Vp, dloss, add, sums); });
 }
 template <class G>
 double global_norm_squared(const G* grads, size_t n) {
@@ -83,8 +105,10 @@ double global_norm_squared(const G* grads, size_t n) {
     return result;
 }
 template <class X, class G>
-void adamw_update(X* params, float* master, float* m, float* v, const G* grads, size_t n, const AdamW& k, uint64_t seed, int64_t place) {
-    measure("adamw", 0, (double)n * (16 + sizeof(G) + (master ? 8 + sizeof(X) : 2 * sizeof(X))), [&] { ::adamw_update(params, master, m, v, grads, n, k, seed, place); });
+void adamw_update(X* params, float* master, float* m, float* v, const G* grads, size_t n, const AdamW& k, uint64_t seed,
+                  int64_t place) {
+    measure("adamw", 0, (double)n * (16 + sizeof(G) + (master ? 8 + sizeof(X) : 2 * sizeof(X))),
+            [&] { ::adamw_update(params, master, m, v, grads, n, k, seed, place); });
 }
 }  // namespace timed
 
@@ -95,7 +119,9 @@ void adamw_update(X* params, float* master, float* m, float* v, const G* grads, 
 template <class floatX>
 static void report(int64_t B, int64_t T, const std::string& name, int steps, int threads) {
     const Machine machine = open_machine(threads);
-    unmap_memory(device.scratch, device.threads * device.scratch_elems * sizeof(float)), unmap_memory(device.transposed, device.transposed_elems * sizeof(bf16));  // the trainer takes its own
+    // the trainer takes its own
+    unmap_memory(device.scratch, device.threads * device.scratch_elems * sizeof(float)),
+        unmap_memory(device.transposed, device.transposed_elems * sizeof(bf16));
     GPT2<floatX> g;
     Options o;
     o.threads = threads;
@@ -105,9 +131,11 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     allocate(g, sizes, o);
     initialize_weights(g, 42);
     std::vector<int> x(B * T), y(B * T);
-    for (int64_t i = 0; i < B * T; i++) x[i] = (int)(i * 7919 % g.layout.config.V), y[i] = (int)((i + 1) * 7919 % g.layout.config.V);
+    for (int64_t i = 0; i < B * T; i++)
+        x[i] = (int)(i * 7919 % g.layout.config.V), y[i] = (int)((i + 1) * 7919 % g.layout.config.V);
     UpdateRule rule;
-    rule.adamw = adamw_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), rule.tokens = (double)(B * T), rule.grad_clip = 1;
+    rule.adamw = adamw_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), rule.tokens = (double)(B * T),
+    rule.grad_clip = 1;
     std::vector<timed::Row> best;
     double best_s = 1e30;
     for (int step = 0; step <= steps; step++) {
@@ -116,14 +144,18 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
         micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T), 0);
         update(g, rule);
         const double seconds = now_seconds() - begin;
-        if (step > 0 && seconds < best_s) best_s = seconds, best = timed::rows;  // the first one also touches its memory for the first time
+        // the first one also touches its memory for the first time
+        if (step > 0 && seconds < best_s) best_s = seconds, best = timed::rows;
     }
     const double peak = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32];
     double bound_s = 0, kernels_s = 0;
-    printf("%s, (B,T) = (%lld,%lld), %s: peaks %.0f GFLOP/s, %.1f GB/s\n", name.c_str(), (long long)B, (long long)T, arithmetic(g).c_str(), 1e-9 * peak, 1e-9 * machine.memory_bytes_s);
-    printf("%-34s %5s %9s %6s %9s %8s %9s %9s\n", "kernel", "calls", "ms", "share", "GFLOP/s", "GB/s", "bound ms", "of bound");
+    printf("%s, (B,T) = (%lld,%lld), %s: peaks %.0f GFLOP/s, %.1f GB/s\n", name.c_str(), (long long)B, (long long)T,
+           arithmetic(g).c_str(), 1e-9 * peak, 1e-9 * machine.memory_bytes_s);
+    printf("%-34s %5s %9s %6s %9s %8s %9s %9s\n", "kernel", "calls", "ms", "share", "GFLOP/s", "GB/s", "bound ms",
+           "of bound");
     auto line = [&](const std::string& kernel, int calls, double s, double flops, double bytes, double bound) {
-        printf("%-34s %5d %9.2f %5.1f%% %9.1f %8.1f %9.2f %8.1f%%\n", kernel.c_str(), calls, 1e3 * s, 100 * s / best_s, 1e-9 * flops / s, 1e-9 * bytes / s, 1e3 * bound, 100 * bound / s);
+        printf("%-34s %5d %9.2f %5.1f%% %9.1f %8.1f %9.2f %8.1f%%\n", kernel.c_str(), calls, 1e3 * s, 100 * s / best_s,
+               1e-9 * flops / s, 1e-9 * bytes / s, 1e3 * bound, 100 * bound / s);
     };
     double flops = 0, bytes = 0;
     int calls = 0;
@@ -137,11 +169,13 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
 }
 
 int main(int argc, char** argv) {
-    if (argc < 4 || (std::string(argv[3]) != "fp32" && std::string(argv[3]) != "bf16")) usage_error("roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]] is accepted");
+    if (argc < 4 || (std::string(argv[3]) != "fp32" && std::string(argv[3]) != "bf16"))
+        usage_error("roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]] is accepted");
     const int64_t B = atoll(argv[1]), T = atoll(argv[2]);
     const std::string model = argc > 4 ? argv[4] : "d12";
     const int steps = argc > 5 ? atoi(argv[5]) : 3, threads = argc > 6 ? atoi(argv[6]) : 0;
     if (B < 1 || T < 1 || steps < 1) usage_error("B, T and STEPS must be 1 or more");
-    std::string(argv[3]) == "bf16" ? report<bf16>(B, T, model, steps, threads) : report<float>(B, T, model, steps, threads);
+    std::string(argv[3]) == "bf16" ? report<bf16>(B, T, model, steps, threads)
+                                   : report<float>(B, T, model, steps, threads);
     return 0;
 }

@@ -1,5 +1,5 @@
-// The sum of gradients over processes, each with a GPU of its own: run it under mpirun. With one process there is nothing
-// to send, and what is compared is that nothing changes.
+// The sum of gradients over processes, each with a GPU of its own: run it under mpirun. With one
+// process there is nothing to send, and what is compared is that nothing changes.
 //
 //     mpirun -np 8 build/nvcc/all_reduce
 //     mpirun -np 2 build/cuda/all_reduce --check        in the simulator
@@ -25,18 +25,23 @@ BENCH("all_reduce", dims("n"), shapes({{64 << 20}, {1 << 10}, {48 * 77}})) {
             for (int64_t r = 0; r < P; r++) sums[i] += value_of(r, i);
         }
     });
-    variant("host", "to the host, there to all others (comm.h), and back: over the bus twice, and through the host's memory", [=] {
-        std::vector<float> values(n);
-        copy_from_device(values.data(), d_values, n * sizeof(float));
-        comm_reduce_scatter_start(values.data(), n / P, 0), comm_wait("the sum");
-        comm_all_gather_start(values.data(), n / P, 0), comm_wait("the collection");
-        put_back(d_values, values.data(), n);
-    });
-    variant("shipped", "NCCL from GPU to GPU, on a stream of its own: each sums a slice, then all collect the slices, 2 (P-1)/P of the bytes; the trainer lets the first half travel behind the backward pass", [=] {
-        gpu_reduce_scatter(d_values, n / P, 0, stream);
-        gpu_all_gather(d_values, n / P, 0, stream);
-        gpu_comm_join(stream);
-    });
+    variant("host",
+            "to the host, there to all others (comm.h), and back: over the bus twice, and through the host's memory",
+            [=] {
+                std::vector<float> values(n);
+                copy_from_device(values.data(), d_values, n * sizeof(float));
+                comm_reduce_scatter_start(values.data(), n / P, 0), comm_wait("the sum");
+                comm_all_gather_start(values.data(), n / P, 0), comm_wait("the collection");
+                put_back(d_values, values.data(), n);
+            });
+    variant("shipped",
+            "NCCL from GPU to GPU, on a stream of its own: each sums a slice, then all collect the slices, 2 (P-1)/P "
+            "of the bytes; the trainer lets the first half travel behind the backward pass",
+            [=] {
+                gpu_reduce_scatter(d_values, n / P, 0, stream);
+                gpu_all_gather(d_values, n / P, 0, stream);
+                gpu_comm_join(stream);
+            });
 }
 
 int main(int argc, char** argv) {

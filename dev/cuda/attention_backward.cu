@@ -9,9 +9,13 @@ struct Operands {
     const float *lse, *D;
     float *p, *ds;  // (B,NH,T,T): the first rung only
     int B, T, C, NH, HS;
-    __device__ const bf16* row(int b, int t, int which, int h) const { return qkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS; }
+    __device__ const bf16* row(int b, int t, int which, int h) const {
+        return qkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS;
+    }
     __device__ const bf16* dout_row(int b, int t, int h) const { return dout + ((int64_t)b * T + t) * C + h * HS; }
-    __device__ bf16* grad(int b, int t, int which, int h) const { return dqkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS; }
+    __device__ bf16* grad(int b, int t, int which, int h) const {
+        return dqkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS;
+    }
     __device__ float log_sum(int bh, int t) const { return lse[(int64_t)bh * T + t]; }
 };
 __device__ inline float dot(const bf16* a, const bf16* b, int n) {
@@ -22,7 +26,8 @@ __device__ inline float dot(const bf16* a, const bf16* b, int n) {
 
 // A thread a pair of query and key: its probability and the gradient of its score, into memory.
 __global__ void pairs_kernel(Operands o) {
-    const int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y, bh = blockIdx.z, b = bh / o.NH, h = bh % o.NH;
+    const int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y, bh = blockIdx.z, b = bh / o.NH,
+              h = bh % o.NH;
     if (key > query) return;
     const float scale = rsqrtf((float)o.HS);
     const float p = expf(dot(o.row(b, query, 0, h), o.row(b, key, 1, h), o.HS) * scale - o.log_sum(bh, query));
@@ -42,17 +47,20 @@ __global__ void sums_kernel(Operands o) {
     }
     o.grad(b, t, 0, h)[c] = (bf16)dq, o.grad(b, t, 1, h)[c] = (bf16)dk, o.grad(b, t, 2, h)[c] = (bf16)dv;
 }
-// No matrices: a warp a position computes the probabilities of its pairs again, once as a query (for dq), once as a key (for dk and dv). A lane holds every
-// 32nd channel.
+// No matrices: a warp a position computes the probabilities of its pairs again, once as a query
+// (for dq), once as a key (for dk and dv). A lane holds every 32nd channel.
 constexpr int MOST_CHANNELS = 4;
 __global__ void recompute_kernel(Operands o) {
-    const int t = blockIdx.x * blockDim.y + threadIdx.y, bh = blockIdx.y, b = bh / o.NH, h = bh % o.NH, lane = threadIdx.x;
+    const int t = blockIdx.x * blockDim.y + threadIdx.y, bh = blockIdx.y, b = bh / o.NH, h = bh % o.NH,
+              lane = threadIdx.x;
     if (t >= o.T) return;
     const float scale = rsqrtf((float)o.HS);
     float dq[MOST_CHANNELS] = {}, dk[MOST_CHANNELS] = {}, dv[MOST_CHANNELS] = {};
     auto pair = [&](int query, int key, float& p, float& ds) {
         float score = 0, dp = 0;
-        for (int c = lane; c < o.HS; c += 32) score += (float)o.row(b, query, 0, h)[c] * (float)o.row(b, key, 1, h)[c], dp += (float)o.dout_row(b, query, h)[c] * (float)o.row(b, key, 2, h)[c];
+        for (int c = lane; c < o.HS; c += 32)
+            score += (float)o.row(b, query, 0, h)[c] * (float)o.row(b, key, 1, h)[c],
+                dp += (float)o.dout_row(b, query, h)[c] * (float)o.row(b, key, 2, h)[c];
         p = expf(warp_sum(score) * scale - o.log_sum(bh, query));
         ds = p * (warp_sum(dp) - o.D[(int64_t)bh * o.T + query]) * scale;
     };
@@ -65,17 +73,25 @@ __global__ void recompute_kernel(Operands o) {
     for (int query = t; query < o.T; query++) {
         pair(query, t, p, ds);
         for (int i = 0; i < MOST_CHANNELS; i++)
-            if (lane + 32 * i < o.HS) dk[i] += ds * (float)o.row(b, query, 0, h)[lane + 32 * i], dv[i] += p * (float)o.dout_row(b, query, h)[lane + 32 * i];
+            if (lane + 32 * i < o.HS)
+                dk[i] += ds * (float)o.row(b, query, 0, h)[lane + 32 * i],
+                    dv[i] += p * (float)o.dout_row(b, query, h)[lane + 32 * i];
     }
     for (int i = 0; i < MOST_CHANNELS; i++)
-        if (lane + 32 * i < o.HS) o.grad(b, t, 0, h)[lane + 32 * i] = (bf16)dq[i], o.grad(b, t, 1, h)[lane + 32 * i] = (bf16)dk[i], o.grad(b, t, 2, h)[lane + 32 * i] = (bf16)dv[i];
+        if (lane + 32 * i < o.HS)
+            o.grad(b, t, 0, h)[lane + 32 * i] = (bf16)dq[i], o.grad(b, t, 1, h)[lane + 32 * i] = (bf16)dk[i],
+                                           o.grad(b, t, 2, h)[lane + 32 * i] = (bf16)dv[i];
 }
 
-BENCH("attention_backward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 70, 96, 3}, {1, 33, 128, 1}})) {
+BENCH("attention_backward", dims("B", "T", "C", "NH"),
+      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 70, 96, 3}, {1, 33, 128, 1}})) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], NH = shape[3], HS = C / NH, rows = B * T;
-    float *qkv = random_floats(rows * 3 * C, 1.5), *dout = random_floats(rows * C), *out = buffer<float>(rows * C), *lse = buffer<float>(rows * NH), *dqkv = buffer<float>(rows * 3 * C);
-    bf16 *d_qkv = on_device<bf16>(qkv, rows * 3 * C), *d_dout = on_device<bf16>(dout, rows * C), *d_out = device_buffer<bf16>(rows * C), *d_dqkv = device_buffer<bf16>(rows * 3 * C);
-    float *d_lse = device_buffer<float>(rows * NH), *d_D = device_buffer<float>(rows * NH), *d_p = device_buffer<float>(B * NH * T * T), *d_ds = device_buffer<float>(B * NH * T * T);
+    float *qkv = random_floats(rows * 3 * C, 1.5), *dout = random_floats(rows * C), *out = buffer<float>(rows * C),
+          *lse = buffer<float>(rows * NH), *dqkv = buffer<float>(rows * 3 * C);
+    bf16 *d_qkv = on_device<bf16>(qkv, rows * 3 * C), *d_dout = on_device<bf16>(dout, rows * C),
+         *d_out = device_buffer<bf16>(rows * C), *d_dqkv = device_buffer<bf16>(rows * 3 * C);
+    float *d_lse = device_buffer<float>(rows * NH), *d_D = device_buffer<float>(rows * NH),
+          *d_p = device_buffer<float>(B * NH * T * T), *d_ds = device_buffer<float>(B * NH * T * T);
     setup([=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); });
     const Operands o{d_dqkv, d_dout, d_out, d_qkv, d_lse, d_D, d_p, d_ds, (int)B, (int)T, (int)C, (int)NH, (int)HS};
     flops(5.0 * B * T * T * C), bytes(2.0 * rows * 8 * C);
@@ -87,19 +103,36 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 1
         std::copy(stored.begin(), stored.end(), out);
         reference::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH);
     });
-    auto dots = [=] { launch("attention_dot", attention_dot_kernel<bf16>, dim3((unsigned)ceil_div(rows * NH, 256)), 256, 0, stream, d_D, d_dout, d_out, rows * NH, T, NH, (int)HS); };
+    auto dots = [=] {
+        launch("attention_dot", attention_dot_kernel<bf16>, dim3((unsigned)ceil_div(rows * NH, 256)), 256, 0, stream,
+               d_D, d_dout, d_out, rows * NH, T, NH, (int)HS);
+    };
     const double scores = (double)B * NH * T * T / 2;
     requested(scores * (8 * HS + 8 + 3 * HS * 6));
-    variant("naive", "probabilities and their gradients of all pairs in memory, then three sums over these matrices", [=] {
-        dots();
-        launch("pairs", pairs_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0, stream, o);
-        launch("sums", sums_kernel, dim3((unsigned)T, (unsigned)(B * NH)), (unsigned)HS, 0, stream, o);
-    }, IN_BF16);
+    variant(
+        "naive", "probabilities and their gradients of all pairs in memory, then three sums over these matrices",
+        [=] {
+            dots();
+            launch("pairs", pairs_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0,
+                   stream, o);
+            launch("sums", sums_kernel, dim3((unsigned)T, (unsigned)(B * NH)), (unsigned)HS, 0, stream, o);
+        },
+        IN_BF16);
     requested(scores * (2 * 8 * HS + 3 * 2 * HS));
-    variant("recompute", "no matrices: every probability is computed again from lse where it is wanted, twice; the memory is free, the dot products are not", [=] {
-        dots();
-        launch("recompute", recompute_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0, stream, o);
-    }, IN_BF16);
+    variant(
+        "recompute",
+        "no matrices: every probability is computed again from lse where it is wanted, twice; the memory is free, the "
+        "dot products are not",
+        [=] {
+            dots();
+            launch("recompute", recompute_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0,
+                   stream, o);
+        },
+        IN_BF16);
     requested(2 * scores * 4 * HS / ATTENTION_ROWS + 2.0 * rows * 7 * C);
-    variant("shipped", "tiles of 64 on tensor cores, the next on its way: a kernel for dk and dv whose scores come out transposed, so that they are the next product's operand, and one for dq; no atomics", [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
+    variant(
+        "shipped",
+        "tiles of 64 on tensor cores, the next on its way: a kernel for dk and dv whose scores come out transposed, so "
+        "that they are the next product's operand, and one for dq; no atomics",
+        [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
 }

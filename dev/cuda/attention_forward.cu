@@ -1,4 +1,5 @@
-// Causal self-attention, forward: from the T x T matrix in memory to flash attention on tensor cores.
+// Causal self-attention, forward: from the T x T matrix in memory to flash attention on tensor
+// cores.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/attention.cuh"
@@ -8,12 +9,15 @@ struct Operands {
     float *lse, *matrix;  // matrix (B,NH,T,T): the first rungs only
     const bf16* qkv;
     int B, T, C, NH, HS;
-    __device__ const bf16* row(int b, int t, int which, int h) const { return qkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS; }
+    __device__ const bf16* row(int b, int t, int which, int h) const {
+        return qkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS;
+    }
 };
 
 // A thread a score: neighbouring threads read rows of keys 3C elements apart.
 __global__ void scores_kernel(Operands o) {
-    const int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y, b = blockIdx.z / o.NH, h = blockIdx.z % o.NH;
+    const int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y, b = blockIdx.z / o.NH,
+              h = blockIdx.z % o.NH;
     if (key > query) return;
     const bf16 *q = o.row(b, query, 0, h), *k = o.row(b, key, 1, h);
     float sum = 0;
@@ -22,10 +26,11 @@ __global__ void scores_kernel(Operands o) {
 }
 // 16 queries and 16 keys through shared memory: each value read serves 16 scores.
 constexpr int SMALL = 16;
-__global__ void __launch_bounds__(SMALL * SMALL) scores_shared_kernel(Operands o) {
+__global__ void __launch_bounds__(SMALL* SMALL) scores_shared_kernel(Operands o) {
     __shared__ float q[SMALL][SMALL + 1];
     __shared__ float k[SMALL][SMALL + 1];
-    const int tx = threadIdx.x, ty = threadIdx.y, key0 = blockIdx.x * SMALL, query0 = blockIdx.y * SMALL, b = blockIdx.z / o.NH, h = blockIdx.z % o.NH;
+    const int tx = threadIdx.x, ty = threadIdx.y, key0 = blockIdx.x * SMALL, query0 = blockIdx.y * SMALL,
+              b = blockIdx.z / o.NH, h = blockIdx.z % o.NH;
     if (key0 > query0) return;  // wholly above the diagonal
     float sum = 0;
     for (int c0 = 0; c0 < o.HS; c0 += SMALL) {
@@ -36,7 +41,8 @@ __global__ void __launch_bounds__(SMALL * SMALL) scores_shared_kernel(Operands o
         __syncthreads();
     }
     const int query = query0 + ty, key = key0 + tx;
-    if (query < o.T && key <= query) o.matrix[((int64_t)blockIdx.z * o.T + query) * o.T + key] = sum * rsqrtf((float)o.HS);
+    if (query < o.T && key <= query)
+        o.matrix[((int64_t)blockIdx.z * o.T + query) * o.T + key] = sum * rsqrtf((float)o.HS);
 }
 // A warp a row of the matrix.
 __global__ void softmax_kernel(Operands o) {
@@ -58,13 +64,16 @@ __global__ void mix_kernel(Operands o) {
     for (int key = 0; key <= query; key++) sum += p[key] * (float)o.row(b, key, 2, h)[c];
     o.out[((int64_t)b * o.T + query) * o.C + h * o.HS + c] = (bf16)sum;
 }
-// Online softmax: a warp a query walks over the keys once; a lane holds every 32nd channel of query and output. Nothing of size T x T.
+// Online softmax: a warp a query walks over the keys once; a lane holds every 32nd channel of query
+// and output. Nothing of size T x T.
 constexpr int MOST_CHANNELS = 4;  // of a lane
 __global__ void online_kernel(Operands o) {
-    const int query = blockIdx.x * blockDim.y + threadIdx.y, b = blockIdx.y / o.NH, h = blockIdx.y % o.NH, lane = threadIdx.x;
+    const int query = blockIdx.x * blockDim.y + threadIdx.y, b = blockIdx.y / o.NH, h = blockIdx.y % o.NH,
+              lane = threadIdx.x;
     if (query >= o.T) return;
     float q[MOST_CHANNELS], out[MOST_CHANNELS] = {}, top = -INFINITY, total = 0;
-    for (int i = 0; i < MOST_CHANNELS; i++) q[i] = lane + 32 * i < o.HS ? (float)o.row(b, query, 0, h)[lane + 32 * i] * rsqrtf((float)o.HS) : 0.0f;
+    for (int i = 0; i < MOST_CHANNELS; i++)
+        q[i] = lane + 32 * i < o.HS ? (float)o.row(b, query, 0, h)[lane + 32 * i] * rsqrtf((float)o.HS) : 0.0f;
     for (int key = 0; key <= query; key++) {
         const bf16 *k = o.row(b, key, 1, h), *v = o.row(b, key, 2, h);
         float score = 0;
@@ -77,12 +86,15 @@ __global__ void online_kernel(Operands o) {
             if (lane + 32 * i < o.HS) out[i] = out[i] * shrink + p * (float)v[lane + 32 * i];
     }
     for (int i = 0; i < MOST_CHANNELS; i++)
-        if (lane + 32 * i < o.HS) o.out[((int64_t)b * o.T + query) * o.C + h * o.HS + lane + 32 * i] = (bf16)(out[i] / total);
+        if (lane + 32 * i < o.HS)
+            o.out[((int64_t)b * o.T + query) * o.C + h * o.HS + lane + 32 * i] = (bf16)(out[i] / total);
     if (lane == 0) o.lse[(int64_t)blockIdx.y * o.T + query] = top + logf(total);
 }
-// Tensor cores, as the shipped kernel, but one buffer: a tile of keys and values is loaded, then multiplied, then the next is loaded.
+// Tensor cores, as the shipped kernel, but one buffer: a tile of keys and values is loaded, then
+// multiplied, then the next is loaded.
 template <int HS, int KEYS>
-__global__ void __launch_bounds__(ATTENTION_THREADS) tensor_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
+__global__ void __launch_bounds__(ATTENTION_THREADS)
+    tensor_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
     extern __shared__ __align__(128) bf16 shared[];
     const AttentionBlock block(NH, head_size, blockIdx.y);
     const bf16* head = qkv + block.b * T * block.stride + block.h * head_size;
@@ -108,7 +120,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) tensor_kernel(bf16* out, fl
             top = row_max(top);
             const float shift = top * (scale * LOG2_E), shrink = exp2f(m[half] * (scale * LOG2_E) - shift);
             for (int n = 0; n < KEYS / 8; n++)
-                for (int i = 2 * half; i < 2 * half + 2; i++) sum += s[n][i] = exp2f(s[n][i] * (scale * LOG2_E) - shift);
+                for (int i = 2 * half; i < 2 * half + 2; i++)
+                    sum += s[n][i] = exp2f(s[n][i] * (scale * LOG2_E) - shift);
             m[half] = top, l[half] = l[half] * shrink + row_sum(sum);
             for (int n = 0; n < HS / 8; n++) o[n][2 * half] *= shrink, o[n][2 * half + 1] *= shrink;
         }
@@ -116,11 +129,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) tensor_kernel(bf16* out, fl
         __syncthreads();
     }
     for (int half = 0; half < 2; half++)
-        if (lane % 4 == 0 && row + 8 * half < T) lse[blockIdx.x * (int64_t)T + row + 8 * half] = m[half] * scale + logf(l[half]);
-    store_rows(out + block.b * T * block.C + block.h * head_size, block.C, block.first + warp_row, T, head_size, o, 1.0f / l[0], 1.0f / l[1], q, warp_row);
+        if (lane % 4 == 0 && row + 8 * half < T)
+            lse[blockIdx.x * (int64_t)T + row + 8 * half] = m[half] * scale + logf(l[half]);
+    store_rows(out + block.b * T * block.C + block.h * head_size, block.C, block.first + warp_row, T, head_size, o,
+               1.0f / l[0], 1.0f / l[1], q, warp_row);
 }
 
-BENCH("attention_forward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 130, 96, 3}, {1, 33, 128, 1}})) {
+BENCH("attention_forward", dims("B", "T", "C", "NH"),
+      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 130, 96, 3}, {1, 33, 128, 1}})) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], NH = shape[3], HS = C / NH, rows = B * T;
     float *qkv = random_floats(rows * 3 * C, 1.5), *out = buffer<float>(rows * C), *lse = buffer<float>(rows * NH);
     bf16 *d_qkv = on_device<bf16>(qkv, rows * 3 * C), *d_out = device_buffer<bf16>(rows * C);
@@ -134,28 +150,60 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"), shapes({{16, 1024, 768, 12
         launch("mix", mix_kernel, dim3((unsigned)T, (unsigned)(B * NH)), (unsigned)HS, 0, stream, o);
     };
     const double scores = (double)B * NH * T * T / 2;
-    requested(scores * (4 * HS + 4 + 5 * 4 + HS * 6));  // q and k of each score; the matrix written, read and written by the softmax, read by each channel with its value
-    variant("naive", "three kernels, and the T x T matrix of each head in memory between them, in fp32", [=] { launch("scores", scores_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0, stream, o), rest(); }, IN_BF16);
+    // q and k of each score; the matrix written, read and written by the softmax, read by each
+    // channel with its value
+    requested(scores * (4 * HS + 4 + 5 * 4 + HS * 6));
+    variant(
+        "naive", "three kernels, and the T x T matrix of each head in memory between them, in fp32",
+        [=] {
+            launch("scores", scores_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0,
+                   stream, o),
+                rest();
+        },
+        IN_BF16);
     requested(scores * (4.0 * HS / SMALL + 4 + 5 * 4 + HS * 6));
-    variant("shared", "scores out of 16 x 16 tiles in shared memory: a sixteenth of the loads of queries and keys; the matrix is still there",
-            [=] { launch("scores_shared", scores_shared_kernel, dim3((unsigned)ceil_div(T, SMALL), (unsigned)ceil_div(T, SMALL), (unsigned)(B * NH)), dim3(SMALL, SMALL), 0, stream, o), rest(); }, IN_BF16);
+    variant(
+        "shared",
+        "scores out of 16 x 16 tiles in shared memory: a sixteenth of the loads of queries and keys; the matrix is "
+        "still there",
+        [=] {
+            launch("scores_shared", scores_shared_kernel,
+                   dim3((unsigned)ceil_div(T, SMALL), (unsigned)ceil_div(T, SMALL), (unsigned)(B * NH)),
+                   dim3(SMALL, SMALL), 0, stream, o),
+                rest();
+        },
+        IN_BF16);
     requested(scores * 4 * HS);
-    variant("online", "one kernel, a warp a query, the softmax corrected as it goes: no matrix; but every query reads all keys and values itself",
-            [=] { launch("online", online_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0, stream, o); }, IN_BF16);
+    variant(
+        "online",
+        "one kernel, a warp a query, the softmax corrected as it goes: no matrix; but every query reads all keys and "
+        "values itself",
+        [=] {
+            launch("online", online_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0, stream,
+                   o);
+        },
+        IN_BF16);
     requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
-    variant("tensor-cores", "64 queries share tiles of 64 keys and values, products by mma.sync; scores never leave the registers",
-            [=] {
-                auto run = [=](auto kernel, int padded, int keys) {
-                    const size_t shared_bytes = (ATTENTION_ROWS + 2 * keys) * padded * sizeof(bf16);
-                    allow_shared(kernel, shared_bytes, "tensor");
-                    launch("tensor", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, ATTENTION_ROWS)), ATTENTION_THREADS, shared_bytes, stream, d_out, d_lse, d_qkv, (int)T, NH, (int)HS, 1.0f / sqrtf((float)HS));
-                };
-                if (HS <= 32) run(tensor_kernel<32, 64>, 32, 64);
-                else if (HS <= 64) run(tensor_kernel<64, 64>, 64, 64);
-                else run(tensor_kernel<128, 64>, 128, 64);
-            },
-            IN_BF16);
+    variant(
+        "tensor-cores",
+        "64 queries share tiles of 64 keys and values, products by mma.sync; scores never leave the registers",
+        [=] {
+            auto run = [=](auto kernel, int padded, int keys) {
+                const size_t shared_bytes = (ATTENTION_ROWS + 2 * keys) * padded * sizeof(bf16);
+                allow_shared(kernel, shared_bytes, "tensor");
+                launch("tensor", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, ATTENTION_ROWS)),
+                       ATTENTION_THREADS, shared_bytes, stream, d_out, d_lse, d_qkv, (int)T, NH, (int)HS,
+                       1.0f / sqrtf((float)HS));
+            };
+            if (HS <= 32) run(tensor_kernel<32, 64>, 32, 64);
+            else if (HS <= 64) run(tensor_kernel<64, 64>, 64, 64);
+            else run(tensor_kernel<128, 64>, 128, 64);
+        },
+        IN_BF16);
     requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
-    variant("shipped", "two buffers filled by cp.async: the next tile arrives while this one is multiplied; rows with most keys start first, tiles after the queries are skipped, masks only on the diagonal",
-            [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
+    variant(
+        "shipped",
+        "two buffers filled by cp.async: the next tile arrives while this one is multiplied; rows with most keys start "
+        "first, tiles after the queries are skipped, masks only on the diagonal",
+        [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
 }

@@ -1,5 +1,6 @@
-// The GPU as the harness (dev/bench.h) sees it: memory on the device, time by events, its peaks, measured: copying, and products on tensor cores and CUDA
-// cores out of registers. In the simulator (make -C dev/cuda sim) variants are compared with the reference, and nothing is timed.
+// The GPU as the harness (dev/bench.h) sees it: memory on the device, time by events, its peaks,
+// measured: copying, and products on tensor cores and CUDA cores out of registers. In the simulator
+// (make -C dev/cuda sim) variants are compared with the reference, and nothing is timed.
 #pragma once
 #include "dev/bench.h"
 #include "llmc/cuda/device.cuh"
@@ -44,7 +45,8 @@ inline void open_blas() {
 
 #ifndef CUSIM
 __global__ void copy_peak_kernel(int4* to, const int4* from, size_t n) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) __stcs(to + i, __ldcs(from + i));
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        __stcs(to + i, __ldcs(from + i));
 }
 constexpr int PEAK_ROUNDS = 4096;
 __global__ void fma_peak_kernel(float* out, float factor) {
@@ -110,9 +112,16 @@ inline Machine bench::open_machine(int) {
         for (int i = 0; i < 10; i++) least = std::min(least, m.seconds(run));
         return work / least;
     };
-    m.memory_bytes_s = best(2.0 * bytes, [&] { launch("copy_peak", copy_peak_kernel, dim3(blocks * 4), 256, 0, stream, (int4*)other, (const int4*)another, bytes / 16); });
-    m.flops_s[IN_FP32] = best(2.0 * 16 * PEAK_ROUNDS * blocks * 256, [&] { launch("fma_peak", fma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other, 0.999f); });
-    m.flops_s[IN_BF16] = best(8.0 * 4096 * PEAK_ROUNDS * blocks * 8, [&] { launch("mma_peak", mma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other); });
+    m.memory_bytes_s = best(2.0 * bytes, [&] {
+        launch("copy_peak", copy_peak_kernel, dim3(blocks * 4), 256, 0, stream, (int4*)other, (const int4*)another,
+               bytes / 16);
+    });
+    m.flops_s[IN_FP32] = best(2.0 * 16 * PEAK_ROUNDS * blocks * 256, [&] {
+        launch("fma_peak", fma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other, 0.999f);
+    });
+    m.flops_s[IN_BF16] = best(8.0 * 4096 * PEAK_ROUNDS * blocks * 8, [&] {
+        launch("mma_peak", mma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other);
+    });
     check_cuda(cudaFree(another), "freeing");
 #endif
     return m;

@@ -1,4 +1,5 @@
-// Softmax and cross-entropy over the vocabulary, and their gradient, in place: logits (rows, Vp) become (p - onehot) dloss. Bound by memory.
+// Softmax and cross-entropy over the vocabulary, and their gradient, in place: logits (rows, Vp)
+// become (p - onehot) dloss. Bound by memory.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/classifier.cuh"
@@ -6,7 +7,7 @@
 struct Operands {
     float* losses;
     bf16 *logits, *dlogits;
-    float* probs;             // (rows, Vp): the first rungs only
+    float* probs;  // (rows, Vp): the first rungs only
     const int* targets;
     int64_t rows, V, Vp;
     float dloss;
@@ -33,7 +34,8 @@ __global__ void softmax_block_kernel(Operands o) {
     for (int w = 0; w < (int)blockDim.x / 32; w++) top = fmaxf(top, tops[w]);
     for (int64_t v = threadIdx.x; v < o.V; v += blockDim.x) total += expf((float)x[v] - top);
     total = block_sum(total);
-    for (int64_t v = threadIdx.x; v < o.V; v += blockDim.x) o.probs[(int64_t)blockIdx.x * o.Vp + v] = expf((float)x[v] - top) / total;
+    for (int64_t v = threadIdx.x; v < o.V; v += blockDim.x)
+        o.probs[(int64_t)blockIdx.x * o.Vp + v] = expf((float)x[v] - top) / total;
 }
 __global__ void cross_entropy_kernel(Operands o) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / o.Vp, v = i % o.Vp;
@@ -54,23 +56,49 @@ BENCH("classifier", dims("rows", "V"), shapes({{2048, 50257}, {33, 300}, {5, 100
     int* d_targets = on_device<int>(targets, rows);
     const Operands o{d_losses, d_logits, d_dlogits, d_probs, d_targets, rows, V, Vp, dloss};
     bytes(4.0 * rows * Vp);  // logits read, gradients written
-    output("losses", losses, rows, 0), device_output("losses", d_losses, rows, sum_tolerance(V)), output("dlogits", dlogits, rows * Vp, 0), device_output("dlogits", d_dlogits, rows * Vp, bf16_tolerance(1, V));
+    output("losses", losses, rows, 0), device_output("losses", d_losses, rows, sum_tolerance(V)),
+        output("dlogits", dlogits, rows * Vp, 0), device_output("dlogits", d_dlogits, rows * Vp, bf16_tolerance(1, V));
     expected([=] {
         for (int64_t r = 0; r < rows; r++) {
             double total = 0;
             for (int64_t v = 0; v < V; v++) total += std::exp((double)logits[r * Vp + v]);
             losses[r] = (float)(std::log(total) - logits[r * Vp + targets[r]]);
-            for (int64_t v = 0; v < Vp; v++) dlogits[r * Vp + v] = v < V ? (float)((std::exp((double)logits[r * Vp + v]) / total - (v == targets[r])) * dloss) : 0.0f;
+            for (int64_t v = 0; v < Vp; v++)
+                dlogits[r * Vp + v] =
+                    v < V ? (float)((std::exp((double)logits[r * Vp + v]) / total - (v == targets[r])) * dloss) : 0.0f;
         }
     });
-    auto cross_entropy = [=] { launch("cross_entropy", cross_entropy_kernel, dim3((unsigned)ceil_div(rows * Vp, 256)), 256, 0, stream, o); };
+    auto cross_entropy = [=] {
+        launch("cross_entropy", cross_entropy_kernel, dim3((unsigned)ceil_div(rows * Vp, 256)), 256, 0, stream, o);
+    };
     requested((3 * 2.0 + 4 + 4 + 2) * rows * Vp);
-    variant("thread-a-row", "softmax a thread a row into fp32 memory, then loss and gradient by another kernel: 16 bytes an element where 4 would do", [=] { launch("softmax_thread", softmax_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0, stream, o), cross_entropy(); }, IN_BF16);
+    variant(
+        "thread-a-row",
+        "softmax a thread a row into fp32 memory, then loss and gradient by another kernel: 16 bytes an element where "
+        "4 would do",
+        [=] {
+            launch("softmax_thread", softmax_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0, stream, o),
+                cross_entropy();
+        },
+        IN_BF16);
     requested((3 * 2.0 + 4 + 4 + 2) * rows * Vp);
-    sweep("block-a-row", {128, 256, 512, 1024}, "a block a row: whole cache lines; threads a block", [=](int threads) { launch("softmax_block", softmax_block_kernel, dim3((unsigned)rows), threads, 0, stream, o), cross_entropy(); }, IN_BF16);
+    sweep(
+        "block-a-row", {128, 256, 512, 1024}, "a block a row: whole cache lines; threads a block",
+        [=](int threads) {
+            launch("softmax_block", softmax_block_kernel, dim3((unsigned)rows), threads, 0, stream, o), cross_entropy();
+        },
+        IN_BF16);
     requested((2 * 2.0 + 2) * rows * Vp);  // and the copy that the bench makes, which training does not
-    variant("shipped", "maximum and sum in one pass of 128-bit loads, loss and gradient in a second, in place: probabilities never leave the registers", [=] {
-        check_cuda(cudaMemcpyAsync(d_dlogits, d_logits, rows * Vp * sizeof(bf16), cudaMemcpyDeviceToDevice, stream), "copying");  // in place: so that it finds logits again; counted in its time
-        launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), CLASSIFIER_THREADS, 0, stream, d_losses, d_dlogits, d_targets, V, Vp, dloss, true);
-    }, IN_BF16);
+    variant(
+        "shipped",
+        "maximum and sum in one pass of 128-bit loads, loss and gradient in a second, in place: probabilities never "
+        "leave the registers",
+        [=] {
+            // in place: so that it finds logits again; counted in its time
+            check_cuda(cudaMemcpyAsync(d_dlogits, d_logits, rows * Vp * sizeof(bf16), cudaMemcpyDeviceToDevice, stream),
+                       "copying");
+            launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), CLASSIFIER_THREADS, 0, stream,
+                   d_losses, d_dlogits, d_targets, V, Vp, dloss, true);
+        },
+        IN_BF16);
 }

@@ -3,7 +3,8 @@
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/gelu.cuh"
 
-// One element a thread. A warp asks for 32 x 2 bytes at once: half a cache line's worth of requests for the same bytes.
+// One element a thread. A warp asks for 32 x 2 bytes at once: half a cache line's worth of requests
+// for the same bytes.
 __global__ void gelu_scalar_kernel(bf16* out, const bf16* inp, size_t n) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -27,10 +28,23 @@ BENCH("gelu_forward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}
     output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(1, 20));
     expected([=] { reference::gelu_forward(out, inp, n); });
     const dim3 blocks((unsigned)ceil_div(n, 256));
-    variant("scalar", "one element a thread, tanh of the library", [=] { launch("gelu_scalar", gelu_scalar_kernel, blocks, 256, 0, stream, d_out, d_inp, (size_t)n); }, IN_BF16);
-    sweep("logistic", {64, 128, 256, 512, 1024}, "the logistic function with the fast exponential: a tenth of the instructions, which had begun to show beside the memory; threads a block",
-          [=](int threads) { launch("gelu_logistic", gelu_logistic_kernel, dim3((unsigned)ceil_div(n, threads)), threads, 0, stream, d_out, d_inp, (size_t)n); }, IN_BF16);
-    variant("shipped", "128 bits a thread: an eighth of the loads and stores for the same bytes, which leave the caches to others when stored", [=] { gelu_forward(d_out, d_inp, n, stream); }, IN_BF16);
+    variant(
+        "scalar", "one element a thread, tanh of the library",
+        [=] { launch("gelu_scalar", gelu_scalar_kernel, blocks, 256, 0, stream, d_out, d_inp, (size_t)n); }, IN_BF16);
+    sweep(
+        "logistic", {64, 128, 256, 512, 1024},
+        "the logistic function with the fast exponential: a tenth of the instructions, which had begun to show beside "
+        "the memory; threads a block",
+        [=](int threads) {
+            launch("gelu_logistic", gelu_logistic_kernel, dim3((unsigned)ceil_div(n, threads)), threads, 0, stream,
+                   d_out, d_inp, (size_t)n);
+        },
+        IN_BF16);
+    variant(
+        "shipped",
+        "128 bits a thread: an eighth of the loads and stores for the same bytes, which leave the caches to others "
+        "when stored",
+        [=] { gelu_forward(d_out, d_inp, n, stream); }, IN_BF16);
 }
 
 BENCH("gelu_backward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}})) {
@@ -40,6 +54,13 @@ BENCH("gelu_backward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7
     bytes(6.0 * n), requested_by_all(6.0 * n);
     output("dinp", dinp, n, 0), device_output("dinp", d_dinp, n, bf16_tolerance(1, 20));
     expected([=] { reference::gelu_backward(dinp, dout, inp, n); });
-    variant("scalar", "one element a thread", [=] { launch("gelu_backward_scalar", gelu_backward_scalar_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_dinp, d_dout, d_inp, (size_t)n); }, IN_BF16);
-    variant("shipped", "128 bits a thread", [=] { gelu_backward(d_dinp, d_dout, d_inp, n, stream); }, IN_BF16);
+    variant(
+        "scalar", "one element a thread",
+        [=] {
+            launch("gelu_backward_scalar", gelu_backward_scalar_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0,
+                   stream, d_dinp, d_dout, d_inp, (size_t)n);
+        },
+        IN_BF16);
+    variant(
+        "shipped", "128 bits a thread", [=] { gelu_backward(d_dinp, d_dout, d_inp, n, stream); }, IN_BF16);
 }

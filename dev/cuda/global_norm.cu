@@ -1,4 +1,5 @@
-// The sum of squares of the gradient: a reduction, through the whole ladder. No atomics anywhere: a block leaves its part, and one block adds the parts up, in order.
+// The sum of squares of the gradient: a reduction, through the whole ladder. No atomics anywhere: a
+// block leaves its part, and one block adds the parts up, in order.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/global_norm.cuh"
@@ -11,7 +12,8 @@ __global__ void norm_single_kernel(float* parts, const bf16* grads, size_t n) {
     for (size_t i = 0; i < n; i++) sum += (double)(float)grads[i] * (double)(float)grads[i];
     parts[0] = (float)sum;
 }
-// An element a thread, then a tree in shared memory whose active threads are strided: warps diverge, and banks collide.
+// An element a thread, then a tree in shared memory whose active threads are strided: warps
+// diverge, and banks collide.
 __global__ void norm_interleaved_kernel(float* parts, const bf16* grads, size_t n) {
     __shared__ float sums[THREADS];
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -41,10 +43,12 @@ __global__ void norm_shuffle_kernel(float* parts, const bf16* grads, size_t n) {
     const float sum = block_sum(i < n ? (float)grads[i] * (float)grads[i] : 0.0f);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
-// As many blocks as fill the GPU, each thread many elements: the tree is climbed once, not once for every 256 elements.
+// As many blocks as fill the GPU, each thread many elements: the tree is climbed once, not once for
+// every 256 elements.
 __global__ void norm_grid_kernel(float* parts, const bf16* grads, size_t n) {
     float sum = 0;
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (size_t)gridDim.x * THREADS) sum += (float)grads[i] * (float)grads[i];
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (size_t)gridDim.x * THREADS)
+        sum += (float)grads[i] * (float)grads[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
@@ -54,7 +58,9 @@ __global__ void norm_parts_kernel(float* out, const float* parts, int64_t n) {
     sum = block_sum(sum);
     if (threadIdx.x == 0) *out = (float)sum;
 }
-__global__ void norm_of_results_kernel(float* out, const DeviceResults* results) { *out = (float)rank_sums((DeviceResults*)results)[0].squares; }
+__global__ void norm_of_results_kernel(float* out, const DeviceResults* results) {
+    *out = (float)rank_sums((DeviceResults*)results)[0].squares;
+}
 
 BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     const int64_t n = shape[0], blocks = ceil_div(n, THREADS), few = std::min<int64_t>(blocks, 1024);
@@ -67,15 +73,53 @@ BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     bytes(2.0 * n), requested_by_all(2.0 * n);
     output("sum", out, 1, 0), device_output("sum", d_out, 1, sum_tolerance(n));
     expected([=] { *out = (float)reference::global_norm_squared(grads, n); });
-    auto add_up = [=](int64_t parts) { launch("norm_parts", norm_parts_kernel, 1, THREADS, 0, stream, d_out, d_parts, parts); };
-    if (n < 1 << 20) variant("single", "one thread: what a sum is, and how long a GPU takes for one thing after the other", [=] { launch("norm_single", norm_single_kernel, 1, 1, 0, stream, d_parts, d_grads, (size_t)n), add_up(1); }, IN_BF16);
-    variant("interleaved", "a tree in shared memory, active threads strided", [=] { launch("norm_interleaved", norm_interleaved_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts, d_grads, (size_t)n), add_up(blocks); }, IN_BF16);
-    variant("sequential", "active threads side by side: whole warps end early in place of diverging, and banks do not collide", [=] { launch("norm_sequential", norm_sequential_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts, d_grads, (size_t)n), add_up(blocks); }, IN_BF16);
-    variant("shuffle", "within a warp values pass from register to register: one barrier in place of eight", [=] { launch("norm_shuffle", norm_shuffle_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts, d_grads, (size_t)n), add_up(blocks); }, IN_BF16);
-    variant("grid-stride", "blocks that fill the GPU once; each thread adds up in a register first, so nearly all of the work is loads", [=] { launch("norm_grid", norm_grid_kernel, dim3((unsigned)few), THREADS, 0, stream, d_parts, d_grads, (size_t)n), add_up(few); }, IN_BF16);
-    variant("shipped", "128 bits a load, fp64 across loads, and the decision of the step made by the same kernels", [=] {
-        const ShardMap all{n, 0, n, 1, 0};
-        sum_squares(d_results, d_partials, d_grads, all, 0, stream);
-        launch("norm_of_results", norm_of_results_kernel, 1, 1, 0, stream, d_out, d_results);
-    }, IN_BF16);
+    auto add_up = [=](int64_t parts) {
+        launch("norm_parts", norm_parts_kernel, 1, THREADS, 0, stream, d_out, d_parts, parts);
+    };
+    if (n < 1 << 20)
+        variant(
+            "single", "one thread: what a sum is, and how long a GPU takes for one thing after the other",
+            [=] { launch("norm_single", norm_single_kernel, 1, 1, 0, stream, d_parts, d_grads, (size_t)n), add_up(1); },
+            IN_BF16);
+    variant(
+        "interleaved", "a tree in shared memory, active threads strided",
+        [=] {
+            launch("norm_interleaved", norm_interleaved_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts,
+                   d_grads, (size_t)n),
+                add_up(blocks);
+        },
+        IN_BF16);
+    variant(
+        "sequential",
+        "active threads side by side: whole warps end early in place of diverging, and banks do not collide",
+        [=] {
+            launch("norm_sequential", norm_sequential_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts,
+                   d_grads, (size_t)n),
+                add_up(blocks);
+        },
+        IN_BF16);
+    variant(
+        "shuffle", "within a warp values pass from register to register: one barrier in place of eight",
+        [=] {
+            launch("norm_shuffle", norm_shuffle_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts, d_grads,
+                   (size_t)n),
+                add_up(blocks);
+        },
+        IN_BF16);
+    variant(
+        "grid-stride",
+        "blocks that fill the GPU once; each thread adds up in a register first, so nearly all of the work is loads",
+        [=] {
+            launch("norm_grid", norm_grid_kernel, dim3((unsigned)few), THREADS, 0, stream, d_parts, d_grads, (size_t)n),
+                add_up(few);
+        },
+        IN_BF16);
+    variant(
+        "shipped", "128 bits a load, fp64 across loads, and the decision of the step made by the same kernels",
+        [=] {
+            const ShardMap all{n, 0, n, 1, 0};
+            sum_squares(d_results, d_partials, d_grads, all, 0, stream);
+            launch("norm_of_results", norm_of_results_kernel, 1, 1, 0, stream, d_out, d_results);
+        },
+        IN_BF16);
 }

@@ -7,8 +7,10 @@ __global__ void residual_scalar_kernel(bf16* out, const bf16* a, const bf16* b, 
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = (bf16)((float)a[i] + (float)b[i]);
 }
-// A thread a row: neighbouring threads are C elements apart, a cache line each, of which they use two bytes at a time.
-__global__ void layernorm_thread_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows, int64_t C) {
+// A thread a row: neighbouring threads are C elements apart, a cache line each, of which they use
+// two bytes at a time.
+__global__ void layernorm_thread_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows,
+                                        int64_t C) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     const bf16* x = inp + row * C;
@@ -17,10 +19,12 @@ __global__ void layernorm_thread_kernel(bf16* out, const bf16* inp, const bf16* 
     m /= C;
     for (int64_t c = 0; c < C; c++) v += ((float)x[c] - m) * ((float)x[c] - m);
     const float s = rsqrtf(v / C + LAYERNORM_EPS);
-    for (int64_t c = 0; c < C; c++) out[row * C + c] = (bf16)(((float)x[c] - m) * s * (float)weight[c] + (float)bias[c]);
+    for (int64_t c = 0; c < C; c++)
+        out[row * C + c] = (bf16)(((float)x[c] - m) * s * (float)weight[c] + (float)bias[c]);
 }
 // A warp a row: its lanes read neighbouring elements, whole lines, and add up by shuffles.
-__global__ void layernorm_warp_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows, int64_t C) {
+__global__ void layernorm_warp_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows,
+                                      int64_t C) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return;
     const bf16* x = inp + row * C;
@@ -29,12 +33,15 @@ __global__ void layernorm_warp_kernel(bf16* out, const bf16* inp, const bf16* we
     m = warp_sum(m) / C;
     for (int64_t c = threadIdx.x; c < C; c += 32) v += ((float)x[c] - m) * ((float)x[c] - m);
     const float s = rsqrtf(warp_sum(v) / C + LAYERNORM_EPS);
-    for (int64_t c = threadIdx.x; c < C; c += 32) out[row * C + c] = (bf16)(((float)x[c] - m) * s * (float)weight[c] + (float)bias[c]);
+    for (int64_t c = threadIdx.x; c < C; c += 32)
+        out[row * C + c] = (bf16)(((float)x[c] - m) * s * (float)weight[c] + (float)bias[c]);
 }
 
-// A warp a row, 128 bits a load, and the row kept in shared memory: the second and third pass ask nobody else for it.
+// A warp a row, 128 bits a load, and the row kept in shared memory: the second and third pass ask
+// nobody else for it.
 constexpr int SHARED_WARPS = 4;
-__global__ void layernorm_shared_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows, int64_t C) {
+__global__ void layernorm_shared_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows,
+                                        int64_t C) {
     extern __shared__ __align__(128) bf16 shared[];
     constexpr int N = Pack<bf16>::size;
     const int64_t row = (int64_t)blockIdx.x * SHARED_WARPS + threadIdx.y;
@@ -62,38 +69,74 @@ __global__ void layernorm_shared_kernel(bf16* out, const bf16* inp, const bf16* 
 
 BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5, 1600}})) {
     const int64_t rows = shape[0], C = shape[1], n = rows * C;
-    float *a = random_floats(n), *b = random_floats(n), *weight = random_floats(C), *bias = random_floats(C), *residual = buffer<float>(n), *out = buffer<float>(n), *mean = buffer<float>(rows), *rstd = buffer<float>(rows);
-    bf16 *d_a = on_device<bf16>(a, n), *d_b = on_device<bf16>(b, n), *d_weight = on_device<bf16>(weight, C), *d_bias = on_device<bf16>(bias, C), *d_residual = device_buffer<bf16>(n), *d_out = device_buffer<bf16>(n);
+    float *a = random_floats(n), *b = random_floats(n), *weight = random_floats(C), *bias = random_floats(C),
+          *residual = buffer<float>(n), *out = buffer<float>(n), *mean = buffer<float>(rows),
+          *rstd = buffer<float>(rows);
+    bf16 *d_a = on_device<bf16>(a, n), *d_b = on_device<bf16>(b, n), *d_weight = on_device<bf16>(weight, C),
+         *d_bias = on_device<bf16>(bias, C), *d_residual = device_buffer<bf16>(n), *d_out = device_buffer<bf16>(n);
     float *d_mean = device_buffer<float>(rows), *d_rstd = device_buffer<float>(rows);
     bytes(8.0 * n);  // two values read, two written
-    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(1, C)), output("residual", residual, n, 0), device_output("residual", d_residual, n, 0);
+    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(1, C)), output("residual", residual, n, 0),
+        device_output("residual", d_residual, n, 0);
     expected([=] {
         reference::residual_forward(residual, a, b, n);
         for (int64_t i = 0; i < n; i++) residual[i] = (float)bf16(residual[i]);  // the sum is stored, then normalised
         reference::layernorm_forward(out, mean, rstd, residual, weight, bias, rows, C);
     });
-    auto sum = [=] { launch("residual_scalar", residual_scalar_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_residual, d_a, d_b, (size_t)n); };
+    auto sum = [=] {
+        launch("residual_scalar", residual_scalar_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_residual,
+               d_a, d_b, (size_t)n);
+    };
     requested(2.0 * (3 + 4 + 2) * n);  // the sum; then three passes over what it left, weight and bias once an element
-    variant("thread-a-row", "the sum by a kernel of its own; then a thread a row, each on a cache line of its own", [=] { sum(), launch("layernorm_thread", layernorm_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0, stream, d_out, d_residual, d_weight, d_bias, rows, C); }, IN_BF16);
+    variant(
+        "thread-a-row", "the sum by a kernel of its own; then a thread a row, each on a cache line of its own",
+        [=] {
+            sum(), launch("layernorm_thread", layernorm_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0,
+                          stream, d_out, d_residual, d_weight, d_bias, rows, C);
+        },
+        IN_BF16);
     requested(2.0 * (3 + 4 + 2) * n);
-    sweep("warp-a-row", {1, 2, 4, 8, 16}, "32 lanes on one row: whole cache lines, and 32 times the threads to hide the memory behind; warps a block",
-          [=](int warps) { sum(), launch("layernorm_warp", layernorm_warp_kernel, dim3((unsigned)ceil_div(rows, warps)), dim3(32, (unsigned)warps), 0, stream, d_out, d_residual, d_weight, d_bias, rows, C); }, IN_BF16);
+    sweep(
+        "warp-a-row", {1, 2, 4, 8, 16},
+        "32 lanes on one row: whole cache lines, and 32 times the threads to hide the memory behind; warps a block",
+        [=](int warps) {
+            sum(), launch("layernorm_warp", layernorm_warp_kernel, dim3((unsigned)ceil_div(rows, warps)),
+                          dim3(32, (unsigned)warps), 0, stream, d_out, d_residual, d_weight, d_bias, rows, C);
+        },
+        IN_BF16);
     requested(2.0 * (3 + 4 + 2) * n);
-    variant("vectorised", "128 bits a load: an eighth of the loads for the same bytes", [=] {
-        residual_forward(d_residual, d_a, d_b, n, stream);
-        layernorm_forward(d_out, d_mean, d_rstd, d_residual, d_weight, d_bias, rows, C, stream);
-    }, IN_BF16);
+    variant(
+        "vectorised", "128 bits a load: an eighth of the loads for the same bytes",
+        [=] {
+            residual_forward(d_residual, d_a, d_b, n, stream);
+            layernorm_forward(d_out, d_mean, d_rstd, d_residual, d_weight, d_bias, rows, C, stream);
+        },
+        IN_BF16);
     requested(2.0 * (3 + 2 + 2) * n);
-    variant("shared", "the row waits in shared memory for the second and third pass, which the first-level cache may or may not have done", [=] {
-        residual_forward(d_residual, d_a, d_b, n, stream);
-        launch("layernorm_shared", layernorm_shared_kernel, dim3((unsigned)ceil_div(rows, SHARED_WARPS)), dim3(32, SHARED_WARPS), SHARED_WARPS * C * sizeof(bf16), stream, d_out, d_residual, d_weight, d_bias, rows, C);
-    }, IN_BF16);
+    variant(
+        "shared",
+        "the row waits in shared memory for the second and third pass, which the first-level cache may or may not have "
+        "done",
+        [=] {
+            residual_forward(d_residual, d_a, d_b, n, stream);
+            launch("layernorm_shared", layernorm_shared_kernel, dim3((unsigned)ceil_div(rows, SHARED_WARPS)),
+                   dim3(32, SHARED_WARPS), SHARED_WARPS * C * sizeof(bf16), stream, d_out, d_residual, d_weight, d_bias,
+                   rows, C);
+        },
+        IN_BF16);
     requested(2.0 * (2 + 1 + 2 + 1 + 2) * n);  // two read, one written, read twice more, written, weight and bias
-    variant("shipped", "sum and norm in one pass: 4 values an element moved in place of 5, one launch in place of two", [=] { residual_layernorm_forward(d_residual, d_out, d_mean, d_rstd, d_a, d_b, d_weight, d_bias, rows, C, stream); }, IN_BF16);
+    variant(
+        "shipped", "sum and norm in one pass: 4 values an element moved in place of 5, one launch in place of two",
+        [=] {
+            residual_layernorm_forward(d_residual, d_out, d_mean, d_rstd, d_a, d_b, d_weight, d_bias, rows, C, stream);
+        },
+        IN_BF16);
 }
 
-// dweight and dbias: a thread a column, alone with all rows of it. The loads of a warp are one line, but C threads are few.
-__global__ void layernorm_columns_kernel(bf16* dweight, bf16* dbias, const bf16* dout, const bf16* inp, const float* mean, const float* rstd, int64_t rows, int64_t C) {
+// dweight and dbias: a thread a column, alone with all rows of it. The loads of a warp are one
+// line, but C threads are few.
+__global__ void layernorm_columns_kernel(bf16* dweight, bf16* dbias, const bf16* dout, const bf16* inp,
+                                         const float* mean, const float* rstd, int64_t rows, int64_t C) {
     const int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= C) return;
     float dw = 0, db = 0;
@@ -103,7 +146,8 @@ __global__ void layernorm_columns_kernel(bf16* dweight, bf16* dbias, const bf16*
     }
     dweight[c] = (bf16)dw, dbias[c] = (bf16)db;
 }
-__global__ void layernorm_backward_warp_kernel(bf16* dinp, const bf16* dout, const bf16* inp, const bf16* weight, const float* mean, const float* rstd, int64_t rows, int64_t C) {
+__global__ void layernorm_backward_warp_kernel(bf16* dinp, const bf16* dout, const bf16* inp, const bf16* weight,
+                                               const float* mean, const float* rstd, int64_t rows, int64_t C) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return;
     const float m = mean[row], s = rstd[row];
@@ -121,21 +165,41 @@ __global__ void layernorm_backward_warp_kernel(bf16* dinp, const bf16* dout, con
 
 BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {300, 160}})) {
     const int64_t rows = shape[0], C = shape[1], n = rows * C;
-    float *inp = random_floats(n), *dout = random_floats(n), *before = random_floats(n), *weight = random_floats(C), *bias = random_floats(C), *mean = buffer<float>(rows), *rstd = buffer<float>(rows);
+    float *inp = random_floats(n), *dout = random_floats(n), *before = random_floats(n), *weight = random_floats(C),
+          *bias = random_floats(C), *mean = buffer<float>(rows), *rstd = buffer<float>(rows);
     float *dinp = buffer<float>(n), *dweight = buffer<float>(C), *dbias = buffer<float>(C);
     reference::layernorm_forward(dinp, mean, rstd, inp, weight, bias, rows, C);
-    bf16 *d_inp = on_device<bf16>(inp, n), *d_dout = on_device<bf16>(dout, n), *d_weight = on_device<bf16>(weight, C), *d_dinp = device_buffer<bf16>(n), *d_dweight = device_buffer<bf16>(C), *d_dbias = device_buffer<bf16>(C);
-    float *d_mean = on_device<float>(mean, rows), *d_rstd = on_device<float>(rstd, rows), *d_partials = device_buffer<float>(LAYERNORM_PARTS * 2 * C);
+    bf16 *d_inp = on_device<bf16>(inp, n), *d_dout = on_device<bf16>(dout, n), *d_weight = on_device<bf16>(weight, C),
+         *d_dinp = device_buffer<bf16>(n), *d_dweight = device_buffer<bf16>(C), *d_dbias = device_buffer<bf16>(C);
+    float *d_mean = on_device<float>(mean, rows), *d_rstd = on_device<float>(rstd, rows),
+          *d_partials = device_buffer<float>(LAYERNORM_PARTS * 2 * C);
     bytes(8.0 * n);  // dout, inp and dinp read, dinp written
-    output("dinp", dinp, n, 0), device_output("dinp", d_dinp, n, bf16_tolerance(1, C)), output("dweight", dweight, C, 0), device_output("dweight", d_dweight, C, bf16_tolerance(1, rows));
+    output("dinp", dinp, n, 0), device_output("dinp", d_dinp, n, bf16_tolerance(1, C)),
+        output("dweight", dweight, C, 0), device_output("dweight", d_dweight, C, bf16_tolerance(1, rows));
     output("dbias", dbias, C, 0), device_output("dbias", d_dbias, C, bf16_tolerance(1, rows));
     setup([=] { std::copy(before, before + n, dinp), put_back(d_dinp, before, n); });
-    expected([=] { reference::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, rows, C, false); });
+    expected(
+        [=] { reference::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, rows, C, false); });
     requested(2.0 * (3 + 3 + 2 + 2) * n);
-    variant("two-kernels", "a warp a row for dinp; for dweight and dbias a thread a column, of which there are too few to fill the GPU, and everything is read again", [=] {
-        launch("layernorm_backward_warp", layernorm_backward_warp_kernel, dim3((unsigned)ceil_div(rows, 4)), dim3(32, 4), 0, stream, d_dinp, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C);
-        launch("layernorm_columns", layernorm_columns_kernel, dim3((unsigned)ceil_div(C, 64)), 64, 0, stream, d_dweight, d_dbias, d_dout, d_inp, d_mean, d_rstd, rows, C);
-    }, IN_BF16);
+    variant(
+        "two-kernels",
+        "a warp a row for dinp; for dweight and dbias a thread a column, of which there are too few to fill the GPU, "
+        "and everything is read again",
+        [=] {
+            launch("layernorm_backward_warp", layernorm_backward_warp_kernel, dim3((unsigned)ceil_div(rows, 4)),
+                   dim3(32, 4), 0, stream, d_dinp, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C);
+            launch("layernorm_columns", layernorm_columns_kernel, dim3((unsigned)ceil_div(C, 64)), 64, 0, stream,
+                   d_dweight, d_dbias, d_dout, d_inp, d_mean, d_rstd, rows, C);
+        },
+        IN_BF16);
     requested(2.0 * 5 * n);  // and the weight
-    variant("shipped", "a block walks over rows, and a thread over the same columns of each: sums over rows grow in registers while the rows pass, once", [=] { layernorm_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C, false, stream); }, IN_BF16);
+    variant(
+        "shipped",
+        "a block walks over rows, and a thread over the same columns of each: sums over rows grow in registers while "
+        "the rows pass, once",
+        [=] {
+            layernorm_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C,
+                               false, stream);
+        },
+        IN_BF16);
 }

@@ -1,5 +1,6 @@
-// The linear layer, out (rows, OC) = inp (rows, C) weight (OC, C)^T: from a thread a result to tensor cores fed by asynchronous copies; cuBLASLt as the measure.
-// C must be a multiple of 8 from the rung that loads 128 bits on, as in all models.
+// The linear layer, out (rows, OC) = inp (rows, C) weight (OC, C)^T: from a thread a result to
+// tensor cores fed by asynchronous copies; cuBLASLt as the measure. C must be a multiple of 8 from
+// the rung that loads 128 bits on, as in all models.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/matmul.cuh"
@@ -14,21 +15,30 @@ __device__ inline bool inside(const Operands& o, int row, int column) { return r
 __device__ inline void make_result(const Operands& o, int row, int column) {
     if (!inside(o, row, column)) return;
     float sum = 0;
-    for (int c = 0; c < o.C; c++) sum += (float)o.inp[(int64_t)row * o.C + c] * (float)o.weight[(int64_t)column * o.C + c];
+    for (int c = 0; c < o.C; c++)
+        sum += (float)o.inp[(int64_t)row * o.C + c] * (float)o.weight[(int64_t)column * o.C + c];
     o.out[(int64_t)row * o.OC + column] = (bf16)sum;
 }
 
-// A thread a result. Neighbouring threads have neighbouring rows: each of their loads and stores is C or OC elements from the next, a cache line each.
-__global__ void matmul_naive_kernel(Operands o) { make_result(o, blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y); }
-// Neighbouring threads have neighbouring columns: one value of inp serves a warp, results leave as whole lines. The weight is still read with a stride of C.
-__global__ void matmul_coalesced_kernel(Operands o) { make_result(o, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.x * blockDim.x + threadIdx.x); }
+// A thread a result. Neighbouring threads have neighbouring rows: each of their loads and stores is
+// C or OC elements from the next, a cache line each.
+__global__ void matmul_naive_kernel(Operands o) {
+    make_result(o, blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y);
+}
+// Neighbouring threads have neighbouring columns: one value of inp serves a warp, results leave as
+// whole lines. The weight is still read with a stride of C.
+__global__ void matmul_coalesced_kernel(Operands o) {
+    make_result(o, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.x * blockDim.x + threadIdx.x);
+}
 
-// 32 x 32 tiles of both operands in shared memory, loaded along C: whole lines, and each value from memory serves 32 results.
+// 32 x 32 tiles of both operands in shared memory, loaded along C: whole lines, and each value from
+// memory serves 32 results.
 constexpr int TILE = 32;
-__global__ void __launch_bounds__(TILE * TILE) matmul_shared_kernel(Operands o) {
+__global__ void __launch_bounds__(TILE* TILE) matmul_shared_kernel(Operands o) {
     __shared__ float a[TILE][TILE];
     __shared__ float b[TILE][TILE + 1];  // one more, so that a column of b lies in 32 banks
-    const int tx = threadIdx.x, ty = threadIdx.y, row = blockIdx.y * TILE + ty, column = blockIdx.x * TILE + tx, weight_row = blockIdx.x * TILE + ty;
+    const int tx = threadIdx.x, ty = threadIdx.y, row = blockIdx.y * TILE + ty, column = blockIdx.x * TILE + tx,
+              weight_row = blockIdx.x * TILE + ty;
     float sum = 0;
     for (int c0 = 0; c0 < o.C; c0 += TILE) {
         a[ty][tx] = row < o.rows && c0 + tx < o.C ? (float)o.inp[(int64_t)row * o.C + c0 + tx] : 0.0f;
@@ -40,8 +50,9 @@ __global__ void __launch_bounds__(TILE * TILE) matmul_shared_kernel(Operands o) 
     if (inside(o, row, column)) o.out[(int64_t)row * o.OC + column] = (bf16)sum;
 }
 
-// 64 x 64 results a block, 4 x 4 a thread, which loads 8 values from shared memory for 16 multiply-adds in place of 32. VECTOR: a thread loads 128 bits
-// of each operand at once, and stores 4 results as 64.
+// 64 x 64 results a block, 4 x 4 a thread, which loads 8 values from shared memory for 16
+// multiply-adds in place of 32. VECTOR: a thread loads 128 bits of each operand at once, and stores
+// 4 results as 64.
 constexpr int BLOCK = 64, DEPTH = 32, EACH = 4, BLOCK_THREADS = 256;
 template <bool VECTOR>
 __global__ void __launch_bounds__(BLOCK_THREADS) matmul_registers_kernel(Operands o) {
@@ -61,7 +72,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS) matmul_registers_kernel(Operand
             for (int i = threadIdx.x; i < BLOCK * DEPTH; i += BLOCK_THREADS) {
                 const int r = i / DEPTH, c = i % DEPTH;
                 a[c][r] = row0 + r < o.rows && c0 + c < o.C ? (float)o.inp[(int64_t)(row0 + r) * o.C + c0 + c] : 0.0f;
-                b[c][r] = column0 + r < o.OC && c0 + c < o.C ? (float)o.weight[(int64_t)(column0 + r) * o.C + c0 + c] : 0.0f;
+                b[c][r] =
+                    column0 + r < o.OC && c0 + c < o.C ? (float)o.weight[(int64_t)(column0 + r) * o.C + c0 + c] : 0.0f;
             }
         }
         __syncthreads();
@@ -76,19 +88,24 @@ __global__ void __launch_bounds__(BLOCK_THREADS) matmul_registers_kernel(Operand
     }
     for (int i = 0; i < EACH; i++)
         for (int j = 0; j < EACH; j++)
-            if (inside(o, row0 + ty * EACH + i, column0 + tx * EACH + j)) o.out[(int64_t)(row0 + ty * EACH + i) * o.OC + column0 + tx * EACH + j] = (bf16)sum[i][j];
+            if (inside(o, row0 + ty * EACH + i, column0 + tx * EACH + j))
+                o.out[(int64_t)(row0 + ty * EACH + i) * o.OC + column0 + tx * EACH + j] = (bf16)sum[i][j];
 }
 
-// Tensor cores: a block of 4 warps makes 64 x 64 results, a warp 32 x 32 of them, out of tiles of 64 rows and 64 channels in shared memory. Rows of a
-// tile are 128 bytes; their eight 16-byte chunks are permuted by row, so that what ldmatrix reads at once lies in different banks.
+// Tensor cores: a block of 4 warps makes 64 x 64 results, a warp 32 x 32 of them, out of tiles of
+// 64 rows and 64 channels in shared memory. Rows of a tile are 128 bytes; their eight 16-byte
+// chunks are permuted by row, so that what ldmatrix reads at once lies in different banks.
 constexpr int MMA_THREADS = 128, MMA_DEPTH = 64;
-__device__ inline bf16* chunk_at(bf16* tile, int row, int chunk) { return tile + row * MMA_DEPTH + (chunk ^ (row & 7)) * 8; }
+__device__ inline bf16* chunk_at(bf16* tile, int row, int chunk) {
+    return tile + row * MMA_DEPTH + (chunk ^ (row & 7)) * 8;
+}
 // Starts copying rows first.. of a matrix of n rows, channels c0.., into a tile; zeros beyond.
 __device__ inline void start_tile(bf16* tile, const bf16* matrix, int first, int n, int c0, int C) {
     for (int i = threadIdx.x; i < BLOCK * (MMA_DEPTH / 8); i += MMA_THREADS) {
         const int row = i / (MMA_DEPTH / 8), chunk = i % (MMA_DEPTH / 8);
         const bool valid = first + row < n && c0 + chunk * 8 < C;
-        copy_async(chunk_at(tile, row, chunk), matrix + (valid ? (int64_t)(first + row) * C + c0 + chunk * 8 : 0), valid);
+        copy_async(chunk_at(tile, row, chunk), matrix + (valid ? (int64_t)(first + row) * C + c0 + chunk * 8 : 0),
+                   valid);
     }
 }
 __device__ inline void multiply_tiles(float (&sum)[2][4][4], bf16* a, bf16* b, int warp_row, int warp_column) {
@@ -97,17 +114,20 @@ __device__ inline void multiply_tiles(float (&sum)[2][4][4], bf16* a, bf16* b, i
     for (int k = 0; k < MMA_DEPTH / 16; k++) {
         uint32_t fa[2][4], fb[2][4];
         for (int i = 0; i < 2; i++) ldmatrix(fa[i], chunk_at(a, warp_row + i * 16 + lane % 16, 2 * k + lane / 16));
-        for (int j = 0; j < 2; j++) ldmatrix(fb[j], chunk_at(b, warp_column + j * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+        for (int j = 0; j < 2; j++)
+            ldmatrix(fb[j], chunk_at(b, warp_column + j * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
         for (int i = 0; i < 2; i++)
             for (int j = 0; j < 4; j++) mma(sum[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
 }
-// BUFFERS 1: a tile is loaded, then multiplied, then the next is loaded. 2: the next is on its way while this one is multiplied.
+// BUFFERS 1: a tile is loaded, then multiplied, then the next is loaded. 2: the next is on its way
+// while this one is multiplied.
 template <int BUFFERS>
 __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
     __shared__ __align__(128) bf16 a[BUFFERS][BLOCK * MMA_DEPTH];
     __shared__ __align__(128) bf16 b[BUFFERS][BLOCK * MMA_DEPTH];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_row = warp / 2 * 32, warp_column = warp % 2 * 32, row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_row = warp / 2 * 32, warp_column = warp % 2 * 32,
+              row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
     const int tiles = (o.C + MMA_DEPTH - 1) / MMA_DEPTH;
     auto start = [&](int tile) {
         start_tile(a[tile % BUFFERS], o.inp, row0, o.rows, tile * MMA_DEPTH, o.C);
@@ -127,16 +147,20 @@ __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 4; j++)
             for (int half = 0; half < 2; half++) {
-                const int row = row0 + warp_row + i * 16 + lane / 4 + half * 8, column = column0 + warp_column + j * 8 + lane % 4 * 2;
+                const int row = row0 + warp_row + i * 16 + lane / 4 + half * 8,
+                          column = column0 + warp_column + j * 8 + lane % 4 * 2;
                 for (int k = 0; k < 2; k++)
-                    if (inside(o, row, column + k)) o.out[(int64_t)row * o.OC + column + k] = (bf16)sum[i][j][half * 2 + k];
+                    if (inside(o, row, column + k))
+                        o.out[(int64_t)row * o.OC + column + k] = (bf16)sum[i][j][half * 2 + k];
             }
 }
 
-BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}})) {
+BENCH("matmul_forward", dims("rows", "C", "OC"),
+      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}})) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
     float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *out = buffer<float>(rows * OC);
-    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C), *d_out = device_buffer<bf16>(rows * OC);
+    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C),
+         *d_out = device_buffer<bf16>(rows * OC);
     open_blas();
     const Operands o{d_out, d_inp, d_weight, (int)rows, (int)C, (int)OC};
     flops(2.0 * rows * C * OC), bytes(2.0 * (rows * C + C * OC + rows * OC));
@@ -145,24 +169,62 @@ BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64,
     const dim3 blocks((unsigned)ceil_div(OC, BLOCK), (unsigned)ceil_div(rows, BLOCK)), threads(32, 8);
     const double pairs = (double)rows * C * OC, results = 2.0 * rows * OC;
     requested(4 * pairs + results);
-    variant("naive", "a thread a result, neighbouring threads in neighbouring rows: 32 cache lines for each load of a warp", [=] { launch("matmul_naive", matmul_naive_kernel, dim3((unsigned)ceil_div(rows, 32), (unsigned)ceil_div(OC, 8)), threads, 0, stream, o); }, IN_BF16);
+    variant(
+        "naive", "a thread a result, neighbouring threads in neighbouring rows: 32 cache lines for each load of a warp",
+        [=] {
+            launch("matmul_naive", matmul_naive_kernel, dim3((unsigned)ceil_div(rows, 32), (unsigned)ceil_div(OC, 8)),
+                   threads, 0, stream, o);
+        },
+        IN_BF16);
     requested(2 * pairs + 2 * pairs / 32 + results);
-    variant("coalesced", "neighbouring threads in neighbouring columns: inp is one load for a warp, and results are stored as whole lines", [=] { launch("matmul_coalesced", matmul_coalesced_kernel, dim3((unsigned)ceil_div(OC, 32), (unsigned)ceil_div(rows, 8)), threads, 0, stream, o); }, IN_BF16);
+    variant(
+        "coalesced",
+        "neighbouring threads in neighbouring columns: inp is one load for a warp, and results are stored as whole "
+        "lines",
+        [=] {
+            launch("matmul_coalesced", matmul_coalesced_kernel,
+                   dim3((unsigned)ceil_div(OC, 32), (unsigned)ceil_div(rows, 8)), threads, 0, stream, o);
+        },
+        IN_BF16);
     requested(4 * pairs / TILE + results);
-    variant("shared", "32 x 32 tiles in shared memory: each value from memory serves 32 results", [=] { launch("matmul_shared", matmul_shared_kernel, dim3((unsigned)ceil_div(OC, TILE), (unsigned)ceil_div(rows, TILE)), dim3(TILE, TILE), 0, stream, o); }, IN_BF16);
+    variant(
+        "shared", "32 x 32 tiles in shared memory: each value from memory serves 32 results",
+        [=] {
+            launch("matmul_shared", matmul_shared_kernel,
+                   dim3((unsigned)ceil_div(OC, TILE), (unsigned)ceil_div(rows, TILE)), dim3(TILE, TILE), 0, stream, o);
+        },
+        IN_BF16);
     requested(4 * pairs / BLOCK + results);
-    variant("registers", "4 x 4 results a thread: half a load from shared memory for each multiply-add in place of two", [=] { launch("matmul_registers", matmul_registers_kernel<false>, blocks, BLOCK_THREADS, 0, stream, o); }, IN_BF16);
+    variant(
+        "registers", "4 x 4 results a thread: half a load from shared memory for each multiply-add in place of two",
+        [=] { launch("matmul_registers", matmul_registers_kernel<false>, blocks, BLOCK_THREADS, 0, stream, o); },
+        IN_BF16);
     requested(4 * pairs / BLOCK + results);
-    variant("vectorised", "128 bits a load: an eighth of the instructions that fetch tiles", [=] { launch("matmul_vectorised", matmul_registers_kernel<true>, blocks, BLOCK_THREADS, 0, stream, o); }, IN_BF16);
+    variant(
+        "vectorised", "128 bits a load: an eighth of the instructions that fetch tiles",
+        [=] { launch("matmul_vectorised", matmul_registers_kernel<true>, blocks, BLOCK_THREADS, 0, stream, o); },
+        IN_BF16);
     requested(4 * pairs / BLOCK + results);
-    variant("tensor-cores", "mma.sync: 4096 FLOPs an instruction of a warp, operands by ldmatrix out of permuted rows, without bank conflicts", [=] { launch("matmul_mma", matmul_mma_kernel<1>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
+    variant(
+        "tensor-cores",
+        "mma.sync: 4096 FLOPs an instruction of a warp, operands by ldmatrix out of permuted rows, without bank "
+        "conflicts",
+        [=] { launch("matmul_mma", matmul_mma_kernel<1>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
     requested(4 * pairs / BLOCK + results);
-    variant("async", "two buffers: the next tile is on its way while this one is multiplied, so tensor cores wait for memory once, not in each round", [=] { launch("matmul_async", matmul_mma_kernel<2>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
+    variant(
+        "async",
+        "two buffers: the next tile is on its way while this one is multiplied, so tensor cores wait for memory once, "
+        "not in each round",
+        [=] { launch("matmul_async", matmul_mma_kernel<2>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
     requested(-1);  // the library's own affair
-    variant("shipped", "cuBLASLt, which chooses among kernels of many tile sizes, deeper pipelines and, on Hopper, wgmma and TMA", [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); }, IN_BF16);
+    variant(
+        "shipped",
+        "cuBLASLt, which chooses among kernels of many tile sizes, deeper pipelines and, on Hopper, wgmma and TMA",
+        [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); }, IN_BF16);
 }
 
-// What follows the product in the first layer of the MLP: bias, then GELU, of which the backward pass wants the input too.
+// What follows the product in the first layer of the MLP: bias, then GELU, of which the backward
+// pass wants the input too.
 __global__ void bias_kernel(bf16* out, const bf16* bias, int64_t rows, int64_t OC) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < rows * OC) out[i] = (bf16)((float)out[i] + (float)bias[i % OC]);
@@ -170,19 +232,31 @@ __global__ void bias_kernel(bf16* out, const bf16* bias, int64_t rows, int64_t O
 
 BENCH("matmul_bias_gelu", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 48, 112}})) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2], n = rows * OC;
-    float *inp = random_floats(rows * C), *weight = random_floats(OC * C, 0.1), *bias = random_floats(OC), *out = buffer<float>(n), *gelu_out = buffer<float>(n);
-    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C), *d_bias = on_device<bf16>(bias, OC), *d_out = device_buffer<bf16>(n), *d_gelu = device_buffer<bf16>(n);
+    float *inp = random_floats(rows * C), *weight = random_floats(OC * C, 0.1), *bias = random_floats(OC),
+          *out = buffer<float>(n), *gelu_out = buffer<float>(n);
+    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C),
+         *d_bias = on_device<bf16>(bias, OC), *d_out = device_buffer<bf16>(n), *d_gelu = device_buffer<bf16>(n);
     open_blas();
     flops(2.0 * rows * C * OC), bytes(2.0 * (rows * C + C * OC + 2 * n));
-    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(2, C)), output("gelu", gelu_out, n, 0), device_output("gelu", d_gelu, n, bf16_tolerance(3, C));
+    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(2, C)), output("gelu", gelu_out, n, 0),
+        device_output("gelu", d_gelu, n, bf16_tolerance(3, C));
     expected([=] { reference::matmul_forward(out, inp, weight, bias, rows, C, OC, gelu_out); });
     requested(2.0 * (rows * C + C * OC + 5 * n));
-    variant("three-kernels", "the product, the bias and GELU one after the other: the result goes to memory and back twice", [=] {
-        matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream);
-        launch("bias", bias_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_out, d_bias, rows, OC);
-        gelu_forward(d_gelu, d_out, n, stream);
-    }, IN_BF16);
+    variant(
+        "three-kernels", "the product, the bias and GELU one after the other: the result goes to memory and back twice",
+        [=] {
+            matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream);
+            launch("bias", bias_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_out, d_bias, rows, OC);
+            gelu_forward(d_gelu, d_out, n, stream);
+        },
+        IN_BF16);
     requested(2.0 * (rows * C + C * OC + 3 * n));
-    variant("shipped", "the bias in the epilogue of the product, while results are in registers; GELU apart, applied to what was stored (-ge 0)", [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu); }, IN_BF16);
-    variant("shipped-fused", "GELU in the epilogue too: 2 bytes an element less, of a value before it is rounded (-ge 1)", [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu, true); }, IN_BF16);
+    variant(
+        "shipped",
+        "the bias in the epilogue of the product, while results are in registers; GELU apart, applied to what was "
+        "stored (-ge 0)",
+        [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu); }, IN_BF16);
+    variant(
+        "shipped-fused", "GELU in the epilogue too: 2 bytes an element less, of a value before it is rounded (-ge 1)",
+        [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu, true); }, IN_BF16);
 }

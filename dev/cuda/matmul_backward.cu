@@ -1,4 +1,5 @@
-// The linear layer, backward: dinp = dout weight, dweight = dout^T inp, dbias = sums over rows of dout.
+// The linear layer, backward: dinp = dout weight, dweight = dout^T inp, dbias = sums over rows of
+// dout.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/matmul.cuh"
@@ -12,14 +13,16 @@ __global__ void dinp_kernel(Operands o) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
     if (c >= o.C || row >= o.rows) return;
     float sum = 0;
-    for (int k = 0; k < o.OC; k++) sum += (float)o.dout[(int64_t)row * o.OC + k] * (float)o.weight[(int64_t)k * o.C + c];
+    for (int k = 0; k < o.OC; k++)
+        sum += (float)o.dout[(int64_t)row * o.OC + k] * (float)o.weight[(int64_t)k * o.C + c];
     o.dinp[(int64_t)row * o.C + c] = (bf16)sum;
 }
 __global__ void dweight_kernel(Operands o) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x, k = blockIdx.y * blockDim.y + threadIdx.y;
     if (c >= o.C || k >= o.OC) return;
     float sum = 0;
-    for (int row = 0; row < o.rows; row++) sum += (float)o.dout[(int64_t)row * o.OC + k] * (float)o.inp[(int64_t)row * o.C + c];
+    for (int row = 0; row < o.rows; row++)
+        sum += (float)o.dout[(int64_t)row * o.OC + k] * (float)o.inp[(int64_t)row * o.C + c];
     o.dweight[(int64_t)k * o.C + c] = (bf16)sum;
 }
 // A thread a column, alone with all rows.
@@ -43,7 +46,8 @@ __global__ void dbias_shared_kernel(Operands o) {
     for (int w = 0; w < 8; w++) total += sums[w][threadIdx.x];
     o.dbias[k] = (bf16)total;
 }
-// A product of 32 x 32 tiles of shared memory: c (m, n) = sum over k of a(i, k) b(k, j), both given as functions of their indices.
+// A product of 32 x 32 tiles of shared memory: c (m, n) = sum over k of a(i, k) b(k, j), both given
+// as functions of their indices.
 constexpr int TILE = 32;
 template <class A, class B>
 __device__ inline float tile_product(int i, int j, int length, A a, B b) {
@@ -59,45 +63,69 @@ __device__ inline float tile_product(int i, int j, int length, A a, B b) {
     }
     return sum;
 }
-__global__ void __launch_bounds__(TILE * TILE) dinp_shared_kernel(Operands o) {
+__global__ void __launch_bounds__(TILE* TILE) dinp_shared_kernel(Operands o) {
     const int c = blockIdx.x * TILE + threadIdx.x, row = blockIdx.y * TILE + threadIdx.y;
-    const float sum = tile_product(row, c, o.OC, [&](int i, int k) { return i < o.rows && k < o.OC ? (float)o.dout[(int64_t)i * o.OC + k] : 0.0f; },
-                                   [&](int k, int j) { return k < o.OC && j < o.C ? (float)o.weight[(int64_t)k * o.C + j] : 0.0f; });
+    const float sum = tile_product(
+        row, c, o.OC,
+        [&](int i, int k) { return i < o.rows && k < o.OC ? (float)o.dout[(int64_t)i * o.OC + k] : 0.0f; },
+        [&](int k, int j) { return k < o.OC && j < o.C ? (float)o.weight[(int64_t)k * o.C + j] : 0.0f; });
     if (row < o.rows && c < o.C) o.dinp[(int64_t)row * o.C + c] = (bf16)sum;
 }
-__global__ void __launch_bounds__(TILE * TILE) dweight_shared_kernel(Operands o) {
+__global__ void __launch_bounds__(TILE* TILE) dweight_shared_kernel(Operands o) {
     const int c = blockIdx.x * TILE + threadIdx.x, k = blockIdx.y * TILE + threadIdx.y;
-    const float sum = tile_product(k, c, o.rows, [&](int i, int row) { return i < o.OC && row < o.rows ? (float)o.dout[(int64_t)row * o.OC + i] : 0.0f; },
-                                   [&](int row, int j) { return row < o.rows && j < o.C ? (float)o.inp[(int64_t)row * o.C + j] : 0.0f; });
+    const float sum = tile_product(
+        k, c, o.rows,
+        [&](int i, int row) { return i < o.OC && row < o.rows ? (float)o.dout[(int64_t)row * o.OC + i] : 0.0f; },
+        [&](int row, int j) { return row < o.rows && j < o.C ? (float)o.inp[(int64_t)row * o.C + j] : 0.0f; });
     if (k < o.OC && c < o.C) o.dweight[(int64_t)k * o.C + c] = (bf16)sum;
 }
 
 BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}})) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
-    float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *dout = random_floats(rows * OC), *dinp = buffer<float>(rows * C), *dweight = buffer<float>(OC * C), *dbias = buffer<float>(OC);
-    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C), *d_dout = on_device<bf16>(dout, rows * OC);
-    bf16 *d_dinp = device_buffer<bf16>(rows * C), *d_dweight = device_buffer<bf16>(OC * C), *d_dbias = device_buffer<bf16>(OC);
+    float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *dout = random_floats(rows * OC),
+          *dinp = buffer<float>(rows * C), *dweight = buffer<float>(OC * C), *dbias = buffer<float>(OC);
+    bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C),
+         *d_dout = on_device<bf16>(dout, rows * OC);
+    bf16 *d_dinp = device_buffer<bf16>(rows * C), *d_dweight = device_buffer<bf16>(OC * C),
+         *d_dbias = device_buffer<bf16>(OC);
     float* d_partials = device_buffer<float>(COLUMN_SUM_PARTS * OC);
     open_blas();
     const Operands o{d_dinp, d_dweight, d_dbias, d_dout, d_inp, d_weight, (int)rows, (int)C, (int)OC};
     flops(4.0 * rows * C * OC), bytes(2.0 * (2 * rows * C + 2 * C * OC + rows * OC));
-    output("dinp", dinp, rows * C, 0), device_output("dinp", d_dinp, rows * C, bf16_tolerance(1, OC)), output("dweight", dweight, OC * C, 0), device_output("dweight", d_dweight, OC * C, bf16_tolerance(1, rows));
+    output("dinp", dinp, rows * C, 0), device_output("dinp", d_dinp, rows * C, bf16_tolerance(1, OC)),
+        output("dweight", dweight, OC * C, 0), device_output("dweight", d_dweight, OC * C, bf16_tolerance(1, rows));
     output("dbias", dbias, OC, 0), device_output("dbias", d_dbias, OC, bf16_tolerance(1, rows));
     expected([=] { reference::matmul_backward(dinp, dweight, dbias, dout, inp, weight, rows, C, OC, false); });
-    auto grid = [](int64_t x, int64_t y, int64_t width, int64_t height) { return dim3((unsigned)ceil_div(x, width), (unsigned)ceil_div(y, height)); };
+    auto grid = [](int64_t x, int64_t y, int64_t width, int64_t height) {
+        return dim3((unsigned)ceil_div(x, width), (unsigned)ceil_div(y, height));
+    };
     const double pairs = (double)rows * C * OC, results = 2.0 * (rows * C + OC * C);
     requested(2 * (2 * pairs + 2 * pairs / 32) + results + 2.0 * rows * OC);
-    variant("naive", "a thread a result, sums over rows a thread a column", [=] {
-        launch("dinp", dinp_kernel, grid(C, rows, 32, 8), dim3(32, 8), 0, stream, o);
-        launch("dweight", dweight_kernel, grid(C, OC, 32, 8), dim3(32, 8), 0, stream, o);
-        launch("dbias", dbias_kernel, grid(OC, 1, 64, 1), 64, 0, stream, o);
-    }, IN_BF16);
+    variant(
+        "naive", "a thread a result, sums over rows a thread a column",
+        [=] {
+            launch("dinp", dinp_kernel, grid(C, rows, 32, 8), dim3(32, 8), 0, stream, o);
+            launch("dweight", dweight_kernel, grid(C, OC, 32, 8), dim3(32, 8), 0, stream, o);
+            launch("dbias", dbias_kernel, grid(OC, 1, 64, 1), 64, 0, stream, o);
+        },
+        IN_BF16);
     requested(2 * 4 * pairs / TILE + results + 2.0 * rows * OC);
-    variant("shared", "32 x 32 tiles in shared memory; for dbias 8 threads a column", [=] {
-        launch("dinp_shared", dinp_shared_kernel, grid(C, rows, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
-        launch("dweight_shared", dweight_shared_kernel, grid(C, OC, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
-        launch("dbias_shared", dbias_shared_kernel, grid(OC, 1, 32, 1), dim3(32, 8), 0, stream, o);
-    }, IN_BF16);
+    variant(
+        "shared", "32 x 32 tiles in shared memory; for dbias 8 threads a column",
+        [=] {
+            launch("dinp_shared", dinp_shared_kernel, grid(C, rows, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
+            launch("dweight_shared", dweight_shared_kernel, grid(C, OC, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
+            launch("dbias_shared", dbias_shared_kernel, grid(OC, 1, 32, 1), dim3(32, 8), 0, stream, o);
+        },
+        IN_BF16);
     requested(-1);  // the library's own affair
-    variant("shipped", "cuBLASLt for the products; for dbias 128 bits a load, 64 parts of the rows at once, added up in order by a second kernel", [=] { matmul_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, rows, C, OC, false, stream); }, IN_BF16);
+    variant(
+        "shipped",
+        "cuBLASLt for the products; for dbias 128 bits a load, 64 parts of the rows at once, added up in order by a "
+        "second kernel",
+        [=] {
+            matmul_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, rows, C, OC, false,
+                            stream);
+        },
+        IN_BF16);
 }

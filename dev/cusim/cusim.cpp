@@ -1,4 +1,5 @@
-// The simulated GPU: fibers, blocks, warps, streams, device memory, and the checks. cusim.h says what kernels see of it.
+// The simulated GPU: fibers, blocks, warps, streams, device memory, and the checks. cusim.h says
+// what kernels see of it.
 #include "dev/cusim/cusim.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,7 +28,8 @@
 #ifdef CUSIM_SANITIZE_address
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-static void poison(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }  // the macros do nothing in this file, which is not sanitized
+// the macros do nothing in this file, which is not sanitized
+static void poison(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }
 static void unpoison(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
 #else
 static void poison(const void*, size_t) {}
@@ -55,9 +57,11 @@ constexpr size_t STACK_BYTES = 128 << 10;
 #endif
 constexpr size_t PAGE = 4096, STACK_GUARD_BYTES = 64 << 10, REDZONE_BYTES = 256;
 static const Place NOWHERE(nullptr, 0);
-constexpr size_t SHARED_DEFAULT_BYTES = 48 << 10, SHARED_MOST_BYTES = 99 << 10;  // a block's, of the smallest chip from sm_80 to sm_120
+// a block's, of the smallest chip from sm_80 to sm_120
+constexpr size_t SHARED_DEFAULT_BYTES = 48 << 10, SHARED_MOST_BYTES = 99 << 10;
 constexpr int MOST_THREADS = 1024;  // of a block
-constexpr unsigned char POISON = 0xFF, CANARY = 0xFD;                           // 0xFFFF.. is NaN in fp32, bf16 and fp64
+// 0xFFFF.. is NaN in fp32, bf16 and fp64
+constexpr unsigned char POISON = 0xFF, CANARY = 0xFD;
 
 static uint64_t environment_number(const char* name, uint64_t fallback) {
     const char* text = getenv(name);
@@ -74,7 +78,7 @@ static uint64_t random_bits(uint64_t& state) {  // splitmix64
     return h ^ (h >> 31);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // fibers: a stack, and a switch from one to another
 
 struct Context {
@@ -88,7 +92,8 @@ struct Context {
 };
 
 #ifndef CUSIM_UCONTEXT
-// Saves the registers that a function must preserve on the stack it leaves, and takes them from the one it enters.
+// Saves the registers that a function must preserve on the stack it leaves, and takes them from the
+// one it enters.
 extern "C" void cusim_switch(void** leave, void* enter);
 asm(R"(
 .text
@@ -131,29 +136,38 @@ static void switch_context(Context& from, Context& to) {
 #endif
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // a block at work
 
 enum State { NOT_STARTED, RUNNABLE, AT_BARRIER, IN_COLLECTIVE, FINISHED };
 
-struct Copy { void* to; const void* from; size_t bytes, bytes_read; };
+struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes, bytes_read;
+};
 struct Fiber;
 struct Thread {
     uint3 index;
     int id;
     State state;
     Fiber* fiber;
-    Place place;                       // where it waits
-    unsigned mask;                     // of the collective it waits in
+    Place place;    // where it waits
+    unsigned mask;  // of the collective it waits in
     const char* what;
     void* arguments;
     void (*compute)(void**);
 };
 struct Fiber : Context {
-    std::vector<Copy> copies;          // cp.async of its thread under way
-    std::vector<size_t> groups;        // copies up to each commit
+    std::vector<Copy> copies;    // cp.async of its thread under way
+    std::vector<size_t> groups;  // copies up to each commit
 };
-struct SharedVariable { const void* key; const char* name; char* begin; size_t bytes; };
+struct SharedVariable {
+    const void* key;
+    const char* name;
+    char* begin;
+    size_t bytes;
+};
 
 struct Kernel {
     std::string name;
@@ -162,23 +176,25 @@ struct Kernel {
     std::function<void()> body;
     std::atomic<uint64_t> next_block{0};
     uint64_t blocks, block_step = 1, block_first = 0;
-    char begin_token, end_token;       // what TSan sees as ordering host, kernel, host
+    char begin_token, end_token;  // what TSan sees as ordering host, kernel, host
 };
 
-struct Warp { unsigned live, waiting; };  // lanes that have not returned, lanes in a collective
+struct Warp {
+    unsigned live, waiting;
+};  // lanes that have not returned, lanes in a collective
 struct Worker {
     Context home;
     std::vector<Fiber*> fibers, idle;
     std::vector<Thread> threads;
     std::vector<Warp> warps;
-    int ring[MOST_THREADS];            // threads that may go on: `runnable` of them from `first` on; each at most once
+    int ring[MOST_THREADS];  // threads that may go on: `runnable` of them from `first` on; each at most once
     unsigned first = 0, runnable = 0;
     int& in_line(unsigned i) { return ring[(first + i) % MOST_THREADS]; }
     Kernel* kernel = nullptr;
     uint3 block{};
     Thread* current = nullptr;
     int live = 0, waiting = 0;
-    char* shared = nullptr;            // SHARED_MOST_BYTES and redzones
+    char* shared = nullptr;  // SHARED_MOST_BYTES and redzones
     size_t shared_used = 0;
     std::vector<SharedVariable> variables;
     char barrier_token = 0, block_token = 0;  // what TSan sees as ordering threads: the barrier, the start of the block
@@ -206,7 +222,8 @@ static std::string describe_thread(const uint3& t) {
 }
 
 void fail(Place place, const char* fmt, ...) {
-    if (failing.exchange(true)) for (;;) pause();  // another thread is already saying something
+    if (failing.exchange(true))
+        for (;;) pause();  // another thread is already saying something
     va_list args;
     va_start(args, fmt);
     char text[1024];
@@ -218,7 +235,8 @@ void fail(Place place, const char* fmt, ...) {
         const uint3& b = worker->block;
         char block[64];
         snprintf(block, sizeof(block), ", block (%u,%u,%u)", b.x, b.y, b.z);
-        where = "kernel " + worker->kernel->name + block + (worker->current ? ", " + describe_thread(worker->current->index) : "") + ": ";
+        where = "kernel " + worker->kernel->name + block +
+                (worker->current ? ", " + describe_thread(worker->current->index) : "") + ": ";
     }
     if (place.file) fprintf(stderr, "error: %s%s:%d: %s\n", where.c_str(), place.file, place.line, text);
     else fprintf(stderr, "error: %s%s\n", where.c_str(), text);
@@ -251,7 +269,8 @@ static void fiber_main() {
 
 static Fiber* new_fiber(Worker& w) {
     Fiber* fiber = new Fiber;
-    char* memory = (char*)mmap(nullptr, STACK_BYTES + STACK_GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char* memory = (char*)mmap(nullptr, STACK_BYTES + STACK_GUARD_BYTES, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) fail(NOWHERE, "no memory for the stack of a thread");
     mprotect(memory, STACK_GUARD_BYTES, PROT_NONE);  // an overflow faults
     fiber->stack = memory + STACK_GUARD_BYTES;
@@ -265,9 +284,10 @@ static Fiber* new_fiber(Worker& w) {
     makecontext(&fiber->context, fiber_main, 0);
 #else
     void** sp = (void**)((uintptr_t)top / 16 * 16);
-    *--sp = nullptr;               // where a caller's return address would be: at entry rsp % 16 == 8, as the ABI has it
-    *--sp = (void*)fiber_main;     // what the first switch returns into
-    sp -= 6;                       // six registers, whatever they hold
+    // where a caller's return address would be: at entry rsp % 16 == 8, as the ABI has it
+    *--sp = nullptr;
+    *--sp = (void*)fiber_main;  // what the first switch returns into
+    sp -= 6;                    // six registers, whatever they hold
     memset(sp, 0, 6 * sizeof(void*));
     fiber->stack_pointer = sp;
 #endif
@@ -296,7 +316,10 @@ static void release_barrier(Worker& w) {
             if (!first) first = &t;
             else if (t.place.line != first->place.line || strcmp(t.place.file, first->place.file) != 0) {
                 w.current = &t;
-                fail(t.place, "waits at this __syncthreads while %s waits at %s:%d: all threads of a block must reach the same barrier", describe_thread(first->index).c_str(), first->place.file, first->place.line);
+                fail(t.place,
+                     "waits at this __syncthreads while %s waits at %s:%d: all threads of a block must reach the same "
+                     "barrier",
+                     describe_thread(first->index).c_str(), first->place.file, first->place.line);
             }
         }
     for (Thread& t : w.threads)
@@ -331,17 +354,20 @@ static bool try_collective(Worker& w, Thread& t) {
     for (int lane = 0; lane < 32; lane++)
         if (warp.waiting & ~expected & 1u << lane && first[lane].mask & expected) {
             w.current = &t;
-            fail(t.place, "%s with mask %08x, but %s waits for this lane in %s with mask %08x at %s:%d", t.what, t.mask, describe_thread(first[lane].index).c_str(), first[lane].what, first[lane].mask,
-                 first[lane].place.file, first[lane].place.line);
+            fail(t.place, "%s with mask %08x, but %s waits for this lane in %s with mask %08x at %s:%d", t.what, t.mask,
+                 describe_thread(first[lane].index).c_str(), first[lane].what, first[lane].mask, first[lane].place.file,
+                 first[lane].place.line);
         }
     for (int lane = 0; lane < 32; lane++) {
         lanes[lane] = nullptr;
         if (!(expected >> lane & 1)) continue;
         const Thread& other = first[lane];
-        if (other.mask != t.mask || other.place.line != t.place.line || !same_text(other.what, t.what) || !same_text(other.place.file, t.place.file)) {
+        if (other.mask != t.mask || other.place.line != t.place.line || !same_text(other.what, t.what) ||
+            !same_text(other.place.file, t.place.file)) {
             w.current = &t;
-            fail(t.place, "%s with mask %08x, but %s, which that mask names, is in %s with mask %08x at %s:%d", t.what, t.mask, describe_thread(other.index).c_str(), other.what, other.mask,
-                 other.place.file, other.place.line);
+            fail(t.place, "%s with mask %08x, but %s, which that mask names, is in %s with mask %08x at %s:%d", t.what,
+                 t.mask, describe_thread(other.index).c_str(), other.what, other.mask, other.place.file,
+                 other.place.line);
         }
         lanes[lane] = other.arguments;
     }
@@ -361,11 +387,13 @@ static bool try_collective(Worker& w, Thread& t) {
 void warp_collective(unsigned mask, const char* what, Place place, void* arguments, void (*compute)(void**)) {
     Worker& w = *worker;
     Thread& self = *w.current;
-    if (!(mask >> (self.id % 32) & 1)) fail(place, "%s with mask %08x, which does not name the calling lane %d", what, mask, self.id % 32);
+    if (!(mask >> (self.id % 32) & 1))
+        fail(place, "%s with mask %08x, which does not name the calling lane %d", what, mask, self.id % 32);
 #ifdef CUSIM_SANITIZE_thread
     __tsan_release(&w.threads[self.id / 32 * 32]);
 #endif
-    self.state = IN_COLLECTIVE, self.place = place, self.mask = mask, self.what = what, self.arguments = arguments, self.compute = compute;
+    self.state = IN_COLLECTIVE, self.place = place, self.mask = mask, self.what = what, self.arguments = arguments,
+    self.compute = compute;
     w.warps[self.id / 32].waiting |= 1u << self.id % 32;
     try_collective(w, self);
     wait_here(w);
@@ -394,18 +422,21 @@ static void finish_thread(Worker& w) {
     }
     w.current = in_collective ? in_collective : at_barrier;
     if (at_barrier && in_collective)
-        fail(in_collective->place, "waits in %s with mask %08x for lanes that wait at the __syncthreads at %s:%d, or elsewhere", in_collective->what, in_collective->mask, at_barrier->place.file,
-             at_barrier->place.line);
+        fail(in_collective->place,
+             "waits in %s with mask %08x for lanes that wait at the __syncthreads at %s:%d, or elsewhere",
+             in_collective->what, in_collective->mask, at_barrier->place.file, at_barrier->place.line);
     fail(w.current->place, "waits here for threads that never come");
 }
 
 static void reset_shared(Worker& w) {
 #ifdef CUSIM_SANITIZE_thread
-    if (w.shared) munmap(w.shared, 2 * SHARED_MOST_BYTES);  // fresh addresses: blocks that follow each other share nothing
+    // fresh addresses: blocks that follow each other share nothing
+    if (w.shared) munmap(w.shared, 2 * SHARED_MOST_BYTES);
     w.shared = nullptr;
 #endif
     if (!w.shared) {
-        w.shared = (char*)mmap(nullptr, 2 * SHARED_MOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        w.shared =
+            (char*)mmap(nullptr, 2 * SHARED_MOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (w.shared == MAP_FAILED) fail(NOWHERE, "no memory for shared memory");
         w.shared_used = 2 * SHARED_MOST_BYTES;
     }
@@ -422,9 +453,13 @@ void* shared_memory(const void* key, const char* name, size_t bytes, size_t alig
         if (v.key == key) return v.begin;
     size_t total = bytes;
     for (const SharedVariable& v : w.variables) total += v.bytes;
-    if (key != &dynamic_shared_memory_key && total - (w.variables.empty() || w.variables[0].key != &dynamic_shared_memory_key ? 0 : w.variables[0].bytes) > SHARED_DEFAULT_BYTES)
+    if (key != &dynamic_shared_memory_key &&
+        total - (w.variables.empty() || w.variables[0].key != &dynamic_shared_memory_key ? 0 : w.variables[0].bytes) >
+            SHARED_DEFAULT_BYTES)
         fail(NOWHERE, "__shared__ variables take more than %zu bytes, with %s", SHARED_DEFAULT_BYTES, name);
-    if (total > SHARED_MOST_BYTES) fail(NOWHERE, "the block takes %zu bytes of shared memory, chips from sm_80 to sm_120 all have %zu", total, SHARED_MOST_BYTES);
+    if (total > SHARED_MOST_BYTES)
+        fail(NOWHERE, "the block takes %zu bytes of shared memory, chips from sm_80 to sm_120 all have %zu", total,
+             SHARED_MOST_BYTES);
     const size_t begin = (w.shared_used + alignment - 1) / alignment * alignment;
     w.shared_used = (begin + bytes + REDZONE_BYTES + 15) / 16 * 16;
     if (w.shared_used > 2 * SHARED_MOST_BYTES) fail(NOWHERE, "too many __shared__ variables, with %s", name);
@@ -444,12 +479,16 @@ static void check_shared(Worker& w) {
 #ifndef CUSIM_SANITIZE_address
     for (const SharedVariable& v : w.variables)
         for (size_t i = 0; i < REDZONE_BYTES; i++)
-            if ((unsigned char)v.begin[v.bytes + i] != CANARY) fail(NOWHERE, "a write beyond the end of the shared variable %s, at byte %zu of %zu", v.name, v.bytes + i, v.bytes);
+            if ((unsigned char)v.begin[v.bytes + i] != CANARY)
+                fail(NOWHERE, "a write beyond the end of the shared variable %s, at byte %zu of %zu", v.name,
+                     v.bytes + i, v.bytes);
 #endif
     (void)w;
 }
 
-void misaligned(const void* p, size_t bytes, Place place) { fail(place, "misaligned access of %zu bytes at %p", bytes, p); }
+void misaligned(const void* p, size_t bytes, Place place) {
+    fail(place, "misaligned access of %zu bytes at %p", bytes, p);
+}
 
 static void deliver(const Copy& c) {
     memcpy(c.to, c.from, c.bytes_read);
@@ -480,7 +519,8 @@ void async_wait(int groups_left) {
 static void run_block(Worker& w, uint64_t number) {
     Kernel& k = *w.kernel;
     const int n = k.block.x * k.block.y * k.block.z;
-    w.block = {(unsigned)(number % k.grid.x), (unsigned)(number / k.grid.x % k.grid.y), (unsigned)(number / k.grid.x / k.grid.y)};
+    w.block = {(unsigned)(number % k.grid.x), (unsigned)(number / k.grid.x % k.grid.y),
+               (unsigned)(number / k.grid.x / k.grid.y)};
     blockIdx = w.block, blockDim = k.block, gridDim = k.grid;
     w.random = seed() * 1000003 + number;
     w.live = n, w.waiting = 0;
@@ -499,7 +539,8 @@ static void run_block(Worker& w, uint64_t number) {
     }
 #ifdef CUSIM_SANITIZE_thread
     __tsan_release(&w.block_token);
-    // A thread has its own fiber, never the one of its namesake in the block before, so that no accident of scheduling orders them.
+    // A thread has its own fiber, never the one of its namesake in the block before, so that no
+    // accident of scheduling orders them.
     while ((int)w.fibers.size() < 2 * n) new_fiber(w);
     w.idle = w.fibers;
     for (size_t i = w.idle.size(); i > 1; i--) std::swap(w.idle[i - 1], w.idle[random_bits(w.random) % i]);
@@ -553,11 +594,13 @@ static Worker* this_worker() {
 static void work_on(Kernel& k) {
     Worker& w = *this_worker();
     w.kernel = &k;
-    for (uint64_t i; (i = k.next_block.fetch_add(1)) < k.blocks;) run_block(w, (k.block_first + i * k.block_step) % k.blocks);
+    for (uint64_t i; (i = k.next_block.fetch_add(1)) < k.blocks;)
+        run_block(w, (k.block_first + i * k.block_step) % k.blocks);
     w.kernel = nullptr;
 }
 
-// The OS threads beside the one that waits for a stream, started with the first kernel of more than one block.
+// The OS threads beside the one that waits for a stream, started with the first kernel of more than
+// one block.
 struct Pool {
     std::mutex mutex;
     std::condition_variable wake, done;
@@ -600,11 +643,18 @@ static Pool& pool() {
     return *p;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // device memory
 
-struct Allocation { char *map, *user; size_t map_bytes, bytes; };
-struct Guard { std::string name; unsigned char* begin; size_t bytes; };
+struct Allocation {
+    char *map, *user;
+    size_t map_bytes, bytes;
+};
+struct Guard {
+    std::string name;
+    unsigned char* begin;
+    size_t bytes;
+};
 static std::map<char*, Allocation>& allocations() {
     static auto* all = new std::map<char*, Allocation>;
     return *all;
@@ -643,14 +693,16 @@ static Place place_of(const void* instruction) {
     Dl_info info;
     if (!dladdr(instruction, &info)) return NOWHERE;
     char command[600];
-    snprintf(command, sizeof(command), "addr2line -i -e '%s' %#zx 2>/dev/null", info.dli_fname, (size_t)((const char*)instruction - (const char*)info.dli_fbase));
+    snprintf(command, sizeof(command), "addr2line -i -e '%s' %#zx 2>/dev/null", info.dli_fname,
+             (size_t)((const char*)instruction - (const char*)info.dli_fbase));
     FILE* pipe = popen(command, "r");
     char* colon = pipe && fgets(text, sizeof(text), pipe) ? strrchr(text, ':') : nullptr;
     if (pipe) pclose(pipe);
     if (!colon || text[0] == '?') return NOWHERE;
     *colon = '\0';
     char here[512];  // the name as the other messages have it: relative to where the program was built
-    const char* name = getcwd(here, sizeof(here)) && strncmp(text, here, strlen(here)) == 0 ? text + strlen(here) + 1 : text;
+    const char* name =
+        getcwd(here, sizeof(here)) && strncmp(text, here, strlen(here)) == 0 ? text + strlen(here) + 1 : text;
     if (strncmp(name, "build/sim/", 10) == 0) name += 10;  // the rewritten copy
     return Place(name, atoi(colon + 1));
 }
@@ -664,13 +716,22 @@ static void on_fault(int, siginfo_t* info, void* context) {
     const Place place = ((void)context, NOWHERE);
 #endif
     if (worker && worker->current) {
-        if (a && (char*)at < a->user) fail(place, "access to %p, %zu bytes before a device buffer of %zu bytes", at, (size_t)(a->user - (char*)at), a->bytes);
-        if (a) fail(place, "access to %p, byte %zu of a device buffer of %zu bytes", at, (size_t)((char*)at - a->user), a->bytes);
+        if (a && (char*)at < a->user)
+            fail(place, "access to %p, %zu bytes before a device buffer of %zu bytes", at,
+                 (size_t)(a->user - (char*)at), a->bytes);
+        if (a)
+            fail(place, "access to %p, byte %zu of a device buffer of %zu bytes", at, (size_t)((char*)at - a->user),
+                 a->bytes);
         for (Fiber* f : worker->fibers)
-            if (at >= f->stack - STACK_GUARD_BYTES && at < f->stack) fail(place, "stack overflow: a thread has %zu KiB for its local variables", STACK_BYTES >> 10);
+            if (at >= f->stack - STACK_GUARD_BYTES && at < f->stack)
+                fail(place, "stack overflow: a thread has %zu KiB for its local variables", STACK_BYTES >> 10);
         fail(place, "access to %p, which is no device memory", at);
     }
-    if (a) fail(place, "host code touches device memory: byte %td of a device buffer of %zu bytes; cudaMemcpy brings it to the host", (char*)at - a->user, a->bytes);
+    if (a)
+        fail(place,
+             "host code touches device memory: byte %td of a device buffer of %zu bytes; cudaMemcpy brings it to the "
+             "host",
+             (char*)at - a->user, a->bytes);
     signal(SIGSEGV, SIG_DFL);  // no business of ours
     raise(SIGSEGV);
 }
@@ -680,7 +741,7 @@ static void catch_faults() {
     static bool done = false;
     if (done) return;
     done = true;
-    struct sigaction action{};
+    struct sigaction action {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigaction(SIGSEGV, &action, nullptr);
@@ -706,26 +767,32 @@ static void check_guards(const char* kernel) {
 #ifndef CUSIM_SANITIZE_address
     for (const Guard& g : guards)
         for (size_t i = 0; i < g.bytes; i++)
-            if (g.begin[i] != CANARY) fail(NOWHERE, "kernel %s wrote beyond its memory: byte %zu after %s", kernel, i, g.name.c_str());
+            if (g.begin[i] != CANARY)
+                fail(NOWHERE, "kernel %s wrote beyond its memory: byte %zu after %s", kernel, i, g.name.c_str());
 #endif
     (void)kernel;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // streams: queues that move when the host waits
 
 struct Operation {
     std::string name;
     std::function<void()> run;
     cudaEvent_t event = nullptr;
-    uint64_t version = 0;             // of the event to wait for
+    uint64_t version = 0;  // of the event to wait for
     enum Kind { WORK, RECORD, WAIT } kind = WORK;
 };
 
 }  // namespace cusim
 
-struct CusimStream { std::deque<cusim::Operation> queue; };
-struct CusimEvent { uint64_t recorded = 0, reached = 0; double time = 0; };
+struct CusimStream {
+    std::deque<cusim::Operation> queue;
+};
+struct CusimEvent {
+    uint64_t recorded = 0, reached = 0;
+    double time = 0;
+};
 
 namespace cusim {
 
@@ -735,17 +802,22 @@ static std::vector<cudaStream_t>& streams() {
 }
 static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : streams()[0]; }
 
-static bool ready(cudaStream_t s) { return !s->queue.empty() && (s->queue.front().kind != Operation::WAIT || s->queue.front().event->reached >= s->queue.front().version); }
+static bool ready(cudaStream_t s) {
+    return !s->queue.empty() &&
+           (s->queue.front().kind != Operation::WAIT || s->queue.front().event->reached >= s->queue.front().version);
+}
 
 static void run_front(cudaStream_t s) {
     Operation op = std::move(s->queue.front());
     s->queue.pop_front();
     if (op.kind == Operation::WORK) op.run(), check_guards(op.name.c_str());
-    if (op.kind == Operation::RECORD && op.event->reached < op.version) op.event->reached = op.version, op.event->time = now_seconds();
+    if (op.kind == Operation::RECORD && op.event->reached < op.version)
+        op.event->reached = op.version, op.event->time = now_seconds();
 }
 
-// Runs until done() holds: first what the caller waits for, other streams only where that depends on them, so that work nobody waits for comes
-// late; with a seed, whatever is ready, in random order.
+// Runs until done() holds: first what the caller waits for, other streams only where that depends
+// on them, so that work nobody waits for comes late; with a seed, whatever is ready, in random
+// order.
 template <class Done>
 static void run_until(cudaStream_t preferred, Done done) {
     static uint64_t random = seed();
@@ -765,7 +837,9 @@ static void synchronize(cudaStream_t s) {
     run_until(s, [&] { return s->queue.empty(); });
 }
 static void synchronize_all() {
-    run_until(nullptr, [] { return std::all_of(streams().begin(), streams().end(), [](cudaStream_t s) { return s->queue.empty(); }); });
+    run_until(nullptr, [] {
+        return std::all_of(streams().begin(), streams().end(), [](cudaStream_t s) { return s->queue.empty(); });
+    });
 }
 
 static void enqueue(cudaStream_t stream, Operation op) {
@@ -773,7 +847,9 @@ static void enqueue(cudaStream_t stream, Operation op) {
     stream_of(stream)->queue.push_back(std::move(op));
     if (!stream) synchronize_all();
 }
-void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work) { enqueue(stream, {name, std::move(work)}); }
+void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work) {
+    enqueue(stream, {name, std::move(work)});
+}
 
 static std::map<const void*, size_t>& dynamic_shared_limits() {
     static auto* all = new std::map<const void*, size_t>;
@@ -785,50 +861,64 @@ static cudaError_t error(cudaError_t e) {
     return e;
 }
 
-// CUSIM_LAUNCHES=file: every kernel's symbol with each combination of threads and dynamic shared memory it was launched with.
+// CUSIM_LAUNCHES=file: every kernel's symbol with each combination of threads and dynamic shared
+// memory it was launched with.
 static void note_launch(const void* function, uint64_t threads, size_t shared_bytes) {
     static FILE* file = getenv("CUSIM_LAUNCHES") ? fopen(getenv("CUSIM_LAUNCHES"), "w") : nullptr;
     static std::map<std::pair<const void*, std::pair<uint64_t, size_t>>, bool> seen;
     Dl_info info;
-    if (!file || std::exchange(seen[{function, {threads, shared_bytes}}], true) || !dladdr(function, &info) || !info.dli_sname) return;
+    if (!file || std::exchange(seen[{function, {threads, shared_bytes}}], true) || !dladdr(function, &info) ||
+        !info.dli_sname)
+        return;
     fprintf(file, "%s %llu %zu\n", info.dli_sname, (unsigned long long)threads, shared_bytes);
     fflush(file);
 }
 
-void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> body) {
+void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes,
+                    cudaStream_t stream, std::function<void()> body) {
     catch_faults();
     const uint64_t threads = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
     const auto limit = dynamic_shared_limits().find(function);
     const size_t shared_limit = limit == dynamic_shared_limits().end() ? SHARED_DEFAULT_BYTES : limit->second;
-    if (threads == 0 || threads > MOST_THREADS || block.z > 64 || blocks == 0 || grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535)
-        fail(NOWHERE, "kernel %s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads is beyond what a GPU accepts", name, grid.x, grid.y, grid.z, block.x, block.y, block.z);
-    if (shared_bytes > shared_limit) fail(NOWHERE, "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)", name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
+    if (threads == 0 || threads > MOST_THREADS || block.z > 64 || blocks == 0 || grid.x > 0x7FFFFFFFu ||
+        grid.y > 65535 || grid.z > 65535)
+        fail(NOWHERE, "kernel %s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads is beyond what a GPU accepts", name,
+             grid.x, grid.y, grid.z, block.x, block.y, block.z);
+    if (shared_bytes > shared_limit)
+        fail(NOWHERE,
+             "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)",
+             name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
     note_launch(function, threads, shared_bytes);
     auto kernel = std::make_shared<Kernel>();
-    kernel->name = name, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes, kernel->body = std::move(body), kernel->blocks = blocks;
-    enqueue(stream, {name, [kernel, blocks] {
-        if (seed()) {  // another order of the blocks: every step coprime to their number visits each once
-            uint64_t random = seed() + blocks;
-            kernel->block_first = random_bits(random) % blocks;
-            do kernel->block_step = 1 + random_bits(random) % blocks;
-            while (std::__gcd(kernel->block_step, blocks) != 1);
-        }
+    kernel->name = name, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes,
+    kernel->body = std::move(body), kernel->blocks = blocks;
+    enqueue(stream,
+            {name, [kernel, blocks] {
+                 if (seed()) {  // another order of the blocks: every step coprime to their number visits each once
+                     uint64_t random = seed() + blocks;
+                     kernel->block_first = random_bits(random) % blocks;
+                     do kernel->block_step = 1 + random_bits(random) % blocks;
+                     while (std::__gcd(kernel->block_step, blocks) != 1);
+                 }
 #ifdef CUSIM_SANITIZE_thread
-        __tsan_release(&kernel->begin_token);
+                 __tsan_release(&kernel->begin_token);
 #endif
-        pool().run(*kernel);
+                 pool().run(*kernel);
 #ifdef CUSIM_SANITIZE_thread
-        __tsan_acquire(&kernel->end_token);
+                 __tsan_acquire(&kernel->end_token);
 #endif
-    }});
+             }});
 }
 
 static bool has_device() { return environment_number("CUSIM_DEVICES", 1) > 0; }
-static size_t device_memory() { return environment_number("CUSIM_MEMORY_MIB", (uint64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) >> 20) << 20; }
+static size_t device_memory() {
+    return environment_number("CUSIM_MEMORY_MIB", (uint64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) >> 20)
+           << 20;
+}
 
 }  // namespace cusim
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // the CUDA runtime's functions
 
 using namespace cusim;
@@ -844,14 +934,18 @@ const char* cudaGetErrorString(cudaError_t e) {
         default: return "invalid argument";
     }
 }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = (int)environment_number("CUSIM_DRIVER", 13000), cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) {
+    return *version = (int)environment_number("CUSIM_DRIVER", 13000), cudaSuccess;
+}
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) {
     *count = (int)environment_number("CUSIM_DEVICES", 1);
     if (environment_number("CUSIM_DRIVER", 13000) < 12000) return error(cudaErrorInsufficientDriver);
     return *count ? cudaSuccess : error(cudaErrorNoDevice);
 }
-cudaError_t cudaSetDevice(int device) { return device < (int)environment_number("CUSIM_DEVICES", 1) ? cudaSuccess : error(cudaErrorInvalidDevice); }
+cudaError_t cudaSetDevice(int device) {
+    return device < (int)environment_number("CUSIM_DEVICES", 1) ? cudaSuccess : error(cudaErrorInvalidDevice);
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     if (!has_device()) return error(cudaErrorNoDevice);
     if (device >= (int)environment_number("CUSIM_DEVICES", 1)) return error(cudaErrorInvalidDevice);
@@ -865,7 +959,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     p->sharedMemPerBlockOptin = SHARED_MOST_BYTES, p->totalGlobalMem = device_memory();
     return cudaSuccess;
 }
-cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) { return *total = device_memory(), *free_bytes = *total - std::min(*total, live_bytes), cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+    return *total = device_memory(), *free_bytes = *total - std::min(*total, live_bytes), cudaSuccess;
+}
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
     catch_faults();
@@ -895,7 +991,10 @@ cudaError_t cudaFree(void* p) {
     if (found == allocations().end()) fail(NOWHERE, "cudaFree of %p, which no cudaMalloc returned", p);
     synchronize_all();
     const Allocation a = found->second;
-    guards.erase(std::remove_if(guards.begin(), guards.end(), [&](const Guard& g) { return (char*)g.begin >= a.map && (char*)g.begin < a.map + a.map_bytes; }), guards.end());
+    guards.erase(
+        std::remove_if(guards.begin(), guards.end(),
+                       [&](const Guard& g) { return (char*)g.begin >= a.map && (char*)g.begin < a.map + a.map_bytes; }),
+        guards.end());
     unpoison(a.map, a.map_bytes);
     munmap(a.map, a.map_bytes);
     live_bytes -= a.bytes;
@@ -920,11 +1019,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     for (auto& [begin, size] : pinned()) is_pinned |= from >= begin && (char*)from + bytes <= begin + size;
     if (kind == cudaMemcpyHostToDevice && !is_pinned) {  // pageable memory is read before the call returns
         std::vector<char> staged((const char*)from, (const char*)from + bytes);
-        enqueue(stream, {"cudaMemcpyAsync", [to, staged = std::move(staged)] { memcpy(to, staged.data(), staged.size()); }});
+        enqueue(stream,
+                {"cudaMemcpyAsync", [to, staged = std::move(staged)] { memcpy(to, staged.data(), staged.size()); }});
     } else enqueue(stream, {"cudaMemcpyAsync", [=] { memcpy(to, from, bytes); }});
     return cudaSuccess;
 }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) { return cudaMemcpyAsync(to, from, bytes, kind, nullptr); }
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
     enqueue(stream, {"cudaMemsetAsync", [=] { memset(p, value, bytes); }});
     return cudaSuccess;
@@ -941,7 +1043,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronize(stream_of(stream)), cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }  // the work must move some time
+// the work must move some time
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 cudaError_t cudaDeviceSynchronize() { return synchronize_all(), cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CusimEvent, cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
@@ -959,7 +1062,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     run_until(nullptr, [&] { return event->reached >= version; });
     return cudaSuccess;
 }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) { return *ms = (float)((end->time - begin->time) * 1e3), cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+    return *ms = (float)((end->time - begin->time) * 1e3), cudaSuccess;
+}
 cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes) {
     if ((size_t)bytes > SHARED_MOST_BYTES) return error(cudaErrorInvalidValue);
     dynamic_shared_limits()[kernel] = bytes;

@@ -1,9 +1,11 @@
-// cusim: CUDA sources on a CPU. What a kernel compiled by an ordinary C++ compiler sees of the simulated GPU.
+// cusim: CUDA sources on a CPU. What a kernel compiled by an ordinary C++ compiler sees of the
+// simulated GPU.
 //
-// Each CUDA thread is a fiber: a stack of its own and a switch that saves six registers. The fibers of a block run on one OS thread, one
-// at a time, each until it must wait (for a barrier, for the other lanes of its warp); blocks are spread over the OS threads. Work in streams
-// is kept until the host waits for it, and device memory can be touched only while it runs. cusim.cpp has the machinery, README.md
-// how to use it.
+// Each CUDA thread is a fiber: a stack of its own and a switch that saves six registers. The fibers
+// of a block run on one OS thread, one at a time, each until it must wait (for a barrier, for the
+// other lanes of its warp); blocks are spread over the OS threads. Work in streams is kept until
+// the host waits for it, and device memory can be touched only while it runs. cusim.cpp has the
+// machinery, README.md how to use it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,13 +13,16 @@
 #include <tuple>
 #include <type_traits>
 
-struct uint3 { unsigned x, y, z; };
+struct uint3 {
+    unsigned x, y, z;
+};
 struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// The running thread; the scheduler sets them with every switch. Plain variables, so that a debugger can put conditions on them.
+// The running thread; the scheduler sets them with every switch. Plain variables, so that a
+// debugger can put conditions on them.
 inline thread_local uint3 threadIdx, blockIdx;
 inline thread_local dim3 blockDim, gridDim;
 
@@ -39,10 +44,12 @@ struct Place {
 
 void block_barrier(Place place);
 
-// All lanes of `mask` come here with their arguments; the last to arrive calls compute(arguments by lane, null where a lane is not in the mask).
+// All lanes of `mask` come here with their arguments; the last to arrive calls compute(arguments by
+// lane, null where a lane is not in the mask).
 void warp_collective(unsigned mask, const char* what, Place place, void* arguments, void (*compute)(void** lanes));
 
-// Memory of the block. `key` tells one __shared__ variable from another; all threads of a block get the same address.
+// Memory of the block. `key` tells one __shared__ variable from another; all threads of a block get
+// the same address.
 void* shared_memory(const void* key, const char* name, size_t bytes, size_t alignment);
 void* dynamic_shared_memory();
 template <class T, int counter>
@@ -62,17 +69,22 @@ void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Pla
 void async_commit();
 void async_wait(int groups_left);
 
-void enqueue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread_body);
+void enqueue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                    cudaStream_t stream, std::function<void()> thread_body);
 void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work);
 
-// kernel<<<grid, block, shared_bytes, stream>>>(args...): arguments are captured by value now, and every thread gets its own copy.
+// kernel<<<grid, block, shared_bytes, stream>>>(args...): arguments are captured by value now, and
+// every thread gets its own copy.
 template <class... Params, class... Args>
-void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, Args&&... args) {
+void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+            cudaStream_t stream, Args&&... args) {
     std::tuple<std::decay_t<Params>...> captured(static_cast<std::decay_t<Params>>(args)...);
-    enqueue_kernel(name, (const void*)kernel, grid, block, shared_bytes, stream, [kernel, captured] { std::apply(kernel, captured); });
+    enqueue_kernel(name, (const void*)kernel, grid, block, shared_bytes, stream,
+                   [kernel, captured] { std::apply(kernel, captured); });
 }
 
-// Bytes from p on that no kernel may touch: checked after every kernel, trapped at once under SANITIZE=address.
+// Bytes from p on that no kernel may touch: checked after every kernel, trapped at once under
+// SANITIZE=address.
 void guard(const char* name, void* p, size_t bytes);
 
 // Of all cudaMalloc that have not been freed.

@@ -1,5 +1,5 @@
-// cuBLASLt's part of the simulated GPU: products by the CPU's GEMM in fp32, then the epilogue, then one rounding to the type of the result, which
-// is what the library promises.
+// cuBLASLt's part of the simulated GPU: products by the CPU's GEMM in fp32, then the epilogue, then
+// one rounding to the type of the result, which is what the library promises.
 #include <algorithm>
 #include <vector>
 #include "dev/cusim/include/cublasLt.h"
@@ -7,7 +7,9 @@
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/gemm.h"
 
-static float element(const void* p, cudaDataType_t type, int64_t i) { return type == CUDA_R_32F ? ((const float*)p)[i] : (float)((const __nv_bfloat16*)p)[i]; }
+static float element(const void* p, cudaDataType_t type, int64_t i) {
+    return type == CUDA_R_32F ? ((const float*)p)[i] : (float)((const __nv_bfloat16*)p)[i];
+}
 static void set_element(void* p, cudaDataType_t type, int64_t i, float value) {
     if (type == CUDA_R_32F) ((float*)p)[i] = value;
     else ((__nv_bfloat16*)p)[i] = value;
@@ -20,13 +22,15 @@ static std::vector<float> to_floats(const void* p, const CusimMatrix& m) {
 static float apply_gelu(float x) { return gelu(broadcast(x))[0]; }
 static float apply_gelu_derivative(float x) { return gelu_derivative(broadcast(x))[0]; }
 
-static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a, const void* B, const CusimMatrix& b, float beta, void* D, const CusimMatrix& d) {
+static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a, const void* B, const CusimMatrix& b,
+                    float beta, void* D, const CusimMatrix& d) {
     const int64_t m = d.rows, n = d.cols, k = desc.transA == CUBLAS_OP_N ? a.cols : a.rows;
     static std::vector<float> scratch;
     const Device before = device;  // the GEMM's threads and scratch memory are ours while it runs
     device.threads = m * n * k < 1 << 25 ? 1 : available_threads();
 #ifdef CUSIM_SANITIZE_thread
-    device.threads = 1;  // ThreadSanitizer does not see how threads of code that it has not compiled wait for each other
+    // ThreadSanitizer does not see how threads of code that it has not compiled wait for each other
+    device.threads = 1;
 #endif
     device.scratch_elems = (GEMM_SCRATCH_ELEMS + 15) / 16 * 16;
     scratch.resize(device.threads * device.scratch_elems);
@@ -34,29 +38,36 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
     const std::vector<float> fa = to_floats(A, a), fb = to_floats(B, b);
     std::vector<float> sums(m * n);
     // column-major D (m, n) = op(A) op(B) is row-major D^T (n, m) = op(B)^T op(A)^T
-    const MatrixView<float> left = desc.transB == CUBLAS_OP_N ? MatrixView<float>{fb.data(), b.ld, 1} : MatrixView<float>{fb.data(), 1, b.ld};
-    const MatrixView<float> right = desc.transA == CUBLAS_OP_N ? MatrixView<float>{fa.data(), a.ld, 1} : MatrixView<float>{fa.data(), 1, a.ld};
+    const MatrixView<float> left =
+        desc.transB == CUBLAS_OP_N ? MatrixView<float>{fb.data(), b.ld, 1} : MatrixView<float>{fb.data(), 1, b.ld};
+    const MatrixView<float> right =
+        desc.transA == CUBLAS_OP_N ? MatrixView<float>{fa.data(), a.ld, 1} : MatrixView<float>{fa.data(), 1, a.ld};
     gemm(sums.data(), m, left, right, n, m, k, false);
     device = before;
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
             float x = sums[j * m + i];
             if (beta != 0) x += beta * element(D, d.type, j * d.ld + i);
-            if (desc.epilogue == CUBLASLT_EPILOGUE_BIAS || desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) x += element(desc.bias, desc.bias_type, i);
+            if (desc.epilogue == CUBLASLT_EPILOGUE_BIAS || desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+                x += element(desc.bias, desc.bias_type, i);
             if (desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
                 set_element(desc.aux, d.type, j * desc.aux_ld + i, x);
                 x = apply_gelu(x);
             }
-            if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU) x *= apply_gelu_derivative(element(desc.aux, d.type, j * desc.aux_ld + i));
+            if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU)
+                x *= apply_gelu_derivative(element(desc.aux, d.type, j * desc.aux_ld + i));
             set_element(D, d.type, j * d.ld + i, x);
         }
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return *handle = nullptr, CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t, cudaDataType_t) { return *desc = new CusimMatmul, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t, cudaDataType_t) {
+    return *desc = new CusimMatmul, CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return delete desc, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
     auto set = [&](auto& field) {
         if (bytes != sizeof(field)) return CUBLAS_STATUS_INVALID_VALUE;
         memcpy((void*)&field, value, bytes);
@@ -73,28 +84,43 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
     return *layout = new CusimMatrix{type, (int64_t)rows, (int64_t)cols, ld}, CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return delete layout, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) { return *preference = nullptr, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+    return delete layout, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+    return *preference = nullptr, CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void*, size_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t D,
-                                              cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t* results, int* found) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
+                                                    const void*, size_t) {
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
+                                              cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t D, cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t* results, int* found) {
     const bool nA = desc->transA == CUBLAS_OP_N, nB = desc->transB == CUBLAS_OP_N;
-    const bool fits = (nA ? A->rows : A->cols) == D->rows && (nB ? B->cols : B->rows) == D->cols && (nA ? A->cols : A->rows) == (nB ? B->rows : B->cols) && A->type == B->type;
+    const bool fits = (nA ? A->rows : A->cols) == D->rows && (nB ? B->cols : B->rows) == D->cols &&
+                      (nA ? A->cols : A->rows) == (nB ? B->rows : B->cols) && A->type == B->type;
     if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
     *results = {};
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*, const void* A, cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta, const void*,
-                              cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*, const void* A,
+                              cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta,
+                              const void*, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t d,
+                              const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
     for (const void* p : {A, B, (const void*)D, (const void*)desc->bias, (const void*)desc->aux})
-        if ((uintptr_t)p % 16 != 0) cusim::fail({}, "cublasLtMatmul: %p is not aligned to the 16 bytes that were promised", p);
+        if ((uintptr_t)p % 16 != 0)
+            cusim::fail({}, "cublasLtMatmul: %p is not aligned to the 16 bytes that were promised", p);
     const CusimMatmul copy = *desc;
     const float factor = *(const float*)beta;
-    cusim::enqueue_host("cublasLtMatmul", stream, [=, a = *a, b = *b, d = *d] { product(copy, A, a, B, b, factor, D, d); });
+    cusim::enqueue_host("cublasLtMatmul", stream,
+                        [=, a = *a, b = *b, d = *d] { product(copy, A, a, B, b, factor, D, d); });
     return CUBLAS_STATUS_SUCCESS;
 }

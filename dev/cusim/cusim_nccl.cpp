@@ -1,11 +1,14 @@
-// NCCL's part of the simulated GPU: collectives of the processes by whatever way llmc/comm.h has them talk (MPI, TCP), as operations of their stream.
-// Sums of bf16 are taken in fp32 and rounded once.
+// NCCL's part of the simulated GPU: collectives of the processes by whatever way llmc/comm.h has
+// them talk (MPI, TCP), as operations of their stream. Sums of bf16 are taken in fp32 and rounded
+// once.
 #include "dev/cusim/include/nccl.h"
 #include <vector>
 #include "dev/cusim/include/cuda_bf16.h"
 #include "llmc/comm.h"
 
-struct CusimNccl { int processes; };
+struct CusimNccl {
+    int processes;
+};
 
 static size_t type_bytes(ncclDataType_t type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
 
@@ -20,11 +23,13 @@ ncclResult_t ncclCommInitRank(ncclComm_t* nccl, int processes, ncclUniqueId id, 
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) { return *error = ncclSuccess, ncclSuccess; }
 
-ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t nccl, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t nccl, cudaStream_t stream) {
     if (type == ncclFloat64) return ncclInvalidUsage;
     cusim::enqueue_host("ncclReduceScatter", stream, [=] {
         std::vector<float> values(count * nccl->processes);
-        for (size_t i = 0; i < values.size(); i++) values[i] = type == ncclFloat32 ? ((const float*)send)[i] : (float)((const __nv_bfloat16*)send)[i];
+        for (size_t i = 0; i < values.size(); i++)
+            values[i] = type == ncclFloat32 ? ((const float*)send)[i] : (float)((const __nv_bfloat16*)send)[i];
         comm_reduce_scatter(values.data(), count, "ncclReduceScatter");
         for (size_t i = 0; i < count; i++) {
             const float sum = values[comm.rank * count + i];
@@ -34,7 +39,8 @@ ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, nc
     });
     return ncclSuccess;
 }
-ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t,
+                           cudaStream_t stream) {
     cusim::enqueue_host("ncclAllGather", stream, [=] {
         const size_t bytes = count * type_bytes(type);
         const std::vector<char> mine((const char*)send, (const char*)send + bytes);  // send may lie in receive

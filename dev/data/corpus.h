@@ -1,5 +1,5 @@
-// From blocks to shards: what a worker makes of a block of text, and what is done with that in the order of the
-// text.
+// From blocks to shards: what a worker makes of a block of text, and what is done with that in the
+// order of the text.
 #pragma once
 #include <csignal>
 #include "dev/data/documents.h"
@@ -11,10 +11,10 @@
 struct Encoded {
     Block block;
     std::vector<uint16_t> tokens;
-    std::vector<size_t> starts;                  // where in tokens a document begins
+    std::vector<size_t> starts;  // where in tokens a document begins
     TextCheck check;
-    int64_t lines = 0, empty = 0;                // of .jsonl: lines seen, documents without a byte
-    std::string problem;                         // with the last of the lines
+    int64_t lines = 0, empty = 0;  // of .jsonl: lines seen, documents without a byte
+    std::string problem;           // with the last of the lines
 };
 
 inline void encode_document(const Tokenizer& tok, std::string_view text, bool starts, std::vector<int>& ids,
@@ -74,12 +74,12 @@ inline bool drawn(int64_t seed, int64_t n, double fraction) {
 // Takes what the workers made, in the order of the text.
 struct Corpus {
     const std::vector<TextFile>& files;
-    std::string field;                           // of .jsonl
-    bool by_documents = false;                   // validation: documents that are drawn, or the last tokens
+    std::string field;          // of .jsonl
+    bool by_documents = false;  // validation: documents that are drawn, or the last tokens
     double val_fraction = 0;
     int64_t seed = 0;
     ShardSet train, val;
-    ShardSet* target = nullptr;                  // of the document that is open
+    ShardSet* target = nullptr;  // of the document that is open
     int64_t documents = 0, val_documents = 0, empty = 0;
     Logger logger;
     Progress progress;
@@ -107,8 +107,10 @@ inline void Corpus::check(const Encoded& e) {
     if (invalid == 0) first_invalid = e.block.offset + e.check.first_invalid;
     invalid += e.check.invalid;
     if (invalid * 100 > bytes)
-        runtime_failure("%s is no UTF-8 text: %lld of its first %lld bytes are not, the first at %lld; nothing was "
-                        "written", file.name(), (long long)invalid, (long long)bytes, (long long)first_invalid);
+        runtime_failure(
+            "%s is no UTF-8 text: %lld of its first %lld bytes are not, the first at %lld; nothing was "
+            "written",
+            file.name(), (long long)invalid, (long long)bytes, (long long)first_invalid);
 }
 
 inline void Corpus::take(const Encoded& e) {
@@ -142,9 +144,10 @@ inline void Corpus::finish() {
     if (!by_documents) move_tail(train, val, std::llround((double)all * val_fraction));
     const bool wants_both = by_documents && val_fraction > 0 && val_fraction < 1;
     if (wants_both && (train.total == 0 || val.total == 0))
-        runtime_failure("--seed %lld draws %lld of %lld documents for validation; another --seed, another "
-                        "--val-fraction or --val-split tail is accepted", (long long)seed, (long long)val_documents,
-                        (long long)documents);
+        runtime_failure(
+            "--seed %lld draws %lld of %lld documents for validation; another --seed, another "
+            "--val-fraction or --val-split tail is accepted",
+            (long long)seed, (long long)val_documents, (long long)documents);
     stop_if_asked();
     publish_shards({&train, &val});
     logger.clear_line_in_work();

@@ -1,29 +1,32 @@
-// Documents, read in blocks of bounded size: files of text, each one document or several with a line between
-// them, and .jsonl, with a document in each line. A block is a stretch of one file, cut where its parts can be
-// encoded on their own (last_cut), so that a document of any length passes through little memory, and several
-// threads can work on it.
+// Documents, read in blocks of bounded size: files of text, each one document or several with a
+// line between them, and .jsonl, with a document in each line. A block is a stretch of one file,
+// cut where its parts can be encoded on their own (last_cut), so that a document of any length
+// passes through little memory, and several threads can work on it.
 #pragma once
 #include <filesystem>
 #include "llmc/tokenizer.h"
 
-constexpr size_t BLOCK_BYTES = 256 << 10;            // of a block, where the text allows a cut
-constexpr size_t LONGEST_UNCUT_BYTES = 16 << 20;     // without a place to cut, and of a line of .jsonl
+constexpr size_t BLOCK_BYTES = 256 << 10;         // of a block, where the text allows a cut
+constexpr size_t LONGEST_UNCUT_BYTES = 16 << 20;  // without a place to cut, and of a line of .jsonl
 
 struct TextFile {
-    std::string path;                                // "-": stdin
+    std::string path;  // "-": stdin
     bool jsonl = false;
-    int64_t bytes = -1;                              // -1: not known
+    int64_t bytes = -1;  // -1: not known
     const char* name() const { return path == "-" ? "stdin" : path.c_str(); }
 };
 
-struct Segment { size_t begin, end; bool starts_document; };
+struct Segment {
+    size_t begin, end;
+    bool starts_document;
+};
 
 struct Block {
-    size_t file = 0;                                 // its index
-    int64_t offset = 0;                              // of text in the file
+    size_t file = 0;     // its index
+    int64_t offset = 0;  // of text in the file
     std::string text;
-    std::vector<Segment> segments;                   // of plain text; those of .jsonl are its lines
-    bool last = false;                               // of its file
+    std::vector<Segment> segments;  // of plain text; those of .jsonl are its lines
+    bool last = false;              // of its file
 };
 
 inline bool has_extension(const std::string& path, const std::string& extension) {
@@ -31,8 +34,8 @@ inline bool has_extension(const std::string& path, const std::string& extension)
            path.compare(path.size() - extension.size(), extension.size(), extension) == 0;
 }
 
-// The .txt and .jsonl files of a folder and the folders in it, sorted by path. What is neither is counted, and
-// said.
+// The .txt and .jsonl files of a folder and the folders in it, sorted by path. What is neither is
+// counted, and said.
 inline std::vector<std::string> texts_in_folder(const std::string& folder) {
     namespace fs = std::filesystem;
     std::vector<std::string> paths;
@@ -56,8 +59,8 @@ inline std::vector<std::string> texts_in_folder(const std::string& folder) {
     return paths;
 }
 
-// What the arguments name, in their order: files, folders, - for stdin. All are looked at before any is read. With
-// prefers_jsonl what has another extension than .txt, or none, is .jsonl.
+// What the arguments name, in their order: files, folders, - for stdin. All are looked at before
+// any is read. With prefers_jsonl what has another extension than .txt, or none, is .jsonl.
 inline std::vector<TextFile> find_texts(const std::vector<std::string>& arguments, bool prefers_jsonl) {
     std::vector<TextFile> files;
     for (const std::string& argument : arguments) {
@@ -77,14 +80,14 @@ inline std::vector<TextFile> find_texts(const std::vector<std::string>& argument
 struct DocumentReader {
     const Tokenizer& tok;
     const std::vector<TextFile>& files;
-    const std::string* separator;                    // the line between documents of plain text; null: a file is one
+    const std::string* separator;  // the line between documents of plain text; null: a file is one
     size_t file = 0;
     int fd = -1;
-    bool at_end = false;                             // of the file
-    int64_t offset = 0;                              // of rest in the file
-    std::string rest;                                // read, and in no block yet
-    // Plain text: the document that is open, and the first line that was not compared with the separator, as places
-    // in rest (negative: it began in a block before).
+    bool at_end = false;  // of the file
+    int64_t offset = 0;   // of rest in the file
+    std::string rest;     // read, and in no block yet
+    // Plain text: the document that is open, and the first line that was not compared with the
+    // separator, as places in rest (negative: it began in a block before).
     bool document_is_new = true;
     size_t document_begin = 0, searched = 0;
     int64_t line_begin = 0;
@@ -93,7 +96,7 @@ struct DocumentReader {
     DocumentReader(const Tokenizer& t, const std::vector<TextFile>& f, const std::string* s)
         : tok(t), files(f), separator(s) {}
 
-    bool next(Block& block);                         // false after the last block, or when a signal came
+    bool next(Block& block);  // false after the last block, or when a signal came
     void open_file();
     bool read_more(size_t bytes);
     void close_document(size_t end);
@@ -128,8 +131,8 @@ inline void DocumentReader::close_document(size_t end) {
     if (end > document_begin) segments.push_back({document_begin, end, document_is_new});
 }
 
-// Compares every line that is wholly there with the separator; where they are equal a document ends and the
-// next begins.
+// Compares every line that is wholly there with the separator; where they are equal a document ends
+// and the next begins.
 inline void DocumentReader::find_separators() {
     while (line_begin < (int64_t)rest.size()) {
         const size_t newline = rest.find('\n', searched);
@@ -188,7 +191,9 @@ inline bool DocumentReader::next(Block& block) {
 
 // ---- what is no text
 
-struct TextCheck { int64_t zero = -1, invalid = 0, first_invalid = -1; };   // places in the text, -1: none
+struct TextCheck {
+    int64_t zero = -1, invalid = 0, first_invalid = -1;
+};  // places in the text, -1: none
 
 // Zero bytes and bytes that are not UTF-8; eight at a time where all are ASCII.
 inline TextCheck check_text(std::string_view text) {

@@ -1,5 +1,5 @@
-// Work for several threads whose results come back in the order in which it was given: push() hands an item to
-// whichever worker is free, pop() waits for the oldest one that has not come back yet.
+// Work for several threads whose results come back in the order in which it was given: push() hands
+// an item to whichever worker is free, pop() waits for the oldest one that has not come back yet.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -12,9 +12,13 @@
 
 template <class Item>
 struct OrderedWorkers {
-    struct Slot { Item item; bool done = false; std::exception_ptr failure; };
+    struct Slot {
+        Item item;
+        bool done = false;
+        std::exception_ptr failure;
+    };
     std::function<void(Item&)> work;
-    std::deque<std::shared_ptr<Slot>> waiting, given;   // for a worker; not yet popped
+    std::deque<std::shared_ptr<Slot>> waiting, given;  // for a worker; not yet popped
     std::mutex mutex;
     std::condition_variable work_there, work_done;
     std::vector<std::thread> threads;

@@ -1,6 +1,7 @@
-// Token shards of a run of `tokenize`: PREFIX_train.bin, or with a limit PREFIX_train_000000.bin, 000001 and so
-// on, and likewise for validation. They are written under names ending in .tmp and get their own only when all
-// are whole and on the disk; a run that fails or is interrupted before that leaves nothing behind.
+// Token shards of a run of `tokenize`: PREFIX_train.bin, or with a limit PREFIX_train_000000.bin,
+// 000001 and so on, and likewise for validation. They are written under names ending in .tmp and
+// get their own only when all are whole and on the disk; a run that fails or is interrupted before
+// that leaves nothing behind.
 #pragma once
 #include <memory>
 #include "llmc/tokens_file.h"
@@ -23,8 +24,8 @@ struct ShardFile {
 };
 
 struct ShardSet {
-    std::string prefix;                              // PREFIX_train or PREFIX_val
-    int64_t limit = 0;                               // tokens in a shard; 0: all in one
+    std::string prefix;  // PREFIX_train or PREFIX_val
+    int64_t limit = 0;   // tokens in a shard; 0: all in one
     std::vector<ShardFile> shards;
     int64_t total = 0;
 
@@ -74,7 +75,7 @@ inline void shorten_shard(ShardFile& shard, int64_t tokens) {
     const std::string& path = shard.writer->temporary;
     shard.tokens = tokens;
     const int fd = open(path.c_str(), O_RDWR);
-    if (fd >= 0) shard.writer->fd = fd;              // so that its errors are reported as those of writing are
+    if (fd >= 0) shard.writer->fd = fd;  // so that its errors are reported as those of writing are
     if (fd < 0 || ftruncate(fd, sizeof(Header) + tokens * sizeof(uint16_t)) != 0) shard.writer->fail();
     shard.writer->rewrite(0, shard_header(tokens).value, sizeof(Header));
     shard.writer->flush();
@@ -84,7 +85,7 @@ inline void shorten_shard(ShardFile& shard, int64_t tokens) {
 inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
     close_shard(from);
     size_t first = from.shards.size();
-    int64_t before = from.total;                     // tokens in the shards before the first one concerned
+    int64_t before = from.total;  // tokens in the shards before the first one concerned
     while (before > from.total - count) before -= from.shards[--first].tokens;
     const int64_t kept = from.total - count - before;
     std::vector<uint16_t> tokens(1 << 19);
@@ -108,7 +109,7 @@ inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
 // All shards on the disk, then all names.
 inline void publish_shards(std::vector<ShardSet*> sets) {
     for (ShardSet* set : sets) {
-        if (set->shards.empty()) open_shard(*set);   // a file of no tokens, in place of what an earlier run left
+        if (set->shards.empty()) open_shard(*set);  // a file of no tokens, in place of what an earlier run left
         close_shard(*set);
     }
     for (ShardSet* set : sets)
@@ -117,7 +118,8 @@ inline void publish_shards(std::vector<ShardSet*> sets) {
     unpublished_files().clear();
 }
 
-// Numbered shards of an earlier run would be taken for those of this one by any pattern that matches both.
+// Numbered shards of an earlier run would be taken for those of this one by any pattern that
+// matches both.
 inline void refuse_earlier_shards(const std::string& prefix) {
     const std::string base = prefix.substr(prefix.rfind('/') + 1);
     for (const std::string& name : list_folder(folder_of(prefix)))
@@ -126,7 +128,9 @@ inline void refuse_earlier_shards(const std::string& prefix) {
             if (name.size() != start.size() + 10 || name.compare(0, start.size(), start) != 0) continue;
             if (name.compare(name.size() - 4, 4, ".bin") != 0) continue;
             if (name.find_first_not_of("0123456789", start.size()) == start.size() + 6)
-                usage_error("-o %s: shards of that name are there already (%s); another prefix is accepted, or this "
-                            "one when they are removed", prefix.c_str(), name.c_str());
+                usage_error(
+                    "-o %s: shards of that name are there already (%s); another prefix is accepted, or this "
+                    "one when they are removed",
+                    prefix.c_str(), name.c_str());
         }
 }

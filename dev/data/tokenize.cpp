@@ -1,9 +1,9 @@
-// tokenize: text to token shards, and text to ids and back. Lesson: how a corpus of any size passes through
-// little memory.
+// tokenize: text to token shards, and text to ids and back. Lesson: how a corpus of any size passes
+// through little memory.
 //
 // One thread reads the files and cuts them into blocks (documents.h), all cores encode blocks
-// (ordered_workers.h, corpus.h), and the first thread writes their tokens in the order of the text (shards.h).
-// <|endoftext|> goes before each document.
+// (ordered_workers.h, corpus.h), and the first thread writes their tokens in the order of the text
+// (shards.h). <|endoftext|> goes before each document.
 #include <optional>
 #include "dev/data/corpus.h"
 #include "dev/data/ordered_workers.h"
@@ -23,7 +23,7 @@ struct Settings {
 
 struct Flag {
     const char *name, *accepted, *fallback, *meaning;
-    std::optional<std::string> Settings::*text = nullptr;   // one of these four
+    std::optional<std::string> Settings::*text = nullptr;  // one of these four
     int64_t Settings::*whole = nullptr;
     double Settings::*real = nullptr;
     bool Settings::*sign = nullptr;
@@ -46,19 +46,21 @@ static const std::vector<Flag>& flag_table() {
         text("-o", "PREFIX", "", "writes PREFIX_train.bin and PREFIX_val.bin", &S::prefix),
         whole("--shard-tokens", "1..2147483647", "all in one file",
               "writes PREFIX_train_000000.bin, PREFIX_train_000001.bin, ... of so many tokens, and PREFIX_val_*.bin "
-              "likewise; 100000000 is usual", &S::shard_tokens, 1, INT32_MAX),
+              "likewise; 100000000 is usual",
+              &S::shard_tokens, 1, INT32_MAX),
         text("--split-on", "LINE", "none",
              "a line equal to this stands between two documents of a text; without it each text is one", &S::split_on),
         text("--jsonl", "FIELD", "text",
              "the field that holds the document, in the JSON object on each line of a .jsonl file; when given, stdin "
-             "and named files that do not end in .txt are read as .jsonl too", &S::jsonl),
+             "and named files that do not end in .txt are read as .jsonl too",
+             &S::jsonl),
         {"--val-fraction", "0..1", "0.1", "of the tokens, for validation", nullptr, nullptr, &S::val_fraction},
         text("--val-split", "documents, tail", "documents with .jsonl, --split-on or 100 files and more, else tail",
              "what validates: documents drawn by --seed, each with the chance --val-fraction, or the last tokens",
              &S::val_split),
         whole("--seed", "0..", "42", "of the draw", &S::seed, 0, INT64_MAX),
-        whole("--threads", "1..4096", "all cores", "that encode; the result is the same for any number", &S::threads,
-              1, 4096),
+        whole("--threads", "1..4096", "all cores", "that encode; the result is the same for any number", &S::threads, 1,
+              4096),
         text("--tokenizer", "FILE", "dev/data/gpt2_tokenizer.bin", "the vocabulary", &S::tokenizer),
         sign("--ids", "reads bytes on stdin, prints token ids", &S::ids),
         sign("--decode", "reads token ids on stdin, writes bytes", &S::decode),
@@ -80,12 +82,14 @@ static void print_wrapped(const std::string& text, int column) {
 }
 
 static void print_usage() {
-    printf("usage: tokenize TEXT... -o PREFIX [flags]      each flag as `--name value` or `--name=value`\n"
-           "       tokenize --ids | --decode\n\n");
+    printf(
+        "usage: tokenize TEXT... -o PREFIX [flags]      each flag as `--name value` or `--name=value`\n"
+        "       tokenize --ids | --decode\n\n");
     for (const char* line :
          {"TEXT is a file of UTF-8 text, a .jsonl file, a folder (its .txt and .jsonl files and those of the folders "
           "in it, sorted by path) or - for stdin. Empty documents are left out. A file with a zero byte, or of which "
-          "more than one byte in a hundred is not UTF-8, is refused; fewer such bytes are kept as they are, with a warning.",
+          "more than one byte in a hundred is not UTF-8, is refused; fewer such bytes are kept as they are, with a "
+          "warning.",
           "No file appears under its name before all are written. Exit status: 0; 1 for a file that cannot be read or "
           "written; 2 for a mistake in a flag."})
         print_wrapped(line, 0);
@@ -214,7 +218,7 @@ static void tokenize_corpus(const Tokenizer& tok, const Settings& s) {
     DocumentReader reader(tok, files, s.split_on ? &*s.split_on : nullptr);
     auto work = [&](Encoded& e) { encode_block(tok, files[e.block.file].jsonl, corpus.field, e); };
     OrderedWorkers<Encoded> workers(threads, work);
-    size_t under_way = 0;                        // bytes given to the workers; four blocks a thread keep them busy
+    size_t under_way = 0;  // bytes given to the workers; four blocks a thread keep them busy
     for (bool more = true; more || !workers.empty();) {
         Encoded next;
         if (more && under_way < threads * 4 * BLOCK_BYTES && (more = reader.next(next.block))) {
@@ -240,9 +244,9 @@ static int tokenize(int argc, char** argv) {
     if (settings.decode) return decode_ids(tok), 0;
     struct sigaction action = {};
     action.sa_handler = [](int number) { stop_signal = number; };
-    action.sa_flags = (int)SA_RESETHAND;         // the second one ends the program at once; none restarts a read
+    action.sa_flags = (int)SA_RESETHAND;  // the second one ends the program at once; none restarts a read
     for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &action, nullptr);
-    signal(SIGXFSZ, SIG_IGN);                    // a file over the limit is an error of write(), reported as one
+    signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of write(), reported as one
     tokenize_corpus(tok, settings);
     return 0;
 }

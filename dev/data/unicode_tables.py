@@ -38,7 +38,7 @@ def table(name, comment, code_points):
     cells = [f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(code_points)]
     lines, line = [], "   "
     for cell in cells:
-        if len(line) + 1 + len(cell) > 128:
+        if len(line) + 1 + len(cell) > 116:
             lines.append(line)
             line = "   "
         line += " " + cell
@@ -50,10 +50,11 @@ def main():
     text = (
         "// Which code points are letters, numbers and white space, as ranges with both ends included.\n"
         f"// Made by dev/data/unicode_tables.py from the regular expression engine of tiktoken {tiktoken.__version__}; do not edit.\n"
-        "#pragma once\n#include <cstdint>\n\nstruct CodePointRange { uint32_t first, last; };\n\n"
+        "#pragma once\n#include <cstdint>\n\n// clang-format off\nstruct CodePointRange { uint32_t first, last; };\n\n"
         + table("UNICODE_LETTERS", r"\p{L}", members(r"\p{L}")) + "\n"
         + table("UNICODE_NUMBERS", r"\p{N}", members(r"\p{N}")) + "\n"
         + table("UNICODE_SPACES", r"\s", members(r"\s"))
+        + "// clang-format on\n"
     )
     OUT.write_text(text, encoding="ascii")
     print(f"{len(text)} bytes in {OUT}")

@@ -1,5 +1,6 @@
-// unigram TRAIN.bin VAL.bin V: the loss of a model that knows only how often each token occurs in TRAIN (with one added to each count),
-// on VAL. What a network has to beat before it has learned anything about order.
+// unigram TRAIN.bin VAL.bin V: the loss of a model that knows only how often each token occurs in
+// TRAIN (with one added to each count), on VAL. What a network has to beat before it has learned
+// anything about order.
 #include <cmath>
 #include "llmc/tokens_file.h"
 
@@ -8,7 +9,8 @@ static std::vector<uint16_t> read_shard(const char* path, int64_t vocab) {
     std::vector<uint16_t> tokens(read_tokens_header(file));
     file.read(tokens.data(), tokens.size() * 2, "the tokens");
     for (uint16_t token : tokens)
-        if (token >= vocab) runtime_failure("%s: token %d is not in a vocabulary of %lld", path, token, (long long)vocab);
+        if (token >= vocab)
+            runtime_failure("%s: token %d is not in a vocabulary of %lld", path, token, (long long)vocab);
     return tokens;
 }
 

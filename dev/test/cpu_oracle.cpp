@@ -1,4 +1,5 @@
-// See cpu_oracle.h. The headers come first, in the global namespace; then the trainer alone goes into a namespace of its own.
+// See cpu_oracle.h. The headers come first, in the global namespace; then the trainer alone goes
+// into a namespace of its own.
 #include "dev/test/cpu_oracle.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention_bf16.h"
@@ -15,7 +16,9 @@ namespace cpu_trainer {
 #include "train_gpt2_cpu.cpp"
 }
 
-struct CpuOracle { cpu_trainer::GPT2<float> model; };
+struct CpuOracle {
+    cpu_trainer::GPT2<float> model;
+};
 
 CpuOracle* cpu_oracle_start(const GPT2Config& config, int64_t B, int64_t T, int64_t micro_steps, uint64_t seed) {
     CpuOracle* oracle = new CpuOracle;

@@ -1,4 +1,5 @@
-// A library for LD_PRELOAD that makes a program's file calls go wrong, so that tests can try every one of them:
+// A library for LD_PRELOAD that makes a program's file calls go wrong, so that tests can try every
+// one of them:
 //
 //     FAIL_PATH=text FAIL_AT=n FAIL_HOW=EIO|KILL    the n-th call on a file whose path contains the text fails, or the
 //                                                   program is killed just before the n-th that changes something;
@@ -21,7 +22,9 @@ static bool watched[4096];  // by descriptor
 static long calls = 0;
 
 template <class F>
-static F* real(F*, const char* name) { return (F*)dlsym(RTLD_NEXT, name); }
+static F* real(F*, const char* name) {
+    return (F*)dlsym(RTLD_NEXT, name);
+}
 #define REAL(name) real(&::name, #name)
 
 static bool matches(const char* path) {

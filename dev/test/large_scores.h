@@ -1,12 +1,14 @@
-// Scores so large, or so far below zero, that a softmax which does not subtract their maximum overflows or divides by zero: for tests of every
-// softmax there is. They come as products with one nonzero channel, so that kernels which multiply first are given the scores themselves.
+// Scores so large, or so far below zero, that a softmax which does not subtract their maximum
+// overflows or divides by zero: for tests of every softmax there is. They come as products with one
+// nonzero channel, so that kernels which multiply first are given the scores themselves.
 #pragma once
 #include <algorithm>
 #include "dev/test/test.h"
 
 constexpr double LARGE_SCORES[] = {100, -100, 1e30, -1e30};  // e^88.8 is infinite in fp32
 
-// n scores around `level`: 10 apart at 100, so that many count; at 1e30 two neighbours in fp32 are 8e22 apart, so that one has it all.
+// n scores around `level`: 10 apart at 100, so that many count; at 1e30 two neighbours in fp32 are
+// 8e22 apart, so that one has it all.
 inline std::vector<float> scores_around(double level, size_t n) {
     std::vector<float> scores = random_values(n);
     for (float& s : scores) s = (float)(level + (std::fabs(level) == 100 ? 5 : 0.4 * std::fabs(level)) * s);
@@ -29,12 +31,14 @@ inline double exact_loss(const std::vector<double>& scores, size_t n, size_t tar
     return std::log(total) - (scores[target] - highest);
 }
 
-// Inputs of a classifier of C channels and V words, one row: x is 1 and zeros, wte the scores and zeros; the scores as floatX holds them.
+// Inputs of a classifier of C channels and V words, one row: x is 1 and zeros, wte the scores and
+// zeros; the scores as floatX holds them.
 template <class floatX>
 struct LargeLogits {
     std::vector<floatX> x, wte;
     std::vector<double> scores;
-    LargeLogits(double level, int64_t C, int64_t V, int64_t Vp) : x(C, floatX(0.0f)), wte(Vp * C, floatX(0.0f)), scores(V) {
+    LargeLogits(double level, int64_t C, int64_t V, int64_t Vp)
+        : x(C, floatX(0.0f)), wte(Vp * C, floatX(0.0f)), scores(V) {
         const std::vector<float> wanted = scores_around(level, V);
         x[0] = floatX(1.0f);
         for (int64_t v = 0; v < V; v++) wte[v * C] = floatX(wanted[v]), scores[v] = (double)(float)wte[v * C];
@@ -49,7 +53,8 @@ struct LargeLogits {
     }
 };
 
-// qkv (T, 3 HS) of one head: all queries are the same, and of their product with the keys the scale 1/sqrt(HS) leaves the scores.
+// qkv (T, 3 HS) of one head: all queries are the same, and of their product with the keys the scale
+// 1/sqrt(HS) leaves the scores.
 template <class floatX>
 struct LargeAttention {
     std::vector<floatX> qkv;

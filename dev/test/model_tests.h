@@ -1,17 +1,19 @@
-// A model against PyTorch's numbers: logits, loss, every gradient, ten steps of AdamW, initial weights; then its invariants, bitwise. The same
-// tests for both trainers, and each precision. A test program includes one of them, and defines before it includes this:
+// A model against PyTorch's numbers: logits, loss, every gradient, ten steps of AdamW, initial
+// weights; then its invariants, bitwise. The same tests for both trainers, and each precision. A
+// test program includes one of them, and defines before it includes this:
 //
 //     types Model, floatX
-//     Model make_model(config, B, T, recompute, variant, micro_steps)      variant: what must not change a bit (on the CPU, threads)
-//     void free_model(Model&)
-//     double loss_sum(Model&), std::vector<float> all_gradients(Model&), all_weights(Model&)       in memory order; weights at their most exact
+//     Model make_model(config, B, T, recompute, variant, micro_steps)      variant: what must not change a bit (on the
+//     CPU, threads) void free_model(Model&) double loss_sum(Model&), std::vector<float> all_gradients(Model&),
+//     all_weights(Model&)       in memory order; weights at their most exact
 #pragma once
 #include <unistd.h>
 #include "dev/test/test.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 
-// How far from exact a result may be, relative to its largest value. In fp32 it is the sums of many terms that round.
+// How far from exact a result may be, relative to its largest value. In fp32 it is the sums of many
+// terms that round.
 static const bool BF16 = sizeof(floatX) == 2;
 static double model_tolerance(int64_t L) { return BF16 ? bf16_model_tolerance((double)L) : 1e-5; }
 static double loss_tolerance() { return BF16 ? bf16_loss_tolerance() : 2e-6; }
@@ -36,22 +38,26 @@ static DebugState load_debug_state(const std::string& path, const GPT2Config& c)
     DebugState d;
     d.B = h.value[2], d.T = h.value[3];
     const int64_t rows = d.B * d.T;
-    d.x.resize(rows), d.y.resize(rows), d.logits.resize(rows * c.V), d.grads.resize((file.size_bytes - 1024 - rows * 8 - rows * c.V * 4 - 4) / 4);
-    file.read(d.x.data(), rows * 4, "x"), file.read(d.y.data(), rows * 4, "y"), file.read(d.logits.data(), rows * c.V * 4, "logits");
+    d.x.resize(rows), d.y.resize(rows), d.logits.resize(rows * c.V),
+        d.grads.resize((file.size_bytes - 1024 - rows * 8 - rows * c.V * 4 - 4) / 4);
+    file.read(d.x.data(), rows * 4, "x"), file.read(d.y.data(), rows * 4, "y"),
+        file.read(d.logits.data(), rows * c.V * 4, "logits");
     file.read(&d.loss, 4, "loss"), file.read(d.grads.data(), d.grads.size() * 4, "gradients");
     return d;
 }
 
-// The third of qkvb that belongs to the keys: its gradient is zero in exact arithmetic (a constant added to all scores of a query), so what is
-// left is noise, and Adam makes full steps of it. In sequences of one token a query has one key, whose probability is 1 whatever the score:
-// then this holds for all that makes queries and keys.
+// The third of qkvb that belongs to the keys: its gradient is zero in exact arithmetic (a constant
+// added to all scores of a query), so what is left is noise, and Adam makes full steps of it. In
+// sequences of one token a query has one key, whose probability is 1 whatever the score: then this
+// holds for all that makes queries and keys.
 static bool has_no_gradient(int tensor, int64_t i, int64_t C, int64_t T) {
     if (tensor == QKVW) return T == 1 && i < 2 * C * C;
     return tensor == QKVB && i < 2 * C && (i >= C || T == 1);
 }
 
-// PyTorch's own bf16 run of the same model, in the fixture, makes errors of the same size: its worst is within our tolerance, so that this is not
-// too tight, and ours are on average no larger than half as much again.
+// PyTorch's own bf16 run of the same model, in the fixture, makes errors of the same size: its
+// worst is within our tolerance, so that this is not too tight, and ours are on average no larger
+// than half as much again.
 static void bf16_errors_as_pytorchs(const std::string& name, const std::vector<double>& errors, double tolerance) {
     start_test(name + ": errors of bf16 are of the size of PyTorch's");
     FILE* file = fopen((FIXTURES + name + "_bf16.txt").c_str(), "r");
@@ -79,15 +85,20 @@ static void against_pytorch(const std::string& name) {
     size_t at = 0;
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, c); l++, at += tensor_elems(i, c)) {
-            errors.push_back(relative_error(grads.data() + g.layout.offset(i, l), d.grads.data() + at, tensor_elems(i, c)));
-            const bool noise = BF16 && d.T == 1 && (i == QKVW || i == QKVB) && errors.back() < 1;  // in sequences of one token mostly zero in exact arithmetic
-            if (!noise && !EXPECT(errors.back() < tolerance)) printf("    %s layer %d: error %.3g\n", TENSORS[i].name, (int)l, errors.back());
+            errors.push_back(
+                relative_error(grads.data() + g.layout.offset(i, l), d.grads.data() + at, tensor_elems(i, c)));
+            // in sequences of one token mostly zero in exact arithmetic
+            const bool noise = BF16 && d.T == 1 && (i == QKVW || i == QKVB) && errors.back() < 1;
+            if (!noise && !EXPECT(errors.back() < tolerance))
+                printf("    %s layer %d: error %.3g\n", TENSORS[i].name, (int)l, errors.back());
         }
     EXPECT(at == d.grads.size());
     if (BF16) bf16_errors_as_pytorchs(name, errors, tolerance);
     start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
     for (int64_t b = 0; b < d.B; b++)
-        for (int64_t t = 0; t < d.T; t++) EXPECT(relative_error(decode(g, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) < tolerance);
+        for (int64_t t = 0; t < d.T; t++)
+            EXPECT(relative_error(decode(g, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) <
+                   tolerance);
     start_test(name + ": losses without gradients are those with");
     std::vector<float> losses(d.B * d.T);
     evaluate(g, d.x.data(), d.y.data(), d.B, d.T, losses.data());
@@ -97,9 +108,13 @@ static void against_pytorch(const std::string& name) {
     free_model(g);
 }
 
-struct TenSteps { std::vector<double> losses, norms; std::vector<float> weights; };
+struct TenSteps {
+    std::vector<double> losses, norms;
+    std::vector<float> weights;
+};
 
-// The windows and rule of step `step` of ten, with accumulation, clipping and a schedule, over the recorded tokens in order.
+// The windows and rule of step `step` of ten, with accumulation, clipping and a schedule, over the
+// recorded tokens in order.
 struct TenStepRun {
     GPT2Config config;
     int64_t B, T;
@@ -107,7 +122,8 @@ struct TenStepRun {
     DataLoader data;
     static constexpr int64_t micro_steps = 2;
 
-    TenStepRun(const std::string& name, const std::string& schedule) : config(load_config(FIXTURES + name + ".bin")), schedule(schedule) {
+    TenStepRun(const std::string& name, const std::string& schedule)
+        : config(load_config(FIXTURES + name + ".bin")), schedule(schedule) {
         const DebugState d = load_debug_state(FIXTURES + name + "_debug_state.bin", config);
         B = d.B, T = d.T;
         dataloader_open(data, "-i", FIXTURES + name + "_tokens.bin", T, config.V, 1, false);
@@ -116,7 +132,8 @@ struct TenStepRun {
     StepResult run_step(Model& g, int64_t step) {
         std::vector<int> x(B * T), y(B * T);
         for (int64_t micro = 0; micro < micro_steps; micro++) {
-            for (int64_t b = 0; b < B; b++) load_window(data, (step * micro_steps + micro) * B + b, &x[b * T], &y[b * T]);
+            for (int64_t b = 0; b < B; b++)
+                load_window(data, (step * micro_steps + micro) * B + b, &x[b * T], &y[b * T]);
             micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
         }
         UpdateRule rule;
@@ -126,7 +143,8 @@ struct TenStepRun {
     }
 };
 
-static TenSteps run_ten_steps(const std::string& name, const std::string& schedule, int64_t recompute, int64_t variant) {
+static TenSteps run_ten_steps(const std::string& name, const std::string& schedule, int64_t recompute,
+                              int64_t variant) {
     TenStepRun run(name, schedule);
     Model g = make_model(run.config, run.B, run.T, recompute, variant, run.micro_steps);
     load_model(g, FIXTURES + name + ".bin");
@@ -140,7 +158,8 @@ static TenSteps run_ten_steps(const std::string& name, const std::string& schedu
     return result;
 }
 
-// The same ten steps of PyTorch in bf16 with fp32 master weights: lines two to eleven of the fixture.
+// The same ten steps of PyTorch in bf16 with fp32 master weights: lines two to eleven of the
+// fixture.
 static void ten_steps_as_pytorchs_bf16(const std::string& name, const TenSteps& ours, int64_t L) {
     start_test(name + ": ten steps in bf16 are PyTorch's in bf16");
     FILE* file = fopen((FIXTURES + name + "_bf16.txt").c_str(), "r");
@@ -148,7 +167,8 @@ static void ten_steps_as_pytorchs_bf16(const std::string& name, const TenSteps& 
     for (int c = file ? fgetc(file) : EOF; c != '\n' && c != EOF; c = fgetc(file)) {}
     for (int step = 0; step < 10; step++) {
         EXPECT(file && fscanf(file, "%lf %lf", &loss, &norm) == 2);
-        EXPECT(std::fabs(ours.losses[step] - loss) <= loss_tolerance() * loss && std::fabs(ours.norms[step] - norm) <= model_tolerance(L) * norm);
+        EXPECT(std::fabs(ours.losses[step] - loss) <= loss_tolerance() * loss &&
+               std::fabs(ours.norms[step] - norm) <= model_tolerance(L) * norm);
     }
     EXPECT(file && fscanf(file, "%lf", &loss) == EOF);
     if (file) fclose(file);
@@ -169,7 +189,8 @@ static void ten_steps_against_pytorch(const std::string& name, const std::string
     }
     if (file) fclose(file);
     EXPECT(steps == 10);
-    if (BF16) return ten_steps_as_pytorchs_bf16(name, ours, c.L);  // weights: Adam turns rounding into steps of full size wherever a gradient is small
+    // weights: Adam turns rounding into steps of full size wherever a gradient is small
+    if (BF16) return ten_steps_as_pytorchs_bf16(name, ours, c.L);
     Model after = make_model(c, 1, 1, 0, 1, 1);
     load_model(after, FIXTURES + name + "_after.bin");
     const std::vector<float> theirs = all_weights(after);
@@ -177,21 +198,27 @@ static void ten_steps_against_pytorch(const std::string& name, const std::string
         for (int64_t l = 0; l < tensor_layers(i, c); l++) {
             double worst = 0;
             for (int64_t k = 0; k < tensor_elems(i, c); k++) {
-                const double difference = std::fabs(ours.weights[after.layout.offset(i, l) + k] - theirs[after.layout.offset(i, l) + k]);
+                const double difference =
+                    std::fabs(ours.weights[after.layout.offset(i, l) + k] - theirs[after.layout.offset(i, l) + k]);
                 if (!has_no_gradient(i, k, c.C, run.T)) worst = difference <= worst ? worst : difference;  // NaN stays
             }
-            // a step is at most about lr = 3e-3; where the gradient itself is at the level of rounding, Adam's ratio m/sqrt(v) is not determined
+            // a step is at most about lr = 3e-3; where the gradient itself is at the level of
+            // rounding, Adam's ratio m/sqrt(v) is not determined
             if (!EXPECT(worst < 2e-4)) printf("    %s layer %d: %.3g\n", TENSORS[i].name, (int)l, worst);
         }
     free_model(after);
 }
 
-static bool same_bits(const TenSteps& a, const TenSteps& b) { return a.losses == b.losses && a.norms == b.norms && a.weights == b.weights; }
+static bool same_bits(const TenSteps& a, const TenSteps& b) {
+    return a.losses == b.losses && a.norms == b.norms && a.weights == b.weights;
+}
 
 static void invariants(const std::string& name) {
     const TenSteps base = run_ten_steps(name, "cosine", 0, 1);
     start_test(name + ": the same bits on a second run, and as variants 2 and 3");
-    EXPECT(same_bits(base, run_ten_steps(name, "cosine", 0, 1)) && same_bits(base, run_ten_steps(name, "cosine", 0, 2)) && same_bits(base, run_ten_steps(name, "cosine", 0, 3)));
+    EXPECT(same_bits(base, run_ten_steps(name, "cosine", 0, 1)) &&
+           same_bits(base, run_ten_steps(name, "cosine", 0, 2)) &&
+           same_bits(base, run_ten_steps(name, "cosine", 0, 3)));
     for (int64_t level = 1; level <= 3; level++) {
         start_test(name + format(": the same bits at recompute level %d", (int)level));
         EXPECT(same_bits(base, run_ten_steps(name, "cosine", level, 2)));
@@ -240,12 +267,16 @@ static void initial_weights() {
     EXPECT(!(difference() < 1e-6));
     start_test("a model goes to the order of the file and back, byte for byte");
     const std::string path = format("/tmp/gpt2_test_%d.bin", (int)getpid());
-    write_model(path, c, BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32, [&](int tensor, int64_t layer, int64_t first, int64_t elems) { return tensor_data(ours, tensor, layer, first, elems); });
+    write_model(path, c, BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32,
+                [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+                    return tensor_data(ours, tensor, layer, first, elems);
+                });
     load_model(theirs, path);
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, c); l++) {
             const int64_t elems = tensor_elems(i, c);
-            const std::vector<float> written(tensor_data(ours, i, l, 0, elems), tensor_data(ours, i, l, 0, elems) + elems);
+            const std::vector<float> written(tensor_data(ours, i, l, 0, elems),
+                                             tensor_data(ours, i, l, 0, elems) + elems);
             EXPECT(memcmp(written.data(), tensor_data(theirs, i, l, 0, elems), elems * 4) == 0);
         }
     unlink(path.c_str());
@@ -257,7 +288,8 @@ static void accumulation() {
     start_test("a batch in one micro-step or in several: the same gradient to rounding");
     const GPT2Config c = load_config(FIXTURES + "a.bin");
     const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
-    Model h = make_model(c, 1, d.T, 1, 2, d.B), g = make_model(c, d.B, d.T, 1, 2, 1);  // the larger last: both use its scratch memory
+    // the larger last: both use its scratch memory
+    Model h = make_model(c, 1, d.T, 1, 2, d.B), g = make_model(c, d.B, d.T, 1, 2, 1);
     load_model(g, FIXTURES + "a.bin");
     load_model(h, FIXTURES + "a.bin");
     micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0);

@@ -1,4 +1,5 @@
-// Tests that run whole programs, as a user runs them: what a program printed, how it ended, and small data for it.
+// Tests that run whole programs, as a user runs them: what a program printed, how it ended, and
+// small data for it.
 #pragma once
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -7,7 +8,11 @@
 #include "dev/test/test.h"
 #include "llmc/tokens_file.h"
 
-struct Outcome { int status; std::string out, err; double peak_mib; };
+struct Outcome {
+    int status;
+    std::string out, err;
+    double peak_mib;
+};
 
 inline std::string read_whole(const std::string& path) {
     std::string text;
@@ -19,7 +24,8 @@ inline std::string read_whole(const std::string& path) {
 }
 inline void write_whole(const std::string& path, const std::string& bytes) {
     FILE* file = fopen(path.c_str(), "wb");
-    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size()) runtime_failure("cannot write %s", path.c_str());
+    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size())
+        runtime_failure("cannot write %s", path.c_str());
     fclose(file);
 }
 inline std::string folder;  // of this test run
@@ -40,12 +46,15 @@ inline Outcome finish(pid_t child, const std::string& name = "") {
     struct rusage usage;
     wait4(child, &status, 0, &usage);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return {code, read_whole(folder + "/" + name + "out"), read_whole(folder + "/" + name + "err"), usage.ru_maxrss / 1024.0};
+    return {code, read_whole(folder + "/" + name + "out"), read_whole(folder + "/" + name + "err"),
+            usage.ru_maxrss / 1024.0};
 }
 inline Outcome run(const std::string& command) { return finish(start(command)); }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-inline bool one_line(const std::string& text) { return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1; }
+inline bool one_line(const std::string& text) {
+    return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1;
+}
 inline bool same_files(const std::string& a, const std::string& b) {
     const std::string x = read_whole(a), y = read_whole(b);
     return !x.empty() && x == y;
@@ -54,12 +63,14 @@ inline std::string dir(const std::string& name) { return folder + "/" + name; }
 
 // A small vocabulary and little data, so that a run takes a fraction of a second.
 inline std::string tiny_run(const std::string& program, const std::string& more) {
-    return program + " -i '" + folder + "/train_*.bin' -j " + folder + "/val.bin -e L2C32H2T16V256 -b 2 -t 16 -v 0 -s 0 --threads 2 " + more;
+    return program + " -i '" + folder + "/train_*.bin' -j " + folder +
+           "/val.bin -e L2C32H2T16V256 -b 2 -t 16 -v 0 -s 0 --threads 2 " + more;
 }
 inline void write_data() {
     std::vector<uint16_t> tokens(1500);
     for (int shard = 0; shard < 3; shard++) {
-        for (size_t i = 0; i < tokens.size(); i++) tokens[i] = (uint16_t)((i * i * 7 + i * 3 + shard * 11 + (i / 5) % 13) % 256);
+        for (size_t i = 0; i < tokens.size(); i++)
+            tokens[i] = (uint16_t)((i * i * 7 + i * 3 + shard * 11 + (i / 5) % 13) % 256);
         write_tokens(dir(shard < 2 ? format("train_%d.bin", shard) : "val.bin"), tokens.data(), tokens.size());
     }
 }
@@ -88,7 +99,9 @@ inline bool refused(const Outcome& r, int status, const std::string& name) {
     return good;
 }
 
-struct Steps { std::vector<double> losses, norms; };
+struct Steps {
+    std::vector<double> losses, norms;
+};
 inline Steps steps_of(const Outcome& r) {
     Steps steps;
     for (size_t at = r.out.find("step  "); at < r.out.size(); at = r.out.find("\nstep  ", at + 1)) {
@@ -99,7 +112,8 @@ inline Steps steps_of(const Outcome& r) {
     }
     return steps;
 }
-// Largest relative difference of losses (norms), beyond `unit`, that of the last digit printed; infinity if there are not n steps in both.
+// Largest relative difference of losses (norms), beyond `unit`, that of the last digit printed;
+// infinity if there are not n steps in both.
 inline double apart(const std::vector<double>& a, const std::vector<double>& b, size_t n, double unit = 1e-6) {
     if (a.size() != n || b.size() != n) return INFINITY;
     double worst = 0;

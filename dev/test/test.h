@@ -1,4 +1,5 @@
-// A test is a block with a name; expect() lines inside it count as one result. Comparisons are written so that NaN fails.
+// A test is a block with a name; expect() lines inside it count as one result. Comparisons are
+// written so that NaN fails.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -18,7 +19,8 @@ inline void finish_test() {
     if (!test_good) printf("FAILED %s\n", test_name.c_str());
     fflush(stdout);
 }
-// A test's random values follow from its name, not from what ran before it: on another machine that is less, or more.
+// A test's random values follow from its name, not from what ran before it: on another machine that
+// is less, or more.
 inline uint64_t random_state = 12345;
 inline void seed_random_values(const std::string& name) {
     random_state = 14695981039346656037u;  // FNV-1a
@@ -48,7 +50,8 @@ inline int report_tests() {
     return tests_failed > 0;
 }
 
-// Largest difference over largest magnitude of b; infinity if anything is not finite, or sizes differ.
+// Largest difference over largest magnitude of b; infinity if anything is not finite, or sizes
+// differ.
 template <class A, class B>
 inline double relative_error(const A* a, const B* b, size_t n) {
     double worst = 0, magnitude = 1e-30;
@@ -59,17 +62,23 @@ inline double relative_error(const A* a, const B* b, size_t n) {
     }
     return worst / magnitude;
 }
-inline double relative_error(const std::vector<float>& a, const std::vector<float>& b) { return a.size() == b.size() ? relative_error(a.data(), b.data(), a.size()) : INFINITY; }
+inline double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() ? relative_error(a.data(), b.data(), a.size()) : INFINITY;
+}
 
-// Rounding of a sum of n products in fp32, as random walks go: unit roundoff 2^-24 times sqrt(n), with a factor for the tail of the distribution.
+// Rounding of a sum of n products in fp32, as random walks go: unit roundoff 2^-24 times sqrt(n),
+// with a factor for the tail of the distribution.
 inline double sum_tolerance(double n) { return 8 * std::ldexp(1.0, -24) * std::sqrt(n + 4); }
 
 // The same, of `roundings` roundings to bf16 on the way.
-inline double bf16_tolerance(double roundings, double n) { return 2 * std::ldexp(1.0, -9) * std::sqrt(roundings) + sum_tolerance(n); }
+inline double bf16_tolerance(double roundings, double n) {
+    return 2 * std::ldexp(1.0, -9) * std::sqrt(roundings) + sum_tolerance(n);
+}
 
-// What bf16 may change in a model of L layers, relative to the largest value. Rounding errors of many operations in sequence add up like a random
-// walk: u sqrt(operations), u = 2^-9 the unit roundoff; a layer has about 20 on the way forward and back. 4: the tail of the distribution.
-// The loss is a mean over positions, whose errors cancel.
+// What bf16 may change in a model of L layers, relative to the largest value. Rounding errors of
+// many operations in sequence add up like a random walk: u sqrt(operations), u = 2^-9 the unit
+// roundoff; a layer has about 20 on the way forward and back. 4: the tail of the distribution. The
+// loss is a mean over positions, whose errors cancel.
 inline double bf16_model_tolerance(double L) { return 4 * std::ldexp(1.0, -9) * std::sqrt(20 * L + 6); }
 inline double bf16_loss_tolerance() { return std::ldexp(1.0, -9); }
 

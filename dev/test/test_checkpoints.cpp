@@ -1,5 +1,6 @@
-// Checkpoints under attack: damaged, half-removed, replaced while in use, in folders with odd names, on disks that fail
-// at every call, and killed at every call. A run either goes on to the same bits or says why not, and removes nothing.
+// Checkpoints under attack: damaged, half-removed, replaced while in use, in folders with odd
+// names, on disks that fail at every call, and killed at every call. A run either goes on to the
+// same bits or says why not, and removes nothing.
 #include <sys/stat.h>
 #include <csignal>
 #include <map>
@@ -32,7 +33,10 @@ static void copy_run(const std::string& from, const std::string& to) {
 
 static void unusable() {
     EXPECT(run(tiny("-x 5 -o " + dir("five"))).status == 0);
-    struct Damage { const char *what; void (*harm)(); };
+    struct Damage {
+        const char* what;
+        void (*harm)();
+    };
     for (const Damage& damage : {Damage{"its model damaged", [] { flip_bit(weights("hurt", 5)); }},
                                  {"its model missing", [] { unlink(weights("hurt", 5).c_str()); }},
                                  {"its state damaged", [] { flip_bit(state_path(dir("hurt"), 5, 0)); }},
@@ -164,8 +168,8 @@ static void not_finite() {
 
 static void as_used() {
     start_test("AdamW's constants and rates are checked as the fp32 that they are used as");
-    const char* refused_flags[] = {"--eps 1e-50", "--beta1 0.99999999", "--beta2 0.99999999", "-l 1e39", "-l 1e300",
-                                   "-c 1e39"};
+    const char* refused_flags[] = {"--eps 1e-50", "--beta1 0.99999999", "--beta2 0.99999999",
+                                   "-l 1e39",     "-l 1e300",           "-c 1e39"};
     for (const char* flags : refused_flags)
         EXPECT(refused(run(tiny(std::string("-x 1 ") + flags)), 2, std::string(flags).substr(0, strcspn(flags, " "))));
     EXPECT(run(tiny("-x 1 --eps 1e-40 --beta1 0 --beta2 0.9999999 -l 1e-60 -q 1e-60")).status == 0);
@@ -229,11 +233,12 @@ static bool build_library() {
 }
 
 static std::string failing(const std::string& path, int n, const char* how) {
-    return with_library(format("FAIL_PATH=%s FAIL_AT=%d FAIL_HOW=%s FAIL_MARK=%s", dir(path).c_str(), n, how,
-                               dir("mark").c_str()));
+    return with_library(
+        format("FAIL_PATH=%s FAIL_AT=%d FAIL_HOW=%s FAIL_MARK=%s", dir(path).c_str(), n, how, dir("mark").c_str()));
 }
 
-// A run goes on from step 3, saves step 4 and prunes, while the n-th file call in its out dir fails; for every n.
+// A run goes on from step 3, saves step 4 and prunes, while the n-th file call in its out dir
+// fails; for every n.
 static void failing_calls() {
     const std::string flags = "-n 1 -nk 2 -l 3e-3 -v 2 -m 1 ";
     EXPECT(run(tiny(flags + "-x 4 -o " + dir("calm4"))).status == 0);

@@ -1,5 +1,6 @@
-// Files that are read beside models: tokenizer, HellaSwag, tokens. Whatever is in them, a program loads them or says in
-// one sentence what is wrong: it does not crash, hang or ask for memory that the file does not justify.
+// Files that are read beside models: tokenizer, HellaSwag, tokens. Whatever is in them, a program
+// loads them or says in one sentence what is wrong: it does not crash, hang or ask for memory that
+// the file does not justify.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "dev/test/run_program.h"
@@ -13,8 +14,8 @@ static uint64_t random_below(uint64_t n) {
     return damage_state % n;
 }
 
-// Memory that reading a damaged file of a few KB may take, beyond what the program has; not under a sanitizer, which
-// maps terabytes.
+// Memory that reading a damaged file of a few KB may take, beyond what the program has; not under a
+// sanitizer, which maps terabytes.
 static void limit_memory() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     const struct rlimit limit = {(rlim_t)4 << 30, (rlim_t)4 << 30};
@@ -22,8 +23,8 @@ static void limit_memory() {
 #endif
 }
 
-// Runs the loader in a process of its own: 0 if it took the file, 1 if it refused it with one sentence; anything else
-// is a fault.
+// Runs the loader in a process of its own: 0 if it took the file, 1 if it refused it with one
+// sentence; anything else is a fault.
 template <class Load>
 static int outcome(const Load& load) {
     fflush(stdout);
@@ -47,8 +48,8 @@ static std::string header_of(int32_t magic, int32_t version, int32_t count, int3
     return std::string((const char*)h.value, sizeof(h.value));
 }
 
-// A tokenizer whose tokens are the bytes and random strings of one or two letters: nearly every split of a token is a
-// pair.
+// A tokenizer whose tokens are the bytes and random strings of one or two letters: nearly every
+// split of a token is a pair.
 static std::string tokenizer_of(int vocab, size_t longest, int letters) {
     std::string bytes = header_of(20240328, 2, vocab, vocab - 1);
     for (int id = 0; id < 256; id++) bytes += {(char)1, (char)id};
@@ -60,8 +61,8 @@ static std::string tokenizer_of(int vocab, size_t longest, int letters) {
     return bytes;
 }
 
-// A whole file with damage of the kinds that happen: a bit, a byte, a number at its limits, a part missing, doubled or
-// swapped.
+// A whole file with damage of the kinds that happen: a bit, a byte, a number at its limits, a part
+// missing, doubled or swapped.
 static std::string damaged(std::string bytes) {
     const int64_t extremes[] = {0, 1, -1, 2, 255, 256, 257, 32767, 65535, 65536, INT32_MAX, INT32_MIN};
     for (uint64_t times = 1 + random_below(3); times > 0 && !bytes.empty(); times--) {

@@ -1,4 +1,5 @@
-// What both trainers share: tokenizer, random numbers, schedules, sampling, data order, layouts, checksums.
+// What both trainers share: tokenizer, random numbers, schedules, sampling, data order, layouts,
+// checksums.
 #include <set>
 #include "dev/test/test.h"
 #include "llmc/checkpoint.h"
@@ -29,11 +30,13 @@ static void tokenizer_tests() {
         return back == text;
     };
     start_test("tokenizer: the recorded output of tiktoken on a nasty text");
-    const std::string text = read_whole(FIXTURES + "tokenizer_text.bin"), recorded = read_whole(FIXTURES + "tokenizer_ids.bin");
+    const std::string text = read_whole(FIXTURES + "tokenizer_text.bin"),
+                      recorded = read_whole(FIXTURES + "tokenizer_ids.bin");
     std::vector<int> ids;
     encode(tok, text, ids);
     bool same = ids.size() * 2 == recorded.size();
-    for (size_t i = 0; same && i < ids.size(); i++) same = ids[i] == ((unsigned char)recorded[2 * i] | (unsigned char)recorded[2 * i + 1] << 8);
+    for (size_t i = 0; same && i < ids.size(); i++)
+        same = ids[i] == ((unsigned char)recorded[2 * i] | (unsigned char)recorded[2 * i + 1] << 8);
     EXPECT(same);
     EXPECT(round_trip(text));
     start_test("tokenizer: any bytes come back");
@@ -43,7 +46,11 @@ static void tokenizer_tests() {
     EXPECT(round_trip(bytes));
     EXPECT(round_trip(std::string("\xed\xa0\x80\xf4\x90\x80\x80\xc0\x80\xe2\x82", 11)));
     start_test("tokenizer: known ids; special tokens are text like any other");
-    auto ids_of = [&](const char* s) { std::vector<int> out; encode(tok, s, out); return out; };
+    auto ids_of = [&](const char* s) {
+        std::vector<int> out;
+        encode(tok, s, out);
+        return out;
+    };
     EXPECT((ids_of("Hello world") == std::vector<int>{15496, 995}));
     EXPECT(ids_of("<|endoftext|>").size() > 1);
     EXPECT(ids_of("").empty());
@@ -63,7 +70,8 @@ static void random_tests() {
     for (int i = 0; i < 9998; i++) rng.bits32();
     EXPECT(rng.bits32() == 4123659995u);
     start_test("permutations are permutations, and differ by epoch");
-    auto a = permutation(1000, generator_for(42, RANDOM_WINDOWS, 0, 1)), b = permutation(1000, generator_for(42, RANDOM_WINDOWS, 1, 1));
+    auto a = permutation(1000, generator_for(42, RANDOM_WINDOWS, 0, 1)),
+         b = permutation(1000, generator_for(42, RANDOM_WINDOWS, 1, 1));
     EXPECT(std::set<uint32_t>(a.begin(), a.end()).size() == 1000 && a != b);
     EXPECT((a == permutation(1000, generator_for(42, RANDOM_WINDOWS, 0, 1))));
 }
@@ -76,11 +84,14 @@ static void schedule_tests() {
         char name[16];
         long long step, steps, warmup;
         double peak, frac, rate;
-        if (!EXPECT(sscanf(text.c_str() + at, "%15s %lld %lld %lld %lf %lf %lf", name, &step, &steps, &warmup, &peak, &frac, &rate) == 7)) break;
+        if (!EXPECT(sscanf(text.c_str() + at, "%15s %lld %lld %lld %lf %lf %lf", name, &step, &steps, &warmup, &peak,
+                           &frac, &rate) == 7))
+            break;
         EXPECT(std::fabs(learning_rate_at(name, step, steps, warmup, peak, frac) - rate) <= 1e-10);
     }
     EXPECT(rows > 150);
-    EXPECT(learning_rate_at("constant", 0, 10, 4, 1.0, 0.1) == 0.25 && learning_rate_at("constant", 9, 10, 4, 1.0, 0.1) == 1.0);
+    EXPECT(learning_rate_at("constant", 0, 10, 4, 1.0, 0.1) == 0.25 &&
+           learning_rate_at("constant", 9, 10, 4, 1.0, 0.1) == 1.0);
 }
 
 static void sampling_tests() {
@@ -89,7 +100,11 @@ static void sampling_tests() {
     const char* p = text.c_str();
     int cases = 0;
     for (char* end; *p && *p != '\n'; p++, cases++) {
-        auto next = [&] { double v = strtod(p, &end); p = end; return v; };
+        auto next = [&] {
+            double v = strtod(p, &end);
+            p = end;
+            return v;
+        };
         const int V = (int)next();
         const double temperature = next(), top_k = next(), top_p = next();
         std::vector<float> logits(V);
@@ -101,7 +116,8 @@ static void sampling_tests() {
     }
     EXPECT(cases == 6);
     start_test("sampling: the coin picks by cumulative probability, never a token of probability 0");
-    EXPECT(pick_token({0.25, 0.0, 0.75}, 0.24) == 0 && pick_token({0.25, 0.0, 0.75}, 0.25) == 2 && pick_token({0.5, 0.499999, 0.0}, 0.9999999) == 1);
+    EXPECT(pick_token({0.25, 0.0, 0.75}, 0.24) == 0 && pick_token({0.25, 0.0, 0.75}, 0.25) == 2 &&
+           pick_token({0.5, 0.499999, 0.0}, 0.9999999) == 1);
 }
 
 static void data_tests() {
@@ -109,7 +125,8 @@ static void data_tests() {
     std::vector<uint16_t> tokens(101);
     for (int shard = 0; shard < 3; shard++) {
         for (size_t i = 0; i < tokens.size(); i++) tokens[i] = (uint16_t)(shard * 1000 + i);
-        write_tokens(prefix + std::to_string(shard) + ".bin", tokens.data(), tokens.size() - shard);  // 10, 9, 9 windows of 10
+        // 10, 9, 9 windows of 10
+        write_tokens(prefix + std::to_string(shard) + ".bin", tokens.data(), tokens.size() - shard);
     }
     start_test("data order: every window once an epoch, a new order each epoch, targets one ahead");
     DataLoader loader;
@@ -122,7 +139,8 @@ static void data_tests() {
         first[w / 28].push_back(x[0]);
         for (int t = 0; t < 10; t++) EXPECT(x[t] == x[0] + t && y[t] == x[t] + 1);
     }
-    EXPECT(std::set<int>(first[0].begin(), first[0].end()).size() == 28 && std::set<int>(first[1].begin(), first[1].end()).size() == 28 && first[0] != first[1]);
+    EXPECT(std::set<int>(first[0].begin(), first[0].end()).size() == 28 &&
+           std::set<int>(first[1].begin(), first[1].end()).size() == 28 && first[0] != first[1]);
     load_window(loader, 17, x, y);
     EXPECT(x[0] == first[0][17]);  // a pure function of the window's number
     start_test("data order: --shuffle 0 is the order of the files");
@@ -154,12 +172,17 @@ static void layout_tests() {
         }
     EXPECT(parameter_count(GPT2Config{}) == 124439808);
     start_test("descriptors");
-    EXPECT(config_from_descriptor("d48").NH == 25 && config_from_descriptor("gpt2:d36").C == 1280 && config_from_descriptor("gpt3:c768").maxT == 2048);
+    EXPECT(config_from_descriptor("d48").NH == 25 && config_from_descriptor("gpt2:d36").C == 1280 &&
+           config_from_descriptor("gpt3:c768").maxT == 2048);
     GPT2Config c = config_from_descriptor("L6C384H6T256V512");
     EXPECT(c.L == 6 && c.C == 384 && c.NH == 6 && c.maxT == 256 && c.V == 512 && c.Vp == 512);
     start_test("checksum: one bit, one byte more, one block moved: another sum");
     std::string data(1000, 'x');
-    auto sum = [](const std::string& s, size_t cut) { Checksum c; c.add(s.data(), cut), c.add(s.data() + cut, s.size() - cut); return c.value(); };
+    auto sum = [](const std::string& s, size_t cut) {
+        Checksum c;
+        c.add(s.data(), cut), c.add(s.data() + cut, s.size() - cut);
+        return c.value();
+    };
     const uint64_t whole = sum(data, 0);
     EXPECT(sum(data, 7) == whole && sum(data, 999) == whole);
     EXPECT(sum(data + 'x', 0) != whole && sum(data + std::string(1, '\0'), 0) != whole);

@@ -8,7 +8,8 @@
 typedef TEST_FLOATX floatX;
 typedef GPT2<floatX> Model;
 
-static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t threads, int64_t micro_steps, const Options& options = {}) {
+static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t threads,
+                        int64_t micro_steps, const Options& options = {}) {
     Model g;
     Options o = options;
     o.threads = threads;
@@ -31,7 +32,8 @@ static void free_model(Model& g) {
 static double loss_sum(Model& g) { return g.loss_sum; }
 static std::vector<float> all_gradients(Model& g) {
     const int64_t elems = g.layout.total_elems();
-    return g.sizes.sums_gradients() ? std::vector<float>((float*)g.grads, (float*)g.grads + elems) : std::vector<float>((floatX*)g.grads, (floatX*)g.grads + elems);
+    return g.sizes.sums_gradients() ? std::vector<float>((float*)g.grads, (float*)g.grads + elems)
+                                    : std::vector<float>((floatX*)g.grads, (floatX*)g.grads + elems);
 }
 static std::vector<float> all_weights(Model& g) {
     const int64_t elems = g.layout.total_elems();
@@ -52,10 +54,14 @@ static void plan_is_exact() {
     for (int64_t level = 0; level <= 3; level++) {
         Model g = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 2, 1);
         const int64_t elems = g.layout.total_elems();
-        EXPECT(planned(g, o, "parameters") == elems * (int64_t)sizeof(floatX) && planned(g, o, "optimizer") == elems * (BF16 ? 12 : 8) && planned(g, o, "activations") == g.activations.total_bytes);
+        EXPECT(planned(g, o, "parameters") == elems * (int64_t)sizeof(floatX) &&
+               planned(g, o, "optimizer") == elems * (BF16 ? 12 : 8) &&
+               planned(g, o, "activations") == g.activations.total_bytes);
         free_model(g);
     }
-    start_test("GPT-2 124M in memory: bf16 activations at most 0.55 of fp32's, all of it no more, at most 0.85 without master weights");
+    start_test(
+        "GPT-2 124M in memory: bf16 activations at most 0.55 of fp32's, all of it no more, at most 0.85 without master "
+        "weights");
     for (auto [B, T] : {std::pair<int64_t, int64_t>{4, 64}, {4, 256}, {1, 1024}})
         for (int64_t level : {0, 1}) {
             auto plan = [&](auto model, bool master) {
@@ -69,8 +75,10 @@ static void plan_is_exact() {
                 for (const PlanRow& row : rows) activations += row.category == "activations" ? row.bytes : 0;
                 return std::pair<double, double>{(double)activations, (double)plan_bytes(rows)};
             };
-            const auto fp32 = plan(GPT2<float>{}, true), half = plan(GPT2<bf16>{}, true), rounded = plan(GPT2<bf16>{}, false);
-            EXPECT(half.first <= 0.55 * fp32.first && half.second <= fp32.second && rounded.second <= 0.85 * fp32.second);
+            const auto fp32 = plan(GPT2<float>{}, true), half = plan(GPT2<bf16>{}, true),
+                       rounded = plan(GPT2<bf16>{}, false);
+            EXPECT(half.first <= 0.55 * fp32.first && half.second <= fp32.second &&
+                   rounded.second <= 0.85 * fp32.second);
         }
 }
 
@@ -98,14 +106,19 @@ static void stochastic_rounding() {
     if (!BF16) return;
     Model exact = make_model(c, 1, 1, 0, 1, 1);
     load_model(exact, FIXTURES + "a.bin");
-    const float step = 1e-4f, weight = 1.0f;  // an update far below half a unit (2^-9) of a bf16 at 1: rounded to nearest it would always vanish
+    // an update far below half a unit (2^-9) of a bf16 at 1: rounded to nearest it would always
+    // vanish
+    const float step = 1e-4f, weight = 1.0f;
     std::vector<bf16> params(1 << 16, bf16(weight));
     std::vector<float> m(params.size()), v(params.size());
     const std::vector<bf16> grads(params.size(), bf16(1.0f));
-    adamw_update(params.data(), (float*)nullptr, m.data(), v.data(), grads.data(), params.size(), adamw_constants(step, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1), 3, 0);
+    adamw_update(params.data(), (float*)nullptr, m.data(), v.data(), grads.data(), params.size(),
+                 adamw_constants(step, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1), 3, 0);
     double mean = 0;
     for (bf16 p : params) mean += (float)p / (double)params.size();
-    EXPECT(std::fabs(mean - (weight - step)) < 4 * std::ldexp(1.0, -8) * std::sqrt(step / std::ldexp(1.0, -8) / (double)params.size()));  // 4 standard deviations of the mean
+    // 4 standard deviations of the mean
+    EXPECT(std::fabs(mean - (weight - step)) <
+           4 * std::ldexp(1.0, -8) * std::sqrt(step / std::ldexp(1.0, -8) / (double)params.size()));
     free_model(exact);
 }
 

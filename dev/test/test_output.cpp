@@ -1,4 +1,5 @@
-// What the trainer prints: settings, step lines, progress on a terminal and elsewhere, samples; --quiet.
+// What the trainer prints: settings, step lines, progress on a terminal and elsewhere, samples;
+// --quiet.
 #include <fcntl.h>
 #include <poll.h>
 #include <regex>
@@ -15,11 +16,14 @@ static size_t count_of(const std::string& text, const std::string& part) {
 }
 
 // What a command writes to a terminal, stdout and stderr together, and how it ends.
-struct Screen { int status; std::string written; };
+struct Screen {
+    int status;
+    std::string written;
+};
 static Screen on_terminal(const std::string& command, int columns = 0) {
     const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) return {-1, ""};
-    struct winsize size{};
+    struct winsize size {};
     size.ws_col = (unsigned short)columns, size.ws_row = 24;
     ioctl(terminal, TIOCSWINSZ, &size);
     fflush(stdout);
@@ -33,7 +37,9 @@ static Screen on_terminal(const std::string& command, int columns = 0) {
     Screen screen{-1, ""};
     char buffer[4096];
     for (bool ended = false; !ended;) {
-        struct pollfd p{terminal, POLLIN, 0};
+        struct pollfd p {
+            terminal, POLLIN, 0
+        };
         if (poll(&p, 1, 100) <= 0) {
             ended = waitpid(child, &screen.status, WNOHANG) == child;
             continue;
@@ -68,8 +74,9 @@ static void settings() {
     EXPECT(contains(run(tiny("-x 1 -d 64")).out, "| total-batch-size     | 64\n"));
     start_test("--quiet 1: step lines, evaluations and samples only");
     const Outcome quiet = run(tiny("-x 2 -v 1 -m 1 -s 2 -g 3 --quiet 1 -o " + dir("quiet")));
-    const std::regex only("val loss .*\nstep    1/2 \\| .*\nval loss .*\nstep    2/2 \\| .*\nval loss .*\n"
-                          "generating:\n---\n[^]*\n---\n");
+    const std::regex only(
+        "val loss .*\nstep    1/2 \\| .*\nval loss .*\nstep    2/2 \\| .*\nval loss .*\n"
+        "generating:\n---\n[^]*\n---\n");
     EXPECT(quiet.status == 0 && std::regex_match(quiet.out, only) && quiet.err.empty());
     start_test("-x 0 with a prompt prints one line on the model and the text; with --quiet 1 the text alone");
     const std::string generate = "./train_gpt2_cpu -e L1C32H2T24 -x 0 -g 10 --prompt 'To be' ";
@@ -92,7 +99,8 @@ static void first_validation() {
         return all;
     };
     const std::string standard = losses("-x 1 -v 1 -o " + dir("validated")), one = losses("-x 1 -v 1 -m 1");
-    const std::string twenty = losses("-x 1 -v 1 -m 20"), from_file = " -x 0 -v 1 -e " + dir("validated/model_00000001.bin");
+    const std::string twenty = losses("-x 1 -v 1 -m 20"),
+                      from_file = " -x 0 -v 1 -e " + dir("validated/model_00000001.bin");
     EXPECT(standard.size() == 18 && one.size() == 18 && twenty.size() == 18);
     EXPECT(standard.substr(0, 9) == one.substr(0, 9) && one.substr(0, 9) != twenty.substr(0, 9));
     EXPECT(standard.substr(9) == twenty.substr(9) && one.substr(9) != twenty.substr(9));
@@ -173,11 +181,11 @@ static void progress_on_a_terminal() {
     if (screen.status == -1) return skip_test("progress on a pseudo-terminal (mount -t devpts devpts /dev/pts)");
     start_test("on a terminal: validation, HellaSwag, steps, saving and weights show progress and the time left");
     const std::string number = "[0-9,]+ of [0-9,]+ ", time = "[0-9:]+ ";
-    for (const std::string& part : {"validation: " + number + "windows, " + time + "left",
-                                    "HellaSwag: " + number + "questions, " + time + "left",
-                                    "working on step 3/3, micro-step 2/2: " + time + "gone, " + time + "left",
-                                    "saving step 2: " + number + "MB, " + time + "left",
-                                    "drawing the initial weights: " + number + "million, " + time + "left"})
+    for (const std::string& part :
+         {"validation: " + number + "windows, " + time + "left", "HellaSwag: " + number + "questions, " + time + "left",
+          "working on step 3/3, micro-step 2/2: " + time + "gone, " + time + "left",
+          "saving step 2: " + number + "MB, " + time + "left",
+          "drawing the initial weights: " + number + "million, " + time + "left"})
         if (!EXPECT(std::regex_search(screen.written, std::regex(part)))) printf("    %s\n", part.c_str());
     EXPECT(screen.status == 0);
     start_test("the lines that stay on the terminal are those of a redirected run");
@@ -221,13 +229,21 @@ static void greedy() {
 
 // Mistakes that people make: the sentence says what was probably meant, or where to find it.
 static void hints() {
-    struct Mistake { const char *flags, *hint; };
-    for (const Mistake& m : {Mistake{"--batch_size 3", "perhaps --batch-size"}, {"--max-step=3", "perhaps --max-steps"},
-                             {"--temp 3", "perhaps --temperature"}, {"-help", "perhaps --help"},
+    struct Mistake {
+        const char *flags, *hint;
+    };
+    for (const Mistake& m : {Mistake{"--batch_size 3", "perhaps --batch-size"},
+                             {"--max-step=3", "perhaps --max-steps"},
+                             {"--temp 3", "perhaps --temperature"},
+                             {"-help", "perhaps --help"},
                              {"-h", "--help lists all"},
-                             {"-b 0", "accepted: 1 or more"}, {"-b ''", "-b (empty)"}, {"-q 2", "accepted: 0 to 1"},
-                             {"--beta1 1", "accepted: 0 to below 1"}, {"--eps 0", "accepted: above 0"},
-                             {"--top-p 0", "accepted: above 0 to 1"}, {"-x -2", "accepted: -1, 0, 1 or more"}}) {
+                             {"-b 0", "accepted: 1 or more"},
+                             {"-b ''", "-b (empty)"},
+                             {"-q 2", "accepted: 0 to 1"},
+                             {"--beta1 1", "accepted: 0 to below 1"},
+                             {"--eps 0", "accepted: above 0"},
+                             {"--top-p 0", "accepted: above 0 to 1"},
+                             {"-x -2", "accepted: -1, 0, 1 or more"}}) {
         start_test(std::string("a hint for ") + m.flags);
         EXPECT(refused(run("./train_gpt2_cpu " + std::string(m.flags)), 2, m.hint));
     }

@@ -1,4 +1,5 @@
-// What MFU is a share of: the peak is kept from run to run, only grows, and none is shown that a step has passed.
+// What MFU is a share of: the peak is kept from run to run, only grows, and none is shown that a
+// step has passed.
 #define TRAINER_WITHOUT_MAIN
 #include <dirent.h>
 #include "dev/test/test.h"
@@ -18,7 +19,8 @@ int main() {
     start_test("peaks are kept by key, one line each; what is no number counts as none");
     EXPECT(kept_peak(path, "a") == 0);
     keep_peak(path, "a", 1e9), keep_peak(path, "a, b", 2e9), keep_peak(path, "a", 3e9);
-    EXPECT(kept_peak(path, "a") == 3e9 && kept_peak(path, "a, b") == 2e9 && kept_peak(path, "b") == 0 && files_in(folder) == 1);
+    EXPECT(kept_peak(path, "a") == 3e9 && kept_peak(path, "a, b") == 2e9 && kept_peak(path, "b") == 0 &&
+           files_in(folder) == 1);
     for (const char* text : {"a: \n", "a: nan\n", "a: -5\n", "a: 1e300\n", "a: inf\n", "\n\n", "a:"}) {
         FILE* file = fopen(path.c_str(), "w");
         fputs(text, file);
@@ -36,7 +38,8 @@ int main() {
     double measured = 0;
     for (int i = 0; i < 100 && measured == 0; i++) measured = find_peak(false, path);
     const std::string key = format("%s, 1 threads, fp32, vectors of %d bytes", cpu_name().c_str(), VEC_BYTES);
-    EXPECT(measured > 1e8 && std::fabs(kept_peak(path, key) - measured) < 1e-5 * measured && kept_peak(path, "other") == 5e9);
+    EXPECT(measured > 1e8 && std::fabs(kept_peak(path, key) - measured) < 1e-5 * measured &&
+           kept_peak(path, "other") == 5e9);
     keep_peak(path, key, 9e17);
     EXPECT(find_peak(false, path) == 9e17);
     keep_peak(path, key, 1);

@@ -1,6 +1,6 @@
-// How processes meet by TCP, and talk: strangers who want in or want to disturb, ranks that stop or are interrupted,
-// addresses that lead nowhere, files that others left. Parts of it run in forked copies of this program, parts in the
-// trainer.
+// How processes meet by TCP, and talk: strangers who want in or want to disturb, ranks that stop or
+// are interrupted, addresses that lead nowhere, files that others left. Parts of it run in forked
+// copies of this program, parts in the trainer.
 #include <ifaddrs.h>
 #include <sys/time.h>
 #include <csignal>
@@ -49,8 +49,8 @@ static bool said(const Outcome& r, int status, const std::string& text) {
 
 // ---- talking
 
-// A value for every element of every rank, such that sums depend on their order; not inlined, lest a product and a sum
-// become one operation.
+// A value for every element of every rank, such that sums depend on their order; not inlined, lest
+// a product and a sum become one operation.
 __attribute__((noinline)) static float value_of(int rank, size_t i) {
     return (float)((i * 2654435761u + rank * 40503u) % 1000003u) * (rank == 1 ? 1e-3f : rank == 2 ? 97.0f : 1.0f);
 }
@@ -111,8 +111,8 @@ static void talking() {
 
 // ---- strangers
 
-// Rank 0 with little room for connections, and the strangers; then rank 1, who must be let in while the strangers
-// stay.
+// Rank 0 with little room for connections, and the strangers; then rank 1, who must be let in while
+// the strangers stay.
 template <class Strangers>
 static void meets_in_spite_of(const std::string& what, Strangers strangers) {
     start_test("strangers at the door: " + what);
@@ -159,8 +159,8 @@ static void strangers() {
                     Verdict verdict{};
                     open.push_back(connect_soon(port));
                     EXPECT(receive_by(open.back(), &greeting, sizeof(greeting), now_seconds() + 5));
-                    EXPECT(send_message(
-                        open.back(), make_hello({rank, rank, program_name("test")}, key_of(token), greeting.nonce)));
+                    EXPECT(send_message(open.back(),
+                                        make_hello({rank, rank, program_name("test")}, key_of(token), greeting.nonce)));
                     EXPECT(receive_by(open.back(), &verdict, sizeof(verdict), now_seconds() + 5) &&
                            verdict.code == UNKNOWN_TOKEN);
                 }
@@ -390,8 +390,8 @@ static void interrupted_runs() {
         step = atoll(zero.out.c_str() + zero.out.find("stopped at step ") + 16);
     }
     const std::string whole = tiny_run(
-        CPU, flags("whole") + format(" -x %lld -k constant -pn 2 -pi tcp -ps 127.0.0.1:%d --comm-timeout 20 -pr ",
-                                     step, free_port()));
+        CPU, flags("whole") + format(" -x %lld -k constant -pn 2 -pi tcp -ps 127.0.0.1:%d --comm-timeout 20 -pr ", step,
+                                     free_port()));
     const pid_t one = start(whole + "1", "one");
     EXPECT(run(whole + "0").status == 0 && finish(one, "one").status == 0);
     EXPECT(same_files(model_path(dir("interrupted"), step), model_path(dir("whole"), step)));

@@ -1,4 +1,5 @@
-// Whole programs, run as a user runs them: flags, files, logs, checkpoints, resuming, kill -9, full disks, damage.
+// Whole programs, run as a user runs them: flags, files, logs, checkpoints, resuming, kill -9, full
+// disks, damage.
 #include <csignal>
 #include <regex>
 #include "dev/test/run_program.h"
@@ -6,13 +7,53 @@
 
 static std::string tiny(const std::string& more) { return tiny_run("./train_gpt2_cpu", more); }
 static void flags() {
-    struct Case { const char *flags, *name; };
-    for (const Case& c : {Case{"--nonsense 1", "--nonsense"}, {"-b", "-b"}, {"-b x", "-b"}, {"-b 0", "-b"}, {"-b 4x", "-b"}, {"-b 1e2", "-b"}, {"-b 99999999999999999999", "-b"}, {"-b ''", "-b"},
-                          {"-b ' 4'", "-b"}, {"-l nan", "-l"}, {"-l inf", "-l"}, {"-l -1", "-l"}, {"-l 0x1p3", "-l"}, {"-q 1.5", "-q"}, {"--beta1 1", "--beta1"}, {"--eps 0", "--eps"}, {"--top-p 0", "--top-p"},
-                          {"--temperature -1", "--temperature"}, {"-k exponential", "-k"}, {"-x -2", "-x"}, {"-m 0", "-m"}, {"-r 4", "-r"}, {"-z 2", "-z"}, {"-y 2", "-y"}, {"-lg 0", "-lg"}, {"-t 17", "-t"},
-                          {"-d 33", "-d"}, {"-d 0", "-d"}, {"-e d13", "-e"}, {"-e L2C33H2", "-e"}, {"-e L2C32", "-e"}, {"-e ''", "-e"}, {"-e L0C32H2", "-e"}, {"-e L2C32H2X3", "-e"}, {"-e L2L2C32H2", "-e"},
-                          {"-pn 2", "--num-processes"}, {"-pr 1", "--process-rank"}, {"-pi carrier", "-pi"}, {"--precision fp8", "--precision"}, {"-y 1", "-y"},
-                          {"--plan=1", "--plan"}, {"-ge 3", "-ge"}, {"--shuffle 2", "--shuffle"}, {"stray", "stray"}}) {
+    struct Case {
+        const char *flags, *name;
+    };
+    for (const Case& c : {Case{"--nonsense 1", "--nonsense"},
+                          {"-b", "-b"},
+                          {"-b x", "-b"},
+                          {"-b 0", "-b"},
+                          {"-b 4x", "-b"},
+                          {"-b 1e2", "-b"},
+                          {"-b 99999999999999999999", "-b"},
+                          {"-b ''", "-b"},
+                          {"-b ' 4'", "-b"},
+                          {"-l nan", "-l"},
+                          {"-l inf", "-l"},
+                          {"-l -1", "-l"},
+                          {"-l 0x1p3", "-l"},
+                          {"-q 1.5", "-q"},
+                          {"--beta1 1", "--beta1"},
+                          {"--eps 0", "--eps"},
+                          {"--top-p 0", "--top-p"},
+                          {"--temperature -1", "--temperature"},
+                          {"-k exponential", "-k"},
+                          {"-x -2", "-x"},
+                          {"-m 0", "-m"},
+                          {"-r 4", "-r"},
+                          {"-z 2", "-z"},
+                          {"-y 2", "-y"},
+                          {"-lg 0", "-lg"},
+                          {"-t 17", "-t"},
+                          {"-d 33", "-d"},
+                          {"-d 0", "-d"},
+                          {"-e d13", "-e"},
+                          {"-e L2C33H2", "-e"},
+                          {"-e L2C32", "-e"},
+                          {"-e ''", "-e"},
+                          {"-e L0C32H2", "-e"},
+                          {"-e L2C32H2X3", "-e"},
+                          {"-e L2L2C32H2", "-e"},
+                          {"-pn 2", "--num-processes"},
+                          {"-pr 1", "--process-rank"},
+                          {"-pi carrier", "-pi"},
+                          {"--precision fp8", "--precision"},
+                          {"-y 1", "-y"},
+                          {"--plan=1", "--plan"},
+                          {"-ge 3", "-ge"},
+                          {"--shuffle 2", "--shuffle"},
+                          {"stray", "stray"}}) {
         start_test(std::string("refused with exit 2: ") + c.flags);
         EXPECT(refused(run(tiny(c.flags)), 2, c.name));
     }
@@ -53,8 +94,10 @@ static void files() {
     start_test("a damaged model file: exit 1, one sentence");
     EXPECT(run(tiny("-x 1 -o " + dir("m"))).status == 0);
     const std::string model = read_whole(dir("m/model_00000001.bin"));
-    for (const std::string& bytes : {std::string(), model.substr(0, 1000), model.substr(0, model.size() - 1), model + "x", patched(model, 0, 1), patched(model, 1, 4), patched(model, 4, -1), patched(model, 4, 2000000000),
-                                     patched(model, 5, 5), patched(model, 7, 257), patched(model, 3, 1 << 30)}) {
+    for (const std::string& bytes :
+         {std::string(), model.substr(0, 1000), model.substr(0, model.size() - 1), model + "x", patched(model, 0, 1),
+          patched(model, 1, 4), patched(model, 4, -1), patched(model, 4, 2000000000), patched(model, 5, 5),
+          patched(model, 7, 257), patched(model, 3, 1 << 30)}) {
         write_whole(dir("bad_model.bin"), bytes);
         EXPECT(refused(run(tiny("-x 1 -e " + dir("bad_model.bin"))), 1, "bad_model.bin"));
     }
@@ -66,7 +109,8 @@ static void files() {
     EXPECT(run(tiny("-x 1 -e " + dir("half.bin"))).status == 0);
     start_test("a damaged tokenizer file: exit 1, one sentence");
     const std::string tokenizer = read_whole("dev/data/gpt2_tokenizer.bin");
-    for (const std::string& bytes : {tokenizer.substr(0, 2000), tokenizer + "x", patched(tokenizer, 0, 3), patched(tokenizer, 2, 1 << 30), patched(tokenizer, 3, 60000)}) {
+    for (const std::string& bytes : {tokenizer.substr(0, 2000), tokenizer + "x", patched(tokenizer, 0, 3),
+                                     patched(tokenizer, 2, 1 << 30), patched(tokenizer, 3, 60000)}) {
         write_whole(dir("bad_tokenizer.bin"), bytes);
         EXPECT(refused(run(tiny("-x 0 --prompt hi --tokenizer " + dir("bad_tokenizer.bin"))), 1, "bad_tokenizer.bin"));
         EXPECT(refused(run("./tokenize --ids --tokenizer " + dir("bad_tokenizer.bin")), 1, "bad_tokenizer.bin"));
@@ -85,20 +129,27 @@ static void lines_and_logs() {
     start_test("step lines, validation lines and main.log have the promised form");
     Outcome r = run(tiny("-x 4 -v 2 -m 3 -s 4 -g 3 -o " + dir("log")));
     EXPECT(r.status == 0);
-    const std::regex step("step +[0-9]+/4 \\| loss [0-9.]+ \\| norm [0-9.]+ \\| lr [0-9.]+e-[0-9]+ \\| [0-9.]+ ms \\| "
-                          "([0-9.]+% fp32|n/a) MFU \\| [0-9]+ tok/s\n");
+    const std::regex step(
+        "step +[0-9]+/4 \\| loss [0-9.]+ \\| norm [0-9.]+ \\| lr [0-9.]+e-[0-9]+ \\| [0-9.]+ ms \\| "
+        "([0-9.]+% fp32|n/a) MFU \\| [0-9]+ tok/s\n");
     EXPECT(std::distance(std::sregex_iterator(r.out.begin(), r.out.end(), step), std::sregex_iterator()) == 4);
     EXPECT(contains(r.out, "step    1/4 | loss ") && contains(r.out, "\nval loss "));
-    const std::regex log("s:0 tel:[0-9.]+\ns:0 trl:[0-9.]+ lr:0.000300 norm:[0-9.]+\ns:1 trl:.*\ns:2 tel:.*\ns:2 trl:.*\ns:3 trl:.*\ns:4 tel:[0-9.]+\n");
+    const std::regex log(
+        "s:0 tel:[0-9.]+\ns:0 trl:[0-9.]+ lr:0.000300 norm:[0-9.]+\ns:1 trl:.*\ns:2 tel:.*\ns:2 trl:.*\ns:3 "
+        "trl:.*\ns:4 tel:[0-9.]+\n");
     EXPECT(std::regex_match(read_whole(dir("log/main.log")), log));
     start_test("validation: the same loss for any B, a partial last batch included");
-    auto val = [&](const std::string& flags) { std::string out = run(tiny("-x 0 -v 1 -m -1 " + flags)).out; return out.substr(out.find("val loss") < out.size() ? out.find("val loss") : 0); };
+    auto val = [&](const std::string& flags) {
+        std::string out = run(tiny("-x 0 -v 1 -m -1 " + flags)).out;
+        return out.substr(out.find("val loss") < out.size() ? out.find("val loss") : 0);
+    };
     const std::string one = val("-b 1");
     EXPECT(contains(one, "val loss") && std::fabs(atof(one.c_str() + 9) - atof(val("-b 7").c_str() + 9)) < 2e-6);
     start_test("-x 0 needs no training data and writes nothing; with a prompt it only generates");
     r = run(tiny("-x 0 -v 1 -i /nowhere -o " + dir("nothing")));
     EXPECT(r.status == 0 && contains(r.out, "val loss") && !folder_exists(dir("nothing")));
-    const std::string generate = "./train_gpt2_cpu -e L1C32H2T24 -x 0 -s 1 -g 40 -i /nowhere -j /nowhere --prompt 'To be, or not' --top-k 20 ";
+    const std::string generate =
+        "./train_gpt2_cpu -e L1C32H2T24 -x 0 -s 1 -g 40 -i /nowhere -j /nowhere --prompt 'To be, or not' --top-k 20 ";
     r = run(generate);
     EXPECT(r.status == 0 && contains(r.out, "To be, or not") && !contains(r.out, "val loss"));
     EXPECT(run(generate).out == r.out);
@@ -118,9 +169,14 @@ static void hellaswag() {
     start_test("HellaSwag: the same answers for any B; a missing file is one line; damage is named");
     write_hellaswag(dir("hella.bin"));
     const std::string bytes = read_whole(dir("hella.bin"));
-    auto result = [&](const char* b) { std::string out = run(tiny(std::string("-x 0 -v 1 -h 1 --hellaswag-data ") + dir("hella.bin") + " -b " + b)).out; return out.substr(out.find("HellaSwag:") < out.size() ? out.find("HellaSwag:") : 0); };
+    auto result = [&](const char* b) {
+        std::string out =
+            run(tiny(std::string("-x 0 -v 1 -h 1 --hellaswag-data ") + dir("hella.bin") + " -b " + b)).out;
+        return out.substr(out.find("HellaSwag:") < out.size() ? out.find("HellaSwag:") : 0);
+    };
     const std::string three = result("3");
-    EXPECT(std::regex_match(three, std::regex("HellaSwag: [0-9]+/10 = 0\\.[0-9]{6}\n")) && three == result("1") && three == result("16"));
+    EXPECT(std::regex_match(three, std::regex("HellaSwag: [0-9]+/10 = 0\\.[0-9]{6}\n")) && three == result("1") &&
+           three == result("16"));
     Outcome missing = run(tiny("-x 1 -v 1 -h 1 --hellaswag-data " + dir("missing.bin")));
     EXPECT(missing.status == 0 && one_line(missing.err) && contains(missing.out, "step    1/1"));
     write_whole(dir("bad_hella.bin"), bytes.substr(0, bytes.size() - 6));
@@ -143,7 +199,9 @@ static void resuming() {
     EXPECT(r.status == 0 && contains(r.out, "already at step 20"));
     EXPECT(same_files(dir("whole/main.log"), dir("parts/main.log")));  // nothing was done, nothing is changed
     start_test("resume refuses another T, seed, shuffle or data with exit 2 and the flag");
-    for (const char* change : {"-t 8", "--seed 1", "--shuffle 0"}) EXPECT(refused(run(tiny(flags + "-d 32 -x 30 -y 1 -o " + dir("parts") + " " + change)), 2, std::string(change).substr(0, std::string(change).find(' '))));
+    for (const char* change : {"-t 8", "--seed 1", "--shuffle 0"})
+        EXPECT(refused(run(tiny(flags + "-d 32 -x 30 -y 1 -o " + dir("parts") + " " + change)), 2,
+                       std::string(change).substr(0, std::string(change).find(' '))));
     EXPECT(refused(run(tiny(flags + "-x 30 -y 1 -o " + dir("parts") + " -i " + dir("train_0.bin"))), 2, "-i"));
     start_test("a damaged or half-written checkpoint is named and passed over");
     auto damaged = [&](const std::string& file, auto change) {
@@ -192,11 +250,13 @@ static void kill_and_resume() {
         killed += r.status == 128 + SIGKILL;
         if (r.status != 128 + SIGKILL) EXPECT(r.status == 0);
         StateHeader header;
-        for (int64_t step : finished_steps(dir("rough"))) EXPECT(checkpoint_problem(dir("rough"), step, header).empty());
+        for (int64_t step : finished_steps(dir("rough")))
+            EXPECT(checkpoint_problem(dir("rough"), step, header).empty());
     }
     EXPECT(killed >= 10);
     EXPECT(run(tiny(flags + "-y 1 -o " + dir("rough"))).status == 0);
-    EXPECT(same_files(weights("calm", 4000), weights("rough", 4000)) && same_files(dir("calm/main.log"), dir("rough/main.log")));
+    EXPECT(same_files(weights("calm", 4000), weights("rough", 4000)) &&
+           same_files(dir("calm/main.log"), dir("rough/main.log")));
 }
 
 static void hard_times() {
@@ -220,18 +280,22 @@ static void hard_times() {
     start_test("a loss that is not finite stops the run with the step and the last good checkpoint");
     r = run(tiny("-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan")));
     EXPECT(refused(r, 1, "not finite") && contains(r.err, "of step ") && contains(r.err, "model_0000"));
-    for (const char* more : {"", "--precision bf16", "--precision bf16 -w 0", "--precision bf16 -b 4 -d 2048", "--precision bf16 -b 2 -t 200 -d 400"}) {
+    for (const char* more : {"", "--precision bf16", "--precision bf16 -w 0", "--precision bf16 -b 4 -d 2048",
+                             "--precision bf16 -b 2 -t 200 -d 400"}) {
         start_test(format("peak memory is what --plan says, within 5%%: %s", more));
-        const std::string flags = "./train_gpt2_cpu -e L4C256H4T256 -b 4 -t 256 -x 3 -v 0 -s 0 --threads 2 " + std::string(more);
+        const std::string flags =
+            "./train_gpt2_cpu -e L4C256H4T256 -b 4 -t 256 -x 3 -v 0 -s 0 --threads 2 " + std::string(more);
         const std::string plan = run(flags + " --plan").out;
         const double planned = atof(plan.c_str() + plan.find("bytes, ") + 7);
         r = run(flags + " -n 1 --overwrite 1 -o " + dir("planned"));
         EXPECT(planned > 150 && r.status == 0 && r.peak_mib <= planned * 1.05 && r.peak_mib >= planned * 0.8);
-        if (!(r.peak_mib <= planned * 1.05 && r.peak_mib >= planned * 0.8)) printf("    planned %.1f MiB, peak %.1f MiB\n", planned, r.peak_mib);
+        if (!(r.peak_mib <= planned * 1.05 && r.peak_mib >= planned * 0.8))
+            printf("    planned %.1f MiB, peak %.1f MiB\n", planned, r.peak_mib);
     }
 }
 
-// bf16 on the CPU: 30 steps stay as close to fp32 as its rounding allows; checkpoints move between the two; nothing depends on threads.
+// bf16 on the CPU: 30 steps stay as close to fp32 as its rounding allows; checkpoints move between
+// the two; nothing depends on threads.
 static void bf16_runs() {
     const std::string flags = "-x 30 -l 2e-3 -k constant -c 0.1 -d 64 ", half = flags + "--precision bf16 ";
     const Outcome exact = run(tiny(flags)), master = run(tiny(half)), rounded = run(tiny(half + "-w 0"));
@@ -241,18 +305,22 @@ static void bf16_runs() {
     start_test("bf16 with stochastic rounding: the losses of fp32, to what 30 steps of it may add up to");
     EXPECT(agree(rounded, exact, 30, 4 * LOSS16, 4 * NORM16));
     start_test("bf16: the same numbers again, on another number of threads, with other recomputation");
-    EXPECT(steps_of(run(tiny(half + "--threads 3 -r 3"))).losses == steps_of(master).losses && steps_of(run(tiny(half + "-w 0 --threads 1 -r 0"))).norms == steps_of(rounded).norms);
+    EXPECT(steps_of(run(tiny(half + "--threads 3 -r 3"))).losses == steps_of(master).losses &&
+           steps_of(run(tiny(half + "-w 0 --threads 1 -r 0"))).norms == steps_of(rounded).norms);
     start_test("bf16: several micro-steps are one larger one, to rounding");
     EXPECT(agree(run(tiny(half + "-b 1")), exact, 30, LOSS16, NORM16));
     start_test("bf16 stopped and resumed ends with the weights of a run that was not; stochastic rounding too");
     for (const std::string& more : {half, half + "-w 0 "}) {
-        const std::string whole = "whole16" + std::to_string(more.size()), parts = "parts16" + std::to_string(more.size());
+        const std::string whole = "whole16" + std::to_string(more.size()),
+                          parts = "parts16" + std::to_string(more.size());
         EXPECT(run(tiny(more + "-o " + dir(whole))).status == 0);
-        EXPECT(run(tiny(more + "-x 12 -o " + dir(parts))).status == 0 && run(tiny(more + "-y 1 -o " + dir(parts))).status == 0);
+        EXPECT(run(tiny(more + "-x 12 -o " + dir(parts))).status == 0 &&
+               run(tiny(more + "-y 1 -o " + dir(parts))).status == 0);
         EXPECT(same_files(weights(whole, 30), weights(parts, 30)));
     }
     start_test("a bf16 run goes on in fp32 from its master weights, and back");
-    EXPECT(run(tiny(half + "-x 10 -o " + dir("there"))).status == 0 && run(tiny(flags + "--precision fp32 -x 20 -y 1 -o " + dir("there"))).status == 0);
+    EXPECT(run(tiny(half + "-x 10 -o " + dir("there"))).status == 0 &&
+           run(tiny(flags + "--precision fp32 -x 20 -y 1 -o " + dir("there"))).status == 0);
     const Outcome back = run(tiny(half + "-y 1 -o " + dir("there")));
     Steps late = steps_of(exact);
     late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(20, late.losses.size()));
@@ -261,22 +329,28 @@ static void bf16_runs() {
     const Outcome sample = run(tiny("--precision bf16 -x 0 -s 1 -g 20 -e " + weights("there", 30)));
     EXPECT(sample.status == 0 && contains(sample.out, "generating"));
     struct stat a, b;
-    EXPECT(stat(weights("there", 20).c_str(), &a) == 0 && stat(weights("there", 30).c_str(), &b) == 0 && a.st_size - 1024 == 2 * (b.st_size - 1024));
+    EXPECT(stat(weights("there", 20).c_str(), &a) == 0 && stat(weights("there", 30).c_str(), &b) == 0 &&
+           a.st_size - 1024 == 2 * (b.st_size - 1024));
 }
 
 static void tokenize_program() {
     start_test("tokenize: shards of several texts, ids and back, one sentence on mistakes");
     write_whole(dir("one.txt"), "Hello world");
     write_whole(dir("two.txt"), "To be, or not to be\n");
-    EXPECT(run("./tokenize " + dir("one.txt") + " " + dir("two.txt") + " -o " + dir("pre") + " --val-fraction 0.5").status == 0);
-    const std::string train = read_whole(dir("pre_train.bin")).substr(1024), val = read_whole(dir("pre_val.bin")).substr(1024);
+    EXPECT(run("./tokenize " + dir("one.txt") + " " + dir("two.txt") + " -o " + dir("pre") + " --val-fraction 0.5")
+               .status == 0);
+    const std::string train = read_whole(dir("pre_train.bin")).substr(1024),
+                      val = read_whole(dir("pre_val.bin")).substr(1024);
     const std::vector<uint16_t> want = {50256, 15496, 995, 50256, 2514, 307};
     EXPECT((train + val).compare(0, want.size() * 2, (const char*)want.data(), want.size() * 2) == 0);
     EXPECT(train.size() + val.size() == 24 && std::abs((int)train.size() - (int)val.size()) <= 2);
     write_whole(dir("bytes"), std::string("\xff\x00\xfe caf\xc3\xa9 \r\n\n  x<|endoftext|>", 30));
-    EXPECT(run("sh -c './tokenize --ids < " + dir("bytes") + " | ./tokenize --decode > " + dir("back") + "'").status == 0 && same_files(dir("bytes"), dir("back")));
+    EXPECT(run("sh -c './tokenize --ids < " + dir("bytes") + " | ./tokenize --decode > " + dir("back") + "'").status ==
+               0 &&
+           same_files(dir("bytes"), dir("back")));
     EXPECT(refused(run("./tokenize " + dir("missing.txt") + " -o " + dir("p")), 1, "missing.txt"));
-    EXPECT(run("./tokenize").status == 2 && run("./tokenize x -o").status == 2 && run("./tokenize x --val-fraction 2 -o y").status == 2);
+    EXPECT(run("./tokenize").status == 2 && run("./tokenize x -o").status == 2 &&
+           run("./tokenize x --val-fraction 2 -o y").status == 2);
     write_whole(dir("ids"), "12 abc");
     EXPECT(refused(run("sh -c './tokenize --decode < " + dir("ids") + "'"), 1, "entry 2"));
 }

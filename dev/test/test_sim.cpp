@@ -1,10 +1,12 @@
-// The GPU trainer in the simulator as a user runs it, beside the CPU trainer: the same numbers, checkpoints that go from one to the other,
-// errors; and the simulator itself: each of its checks finds the bug that was planted for it.
+// The GPU trainer in the simulator as a user runs it, beside the CPU trainer: the same numbers,
+// checkpoints that go from one to the other, errors; and the simulator itself: each of its checks
+// finds the bug that was planted for it.
 #include <regex>
 #include "dev/test/run_program.h"
 #include "llmc/checkpoint.h"
 
-static const std::string CPU = "./train_gpt2_cpu", SIM32 = "build/FP32/train_gpt2sim", SIM16 = "build/BF16/train_gpt2sim";
+static const std::string CPU = "./train_gpt2_cpu", SIM32 = "build/FP32/train_gpt2sim",
+                         SIM16 = "build/BF16/train_gpt2sim";
 
 static const char* TRAINING = "-x 20 -d 64 -l 3e-3 -u 3 -q 0.1 -c 0.1 --grad-clip 0.8 -f 0 ";
 
@@ -19,8 +21,10 @@ static void same_numbers() {
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 2 -r 0")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-w 0")), cpu, 20, 2 * LOSS16, 2 * NORM16));
     start_test("20 steps: the comparison sees another learning rate");
-    EXPECT(!(apart(steps_of(run(tiny_run(SIM16, std::string(TRAINING) + "-l 4e-3"))).losses, steps_of(cpu).losses, 20) < LOSS16));
-    start_test("the same bits in any order of blocks, warps and lanes, on any number of threads, at any recompute level");
+    EXPECT(!(apart(steps_of(run(tiny_run(SIM16, std::string(TRAINING) + "-l 4e-3"))).losses, steps_of(cpu).losses, 20) <
+             LOSS16));
+    start_test(
+        "the same bits in any order of blocks, warps and lanes, on any number of threads, at any recompute level");
     const std::string more = std::string(TRAINING) + "-x 4 -o ";
     EXPECT(run(tiny_run(SIM16, more + dir("order"))).status == 0);
     for (const char* variant : {"CUSIM_SEED=1", "CUSIM_SEED=2", "CUSIM_SEED=3", "CUSIM_THREADS=1"}) {
@@ -29,34 +33,56 @@ static void same_numbers() {
     }
     for (const char* level : {"0", "3"}) {
         EXPECT(run(tiny_run(SIM16, more + dir(std::string("level") + level) + " -r " + level)).status == 0);
-        EXPECT(same_files(dir("order/state_00000004_00000.bin"), dir(std::string("level") + level + "/state_00000004_00000.bin")));
+        EXPECT(same_files(dir("order/state_00000004_00000.bin"),
+                          dir(std::string("level") + level + "/state_00000004_00000.bin")));
     }
     start_test("stochastic rounding: the same seed gives the same bits, another seed others");
-    for (const char* run_name : {"w0a", "w0b"}) EXPECT(run(tiny_run(SIM16, more + dir(run_name) + " -w 0")).status == 0);
-    EXPECT(same_files(dir("w0a/model_00000004.bin"), dir("w0b/model_00000004.bin")) && !same_files(dir("w0a/model_00000004.bin"), dir("order/model_00000004.bin")));
+    for (const char* run_name : {"w0a", "w0b"})
+        EXPECT(run(tiny_run(SIM16, more + dir(run_name) + " -w 0")).status == 0);
+    EXPECT(same_files(dir("w0a/model_00000004.bin"), dir("w0b/model_00000004.bin")) &&
+           !same_files(dir("w0a/model_00000004.bin"), dir("order/model_00000004.bin")));
     start_test("validation, HellaSwag and samples agree with the CPU trainer's");
     write_hellaswag(dir("hella.bin"));
-    const std::string evaluation = "-x 0 -v 1 -m -1 -h 1 --hellaswag-data " + dir("hella.bin") + " -s 1 -g 8 --top-k 1 -e " + dir("order/model_00000004.bin") + " -b 3 ";
-    auto val = [](const Outcome& r) { return atof(r.out.c_str() + std::min(r.out.find("val loss") + 9, r.out.size())); };
-    const Outcome a = run(tiny_run(CPU, evaluation)), b = run(tiny_run(SIM32, evaluation)), c = run(tiny_run(SIM16, evaluation));
-    auto from = [](const Outcome& r, const char* word) { return r.out.substr(std::min(r.out.find(word), r.out.size())); };
-    EXPECT(!from(a, "HellaSwag:").empty() && from(a, "HellaSwag:") == from(b, "HellaSwag:"));  // and the sample after it, the likeliest token each time
-    EXPECT(a.status == 0 && val(a) > 1 && std::fabs(val(b) - val(a)) < 1e-5 * val(a) && std::fabs(val(c) - val(a)) < LOSS16 * val(a));
+    const std::string evaluation = "-x 0 -v 1 -m -1 -h 1 --hellaswag-data " + dir("hella.bin") +
+                                   " -s 1 -g 8 --top-k 1 -e " + dir("order/model_00000004.bin") + " -b 3 ";
+    auto val = [](const Outcome& r) {
+        return atof(r.out.c_str() + std::min(r.out.find("val loss") + 9, r.out.size()));
+    };
+    const Outcome a = run(tiny_run(CPU, evaluation)), b = run(tiny_run(SIM32, evaluation)),
+                  c = run(tiny_run(SIM16, evaluation));
+    auto from = [](const Outcome& r, const char* word) {
+        return r.out.substr(std::min(r.out.find(word), r.out.size()));
+    };
+    // and the sample after it, the likeliest token each time
+    EXPECT(!from(a, "HellaSwag:").empty() && from(a, "HellaSwag:") == from(b, "HellaSwag:"));
+    EXPECT(a.status == 0 && val(a) > 1 && std::fabs(val(b) - val(a)) < 1e-5 * val(a) &&
+           std::fabs(val(c) - val(a)) < LOSS16 * val(a));
 }
 
 static void one_to_the_other() {
-    struct Pair { const char* name; std::string first, second; double loss, norm; };
+    struct Pair {
+        const char* name;
+        std::string first, second;
+        double loss, norm;
+    };
     const std::string flags = "-d 64 -l 3e-3 -k constant -c 0.1 -f 0 -x ";
-    for (const Pair& p : {Pair{"fp32 build to CPU", SIM32, CPU, 1e-4, 1e-4}, {"CPU to fp32 build", CPU, SIM32, 1e-4, 1e-4}, {"bf16 build to CPU", SIM16, CPU, LOSS16, NORM16},
-                          {"CPU to bf16 build", CPU, SIM16, LOSS16, NORM16}, {"bf16 build to itself", SIM16, SIM16, 0, 0}}) {
+    for (const Pair& p : {Pair{"fp32 build to CPU", SIM32, CPU, 1e-4, 1e-4},
+                          {"CPU to fp32 build", CPU, SIM32, 1e-4, 1e-4},
+                          {"bf16 build to CPU", SIM16, CPU, LOSS16, NORM16},
+                          {"CPU to bf16 build", CPU, SIM16, LOSS16, NORM16},
+                          {"bf16 build to itself", SIM16, SIM16, 0, 0}}) {
         start_test(std::string("a run goes on with another trainer: ") + p.name);
         const std::string out = dir(std::string("pair ") + p.name);
         EXPECT(run(tiny_run(p.first, flags + "5 -o '" + out + "'")).status == 0);
-        const Outcome rest = run(tiny_run(p.second, flags + "12 -y 1 -o '" + out + "'")), whole = run(tiny_run(p.second, flags + "12 --overwrite 1 -o " + dir("whole")));
+        const Outcome rest = run(tiny_run(p.second, flags + "12 -y 1 -o '" + out + "'")),
+                      whole = run(tiny_run(p.second, flags + "12 --overwrite 1 -o " + dir("whole")));
         Steps late = steps_of(whole);
         late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(5, late.losses.size()));
-        EXPECT(rest.status == 0 && contains(rest.out, "resumed at step 5") && apart(steps_of(rest).losses, late.losses, 7) <= p.loss);
-        if (p.loss == 0) EXPECT(same_files(out + "/state_00000012_00000.bin", dir("whole/state_00000012_00000.bin")) && same_files(out + "/model_00000012.bin", dir("whole/model_00000012.bin")));
+        EXPECT(rest.status == 0 && contains(rest.out, "resumed at step 5") &&
+               apart(steps_of(rest).losses, late.losses, 7) <= p.loss);
+        if (p.loss == 0)
+            EXPECT(same_files(out + "/state_00000012_00000.bin", dir("whole/state_00000012_00000.bin")) &&
+                   same_files(out + "/model_00000012.bin", dir("whole/model_00000012.bin")));
     }
 }
 
@@ -69,15 +95,21 @@ static void errors() {
     EXPECT(refused(run(tiny_run(SIM16, "-b 0")), 2, "-b"));
     start_test("no GPU, an old driver: exit 1, one sentence, an earlier run in the out dir untouched");
     EXPECT(run(tiny_run(SIM16, "-x 1 -o " + dir("kept"))).status == 0);
-    EXPECT(refused(run("env CUSIM_DEVICES=0 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1, "no CUDA-capable device"));
-    EXPECT(refused(run("env CUSIM_DRIVER=11080 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1, "driver is too old"));
-    EXPECT(refused(run("env CUSIM_DRIVER=0 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1, "no NVIDIA driver"));
+    EXPECT(refused(run("env CUSIM_DEVICES=0 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1,
+                   "no CUDA-capable device"));
+    EXPECT(refused(run("env CUSIM_DRIVER=11080 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1,
+                   "driver is too old"));
+    EXPECT(refused(run("env CUSIM_DRIVER=0 " + tiny_run(SIM16, "-x 1 --overwrite 1 -o " + dir("kept"))), 1,
+                   "no NVIDIA driver"));
     start_test("out of memory: the plan's table, then what to change");
-    const Outcome memory = run("env CUSIM_MEMORY_MIB=1 " + tiny_run(SIM16, "-x 1 -b 8 --overwrite 1 -o " + dir("kept")));
-    EXPECT(memory.status == 1 && contains(memory.err, "master weights") && contains(memory.err, "out of memory: the run needs") && contains(memory.err, "-b, -t"));
+    const Outcome memory =
+        run("env CUSIM_MEMORY_MIB=1 " + tiny_run(SIM16, "-x 1 -b 8 --overwrite 1 -o " + dir("kept")));
+    EXPECT(memory.status == 1 && contains(memory.err, "master weights") &&
+           contains(memory.err, "out of memory: the run needs") && contains(memory.err, "-b, -t"));
     EXPECT(file_exists(dir("kept/DONE_00000001")));
     start_test("a loss that is not finite stops the run before the weights are touched");
-    EXPECT(refused(run(tiny_run(SIM16, "-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan"))), 1, "not finite"));
+    EXPECT(refused(run(tiny_run(SIM16, "-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan"))), 1,
+                   "not finite"));
     start_test("outliers are skipped, as on the CPU");
     const Outcome skip = run(tiny_run(SIM16, "-x 150 -b 1 -l 0 -sl 0.5"));
     EXPECT(skip.status == 0 && contains(skip.out, "update skipped, its loss") && contains(skip.out, "step  150/150"));
@@ -88,24 +120,41 @@ static void errors() {
     EXPECT(log.status == 0 && lines == 2);
     start_test("bf16 checkpoints are files of version 5, and smaller");
     const std::string model = read_whole(dir("kept/model_00000001.bin"));
-    EXPECT(model.size() > 1024 && model[4] == 5 && model.size() < read_whole(dir("whole/model_00000012.bin")).size() + 1);
+    EXPECT(model.size() > 1024 && model[4] == 5 &&
+           model.size() < read_whole(dir("whole/model_00000012.bin")).size() + 1);
 }
 
-static std::string bug(const std::string& name, const std::string& environment = "") { return (environment.empty() ? "" : "env " + environment + " ") + "build/cusim_seeded_bugs " + name; }
+static std::string bug(const std::string& name, const std::string& environment = "") {
+    return (environment.empty() ? "" : "env " + environment + " ") + "build/cusim_seeded_bugs " + name;
+}
 
 static void detectors() {
     start_test("correct kernels run, in any order");
     for (const char* name : {"good", "early_exit", "async_copy", "stream_wait"})
-        for (const char* seed : {"CUSIM_SEED=0", "CUSIM_SEED=1", "CUSIM_SEED=2"}) EXPECT(run(bug(name, seed)).status == 0);
-    struct Case { const char *name, *says; };
-    for (const Case& c : {Case{"off_by_one", "wrote beyond its memory"}, {"shared_off_by_one", "shared variable values"}, {"divergent_barrier", "seeded_bugs.cu:"}, {"barrier_in_half_a_warp", "seeded_bugs.cu:"},
-                          {"shuffle_masks_differ", "mask ffffff00"}, {"shuffle_not_in_mask", "does not name the calling lane"}, {"misaligned", "misaligned access of 16 bytes"},
-                          {"fault", "no device memory"}, {"null", "thread (5,0,0)"}, {"host_access", "host code touches device memory"}, {"too_many_threads", "beyond what a GPU accepts"},
-                          {"big_shared", "more than 49152 bytes"}, {"big_dynamic_shared", "dynamic shared memory"}, {"stack_overflow", "stack overflow"}}) {
+        for (const char* seed : {"CUSIM_SEED=0", "CUSIM_SEED=1", "CUSIM_SEED=2"})
+            EXPECT(run(bug(name, seed)).status == 0);
+    struct Case {
+        const char *name, *says;
+    };
+    for (const Case& c : {Case{"off_by_one", "wrote beyond its memory"},
+                          {"shared_off_by_one", "shared variable values"},
+                          {"divergent_barrier", "seeded_bugs.cu:"},
+                          {"barrier_in_half_a_warp", "seeded_bugs.cu:"},
+                          {"shuffle_masks_differ", "mask ffffff00"},
+                          {"shuffle_not_in_mask", "does not name the calling lane"},
+                          {"misaligned", "misaligned access of 16 bytes"},
+                          {"fault", "no device memory"},
+                          {"null", "thread (5,0,0)"},
+                          {"host_access", "host code touches device memory"},
+                          {"too_many_threads", "beyond what a GPU accepts"},
+                          {"big_shared", "more than 49152 bytes"},
+                          {"big_dynamic_shared", "dynamic shared memory"},
+                          {"stack_overflow", "stack overflow"}}) {
         start_test(std::string("found with one sentence: ") + c.name);
         EXPECT(refused(run(bug(c.name)), 1, c.says));
     }
-    for (const char* name : {"missing_barrier", "missing_barrier_hidden", "uninitialised", "missing_async_wait", "missing_stream_wait"}) {
+    for (const char* name :
+         {"missing_barrier", "missing_barrier_hidden", "uninitialised", "missing_async_wait", "missing_stream_wait"}) {
         start_test(std::string("makes a wrong result, not a right one by luck: ") + name);
         EXPECT(run(bug(name)).status == 3);
     }
@@ -113,7 +162,8 @@ static void detectors() {
     EXPECT(run(bug("block_race", "CUSIM_SEED=1")).status == 3);
     start_test("streams that are not ordered run in another order");
     int wrong = 0;
-    for (int seed = 1; seed <= 8; seed++) wrong += run(bug("missing_stream_wait", format("CUSIM_SEED=%d", seed))).status == 3;
+    for (int seed = 1; seed <= 8; seed++)
+        wrong += run(bug("missing_stream_wait", format("CUSIM_SEED=%d", seed))).status == 3;
     EXPECT(wrong > 0 && wrong < 8);
 }
 

@@ -1,5 +1,5 @@
-// Every softmax of the CPU at scores where only one that subtracts the maximum works: reference.h, the fast kernels in fp32 and bf16, the sampler.
-// (The CUDA kernels': test_gpt2.cu.)
+// Every softmax of the CPU at scores where only one that subtracts the maximum works: reference.h,
+// the fast kernels in fp32 and bf16, the sampler. (The CUDA kernels': test_gpt2.cu.)
 #include "dev/test/large_scores.h"
 #include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/classifier.h"
@@ -10,18 +10,25 @@ static std::vector<float> scratch;
 static std::vector<bf16> transposed;
 static void prepare(int threads, MatrixUnit unit) {
     device.threads = threads, device.unit = unit;
-    device.scratch_elems = round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_scratch_elems(100, 64), attention_bf16_scratch_elems(100, 64)}), 16);
+    device.scratch_elems = round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS,
+                                              attention_scratch_elems(100, 64), attention_bf16_scratch_elems(100, 64)}),
+                                    16);
     transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
     device.transposed = transposed.data();
     scratch.assign(threads * device.scratch_elems, NAN);
     device.scratch = scratch.data();
 }
 template <class floatX>
-static std::vector<float> floats(const std::vector<floatX>& values) { return std::vector<float>(values.begin(), values.end()); }
+static std::vector<float> floats(const std::vector<floatX>& values) {
+    return std::vector<float>(values.begin(), values.end());
+}
 
-// A score near 100 is a product rounded to fp32, 100 * 2^-24 off, and so is e to its power, relatively.
+// A score near 100 is a product rounded to fp32, 100 * 2^-24 off, and so is e to its power,
+// relatively.
 template <class floatX>
-constexpr double tolerance() { return sizeof(floatX) == 2 ? 0.02 : 1e-4; }
+constexpr double tolerance() {
+    return sizeof(floatX) == 2 ? 0.02 : 1e-4;
+}
 
 template <class floatX, class Classifier>
 static void classifier_at(double level, const std::string& who, Classifier run) {
@@ -31,10 +38,12 @@ static void classifier_at(double level, const std::string& who, Classifier run) 
         const LargeLogits<floatX> inputs(level, C, V, Vp);
         std::vector<floatX> logits(Vp), dx(C), dwte(Vp * C);
         float loss = NAN, loss_alone = NAN;
-        run(&loss, dx.data(), dwte.data(), logits.data(), inputs.x.data(), inputs.wte.data(), &target, (int64_t)1, C, V, Vp, 1.0f, false);
+        run(&loss, dx.data(), dwte.data(), logits.data(), inputs.x.data(), inputs.wte.data(), &target, (int64_t)1, C, V,
+            Vp, 1.0f, false);
         inputs.check(target, loss, floats(dwte), tolerance<floatX>());
         for (floatX d : dx) EXPECT(std::isfinite((float)d));
-        run(&loss_alone, (floatX*)nullptr, (floatX*)nullptr, logits.data(), inputs.x.data(), inputs.wte.data(), &target, (int64_t)1, C, V, Vp, 0.0f, false);
+        run(&loss_alone, (floatX*)nullptr, (floatX*)nullptr, logits.data(), inputs.x.data(), inputs.wte.data(), &target,
+            (int64_t)1, C, V, Vp, 0.0f, false);
         EXPECT(loss_alone == loss);
     }
 }
@@ -49,15 +58,18 @@ static void attention_at(double level, const std::string& who, Forward forward, 
     forward(out.data(), lse.data(), inputs.qkv.data(), (int64_t)1, T, HS, (int64_t)1);
     for (int64_t t = 0; t < T; t++) inputs.check(floats(out).data() + t * HS, t, tolerance<floatX>());
     for (int64_t t = 0; t < T; t++) {
-        decode(one.data(), keys.data(), values.data(), inputs.qkv.data() + t * 3 * HS, scores.data(), t, T, HS, (int64_t)1);
+        decode(one.data(), keys.data(), values.data(), inputs.qkv.data() + t * 3 * HS, scores.data(), t, T, HS,
+               (int64_t)1);
         inputs.check(floats(one).data(), t, tolerance<floatX>());
     }
-    if (std::fabs(level) > 100) return;  // e^(s - lse) of scores that are rounded means nothing when a last place is 8e22
+    // e^(s - lse) of scores that are rounded means nothing when a last place is 8e22
+    if (std::fabs(level) > 100) return;
     std::vector<float> want(T * 3 * HS), want_lse(T), want_out(T * HS);
     const std::vector<float> qkv = floats(inputs.qkv), dout = random_values(T * HS);
     const std::vector<floatX> d(dout.begin(), dout.end());
     reference::attention_forward(want_out.data(), want_lse.data(), qkv.data(), 1, T, HS, 1);
-    reference::attention_backward(want.data(), floats(d).data(), want_out.data(), want_lse.data(), qkv.data(), 1, T, HS, 1);
+    reference::attention_backward(want.data(), floats(d).data(), want_out.data(), want_lse.data(), qkv.data(), 1, T, HS,
+                                  1);
     backward(dqkv.data(), d.data(), out.data(), lse.data(), inputs.qkv.data(), (int64_t)1, T, HS, (int64_t)1);
     EXPECT(relative_error(floats(dqkv), want) <= tolerance<floatX>());
 }
@@ -66,14 +78,16 @@ static void attention_at(double level, const std::string& who, Forward forward, 
 template <class floatX>
 static void fast_kernels(double level, const std::string& who) {
     classifier_at<floatX>(level, who, ALL_ARGUMENTS(classifier));
-    attention_at<floatX>(level, who, ALL_ARGUMENTS(attention_forward), ALL_ARGUMENTS(attention_backward), ALL_ARGUMENTS(attention_decode));
+    attention_at<floatX>(level, who, ALL_ARGUMENTS(attention_forward), ALL_ARGUMENTS(attention_backward),
+                         ALL_ARGUMENTS(attention_decode));
 }
 
 int main() {
     for (double level : LARGE_SCORES) {
         prepare(1, UNIT_PORTABLE);
         classifier_at<float>(level, "reference", ALL_ARGUMENTS(reference::classifier));
-        attention_at<float>(level, "reference", ALL_ARGUMENTS(reference::attention_forward), ALL_ARGUMENTS(reference::attention_backward), ALL_ARGUMENTS(reference::attention_decode));
+        attention_at<float>(level, "reference", ALL_ARGUMENTS(reference::attention_forward),
+                            ALL_ARGUMENTS(reference::attention_backward), ALL_ARGUMENTS(reference::attention_decode));
         prepare(2, UNIT_PORTABLE);
         fast_kernels<float>(level, "fp32");
         for (MatrixUnit unit : {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_AVX512_BF16, UNIT_AMX}) {

@@ -1,5 +1,5 @@
-// How runs start and how they are stopped: what is refused, what run.json brings back, signals, output that cannot be
-// written.
+// How runs start and how they are stopped: what is refused, what run.json brings back, signals,
+// output that cannot be written.
 #include <csignal>
 #include "dev/test/run_program.h"
 #include "llmc/run_json.h"
@@ -192,7 +192,9 @@ static void signals() {
         EXPECT(finish(child).status == 128 + signal && finished_steps(dir("never")).empty());
     }
     start_test("a signal during validation or a sample is obeyed soon, and saved");
-    struct Work { const char *name, *flags; };
+    struct Work {
+        const char *name, *flags;
+    };
     for (const Work& work :
          {Work{"validation", "-v 1 -m -1 -j dev/data/shakespeare_val.bin"}, {"sample", "-v 0 -s 1 -g 1000000"}}) {
         pid_t child = start_anew(tiny(work.flags + big + "-t 16 -b 1 -x 1000000 " + in(work.name)));
@@ -258,8 +260,10 @@ static void going_on() {
     EXPECT(passed(halved) && contains(halved.out, "of 32 tokens in 2 micro-steps") && halved.err.empty());
     EXPECT(passed(other) && contains(other.out, "of 48 tokens in 1 micro-step") && contains(other.err, "48"));
     start_test("a run goes on without the run that its first weights came from");
-    EXPECT(passed(run(CPU + " -i '" + folder + "/train_*.bin' -e " + dir("batch") + " -b 2 -t 16 -v 0 -s 0 --threads 1 "
-                      "-x 2 " + in("child"))));
+    EXPECT(passed(run(CPU + " -i '" + folder + "/train_*.bin' -e " + dir("batch") +
+                      " -b 2 -t 16 -v 0 -s 0 --threads 1 "
+                      "-x 2 " +
+                      in("child"))));
     for (int64_t step : finished_steps(dir("batch"))) write_whole(model_path(dir("batch"), step), "damaged");
     EXPECT(passed(run(again + "-x 3 " + in("child"))));
     start_test("what -y 1 does not find is said: run.json, a checkpoint, the end of one");

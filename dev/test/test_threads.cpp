@@ -1,5 +1,6 @@
-// The pool behind parallel_for: every piece once, loops inside loops, exceptions, ends of the program and forks in the middle, more threads than cores;
-// the number of cores; what the peak is measured and remembered as.
+// The pool behind parallel_for: every piece once, loops inside loops, exceptions, ends of the
+// program and forks in the middle, more threads than cores; the number of cores; what the peak is
+// measured and remembered as.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +22,8 @@ static int in_a_child(F f) {
     }
     for (int i = 0; i < 60000; i++) {
         int status;
-        if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (waitpid(child, &status, WNOHANG) == child)
+            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         usleep(1000);
     }
     kill(child, SIGKILL);
@@ -67,10 +69,10 @@ static void loops() {
         for (int64_t bad : {0, 1, 500, 999}) {
             bool caught = false;
             try {
-                parallel_for(1000, [&](int64_t i) { if (i == bad) throw std::bad_alloc(); });
-            } catch (const std::bad_alloc&) {
-                caught = true;
-            }
+                parallel_for(1000, [&](int64_t i) {
+                    if (i == bad) throw std::bad_alloc();
+                });
+            } catch (const std::bad_alloc&) { caught = true; }
             EXPECT(caught && each_once(100));
         }
     }
@@ -78,7 +80,9 @@ static void loops() {
     for (int threads : {8, 2, 5, 1, 3}) {
         device.threads = threads;
         std::atomic<bool> good{true};
-        parallel_for(500, [&](int64_t) { if (thread_number >= threads) good = false; });
+        parallel_for(500, [&](int64_t) {
+            if (thread_number >= threads) good = false;
+        });
         EXPECT(good);
     }
 }
@@ -104,27 +108,38 @@ static void ends() {
     EXPECT(in_a_child([] { _exit(each_once(1000) && each_once(1000) ? 0 : 1); }) == 0);
     start_test("the program ends while its threads sleep, and while they run");
     EXPECT(in_a_child([] { each_once(10), usleep(20000), exit(7); }) == 7);
-    EXPECT(in_a_child([] { parallel_for(100, [](int64_t i) { i == 50 ? runtime_failure("planned") : (void)usleep(100); }); }) == 1);
-    EXPECT(in_a_child([] { parallel_for(100, [](int64_t) { if (thread_number > 0) usage_error("planned"); usleep(100); }); }) == 2);
+    EXPECT(in_a_child([] {
+               parallel_for(100, [](int64_t i) { i == 50 ? runtime_failure("planned") : (void)usleep(100); });
+           }) == 1);
+    EXPECT(in_a_child([] {
+               parallel_for(100, [](int64_t) {
+                   if (thread_number > 0) usage_error("planned");
+                   usleep(100);
+               });
+           }) == 2);
     start_test("an exception that nobody catches ends the program by abort, not by a hang");
     EXPECT(in_a_child([] {
-        std::set_terminate([] { _exit(55); });
-        [&]() noexcept { parallel_for(100, [](int64_t i) { if (i == 60) throw 1; }); }();
-    }) == 55);
+               std::set_terminate([] { _exit(55); });
+               [&]() noexcept {
+                   parallel_for(100, [](int64_t i) {
+                       if (i == 60) throw 1;
+                   });
+               }();
+           }) == 55);
 }
 
 static void cores() {
     start_test("cores: those the process is bound to");
 #ifdef __linux__
     EXPECT(in_a_child([] {
-        cpu_set_t all, one;
-        sched_getaffinity(0, sizeof(all), &all);
-        CPU_ZERO(&one);
-        for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
-            if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
-        sched_setaffinity(0, sizeof(one), &one);
-        _exit(available_threads());
-    }) == 1);
+               cpu_set_t all, one;
+               sched_getaffinity(0, sizeof(all), &all);
+               CPU_ZERO(&one);
+               for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+                   if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+               sched_setaffinity(0, sizeof(one), &one);
+               _exit(available_threads());
+           }) == 1);
 #endif
     start_test("cores: the share of time of the control group, or of one around it, versions 1 and 2");
     char folder[] = "/tmp/gpt2_cores_XXXXXX";

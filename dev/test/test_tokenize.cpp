@@ -1,5 +1,5 @@
-// `tokenize` as its users run it: what it takes, what it refuses, and that the tokens are those of the whole text,
-// however it was cut, split into files and shared out among threads.
+// `tokenize` as its users run it: what it takes, what it refuses, and that the tokens are those of
+// the whole text, however it was cut, split into files and shared out among threads.
 #include <sys/stat.h>
 #include <csignal>
 #include <filesystem>
@@ -63,7 +63,8 @@ static std::string fresh_folder(const std::string& name) {
     std::filesystem::create_directories(dir(name));
     return dir(name);
 }
-// Words, white space and punctuation of the kinds that the tokenizer's pattern tells apart, at random.
+// Words, white space and punctuation of the kinds that the tokenizer's pattern tells apart, at
+// random.
 static std::string random_text(size_t pieces) {
     static const std::vector<std::string> parts = {"'s",
                                                    "'ll",
@@ -193,7 +194,7 @@ static void separators() {
         texts.push_back(random_text(random_below(i % 50 == 0 ? 100000 : 300)) + "x\n");
         all += (i ? "\n5\n" : "") + texts.back();
     }
-    std::vector<std::string> want;   // random texts hold lines of a 5, too
+    std::vector<std::string> want;  // random texts hold lines of a 5, too
     for (size_t at = 0, begin = 0; at < all.size();) {
         const size_t newline = std::min(all.find('\n', at), all.size());
         std::string line = all.substr(at, newline - at);
@@ -356,10 +357,10 @@ static void interruptions() {
             start("sh -c 'exec ./tokenize - --threads 2 -o " + out + "/y --shard-tokens 10000 < " + dir("fifo") + "'");
         const int pipe = open(dir("fifo").c_str(), O_WRONLY);
         const std::string text = read_whole(dir("long.txt"));
-        for (int64_t sent = 0, n = 1; sent < 6 << 20 && n > 0; sent += n)   // more than the program holds in memory
+        for (int64_t sent = 0, n = 1; sent < 6 << 20 && n > 0; sent += n)  // more than the program holds in memory
             n = write(pipe, text.data(), text.size());
         for (int wait = 0; wait < 1000 && names_in(out).size() < 3; wait++)
-            usleep(10000);   // until it has begun to write
+            usleep(10000);  // until it has begun to write
         kill(child, number);
         const Outcome r = finish(child);
         close(pipe);

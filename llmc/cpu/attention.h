@@ -1,39 +1,46 @@
-// Causal self-attention as flash attention (Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691). For each head, with query,
-// key and value rows q_i, k_j, v_j of HS channels and scale = 1/sqrt(HS):
+// Causal self-attention as flash attention (Dao et al. 2022, arXiv:2205.14135; Dao 2023,
+// arXiv:2307.08691). For each head, with query, key and value rows q_i, k_j, v_j of HS channels and
+// scale = 1/sqrt(HS):
 //
 //     s_ij = scale q_i.k_j,   p_ij = e^(s_ij) / sum_{j' <= i} e^(s_ij'),   out_i = sum_{j <= i} p_ij v_j
 //
-// The T x T matrix p never exists. Queries go in blocks of 64 and meet the keys in blocks of 64; a query row keeps the maximum of the
-// scores so far, m, and the sum of e^(s - m), l. When a block raises m, what was summed before is scaled by e^(m_old - m_new). At the
-// end out is divided by l, and lse = m + log l is all the backward pass needs to have p again: p_ij = e^(s_ij - lse_i).
+// The T x T matrix p never exists. Queries go in blocks of 64 and meet the keys in blocks of 64; a
+// query row keeps the maximum of the scores so far, m, and the sum of e^(s - m), l. When a block
+// raises m, what was summed before is scaled by e^(m_old - m_new). At the end out is divided by l,
+// and lse = m + log l is all the backward pass needs to have p again: p_ij = e^(s_ij - lse_i).
 //
 // Backward, with dO_i = Dout_i and D_i = sum_j p_ij dp_ij = dO_i.out_i:
-//     dv_j = sum_i p_ij dO_i,   dp_ij = dO_i.v_j,   ds_ij = p_ij (dp_ij - D_i) scale,   dq_i = sum_j ds_ij k_j,   dk_j = sum_i ds_ij q_i
+//     dv_j = sum_i p_ij dO_i,   dp_ij = dO_i.v_j,   ds_ij = p_ij (dp_ij - D_i) scale,   dq_i = sum_j ds_ij k_j,   dk_j
+//     = sum_i ds_ij q_i
 //
-// Two products of 2 T^2/2 HS FLOPs a head forward, five backward. Memory: each of q, k, v, out once; scratch of a thread O(T HS).
-// Queries, keys and values are read from the packed qkv (B,T,3C) as the linear layer wrote it. attention_bf16.h has the same in bf16.
+// Two products of 2 T^2/2 HS FLOPs a head forward, five backward. Memory: each of q, k, v, out
+// once; scratch of a thread O(T HS). Queries, keys and values are read from the packed qkv (B,T,3C)
+// as the linear layer wrote it. attention_bf16.h has the same in bf16.
 #pragma once
 #include <cmath>
 #include <limits>
 #include "llmc/cpu/gemm.h"
 
-constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = VEC_REGISTERS == 32 ? 6 : 4;  // register tile, see gemm.h
+// register tile, see gemm.h
+constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = VEC_REGISTERS == 32 ? 6 : 4;
 constexpr int64_t ATT_BLOCK = 64;  // queries, and keys, in a block
 static_assert(ATT_BLOCK % ATT_NR == 0, "a block of keys is whole panels");
 
-// Scratch elements of a thread for sequences of T and heads of HS, the more of forward and backward.
+// Scratch elements of a thread for sequences of T and heads of HS, the more of forward and
+// backward.
 inline size_t attention_scratch_elems(int64_t T, int64_t HS) {
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     return 2 * HS * Tp + 5 * Tp * HSp + 2 * ATT_BLOCK * ATT_BLOCK + ATT_BLOCK * (HSp + VEC_FLOATS + 1);
 }
 
-// A block on the diagonal, where a query sees the keys up to its own place: rows of the left matrix end (LOWER) or begin (UPPER) on the diagonal, and the
-// products leave out what is zero.
+// A block on the diagonal, where a query sees the keys up to its own place: rows of the left matrix
+// end (LOWER) or begin (UPPER) on the diagonal, and the products leave out what is zero.
 enum Triangle { WHOLE, LOWER, UPPER };
 
 // MR rows of block_product, from row m on.
 template <int MR>
-inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B, int64_t panel_rows, int64_t m, int64_t panels, int64_t K, bool add) {
+inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B,
+                       int64_t panel_rows, int64_t m, int64_t panels, int64_t K, bool add) {
     const float* rows[MR];
     for (int i = 0; i < MR; i++) rows[i] = a + (m + i) * row_stride;
     for (int64_t p = 0; p < panels; p++) {
@@ -47,29 +54,40 @@ inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride
     }
 }
 
-// C (M, panels * ATT_NR columns), rows ldc apart, = or += A (M, K), all of it or a triangle, times K rows of B from `first` on. A(i, k) is
-// a[i * row_stride + k * col_stride]. B lies in panels of `panel_rows` rows.
-inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B, int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K,
-                          bool add, Triangle part = WHOLE) {
+// C (M, panels * ATT_NR columns), rows ldc apart, = or += A (M, K), all of it or a triangle, times
+// K rows of B from `first` on. A(i, k) is a[i * row_stride + k * col_stride]. B lies in panels of
+// `panel_rows` rows.
+inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B,
+                          int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K, bool add,
+                          Triangle part = WHOLE) {
     for (int64_t m = 0; m < M;) {
-        const int64_t rows = M - m >= ATT_MR ? ATT_MR : M - m >= 4 ? 4 : 1, skipped = part == UPPER ? std::min(m, K) : 0, end = part == LOWER ? std::min(K, m + rows) : K;
+        const int64_t rows = M - m >= ATT_MR ? ATT_MR
+                             : M - m >= 4    ? 4
+                                             : 1,
+                      skipped = part == UPPER ? std::min(m, K) : 0, end = part == LOWER ? std::min(K, m + rows) : K;
         const auto product = rows == ATT_MR ? block_rows<ATT_MR> : rows == 4 ? block_rows<4> : block_rows<1>;
-        product(C, ldc, a + skipped * col_stride, row_stride, col_stride, B + (first + skipped) * ATT_NR, panel_rows, m, panels, end - skipped, add);
+        product(C, ldc, a + skipped * col_stride, row_stride, col_stride, B + (first + skipped) * ATT_NR, panel_rows, m,
+                panels, end - skipped, add);
         m += rows;
     }
 }
 
 // One head's view of a (B,T,stride) buffer.
-inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) { return {data + b * T * stride + column, stride, 1}; }
+inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) {
+    return {data + b * T * stride + column, stride, 1};
+}
 
 // Lane by lane, whether the query of row i of a block on the diagonal sees key j + lane.
 VEC_INLINE vint seen(int64_t i, int64_t j) { return lane_numbers() + (int32_t)j <= (int32_t)i; }
 
-// One block: p = e^(scale score - m), on the diagonal 0 where a query does not see the key, with m (queries), the highest scaled score of each row so far, and
-// l (queries x VEC_FLOATS partial sums of p) brought up to date, and o (queries x o_cols), what the rows summed before, shrunk to the new m.
-// First the maxima of all rows, then the exponentials, so that no row waits for its own maximum. p may be scores.
+// One block: p = e^(scale score - m), on the diagonal 0 where a query does not see the key, with m
+// (queries), the highest scaled score of each row so far, and l (queries x VEC_FLOATS partial sums
+// of p) brought up to date, and o (queries x o_cols), what the rows summed before, shrunk to the
+// new m. First the maxima of all rows, then the exponentials, so that no row waits for its own
+// maximum. p may be scores.
 template <bool DIAGONAL, class floatP>
-inline void softmax_block(floatP* p, const float* scores, float* m, float* l, float* o, int64_t o_cols, int64_t queries, float scale) {
+inline void softmax_block(floatP* p, const float* scores, float* m, float* l, float* o, int64_t o_cols, int64_t queries,
+                          float scale) {
     constexpr int PARTS = ATT_BLOCK / VEC_FLOATS;
     const vfloat never = broadcast(-std::numeric_limits<float>::infinity());
     auto scaled = [&](int64_t i, int part) {
@@ -97,18 +115,21 @@ inline void softmax_block(floatP* p, const float* scores, float* m, float* l, fl
         const float shrink = top[i] == m[i] ? 1.0f : std::exp(m[i] - top[i]);
         store(l + i * VEC_FLOATS, load(l + i * VEC_FLOATS) * shrink + total);
         if (shrink != 1 && m[i] > never[0])
-            for (int64_t c = 0; c < o_cols; c += VEC_FLOATS) store(o + i * o_cols + c, load(o + i * o_cols + c) * shrink);
+            for (int64_t c = 0; c < o_cols; c += VEC_FLOATS)
+                store(o + i * o_cols + c, load(o + i * o_cols + c) * shrink);
         m[i] = top[i];
     }
 }
 
-// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C): for each position its queries, keys and values, each NH heads of C/NH.
+// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C): for each position its queries, keys
+// and values, each NH heads of C/NH.
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
     parallel_for(B * NH, [&](int64_t bh) {
         const int64_t b = bh / NH, h = bh % NH;
-        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS), v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
+        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS),
+             v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
         float* k_columns = thread_scratch(attention_scratch_elems(T, HS));  // panels of keys, HS rows each
         float* v_rows = k_columns + HS * Tp;                                // panels of channels, T rows each
         float* s = v_rows + T * HSp;
@@ -123,22 +144,30 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
             for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity();
             for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
-                block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, (keys + ATT_NR - 1) / ATT_NR, HS, false);
-                (k0 == q0 ? softmax_block<true, float> : softmax_block<false, float>)(s, s, m, l, o, HSp, queries, scale);
-                block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true, k0 == q0 ? LOWER : WHOLE);
+                block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
+                              queries, (keys + ATT_NR - 1) / ATT_NR, HS, false);
+                (k0 == q0 ? softmax_block<true, float> : softmax_block<false, float>)(s, s, m, l, o, HSp, queries,
+                                                                                      scale);
+                block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true,
+                              k0 == q0 ? LOWER : WHOLE);
             }
             for (int64_t i = 0; i < queries; i++) {
                 const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
                 lse[bh * T + q0 + i] = m[i] + std::log(total);
-                for_each_vector(HS, [&](size_t c, size_t count) { store_some(out + (b * T + q0 + i) * C + h * HS + c, load_some(o + i * HSp + c, count) * inverse, count); });
+                for_each_vector(HS, [&](size_t c, size_t count) {
+                    store_some(out + (b * T + q0 + i) * C + h * HS + c, load_some(o + i * HSp + c, count) * inverse,
+                               count);
+                });
             }
         }
     });
 }
 
-// One block: the scores in p become probabilities, dp in ds becomes the gradient of q.k; lse and D are those of the queries.
+// One block: the scores in p become probabilities, dp in ds becomes the gradient of q.k; lse and D
+// are those of the queries.
 template <bool DIAGONAL>
-inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* D, int64_t queries, float scale) {
+inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* D, int64_t queries,
+                                   float scale) {
     for (int64_t i = 0; i < queries; i++)
         for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
             float *p_ij = p + i * ATT_BLOCK + j, *ds_ij = ds + i * ATT_BLOCK + j;
@@ -150,16 +179,20 @@ inline void softmax_block_backward(float* p, float* ds, const float* lse, const 
 }
 
 // dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv as in the forward pass.
-inline void attention_backward(float* dqkv, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+inline void attention_backward(float* dqkv, const float* dout, const float* out, const float* lse, const float* qkv,
+                               int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
     parallel_for(B * NH, [&](int64_t bh) {
         const int64_t b = bh / NH, h = bh % NH;
-        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS), v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
+        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS),
+             v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
         auto o = head_rows(out, b, T, C, h * HS), d_o = head_rows(dout, b, T, C, h * HS);
         float* k_columns = thread_scratch(attention_scratch_elems(T, HS));
-        float *v_columns = k_columns + HS * Tp, *k_rows = v_columns + HS * Tp, *q_rows = k_rows + T * HSp, *do_rows = q_rows + T * HSp;
-        float *dk = do_rows + T * HSp, *dv = dk + Tp * HSp, *p = dv + Tp * HSp, *ds = p + ATT_BLOCK * ATT_BLOCK, *dq = ds + ATT_BLOCK * ATT_BLOCK;
+        float *v_columns = k_columns + HS * Tp, *k_rows = v_columns + HS * Tp, *q_rows = k_rows + T * HSp,
+              *do_rows = q_rows + T * HSp;
+        float *dk = do_rows + T * HSp, *dv = dk + Tp * HSp, *p = dv + Tp * HSp, *ds = p + ATT_BLOCK * ATT_BLOCK,
+              *dq = ds + ATT_BLOCK * ATT_BLOCK;
         float* D = dq + ATT_BLOCK * HSp;
         pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
         pack_panels<ATT_NR>(v_columns, v.transposed(), 0, HS, 0, T);
@@ -169,24 +202,35 @@ inline void attention_backward(float* dqkv, const float* dout, const float* out,
         memset(dk, 0, 2 * Tp * HSp * sizeof(float));
         auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
             for (int64_t i = 0; i < rows; i++)
-                for_each_vector(HS, [&](size_t c, size_t count) { store_some(dqkv + (b * T + first + i) * 3 * C + column + h * HS + c, load_some(from + i * HSp + c, count), count); });
+                for_each_vector(HS, [&](size_t c, size_t count) {
+                    store_some(dqkv + (b * T + first + i) * 3 * C + column + h * HS + c,
+                               load_some(from + i * HSp + c, count), count);
+                });
         };
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
             const int64_t queries = std::min(ATT_BLOCK, T - q0);
             for (int64_t i = 0; i < queries; i++) {
                 vfloat total{};
-                for_each_vector(HS, [&](size_t c, size_t count) { total += load_some(o.at(q0 + i, c), count) * load_some(d_o.at(q0 + i, c), count); });
+                for_each_vector(HS, [&](size_t c, size_t count) {
+                    total += load_some(o.at(q0 + i, c), count) * load_some(d_o.at(q0 + i, c), count);
+                });
                 D[i] = sum(total);
             }
             memset(dq, 0, ATT_BLOCK * HSp * sizeof(float));
             for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = (keys + ATT_NR - 1) / ATT_NR;
-                block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, key_panels, HS, false);
-                block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0, queries, key_panels, HS, false);
-                (k0 == q0 ? softmax_block_backward<true> : softmax_block_backward<false>)(p, ds, lse + bh * T + q0, D, queries, scale);
-                block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true, k0 == q0 ? UPPER : WHOLE);
-                block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true, k0 == q0 ? UPPER : WHOLE);
-                block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true, k0 == q0 ? LOWER : WHOLE);
+                block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
+                              queries, key_panels, HS, false);
+                block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR,
+                              HS, 0, queries, key_panels, HS, false);
+                (k0 == q0 ? softmax_block_backward<true> : softmax_block_backward<false>)(p, ds, lse + bh * T + q0, D,
+                                                                                          queries, scale);
+                block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true,
+                              k0 == q0 ? UPPER : WHOLE);
+                block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true,
+                              k0 == q0 ? UPPER : WHOLE);
+                block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true,
+                              k0 == q0 ? LOWER : WHOLE);
             }
             store_rows(0, q0, queries, dq);
         }
@@ -195,10 +239,12 @@ inline void attention_backward(float* dqkv, const float* dout, const float* out,
     });
 }
 
-// Generation: one new position, whose query meets the keys and values of all before it. out (C) is written from qkv (3C) of position
-// `last`; its key and value are first put into keys (maxT, C) and values (maxT, C), the cache of this layer.
+// Generation: one new position, whose query meets the keys and values of all before it. out (C) is
+// written from qkv (3C) of position `last`; its key and value are first put into keys (maxT, C) and
+// values (maxT, C), the cache of this layer.
 template <class floatX>
-void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last, int64_t maxT, int64_t C, int64_t NH) {
+void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
+                      int64_t maxT, int64_t C, int64_t NH) {
     const int64_t HS = C / NH;
     memcpy(keys + last * C, qkv + C, C * sizeof(floatX));
     memcpy(values + last * C, qkv + 2 * C, C * sizeof(floatX));
@@ -207,7 +253,9 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
         float top = -std::numeric_limits<float>::infinity(), total = 0;
         for (int64_t t = 0; t <= last; t++) {
             vfloat dot{};
-            for_each_vector(HS, [&](size_t c, size_t count) { dot += load_some(qkv + h * HS + c, count) * load_some(keys + t * C + h * HS + c, count); });
+            for_each_vector(HS, [&](size_t c, size_t count) {
+                dot += load_some(qkv + h * HS + c, count) * load_some(keys + t * C + h * HS + c, count);
+            });
             p[t] = sum(dot) / std::sqrt((float)HS);
             top = std::max(top, p[t]);
         }

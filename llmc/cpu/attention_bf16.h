@@ -1,12 +1,14 @@
-// Flash attention, as in attention.h, with its products on the CPU's matrix unit: operands in bf16, sums, softmax and everything
-// between in fp32. Blocks of 64 queries meet blocks of 64 keys; on the diagonal only the parts that the causal mask leaves are multiplied.
+// Flash attention, as in attention.h, with its products on the CPU's matrix unit: operands in bf16,
+// sums, softmax and everything between in fp32. Blocks of 64 queries meet blocks of 64 keys; on the
+// diagonal only the parts that the causal mask leaves are multiplied.
 //
-// A unit wants its left operand contiguous in k and its right one in tiles (pack.h), so the backward pass works on the transposes
+// A unit wants its left operand contiguous in k and its right one in tiles (pack.h), so the
+// backward pass works on the transposes
 //
 //     S^T = K Q^T,   dP^T = V dO^T,   dV += P^T dO,   dK += dS^T Q,   dQ^T += K^T dS^T
 //
-// in which P^T and dS^T are left operands as the softmax writes them, row by row of keys, and dS^T as a right operand is two such rows
-// shuffled into one. Scratch of a thread O(T HS).
+// in which P^T and dS^T are left operands as the softmax writes them, row by row of keys, and dS^T
+// as a right operand is two such rows shuffled into one. Scratch of a thread O(T HS).
 #pragma once
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/gemm_bf16.h"
@@ -26,20 +28,25 @@ struct Carver {
 
 // The head's operands: right ones as tiles of whole columns, sizes rounded up to whole tiles.
 struct HeadSizes {
-    int64_t T, HS, Tp, HSk, HSn;  // Tp: positions in whole blocks; HSk, HSn: channels in whole tiles, as k and as columns
-    HeadSizes(int64_t T, int64_t HS) : T(T), HS(HS), Tp(round_up(T, ATT_BLOCK)), HSk(round_up(HS, TILE_K)), HSn(round_up(HS, TILE_COLS)) {}
-    int64_t channel_tiles() const { return HSk / TILE_K; }              // of a product over channels
+    // Tp: positions in whole blocks; HSk, HSn: channels in whole tiles, as k and as columns
+    int64_t T, HS, Tp, HSk, HSn;
+    HeadSizes(int64_t T, int64_t HS)
+        : T(T), HS(HS), Tp(round_up(T, ATT_BLOCK)), HSk(round_up(HS, TILE_K)), HSn(round_up(HS, TILE_COLS)) {}
+    int64_t channel_tiles() const { return HSk / TILE_K; }                   // of a product over channels
     int64_t position_tiles() const { return round_up(T, TILE_K) / TILE_K; }  // of a product over positions
 };
 
 inline size_t attention_bf16_scratch_elems(int64_t T, int64_t HS) {
     const HeadSizes s(T, HS);
-    const int64_t half = 2 * s.Tp * s.HSk + 2 * s.Tp * s.HSn + s.HSn * transposed_stride(s.Tp) + 3 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSk;
-    const int64_t full = 2 * s.Tp * s.HSn + 2 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSn + ATT_BLOCK * (VEC_FLOATS + 2);
+    const int64_t half = 2 * s.Tp * s.HSk + 2 * s.Tp * s.HSn + s.HSn * transposed_stride(s.Tp) +
+                         3 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSk;
+    const int64_t full =
+        2 * s.Tp * s.HSn + 2 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSn + ATT_BLOCK * (VEC_FLOATS + 2);
     return half / 2 + full + 20 * 16;  // of 4 bytes; each piece may begin up to a line later
 }
 
-// Rows of a left operand: where they lie, or a copy filled up with zeros if they are not whole strips and tiles.
+// Rows of a left operand: where they lie, or a copy filled up with zeros if they are not whole
+// strips and tiles.
 struct LeftRows {
     const bf16* data;
     int64_t stride;
@@ -49,22 +56,31 @@ inline LeftRows left_rows(const bf16* rows, int64_t stride, int64_t n_rows, cons
     copy_padded(edge, s.HSk, round_up(n_rows, TILE_ROWS), s.HSk, rows, stride, n_rows, s.HS);
     return {edge, s.HSk};
 }
-// C (strips x columns) = A B over channels. On the diagonal of a lower (upper) triangle only what is left of (right of) it.
-inline void scores_product(float* C, LeftRows A, const bf16* B, int64_t strips, int64_t columns, int64_t k_tiles, Triangle part) {
-    if (part == WHOLE) return multiply_tiles({C, ATT_BLOCK, A.data, A.stride, strips, B, k_tiles * TILE_ELEMS, columns, k_tiles, false});
+// C (strips x columns) = A B over channels. On the diagonal of a lower (upper) triangle only what
+// is left of (right of) it.
+inline void scores_product(float* C, LeftRows A, const bf16* B, int64_t strips, int64_t columns, int64_t k_tiles,
+                           Triangle part) {
+    if (part == WHOLE)
+        return multiply_tiles(
+            {C, ATT_BLOCK, A.data, A.stride, strips, B, k_tiles * TILE_ELEMS, columns, k_tiles, false});
     for (int64_t i = 0; i < strips; i += 2) {
         const int64_t first = part == UPPER ? i : 0, end = part == LOWER ? std::min(columns, i + 2) : columns;
-        multiply_tiles({C + i * TILE_ROWS * ATT_BLOCK + first * TILE_COLS, ATT_BLOCK, A.data + i * TILE_ROWS * A.stride, A.stride, std::min<int64_t>(2, strips - i), B + first * k_tiles * TILE_ELEMS, k_tiles * TILE_ELEMS,
-                        end - first, k_tiles, false});
+        multiply_tiles({C + i * TILE_ROWS * ATT_BLOCK + first * TILE_COLS, ATT_BLOCK, A.data + i * TILE_ROWS * A.stride,
+                        A.stride, std::min<int64_t>(2, strips - i), B + first * k_tiles * TILE_ELEMS,
+                        k_tiles * TILE_ELEMS, end - first, k_tiles, false});
     }
 }
-// C (strips x HSn) += A (strips x 64, bf16, of a block) B over `tiles` tiles of positions; B points to the first of them. A is triangular on the diagonal.
-inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t strips, int64_t tiles, const HeadSizes& s, Triangle part) {
+// C (strips x HSn) += A (strips x 64, bf16, of a block) B over `tiles` tiles of positions; B points
+// to the first of them. A is triangular on the diagonal.
+inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t strips, int64_t tiles, const HeadSizes& s,
+                              Triangle part) {
     const int64_t b_stride = s.position_tiles() * TILE_ELEMS, columns = s.HSn / TILE_COLS;
     if (part == WHOLE) return multiply_tiles({C, s.HSn, A, ATT_BLOCK, strips, B, b_stride, columns, tiles, true});
     for (int64_t i = 0; i < strips; i += 2) {
         const int64_t first = part == UPPER ? i / 2 : 0, end = part == LOWER ? std::min(tiles, i / 2 + 1) : tiles;
-        multiply_tiles({C + i * TILE_ROWS * s.HSn, s.HSn, A + i * TILE_ROWS * ATT_BLOCK + first * TILE_K, ATT_BLOCK, std::min<int64_t>(2, strips - i), B + first * TILE_ELEMS, b_stride, columns, end - first, true});
+        multiply_tiles({C + i * TILE_ROWS * s.HSn, s.HSn, A + i * TILE_ROWS * ATT_BLOCK + first * TILE_K, ATT_BLOCK,
+                        std::min<int64_t>(2, strips - i), B + first * TILE_ELEMS, b_stride, columns, end - first,
+                        true});
     }
 }
 
@@ -76,8 +92,10 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
         const int64_t b = bh / NH, h = bh % NH;
         const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C;
         Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
-        bf16 *k_tiles = memory.take<bf16>(s.Tp * s.HSk), *v_tiles = memory.take<bf16>(s.Tp * s.HSn), *p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *edge = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        float *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *o = memory.take<float>(ATT_BLOCK * s.HSn), *m = memory.take<float>(ATT_BLOCK), *l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
+        bf16 *k_tiles = memory.take<bf16>(s.Tp * s.HSk), *v_tiles = memory.take<bf16>(s.Tp * s.HSn),
+             *p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *edge = memory.take<bf16>(ATT_BLOCK * s.HSk);
+        float *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *o = memory.take<float>(ATT_BLOCK * s.HSn),
+              *m = memory.take<float>(ATT_BLOCK), *l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
         pack_tiles(k_tiles, {k, 1, 3 * C}, 0, s.HS, 0, T);
         pack_tiles(v_tiles, {v, 3 * C, 1}, 0, T, 0, s.HS);
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
@@ -89,24 +107,32 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
             for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
                 const Triangle part = k0 == q0 ? LOWER : WHOLE;
-                scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, (keys + TILE_COLS - 1) / TILE_COLS, s.channel_tiles(), part);
-                (part == LOWER ? softmax_block<true, bf16> : softmax_block<false, bf16>)(p, scores, m, l, o, s.HSn, queries, scale);
+                scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, (keys + TILE_COLS - 1) / TILE_COLS,
+                               s.channel_tiles(), part);
+                (part == LOWER ? softmax_block<true, bf16> : softmax_block<false, bf16>)(p, scores, m, l, o, s.HSn,
+                                                                                         queries, scale);
                 memset((void*)(p + queries * ATT_BLOCK), 0, (strips * TILE_ROWS - queries) * ATT_BLOCK * sizeof(bf16));
-                positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, (keys + TILE_K - 1) / TILE_K, s, part);
+                positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, (keys + TILE_K - 1) / TILE_K, s,
+                                  part);
             }
             for (int64_t i = 0; i < queries; i++) {
                 const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
                 lse[bh * T + q0 + i] = m[i] + std::log(total);
-                for_each_vector(s.HS, [&](size_t c, size_t count) { store_some(out + (b * T + q0 + i) * C + h * s.HS + c, load_some(o + i * s.HSn + c, count) * inverse, count); });
+                for_each_vector(s.HS, [&](size_t c, size_t count) {
+                    store_some(out + (b * T + q0 + i) * C + h * s.HS + c, load_some(o + i * s.HSn + c, count) * inverse,
+                               count);
+                });
             }
         }
     });
 }
 
-// P^T and dS^T of one block from its S^T and dP^T, 64 x 64: rows are keys, columns queries. MASKED: only `queries` of them are there, of which key i
-// is seen by those from first + i on. lse and D are those of the queries. dS^T is also written as tiles.
+// P^T and dS^T of one block from its S^T and dP^T, 64 x 64: rows are keys, columns queries. MASKED:
+// only `queries` of them are there, of which key i is seen by those from first + i on. lse and D
+// are those of the queries. dS^T is also written as tiles.
 template <bool MASKED>
-inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse, const float* D, int64_t queries, int64_t first, float scale) {
+inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse,
+                            const float* D, int64_t queries, int64_t first, float scale) {
     for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
         const vfloat log_sums = load(lse + j), d = load(D + j);
         const vint query = lane_numbers() + (int32_t)j, there = query < (int32_t)queries;
@@ -124,24 +150,32 @@ inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scor
                 store(ds + at, grad);
                 grads[k] = narrow(grad);
             }
-            store((float*)(ds_tiles + (j / TILE_COLS * ATT_TILES + i / TILE_K) * TILE_ELEMS + i % TILE_K * TILE_COLS + j % TILE_COLS * 2), pairs(grads[0], grads[1]));
+            store((float*)(ds_tiles + (j / TILE_COLS * ATT_TILES + i / TILE_K) * TILE_ELEMS + i % TILE_K * TILE_COLS +
+                           j % TILE_COLS * 2),
+                  pairs(grads[0], grads[1]));
         }
     }
 }
 
 // See attention.h.
-inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
+                               int64_t B, int64_t T, int64_t C, int64_t NH) {
     const HeadSizes s(T, C / NH);
     const float scale = 1.0f / std::sqrt((float)s.HS);
     parallel_for(B * NH, [&](int64_t bh) {
         const int64_t b = bh / NH, h = bh % NH, kt_stride = transposed_stride(s.Tp);
-        const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C, *d_o = dout + b * T * C + h * s.HS, *o = out + b * T * C + h * s.HS;
+        const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C, *d_o = dout + b * T * C + h * s.HS,
+                   *o = out + b * T * C + h * s.HS;
         Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
-        bf16 *q_columns = memory.take<bf16>(s.Tp * s.HSk), *do_columns = memory.take<bf16>(s.Tp * s.HSk), *q_tiles = memory.take<bf16>(s.Tp * s.HSn), *do_tiles = memory.take<bf16>(s.Tp * s.HSn);
-        bf16 *k_transposed = memory.take<bf16>(s.HSn * kt_stride), *p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *ds = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *ds_tiles = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);
+        bf16 *q_columns = memory.take<bf16>(s.Tp * s.HSk), *do_columns = memory.take<bf16>(s.Tp * s.HSk),
+             *q_tiles = memory.take<bf16>(s.Tp * s.HSn), *do_tiles = memory.take<bf16>(s.Tp * s.HSn);
+        bf16 *k_transposed = memory.take<bf16>(s.HSn * kt_stride), *p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK),
+             *ds = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *ds_tiles = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);
         bf16 *k_edge = memory.take<bf16>(ATT_BLOCK * s.HSk), *v_edge = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        float *dk = memory.take<float>(s.Tp * s.HSn), *dv = memory.take<float>(s.Tp * s.HSn), *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *dp = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
-        float *dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn), *dq = memory.take<float>(ATT_BLOCK * s.HSn), *D = memory.take<float>(ATT_BLOCK), *log_sums = memory.take<float>(ATT_BLOCK);
+        float *dk = memory.take<float>(s.Tp * s.HSn), *dv = memory.take<float>(s.Tp * s.HSn),
+              *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *dp = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
+        float *dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn), *dq = memory.take<float>(ATT_BLOCK * s.HSn),
+              *D = memory.take<float>(ATT_BLOCK), *log_sums = memory.take<float>(ATT_BLOCK);
         pack_tiles(q_columns, {q, 1, 3 * C}, 0, s.HS, 0, T);
         pack_tiles(do_columns, {d_o, 1, C}, 0, s.HS, 0, T);
         pack_tiles(q_tiles, {q, 3 * C, 1}, 0, T, 0, s.HS);
@@ -151,28 +185,43 @@ inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, co
         memset(dv, 0, s.Tp * s.HSn * sizeof(float));
         auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
             for (int64_t i = 0; i < rows; i++)
-                for_each_vector(s.HS, [&](size_t c, size_t count) { store_some(dqkv + (b * T + first + i) * 3 * C + column + h * s.HS + c, load_some(from + i * s.HSn + c, count), count); });
+                for_each_vector(s.HS, [&](size_t c, size_t count) {
+                    store_some(dqkv + (b * T + first + i) * 3 * C + column + h * s.HS + c,
+                               load_some(from + i * s.HSn + c, count), count);
+                });
         };
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
-            const int64_t queries = std::min(ATT_BLOCK, T - q0), columns = (queries + TILE_COLS - 1) / TILE_COLS, query_tiles = (queries + TILE_K - 1) / TILE_K;
+            const int64_t queries = std::min(ATT_BLOCK, T - q0), columns = (queries + TILE_COLS - 1) / TILE_COLS,
+                          query_tiles = (queries + TILE_K - 1) / TILE_K;
             for (int64_t i = 0; i < ATT_BLOCK; i++) {
                 vfloat total{};
-                if (i < queries) for_each_vector(s.HS, [&](size_t c, size_t count) { total += load_some(o + (q0 + i) * C + c, count) * load_some(d_o + (q0 + i) * C + c, count); });
+                if (i < queries)
+                    for_each_vector(s.HS, [&](size_t c, size_t count) {
+                        total += load_some(o + (q0 + i) * C + c, count) * load_some(d_o + (q0 + i) * C + c, count);
+                    });
                 D[i] = sum(total);
                 log_sums[i] = i < queries ? lse[bh * T + q0 + i] : 0;
             }
             for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = (keys + TILE_ROWS - 1) / TILE_ROWS;
                 const Triangle part = k0 == q0 ? UPPER : WHOLE;
-                scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_edge), q_columns + q0 * s.HSk, strips, columns, s.channel_tiles(), part);
-                scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_edge), do_columns + q0 * s.HSk, strips, columns, s.channel_tiles(), part);
-                (part == WHOLE && queries == ATT_BLOCK ? scores_backward<false> : scores_backward<true>)(p, ds, ds_tiles, scores, dp, log_sums, D, queries, k0 - q0, scale);
-                positions_product(dv + k0 * s.HSn, p, do_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
-                positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
-                multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles, ATT_TILES * TILE_ELEMS, columns, (keys + TILE_K - 1) / TILE_K, k0 > 0});
+                scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_edge), q_columns + q0 * s.HSk,
+                               strips, columns, s.channel_tiles(), part);
+                scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_edge), do_columns + q0 * s.HSk, strips,
+                               columns, s.channel_tiles(), part);
+                (part == WHOLE && queries == ATT_BLOCK
+                     ? scores_backward<false>
+                     : scores_backward<true>)(p, ds, ds_tiles, scores, dp, log_sums, D, queries, k0 - q0, scale);
+                positions_product(dv + k0 * s.HSn, p, do_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s,
+                                  part);
+                positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s,
+                                  part);
+                multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles,
+                                ATT_TILES * TILE_ELEMS, columns, (keys + TILE_K - 1) / TILE_K, k0 > 0});
             }
             for (int64_t c = 0; c < s.HSn; c += TILE_ROWS)
-                for (int64_t i = 0; i < columns * TILE_COLS; i += TILE_COLS) transpose_16(dq + i * s.HSn + c, s.HSn, dq_transposed + c * ATT_BLOCK + i, ATT_BLOCK);
+                for (int64_t i = 0; i < columns * TILE_COLS; i += TILE_COLS)
+                    transpose_16(dq + i * s.HSn + c, s.HSn, dq_transposed + c * ATT_BLOCK + i, ATT_BLOCK);
             store_rows(0, q0, queries, dq);
         }
         store_rows(C, 0, T, dk);

@@ -1,5 +1,6 @@
-// How many cores this process may use: those it is bound to (taskset, mpirun, SLURM), and no more than the share of time that its control group has
-// (docker run --cpus, Kubernetes). https://docs.kernel.org/admin-guide/cgroup-v2.html
+// How many cores this process may use: those it is bound to (taskset, mpirun, SLURM), and no more
+// than the share of time that its control group has (docker run --cpus, Kubernetes).
+// https://docs.kernel.org/admin-guide/cgroup-v2.html
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -21,12 +22,15 @@ inline double quota_cores(const std::string& folder) {
         return got == n;
     };
     double v[2];  // microseconds of CPU time, and in how many; "max", or -1, is no limit
-    const bool found = read_numbers("cpu.max", v, 2) || (read_numbers("cpu.cfs_quota_us", v, 1) && read_numbers("cpu.cfs_period_us", v + 1, 1));
+    const bool found = read_numbers("cpu.max", v, 2) ||
+                       (read_numbers("cpu.cfs_quota_us", v, 1) && read_numbers("cpu.cfs_period_us", v + 1, 1));
     return found && v[0] > 0 && v[1] > 0 ? v[0] / v[1] : INFINITY;
 }
 
-// The least of what is given to the groups named in /proc/self/cgroup ("0::/a/b"; version 1: "4:cpu,cpuacct:/a/b") and to those that they are in.
-inline double process_quota_cores(const std::string& groups = "/proc/self/cgroup", const std::string& root = "/sys/fs/cgroup") {
+// The least of what is given to the groups named in /proc/self/cgroup ("0::/a/b"; version 1:
+// "4:cpu,cpuacct:/a/b") and to those that they are in.
+inline double process_quota_cores(const std::string& groups = "/proc/self/cgroup",
+                                  const std::string& root = "/sys/fs/cgroup") {
     double least = INFINITY;
     FILE* file = fopen(groups.c_str(), "r");
     char line[4096];

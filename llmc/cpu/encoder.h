@@ -1,22 +1,29 @@
-// The embedding: what enters the residual stream at position t is the row of its token plus the row of its place,
+// The embedding: what enters the residual stream at position t is the row of its token plus the row
+// of its place,
 //
-//     out[b,t] = wte[inp[b,t]] + wpe[t],   Dwte[v] = sum of Dout[b,t] over inp[b,t] = v,   Dwpe[t] = sum over b of Dout[b,t].
+//     out[b,t] = wte[inp[b,t]] + wpe[t],   Dwte[v] = sum of Dout[b,t] over inp[b,t] = v,   Dwpe[t] = sum over b of
+//     Dout[b,t].
 //
-// Source: Radford et al. 2019. Memory-bound: forward moves 3 values an element, backward 5. The sums of the backward pass are those of one token (or
-// place) each, in order and in fp32, so they come out the same every time, and are rounded once.
+// Source: Radford et al. 2019. Memory-bound: forward moves 3 values an element, backward 5. The
+// sums of the backward pass are those of one token (or place) each, in order and in fp32, so they
+// come out the same every time, and are rounded once.
 #pragma once
 #include <vector>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 #include "llmc/token_order.h"
 
-// out (B,T,C), written, from inp (B,T) token ids, wte (V,C), wpe (maxT,C). Position t of inp is place first + t of the text.
+// out (B,T,C), written, from inp (B,T) token ids, wte (V,C), wpe (maxT,C). Position t of inp is
+// place first + t of the text.
 template <class floatX>
-void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C, int64_t first = 0) {
+void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C,
+                     int64_t first = 0) {
     parallel_ranges(B * T, 16, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
             const floatX *token = wte + inp[row] * C, *place = wpe + (first + row % T) * C;
-            for_each_vector(C, [&](size_t i, size_t count) { store_some(out + row * C + i, load_some(token + i, count) + load_some(place + i, count), count); });
+            for_each_vector(C, [&](size_t i, size_t count) {
+                store_some(out + row * C + i, load_some(token + i, count) + load_some(place + i, count), count);
+            });
         }
     });
 }
@@ -24,12 +31,16 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
 // out (C) = a + b, any of which may be the same.
 template <class Out, class A, class B>
 VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
-    for_each_vector(C, [&](size_t c, size_t count) { store_some(out + c, load_some(a + c, count) + load_some(b + c, count), count); });
+    for_each_vector(C, [&](size_t c, size_t count) {
+        store_some(out + c, load_some(a + c, count) + load_some(b + c, count), count);
+    });
 }
 
-// dwte (V,C) is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. dout (B,T,C), inp (B,T).
+// dwte (V,C) is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. dout
+// (B,T,C), inp (B,T).
 template <class floatX, class floatG>
-void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
+void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
+                      int64_t maxT, bool add) {
     std::vector<int> order(B * T), begin(B * T + 1);
     const int64_t tokens = sort_by_token(order.data(), begin.data(), inp, B * T).segments;
     parallel_ranges(tokens, 8, [&](int64_t first, int64_t last) {
@@ -41,7 +52,8 @@ void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int*
             }
             float* total = thread_scratch(C);
             add_row(total, token, dout + order[begin[i]] * C, C);
-            for (int64_t place = begin[i] + 1; place + 1 < begin[i + 1]; place++) add_row(total, total, dout + order[place] * C, C);
+            for (int64_t place = begin[i] + 1; place + 1 < begin[i + 1]; place++)
+                add_row(total, total, dout + order[place] * C, C);
             add_row(token, total, dout + order[begin[i + 1] - 1] * C, C);
         }
     });

@@ -3,8 +3,9 @@
 //     gelu(x)  = x/2 * (1 + tanh(u)),   u = sqrt(2/pi) * (x + 0.044715 x^3)
 //     gelu'(x) = (1 + tanh(u))/2 + x/2 * (1 - tanh(u)^2) * du/dx
 //
-// With the logistic function s = 1 / (1 + e^(-2u)), (1 + tanh(u))/2 is s and (1 - tanh(u)^2)/2 is 2 s (1 - s): the same curve with
-// one exponential, and without the cancellation of 1 + tanh(u) where tanh(u) is near -1.
+// With the logistic function s = 1 / (1 + e^(-2u)), (1 + tanh(u))/2 is s and (1 - tanh(u)^2)/2 is 2
+// s (1 - s): the same curve with one exponential, and without the cancellation of 1 + tanh(u) where
+// tanh(u) is near -1.
 //
 // Source: Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
 // Elementwise, so memory-bound: forward moves 2 values an element, backward 3.
@@ -14,7 +15,9 @@
 #include "llmc/cpu/vec.h"
 
 // Constants are folded into each other: at the end of a matrix product each operation less is felt.
-VEC_INLINE vfloat gelu_logistic(vfloat x) { return 1.0f / (1.0f + exp(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE))); }
+VEC_INLINE vfloat gelu_logistic(vfloat x) {
+    return 1.0f / (1.0f + exp(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE)));
+}
 VEC_INLINE vfloat gelu(vfloat x) { return x * gelu_logistic(x); }
 VEC_INLINE vfloat gelu_derivative(vfloat x) {
     const vfloat s = gelu_logistic(x), twice_du = x * x * (6.0f * GELU_SCALE * GELU_CUBIC) + 2.0f * GELU_SCALE;
@@ -25,16 +28,20 @@ VEC_INLINE vfloat gelu_derivative(vfloat x) {
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems) {
     parallel_ranges(n_elems, 1 << 14, [&](int64_t begin, int64_t end) {
-        for_each_vector(end - begin, [&](size_t i, size_t count) { store_some(out + begin + i, gelu(load_some(inp + begin + i, count)), count); });
+        for_each_vector(end - begin, [&](size_t i, size_t count) {
+            store_some(out + begin + i, gelu(load_some(inp + begin + i, count)), count);
+        });
     });
 }
 
-// dinp (n_elems) = dout (n_elems) * gelu'(inp (n_elems)), where inp is what gelu_forward read. dinp may be dout.
+// dinp (n_elems) = dout (n_elems) * gelu'(inp (n_elems)), where inp is what gelu_forward read. dinp
+// may be dout.
 template <class floatX>
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n_elems) {
     parallel_ranges(n_elems, 1 << 14, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
-            store_some(dinp + begin + i, load_some(dout + begin + i, count) * gelu_derivative(load_some(inp + begin + i, count)), count);
+            store_some(dinp + begin + i,
+                       load_some(dout + begin + i, count) * gelu_derivative(load_some(inp + begin + i, count)), count);
         });
     });
 }

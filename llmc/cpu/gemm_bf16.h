@@ -1,32 +1,35 @@
-// Matrix multiplication of bf16 with sums in fp32: C = A B, or C += A B, on the CPU's matrix unit (matrix_unit.h).
+// Matrix multiplication of bf16 with sums in fp32: C = A B, or C += A B, on the CPU's matrix unit
+// (matrix_unit.h).
 //
-// A block of B, kc x nc, is packed into tiles and stays in the second-level cache while all rows of A pass it, 32 at a
-// time, which stay in the first: B is packed once, whatever the number of rows. A's rows are contiguous in k
-// (activations times weights); where they are not (weight gradients, A = Dout^T), A is first transposed as a whole, by
-// all threads, into device.transposed. Sums over more than kc stay in fp32 in the thread's scratch memory until the
-// last block of k; what is stored was rounded once.
+// A block of B, kc x nc, is packed into tiles and stays in the second-level cache while all rows of
+// A pass it, 32 at a time, which stay in the first: B is packed once, whatever the number of rows.
+// A's rows are contiguous in k (activations times weights); where they are not (weight gradients, A
+// = Dout^T), A is first transposed as a whole, by all threads, into device.transposed. Sums over
+// more than kc stay in fp32 in the thread's scratch memory until the last block of k; what is
+// stored was rounded once.
 //
-// The blocks of C are independent; each is computed whole by one thread, k in the same order always, so the bits do not
-// depend on which thread computes which block. Work: 2 M N K FLOPs; packing moves each value of B (and of A, if it is
-// transposed) once: 2 bytes read, 2 written.
+// The blocks of C are independent; each is computed whole by one thread, k in the same order
+// always, so the bits do not depend on which thread computes which block. Work: 2 M N K FLOPs;
+// packing moves each value of B (and of A, if it is transposed) once: 2 bytes read, 2 written.
 #pragma once
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/matrix_unit.h"
 
 constexpr int64_t BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
 
-// How a product is cut: blocks of at most mc x nc of C, each over kc of k at a time, of which the unit takes `inner`
-// at once.
+// How a product is cut: blocks of at most mc x nc of C, each over kc of k at a time, of which the
+// unit takes `inner` at once.
 struct Bf16Blocking {
     int64_t mc, nc, kc, inner;
     bool copies_a;
 };
 // AVX-512 multiplies 8 rows of A where they lie.
 constexpr Bf16Blocking BF16_IN_PLACE{1024, 192, 768, 768, false};
-// AMX multiplies as fast as 15 FMA units would, so memory decides. Blocks of B are as large as a second-level cache of
-// 2 MiB allows, which makes the passes over A few. A strip of A is copied before it is used: matrix registers
-// loaded from memory further away wait for each of their 16 rows. Of both, the unit takes `inner` of k at a time, 16 KiB
-// of A and of B, which the first-level cache holds beside the sums.
+// AMX multiplies as fast as 15 FMA units would, so memory decides. Blocks of B are as large as a
+// second-level cache of 2 MiB allows, which makes the passes over A few. A strip of A is copied
+// before it is used: matrix registers loaded from memory further away wait for each of their 16
+// rows. Of both, the unit takes `inner` of k at a time, 16 KiB of A and of B, which the first-level
+// cache holds beside the sums.
 constexpr Bf16Blocking BF16_SHORT_K{int64_t(1) << 40, 768, 1024, 256, true};  // all rows: no sums are kept
 constexpr Bf16Blocking BF16_LONG_K{512, 384, 768, 256, true};
 
@@ -35,12 +38,11 @@ inline Bf16Blocking bf16_blocking(int64_t K) {
     return K <= BF16_SHORT_K.kc ? BF16_SHORT_K : BF16_LONG_K;
 }
 
-constexpr int64_t BF16_TRANSPOSED_ROWS = 256;         // of A at once: pieces of 512 bytes are read
+constexpr int64_t BF16_TRANSPOSED_ROWS = 256;        // of A at once: pieces of 512 bytes are read
 constexpr int64_t BF16_EDGE_STRIDE = 1024 + TILE_K;  // of the copy of A; no power of two, for the cache's sets
-constexpr int64_t BF16_TILES_ELEMS = 1024 * 768;      // the largest kc * nc
-constexpr int64_t BF16_SUMS_ELEMS = 1024 * 192;       // the largest mc * nc, or 32 * nc where no sums are kept
-constexpr size_t GEMM_BF16_SCRATCH_ELEMS =
-    BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_EDGE_STRIDE / 2;
+constexpr int64_t BF16_TILES_ELEMS = 1024 * 768;     // the largest kc * nc
+constexpr int64_t BF16_SUMS_ELEMS = 1024 * 192;      // the largest mc * nc, or 32 * nc where no sums are kept
+constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_EDGE_STRIDE / 2;
 
 // Elements of device.transposed for an A of (M, K) whose columns are contiguous.
 inline int64_t transposed_stride(int64_t K) { return round_up(K, TILE_K) + TILE_K; }
@@ -53,8 +55,8 @@ struct RowsOfA {
     bool padded;
 };
 
-// Rows m..m+rows of A, k0..k0+k_elems, as the unit wants them: where they lie, or copied to `edge` and filled up with
-// zeros to whole tiles.
+// Rows m..m+rows of A, k0..k0+k_elems, as the unit wants them: where they lie, or copied to `edge`
+// and filled up with zeros to whole tiles.
 inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* edge) {
     const bf16* a = A.data + m * A.stride + k0;
     if (!copies && (A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0))) return {a, A.stride, true};
@@ -102,8 +104,9 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
     }
 }
 
-// C (M, N), rows ldc apart, fp32 or bf16, = A (M, K) B (K, N), or += if add; the epilogue makes of the sums what is
-// stored; epilogue_reads as in gemm.h. C must not overlap A or B. Of each of A and B rows or columns are contiguous.
+// C (M, N), rows ldc apart, fp32 or bf16, = A (M, K) B (K, N), or += if add; the epilogue makes of
+// the sums what is stored; epilogue_reads as in gemm.h. C must not overlap A or B. Of each of A and
+// B rows or columns are contiguous.
 template <class floatC, class Epilogue = NoEpilogue>
 inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K,
                  bool add, Epilogue epilogue = {}, const bf16* epilogue_reads = nullptr) {
@@ -121,7 +124,8 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
     }
     const Bf16Blocking by = bf16_blocking(K);
     int64_t mc = std::min(by.mc, M), n_blocks = (N + by.nc - 1) / by.nc;
-    // With AMX threads share out the columns, which costs a copy of A for each; unless A is by far the larger operand.
+    // With AMX threads share out the columns, which costs a copy of A for each; unless A is by far
+    // the larger operand.
     if (by.copies_a && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
     const int64_t nc = round_up((N + n_blocks - 1) / n_blocks, TILE_COLS);
     n_blocks = (N + nc - 1) / nc;

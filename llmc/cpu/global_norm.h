@@ -1,7 +1,8 @@
-// The global norm of the gradient, sqrt(sum over all parameters of g^2), which clipping compares with its limit
-// (Pascanu et al. 2013, arXiv:1211.5063). Memory-bound: reads each value once, from four places in turn, since a core gets more out of the
-// memory in several streams than in one. Pieces of fixed size are summed in fp32 lanes, the pieces in fp64 in order, so neither threads nor
-// the size of the model move the result.
+// The global norm of the gradient, sqrt(sum over all parameters of g^2), which clipping compares
+// with its limit (Pascanu et al. 2013, arXiv:1211.5063). Memory-bound: reads each value once, from
+// four places in turn, since a core gets more out of the memory in several streams than in one.
+// Pieces of fixed size are summed in fp32 lanes, the pieces in fp64 in order, so neither threads
+// nor the size of the model move the result.
 #pragma once
 #include <vector>
 #include "llmc/cpu/device.h"
@@ -18,7 +19,9 @@ double global_norm_squared(const floatX* grads, size_t n_elems) {
         for (int64_t i = begin; i < begin + quarter; i += VEC_FLOATS)
             for (int j = 0; j < 4; j++) total[j] += load(grads + i + j * quarter) * load(grads + i + j * quarter);
         const floatX* rest = grads + begin + 4 * quarter;
-        for_each_vector(end - begin - 4 * quarter, [&](size_t k, size_t count) { total[0] += load_some(rest + k, count) * load_some(rest + k, count); });
+        for_each_vector(end - begin - 4 * quarter, [&](size_t k, size_t count) {
+            total[0] += load_some(rest + k, count) * load_some(rest + k, count);
+        });
         pieces[begin / grain] = (double)sum((total[0] + total[1]) + (total[2] + total[3]));
     });
     double total = 0;

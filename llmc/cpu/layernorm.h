@@ -1,12 +1,14 @@
 // Layer normalisation (Ba et al. 2016, arXiv:1607.06450), over the C channels of each row:
 //
-//     mean = sum(x)/C,   var = sum((x - mean)^2)/C,   rstd = 1/sqrt(var + 1e-5),   xhat = (x - mean) rstd,   out = xhat w + b
+//     mean = sum(x)/C,   var = sum((x - mean)^2)/C,   rstd = 1/sqrt(var + 1e-5),   xhat = (x - mean) rstd,   out = xhat
+//     w + b
 //
 //     Dw = sum over rows of Dout xhat,   Db = sum over rows of Dout,   and with g = Dout w
 //     Dx = rstd (g - sum(g)/C - xhat sum(g xhat)/C)
 //
-// Memory-bound. In GPT-2 a layer norm mostly follows the sum that joins a branch to the residual stream, so the two are one pass:
-// the row is still in the first-level cache when it is normalised. Forward moves 2 values an element, 4 with the sum, as does backward.
+// Memory-bound. In GPT-2 a layer norm mostly follows the sum that joins a branch to the residual
+// stream, so the two are one pass: the row is still in the first-level cache when it is normalised.
+// Forward moves 2 values an element, 4 with the sum, as does backward.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -28,20 +30,26 @@ VEC_INLINE vfloat first_lanes(vfloat v, size_t count) {
 
 // The row x, whose sum is known, normalised.
 template <class floatX>
-VEC_INLINE void layernorm_row(floatX* out, float* mean, float* rstd, const floatX* x, float x_sum, const floatX* weight, const floatX* bias, int64_t C) {
+VEC_INLINE void layernorm_row(floatX* out, float* mean, float* rstd, const floatX* x, float x_sum, const floatX* weight,
+                              const floatX* bias, int64_t C) {
     const float m = x_sum / C;
     const float squares = row_sum(C, [&](size_t i, size_t count) {
         const vfloat d = first_lanes(load_some(x + i, count) - m, count);
         return d * d;
     });
     const float r = 1.0f / std::sqrt(squares / C + LAYERNORM_EPS);
-    for_each_vector(C, [&](size_t i, size_t count) { store_some(out + i, (load_some(x + i, count) - m) * r * load_some(weight + i, count) + load_some(bias + i, count), count); });
+    for_each_vector(C, [&](size_t i, size_t count) {
+        store_some(out + i,
+                   (load_some(x + i, count) - m) * r * load_some(weight + i, count) + load_some(bias + i, count),
+                   count);
+    });
     *mean = m, *rstd = r;
 }
 
 // out (rows, C), mean (rows) and rstd (rows) are written, from inp (rows, C), weight (C), bias (C).
 template <class floatX>
-void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
+void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
+                       const floatX* bias, int64_t rows, int64_t C) {
     parallel_ranges(rows, LAYERNORM_GRAIN, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; r++) {
             const float total = row_sum(C, [&](size_t i, size_t count) { return load_some(inp + r * C + i, count); });
@@ -50,14 +58,16 @@ void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp,
     });
 }
 
-// residual (rows, C) = inp1 (rows, C) + inp2 (rows, C), then out, mean, rstd as above from residual. residual may be inp1 or inp2.
+// residual (rows, C) = inp1 (rows, C) + inp2 (rows, C), then out, mean, rstd as above from
+// residual. residual may be inp1 or inp2.
 template <class floatX>
-void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1, const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows,
-                                int64_t C) {
+void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
+                                const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
     parallel_ranges(rows, LAYERNORM_GRAIN, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; r++) {
             const float total = row_sum(C, [&](size_t i, size_t count) {
-                const vfloat x = as_stored<floatX>(load_some(inp1 + r * C + i, count) + load_some(inp2 + r * C + i, count));
+                const vfloat x =
+                    as_stored<floatX>(load_some(inp1 + r * C + i, count) + load_some(inp2 + r * C + i, count));
                 store_some(residual + r * C + i, x, count);
                 return x;
             });
@@ -70,17 +80,22 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
 template <class floatX>
 void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_t n_elems) {
     parallel_ranges(n_elems, 1 << 14, [&](int64_t begin, int64_t end) {
-        for_each_vector(end - begin, [&](size_t i, size_t count) { store_some(out + begin + i, load_some(inp1 + begin + i, count) + load_some(inp2 + begin + i, count), count); });
+        for_each_vector(end - begin, [&](size_t i, size_t count) {
+            store_some(out + begin + i, load_some(inp1 + begin + i, count) + load_some(inp2 + begin + i, count), count);
+        });
     });
 }
 
-// dinp (rows, C) is added to: the gradient that came past the branch is already there. dweight (C) and dbias (C) are written, or added to
-// if add. dout (rows, C); inp, mean, rstd as in the forward pass.
+// dinp (rows, C) is added to: the gradient that came past the branch is already there. dweight (C)
+// and dbias (C) are written, or added to if add. dout (rows, C); inp, mean, rstd as in the forward
+// pass.
 template <class floatX, class floatG>
-void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C,
-                        bool add) {
-    // Sums over rows in pieces, as many whatever the threads; a piece is made while its rows pass, then the pieces are added in order.
-    const int64_t piece_rows = (rows + LAYERNORM_PIECES - 1) / LAYERNORM_PIECES, pieces = (rows + piece_rows - 1) / piece_rows;
+void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
+                        const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
+    // Sums over rows in pieces, as many whatever the threads; a piece is made while its rows pass,
+    // then the pieces are added in order.
+    const int64_t piece_rows = (rows + LAYERNORM_PIECES - 1) / LAYERNORM_PIECES,
+                  pieces = (rows + piece_rows - 1) / piece_rows;
     std::vector<float> sums(pieces * 2 * C);
     parallel_for(pieces, [&](int64_t piece) {
         float *dw = sums.data() + piece * 2 * C, *db = dw + C;
@@ -90,15 +105,18 @@ void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floa
             vfloat g_sum[2] = {}, gx_sum[2] = {};
             for_each_vector(C, [&](size_t i, size_t count) {
                 const int half = i / VEC_FLOATS % 2;
-                const vfloat di = load_some(d + i, count), xhat = (load_some(x + i, count) - m) * s, g = di * load_some(weight + i, count);
+                const vfloat di = load_some(d + i, count), xhat = (load_some(x + i, count) - m) * s,
+                             g = di * load_some(weight + i, count);
                 g_sum[half] += g, gx_sum[half] += g * xhat;
                 store_some(dw + i, load_some(dw + i, count) + di * xhat, count);
                 store_some(db + i, load_some(db + i, count) + di, count);
             });
             const float g_mean = sum(g_sum[0] + g_sum[1]) / C, gx_mean = sum(gx_sum[0] + gx_sum[1]) / C;
             for_each_vector(C, [&](size_t i, size_t count) {
-                const vfloat g = load_some(d + i, count) * load_some(weight + i, count), xhat = (load_some(x + i, count) - m) * s;
-                store_some(dinp + r * C + i, load_some(dinp + r * C + i, count) + (g - g_mean - xhat * gx_mean) * s, count);
+                const vfloat g = load_some(d + i, count) * load_some(weight + i, count),
+                             xhat = (load_some(x + i, count) - m) * s;
+                store_some(dinp + r * C + i, load_some(dinp + r * C + i, count) + (g - g_mean - xhat * gx_mean) * s,
+                           count);
             });
         }
     });
@@ -106,7 +124,9 @@ void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floa
         for_each_vector(end - begin, [&](size_t i, size_t count) {
             const size_t c = begin + i;
             vfloat dw{}, db{};
-            for (int64_t p = 0; p < pieces; p++) dw += load_some(sums.data() + p * 2 * C + c, count), db += load_some(sums.data() + (p * 2 + 1) * C + c, count);
+            for (int64_t p = 0; p < pieces; p++)
+                dw += load_some(sums.data() + p * 2 * C + c, count),
+                    db += load_some(sums.data() + (p * 2 + 1) * C + c, count);
             store_some(dweight + c, add ? load_some(dweight + c, count) + dw : dw, count);
             store_some(dbias + c, add ? load_some(dbias + c, count) + db : db, count);
         });

@@ -1,43 +1,51 @@
-// A linear layer: out = inp weight^T + bias, the three products of its forward and backward, and what can ride along with them
-// while a result is still in the first-level cache: bias, GELU, the derivative of GELU.
+// A linear layer: out = inp weight^T + bias, the three products of its forward and backward, and
+// what can ride along with them while a result is still in the first-level cache: bias, GELU, the
+// derivative of GELU.
 //
-// Operands are fp32 or bf16, sums fp32. Gradients of parameters may be fp32 where all else is bf16 (floatG): then they grow unrounded.
-// Weights are (OC, C), the output first. With D = dLoss/d:
+// Operands are fp32 or bf16, sums fp32. Gradients of parameters may be fp32 where all else is bf16
+// (floatG): then they grow unrounded. Weights are (OC, C), the output first. With D = dLoss/d:
 //     Dinp = Dout weight,   Dweight = Dout^T inp,   Dbias = sum over rows of Dout.
 // 2 rows C OC FLOPs for each product. Bytes, at least: each of the three matrices once.
 #pragma once
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/gemm_bf16.h"
 
-// Rows up to which a product is a few dot products for each weight row: it reads the weights once, in place.
+// Rows up to which a product is a few dot products for each weight row: it reads the weights once,
+// in place.
 constexpr int64_t MATMUL_FEW_ROWS = 4;
 
-// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), for few rows (generation: one token at a time).
+// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), for few rows (generation: one token
+// at a time).
 template <class floatX>
-void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C, int64_t OC) {
+void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows,
+                             int64_t C, int64_t OC) {
     parallel_ranges(OC, 64, [&](int64_t begin, int64_t end) {
         for (int64_t o = begin; o < end; o++)
             for (int64_t r = 0; r < rows; r++) {
-                const float total = row_sum(C, [&](size_t i, size_t count) { return load_some(inp + r * C + i, count) * load_some(weight + o * C + i, count); });
+                const float total = row_sum(C, [&](size_t i, size_t count) {
+                    return load_some(inp + r * C + i, count) * load_some(weight + o * C + i, count);
+                });
                 out[r * OC + o] = total + (bias ? (float)bias[o] : 0.0f);
             }
     });
 }
 
-// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), bias may be null. With gelu_out (rows, OC) also gelu_out = gelu(out).
-// out and gelu_out are written and overlap nothing.
+// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), bias may be null. With gelu_out
+// (rows, OC) also gelu_out = gelu(out). out and gelu_out are written and overlap nothing.
 template <class floatX>
-void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C, int64_t OC, floatX* gelu_out = nullptr) {
+void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
+                    int64_t OC, floatX* gelu_out = nullptr) {
     if (rows <= MATMUL_FEW_ROWS) {
         matmul_forward_few_rows(out, inp, weight, bias, rows, C, OC);
         if (gelu_out) gelu_forward(gelu_out, out, rows * OC);
         return;
     }
-    gemm(out, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{weight, 1, C}, rows, OC, C, false, [&](int64_t row, int64_t col, vfloat v, size_t count) {
-        if (bias) v += load_some(bias + col, count);
-        if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
-        return v;
-    });
+    gemm(out, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{weight, 1, C}, rows, OC, C, false,
+         [&](int64_t row, int64_t col, vfloat v, size_t count) {
+             if (bias) v += load_some(bias + col, count);
+             if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
+             return v;
+         });
 }
 
 // sums (n) = sum over rows of inp (rows, n), or += if add.
@@ -63,16 +71,20 @@ void column_sums(floatG* sums, const floatX* inp, int64_t rows, int64_t n, bool 
     });
 }
 
-// dinp (rows, C) = dout (rows, OC) weight (OC, C), written, null if nobody wants it; with pre_gelu (rows, C), what GELU read to make
-// inp, dinp *= gelu'(pre_gelu). dweight (OC, C) and dbias (OC), null if there is none, are written, or added to if add. dinp overlaps
-// none of the others.
+// dinp (rows, C) = dout (rows, OC) weight (OC, C), written, null if nobody wants it; with pre_gelu
+// (rows, C), what GELU read to make inp, dinp *= gelu'(pre_gelu). dweight (OC, C) and dbias (OC),
+// null if there is none, are written, or added to if add. dinp overlaps none of the others.
 template <class floatX, class floatG>
-void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp, const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
+void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
+                     const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      const floatX* pre_gelu = nullptr) {
     if (dinp)
-        gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false, [&](int64_t row, int64_t col, vfloat v, size_t count) {
-            return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
-        }, pre_gelu);
+        gemm(
+            dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
+            [&](int64_t row, int64_t col, vfloat v, size_t count) {
+                return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
+            },
+            pre_gelu);
     gemm(dweight, C, MatrixView<floatX>{dout, 1, OC}, MatrixView<floatX>{inp, C, 1}, OC, C, rows, add);
     if (dbias) column_sums(dbias, dout, rows, OC, add);
 }

@@ -1,11 +1,15 @@
-// Products of small bf16 matrices, with sums in fp32, on whatever the CPU has for it, found out at run time:
+// Products of small bf16 matrices, with sums in fp32, on whatever the CPU has for it, found out at
+// run time:
 //
-//   AMX           eight registers that are matrices of 16 rows of 64 bytes. One instruction, tdpbf16ps, multiplies 16 x 32 by 32 x 16: 16384
+//   AMX           eight registers that are matrices of 16 rows of 64 bytes. One instruction, tdpbf16ps, multiplies 16 x
+//   32 by 32 x 16: 16384
 //                 FLOPs in 16 cycles (Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20)
-//   AVX512-BF16   vdpbf16ps multiplies 16 pairs and adds each pair's two products to one fp32 sum: 64 FLOPs, once or twice a cycle
-//   portable      both halves of each pair widened to fp32 with a shift and a mask, then two fused multiply-adds
+//   AVX512-BF16   vdpbf16ps multiplies 16 pairs and adds each pair's two products to one fp32 sum: 64 FLOPs, once or
+//   twice a cycle portable      both halves of each pair widened to fp32 with a shift and a mask, then two fused
+//   multiply-adds
 //
-// All take the same operands: A as rows, contiguous in k, in strips of 16 rows; B in the tiles of pack.h.
+// All take the same operands: A as rows, contiguous in k, in strips of 16 rows; B in the tiles of
+// pack.h.
 #pragma once
 #include "llmc/cpu/pack.h"
 #ifdef __x86_64__
@@ -15,11 +19,12 @@
 #include <unistd.h>
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // the units
 
-// The product of A (16 strips rows, a_stride elements apart, k_tiles * 32 values each) and B (`columns` columns of tiles, b_stride elements
-// apart), written or added to C (fp32, rows ldc apart).
+// The product of A (16 strips rows, a_stride elements apart, k_tiles * 32 values each) and B
+// (`columns` columns of tiles, b_stride elements apart), written or added to C (fp32, rows ldc
+// apart).
 struct TileProduct {
     float* C;
     int64_t ldc;
@@ -61,9 +66,11 @@ inline void multiply_portable(const TileProduct& t) {
 }
 
 #ifdef __x86_64__
-// 8 rows x COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B, each pair of A broadcast from memory.
+// 8 rows x COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B, each pair of A
+// broadcast from memory.
 template <int COLS>
-__attribute__((target("avx512f,avx512bf16"))) inline void multiply_rows_avx512(const TileProduct& t, int64_t row, int64_t column) {
+__attribute__((target("avx512f,avx512bf16"))) inline void multiply_rows_avx512(const TileProduct& t, int64_t row,
+                                                                               int64_t column) {
     constexpr int ROWS = 8;
     __m512 acc[ROWS][COLS];
 #pragma GCC unroll 8
@@ -104,42 +111,65 @@ inline void multiply_avx512(const TileProduct& t) {
     }
 }
 
-// How the eight matrix registers are used: all 16 rows of 64 bytes. Numbers 0 to 3 hold sums, 4 and 5 strips of A, 6 and 7 tiles of B.
+// How the eight matrix registers are used: all 16 rows of 64 bytes. Numbers 0 to 3 hold sums, 4 and
+// 5 strips of A, 6 and 7 tiles of B.
 struct alignas(64) AmxConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-// The instructions; the compiler knows nothing of these registers, so no option is needed and nothing else touches them.
+// The instructions; the compiler knows nothing of these registers, so no option is needed and
+// nothing else touches them.
 struct Amx {
     Amx() {
         static constexpr AmxConfig config;
         asm volatile("ldtilecfg %0" ::"m"(config));
     }
     ~Amx() { asm volatile("tilerelease"); }
-    template <int T> void zero() { asm volatile("tilezero %%tmm%c0" ::"i"(T)); }
-    template <int T> void load(const void* from, int64_t stride_bytes) { asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(T) : "memory"); }
-    template <int T> void store(void* to, int64_t stride_bytes) { asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride_bytes), "i"(T) : "memory"); }
-    template <int C, int A, int B> void multiply() { asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B)); }
+    template <int T>
+    void zero() {
+        asm volatile("tilezero %%tmm%c0" ::"i"(T));
+    }
+    template <int T>
+    void load(const void* from, int64_t stride_bytes) {
+        asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(T) : "memory");
+    }
+    template <int T>
+    void store(void* to, int64_t stride_bytes) {
+        asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride_bytes), "i"(T) : "memory");
+    }
+    template <int C, int A, int B>
+    void multiply() {
+        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+    }
 };
 #endif
 
-// The same registers in plain C++: what tests use where there is no AMX, and what the instructions mean.
+// The same registers in plain C++: what tests use where there is no AMX, and what the instructions
+// mean.
 struct AmxTwin {
     alignas(64) char tile[8][1024];
-    template <int T> void zero() { memset(tile[T], 0, 1024); }
-    template <int T> void load(const void* from, int64_t stride_bytes) {
+    template <int T>
+    void zero() {
+        memset(tile[T], 0, 1024);
+    }
+    template <int T>
+    void load(const void* from, int64_t stride_bytes) {
         for (int i = 0; i < 16; i++) memcpy(tile[T] + i * 64, (const char*)from + i * stride_bytes, 64);
     }
-    template <int T> void store(void* to, int64_t stride_bytes) {
+    template <int T>
+    void store(void* to, int64_t stride_bytes) {
         for (int i = 0; i < 16; i++) memcpy((char*)to + i * stride_bytes, tile[T] + i * 64, 64);
     }
-    template <int C, int A, int B> void multiply() {
+    template <int C, int A, int B>
+    void multiply() {
         float* c = (float*)tile[C];
         const bf16 *a = (const bf16*)tile[A], *b = (const bf16*)tile[B];
         for (int i = 0; i < 16; i++)
             for (int p = 0; p < 16; p++)
-                for (int j = 0; j < 16; j++) c[i * 16 + j] += (float)a[i * 32 + 2 * p] * (float)b[p * 32 + 2 * j] + (float)a[i * 32 + 2 * p + 1] * (float)b[p * 32 + 2 * j + 1];
+                for (int j = 0; j < 16; j++)
+                    c[i * 16 + j] += (float)a[i * 32 + 2 * p] * (float)b[p * 32 + 2 * j] +
+                                     (float)a[i * 32 + 2 * p + 1] * (float)b[p * 32 + 2 * j + 1];
     }
 };
 
@@ -192,25 +222,30 @@ inline void multiply_amx(const TileProduct& t) {
         }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // which one
 
 constexpr const char* MATRIX_UNIT_NAMES[] = {"fp32 units", "AVX512-BF16", "AMX", "AMX in C++"};
 
-// Whether this CPU has the unit, and the system lets us use it: Linux gives a process the 8 KB of matrix registers only when asked.
+// Whether this CPU has the unit, and the system lets us use it: Linux gives a process the 8 KB of
+// matrix registers only when asked.
 inline bool has_matrix_unit(MatrixUnit unit) {
 #ifdef __x86_64__
     unsigned a = 0, b = 0, c = 0, d = 0;
-    if (unit == UNIT_AVX512_BF16) return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+    if (unit == UNIT_AVX512_BF16)
+        return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
     if (unit == UNIT_AMX) {
         constexpr unsigned BF16_AND_TILE = 1u << 22 | 1u << 24;
         constexpr long REQUEST_PERMISSION = 0x1023, MATRIX_REGISTERS = 18;
-        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_AND_TILE) == BF16_AND_TILE && syscall(SYS_arch_prctl, REQUEST_PERMISSION, MATRIX_REGISTERS) == 0;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_AND_TILE) == BF16_AND_TILE &&
+               syscall(SYS_arch_prctl, REQUEST_PERMISSION, MATRIX_REGISTERS) == 0;
     }
 #endif
     return unit == UNIT_PORTABLE || unit == UNIT_AMX_TWIN;
 }
-inline MatrixUnit best_matrix_unit() { return has_matrix_unit(UNIT_AMX) ? UNIT_AMX : has_matrix_unit(UNIT_AVX512_BF16) ? UNIT_AVX512_BF16 : UNIT_PORTABLE; }
+inline MatrixUnit best_matrix_unit() {
+    return has_matrix_unit(UNIT_AMX) ? UNIT_AMX : has_matrix_unit(UNIT_AVX512_BF16) ? UNIT_AVX512_BF16 : UNIT_PORTABLE;
+}
 
 inline void multiply_tiles(const TileProduct& t) {
 #ifdef __x86_64__

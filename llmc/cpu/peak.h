@@ -6,7 +6,8 @@
 #include "llmc/clock.h"
 #include "llmc/cpu/matrix_unit.h"
 
-// FLOPs of one thread's loop: enough independent chains to hide the latency of an FMA, few enough to stay in registers.
+// FLOPs of one thread's loop: enough independent chains to hide the latency of an FMA, few enough
+// to stay in registers.
 constexpr int PEAK_CHAINS = VEC_REGISTERS == 32 ? 24 : 12;
 constexpr int64_t PEAK_ROUNDS = 100000;
 
@@ -37,12 +38,17 @@ __attribute__((target("avx512f,avx512bf16"))) inline void avx512_chains() {
 inline void amx_chains() {
     Amx unit;
     unit.zero<0>(), unit.zero<1>(), unit.zero<2>(), unit.zero<3>(), unit.zero<4>(), unit.zero<6>();
-    for (int64_t r = 0; r < PEAK_ROUNDS; r++) unit.multiply<0, 4, 6>(), unit.multiply<1, 4, 6>(), unit.multiply<2, 4, 6>(), unit.multiply<3, 4, 6>();
+    for (int64_t r = 0; r < PEAK_ROUNDS; r++)
+        unit.multiply<0, 4, 6>(), unit.multiply<1, 4, 6>(), unit.multiply<2, 4, 6>(), unit.multiply<3, 4, 6>();
 }
 #endif
 
-// The most FLOP/s of any run, and whether two rounds of runs in sequence came to the same: beside other work they do not, and it is too low.
-struct Peak { double flops_s; bool steady; };
+// The most FLOP/s of any run, and whether two rounds of runs in sequence came to the same: beside
+// other work they do not, and it is too low.
+struct Peak {
+    double flops_s;
+    bool steady;
+};
 
 // Of device.threads threads, each of which makes so many FLOPs in f().
 template <class F>
@@ -63,12 +69,16 @@ inline Peak measure_peak(double flops, F f) {
     return peak;
 }
 inline Peak measure_peak_fp32() {
-    return measure_peak(2.0 * VEC_FLOATS * PEAK_CHAINS * PEAK_ROUNDS, [] { volatile float keep = fma_chains(std::make_index_sequence<PEAK_CHAINS>()); (void)keep; });
+    return measure_peak(2.0 * VEC_FLOATS * PEAK_CHAINS * PEAK_ROUNDS, [] {
+        volatile float keep = fma_chains(std::make_index_sequence<PEAK_CHAINS>());
+        (void)keep;
+    });
 }
 // On device.unit; without one, bf16 is multiplied on the fp32 units.
 inline Peak measure_peak_bf16() {
 #ifdef __x86_64__
-    if (device.unit == UNIT_AMX) return measure_peak(4.0 * 2 * TILE_ROWS * TILE_COLS * TILE_K * PEAK_ROUNDS, amx_chains);
+    if (device.unit == UNIT_AMX)
+        return measure_peak(4.0 * 2 * TILE_ROWS * TILE_COLS * TILE_K * PEAK_ROUNDS, amx_chains);
     if (device.unit == UNIT_AVX512_BF16) return measure_peak(64.0 * PEAK_CHAINS * PEAK_ROUNDS, avx512_chains);
 #endif
     return measure_peak_fp32();

@@ -1,5 +1,6 @@
-// The best peak ever measured, kept from run to run in the folder `build` beside the program, if there is one: a line for each kind of CPU, number of
-// threads and arithmetic. Beside other work a measurement is too low, never too high.
+// The best peak ever measured, kept from run to run in the folder `build` beside the program, if
+// there is one: a line for each kind of CPU, number of threads and arithmetic. Beside other work a
+// measurement is too low, never too high.
 #pragma once
 #include <unistd.h>
 #include <cmath>
@@ -18,7 +19,8 @@ inline std::string cpu_name() {
 inline std::string peak_file() {
     char program[4096];
     const ssize_t n = readlink("/proc/self/exe", program, sizeof(program));
-    const std::string folder = n > 0 && n < (ssize_t)sizeof(program) ? folder_of(std::string(program, n)) + "/build" : "";
+    const std::string folder =
+        n > 0 && n < (ssize_t)sizeof(program) ? folder_of(std::string(program, n)) + "/build" : "";
     return folder_exists(folder) ? folder + "/peaks" : "";
 }
 
@@ -34,7 +36,8 @@ inline double kept_peak(const std::string& path, const std::string& key) {
     if (file) fclose(file);
     return std::isfinite(peak) && peak > 0 && peak < 1e18 ? peak : 0;
 }
-// Written beside and renamed, so that others read all of one or of the other; where that cannot be, nothing is kept.
+// Written beside and renamed, so that others read all of one or of the other; where that cannot be,
+// nothing is kept.
 inline void keep_peak(const std::string& path, const std::string& key, double peak) {
     std::string text = format("%s: %.6g\n", key.c_str(), peak);
     FILE* before = fopen(path.c_str(), "r");
@@ -49,10 +52,12 @@ inline void keep_peak(const std::string& path, const std::string& key, double pe
     if (close(fd) != 0 || !whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
 }
 
-// The larger of what was kept and what is measured now; 0 where nothing was kept and the machine is too busy to tell.
+// The larger of what was kept and what is measured now; 0 where nothing was kept and the machine is
+// too busy to tell.
 inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
     const char* arithmetic = in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32";
-    const std::string key = format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, arithmetic, VEC_BYTES);
+    const std::string key =
+        format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, arithmetic, VEC_BYTES);
     const Peak now = in_bf16 ? measure_peak_bf16() : measure_peak_fp32();
     const double kept = path.empty() ? 0 : kept_peak(path, key);
     if (kept == 0 && !now.steady) return 0;

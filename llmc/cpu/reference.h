@@ -1,7 +1,8 @@
-// Every layer of GPT-2 as plain loops, one line of mathematics a line of code: lesson one, and the oracle that all faster code is
-// tested against. Nothing here is clever. Functions have the names and arguments of the fast ones, so that
-// `make train_gpt2_cpu KERNELS=reference` trains with them; what each computes, and the shape of each pointer, is said in the header of
-// that name in this folder. What a backward pass says is "added to" is added to here too.
+// Every layer of GPT-2 as plain loops, one line of mathematics a line of code: lesson one, and the
+// oracle that all faster code is tested against. Nothing here is clever. Functions have the names
+// and arguments of the fast ones, so that `make train_gpt2_cpu KERNELS=reference` trains with them;
+// what each computes, and the shape of each pointer, is said in the header of that name in this
+// folder. What a backward pass says is "added to" is added to here too.
 //
 // Sums are in fp32, in the order of the loops, but for the longest (losses and norms).
 #pragma once
@@ -13,14 +14,17 @@
 namespace reference {
 
 template <class floatX>
-void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C, int64_t first = 0) {
+void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C,
+                     int64_t first = 0) {
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
-            for (int64_t c = 0; c < C; c++) out[(b * T + t) * C + c] = wte[inp[b * T + t] * C + c] + wpe[(first + t) * C + c];
+            for (int64_t c = 0; c < C; c++)
+                out[(b * T + t) * C + c] = wte[inp[b * T + t] * C + c] + wpe[(first + t) * C + c];
 }
 
 template <class floatX>
-void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
+void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
+                      int64_t maxT, bool add) {
     for (int64_t i = 0; i < maxT * C && !add; i++) dwpe[i] = 0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
@@ -31,7 +35,8 @@ void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int*
 }
 
 template <class floatX>
-void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
+void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
+                       const floatX* bias, int64_t rows, int64_t C) {
     for (int64_t r = 0; r < rows; r++) {
         const floatX* x = inp + r * C;
         float m = 0, var = 0;
@@ -52,15 +57,15 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
 }
 
 template <class floatX>
-void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1, const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows,
-                                int64_t C) {
+void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
+                                const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
     residual_forward(residual, inp1, inp2, rows * C);
     layernorm_forward(out, mean, rstd, residual, weight, bias, rows, C);
 }
 
 template <class floatX>
-void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C,
-                        bool add) {
+void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp,
+                        const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
     for (int64_t c = 0; c < C && !add; c++) dweight[c] = dbias[c] = 0;
     for (int64_t r = 0; r < rows; r++) {
         const floatX *x = inp + r * C, *d = dout + r * C;
@@ -81,8 +86,11 @@ void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floa
     }
 }
 
-// (1 + tanh u) / 2 is computed as 1 / (1 + e^(-2u)), in double: where tanh u is near -1 the sum would cancel.
-inline double gelu_logistic(double x) { return 1 / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+// (1 + tanh u) / 2 is computed as 1 / (1 + e^(-2u)), in double: where tanh u is near -1 the sum
+// would cancel.
+inline double gelu_logistic(double x) {
+    return 1 / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems) {
@@ -98,7 +106,8 @@ void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
 }
 
 template <class floatX>
-void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C, int64_t OC, floatX* gelu_out = nullptr) {
+void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
+                    int64_t OC, floatX* gelu_out = nullptr) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < OC; o++) {
             float value = bias ? (float)bias[o] : 0.0f;
@@ -109,7 +118,8 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
 }
 
 template <class floatX>
-void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp, const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
+void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp,
+                     const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      const floatX* pre_gelu = nullptr) {
     for (int64_t i = 0; i < OC * C && !add; i++) dweight[i] = 0;
     for (int64_t o = 0; o < OC && !add && dbias; o++) dbias[o] = 0;
@@ -126,9 +136,11 @@ void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX*
     if (pre_gelu && dinp) gelu_backward(dinp, dinp, pre_gelu, rows * C);
 }
 
-// The score of query t for key t2 of head h, and its probability given the log of the sum over all keys.
+// The score of query t for key t2 of head h, and its probability given the log of the sum over all
+// keys.
 template <class floatX>
-float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64_t h, int64_t T, int64_t C, int64_t HS) {
+float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64_t h, int64_t T, int64_t C,
+                      int64_t HS) {
     const floatX *q = qkv + (b * T + t) * 3 * C + h * HS, *k = qkv + (b * T + t2) * 3 * C + C + h * HS;
     float score = 0;
     for (int64_t i = 0; i < HS; i++) score += q[i] * k[i];
@@ -142,8 +154,10 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
         for (int64_t h = 0; h < NH; h++)
             for (int64_t t = 0; t < T; t++) {
                 float highest = -INFINITY, total = 0;
-                for (int64_t t2 = 0; t2 <= t; t2++) highest = std::fmax(highest, attention_score(qkv, b, t, t2, h, T, C, HS));
-                for (int64_t t2 = 0; t2 <= t; t2++) total += std::exp(attention_score(qkv, b, t, t2, h, T, C, HS) - highest);
+                for (int64_t t2 = 0; t2 <= t; t2++)
+                    highest = std::fmax(highest, attention_score(qkv, b, t, t2, h, T, C, HS));
+                for (int64_t t2 = 0; t2 <= t; t2++)
+                    total += std::exp(attention_score(qkv, b, t, t2, h, T, C, HS) - highest);
                 float log_sum = lse[(b * NH + h) * T + t] = highest + std::log(total);
                 floatX* o = out + (b * T + t) * C + h * HS;
                 for (int64_t i = 0; i < HS; i++) o[i] = 0;
@@ -156,14 +170,16 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
 }
 
 template <class floatX>
-void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
+                        int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH;
     const float scale = 1.0f / std::sqrt((float)HS);
     for (int64_t i = 0; i < B * T * 3 * C; i++) dqkv[i] = 0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < NH; h++)
             for (int64_t t = 0; t < T; t++) {
-                const floatX *d_o = dout + (b * T + t) * C + h * HS, *o = out + (b * T + t) * C + h * HS, *q = qkv + (b * T + t) * 3 * C + h * HS;
+                const floatX *d_o = dout + (b * T + t) * C + h * HS, *o = out + (b * T + t) * C + h * HS,
+                             *q = qkv + (b * T + t) * 3 * C + h * HS;
                 floatX* dq = dqkv + (b * T + t) * 3 * C + h * HS;
                 float D = 0;
                 for (int64_t i = 0; i < HS; i++) D += d_o[i] * o[i];
@@ -183,7 +199,8 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
 }
 
 template <class floatX>
-void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last, int64_t maxT, int64_t C, int64_t NH) {
+void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
+                      int64_t maxT, int64_t C, int64_t NH) {
     const int64_t HS = C / NH;
     for (int64_t c = 0; c < C; c++) keys[last * C + c] = qkv[C + c], values[last * C + c] = qkv[2 * C + c];
     for (int64_t h = 0; h < NH; h++) {
@@ -206,8 +223,9 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
 inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 
 template <class floatX>
-void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss,
-                bool add, float* = nullptr) {
+void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte,
+                const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
+                float* = nullptr) {
     matmul_forward(logits, inp, wte, (const floatX*)nullptr, rows, C, Vp);
     for (int64_t r = 0; r < rows; r++) {
         floatX* x = logits + r * Vp;
@@ -233,7 +251,8 @@ double global_norm_squared(const floatX* grads, size_t n_elems) {
 }
 
 template <class floatX>
-void adamw_update(floatX* params, float* master, float* m, float* v, const floatX* grads, size_t n_elems, const AdamW& k, uint64_t = 0, int64_t = 0) {
+void adamw_update(floatX* params, float* master, float* m, float* v, const floatX* grads, size_t n_elems,
+                  const AdamW& k, uint64_t = 0, int64_t = 0) {
     for (size_t i = 0; i < n_elems; i++) {
         float g = grads[i] * k.grad_scale;
         m[i] = k.beta1 * m[i] + (1.0f - k.beta1) * g;

@@ -1,9 +1,10 @@
-// The threads behind parallel_for (device.h): the pieces of a loop are taken one by one from a counter, by the thread that calls and by the workers
-// of a pool, whoever is free.
+// The threads behind parallel_for (device.h): the pieces of a loop are taken one by one from a
+// counter, by the thread that calls and by the workers of a pool, whoever is free.
 //
-// A step has a thousand loops, microseconds apart, and waking a thread takes longer than that: whoever waits spins for a little while. Then it
-// makes room, so that on cores shared with others, who may have to run before the wait can end, it does not stand in their way. Nobody
-// waits for a worker that comes late: it finds the loop closed, or nothing left of it.
+// A step has a thousand loops, microseconds apart, and waking a thread takes longer than that:
+// whoever waits spins for a little while. Then it makes room, so that on cores shared with others,
+// who may have to run before the wait can end, it does not stand in their way. Nobody waits for a
+// worker that comes late: it finds the loop closed, or nothing left of it.
 #pragma once
 #include <pthread.h>
 #include <atomic>
@@ -16,10 +17,12 @@
 #include "llmc/check.h"
 #include "llmc/clock.h"
 
-// A wait spins; after SPIN_SECONDS it offers its core to others between looks, and after YIELD_SECONDS it sleeps.
+// A wait spins; after SPIN_SECONDS it offers its core to others between looks, and after
+// YIELD_SECONDS it sleeps.
 constexpr double SPIN_SECONDS = 50e-6, YIELD_SECONDS = 1e-3;
 
-// Which thread this is, 0 (who calls) to threads - 1, and whether it is inside a loop; one inside another runs on the thread that it is on.
+// Which thread this is, 0 (who calls) to threads - 1, and whether it is inside a loop; one inside
+// another runs on the thread that it is on.
 inline thread_local int thread_number = 0;
 inline thread_local bool inside_loop = false;
 
@@ -62,7 +65,8 @@ struct WaitingRoom {
 
 struct ThreadPool {
     using Piece = void (*)(void* context, int64_t i);
-    // The loop's number << 32 | OPEN while workers may enter | how many are inside. In one word, so that none enters a loop that has closed.
+    // The loop's number << 32 | OPEN while workers may enter | how many are inside. In one word, so
+    // that none enters a loop that has closed.
     static constexpr uint64_t OPEN = 1ull << 31, INSIDE = OPEN - 1, NUMBER = 1ull << 32;
     std::atomic<uint64_t> loop{0};
     alignas(64) std::atomic<int64_t> left{0};  // pieces that nobody has taken, or less than 0
@@ -71,7 +75,7 @@ struct ThreadPool {
     int64_t n = 0;
     Piece piece = nullptr;
     void* context = nullptr;
-    std::exception_ptr failure;    // the first that a piece threw
+    std::exception_ptr failure;  // the first that a piece threw
     std::mutex failure_mutex;
     WaitingRoom for_loop, for_end;
 
@@ -102,15 +106,19 @@ struct ThreadPool {
 
     void start_workers() {
         try {
-            for (; workers < threads - 1; workers++) std::thread([this, number = workers + 1] { work(number); }).detach();
+            for (; workers < threads - 1; workers++)
+                std::thread([this, number = workers + 1] { work(number); }).detach();
         } catch (const std::system_error& e) {
             static bool said = false;
-            if (!said) warning("--threads %d: the system lets this program have %d (%s); it goes on with those", threads, workers + 1, e.what());
+            if (!said)
+                warning("--threads %d: the system lets this program have %d (%s); it goes on with those", threads,
+                        workers + 1, e.what());
             said = true;
         }
     }
 
-    // piece(context, i) for i in 0..n-1 on up to so many threads. What one throws is thrown here, after all have stopped.
+    // piece(context, i) for i in 0..n-1 on up to so many threads. What one throws is thrown here,
+    // after all have stopped.
     void run(int n_threads, int64_t n_pieces, Piece make, void* argument) {
         if (busy.test_and_set()) {  // by another thread of the program
             for (int64_t i = 0; i < n_pieces; i++) make(argument, i);
@@ -131,7 +139,8 @@ struct ThreadPool {
     }
 };
 
-// Never destroyed: workers may sleep in it when the program ends. A child made by fork has none of the workers, so it gets a pool of its own.
+// Never destroyed: workers may sleep in it when the program ends. A child made by fork has none of
+// the workers, so it gets a pool of its own.
 inline ThreadPool*& thread_pool() {
     static ThreadPool* pool = [] {
         pthread_atfork(nullptr, nullptr, [] { thread_pool() = new ThreadPool; });

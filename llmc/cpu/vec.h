@@ -1,7 +1,8 @@
-// A vector of floats as wide as the machine's registers, in GCC and clang's portable vector extensions: the same source becomes
-// AVX-512, AVX2 or NEON. Arithmetic on vfloat is lane by lane with the ordinary operators; a comparison gives a vint of 0 and -1,
-// and `mask ? a : b` picks by lane. Loads and stores need no alignment. Kernels compute on vfloat whatever type the memory has: a load widens
-// bf16, a store rounds to nearest.
+// A vector of floats as wide as the machine's registers, in GCC and clang's portable vector
+// extensions: the same source becomes AVX-512, AVX2 or NEON. Arithmetic on vfloat is lane by lane
+// with the ordinary operators; a comparison gives a vint of 0 and -1, and `mask ? a : b` picks by
+// lane. Loads and stores need no alignment. Kernels compute on vfloat whatever type the memory has:
+// a load widens bf16, a store rounds to nearest.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +36,6 @@ typedef uint16_t vhalf_anywhere __attribute__((vector_size(VEC_BYTES / 2), align
 VEC_INLINE vfloat load(const float* p) { return *(const vfloat_anywhere*)p; }
 VEC_INLINE void store(float* p, vfloat v) { *(vfloat_anywhere*)p = v; }
 VEC_INLINE vfloat broadcast(float x) { return x - vfloat{}; }
-
 
 VEC_INLINE vhalf load_bits(const bf16* p) { return *(const vhalf_anywhere*)p; }
 VEC_INLINE vfloat widen(vhalf bits) { return (vfloat)(__builtin_convertvector(bits, vuint) << 16); }
@@ -80,9 +80,12 @@ VEC_INLINE vint lane_numbers() {
     return lane;
 }
 
-// Sum and maximum over lanes, always in the same order: the upper half of the lanes onto the lower, then of what is left.
+// Sum and maximum over lanes, always in the same order: the upper half of the lanes onto the lower,
+// then of what is left.
 template <int HALF, size_t... I>
-VEC_INLINE vfloat swap_halves(vfloat v, std::index_sequence<I...>) { return __builtin_shufflevector(v, v, (I ^ HALF)...); }
+VEC_INLINE vfloat swap_halves(vfloat v, std::index_sequence<I...>) {
+    return __builtin_shufflevector(v, v, (I ^ HALF)...);
+}
 template <int HALF = VEC_FLOATS / 2>
 VEC_INLINE float sum(vfloat v) {
     v += swap_halves<HALF>(v, std::make_index_sequence<VEC_FLOATS>());
@@ -97,9 +100,10 @@ VEC_INLINE float max(vfloat v) {
     else return v[0];
 }
 
-// e^x to 2 units in the last place. With n the integer nearest to x/ln 2 and r = x - n ln 2, |r| <= ln 2 / 2:
-// e^x = 2^n e^r, and e^r = 1 + r + r^2 p(r) with a polynomial p of degree 5 (Cephes, expf; Moshier 1989). 2^n is put together from
-// its exponent bits. Below -87.7, where n is -127 and those bits are 0, the result is 0, above 88.3 that of 88.3 (no infinity arises); NaN stays NaN.
+// e^x to 2 units in the last place. With n the integer nearest to x/ln 2 and r = x - n ln 2, |r| <=
+// ln 2 / 2: e^x = 2^n e^r, and e^r = 1 + r + r^2 p(r) with a polynomial p of degree 5 (Cephes,
+// expf; Moshier 1989). 2^n is put together from its exponent bits. Below -87.7, where n is -127 and
+// those bits are 0, the result is 0, above 88.3 that of 88.3 (no infinity arises); NaN stays NaN.
 VEC_INLINE vfloat exp(vfloat x) {
     vfloat low = broadcast(-88.0f), high = broadcast(88.3f), clamped = x < low ? low : x;
     clamped = high < clamped ? high : clamped;
@@ -128,15 +132,17 @@ VEC_INLINE vfloat sqrt(vfloat v) {
     return v;
 }
 
-// f applied to every vector of a row of n values at place i; f(i, count) handles `count` lanes, all of them but in the last.
+// f applied to every vector of a row of n values at place i; f(i, count) handles `count` lanes, all
+// of them but in the last.
 template <class F>
 VEC_INLINE void for_each_vector(size_t n, F f) {
     size_t i = 0;
     for (; i + VEC_FLOATS <= n; i += VEC_FLOATS) f(i, (size_t)VEC_FLOATS);
     if (i < n) f(i, n - i);
 }
-// Sum over a row of n values of f(i, count), the vector at place i, whose lanes beyond count are zero. Four sums at a time, so that an addition need
-// not wait for the one before it; always in the same order.
+// Sum over a row of n values of f(i, count), the vector at place i, whose lanes beyond count are
+// zero. Four sums at a time, so that an addition need not wait for the one before it; always in the
+// same order.
 template <class F>
 VEC_INLINE float row_sum(size_t n, F f) {
     vfloat total[4] = {};
@@ -147,7 +153,9 @@ VEC_INLINE float row_sum(size_t n, F f) {
     return sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 template <class floatX>
-VEC_INLINE vfloat load_some(const floatX* p, size_t count) { return count == VEC_FLOATS ? load(p) : load_first(p, count); }
+VEC_INLINE vfloat load_some(const floatX* p, size_t count) {
+    return count == VEC_FLOATS ? load(p) : load_first(p, count);
+}
 template <class floatX>
 VEC_INLINE void store_some(floatX* p, vfloat v, size_t count) {
     if (count == VEC_FLOATS) store(p, v);

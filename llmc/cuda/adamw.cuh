@@ -1,15 +1,18 @@
-// AdamW; formula: llmc/cpu/adamw.h. One launch over all parameters of the process, whatever tensor they belong to; whether a
-// parameter is decayed follows from its place in its bucket (llmc/tensors.h). The device decides from its own results whether to
-// update at all, and how far to clip. Memory-bound: in bf16 with master weights it reads 14 to 16 bytes a parameter and writes 14.
+// AdamW; formula: llmc/cpu/adamw.h. One launch over all parameters of the process, whatever tensor
+// they belong to; whether a parameter is decayed follows from its place in its bucket
+// (llmc/tensors.h). The device decides from its own results whether to update at all, and how far
+// to clip. Memory-bound: in bf16 with master weights it reads 14 to 16 bytes a parameter and writes
+// 14.
 //
-// Where weights are 16-bit, updates are smaller than half a unit in their last place, and would vanish by rounding. Either a master copy in
-// fp32 is updated, and the weight is its rounding; or the weight is rounded stochastically (llmc/bf16.h).
+// Where weights are 16-bit, updates are smaller than half a unit in their last place, and would
+// vanish by rounding. Either a master copy in fp32 is updated, and the weight is its rounding; or
+// the weight is rounded stochastically (llmc/bf16.h).
 #pragma once
 #include "llmc/cuda/global_norm.cuh"
 
 // Which parts of a bucket are decayed, as ranges of elements: of a layer, and of the last bucket.
 struct DecayRanges {
-    int64_t layer_elems, layers_end;            // elements of a layer's bucket, and where the last bucket begins
+    int64_t layer_elems, layers_end;  // elements of a layer's bucket, and where the last bucket begins
     int64_t begin[2][NUM_TENSORS], end[2][NUM_TENSORS];
     int count[2];
 };
@@ -32,7 +35,9 @@ __device__ inline bool is_decayed(const DecayRanges& r, int64_t i) {
     return false;
 }
 
-__device__ inline __nv_bfloat16 round_stochastically(float x, uint32_t random) { return __ushort_as_bfloat16(stochastic_bits(__float_as_uint(x), random)); }
+__device__ inline __nv_bfloat16 round_stochastically(float x, uint32_t random) {
+    return __ushort_as_bfloat16(stochastic_bits(__float_as_uint(x), random));
+}
 
 // N values as fp32 from, or rounded to nearest into, whole Packs of any type.
 template <class T, int N>
@@ -55,14 +60,17 @@ __device__ inline void store_floats(T* p, const float (&x)[N]) {
 
 constexpr int ADAMW_ELEMS = 8;  // of a thread; tensors begin at multiples of 16, so they are all of one tensor
 
-// The part of params that `mine` names is updated with the same part of grads; m, v and, if not null, master hold mine.elems() each.
+// The part of params that `mine` names is updated with the same part of grads; m, v and, if not
+// null, master hold mine.elems() each.
 template <class floatX, class floatG>
-__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, ShardMap mine, AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
+__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, ShardMap mine,
+                             AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     constexpr int N = ADAMW_ELEMS;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
     const int64_t at = mine.place(i);  // among all parameters
-    const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2), grad_scale = results->grad_scale;
+    const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2),
+                grad_scale = results->grad_scale;
     const float keep = is_decayed(ranges, at) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;
     float g[N], mi[N], vi[N], p[N];
     load_floats(g, grads + at), load_floats(mi, m + i), load_floats(vi, v + i);
@@ -80,19 +88,23 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
     if constexpr (sizeof(floatX) == 2) {
         if (!master) {
 #pragma unroll
-            for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, at + j));  // a bf16 now: storing it rounds no more
+            // a bf16 now: storing it rounds no more
+            for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, at + j));
         }
     }
     store_floats(params + at, p);
 }
 
 template <class floatX, class floatG>
-void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const ShardMap& mine, const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
+void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const ShardMap& mine,
+                  const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
                   cudaStream_t stream) {
-    launch("adamw", adamw_kernel<floatX, floatG>, dim3((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256)), 256, 0, stream, params, master, m, v, grads, mine, k, ranges, results, seed);
+    launch("adamw", adamw_kernel<floatX, floatG>, dim3((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256)), 256, 0,
+           stream, params, master, m, v, grads, mine, k, ranges, results, seed);
 }
 
-// sums (n_elems, fp32) = or += grads (n_elems, a multiple of the Pack): gradients of one micro-step into those of the step.
+// sums (n_elems, fp32) = or += grads (n_elems, a multiple of the Pack): gradients of one micro-step
+// into those of the step.
 template <class floatX>
 __global__ void add_gradients_kernel(float* sums, const floatX* grads, size_t n_elems, bool add) {
     for_each_pack<floatX>(n_elems, [&](size_t i, int) {
@@ -102,7 +114,8 @@ __global__ void add_gradients_kernel(float* sums, const floatX* grads, size_t n_
 }
 template <class floatX>
 void add_gradients(float* sums, const floatX* grads, size_t n_elems, bool add, cudaStream_t stream) {
-    launch("add_gradients", add_gradients_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, sums, grads, n_elems, add);
+    launch("add_gradients", add_gradients_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, sums,
+           grads, n_elems, add);
 }
 // out (n_elems, a multiple of the Pack) = inp, rounded to nearest.
 template <class floatX>
@@ -115,5 +128,6 @@ __global__ void round_gradients_kernel(floatX* out, const float* inp, size_t n_e
 }
 template <class floatX>
 void round_gradients(floatX* out, const float* inp, size_t n_elems, cudaStream_t stream) {
-    launch("round_gradients", round_gradients_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, out, inp, n_elems);
+    launch("round_gradients", round_gradients_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream,
+           out, inp, n_elems);
 }

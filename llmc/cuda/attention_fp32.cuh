@@ -1,7 +1,9 @@
-// Attention in fp32, on CUDA cores: the walk over tiles of attention.cuh, with plain multiplications.
+// Attention in fp32, on CUDA cores: the walk over tiles of attention.cuh, with plain
+// multiplications.
 //
-// A block handles TILE rows with (TILE/2)^2 threads; thread (ty, tx) computes a 2 x 2 piece of the scores of two tiles, and, of its two rows, every
-// (TILE/2)-th channel of the result, CHANNELS at most.
+// A block handles TILE rows with (TILE/2)^2 threads; thread (ty, tx) computes a 2 x 2 piece of the
+// scores of two tiles, and, of its two rows, every (TILE/2)-th channel of the result, CHANNELS at
+// most.
 #pragma once
 #include "llmc/cuda/attention_tiles.cuh"
 
@@ -17,7 +19,9 @@ struct SharedRows {  // TILE rows of head_size floats, one float further apart: 
         }
     }
 };
-__host__ __device__ constexpr size_t shared_rows_elems(int tile, int head_size) { return (size_t)tile * (head_size + 1); }
+__host__ __device__ constexpr size_t shared_rows_elems(int tile, int head_size) {
+    return (size_t)tile * (head_size + 1);
+}
 
 // s[i][j] = row 2 ty + i of a times row tx + j TILE/2 of b.
 template <int TILE>
@@ -39,18 +43,23 @@ __device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, Sha
             }
 }
 template <int TILE, int CHANNELS>
-__device__ inline void store_channels(float* head, int64_t stride, int row, int T, int head_size, const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
+__device__ inline void store_channels(float* head, int64_t stride, int row, int T, int head_size,
+                                      const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int c = 0; c < CHANNELS; c++)
-            if (row + i < T && tx + c * (TILE / 2) < head_size) head[(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
+            if (row + i < T && tx + c * (TILE / 2) < head_size)
+                head[(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
 }
 
 template <int TILE, int CHANNELS>
-__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size, float scale) {
+__global__ void __launch_bounds__(TILE* TILE / 4, 1)
+    attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size,
+                                  float scale) {
     extern __shared__ float shared_floats[];
-    const SharedRows<TILE> q{shared_floats, head_size}, kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
+    const SharedRows<TILE> q{shared_floats, head_size},
+        kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
     float* p = kv.data + shared_rows_elems(TILE, head_size);
     const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
     const int first = (gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
@@ -71,13 +80,15 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_forward_fp32_kern
                 if (first_key + tx + j * (TILE / 2) > first + row) s[i][j] = -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
-            for (int distance = TILE / 4; distance > 0; distance /= 2) top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, distance));
+            for (int distance = TILE / 4; distance > 0; distance /= 2)
+                top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, distance));
             for (int j = 0; j < 2; j++) {
                 s[i][j] = expf((s[i][j] - top) * scale);
                 p[row * (TILE + 1) + tx + j * (TILE / 2)] = s[i][j];
                 sum += s[i][j];
             }
-            for (int distance = TILE / 4; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+            for (int distance = TILE / 4; distance > 0; distance /= 2)
+                sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
             const float shrink = expf((m[i] - top) * scale);
             m[i] = top, l[i] = l[i] * shrink + sum;
 #pragma unroll
@@ -89,20 +100,26 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_forward_fp32_kern
         add_products(o, p, kv, ty, tx);
     }
     for (int i = 0; i < 2; i++)
-        if (tx == 0 && first + 2 * ty + i < T) lse[blockIdx.x * (int64_t)T + first + 2 * ty + i] = m[i] * scale + logf(l[i]);
-    store_channels<TILE>(out + b * T * C + h * head_size, C, first + 2 * ty, T, head_size, o, 1.0f / l[0], 1.0f / l[1], tx);
+        if (tx == 0 && first + 2 * ty + i < T)
+            lse[blockIdx.x * (int64_t)T + first + 2 * ty + i] = m[i] * scale + logf(l[i]);
+    store_channels<TILE>(out + b * T * C + h * head_size, C, first + 2 * ty, T, head_size, o, 1.0f / l[0], 1.0f / l[1],
+                         tx);
 }
 
-// Backward for TILE rows: KEYS_MINE: they are keys, and dk, dv are the sums over queries; else they are queries, and dq is the sum over keys.
+// Backward for TILE rows: KEYS_MINE: they are keys, and dk, dv are the sums over queries; else they
+// are queries, and dq is the sum over keys.
 template <int TILE, int CHANNELS, bool KEYS_MINE>
-__global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv, int T, int64_t NH, int head_size,
-                                                                               float scale) {
+__global__ void __launch_bounds__(TILE* TILE / 4, 1)
+    attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv,
+                                   int T, int64_t NH, int head_size, float scale) {
     extern __shared__ float shared_floats[];
     const size_t elems = shared_rows_elems(TILE, head_size);
-    const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size}, v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
+    const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size},
+        v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
     float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
     const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
-    const int mine = (KEYS_MINE ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
+    const int mine = (KEYS_MINE ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2),
+              tx = threadIdx.x % (TILE / 2);
     const float *head = qkv + b * T * 3 * C + h * head_size, *dout_head = dout + b * T * C + h * head_size;
     auto load_queries = [&](int first) { q.load(head, 3 * C, first, T), d_o.load(dout_head, C, first, T); };
     auto load_keys = [&](int first) { k.load(head + C, 3 * C, first, T), v.load(head + 2 * C, 3 * C, first, T); };
@@ -118,7 +135,8 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_backward_fp32_ker
         small_products(s, KEYS_MINE ? k : q, KEYS_MINE ? q : k, ty, tx);
         small_products(dp, KEYS_MINE ? v : d_o, KEYS_MINE ? d_o : v, ty, tx);
         for (int i = 0; i < 4; i++) {
-            const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2), key = KEYS_MINE ? mine + row : other + column, query = KEYS_MINE ? other + column : mine + row;
+            const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2),
+                      key = KEYS_MINE ? mine + row : other + column, query = KEYS_MINE ? other + column : mine + row;
             float prob = 0, grad = 0;
             if (key <= query && query < T) {
                 prob = expf(s[i / 2][i % 2] * scale - lse[blockIdx.x * (int64_t)T + query]);
@@ -137,19 +155,23 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1) attention_backward_fp32_ker
 }
 
 template <int TILE, int CHANNELS>
-void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                             cudaStream_t stream) {
     const int HS = (int)(C / NH);
     const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
     allow_shared(kernel, bytes, "attention_forward");
-    launch("attention_forward", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, TILE)), TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+    launch("attention_forward", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, TILE)), TILE * TILE / 4, bytes,
+           stream, out, lse, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
 }
-inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                              cudaStream_t stream) {
     if (C / NH <= 128) attention_forward_tiles<32, 8>(out, lse, qkv, B, T, C, NH, stream);
     else attention_forward_tiles<16, 32>(out, lse, qkv, B, T, C, NH, stream);
 }
 template <int TILE, int CHANNELS>
-void attention_backward_tiles(float* dqkv, float* D, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+void attention_backward_tiles(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+                              const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
     const int HS = (int)(C / NH);
     const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid((unsigned)(B * NH), (unsigned)ceil_div(T, TILE));
@@ -157,11 +179,15 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     auto q = attention_backward_fp32_kernel<TILE, CHANNELS, false>;
     allow_shared(kv, bytes, "attention_backward_kv");
     allow_shared(q, bytes, "attention_backward_q");
-    launch("attention_dot", attention_dot_kernel<float>, dim3((unsigned)ceil_div(B * T * NH, 256)), 256, 0, stream, D, dout, out, B * T * NH, T, NH, HS);
-    launch("attention_backward_kv", kv, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
-    launch("attention_backward_q", q, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+    launch("attention_dot", attention_dot_kernel<float>, dim3((unsigned)ceil_div(B * T * NH, 256)), 256, 0, stream, D,
+           dout, out, B * T * NH, T, NH, HS);
+    launch("attention_backward_kv", kv, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv,
+           (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+    launch("attention_backward_q", q, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv,
+           (int)T, NH, HS, 1.0f / sqrtf((float)HS));
 }
-inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
     if (C / NH <= 128) attention_backward_tiles<32, 8>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
     else attention_backward_tiles<16, 32>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
 }

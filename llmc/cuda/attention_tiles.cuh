@@ -1,7 +1,8 @@
-// What the tensor-core kernels of attention.cuh are made of: tiles of rows in shared memory, their products, and the way back to global memory.
+// What the tensor-core kernels of attention.cuh are made of: tiles of rows in shared memory, their
+// products, and the way back to global memory.
 //
-// Shared memory is swizzled: the 16-byte chunk c of row r lies at place c ^ (r % 8) of its row, so that the 8 rows which ldmatrix reads at
-// once lie in different banks.
+// Shared memory is swizzled: the 16-byte chunk c of row r lies at place c ^ (r % 8) of its row, so
+// that the 8 rows which ldmatrix reads at once lie in different banks.
 #pragma once
 #include "llmc/cuda/mma.cuh"
 
@@ -12,10 +13,13 @@ template <int HS>
 struct Tile {
     static constexpr int chunks = HS / 8;
     bf16* data;
-    __device__ bf16* at(int row, int chunk) const { return data + (row * chunks + (chunks % 8 == 0 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3))) * 8; }
+    __device__ bf16* at(int row, int chunk) const {
+        return data + (row * chunks + (chunks % 8 == 0 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3))) * 8;
+    }
 };
 
-// Starts copying rows first.. of one head into the tile; zeros for rows from T on and for channels from head_size on.
+// Starts copying rows first.. of one head into the tile; zeros for rows from T on and for channels
+// from head_size on.
 template <int HS, int ROWS>
 __device__ inline void load_tile(Tile<HS> tile, const bf16* head, int64_t stride, int first, int T, int head_size) {
     for (int i = threadIdx.x; i < ROWS * (HS / 8); i += ATTENTION_THREADS) {
@@ -58,7 +62,9 @@ __device__ inline void multiply(float (&c)[HS / 8][4], const float (&p)[N / 8][4
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < N / 16; j++) {
-        const uint32_t fa[4] = {pack_bf16(p[2 * j][0], p[2 * j][1]), pack_bf16(p[2 * j][2], p[2 * j][3]), pack_bf16(p[2 * j + 1][0], p[2 * j + 1][1]), pack_bf16(p[2 * j + 1][2], p[2 * j + 1][3])};
+        const uint32_t fa[4] = {pack_bf16(p[2 * j][0], p[2 * j][1]), pack_bf16(p[2 * j][2], p[2 * j][3]),
+                                pack_bf16(p[2 * j + 1][0], p[2 * j + 1][1]),
+                                pack_bf16(p[2 * j + 1][2], p[2 * j + 1][3])};
 #pragma unroll
         for (int n = 0; n < HS / 16; n++) {
             uint32_t fb[4];
@@ -69,10 +75,12 @@ __device__ inline void multiply(float (&c)[HS / 8][4], const float (&p)[N / 8][4
     }
 }
 
-// A warp's 16 rows of c, the upper 8 times upper, the lower times lower, to rows first.. of a head in global memory, by way of rows
-// tile_row.. of a tile that only this warp still uses: 16 bytes a store.
+// A warp's 16 rows of c, the upper 8 times upper, the lower times lower, to rows first.. of a head
+// in global memory, by way of rows tile_row.. of a tile that only this warp still uses: 16 bytes a
+// store.
 template <int HS>
-__device__ inline void store_rows(bf16* head, int64_t stride, int first, int T, int head_size, const float (&c)[HS / 8][4], float upper, float lower, Tile<HS> tile, int tile_row) {
+__device__ inline void store_rows(bf16* head, int64_t stride, int first, int T, int head_size,
+                                  const float (&c)[HS / 8][4], float upper, float lower, Tile<HS> tile, int tile_row) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __syncwarp();
 #pragma unroll
@@ -83,20 +91,23 @@ __device__ inline void store_rows(bf16* head, int64_t stride, int first, int T, 
     __syncwarp();
     for (int i = lane; i < 16 * (HS / 8); i += 32) {
         const int row = i / (HS / 8), chunk = i % (HS / 8);
-        if (first + row < T && chunk * 8 < head_size) store_pack(head + (first + row) * stride + chunk * 8, load_pack(tile.at(tile_row + row, chunk)));
+        if (first + row < T && chunk * 8 < head_size)
+            store_pack(head + (first + row) * stride + chunk * 8, load_pack(tile.at(tile_row + row, chunk)));
     }
 }
 
 // What a block works on: one head of one sequence, and 64 rows of it.
 struct AttentionBlock {
     int64_t b, h, C, stride;
-    int first;              // row
-    __device__ AttentionBlock(int64_t NH, int head_size, int64_t tile) : b(blockIdx.x / NH), h(blockIdx.x % NH), C(NH * head_size), stride(3 * C), first((int)tile * ATTENTION_ROWS) {}
+    int first;  // row
+    __device__ AttentionBlock(int64_t NH, int head_size, int64_t tile)
+        : b(blockIdx.x / NH), h(blockIdx.x % NH), C(NH * head_size), stride(3 * C), first((int)tile * ATTENTION_ROWS) {}
 };
 
 // D (B,NH,T) = dout . out of every head at every position. A thread: one of them.
 template <class floatX>
-__global__ void attention_dot_kernel(float* D, const floatX* dout, const floatX* out, int64_t n, int64_t T, int64_t NH, int head_size) {
+__global__ void attention_dot_kernel(float* D, const floatX* dout, const floatX* out, int64_t n, int64_t T, int64_t NH,
+                                     int head_size) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;  // (b, t, h)
     if (i >= n) return;
     float sum = 0;

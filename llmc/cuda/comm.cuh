@@ -1,5 +1,6 @@
-// The collectives of comm.h on a GPU: NCCL, on a stream of its own beside the one that computes, so that a layer's gradients travel while the
-// next layer is computed. Events order the two streams; the host waits for neither. Where there is no NCCL only one process is possible.
+// The collectives of comm.h on a GPU: NCCL, on a stream of its own beside the one that computes, so
+// that a layer's gradients travel while the next layer is computed. Events order the two streams;
+// the host waits for neither. Where there is no NCCL only one process is possible.
 #pragma once
 #include "llmc/comm.h"
 #include "llmc/cuda/common.cuh"
@@ -21,7 +22,9 @@ inline void check_nccl(ncclResult_t result, const char* what) {
     if (result != ncclSuccess) runtime_failure("NCCL, %s: %s", what, ncclGetErrorString(result));
 }
 template <class T>
-constexpr ncclDataType_t nccl_type() { return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : ncclBfloat16; }
+constexpr ncclDataType_t nccl_type() {
+    return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : ncclBfloat16;
+}
 #endif
 
 // The processes meet: rank 0 makes NCCL's id, comm.h brings it to the others.
@@ -52,7 +55,8 @@ inline void gpu_comm_join(cudaStream_t stream) {
     if (comm.processes > 1) order_streams(gpu_comm.stream, stream);
 }
 
-// As in comm.h; data is what `stream` has computed when it comes here. Small numbers that are no bucket's have bucket -1, and are not counted.
+// As in comm.h; data is what `stream` has computed when it comes here. Small numbers that are no
+// bucket's have bucket -1, and are not counted.
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
@@ -60,7 +64,9 @@ void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t s
     comm_note_collective("reduce_scatter", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
 #ifdef USE_NCCL
-    check_nccl(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl, gpu_comm.stream), "reduce-scatter");
+    check_nccl(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl,
+                                 gpu_comm.stream),
+               "reduce-scatter");
 #else
     (void)data;
 #endif
@@ -72,7 +78,8 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
     if (bucket >= 0) comm_note_collective("all_gather", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
 #ifdef USE_NCCL
-    check_nccl(ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream), "all-gather");
+    check_nccl(ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream),
+               "all-gather");
 #else
     (void)data;
 #endif
@@ -93,6 +100,9 @@ inline void wait_for_stream(cudaStream_t stream, const char* what) {
 #endif
         sched_yield();
         if (now_seconds() - begin > (double)comm.timeout_s)
-            runtime_failure("%s: waited %lld s for the other processes: one of them hangs, or has ended (--comm-timeout sets how long)", what, (long long)comm.timeout_s);
+            runtime_failure(
+                "%s: waited %lld s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
+                "long)",
+                what, (long long)comm.timeout_s);
     }
 }

@@ -1,6 +1,8 @@
-// What the kernels share: 128-bit packs, sums over warps and blocks, the launch, and the one Gpu they run on.
+// What the kernels share: 128-bit packs, sums over warps and blocks, the launch, and the one Gpu
+// they run on.
 //
-// nvcc compiles these headers for a GPU; dev/cusim compiles the very same text as C++ and runs it on a CPU. launch() is where they part.
+// nvcc compiles these headers for a GPU; dev/cusim compiles the very same text as C++ and runs it
+// on a CPU. launch() is where they part.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -16,7 +18,7 @@
 #define CHECK_ALIGNMENT(p)
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // types
 
 // 128 bits of elements, what one thread loads or stores at once: 4 of fp32, 8 of bf16.
@@ -28,7 +30,8 @@ struct alignas(16) Pack {
     __device__ T operator[](int i) const { return value[i]; }
 };
 
-// p must be 16-byte aligned. The _streaming ones are for data that nobody reads again soon: they leave the caches to others.
+// p must be 16-byte aligned. The _streaming ones are for data that nobody reads again soon: they
+// leave the caches to others.
 template <class T>
 __device__ inline Pack<T> load_pack(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);
@@ -55,7 +58,8 @@ __device__ inline void store_pack_streaming(T* p, const Pack<T>& pack CALLED_FRO
     __stcs(reinterpret_cast<int4*>(p), bits);
 }
 
-// f(i, count) on the Packs of n elements that this thread of the grid handles: count is Pack<T>::size, in the last one maybe less.
+// f(i, count) on the Packs of n elements that this thread of the grid handles: count is
+// Pack<T>::size, in the last one maybe less.
 template <class T, class F>
 __device__ inline void for_each_pack(size_t n, F f) {
     const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * Pack<T>::size;
@@ -75,7 +79,7 @@ __device__ inline void store_some(T* p, const Pack<T>& pack, int count) {
     for (int k = 0; k < count; k++) p[k] = pack[k];
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // sums over threads, always in the same order
 
 __device__ inline float warp_sum(float x) {
@@ -103,7 +107,7 @@ __device__ inline T block_sum(T x) {
     return total;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // the host's side
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -111,14 +115,18 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Blocks of 256 threads, a Pack each, for n elements.
 constexpr int PACK_THREADS = 256;
 template <class T>
-inline dim3 pack_blocks(size_t n) { return dim3((unsigned)ceil_div(n, (int64_t)PACK_THREADS * Pack<T>::size)); }
+inline dim3 pack_blocks(size_t n) {
+    return dim3((unsigned)ceil_div(n, (int64_t)PACK_THREADS * Pack<T>::size));
+}
 
 inline void check_cuda(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return;
     const char* hint = "";
-    if (error == cudaErrorNoDevice) hint = "; nvidia-smi shows what the driver sees, train_gpt2_cpu and train_gpt2sim need no GPU";
+    if (error == cudaErrorNoDevice)
+        hint = "; nvidia-smi shows what the driver sees, train_gpt2_cpu and train_gpt2sim need no GPU";
     if (error == cudaErrorInsufficientDriver) hint = "; a newer driver, or a build with an older toolkit, is needed";
-    if (error == cudaErrorMemoryAllocation) hint = "; --plan shows what the run needs, a smaller -b or -t or a higher -r lowers it";
+    if (error == cudaErrorMemoryAllocation)
+        hint = "; --plan shows what the run needs, a smaller -b or -t or a higher -r lowers it";
 #ifndef CUSIM
     if (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorMisalignedAddress)
         hint = "; a kernel before this failed: CUDA_LAUNCH_BLOCKING=1 names it, compute-sanitizer shows the place";
@@ -127,14 +135,16 @@ inline void check_cuda(cudaError_t error, const char* what) {
     runtime_failure("CUDA, %s: %s%s", what, cudaGetErrorString(error), hint);
 }
 
-// Starts kernel<<<grid, block, shared_bytes, stream>>>(args...). The only place with the triple brackets.
+// Starts kernel<<<grid, block, shared_bytes, stream>>>(args...). The only place with the triple
+// brackets.
 template <class... Params, class... Args>
-inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, Args... args) {
+inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, Args... args) {
 #ifdef CUSIM
     cusim::launch(name, kernel, grid, block, shared_bytes, stream, args...);
 #else
     nvtxRangePushA(name);
-    kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Params>(args)...);
+    kernel<<<grid, block, shared_bytes, stream> > >(static_cast<Params>(args)...);
     nvtxRangePop();
     check_cuda(cudaGetLastError(), name);
 #endif
@@ -143,7 +153,8 @@ inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 
 // More than 48 KB of shared memory for a kernel must be asked for.
 template <class Kernel>
 inline void allow_shared(Kernel* kernel, size_t bytes, const char* name) {
-    if (bytes > 48 << 10) check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), name);
+    if (bytes > 48 << 10)
+        check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), name);
 }
 
 // A range in the profiler's time line, as long as the variable lives.
@@ -153,8 +164,8 @@ struct Range {
     Range(const Range&) = delete;
 };
 
-// Scratch memory for cuBLASLt (what NVIDIA recommends for Hopper), and memory between tensors that no kernel may touch; only the
-// simulator looks there, and has no use for much scratch.
+// Scratch memory for cuBLASLt (what NVIDIA recommends for Hopper), and memory between tensors that
+// no kernel may touch; only the simulator looks there, and has no use for much scratch.
 #ifdef CUSIM
 constexpr int64_t BLAS_WORKSPACE_BYTES = 1 << 16, GUARD_BYTES = 256;
 inline void guard_memory(const char* name, void* p) { cusim::guard(name, p, GUARD_BYTES); }

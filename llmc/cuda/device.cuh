@@ -1,5 +1,5 @@
-// The GPU of this process, looked for before anything runs on one: whether there is one, whether its driver and its
-// chip will do, and which it is. What will not do is said in one sentence.
+// The GPU of this process, looked for before anything runs on one: whether there is one, whether
+// its driver and its chip will do, and which it is. What will not do is said in one sentence.
 #pragma once
 #include "llmc/cuda/common.cuh"
 
@@ -10,15 +10,18 @@ inline void check_driver() {
     check_cuda(cudaDriverGetVersion(&driver), "asking for the driver");
     check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
     if (driver == 0)
-        runtime_failure("no GPU: no NVIDIA driver is loaded on this machine; train_gpt2_cpu and the simulator "
-                        "(make train_gpt2sim, make check-cuda) need none");
+        runtime_failure(
+            "no GPU: no NVIDIA driver is loaded on this machine; train_gpt2_cpu and the simulator "
+            "(make train_gpt2sim, make check-cuda) need none");
     if (driver / 1000 < runtime / 1000)
-        runtime_failure("the GPU's driver is too old: it knows CUDA %d.%d, this program was built with %d.%d; install "
-                        "a newer driver, or build with an older toolkit",
-                        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        runtime_failure(
+            "the GPU's driver is too old: it knows CUDA %d.%d, this program was built with %d.%d; install "
+            "a newer driver, or build with an older toolkit",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
 
-// The GPU numbered as this process is among its launcher's on this machine, or, without a launcher, `otherwise`.
+// The GPU numbered as this process is among its launcher's on this machine, or, without a launcher,
+// `otherwise`.
 inline cudaDeviceProp choose_gpu(long long otherwise) {
     check_driver();
     int devices = 0;
@@ -29,9 +32,10 @@ inline cudaDeviceProp choose_gpu(long long otherwise) {
     cudaDeviceProp gpu;
     check_cuda(cudaGetDeviceProperties(&gpu, number), "asking for the GPU's properties");
     if (10 * gpu.major + gpu.minor < LEAST_CAPABILITY)
-        runtime_failure("GPU %d, %s, is too old: its compute capability is %d.%d, %d.%d or more is needed (A100, RTX "
-                        "30xx and newer); CUDA_VISIBLE_DEVICES chooses another, train_gpt2_cpu needs none",
-                        number, gpu.name, gpu.major, gpu.minor, LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
+        runtime_failure(
+            "GPU %d, %s, is too old: its compute capability is %d.%d, %d.%d or more is needed (A100, RTX "
+            "30xx and newer); CUDA_VISIBLE_DEVICES chooses another, train_gpt2_cpu needs none",
+            number, gpu.name, gpu.major, gpu.minor, LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
     check_cuda(cudaSetDevice(number), "choosing a GPU");
     return gpu;
 }

@@ -1,18 +1,21 @@
 // The embedding; formulas: llmc/cpu/encoder.h. C must be a multiple of the Pack.
 //
-// Backward, rows of dwte: many positions add to the row of one token, and atomics would add them in another order every time. Instead the
-// host sorts the positions by token (it knows the tokens, and has time), and one block sums all positions of one token for
-// 32 Packs of channels. Sums are fp32, in an order that depends on the tokens alone.
+// Backward, rows of dwte: many positions add to the row of one token, and atomics would add them in
+// another order every time. Instead the host sorts the positions by token (it knows the tokens, and
+// has time), and one block sums all positions of one token for 32 Packs of channels. Sums are fp32,
+// in an order that depends on the tokens alone.
 #pragma once
 #include "llmc/cuda/common.cuh"
 #include "llmc/token_order.h"
 
 // A thread: one Pack of one position.
 template <class floatX>
-__global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t rows, int64_t T, int64_t C, int64_t first) {
+__global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t rows,
+                                       int64_t T, int64_t C, int64_t first) {
     for_each_pack<floatX>(rows * C, [&](size_t i, int) {
         const int64_t row = i / C, c = i % C;
-        const Pack<floatX> token = load_pack(wte + inp[row] * C + c), place = load_pack(wpe + (first + row % T) * C + c);
+        const Pack<floatX> token = load_pack(wte + inp[row] * C + c),
+                           place = load_pack(wpe + (first + row % T) * C + c);
         Pack<floatX> sum;
         for (int k = 0; k < Pack<floatX>::size; k++) sum[k] = (floatX)((float)token[k] + (float)place[k]);
         store_pack(out + i, sum);
@@ -22,7 +25,8 @@ __global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX
 constexpr int ENCODER_WARPS = 4;  // share the positions of a token
 
 template <class floatX>
-__global__ void encoder_backward_wte_kernel(float* dwte, const floatX* dout, const int* inp, const int* order, const int* begin, int64_t C) {
+__global__ void encoder_backward_wte_kernel(float* dwte, const floatX* dout, const int* inp, const int* order,
+                                            const int* begin, int64_t C) {
     constexpr int N = Pack<floatX>::size;
     __shared__ float sums[ENCODER_WARPS][32 * N];
     const int first = begin[blockIdx.x], last = begin[blockIdx.x + 1];
@@ -45,7 +49,8 @@ __global__ void encoder_backward_wte_kernel(float* dwte, const floatX* dout, con
 
 // A thread: one Pack of one place, summed over b.
 template <class floatX>
-__global__ void encoder_backward_wpe_kernel(floatX* dwpe, const floatX* dout, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add) {
+__global__ void encoder_backward_wpe_kernel(floatX* dwpe, const floatX* dout, int64_t B, int64_t T, int64_t C,
+                                            int64_t maxT, bool add) {
     for_each_pack<floatX>(maxT * C, [&](size_t i, int) {
         constexpr int N = Pack<floatX>::size;
         const int64_t t = i / C;
@@ -62,15 +67,20 @@ __global__ void encoder_backward_wpe_kernel(floatX* dwpe, const floatX* dout, in
 }
 
 template <class floatX>
-void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C, int64_t first, cudaStream_t stream) {
-    launch("encoder_forward", encoder_forward_kernel<floatX>, pack_blocks<floatX>(B * T * C), PACK_THREADS, 0, stream, out, inp, wte, wpe, B * T, T, C, first);
+void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C,
+                     int64_t first, cudaStream_t stream) {
+    launch("encoder_forward", encoder_forward_kernel<floatX>, pack_blocks<floatX>(B * T * C), PACK_THREADS, 0, stream,
+           out, inp, wte, wpe, B * T, T, C, first);
 }
 
-// dwte (V,C), fp32, is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. order and begin as from sort_by_token.
+// dwte (V,C), fp32, is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add.
+// order and begin as from sort_by_token.
 template <class floatX>
-void encoder_backward(float* dwte, floatX* dwpe, const floatX* dout, const int* inp, const int* order, const int* begin, TokenOrder tokens, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add,
-                      cudaStream_t stream) {
+void encoder_backward(float* dwte, floatX* dwpe, const floatX* dout, const int* inp, const int* order, const int* begin,
+                      TokenOrder tokens, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add, cudaStream_t stream) {
     const dim3 grid((unsigned)tokens.segments, (unsigned)ceil_div(C, 32 * Pack<floatX>::size));
-    launch("encoder_backward_wte", encoder_backward_wte_kernel<floatX>, grid, dim3(32, ENCODER_WARPS), 0, stream, dwte, dout, inp, order, begin, C);
-    launch("encoder_backward_wpe", encoder_backward_wpe_kernel<floatX>, pack_blocks<floatX>(maxT * C), PACK_THREADS, 0, stream, dwpe, dout, B, T, C, maxT, add);
+    launch("encoder_backward_wte", encoder_backward_wte_kernel<floatX>, grid, dim3(32, ENCODER_WARPS), 0, stream, dwte,
+           dout, inp, order, begin, C);
+    launch("encoder_backward_wpe", encoder_backward_wpe_kernel<floatX>, pack_blocks<floatX>(maxT * C), PACK_THREADS, 0,
+           stream, dwpe, dout, B, T, C, maxT, add);
 }

@@ -1,9 +1,12 @@
-// GELU; formula and shapes: llmc/cpu/gelu.h. A thread handles one Pack, so that a warp's loads are whole cache lines.
+// GELU; formula and shapes: llmc/cpu/gelu.h. A thread handles one Pack, so that a warp's loads are
+// whole cache lines.
 #pragma once
 #include "llmc/constants.h"
 #include "llmc/cuda/common.cuh"
 
-__device__ inline float gelu_logistic(float x) { return 1.0f / (1.0f + __expf(-2.0f * GELU_SCALE * x * (1.0f + GELU_CUBIC * x * x))); }
+__device__ inline float gelu_logistic(float x) {
+    return 1.0f / (1.0f + __expf(-2.0f * GELU_SCALE * x * (1.0f + GELU_CUBIC * x * x)));
+}
 __device__ inline float gelu(float x) { return x * gelu_logistic(x); }
 __device__ inline float gelu_derivative(float x) {
     // s (1 - s) falls faster than du grows, but the product is inf * 0 where du overflows
@@ -32,9 +35,11 @@ __global__ void gelu_backward_kernel(floatX* dinp, const floatX* dout, const flo
 
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems, cudaStream_t stream) {
-    launch("gelu_forward", gelu_forward_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, out, inp, n_elems);
+    launch("gelu_forward", gelu_forward_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, out, inp,
+           n_elems);
 }
 template <class floatX>
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n_elems, cudaStream_t stream) {
-    launch("gelu_backward", gelu_backward_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, dinp, dout, inp, n_elems);
+    launch("gelu_backward", gelu_backward_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, dinp,
+           dout, inp, n_elems);
 }

@@ -1,19 +1,23 @@
-// Layer norm, and the residual sum before it; formulas: llmc/cpu/layernorm.h. C must be a multiple of the Pack.
+// Layer norm, and the residual sum before it; formulas: llmc/cpu/layernorm.h. C must be a multiple
+// of the Pack.
 //
-// Forward: a warp handles a row; its three passes over the row (mean, variance, result) find it in the first-level cache.
-// Backward: a block handles row after row, and a thread the same columns of each, so that the sums over rows, dweight and dbias, grow in its
-// registers; each block writes what it has to `partials`, and a second kernel adds these up in order. No atomics.
-// Bytes: forward 2 values an element (4 with the sum), backward 4.
+// Forward: a warp handles a row; its three passes over the row (mean, variance, result) find it in
+// the first-level cache. Backward: a block handles row after row, and a thread the same columns of
+// each, so that the sums over rows, dweight and dbias, grow in its registers; each block writes
+// what it has to `partials`, and a second kernel adds these up in order. No atomics. Bytes: forward
+// 2 values an element (4 with the sum), backward 4.
 #pragma once
 #include "llmc/constants.h"
 #include "llmc/cuda/common.cuh"
 
-constexpr int LAYERNORM_WARPS = 4;     // rows at a time in a block, forward
-constexpr int LAYERNORM_PARTS = 256;   // blocks, backward; partials takes LAYERNORM_PARTS * 2C floats
+constexpr int LAYERNORM_WARPS = 4;    // rows at a time in a block, forward
+constexpr int LAYERNORM_PARTS = 256;  // blocks, backward; partials takes LAYERNORM_PARTS * 2C floats
 
-// residual = inp1 + inp2 if inp2 is there; then out, mean, rstd from residual (or inp1). residual may be inp1 or inp2.
+// residual = inp1 + inp2 if inp2 is there; then out, mean, rstd from residual (or inp1). residual
+// may be inp1 or inp2.
 template <class floatX>
-__global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1, const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows,
+__global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
+                                         const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows,
                                          int64_t C) {
     constexpr int N = Pack<floatX>::size;
     const int64_t row = (int64_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.y;
@@ -46,11 +50,13 @@ __global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* m
     if (threadIdx.x == 0) mean[row] = m, rstd[row] = s;
 }
 
-// PACKS: Packs of a row that a thread handles, blockDim.x apart; the more, the more registers, and the fewer threads there can be.
+// PACKS: Packs of a row that a thread handles, blockDim.x apart; the more, the more registers, and
+// the fewer threads there can be.
 constexpr int layernorm_threads(int packs) { return packs < 4 ? 512 : 384; }
 template <class floatX, int PACKS>
-__global__ void __launch_bounds__(layernorm_threads(PACKS)) layernorm_backward_kernel(floatX* dinp, float* partials, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd,
-                                                                 int64_t rows, int64_t C) {
+__global__ void __launch_bounds__(layernorm_threads(PACKS))
+    layernorm_backward_kernel(floatX* dinp, float* partials, const floatX* dout, const floatX* inp,
+                              const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C) {
     constexpr int N = Pack<floatX>::size;
     __shared__ float2 warps[2][16];  // sums of each warp; two sets in turn, so that one barrier a row is enough
     const int n_warps = blockDim.x / 32;
@@ -63,7 +69,8 @@ __global__ void __launch_bounds__(layernorm_threads(PACKS)) layernorm_backward_k
         for (int p = 0; p < PACKS; p++) {
             const int64_t c = (int64_t)(p * blockDim.x + threadIdx.x) * N;
             if (c >= C) continue;
-            const Pack<floatX> d = load_pack_streaming(dout + row * C + c), x = load_pack(inp + row * C + c), w = load_pack(weight + c);
+            const Pack<floatX> d = load_pack_streaming(dout + row * C + c), x = load_pack(inp + row * C + c),
+                               w = load_pack(weight + c);
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 xhat[p][k] = ((float)x[k] - m) * s;
@@ -100,14 +107,17 @@ __global__ void __launch_bounds__(layernorm_threads(PACKS)) layernorm_backward_k
     }
 }
 
-// out1 (n) and out2 (n), null if there is none, = or += the sums over parts of partials (parts, stride), from column 0 and from column n.
+// out1 (n) and out2 (n), null if there is none, = or += the sums over parts of partials (parts,
+// stride), from column 0 and from column n.
 constexpr int SUM_PARTS_WARPS = 8;
 template <class floatX>
-__global__ void sum_parts_kernel(floatX* out1, floatX* out2, const float* partials, int64_t parts, int64_t n, int64_t stride, bool add) {
+__global__ void sum_parts_kernel(floatX* out1, floatX* out2, const float* partials, int64_t parts, int64_t n,
+                                 int64_t stride, bool add) {
     __shared__ float sums[SUM_PARTS_WARPS][32];
     const int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x, columns = out2 ? 2 * n : n;
     float sum = 0;
-    for (int64_t p = threadIdx.y; p < parts && column < columns; p += SUM_PARTS_WARPS) sum += partials[p * stride + column];
+    for (int64_t p = threadIdx.y; p < parts && column < columns; p += SUM_PARTS_WARPS)
+        sum += partials[p * stride + column];
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y > 0 || column >= columns) return;
@@ -117,20 +127,26 @@ __global__ void sum_parts_kernel(floatX* out1, floatX* out2, const float* partia
     *out = (floatX)(add ? (float)*out + total : total);
 }
 template <class floatX>
-void sum_parts(floatX* out1, floatX* out2, const float* partials, int64_t parts, int64_t n, int64_t stride, bool add, cudaStream_t stream) {
-    launch("sum_parts", sum_parts_kernel<floatX>, dim3((unsigned)ceil_div(out2 ? 2 * n : n, 32)), dim3(32, SUM_PARTS_WARPS), 0, stream, out1, out2, partials, parts, n, stride, add);
+void sum_parts(floatX* out1, floatX* out2, const float* partials, int64_t parts, int64_t n, int64_t stride, bool add,
+               cudaStream_t stream) {
+    launch("sum_parts", sum_parts_kernel<floatX>, dim3((unsigned)ceil_div(out2 ? 2 * n : n, 32)),
+           dim3(32, SUM_PARTS_WARPS), 0, stream, out1, out2, partials, parts, n, stride, add);
 }
 
 template <class floatX>
-void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C, cudaStream_t stream) {
-    launch("layernorm_forward", layernorm_forward_kernel<floatX>, dim3((unsigned)ceil_div(rows, LAYERNORM_WARPS)), dim3(32, LAYERNORM_WARPS), 0, stream, (floatX*)nullptr, out, mean, rstd, inp,
-           (const floatX*)nullptr, weight, bias, rows, C);
+void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
+                       const floatX* bias, int64_t rows, int64_t C, cudaStream_t stream) {
+    launch("layernorm_forward", layernorm_forward_kernel<floatX>, dim3((unsigned)ceil_div(rows, LAYERNORM_WARPS)),
+           dim3(32, LAYERNORM_WARPS), 0, stream, (floatX*)nullptr, out, mean, rstd, inp, (const floatX*)nullptr, weight,
+           bias, rows, C);
 }
 template <class floatX>
-void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1, const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
+void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
+                                const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                                 cudaStream_t stream) {
-    launch("residual_layernorm_forward", layernorm_forward_kernel<floatX>, dim3((unsigned)ceil_div(rows, LAYERNORM_WARPS)), dim3(32, LAYERNORM_WARPS), 0, stream, residual, out, mean, rstd, inp1,
-           inp2, weight, bias, rows, C);
+    launch("residual_layernorm_forward", layernorm_forward_kernel<floatX>,
+           dim3((unsigned)ceil_div(rows, LAYERNORM_WARPS)), dim3(32, LAYERNORM_WARPS), 0, stream, residual, out, mean,
+           rstd, inp1, inp2, weight, bias, rows, C);
 }
 
 // The sum alone: out (n_elems) = inp1 + inp2. out may be inp1 or inp2.
@@ -145,20 +161,31 @@ __global__ void residual_forward_kernel(floatX* out, const floatX* inp1, const f
 }
 template <class floatX>
 void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_t n_elems, cudaStream_t stream) {
-    launch("residual_forward", residual_forward_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, out, inp1, inp2, n_elems);
+    launch("residual_forward", residual_forward_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream,
+           out, inp1, inp2, n_elems);
 }
 
 // Widest C that layernorm_backward takes.
 template <class floatX>
-constexpr int64_t layernorm_most_channels() { return layernorm_threads(4) * 4 * Pack<floatX>::size; }
+constexpr int64_t layernorm_most_channels() {
+    return layernorm_threads(4) * 4 * Pack<floatX>::size;
+}
 
 // As llmc/cpu/layernorm.h; partials (LAYERNORM_PARTS * 2C) is scratch.
 template <class floatX>
-void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, float* partials, const floatX* dout, const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows,
+void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, float* partials, const floatX* dout,
+                        const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows,
                         int64_t C, bool add, cudaStream_t stream) {
-    const int64_t packs = C / Pack<floatX>::size, per_thread = packs <= 512 ? 1 : packs <= 1024 ? 2 : 4, threads = ceil_div(ceil_div(packs, per_thread), 32) * 32;
+    const int64_t packs = C / Pack<floatX>::size,
+                  per_thread = packs <= 512    ? 1
+                               : packs <= 1024 ? 2
+                                               : 4,
+                  threads = ceil_div(ceil_div(packs, per_thread), 32) * 32;
     const int64_t parts = rows < LAYERNORM_PARTS ? rows : LAYERNORM_PARTS;
-    auto kernel = per_thread == 1 ? layernorm_backward_kernel<floatX, 1> : per_thread == 2 ? layernorm_backward_kernel<floatX, 2> : layernorm_backward_kernel<floatX, 4>;
-    launch("layernorm_backward", kernel, dim3((unsigned)parts), dim3((unsigned)threads), 0, stream, dinp, partials, dout, inp, weight, mean, rstd, rows, C);
+    auto kernel = per_thread == 1   ? layernorm_backward_kernel<floatX, 1>
+                  : per_thread == 2 ? layernorm_backward_kernel<floatX, 2>
+                                    : layernorm_backward_kernel<floatX, 4>;
+    launch("layernorm_backward", kernel, dim3((unsigned)parts), dim3((unsigned)threads), 0, stream, dinp, partials,
+           dout, inp, weight, mean, rstd, rows, C);
     sum_parts(dweight, dbias, partials, parts, C, 2 * C, add, stream);
 }

@@ -1,5 +1,5 @@
-// Clocks, power and temperature of the GPU, from NVML, the library that comes with the driver. It is loaded when asked for, so that nothing needs it
-// to build or to start.
+// Clocks, power and temperature of the GPU, from NVML, the library that comes with the driver. It
+// is loaded when asked for, so that nothing needs it to build or to start.
 #pragma once
 #include <dlfcn.h>
 #include "llmc/cuda/common.cuh"
@@ -13,7 +13,8 @@ inline std::string gpu_status() {
     }();
     size_t free_bytes = 0, total_bytes = 0;
     check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-    std::string text = format("gpu: memory %.0f of %.0f MiB", (total_bytes - free_bytes) / 1048576.0, total_bytes / 1048576.0);
+    std::string text =
+        format("gpu: memory %.0f of %.0f MiB", (total_bytes - free_bytes) / 1048576.0, total_bytes / 1048576.0);
     auto by_bus = ready ? (int (*)(const char*, Device*))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2") : nullptr;
     char bus[64] = "";
     int number = 0;
@@ -30,7 +31,9 @@ inline std::string gpu_status() {
         return function && function(device, arguments...) == 0;
     };
     unsigned sm_mhz = 0, memory_mhz = 0, milliwatts = 0, celsius = 0;
-    struct { unsigned gpu, memory; } load{};
+    struct {
+        unsigned gpu, memory;
+    } load{};
     constexpr int CLOCK_SM = 1, CLOCK_MEMORY = 2, SENSOR_GPU = 0;
     if (ask("nvmlDeviceGetClockInfo", CLOCK_SM, &sm_mhz)) text += format(", clock %u MHz", sm_mhz);
     if (ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY, &memory_mhz)) text += format(", memory clock %u MHz", memory_mhz);

@@ -1,4 +1,5 @@
-// What this project uses of the CUDA runtime, for an ordinary C++ compiler. Behind it: dev/cusim/cusim.cpp.
+// What this project uses of the CUDA runtime, for an ordinary C++ compiler. Behind it:
+// dev/cusim/cusim.cpp.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -14,18 +15,29 @@
 #define __align__(n) alignas(n)
 
 // ---- types
-struct alignas(16) int4 { int x, y, z, w; };
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
 // ---- in kernels
 inline void __syncthreads(cusim::Place place = CUSIM_HERE) { cusim::block_barrier(place); }
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, cusim::Place place = CUSIM_HERE) { cusim::warp_collective(mask, "__syncwarp", place, nullptr, nullptr); }
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, cusim::Place place = CUSIM_HERE) {
+    cusim::warp_collective(mask, "__syncwarp", place, nullptr, nullptr);
+}
 
 namespace cusim {
 template <class T>
-struct Shuffle { T value, result; int from; };
+struct Shuffle {
+    T value, result;
+    int from;
+};
 template <class T>
 T shuffle(unsigned mask, T value, int from, const char* what, Place place) {
     Shuffle<T> mine{value, value, from};
@@ -40,21 +52,38 @@ T shuffle(unsigned mask, T value, int from, const char* what, Place place) {
 inline int lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
 }  // namespace cusim
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Place place = CUSIM_HERE) { return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", place); }
+T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Place place = CUSIM_HERE) {
+    return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", place);
+}
 
 // Cache hints: loads and stores that must be aligned, nothing more.
 template <class T>
-T __ldcs(const T* p, cusim::Place place = CUSIM_HERE) { return cusim::check_alignment(p, sizeof(T), place), *p; }
+T __ldcs(const T* p, cusim::Place place = CUSIM_HERE) {
+    return cusim::check_alignment(p, sizeof(T), place), *p;
+}
 template <class T>
-void __stcs(T* p, T value, cusim::Place place = CUSIM_HERE) { cusim::check_alignment(p, sizeof(T), place), *p = value; }
+void __stcs(T* p, T value, cusim::Place place = CUSIM_HERE) {
+    cusim::check_alignment(p, sizeof(T), place), *p = value;
+}
 
 inline int min(int a, int b) { return a < b ? a : b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
-inline unsigned __float_as_uint(float x) { unsigned u; return memcpy(&u, &x, 4), u; }
+inline unsigned __float_as_uint(float x) {
+    unsigned u;
+    return memcpy(&u, &x, 4), u;
+}
 
 // ---- on the host
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100, cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600 };
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600
+};
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
@@ -91,9 +120,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end);
 template <class T>
-cudaError_t cudaMalloc(T** p, size_t bytes) { return cudaMalloc((void**)p, bytes); }
+cudaError_t cudaMalloc(T** p, size_t bytes) {
+    return cudaMalloc((void**)p, bytes);
+}
 template <class T>
-cudaError_t cudaMallocHost(T** p, size_t bytes) { return cudaMallocHost((void**)p, bytes); }
+cudaError_t cudaMallocHost(T** p, size_t bytes) {
+    return cudaMallocHost((void**)p, bytes);
+}
 cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes);
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) { return cusim_set_dynamic_shared((const void*)kernel, bytes); }
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+    return cusim_set_dynamic_shared((const void*)kernel, bytes);
+}

@@ -1,8 +1,10 @@
-// Kernels with one mistake each, to see that the simulator finds it; `good` has none. dev/test/test_cusim.cpp runs them all.
+// Kernels with one mistake each, to see that the simulator finds it; `good` has none.
+// dev/test/test_cusim.cpp runs them all.
 //
 //     make build/cusim_seeded_bugs && build/cusim_seeded_bugs off_by_one
 //
-// Exit 0: the result is right. 3: it is wrong (poison, another order). 1: the simulator stopped the kernel and said why.
+// Exit 0: the result is right. 3: it is wrong (poison, another order). 1: the simulator stopped the
+// kernel and said why.
 #include <cmath>
 #include <functional>
 #include <map>
@@ -60,7 +62,8 @@ __global__ void shared_off_by_one_kernel(float* out) {
     out[threadIdx.x] = values[threadIdx.x];
 }
 __global__ void block_race_kernel(float* out) { out[0] = (float)blockIdx.x; }
-__global__ void block_order_kernel(float* out) { out[threadIdx.x] += (float)(blockIdx.x + 1); }  // right if blocks follow one another
+// right if blocks follow one another
+__global__ void block_order_kernel(float* out) { out[threadIdx.x] += (float)(blockIdx.x + 1); }
 __global__ void copy_kernel(float* out, const float* inp) { out[threadIdx.x] = inp[threadIdx.x]; }
 __global__ void divergent_barrier_kernel(float* out) {
     if (threadIdx.x < 16) __syncthreads();
@@ -77,7 +80,9 @@ __global__ void barrier_in_half_a_warp_kernel(float* out) {
     if (threadIdx.x % 32 < 16) __syncthreads();
     out[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, 1.0f, 1);
 }
-__global__ void shuffle_mask_kernel(float* out) { out[threadIdx.x] = __shfl_xor_sync(threadIdx.x < 8 ? 0xFFFFFFFFu : 0xFFFFFF00u, 1.0f, 1); }
+__global__ void shuffle_mask_kernel(float* out) {
+    out[threadIdx.x] = __shfl_xor_sync(threadIdx.x < 8 ? 0xFFFFFFFFu : 0xFFFFFF00u, 1.0f, 1);
+}
 __global__ void shuffle_not_in_mask_kernel(float* out) { out[threadIdx.x] = __shfl_xor_sync(0x0000FFFFu, 1.0f, 1); }
 template <bool wait>
 __global__ void async_copy_kernel(float* out, const float* inp) {
@@ -135,21 +140,40 @@ int main(int argc, char** argv) {
     auto zeros = [](int) { return 0.0f; };
     const std::map<std::string, std::function<int()>> cases = {
         {"good", [] { return exchange<true>(1); }},
-        {"missing_barrier", [] { return exchange<false>(1); }},                     // reads poison
-        {"missing_barrier_hidden", [] { return exchange<false>(N - 1); }},          // right as long as threads run in order, but for the first
+        {"missing_barrier", [] { return exchange<false>(1); }},  // reads poison
+        {"missing_barrier_hidden",
+         [] { return exchange<false>(N - 1); }},  // right as long as threads run in order, but for the first
         {"off_by_one", [&] { return run("off_by_one", off_by_one_kernel, 2, N, out, N); }},
-        {"read_off_by_one", [&] { return run("read_off_by_one", read_off_by_one_kernel, 1, N, out, (const float*)device_array<float>(N), N), verdict(out, zeros); }},
+        {"read_off_by_one",
+         [&] {
+             return run("read_off_by_one", read_off_by_one_kernel, 1, N, out, (const float*)device_array<float>(N), N),
+                    verdict(out, zeros);
+         }},
         {"shared_off_by_one", [&] { return run("shared_off_by_one", shared_off_by_one_kernel, 1, N, out); }},
-        {"block_race", [&] { return run("block_race", block_race_kernel, 16, 1, out), verdict(out, [](int) { return 15.0f; }, 1); }},
-        {"block_order", [&] { return run("block_order", block_order_kernel, 16, N, out), verdict(out, [](int) { return 136.0f; }); }},
-        {"uninitialised", [&] { return run("copy", copy_kernel, 1, N, out, (const float*)device_array<float>(N, false)), verdict(out, zeros); }},
+        {"block_race",
+         [&] {
+             return run("block_race", block_race_kernel, 16, 1, out), verdict(
+                                                                          out, [](int) { return 15.0f; }, 1);
+         }},
+        {"block_order",
+         [&] { return run("block_order", block_order_kernel, 16, N, out), verdict(out, [](int) { return 136.0f; }); }},
+        {"uninitialised",
+         [&] {
+             return run("copy", copy_kernel, 1, N, out, (const float*)device_array<float>(N, false)),
+                    verdict(out, zeros);
+         }},
         {"divergent_barrier", [&] { return run("divergent_barrier", divergent_barrier_kernel, 1, N, out); }},
         {"early_exit", [&] { return run("early_exit", early_exit_kernel, 1, N, out), verdict(out, ones); }},
-        {"barrier_in_half_a_warp", [&] { return run("barrier_in_half_a_warp", barrier_in_half_a_warp_kernel, 1, N, out); }},
+        {"barrier_in_half_a_warp",
+         [&] { return run("barrier_in_half_a_warp", barrier_in_half_a_warp_kernel, 1, N, out); }},
         {"shuffle_masks_differ", [&] { return run("shuffle_mask", shuffle_mask_kernel, 1, 32, out); }},
         {"shuffle_not_in_mask", [&] { return run("shuffle_not_in_mask", shuffle_not_in_mask_kernel, 1, 32, out); }},
-        {"async_copy", [&] { return run("async_copy", async_copy_kernel<true>, 1, N, out, (const float*)inp), verdict(out, zeros); }},
-        {"missing_async_wait", [&] { return run("async_copy", async_copy_kernel<false>, 1, N, out, (const float*)inp), verdict(out, zeros); }},
+        {"async_copy",
+         [&] { return run("async_copy", async_copy_kernel<true>, 1, N, out, (const float*)inp), verdict(out, zeros); }},
+        {"missing_async_wait",
+         [&] {
+             return run("async_copy", async_copy_kernel<false>, 1, N, out, (const float*)inp), verdict(out, zeros);
+         }},
         {"stream_wait", [] { return two_streams(true); }},
         {"missing_stream_wait", [] { return two_streams(false); }},
         {"misaligned", [&] { return run("misaligned", misaligned_kernel, 1, N, out, (const float*)inp); }},
@@ -158,7 +182,8 @@ int main(int argc, char** argv) {
         {"host_access", [&] { return (int)out[3]; }},
         {"too_many_threads", [&] { return run("copy", copy_kernel, 1, 1025, out, (const float*)inp); }},
         {"big_shared", [&] { return run("big_shared", big_shared_kernel, 1, N, out); }},
-        {"big_dynamic_shared", [&] { return launch("copy", copy_kernel, 1, N, 49 << 10, stream, out, (const float*)inp), 0; }},
+        {"big_dynamic_shared",
+         [&] { return launch("copy", copy_kernel, 1, N, 49 << 10, stream, out, (const float*)inp), 0; }},
         {"stack_overflow", [&] { return run("stack_overflow", stack_overflow_kernel, 1, N, out); }},
     };
     const auto found = argc == 2 ? cases.find(argv[1]) : cases.end();

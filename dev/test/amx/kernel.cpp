@@ -1,4 +1,5 @@
-// The AMX path of llmc/cpu/matrix_unit.h beside the portable one, on a processor without an operating system; results go to the serial port.
+// The AMX path of llmc/cpu/matrix_unit.h beside the portable one, on a processor without an
+// operating system; results go to the serial port.
 #include "llmc/cpu/matrix_unit.h"
 
 static void out_port(unsigned short port, unsigned char value) { asm volatile("outb %0, %1" ::"a"(value), "Nd"(port)); }
@@ -22,7 +23,8 @@ static void print(long number) {
     print(digits + n);
 }
 
-// What the compiler may call, without a library; the empty asm keeps it from making these loops calls of themselves.
+// What the compiler may call, without a library; the empty asm keeps it from making these loops
+// calls of themselves.
 extern "C" void* memcpy(void* to, const void* from, size_t n) {
     for (size_t i = 0; i < n; i++) {
         ((char*)to)[i] = ((const char*)from)[i];

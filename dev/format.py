@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Lays out C++ and CUDA sources: `make format`. --check only says which files it would change (exit 1 if any).
+
+clang-format does the code (.clang-format, 120 columns). It has no width of its own for comments, so paragraphs of comments
+wider than 100 columns are wrapped here first. A line indented within its comment (a picture, a command) stays as it is.
+"""
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = "14"  # versions lay out differently; this is Debian 12's, and pip's clang-format==14.0.6
+COMMENT_COLUMNS = 100
+
+
+def clang_format():
+    for name in (f"clang-format-{VERSION}", "clang-format"):
+        path = shutil.which(name)
+        if path and f"version {VERSION}." in subprocess.run([path, "--version"], capture_output=True, text=True).stdout:
+            return path
+    return None
+
+
+def wrap_comments(text):
+    out, paragraph = [], []
+
+    def flush():
+        if any(len(line) > COMMENT_COLUMNS for line in paragraph):
+            indent = paragraph[0][: paragraph[0].index("//")] + "// "
+            words = " ".join(line.strip()[3:] for line in paragraph)
+            out.extend(textwrap.wrap(words, COMMENT_COLUMNS, initial_indent=indent, subsequent_indent=indent,
+                                     break_long_words=False, break_on_hyphens=False))
+        else:
+            out.extend(paragraph)
+        paragraph.clear()
+
+    for line in text.split("\n"):
+        prose = re.match(r"^ *// \S", line) and not re.match(r"^ *// (-{5,}|clang-format )", line)
+        if not prose or (paragraph and line.index("//") != paragraph[0].index("//")):
+            flush()
+        if prose:
+            paragraph.append(line)
+        else:
+            out.append(line)
+    flush()
+    return "\n".join(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file would change")
+    parser.add_argument("files", nargs="*", help="default: all that git tracks")
+    options = parser.parse_args()
+    program = clang_format()
+    if program is None:
+        sys.exit(f"format.py needs clang-format {VERSION}: pip install clang-format=={VERSION}.0.6")
+    files = options.files or subprocess.run(["git", "ls-files", "*.cpp", "*.h", "*.cu", "*.cuh"], cwd=ROOT, check=True,
+                                            capture_output=True, text=True).stdout.split()
+    changed = []
+    for name in files:
+        path = ROOT / name
+        if not path.exists():
+            continue
+        before = path.read_text(encoding="utf-8")
+        after = subprocess.run([program, f"--assume-filename={path}"], input=wrap_comments(before), check=True,
+                               capture_output=True, text=True, cwd=ROOT).stdout
+        if after != before:
+            changed.append(name)
+            if not options.check:
+                path.write_text(after, encoding="utf-8")
+    for name in changed:
+        print(f"{name}: {'not laid out as make format does' if options.check else 'formatted'}")
+    sys.exit(1 if options.check and changed else 0)
+
+
+if __name__ == "__main__":
+    main()
