@@ -36,6 +36,7 @@ inline pid_t start(const std::string& command, const std::string& name = "") {
     const pid_t child = fork();
     if (child == 0) {
         const std::string into = " > " + folder + "/" + name + "out 2> " + folder + "/" + name + "err < /dev/null";
+        signal(SIGINT, SIG_DFL);  // a shell that runs the tests in the background has it ignored
         execl("/bin/sh", "sh", "-c", ("exec " + command + into).c_str(), (char*)nullptr);
         _exit(127);
     }
