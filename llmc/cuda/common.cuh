@@ -144,7 +144,7 @@ inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 
     cusim::launch(name, kernel, grid, block, shared_bytes, stream, args...);
 #else
     nvtxRangePushA(name);
-    kernel<<<grid, block, shared_bytes, stream> > >(static_cast<Params>(args)...);
+    kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Params>(args)...);
     nvtxRangePop();
     check_cuda(cudaGetLastError(), name);
 #endif
