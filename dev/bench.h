@@ -154,7 +154,7 @@ inline void sweep(const std::string& id, std::vector<int> sizes, const char* why
 // Memory that lives as long as the case.
 template <class T>
 inline T* buffer(int64_t elems) {
-    const size_t bytes = (std::max<int64_t>(1, elems) * sizeof(T) + 4095) / 4096 * 4096;
+    const size_t bytes = round_up(std::max<int64_t>(1, elems) * sizeof(T), 4096);
     // calloc: pages that nobody touches take no memory
     void* p = current->only_listed ? calloc(bytes, 1) : aligned_alloc(4096, bytes);
     current->memory.push_back(std::shared_ptr<void>(p, free));
@@ -179,3 +179,4 @@ inline bf16* as_bf16(const float* values, int64_t elems) {
 }  // namespace bench
 
 #include "dev/bench_run.h"
+#include "llmc/integer_math.h"

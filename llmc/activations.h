@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <string>
 #include <vector>
+#include "llmc/integer_math.h"
 #include "llmc/tensors.h"
 
 // clang-format off
@@ -212,7 +213,7 @@ inline int64_t activation_copies(int a, const Sizes& s) {
 // guard.
 inline int64_t activation_bytes(int a, const Sizes& s) {
     const int64_t elems = ACTIVATIONS[a].elems(s), type_bytes[] = {s.floatX_bytes, 4, 4, 1};
-    return elems == 0 ? 0 : (elems * type_bytes[ACTIVATIONS[a].type] + 255) / 256 * 256 + s.guard_bytes;
+    return elems == 0 ? 0 : round_up(elems * type_bytes[ACTIVATIONS[a].type], 256) + s.guard_bytes;
 }
 
 // Where each activation lies in one block of memory: place of its first copy and distance between

@@ -9,13 +9,12 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include "llmc/host_device.h"
 
 #ifdef __CUDACC__  // CUDA has its own
 #include <cuda_bf16.h>
-#define HOST_DEVICE __host__ __device__
 typedef __nv_bfloat16 bf16;
 #else
-#define HOST_DEVICE
 
 // Rounded to nearest, ties to even; NaN stays NaN.
 struct bf16 {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 #include "llmc/check.h"
+#include "llmc/integer_math.h"
 
 struct GPT2Config {
     int64_t maxT = 1024;            // longest sequence (context)
@@ -15,7 +16,7 @@ struct GPT2Config {
 
 constexpr int64_t MAX_VOCAB = 65536;  // token files hold 16 bits a token
 
-inline int64_t padded_vocab(int64_t V) { return (V + 127) / 128 * 128; }
+inline int64_t padded_vocab(int64_t V) { return round_up(V, 128); }
 
 struct NamedShape {
     const char* name;

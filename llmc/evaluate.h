@@ -1,6 +1,7 @@
 // What a run does beside training: validation loss, HellaSwag, samples. None of it touches the
 // state of training.
 #pragma once
+#include "llmc/integer_math.h"
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 
@@ -20,7 +21,7 @@ inline int64_t validation_batches(const Run<Model>& run) {
 template <class Model>
 inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
-    const int64_t batches = (all + batch - 1) / batch, most = validation_batches(run);
+    const int64_t batches = ceil_div(all, batch), most = validation_batches(run);
     const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
     std::vector<double> sums(windows);
     Progress progress(run.logger, "validation", windows, "windows");
@@ -45,9 +46,9 @@ template <class Model>
 inline int64_t hellaswag_correct(Run<Model>& run) {
     int64_t correct = 0;
     // this process's: rank, rank + P, ...
-    const int64_t questions = ((int64_t)run.hellaswag.size() - comm.rank + comm.processes - 1) / comm.processes;
+    const int64_t questions = ceil_div((int64_t)run.hellaswag.size() - comm.rank, comm.processes);
     // rank 0's
-    const int64_t most_questions = ((int64_t)run.hellaswag.size() + comm.processes - 1) / comm.processes;
+    const int64_t most_questions = ceil_div((int64_t)run.hellaswag.size(), comm.processes);
     const int64_t rows = questions * HELLASWAG_CHOICES, most_rows = most_questions * HELLASWAG_CHOICES, T = run.T;
     std::vector<int> length(run.B), context(run.B);
     Progress progress(run.logger, "HellaSwag", run.hellaswag.size(), "questions");

@@ -9,6 +9,7 @@
 #pragma once
 #include <vector>
 #include "llmc/config.h"
+#include "llmc/integer_math.h"
 
 enum Dimension { DIM_1, DIM_C, DIM_3C, DIM_4C, DIM_VP, DIM_MAXT };
 enum InitialValue { INIT_NORMAL, INIT_NORMAL_RESIDUAL, INIT_ZERO, INIT_ONE };
@@ -119,9 +120,9 @@ inline ParameterLayout parameter_layout(const GPT2Config& config, int64_t proces
     for (int i = 0; i < NUM_TENSORS; i++) {
         int64_t& at = TENSORS[i].per_layer ? layer_elems : outside_elems;
         layout.offset_in_bucket[i] = at;
-        at += (tensor_elems(i, config) + piece - 1) / piece * piece;
+        at += round_up(tensor_elems(i, config), piece);
     }
-    auto pad = [&](int64_t n) { return (n + piece * processes - 1) / (piece * processes) * (piece * processes); };
+    auto pad = [&](int64_t n) { return round_up(n, piece * processes); };
     layout.bucket_begin.push_back(0);
     for (int64_t l = 0; l <= config.L; l++)
         layout.bucket_begin.push_back(layout.bucket_begin.back() + pad(l < config.L ? layer_elems : outside_elems));

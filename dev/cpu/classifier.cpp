@@ -5,7 +5,7 @@
 #include "llmc/cpu/reference.h"
 
 BENCH("classifier", dims("rows", "C", "V"), shapes({{1024, 768, 50257}, {33, 80, 300}})) {
-    const int64_t rows = shape[0], C = shape[1], V = shape[2], Vp = (V + 127) / 128 * 128;
+    const int64_t rows = shape[0], C = shape[1], V = shape[2], Vp = round_up(V, 128);
     float *inp = random_floats(rows * C), *wte = random_floats(Vp * C, 0.05), *losses = buffer<float>(rows),
           *dinp = buffer<float>(rows * C), *dwte = buffer<float>(Vp * C), *logits = buffer<float>(rows * Vp),
           *sums = buffer<float>(Vp * C);

@@ -46,7 +46,7 @@ __global__ void cross_entropy_kernel(Operands o) {
 }
 
 BENCH("classifier", dims("rows", "V"), shapes({{2048, 50257}, {33, 300}, {5, 1000}})) {
-    const int64_t rows = shape[0], V = shape[1], Vp = (V + 127) / 128 * 128;
+    const int64_t rows = shape[0], V = shape[1], Vp = round_up(V, 128);
     float *logits = random_floats(rows * Vp, 3), *losses = buffer<float>(rows), *dlogits = buffer<float>(rows * Vp);
     int* targets = buffer<int>(rows);
     for (int64_t i = 0; i < rows; i++) targets[i] = (int)(i * 7919 % V);

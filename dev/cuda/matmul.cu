@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
     __shared__ __align__(128) bf16 b[BUFFERS][BLOCK * MMA_DEPTH];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_row = warp / 2 * 32, warp_column = warp % 2 * 32,
               row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
-    const int tiles = (o.C + MMA_DEPTH - 1) / MMA_DEPTH;
+    const int tiles = ceil_div(o.C, MMA_DEPTH);
     auto start = [&](int tile) {
         start_tile(a[tile % BUFFERS], o.inp, row0, o.rows, tile * MMA_DEPTH, o.C);
         start_tile(b[tile % BUFFERS], o.weight, column0, o.OC, tile * MMA_DEPTH, o.C);

@@ -25,6 +25,7 @@
 #include <vector>
 #include "dev/cusim/include/cuda_runtime.h"
 #include "llmc/clock.h"
+#include "llmc/integer_math.h"
 #ifdef CUSIM_SANITIZE_address
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -460,8 +461,8 @@ void* shared_memory(const void* key, const char* name, size_t bytes, size_t alig
     if (total > SHARED_MOST_BYTES)
         fail(NOWHERE, "the block takes %zu bytes of shared memory, chips from sm_80 to sm_120 all have %zu", total,
              SHARED_MOST_BYTES);
-    const size_t begin = (w.shared_used + alignment - 1) / alignment * alignment;
-    w.shared_used = (begin + bytes + REDZONE_BYTES + 15) / 16 * 16;
+    const size_t begin = round_up(w.shared_used, alignment);
+    w.shared_used = round_up(begin + bytes + REDZONE_BYTES, 16);
     if (w.shared_used > 2 * SHARED_MOST_BYTES) fail(NOWHERE, "too many __shared__ variables, with %s", name);
     char* p = w.shared + begin;
     unpoison(p, bytes);
@@ -525,7 +526,7 @@ static void run_block(Worker& w, uint64_t number) {
     w.random = seed() * 1000003 + number;
     w.live = n, w.waiting = 0;
     w.threads.resize(n);
-    w.warps.assign((n + 31) / 32, {0, 0});
+    w.warps.assign(ceil_div(n, 32), {0, 0});
     w.first = w.runnable = 0;
     w.current = nullptr;
     reset_shared(w);
@@ -969,7 +970,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
     if (live_bytes + bytes > device_memory()) return error(cudaErrorMemoryAllocation);
     Allocation a;
     a.bytes = bytes;
-    a.map_bytes = (bytes + REDZONE_BYTES + PAGE - 1) / PAGE * PAGE + 2 * PAGE;
+    a.map_bytes = round_up(bytes + REDZONE_BYTES, PAGE) + 2 * PAGE;
     a.map = (char*)mmap(nullptr, a.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (a.map == MAP_FAILED) return error(cudaErrorMemoryAllocation);
     a.user = a.map + PAGE;

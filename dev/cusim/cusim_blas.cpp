@@ -32,7 +32,7 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
     // ThreadSanitizer does not see how threads of code that it has not compiled wait for each other
     device.threads = 1;
 #endif
-    device.scratch_elems = (GEMM_SCRATCH_ELEMS + 15) / 16 * 16;
+    device.scratch_elems = round_up(GEMM_SCRATCH_ELEMS, 16);
     scratch.resize(device.threads * device.scratch_elems);
     device.scratch = scratch.data();
     const std::vector<float> fa = to_floats(A, a), fb = to_floats(B, b);

@@ -16,10 +16,8 @@ static void use_threads(int threads) {
     static std::vector<float> scratch;
     static std::vector<bf16> transposed;
     device.threads = threads;
-    device.scratch_elems = std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_scratch_elems(300, 256),
-                                     attention_bf16_scratch_elems(300, 256)}) /
-                               16 * 16 +
-                           16;
+    const size_t attention_elems = std::max(attention_scratch_elems(300, 256), attention_bf16_scratch_elems(300, 256));
+    device.scratch_elems = round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_elems}), 16);
     transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
     device.transposed = transposed.data();
     scratch.assign(threads * device.scratch_elems, NAN);  // what a kernel has not written it may not read
@@ -194,7 +192,7 @@ static void collect(Results& r, Add compute) {
     }
 
 static void fast_against_reference(const Shape& s) {
-    const int B = s.B, T = s.T, C = s.C, NH = s.NH, OC = s.OC, V = s.V, Vp = (V + 127) / 128 * 128, rows = B * T;
+    const int B = s.B, T = s.T, C = s.C, NH = s.NH, OC = s.OC, V = s.V, Vp = round_up(V, 128), rows = B * T;
     const std::string shape = format("B %d T %d C %d NH %d OC %d V %d", B, T, C, NH, OC, V);
     seed_random_values(shape);
     Floats x = random_values(rows * C), x2 = random_values(rows * C), w = random_values(C), b = random_values(C),
@@ -288,7 +286,7 @@ static void bf16_attention(const Shape& s, MatrixUnit unit) {
 }
 
 static void bf16_others(const Shape& s) {
-    const int T = s.T, C = s.C, V = s.V, Vp = (V + 127) / 128 * 128, rows = s.B * T;
+    const int T = s.T, C = s.C, V = s.V, Vp = round_up(V, 128), rows = s.B * T;
     start_test(format("bf16 layer norm, embedding, classifier, B %d T %d C %d V %d", s.B, T, C, V));
     device.unit = best_matrix_unit();
     const Floats x = random_bf16(rows * C), x2 = random_bf16(rows * C), w = random_bf16(C), b = random_bf16(C),
@@ -448,7 +446,16 @@ static void exp_accuracy() {
            std::isnan(exp(broadcast(NAN))[0]));
 }
 
+static void rounding_up() {
+    start_test("ceil_div and round_up: zero, one, just below, at and above a multiple, in the type of the arguments");
+    static_assert(ceil_div(0, 32) == 0 && ceil_div(1, 32) == 1 && ceil_div(32, 32) == 1 && ceil_div(33, 32) == 2);
+    static_assert(round_up(0, 16) == 0 && round_up(1, 16) == 16 && round_up(16, 16) == 16 && round_up(17, 16) == 32);
+    static_assert(std::is_same_v<decltype(ceil_div(1, 2)), int>);
+    EXPECT(round_up((int64_t)1 << 40, 3) == ((int64_t)1 << 40) + 2);
+}
+
 int main() {
+    rounding_up();
     reference_against_differences();
     for (const Shape& s : {Shape{2, 1, 48, 3, 7, 3}, Shape{1, 33, 48, 1, 201, 97}, Shape{3, 33, 80, 1, 80, 130},
                            Shape{1, 67, 160, 2, 33, 257}, Shape{2, 65, 128, 1, 129, 50},

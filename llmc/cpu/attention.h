@@ -145,7 +145,7 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
             for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
                 block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
-                              queries, (keys + ATT_NR - 1) / ATT_NR, HS, false);
+                              queries, ceil_div(keys, ATT_NR), HS, false);
                 (k0 == q0 ? softmax_block<true, float> : softmax_block<false, float>)(s, s, m, l, o, HSp, queries,
                                                                                       scale);
                 block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true,
@@ -218,7 +218,7 @@ inline void attention_backward(float* dqkv, const float* dout, const float* out,
             }
             memset(dq, 0, ATT_BLOCK * HSp * sizeof(float));
             for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
-                const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = (keys + ATT_NR - 1) / ATT_NR;
+                const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = ceil_div(keys, ATT_NR);
                 block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
                               queries, key_panels, HS, false);
                 block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR,

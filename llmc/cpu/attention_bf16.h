@@ -32,8 +32,8 @@ struct HeadSizes {
     int64_t T, HS, Tp, HSk, HSn;
     HeadSizes(int64_t T, int64_t HS)
         : T(T), HS(HS), Tp(round_up(T, ATT_BLOCK)), HSk(round_up(HS, TILE_K)), HSn(round_up(HS, TILE_COLS)) {}
-    int64_t channel_tiles() const { return HSk / TILE_K; }                   // of a product over channels
-    int64_t position_tiles() const { return round_up(T, TILE_K) / TILE_K; }  // of a product over positions
+    int64_t channel_tiles() const { return HSk / TILE_K; }          // of a product over channels
+    int64_t position_tiles() const { return ceil_div(T, TILE_K); }  // of a product over positions
 };
 
 inline size_t attention_bf16_scratch_elems(int64_t T, int64_t HS) {
@@ -99,7 +99,7 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
         pack_tiles(k_tiles, {k, 1, 3 * C}, 0, s.HS, 0, T);
         pack_tiles(v_tiles, {v, 3 * C, 1}, 0, T, 0, s.HS);
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
-            const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = (queries + TILE_ROWS - 1) / TILE_ROWS;
+            const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = ceil_div(queries, TILE_ROWS);
             const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, edge);
             memset(o, 0, ATT_BLOCK * s.HSn * sizeof(float));
             for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity();
@@ -107,13 +107,12 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
             for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0);
                 const Triangle part = k0 == q0 ? LOWER : WHOLE;
-                scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, (keys + TILE_COLS - 1) / TILE_COLS,
+                scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, ceil_div(keys, TILE_COLS),
                                s.channel_tiles(), part);
                 (part == LOWER ? softmax_block<true, bf16> : softmax_block<false, bf16>)(p, scores, m, l, o, s.HSn,
                                                                                          queries, scale);
                 memset((void*)(p + queries * ATT_BLOCK), 0, (strips * TILE_ROWS - queries) * ATT_BLOCK * sizeof(bf16));
-                positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, (keys + TILE_K - 1) / TILE_K, s,
-                                  part);
+                positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, ceil_div(keys, TILE_K), s, part);
             }
             for (int64_t i = 0; i < queries; i++) {
                 const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
@@ -191,8 +190,8 @@ inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, co
                 });
         };
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
-            const int64_t queries = std::min(ATT_BLOCK, T - q0), columns = (queries + TILE_COLS - 1) / TILE_COLS,
-                          query_tiles = (queries + TILE_K - 1) / TILE_K;
+            const int64_t queries = std::min(ATT_BLOCK, T - q0), columns = ceil_div(queries, TILE_COLS),
+                          query_tiles = ceil_div(queries, TILE_K);
             for (int64_t i = 0; i < ATT_BLOCK; i++) {
                 vfloat total{};
                 if (i < queries)
@@ -203,7 +202,7 @@ inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, co
                 log_sums[i] = i < queries ? lse[bh * T + q0 + i] : 0;
             }
             for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
-                const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = (keys + TILE_ROWS - 1) / TILE_ROWS;
+                const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = ceil_div(keys, TILE_ROWS);
                 const Triangle part = k0 == q0 ? UPPER : WHOLE;
                 scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_edge), q_columns + q0 * s.HSk,
                                strips, columns, s.channel_tiles(), part);
@@ -217,7 +216,7 @@ inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, co
                 positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s,
                                   part);
                 multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles,
-                                ATT_TILES * TILE_ELEMS, columns, (keys + TILE_K - 1) / TILE_K, k0 > 0});
+                                ATT_TILES * TILE_ELEMS, columns, ceil_div(keys, TILE_K), k0 > 0});
             }
             for (int64_t c = 0; c < s.HSn; c += TILE_ROWS)
                 for (int64_t i = 0; i < columns * TILE_COLS; i += TILE_COLS)

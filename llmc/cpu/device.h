@@ -9,6 +9,7 @@
 #include "llmc/check.h"
 #include "llmc/cpu/cores.h"
 #include "llmc/cpu/threads.h"
+#include "llmc/integer_math.h"
 
 // What multiplies bf16 matrices (matrix_unit.h).
 enum MatrixUnit { UNIT_PORTABLE, UNIT_AVX512_BF16, UNIT_AMX, UNIT_AMX_TWIN };
@@ -44,7 +45,7 @@ inline void parallel_for(int64_t n, F f) {
 // long, whatever the thread count.
 template <class F>
 inline void parallel_ranges(int64_t n, int64_t grain, F f) {
-    parallel_for((n + grain - 1) / grain, [&](int64_t i) { f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n); });
+    parallel_for(ceil_div(n, grain), [&](int64_t i) { f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n); });
 }
 
 // Memory straight from the system: zeroed, page aligned, in huge pages where the system has them (a

@@ -148,7 +148,7 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
 // Whether so many pieces of work of one size leave threads idle: less than two for each, or an
 // eighth of them missing in the last round.
 inline bool too_few_pieces(int64_t pieces) {
-    const int64_t rounds = (pieces + device.threads - 1) / device.threads;
+    const int64_t rounds = ceil_div(pieces, device.threads);
     return pieces < 2 * device.threads || 8 * (rounds * device.threads - pieces) > pieces;
 }
 
@@ -164,10 +164,10 @@ inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B
     const bool in_place = gemm_reads_in_place(A);
     if (in_place) nc = GEMM_IN_PLACE.NC;
     else mc = GEMM_PACKED.MC;
-    auto blocks = [&] { return ((M + mc - 1) / mc) * ((N + nc - 1) / nc); };
-    while (too_few_pieces(blocks()) && in_place && mc >= 16 * GEMM_MR) mc = (mc / 2 + GEMM_MR - 1) / GEMM_MR * GEMM_MR;
-    while (too_few_pieces(blocks()) && !in_place && nc >= 4 * GEMM_NR) nc = (nc / 2 + GEMM_NR - 1) / GEMM_NR * GEMM_NR;
-    const int64_t n_blocks = (N + nc - 1) / nc;
+    auto blocks = [&] { return ceil_div(M, mc) * ceil_div(N, nc); };
+    while (too_few_pieces(blocks()) && in_place && mc >= 16 * GEMM_MR) mc = round_up(mc / 2, GEMM_MR);
+    while (too_few_pieces(blocks()) && !in_place && nc >= 4 * GEMM_NR) nc = round_up(nc / 2, GEMM_NR);
+    const int64_t n_blocks = ceil_div(N, nc);
     parallel_for(blocks(), [&](int64_t block) {
         int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
         gemm_block(C, ldc, A, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);

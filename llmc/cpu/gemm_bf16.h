@@ -72,10 +72,10 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
     const Bf16Blocking by = bf16_blocking(K);
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
     bf16 *tiles = (bf16*)(sums + BF16_SUMS_ELEMS), *edge = tiles + BF16_TILES_ELEMS;
-    const int64_t k_blocks = (K + by.kc - 1) / by.kc, kc = round_up((K + k_blocks - 1) / k_blocks, TILE_K);
-    const int64_t inner_blocks = (kc + by.inner - 1) / by.inner;
-    const int64_t inner = round_up((kc + inner_blocks - 1) / inner_blocks, TILE_K);
-    const int64_t columns = n1 - n0, column_tiles = (columns + TILE_COLS - 1) / TILE_COLS;
+    const int64_t k_blocks = ceil_div(K, by.kc), kc = round_up(ceil_div(K, k_blocks), TILE_K);
+    const int64_t inner_blocks = ceil_div(kc, by.inner);
+    const int64_t inner = round_up(ceil_div(kc, inner_blocks), TILE_K);
+    const int64_t columns = n1 - n0, column_tiles = ceil_div(columns, TILE_COLS);
     const int64_t sums_stride = column_tiles * TILE_COLS;
     for (int64_t k0 = 0; k0 < K; k0 += kc) {
         const int64_t k_elems = std::min(kc, K - k0);
@@ -83,12 +83,12 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
         for (int64_t k = 0; k < k_elems; k += inner)
             pack_tiles(tiles + k * sums_stride, B, k0 + k, std::min(inner, k_elems - k), n0, columns);
         for (int64_t m = m0; m < m1; m += BF16_ROWS) {
-            const int64_t rows = std::min(BF16_ROWS, m1 - m), strips = (rows + TILE_ROWS - 1) / TILE_ROWS;
+            const int64_t rows = std::min(BF16_ROWS, m1 - m), strips = ceil_div(rows, TILE_ROWS);
             const RowsOfA a = rows_for_unit(A, by.copies_a, m, rows, k0, k_elems, edge);
             if (last && epilogue_reads) fetch_ahead(epilogue_reads + m * ldc + n0, ldc, rows, columns);
             float* c = sums + (k_blocks > 1 ? m - m0 : 0) * sums_stride;
             for (int64_t k = 0; k < k_elems; k += inner) {
-                const int64_t k_tiles = (std::min(inner, k_elems - k) + TILE_K - 1) / TILE_K;
+                const int64_t k_tiles = ceil_div(std::min(inner, k_elems - k), TILE_K);
                 multiply_tiles({c, sums_stride, a.data + k, a.stride, strips, tiles + k * sums_stride,
                                 k_tiles * TILE_ELEMS, column_tiles, k_tiles, k0 + k > 0});
             }
@@ -123,17 +123,17 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
         rows = {device.transposed, stride, true};
     }
     const Bf16Blocking by = bf16_blocking(K);
-    int64_t mc = std::min(by.mc, M), n_blocks = (N + by.nc - 1) / by.nc;
+    int64_t mc = std::min(by.mc, M), n_blocks = ceil_div(N, by.nc);
     // With AMX threads share out the columns, which costs a copy of A for each; unless A is by far
     // the larger operand.
     if (by.copies_a && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
-    const int64_t nc = round_up((N + n_blocks - 1) / n_blocks, TILE_COLS);
-    n_blocks = (N + nc - 1) / nc;
+    const int64_t nc = round_up(ceil_div(N, n_blocks), TILE_COLS);
+    n_blocks = ceil_div(N, nc);
     auto too_few = [&](int64_t pieces) {
         return by.copies_a ? 8 * (round_up(pieces, device.threads) - pieces) > pieces : too_few_pieces(pieces);
     };
-    while (too_few((M + mc - 1) / mc * n_blocks) && mc >= 4 * BF16_ROWS) mc = round_up(mc / 2, BF16_ROWS);
-    parallel_for((M + mc - 1) / mc * n_blocks, [&](int64_t block) {
+    while (too_few(ceil_div(M, mc) * n_blocks) && mc >= 4 * BF16_ROWS) mc = round_up(mc / 2, BF16_ROWS);
+    parallel_for(ceil_div(M, mc) * n_blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
         gemm_block(C, ldc, rows, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);
     });

@@ -12,7 +12,7 @@
 template <class floatX>
 double global_norm_squared(const floatX* grads, size_t n_elems) {
     const int64_t grain = 1 << 14;
-    std::vector<double> pieces((n_elems + grain - 1) / grain);
+    std::vector<double> pieces(ceil_div(n_elems, grain));
     parallel_ranges(n_elems, grain, [&](int64_t begin, int64_t end) {
         vfloat total[4] = {};
         const int64_t quarter = (end - begin) / (4 * VEC_FLOATS) * VEC_FLOATS;

@@ -94,8 +94,7 @@ void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floa
                         const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
     // Sums over rows in pieces, as many whatever the threads; a piece is made while its rows pass,
     // then the pieces are added in order.
-    const int64_t piece_rows = (rows + LAYERNORM_PIECES - 1) / LAYERNORM_PIECES,
-                  pieces = (rows + piece_rows - 1) / piece_rows;
+    const int64_t piece_rows = ceil_div(rows, LAYERNORM_PIECES), pieces = ceil_div(rows, piece_rows);
     std::vector<float> sums(pieces * 2 * C);
     parallel_for(pieces, [&](int64_t piece) {
         float *dw = sums.data() + piece * 2 * C, *db = dw + C;

@@ -5,8 +5,7 @@
 #include <utility>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
-
-inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+#include "llmc/integer_math.h"
 
 // A matrix somewhere in memory: element (i, j) is data[i * row_stride + j * col_stride].
 template <class floatX>
@@ -147,7 +146,7 @@ inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t
 inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
     alignas(64) bf16 edge[TILE_ELEMS];
     const bool by_columns = B.row_stride == 1;
-    const int64_t k_tiles = (K + TILE_K - 1) / TILE_K, n_tiles = (N + TILE_COLS - 1) / TILE_COLS;
+    const int64_t k_tiles = ceil_div(K, TILE_K), n_tiles = ceil_div(N, TILE_COLS);
     auto pack = [&](int64_t tile_n, int64_t tile_k) {
         const int64_t n = tile_n * TILE_COLS, k = tile_k * TILE_K, rows = K - k, columns = N - n;
         const bf16* from = B.at(k0 + k, n0 + n);

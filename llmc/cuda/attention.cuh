@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     // this lane: rows row, row + 8
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warp_row = warp * 16,
               row = block.first + warp_row + lane / 4;
-    const int end = min(T, block.first + ATTENTION_ROWS), tiles = (end + KEYS - 1) / KEYS;
+    const int end = min(T, block.first + ATTENTION_ROWS), tiles = ceil_div(end, KEYS);
     load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, T, head_size);
     load_tile<HS, KEYS>(keys(0), head + block.C, block.stride, 0, T, head_size);
     load_tile<HS, KEYS>(values(0), head + 2 * block.C, block.stride, 0, T, head_size);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     copy_async_commit();
 
     float dk[HS / 8][4] = {}, dv[HS / 8][4] = {};
-    const int tiles = (T - block.first + COLS - 1) / COLS;  // no query before the first key sees any of them
+    const int tiles = ceil_div(T - block.first, COLS);  // no query before the first key sees any of them
     for (int tile = 0; tile < tiles; tile++) {
         const int first_query = block.first + tile * COLS;
         if (tile + 1 < tiles) load_queries(tile + 1, first_query + COLS);
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     auto keys = [&](int tile) { return Tile<HS>{buffers + tile % 2 * COLS * HS}; };  // two buffers in turn
     auto values = [&](int tile) { return Tile<HS>{buffers + (2 + tile % 2) * COLS * HS}; };
     const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, row = block.first + warp_row + lane / 4;
-    const int end = min(T, block.first + ATTENTION_ROWS), tiles = (end + COLS - 1) / COLS;
+    const int end = min(T, block.first + ATTENTION_ROWS), tiles = ceil_div(end, COLS);
     float log_sum[2], d[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {

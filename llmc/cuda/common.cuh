@@ -9,6 +9,7 @@
 #include <nvtx3/nvToolsExt.h>
 #include <cstdint>
 #include "llmc/check.h"
+#include "llmc/integer_math.h"
 
 #ifdef CUSIM  // where a vector access was asked for, so that a misaligned one can be named
 #define CALLED_FROM , cusim::Place place = CUSIM_HERE
@@ -109,8 +110,6 @@ __device__ inline T block_sum(T x) {
 
 // -------------------------------------------------------------------------------------------------
 // the host's side
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Blocks of 256 threads, a Pack each, for n elements.
 constexpr int PACK_THREADS = 256;
