@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 on a GPU, this trainer beside PyTorch (torch.compile, flash attention, bf16 autocast, fused AdamW) in the same run.
+"""Training steps of GPT-2 on a GPU, this trainer beside PyTorch (torch.compile, flash attention, bf16 autocast, fused
+AdamW) in the same run.
 
     make bench-gpu                    # or: python3 dev/bench_gpu.py [--shapes 4x1024,16x1024] [--rounds 3] [--write]
-    python3 dev/bench_gpu.py --sim    # no GPU: a tiny shape in the simulator, to see that the script works; its times mean nothing
+    python3 dev/bench_gpu.py --sim    # no GPU: a tiny shape in the simulator; tests the script, its times mean nothing
 
-Rounds are interleaved, each program in its own process; minimum and median of the steps, tokens a second, share of the GPU's dense bf16 peak
-(llmc/mfu.h), memory (ours: --plan, which is what is allocated; PyTorch's: its allocator's peak). The table goes to the terminal, to
-build/bench_gpu.json, and with --write into README.md, where tables of other GPUs stay.
+Rounds are interleaved, each program in its own process. Reported are minimum and median of the steps, tokens per
+second, the share of the GPU's dense bf16 peak (llmc/mfu.h) and memory (ours: --plan, which is what is allocated;
+PyTorch's: its allocator's peak). The table goes to the terminal, to build/bench_gpu.json, and with --write into
+README.md, where tables of other GPUs stay.
 """
 import children  # noqa: F401: Ctrl-C
 import argparse
@@ -19,21 +21,26 @@ from bench_tasks import ROOT, child
 from children import have
 from readme import write_of_machine
 
-SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,20,50257", "d48": "48,1600,25,50257", "L2C64H2T64V512": "2,64,2,512"}
+SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,20,50257", "d48": "48,1600,25,50257",
+          "L2C64H2T64V512": "2,64,2,512"}  # as -e has it, as dev/torch_step.py has it
 
 
 def ours(program, model, B, T, steps):
-    flags = [program, "-e", model, "-b", str(B), "-t", str(T), "-x", str(steps + 2), "-v", "0", "-s", "0", "-r", "0", "-ge", "0"]
+    flags = [program, "-e", model, "-b", str(B), "-t", str(T), "-x", str(steps + 2), "-v", "0", "-s", "0", "-r", "0",
+             "-ge", "0"]
     if model.startswith("L"):
         flags += ["-i", "build/bench_tiny.bin"]
     output, _ = child(flags)
     plan, _ = child(flags + ["--plan"])
     shares = [float(m) for m in re.findall(r"\| ([\d.]+)% \w+ MFU", output)]
-    return [float(m) for m in re.findall(r"\| ([\d.]+) ms \|", output)][2:], float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1]), max(shares[2:], default=None)
+    ms = [float(m) for m in re.findall(r"\| ([\d.]+) ms \|", output)]
+    mib = float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1])
+    return ms[2:], mib, max(shares[2:], default=None)
 
 
 def torch_step(device, mode, model, B, T, steps):
-    output, _ = child([sys.executable, "dev/torch_step.py", "--device", device, "--precision", "bf16", "--mode", mode, "-b", str(B), "-t", str(T), "--steps", str(steps), "--shape", SHAPES[model]])
+    output, _ = child([sys.executable, "dev/torch_step.py", "--device", device, "--precision", "bf16", "--mode", mode,
+                       "-b", str(B), "-t", str(T), "--steps", str(steps), "--shape", SHAPES[model]])
     found = {key: value for key, value in re.findall(r"^(MS|MIB|GPU) (.*)$", output, re.M)}
     return [float(v) for v in found["MS"].split()], float(found.get("MIB", "nan")), found.get("GPU")
 
@@ -76,12 +83,15 @@ def main():
         for who, ms in times.items():
             ms.sort()
             of_peak = share * mine / ms[0] if share else None
-            rows.append({"what": f"{args.model} ({B},{T})", "who": who, "min_ms": ms[0], "median_ms": ms[len(ms) // 2], "tokens_per_s": 1e3 * B * T / ms[0], "percent_of_peak": of_peak,
-                         "MiB": memory[who], "times_ours": ms[0] / mine})
-    lines = [f"Measured {time.strftime('%Y-%m-%d')} on {gpu} by `make bench-gpu`.", "", "| what | who | min | median | tokens/s | % of peak | MiB | time over ours |", "|---|---|---|---|---|---|---|---|"]
+            rows.append({"what": f"{args.model} ({B},{T})", "who": who, "min_ms": ms[0], "median_ms": ms[len(ms) // 2],
+                         "tokens_per_s": 1e3 * B * T / ms[0], "percent_of_peak": of_peak, "MiB": memory[who],
+                         "times_ours": ms[0] / mine})
+    lines = [f"Measured {time.strftime('%Y-%m-%d')} on {gpu} by `make bench-gpu`.", "",
+             "| what | who | min | median | tokens/s | % of peak | MiB | time over ours |", "|---" * 8 + "|"]
     for r in rows:
         peak = f"{r['percent_of_peak']:.1f}" if r["percent_of_peak"] else "n/a"
-        lines.append(f"| {r['what']} | {r['who']} | {r['min_ms']:.2f} ms | {r['median_ms']:.2f} ms | {r['tokens_per_s']:,.0f} | {peak} | {r['MiB']:,.0f} | {r['times_ours']:.2f} |")
+        lines.append(f"| {r['what']} | {r['who']} | {r['min_ms']:.2f} ms | {r['median_ms']:.2f} ms | "
+                     f"{r['tokens_per_s']:,.0f} | {peak} | {r['MiB']:,.0f} | {r['times_ours']:.2f} |")
     print("\n".join(lines))
     (ROOT / "build/bench_gpu.json").write_text(json.dumps({"gpu": gpu, "rows": rows}, indent=1))
     if args.write and not args.sim:

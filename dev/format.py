@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Lays out C++ and CUDA sources: `make format`. --check only says which files it would change (exit 1 if any).
 
-clang-format does the code (.clang-format, 120 columns). It has no width of its own for comments, so paragraphs of comments
-wider than 100 columns are wrapped here first. A line indented within its comment (a picture, a command) stays as it is.
+clang-format does the code (.clang-format, 120 columns). It has no width of its own for comments, so paragraphs of
+comments wider than 100 columns are wrapped here first. A line indented within its comment (a picture, a command) stays
+as it is.
 """
 import argparse
 import re
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+from width import sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "14"  # versions lay out differently; this is Debian 12's, and pip's clang-format==14.0.6
@@ -53,18 +56,17 @@ def wrap_comments(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file would change")
+    parser.add_argument("--program", action="store_true", help="only print which clang-format is used; exit 1 if none")
     parser.add_argument("files", nargs="*", help="default: all that git tracks")
     options = parser.parse_args()
     program = clang_format()
     if program is None:
         sys.exit(f"format.py needs clang-format {VERSION}: pip install clang-format=={VERSION}.0.6")
-    files = options.files or subprocess.run(["git", "ls-files", "*.cpp", "*.h", "*.cu", "*.cuh"], cwd=ROOT, check=True,
-                                            capture_output=True, text=True).stdout.split()
+    if options.program:
+        return print(program)
     changed = []
-    for name in files:
+    for name in options.files or sources(["*.cpp", "*.h", "*.cu", "*.cuh"]):
         path = ROOT / name
-        if not path.exists():
-            continue
         before = path.read_text(encoding="utf-8")
         after = subprocess.run([program, f"--assume-filename={path}"], input=wrap_comments(before), check=True,
                                capture_output=True, text=True, cwd=ROOT).stdout

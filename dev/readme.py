@@ -38,7 +38,7 @@ def write_of_machine(path, name, kind, content):
     write_between(path, f"{name} {kind}", content)
 
 
-# What divides CPUs where this trainer is concerned: the widest of these that a CPU has; its names in markers and tables.
+# The kind of a CPU is the widest of these that it has: the flag of /proc/cpuinfo, the name in markers and in tables.
 CPU_KINDS = [("amx_bf16", "amx", "AMX"), ("avx512_bf16", "avx512-bf16", "AVX-512, AVX512-BF16"),
              ("avx512f", "avx512", "AVX-512"), ("avx2", "avx2", "AVX2")]
 

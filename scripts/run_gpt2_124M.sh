@@ -9,7 +9,7 @@
 flags=(
     -o "${OUT_DIR:-log_run_gpt2_124M}"
     -e d12                # the shape
-    -b 64 -t 1024         # sequences of a micro-batch, tokens of a sequence; a smaller -b needs less memory, and more micro-steps
+    -b 64 -t 1024         # sequences of a micro-batch, tokens of a sequence; a smaller -b needs less memory
     -x 19073              # steps of half a million tokens: 10 billion tokens
     -l 6e-4 -u 700        # the peak of the learning rate, and the steps in which it rises to it
     -r 0                  # backward recomputes nothing; 1 and more need less memory

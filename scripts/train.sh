@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the recipes in this folder have in common: the flags below, to which each adds its own; the plan, shown first; and the start on the GPUs of this
-# machine. A run that was interrupted goes on.
+# What the recipes in this folder have in common: the flags below, to which each adds its own; the plan, shown first;
+# and the start on the GPUs of this machine. A run that was interrupted goes on.
 #
 #   GPUS=8 scripts/run_gpt2_124M.sh [more flags, which win over the recipe's]
 #   PROGRAM=./train_gpt2_cpu GPUS=2 scripts/run_gpt2_124M.sh -e d6 ...         the CPU trainer, two processes
@@ -19,7 +19,7 @@ flags=(
     -k cosine -q 0.0               # the learning rate ends at 0, along a cosine
     -c 0.1                         # weight decay of the matrices
     -v 250 -m 20 -s 20000 -h 1     # validation loss and HellaSwag every 250 steps, samples now and then
-    -n 5000 -nk 5 -nm 50000 -y 1   # checkpoints: every 5000 steps, the last five and every 50000th stay; go on from the newest
+    -n 5000 -nk 5 -nm 50000 -y 1   # checkpoints every 5000 steps; the last five and every 50000th stay; goes on
     "$@"
     -z "$([ "$GPUS" -gt 1 ] && echo 1 || echo 0)"
 )

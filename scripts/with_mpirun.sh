@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # mpirun, stopped without a loss: Ctrl-C and SIGTERM reach the processes as SIGUSR1, which mpirun passes on; they finish
-# their step, save and end. A second one ends them at once. mpirun itself, told to stop, gives its processes a second, or
-# odls_base_sigkill_timeout seconds, all of which it waits.
+# their step, save and end. A second one ends them at once. mpirun itself, told to stop, gives its processes a second,
+# or odls_base_sigkill_timeout seconds, all of which it waits.
 #
 #   scripts/with_mpirun.sh -np 8 ./train_gpt2cu ...
 setsid=$(command -v setsid || true)  # a session of its own: the terminal's Ctrl-C comes here alone

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Registers, shared memory, spills and theoretical occupancy of every kernel of the trainer, for each architecture; no GPU is needed.
+"""Registers, shared memory, spills and theoretical occupancy of every kernel of the trainer, for each architecture; no
+GPU is needed.
 
     make kernel-table          # WRITE=1 puts the table into dev/cuda/README.md
 
-Registers, static shared memory and spills are what ptxas reports when train_gpt2.cu is compiled. Threads of a block and dynamic shared memory are not
-the compiler's to know: they come from the launches of the tests in the simulator (CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's
-64 warps that fit at once (CUDA programming guide, technical specifications per compute capability). Instructions are those of the machine code, each counted
-once however often it runs, from the sizes of the code. Exits 1 if a hot kernel spills.
+Registers, static shared memory and spills are what ptxas reports when train_gpt2.cu is compiled. The compiler does not
+know threads per block and dynamic shared memory: they come from the launches of the tests in the simulator
+(CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's 64 warps that fit at once (CUDA programming guide,
+technical specifications per compute capability). Instructions are those of the machine code, each counted once however
+often it runs, from the sizes of the code. Exits 1 if a hot kernel spills.
 """
 import pathlib
 import sys
@@ -25,7 +27,8 @@ COLD = re.compile(r"attention_\w+<256, |attention_\w+_fp32_kernel<16, ")  # head
 
 
 def instruction_counts(elf):
-    """Kernel -> instructions of 16 bytes (sm_70 and later), from the sizes of a cubin's sections .text.KERNEL; padding at the end included."""
+    """Kernel -> instructions of 16 bytes (sm_70 and later), from the sizes of a cubin's sections .text.KERNEL; padding
+    at the end included."""
     sections, size, count, names = struct.unpack_from("<Q", elf, 0x28)[0], *struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", elf, sections + i * size) for i in range(count)]
     name = lambda h: elf[headers[names][4] + h[0]:].split(b"\0", 1)[0].decode()
@@ -34,14 +37,18 @@ def instruction_counts(elf):
 
 def compile_for(nvcc, arch, precision):
     cubin = f"build/kernels_{precision}_{arch}.cubin"
-    command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin", "-o", cubin, "train_gpt2.cu"]
+    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", target, "-Xptxas", "-v", "-cubin",
+               "-o", cubin, "train_gpt2.cu"]
     said, _ = children.run(command)
     instructions = instruction_counts(pathlib.Path(cubin).read_bytes())
     kernels = {}
     for part in said.split("Compiling entry function '")[1:]:
         number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
         symbol = part.split("'")[0]
-        kernels[symbol] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"), instructions.get(symbol, 0))
+        kernels[symbol] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
+                           number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"),
+                           instructions.get(symbol, 0))
     return kernels
 
 
@@ -56,7 +63,8 @@ def main():
     nvcc, launches_file, archs = sys.argv[1], sys.argv[2], sys.argv[3:]
     launches = {}
     for line in open(launches_file):
-        symbol, threads, dynamic = line.replace("4bf16", "13__nv_bfloat16").split()  # the simulator's name of the type, and CUDA's
+        # the simulator's name of the type, and CUDA's
+        symbol, threads, dynamic = line.replace("4bf16", "13__nv_bfloat16").split()
         threads, dynamic = int(threads), int(dynamic)
         if symbol not in launches or launches[symbol] < (threads, dynamic):
             launches[symbol] = (threads, dynamic)  # the largest launch
@@ -66,7 +74,8 @@ def main():
             for symbol, figures in compile_for(nvcc, arch, precision).items():
                 tables.setdefault(symbol, {})[arch] = figures
     names = dict(zip(tables, children.run(["c++filt"], text="\n".join(tables))[0].splitlines()))
-    lines = ["| kernel | threads | dynamic shared |" + "".join(f" sm_{a}: registers | static shared | spilled | occupancy | instructions |" for a in archs), "|---|---|---|" + "---|" * 5 * len(archs)]
+    columns = [f" sm_{a}: registers | static shared | spilled | occupancy | instructions |" for a in archs]
+    lines = ["| kernel | threads | dynamic shared |" + "".join(columns), "|---|---|---|" + "---|" * 5 * len(archs)]
     spilling = []
     for symbol in sorted(tables, key=lambda s: names[s]):
         name = re.sub(r"^void |\(.*\)$", "", names[symbol]).replace("__nv_bfloat16", "bf16")
@@ -74,14 +83,16 @@ def main():
         row = f"| `{name}` | {threads or 'not launched'} | {dynamic} |"
         for arch in archs:
             registers, static, stores, loads, instructions = tables[symbol].get(arch, (0, 0, 0, 0, 0))
-            row += f" {registers} | {static} | {stores + loads} | " + (f"{100 * occupancy(registers, static + dynamic, threads, arch):.0f}% |" if threads else "|") + f" {instructions} |"
+            share = f"{100 * occupancy(registers, static + dynamic, threads, arch):.0f}% " if threads else ""
+            row += f" {registers} | {static} | {stores + loads} | {share}| {instructions} |"
             if stores + loads and not COLD.search(name):
                 spilling.append(f"{name} on sm_{arch}")
         lines.append(row)
     print("\n".join(lines))
     if os.environ.get("WRITE"):
         version = re.search(r"release ([\d.]+)", children.run([nvcc, "--version"])[0])[1]
-        write_between(pathlib.Path("dev/cuda/README.md"), "kernels", f"By `make kernel-table WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}.\n\n" + "\n".join(lines))
+        origin = f"By `make kernel-table WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}."
+        write_between(pathlib.Path("dev/cuda/README.md"), "kernels", origin + "\n\n" + "\n".join(lines))
     if spilling:
         sys.exit("spills in hot kernels: " + ", ".join(spilling))
 

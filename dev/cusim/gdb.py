@@ -1,6 +1,6 @@
 """For gdb: `source dev/cusim/gdb.py`, then
 
-    cuda-threads            where each thread of the block at work is: finished, waiting (and at which line), or not started
+    cuda-threads            where each thread of the block at work is: finished, waiting (at which line), not started
     cuda-thread X [Y Z]     the backtrace of one of them, also of one that waits
 """
 import gdb
@@ -48,8 +48,9 @@ class CudaThread(gdb.Command):
         if int(worker["current"]) == int(thread.address):
             return gdb.execute("backtrace 6")
         if int(thread["state"]) in (0, 4):
-            raise gdb.GdbError(f"thread {name(thread)} has {'not started' if int(thread['state']) == 0 else 'finished'}")
-        # The registers that the switch saved lie on the thread's stack: r15 r14 r13 r12 rbx rbp, then where it returns to.
+            state = "not started" if int(thread["state"]) == 0 else "finished"
+            raise gdb.GdbError(f"thread {name(thread)} has {state}")
+        # The switch saved the registers on the thread's stack: r15 r14 r13 r12 rbx rbp, then where it returns to.
         sp = int(thread["fiber"]["stack_pointer"])
         word = lambda i: int(gdb.parse_and_eval(f"*(unsigned long*){sp + 8 * i}"))
         registers = ["r15", "r14", "r13", "r12", "rbx", "rbp", "rip"]

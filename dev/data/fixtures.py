@@ -3,10 +3,11 @@
 
     pip install numpy torch transformers tiktoken && python3 dev/data/fixtures.py
 
-For each small model: NAME.bin (weights, llm.c's layout), NAME_debug_state.bin (inputs, logits, loss, every gradient), NAME_tokens.bin and
-NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate), NAME_after.bin (weights after them);
-NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of each tensor's gradient against fp32, then the ten steps.
-init_42.bin: the weights that PyTorch draws from seed 42. schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin.
+For each small model: NAME.bin (weights, llm.c's layout), NAME_debug_state.bin (inputs, logits, loss, every gradient),
+NAME_tokens.bin and NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate),
+NAME_after.bin (weights after them); NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of
+each tensor's gradient against fp32, then the ten steps. init_42.bin: the weights that PyTorch draws from seed 42.
+schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin.
 """
 import pathlib
 import sys
@@ -27,8 +28,9 @@ from transformers.generation.logits_process import (  # noqa: E402
     TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 OUT = pathlib.Path(__file__).parents[1] / "test" / "fixtures"
-LAYER_TENSORS = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
-                 "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"]
+LAYER_TENSORS = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias",
+                 "attn.c_proj.weight", "attn.c_proj.bias", "ln_2.weight", "ln_2.bias",
+                 "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"]
 
 
 def file_order(named, config):
@@ -46,7 +48,8 @@ def file_order(named, config):
 def write_model(path, model):
     c = model.config
     header = np.zeros(256, "<i4")
-    header[:8] = [20240326, 3, c.n_positions, c.vocab_size, c.n_layer, c.n_head, c.n_embd, (c.vocab_size + 127) // 128 * 128]
+    padded = (c.vocab_size + 127) // 128 * 128
+    header[:8] = [20240326, 3, c.n_positions, c.vocab_size, c.n_layer, c.n_head, c.n_embd, padded]
     path.write_bytes(header.tobytes() + file_order(dict(model.named_parameters()), c).tobytes())
 
 
@@ -58,8 +61,8 @@ def write_tokens(path, tokens):
 
 def make_model(L, C, NH, maxT, V, seed):
     torch.manual_seed(seed)
-    config = GPT2Config(vocab_size=V, n_positions=maxT, n_embd=C, n_layer=L, n_head=NH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-                        bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(vocab_size=V, n_positions=maxT, n_embd=C, n_layer=L, n_head=NH, resid_pdrop=0.0, embd_pdrop=0.0,
+                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
     config._attn_implementation = "eager"
     model = GPT2LMHeadModel(config).float()
     with torch.no_grad():
@@ -82,7 +85,8 @@ def debug_state(path, model, B, T):
     header[:4] = [20240327, 2, B, T]
     grads = file_order({n: p.grad for n, p in model.named_parameters()}, model.config)
     path.write_bytes(header.tobytes() + x.numpy().astype("<i4").tobytes() + y.numpy().astype("<i4").tobytes()
-                     + logits.detach().numpy().astype("<f4").tobytes() + np.array([loss.item()], "<f4").tobytes() + grads.tobytes())
+                     + logits.detach().numpy().astype("<f4").tobytes() + np.array([loss.item()], "<f4").tobytes()
+                     + grads.tobytes())
     return x, y
 
 
@@ -116,7 +120,8 @@ def loss_of_bf16(model, x, y):
 
 
 def bf16_errors(model, x, y):
-    """Relative error of the loss, then of each gradient tensor in file order, layer by layer: largest difference over largest magnitude."""
+    """Relative error of the loss, then of each gradient tensor in file order, layer by layer: largest difference over
+    largest magnitude."""
     half = bf16_copy(model)
     _, loss = loss_of(model, x, y)
     _, half_loss = loss_of_bf16(half, x, y)
@@ -125,17 +130,24 @@ def bf16_errors(model, x, y):
     half_loss.backward()
     exact, rough = ({n: p.grad.float() for n, p in m.named_parameters()} for m in (model, half))
     names = ["transformer.wte.weight", "transformer.wpe.weight"]
-    names += [f"transformer.h.{layer}.{n}" for n in LAYER_TENSORS for layer in range(model.config.n_layer)] + ["transformer.ln_f.weight", "transformer.ln_f.bias"]
+    names += [f"transformer.h.{layer}.{n}" for n in LAYER_TENSORS for layer in range(model.config.n_layer)]
+    names += ["transformer.ln_f.weight", "transformer.ln_f.bias"]
     errors = [abs(half_loss.item() - loss.item()) / loss.item()]
     return errors + [((rough[n] - exact[n]).abs().max() / exact[n].abs().max().clamp_min(1e-30)).item() for n in names]
 
 
-def train_bf16(name, model, B, T, schedule, tokens, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1, decay=0.1):
+def adamw(decayed, others, lr, decay):
+    groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8)
+
+
+def train_bf16(name, model, B, T, schedule, tokens, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1,
+               decay=0.1):
     """Ten steps: bf16 forward and backward, gradients of micro-steps added in fp32, AdamW on fp32 master weights."""
     half = bf16_copy(model)
     masters = {n: p.detach().clone().float() for n, p in model.named_parameters()}
-    optimizer = torch.optim.AdamW([{"params": [p for p in masters.values() if p.dim() == 2], "weight_decay": decay},
-                                   {"params": [p for p in masters.values() if p.dim() != 2], "weight_decay": 0.0}], lr=peak, betas=(0.9, 0.95), eps=1e-8)
+    matrices = [p for p in masters.values() if p.dim() == 2]
+    optimizer = adamw(matrices, [p for p in masters.values() if p.dim() != 2], peak, decay)
     lines, window = [], 0
     for step in range(steps):
         sums, total = {n: torch.zeros_like(p) for n, p in masters.items()}, 0.0
@@ -161,7 +173,8 @@ def train_bf16(name, model, B, T, schedule, tokens, micro_steps=2, steps=10, cli
     return lines
 
 
-def train(name, model, B, T, schedule, bf16_line, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1, decay=0.1):
+def train(name, model, B, T, schedule, bf16_line, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1,
+          decay=0.1):
     V = model.config.vocab_size
     tokens = torch.randint(0, V, (steps * micro_steps * B * T + 1,)).tolist()
     write_tokens(OUT / f"{name}_tokens.bin", tokens)
@@ -169,7 +182,7 @@ def train(name, model, B, T, schedule, bf16_line, micro_steps=2, steps=10, clip=
     (OUT / f"{name}_bf16.txt").write_text("\n".join([bf16_line] + bf16_lines) + "\n")
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], lr=peak, betas=(0.9, 0.95), eps=1e-8)
+    optimizer = adamw(matrices, others, peak, decay)
     lines, window = [], 0
     for step in range(steps):
         optimizer.zero_grad()
@@ -203,9 +216,12 @@ def initial_weights():
         torch.nn.init.normal_(named["transformer.wte.weight"], 0.0, 0.02)
         torch.nn.init.normal_(named["transformer.wpe.weight"], 0.0, 0.02)
         for layer in range(L):
-            for n, std in [("attn.c_attn", 0.02), ("attn.c_proj", 0.02 / math.sqrt(2 * L)), ("mlp.c_fc", 0.02), ("mlp.c_proj", 0.02 / math.sqrt(2 * L))]:
+            residual = 0.02 / math.sqrt(2 * L)
+            spreads = {"attn.c_attn": 0.02, "attn.c_proj": residual, "mlp.c_fc": 0.02, "mlp.c_proj": residual}
+            for n, std in spreads.items():
                 conv = named[f"transformer.h.{layer}.{n}.weight"]
-                conv.copy_(torch.empty(conv.shape[1], conv.shape[0]).normal_(0.0, std).T)  # drawn in our (output, input) order
+                # drawn in our (output, input) order
+                conv.copy_(torch.empty(conv.shape[1], conv.shape[0]).normal_(0.0, std).T)
     write_model(OUT / "init_42.bin", model)
 
 
@@ -213,7 +229,8 @@ def schedules():
     lines = []
     for name, f in [("cosine", cosine), ("wsd", wsd)]:
         for steps, warmup, peak, frac in [(50, 7, 6e-4, 0.1), (11, 0, 1e-3, 0.0)]:
-            lines += [f"{name} {step} {steps} {warmup} {peak} {frac} {f(step, steps, warmup, peak, frac):.12g}" for step in range(steps)]
+            lines += [f"{name} {step} {steps} {warmup} {peak} {frac} {f(step, steps, warmup, peak, frac):.12g}"
+                      for step in range(steps)]
     # PyTorch's own schedulers for the shapes that it has
     for name, make in [("cosine", lambda o, n, p, f: torch.optim.lr_scheduler.CosineAnnealingLR(o, n, eta_min=p * f)),
                        ("linear", lambda o, n, p, f: torch.optim.lr_scheduler.LinearLR(o, 1.0, f, n))]:
@@ -230,7 +247,9 @@ def schedules():
 def sampling():
     torch.manual_seed(3)
     lines = []
-    for V, temperature, top_k, top_p in [(17, 1.0, 0, 1.0), (40, 0.7, 0, 1.0), (40, 1.3, 5, 1.0), (40, 1.0, 0, 0.8), (40, 0.9, 12, 0.6), (40, 1.0, 100, 0.05)]:
+    cases = [(17, 1.0, 0, 1.0), (40, 0.7, 0, 1.0), (40, 1.3, 5, 1.0), (40, 1.0, 0, 0.8), (40, 0.9, 12, 0.6),
+             (40, 1.0, 100, 0.05)]
+    for V, temperature, top_k, top_p in cases:
         logits = torch.randn(1, V) * 2
         out = TemperatureLogitsWarper(temperature)(None, logits)
         if top_k:
@@ -238,7 +257,8 @@ def sampling():
         if top_p < 1.0:
             out = TopPLogitsWarper(top_p)(None, out)
         probs = torch.softmax(out.double(), -1)[0]
-        lines.append(" ".join([str(V), str(temperature), str(top_k), str(top_p)] + [f"{v:.9g}" for v in logits[0].tolist()] + [f"{v:.9g}" for v in probs.tolist()]))
+        values = [f"{v:.9g}" for v in logits[0].tolist() + probs.tolist()]
+        lines.append(" ".join([str(V), str(temperature), str(top_k), str(top_p)] + values))
     (OUT / "sampling.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -251,10 +271,12 @@ def tokenizer():
     pattern = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
     encoder = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
     random.seed(5)
-    pool = ["a", "'", "s", "'s", "'LL", "'ll", "re", " ", "  ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "1", "\u0663", "\u00e9", "e\u0301",
-            "\u00df", "\u6f22", "\U0001f600", "\u200d", "!", "...", "<|endoftext|>", "\x00", "\u2167", "\u00b2", "'d", "\u2019s", "hello", "World", "\ufeff", "\U0010ffff"]
+    pool = ["a", "'", "s", "'s", "'LL", "'ll", "re", " ", "  ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u3000",
+            "\u2028", "\x85", "\x1c", "1", "\u0663", "\u00e9", "e\u0301", "\u00df", "\u6f22", "\U0001f600", "\u200d", "!",
+            "...", "<|endoftext|>", "\x00", "\u2167", "\u00b2", "'d", "\u2019s", "hello", "World", "\ufeff", "\U0010ffff"]
     text = "".join(random.choice(pool) for _ in range(6000))
-    text += "".join(chr(cp) for cp in range(0x3400) if not 0xD800 <= cp < 0xE000) + "".join(chr(cp) for cp in range(0x3400, 0x110000, 257) if not 0xD800 <= cp < 0xE000)
+    some = [*range(0x3400), *range(0x3400, 0x110000, 257)]
+    text += "".join(chr(cp) for cp in some if not 0xD800 <= cp < 0xE000)
     text += " " * 5000 + "x" * 5000 + "\n" * 3000 + " end" + "=" * 777 + "ab" * 600
     (OUT / "tokenizer_text.bin").write_bytes(text.encode())
     (OUT / "tokenizer_ids.bin").write_bytes(np.array(encoder.encode_ordinary(text), "<u2").tobytes())
@@ -263,7 +285,9 @@ def tokenizer():
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    for name, shape, B, T, schedule in [("a", (2, 48, 3, 35, 97), 3, 33, cosine), ("b", (1, 40, 1, 70, 130), 1, 67, wsd), ("c", (1, 32, 2, 8, 128), 2, 1, cosine)]:
+    models = [("a", (2, 48, 3, 35, 97), 3, 33, cosine), ("b", (1, 40, 1, 70, 130), 1, 67, wsd),
+              ("c", (1, 32, 2, 8, 128), 2, 1, cosine)]
+    for name, shape, B, T, schedule in models:
         model = make_model(*shape, seed=len(name) + shape[1])
         write_model(OUT / f"{name}.bin", model)
         x, y = debug_state(OUT / f"{name}_debug_state.bin", model, B, T)

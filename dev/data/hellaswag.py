@@ -3,7 +3,8 @@
 
     make tokenize && python3 dev/data/hellaswag.py [hellaswag_val.jsonl]      # without a file it is downloaded
 
-Layout: see llmc/hellaswag.h. Each completion is tokenized with a space before it, as in the original evaluation of GPT-2.
+Layout: see llmc/hellaswag.h. Each completion is tokenized with a space before it, as in the original evaluation of
+GPT-2.
 """
 import pathlib
 import sys
@@ -22,7 +23,8 @@ MARK = "\n\x00\n"
 
 
 def tokens_of(texts):
-    ids, mark = (children.run([ROOT / "tokenize", "--ids"], text, cwd=ROOT)[0].split() for text in (MARK.join(texts), MARK))
+    tokenize = lambda text: children.run([ROOT / "tokenize", "--ids"], text, cwd=ROOT)[0].split()
+    ids, mark = tokenize(MARK.join(texts)), tokenize(MARK)
     out, at = [[]], 0
     while at < len(ids):
         if ids[at:at + len(mark)] == mark:
@@ -52,7 +54,8 @@ def main():
         tokens = tokens_of(texts)
         for i, example in enumerate(batch):
             parts = tokens[5 * i:5 * i + 5]
-            body = [65535, 0, (first + i) % 65536, example["label"], 4] + [v for part in parts for v in [len(part)] + part]
+            completions = [v for part in parts for v in [len(part)] + part]
+            body = [65535, 0, (first + i) % 65536, example["label"], 4] + completions
             body[1] = 2 * len(body)
             records.append(struct.pack(f"<{len(body)}H", *body))
     OUT.parent.mkdir(exist_ok=True)

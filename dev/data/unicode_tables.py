@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes llmc/unicode_tables.h: which code points are letters (\\p{L}), numbers (\\p{N}) and white space (\\s).
 
-It asks the regular expression engine of tiktoken itself, one code point at a time, so that our tokenizer splits text exactly
-where tiktoken does, whatever version of Unicode that was built with.
+It asks the regular expression engine of tiktoken itself, one code point at a time, so that our tokenizer splits text
+exactly where tiktoken does, whatever version of Unicode that was built with.
 
     pip install tiktoken && python3 dev/data/unicode_tables.py
 """
@@ -20,7 +20,8 @@ OUT = pathlib.Path(__file__).parents[2] / "llmc" / "unicode_tables.h"
 
 def members(pattern):
     """The code points that match `pattern`: an encoder that knows single bytes only emits tokens for matches alone."""
-    encoder = tiktoken.Encoding("probe", pat_str=pattern, mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={})
+    single_bytes = {bytes([i]): i for i in range(256)}
+    encoder = tiktoken.Encoding("probe", pat_str=pattern, mergeable_ranks=single_bytes, special_tokens={})
     return {cp for cp in range(0x110000) if not 0xD800 <= cp < 0xE000 and encoder.encode_ordinary(chr(cp))}
 
 
@@ -43,13 +44,15 @@ def table(name, comment, code_points):
             line = "   "
         line += " " + cell
     lines.append(line)
-    return f"// {comment}: {len(code_points)} code points.\nconstexpr CodePointRange {name}[] = {{\n" + "\n".join(lines) + "\n};\n"
+    head = f"// {comment}: {len(code_points)} code points.\nconstexpr CodePointRange {name}[] = {{\n"
+    return head + "\n".join(lines) + "\n};\n"
 
 
 def main():
     text = (
         "// Which code points are letters, numbers and white space, as ranges with both ends included.\n"
-        f"// Made by dev/data/unicode_tables.py from the regular expression engine of tiktoken {tiktoken.__version__}; do not edit.\n"
+        "// Made by dev/data/unicode_tables.py from the regular expression engine of tiktoken "
+        f"{tiktoken.__version__}; do not edit.\n"
         "#pragma once\n#include <cstdint>\n\n// clang-format off\nstruct CodePointRange { uint32_t first, last; };\n\n"
         + table("UNICODE_LETTERS", r"\p{L}", members(r"\p{L}")) + "\n"
         + table("UNICODE_NUMBERS", r"\p{N}", members(r"\p{N}")) + "\n"

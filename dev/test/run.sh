@@ -25,6 +25,10 @@ for source in dev/cpu/*.cpp; do
 done
 for source in dev/cuda/*.cu; do program "build/cuda/$(basename "$source" .cu)" --check; done
 echo "source checks"
+one "no source line is wider than 120 columns" dev/width.py
+one "the check of widths finds what is too wide" dev/test/width.sh
+if python3 dev/format.py --program > /dev/null 2>&1; then one "laid out as make format does" dev/format.py --check
+else skipped=$((skipped + 1)); echo "SKIPPED laid out as make format does (pip install clang-format==14.0.6)"; fi
 one "every header compiles alone and twice" make -s check-headers
 one "kinds of builds, and data" dev/test/make_targets.sh
 one "KERNELS=reference trains" dev/test/reference_trainer.sh

@@ -7,16 +7,19 @@
 #SBATCH --time=24:00:00
 #SBATCH --signal=USR1@600
 #SBATCH --requeue
-# SLURM without PMIx or MPI: the processes meet at the first node, by TCP. Ranks come from srun's environment, and so does the secret by which they
-# know each other, drawn afresh for every job.
+# SLURM without PMIx or MPI: the processes meet at the first node, by TCP. Ranks come from srun's environment, and so
+# does the secret by which they know each other, drawn afresh for every job.
 #
-#   sbatch scripts/multi_node/slurm_tcp.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log -e d12 -b 32 -t 1024 -d 524288
+#   sbatch scripts/multi_node/slurm_tcp.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log \
+#       -e d12 -b 32 -t 1024 -d 524288
 #
-# Ten minutes before its time is up the job gets SIGUSR1: all finish the step, save and end; started again it goes on (-y 1).
+# Ten minutes before its time is up the job gets SIGUSR1: all finish the step, save and end; started again it goes on
+# (-y 1).
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 PROGRAM=${PROGRAM:-./train_gpt2cu}
 server=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 COMM_TOKEN=${COMM_TOKEN:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 export COMM_TOKEN
-exec srun --kill-on-bad-exit=1 "$PROGRAM" -z 1 -y 1 -pi tcp -ps "$server:${MASTER_PORT:-29500}" -pg "${SLURM_NTASKS_PER_NODE:-8}" "$@"
+exec srun --kill-on-bad-exit=1 "$PROGRAM" -z 1 -y 1 -pi tcp -ps "$server:${MASTER_PORT:-29500}" \
+    -pg "${SLURM_NTASKS_PER_NODE:-8}" "$@"

@@ -1,15 +1,16 @@
 #!/bin/sh
-# Runs the AMX instructions of llmc/cpu/matrix_unit.h on a CPU that has none: in Bochs 2.8 or newer, which emulates one that does. It boots the program itself,
-# since Linux offers AMX only where it can be switched off for each thread, which that emulator cannot.
+# Runs the AMX instructions of llmc/cpu/matrix_unit.h on a CPU that has none: in Bochs 2.8 or newer, which emulates one
+# that does. It boots the program itself, since Linux offers AMX only where it can be switched off for each thread,
+# which that emulator cannot.
 #
-#     apt-get install bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools      # Debian 13 or newer
+#     apt-get install bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools  # Debian 13 or newer
 #     dev/test/amx/run.sh
 set -e
 cd "$(dirname "$0")/../../.."
 dir=build/amx
 mkdir -p $dir/iso/boot/grub
-${CXX:-g++} -std=c++17 -O2 -march=x86-64-v3 -ffp-contract=fast -Wno-psabi -fno-builtin -fno-stack-protector -fno-pic -mno-red-zone -fno-threadsafe-statics \
-    -fno-asynchronous-unwind-tables -I. -c dev/test/amx/kernel.cpp -o $dir/kernel.o
+${CXX:-g++} -std=c++17 -O2 -march=x86-64-v3 -ffp-contract=fast -Wno-psabi -fno-builtin -fno-stack-protector -fno-pic \
+    -mno-red-zone -fno-threadsafe-statics -fno-asynchronous-unwind-tables -I. -c dev/test/amx/kernel.cpp -o $dir/kernel.o
 ${CXX:-g++} -c dev/test/amx/boot.S -o $dir/boot.o
 cat > $dir/link.ld <<'L'
 ENTRY(start)
