@@ -14,7 +14,6 @@
 //     make train_gpt2_cpu data && ./train_gpt2_cpu -e L6C384H6 -b 4 -t 128
 //     make train_gpt2_cpu KERNELS=reference               the same with the naive loops of llmc/cpu/reference.h
 #include "llmc/cpu/adamw.h"
-#include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"
@@ -22,6 +21,7 @@
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/cpu/reference.h"
+#include "llmc/cpu/scratch.h"
 #include "llmc/train.h"
 
 #if defined(KERNELS_REFERENCE)
@@ -83,14 +83,6 @@ int64_t gradient_bytes(const Sizes& s) {
     return s.sums_gradients() ? sizeof(float) : sizeof(floatX);
 }
 
-// The largest A^T of a weight gradient (llmc/cpu/gemm_bf16.h): that of fc, or that of the logits.
-template <class floatX>
-int64_t transposed_elems(const Sizes& s) {
-    return is_bf16<floatX>() && s.training ? std::max(gemm_transposed_elems(4 * s.config.C, s.B * s.T),
-                                                      gemm_transposed_elems(s.config.Vp, s.logit_rows))
-                                           : 0;
-}
-
 // Threads and sizes that depend on the device; before anything is allocated.
 template <class floatX>
 void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
@@ -99,11 +91,9 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     sizes.floatX_bytes = sizeof(floatX);
     sizes.logit_rows = kernels::classifier_chunk_rows(sizes.B * sizes.T);
     const int64_t HS = sizes.config.C / sizes.config.NH;
-    const size_t scratch = is_bf16<floatX>()
-                               ? std::max(GEMM_BF16_SCRATCH_ELEMS, attention_bf16_scratch_elems(sizes.T, HS))
-                               : std::max(GEMM_SCRATCH_ELEMS, attention_scratch_elems(sizes.T, HS));
-    device.scratch_elems = round_up(scratch, 16);
-    device.transposed_elems = transposed_elems<floatX>(sizes);
+    device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, HS);
+    device.transposed_elems =
+        sizes.training ? backward_transposed_elems<floatX>(sizes.B * sizes.T, sizes.config.C, sizes.config.Vp) : 0;
     if (o.zero_stage) model.shard = {comm.processes, comm.rank};
     model.sizes = sizes;
     model.activations = activation_layout(sizes);
@@ -123,10 +113,8 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2<floatX>* m
                 {"scratch", "slices received", "1/P of gradients", layout.total_elems() / comm.processes * 4});
     }
     plan_activations(rows, s);
-    if (device.transposed_elems > 0)
-        rows.push_back({"scratch", "transposed", "one dout", (int64_t)device.transposed_elems * 2});
-    rows.push_back({"scratch", "threads", format("%d threads", device.threads),
-                    device.threads * (int64_t)device.scratch_elems * 4});
+    if (device.transposed_elems > 0) rows.push_back({"scratch", "transposed", "one dout", transposed_bytes()});
+    rows.push_back({"scratch", "threads", format("%d threads", device.threads), thread_scratch_bytes()});
     int64_t largest = 0;  // filled while the gradients are still untouched, so a run that trains has room for it anyway
     for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
     if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
@@ -152,8 +140,7 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
         if (has_master<floatX>(o)) model.master = (float*)map_memory(state_bytes);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
-    device.transposed = (bf16*)map_memory(device.transposed_elems * sizeof(bf16));
-    device.scratch = (float*)map_memory(device.threads * device.scratch_elems * sizeof(float));
+    allocate_scratch();
 }
 
 template <class floatX>

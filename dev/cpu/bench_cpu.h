@@ -3,8 +3,8 @@
 // not fit the caches is copied, or updated in place, whichever is faster.
 #pragma once
 #include "dev/bench.h"
-#include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/peak_file.h"
+#include "llmc/cpu/scratch.h"
 
 using namespace bench;
 
@@ -28,13 +28,9 @@ inline double measure_memory_peak() {
 inline Machine bench::open_machine(int threads) {
     device.threads = threads > 0 ? threads : available_threads();
     device.unit = best_matrix_unit();
-    device.scratch_elems =
-        round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_scratch_elems(1024, 128),
-                           attention_bf16_scratch_elems(1024, 128)}),
-                 16);
-    device.scratch = (float*)map_memory(device.threads * device.scratch_elems * sizeof(float));
+    device.scratch_elems = std::max(thread_scratch_elems<float>(1024, 128), thread_scratch_elems<bf16>(1024, 128));
     device.transposed_elems = 32 << 20;
-    device.transposed = (bf16*)map_memory(device.transposed_elems * sizeof(bf16));
+    allocate_scratch();
     Machine m;
     m.name = format("%s, %d threads, %s", cpu_name().c_str(), device.threads, MATRIX_UNIT_NAMES[device.unit]);
     m.memory_bytes_s = measure_memory_peak();

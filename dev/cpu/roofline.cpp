@@ -16,6 +16,7 @@
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/reference.h"
+#include "llmc/cpu/scratch.h"
 #include "llmc/train.h"
 
 namespace timed {
@@ -119,9 +120,7 @@ void adamw_update(X* params, float* master, float* m, float* v, const G* grads, 
 template <class floatX>
 static void report(int64_t B, int64_t T, const std::string& name, int steps, int threads) {
     const Machine machine = open_machine(threads);
-    // the trainer takes its own
-    unmap_memory(device.scratch, device.threads * device.scratch_elems * sizeof(float)),
-        unmap_memory(device.transposed, device.transposed_elems * sizeof(bf16));
+    free_scratch();  // the trainer allocates its own
     GPT2<floatX> g;
     Options o;
     o.threads = threads;

@@ -2,7 +2,6 @@
 // into a namespace of its own.
 #include "dev/test/cpu_oracle.h"
 #include "llmc/cpu/adamw.h"
-#include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"
@@ -10,6 +9,7 @@
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/reference.h"
+#include "llmc/cpu/scratch.h"
 #include "llmc/train.h"
 #define TRAINER_WITHOUT_MAIN
 namespace cpu_trainer {

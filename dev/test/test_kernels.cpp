@@ -9,6 +9,7 @@
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/reference.h"
+#include "llmc/cpu/scratch.h"
 
 using Floats = std::vector<float>;
 
@@ -16,8 +17,7 @@ static void use_threads(int threads) {
     static std::vector<float> scratch;
     static std::vector<bf16> transposed;
     device.threads = threads;
-    const size_t attention_elems = std::max(attention_scratch_elems(300, 256), attention_bf16_scratch_elems(300, 256));
-    device.scratch_elems = round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS, attention_elems}), 16);
+    device.scratch_elems = std::max(thread_scratch_elems<float>(300, 256), thread_scratch_elems<bf16>(300, 256));
     transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
     device.transposed = transposed.data();
     scratch.assign(threads * device.scratch_elems, NAN);  // what a kernel has not written it may not read

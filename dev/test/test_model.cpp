@@ -26,8 +26,7 @@ static void free_model(Model& g) {
     unmap_memory(g.params, elems * sizeof(floatX));
     unmap_memory(g.grads, elems * gradient_bytes<floatX>(g.sizes));
     unmap_memory(g.acts, g.activations.total_bytes);
-    unmap_memory(device.transposed, device.transposed_elems * sizeof(bf16));
-    unmap_memory(device.scratch, device.threads * device.scratch_elems * sizeof(float));
+    free_scratch();
 }
 static double loss_sum(Model& g) { return g.loss_sum; }
 static std::vector<float> all_gradients(Model& g) {

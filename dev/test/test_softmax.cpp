@@ -4,15 +4,14 @@
 #include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/reference.h"
+#include "llmc/cpu/scratch.h"
 #include "llmc/sampler.h"
 
 static std::vector<float> scratch;
 static std::vector<bf16> transposed;
 static void prepare(int threads, MatrixUnit unit) {
     device.threads = threads, device.unit = unit;
-    device.scratch_elems = round_up(std::max({GEMM_SCRATCH_ELEMS, GEMM_BF16_SCRATCH_ELEMS,
-                                              attention_scratch_elems(100, 64), attention_bf16_scratch_elems(100, 64)}),
-                                    16);
+    device.scratch_elems = std::max(thread_scratch_elems<float>(100, 64), thread_scratch_elems<bf16>(100, 64));
     transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
     device.transposed = transposed.data();
     scratch.assign(threads * device.scratch_elems, NAN);

@@ -16,6 +16,12 @@
 // arithmetic, few enough that their logits are small.
 inline int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
 
+// Elements of device.transposed that classifier needs: for the gradients of one chunk's logits.
+template <class floatX>
+int64_t classifier_transposed_elems(int64_t rows, int64_t Vp) {
+    return matmul_transposed_elems<floatX>(classifier_chunk_rows(rows), Vp);
+}
+
 // One row: its loss; logits (Vp) become gradients, dloss times (p - onehot), or stay as they are if
 // dloss is 0.
 template <class floatX>

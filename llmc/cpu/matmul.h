@@ -71,6 +71,13 @@ void column_sums(floatG* sums, const floatX* inp, int64_t rows, int64_t n, bool 
     });
 }
 
+// Elements of device.transposed that matmul_backward needs: in bf16 Dout^T, the left operand of
+// Dweight, is made as a whole (gemm_bf16.h).
+template <class floatX>
+int64_t matmul_transposed_elems(int64_t rows, int64_t OC) {
+    return sizeof(floatX) == 2 ? gemm_transposed_elems(OC, rows) : 0;
+}
+
 // dinp (rows, C) = dout (rows, OC) weight (OC, C), written, null if nobody wants it; with pre_gelu
 // (rows, C), what GELU read to make inp, dinp *= gelu'(pre_gelu). dweight (OC, C) and dbias (OC),
 // null if there is none, are written, or added to if add. dinp overlaps none of the others.
