@@ -31,6 +31,7 @@
 #include <memory>
 #include "dev/test/test.h"
 #include "llmc/bf16.h"
+#include "llmc/integer_math.h"
 
 namespace bench {
 
@@ -179,4 +180,3 @@ inline bf16* as_bf16(const float* values, int64_t elems) {
 }  // namespace bench
 
 #include "dev/bench_run.h"
-#include "llmc/integer_math.h"
