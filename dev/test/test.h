@@ -1,5 +1,5 @@
-// A test is a block with a name; expect() lines inside it count as one result. Comparisons are
-// written so that NaN fails.
+// A test begins with start_test(name) and ends where the next one begins. It passes if all its
+// EXPECT lines hold. Comparisons are written so that NaN fails.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -19,8 +19,8 @@ inline void finish_test() {
     if (!test_good) printf("FAILED %s\n", test_name.c_str());
     fflush(stdout);
 }
-// A test's random values follow from its name, not from what ran before it: on another machine that
-// is less, or more.
+// A test's random values follow from its name. They do not depend on the tests before it, some of
+// which are skipped on some machines.
 inline uint64_t random_state = 12345;
 inline void seed_random_values(const std::string& name) {
     random_state = 14695981039346656037u;  // FNV-1a
@@ -31,7 +31,7 @@ inline void start_test(const std::string& name) {
     test_name = name, test_good = true;
     seed_random_values(name);
 }
-// What this machine cannot test, and what would let it.
+// Reports a test that this machine cannot run; `why` also says what would make it possible.
 inline void skip_test(const std::string& why) {
     finish_test();
     test_name.clear();
@@ -50,8 +50,8 @@ inline int report_tests() {
     return tests_failed > 0;
 }
 
-// Largest difference over largest magnitude of b; infinity if anything is not finite, or sizes
-// differ.
+// The largest difference, divided by the largest magnitude in b. Infinity if a difference is not
+// finite, or if the sizes differ.
 template <class A, class B>
 inline double relative_error(const A* a, const B* b, size_t n) {
     double worst = 0, magnitude = 1e-30;
@@ -66,21 +66,27 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
     return a.size() == b.size() ? relative_error(a.data(), b.data(), a.size()) : INFINITY;
 }
 
-// Rounding of a sum of n products in fp32, as random walks go: unit roundoff 2^-24 times sqrt(n),
-// with a factor for the tail of the distribution.
-inline double sum_tolerance(double n) { return 8 * std::ldexp(1.0, -24) * std::sqrt(n + 4); }
+// The unit roundoff u of a type with p significant bits is 2^-p: rounding to nearest changes a
+// value by at most u times its size, and by u / sqrt(3) or less in rms. Tolerances are made from
+// the rms, since errors of many roundings add up like a random walk: n of them to u sqrt(n / 3) or
+// less.
+constexpr double FP32_ROUNDOFF = 1.0 / (1 << 24), BF16_ROUNDOFF = 1.0 / (1 << 8);
 
-// The same, of `roundings` roundings to bf16 on the way.
+// Sums of n products in fp32, relative to the largest sum. The factor 8 allows for the worst of
+// many sums, and for terms that are larger than what remains of their sum.
+inline double sum_tolerance(double n) { return 8 * FP32_ROUNDOFF * std::sqrt(n + 4); }
+
+// The same with `roundings` roundings to bf16 on the way to the result: sqrt(3) times the rms of
+// their errors, which for a single rounding is the largest error there can be.
 inline double bf16_tolerance(double roundings, double n) {
-    return 2 * std::ldexp(1.0, -9) * std::sqrt(roundings) + sum_tolerance(n);
+    return BF16_ROUNDOFF * std::sqrt(roundings) + sum_tolerance(n);
 }
 
-// What bf16 may change in a model of L layers, relative to the largest value. Rounding errors of
-// many operations in sequence add up like a random walk: u sqrt(operations), u = 2^-9 the unit
-// roundoff; a layer has about 20 on the way forward and back. 4: the tail of the distribution. The
-// loss is a mean over positions, whose errors cancel.
-inline double bf16_model_tolerance(double L) { return 4 * std::ldexp(1.0, -9) * std::sqrt(20 * L + 6); }
-inline double bf16_loss_tolerance() { return std::ldexp(1.0, -9); }
+// What bf16 may change in a model of L layers, relative to the largest value: 2 sqrt(3) times the
+// rms of the errors of all roundings, about 20 in a layer on the way forward and back and 6 outside
+// the layers. The loss is a mean over positions, whose errors cancel.
+inline double bf16_model_tolerance(double L) { return 2 * BF16_ROUNDOFF * std::sqrt(20 * L + 6); }
+inline double bf16_loss_tolerance() { return BF16_ROUNDOFF / 2; }
 
 inline std::vector<float> random_values(size_t n, double scale = 1) {
     std::vector<float> values(n);

@@ -324,8 +324,9 @@ static void bf16_others(const Shape& s) {
     reference::matmul_forward(logits.data(), x.data(), wte.data(), (const float*)nullptr, rows, C, Vp);
     const float largest =
         std::max(*std::max_element(logits.begin(), logits.end()), -*std::min_element(logits.begin(), logits.end()));
-    // absolute; a probability is off by this much, relatively
-    const double logit_error = 2 * largest * std::ldexp(1.0, -9);
+    // Logits are rounded to bf16. This is the absolute error of a logit, and so the relative error
+    // of its exponential.
+    const double logit_error = largest * BF16_ROUNDOFF;
     reference::classifier(losses.data(), dlast.data(), dtable.data(), logits.data(), x.data(), wte.data(),
                           targets.data(), rows, C, V, Vp, 0.25f, false);
     Floats sums(Vp * C, NAN);

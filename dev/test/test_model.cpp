@@ -105,8 +105,8 @@ static void stochastic_rounding() {
     if (!BF16) return;
     Model exact = make_model(c, 1, 1, 0, 1, 1);
     load_model(exact, FIXTURES + "a.bin");
-    // an update far below half a unit (2^-9) of a bf16 at 1: rounded to nearest it would always
-    // vanish
+    // Updates of 1e-4 downwards from 1, below which bf16 numbers are 2^-8 apart: rounding to
+    // nearest would lose each of them.
     const float step = 1e-4f, weight = 1.0f;
     std::vector<bf16> params(1 << 16, bf16(weight));
     std::vector<float> m(params.size()), v(params.size());

@@ -1,18 +1,44 @@
-// Every layer of GPT-2 as plain loops, one line of mathematics a line of code: lesson one, and the
-// oracle that all faster code is tested against. Nothing here is clever. Functions have the names
-// and arguments of the fast ones, so that `make train_gpt2_cpu KERNELS=reference` trains with them;
-// what each computes, and the shape of each pointer, is said in the header of that name in this
-// folder. What a backward pass says is "added to" is added to here too.
+// Every layer of GPT-2 as plain loops: lesson one, and the oracle that all faster code is tested
+// against. Nothing here is clever. Above each function stand its formula, the shape of each
+// pointer, and what happens to each output. Names and arguments are those of the fast functions in
+// this folder, so `make train_gpt2_cpu KERNELS=reference` trains with these.
 //
-// Sums are in fp32, in the order of the loops, but for the longest (losses and norms).
+//     B   sequences in a batch                 V    tokens in the vocabulary
+//     T   positions in a sequence              Vp   V rounded up to a multiple of 128: rows of wte, columns of logits
+//     C   channels of a position               NH   attention heads, each of HS = C / NH channels
+//     rows = B * T, all positions              OC   outputs of a linear layer, whose inputs are C
+//
+// x (rows, C) is a matrix stored row by row: element (r, c) is x[r * C + c]. Dx stands for
+// dLoss/dx, in the code dx. A backward function takes the gradients of the outputs of its forward
+// function and computes the gradients of the inputs and parameters.
+//
+// Outputs are written, whatever was there before. Gradients that have several contributions are
+// the exception; these are added to:
+//
+//     residual stream   In out = x + branch(layernorm(x)), the gradient of x is that of out plus what comes back
+//                       through the branch. layernorm_backward ends the branch: it adds to dinp, where the
+//                       gradient of out already is.
+//     tied weights      wte is the embedding table and also the weight of the classifier. The classifier's share is
+//                       already in dwte when encoder_backward adds the embedding's.
+//     micro-steps       A batch may pass through the model in several parts, one micro-step each. The first writes the
+//                       gradients of parameters; with `add`, the later ones add to them.
+//
+// Sums are in fp32, in the order of the loops; GELU, the sum in the classifier's softmax and the
+// norm of the gradient are computed in double.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <vector>
 #include "llmc/update_rule.h"
 
 namespace reference {
 
+// The embedding: the row of the token plus the row of the position.
+//
+//     out[b,t] = wte[inp[b,t]] + wpe[first + t]
+//
+// out (B,T,C) is written, from inp (B,T) token ids, wte (Vp,C), wpe (maxT,C). first is 0, or in
+// generation the position of the first token of inp.
 template <class floatX>
 void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C,
                      int64_t first = 0) {
@@ -22,6 +48,11 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
                 out[(b * T + t) * C + c] = wte[inp[b * T + t] * C + c] + wpe[(first + t) * C + c];
 }
 
+//     Dwte[v] = sum of Dout[b,t] over all b, t where inp[b,t] = v
+//     Dwpe[t] = sum of Dout[b,t] over all b
+//
+// dwte (Vp,C) is added to (tied weights). dwpe (maxT,C) is written, with zeros from T on, or added
+// to if add. dout (B,T,C), inp (B,T).
 template <class floatX>
 void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
                       int64_t maxT, bool add) {
@@ -34,6 +65,16 @@ void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int*
             }
 }
 
+// Layer normalisation: each row is shifted and scaled to mean 0 and variance 1, then scaled and
+// shifted by learned values for each channel.
+//
+//     mean[r] = sum over c of x[r,c] / C
+//     rstd[r] = 1 / sqrt(sum over c of (x[r,c] - mean[r])^2 / C + 1e-5)
+//     xhat    = (x[r,c] - mean[r]) rstd[r]
+//     out     = xhat weight[c] + bias[c]
+//
+// out (rows,C), mean (rows) and rstd (rows) are written, from x = inp (rows,C), weight (C), bias
+// (C). The backward pass needs mean and rstd.
 template <class floatX>
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
                        const floatX* bias, int64_t rows, int64_t C) {
@@ -51,11 +92,14 @@ void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp,
     }
 }
 
+// out (n_elems) = inp1 (n_elems) + inp2 (n_elems), written. out may be inp1 or inp2.
 template <class floatX>
 void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_t n_elems) {
     for (size_t i = 0; i < n_elems; i++) out[i] = inp1[i] + inp2[i];
 }
 
+// The two above in sequence: residual (rows,C) = inp1 (rows,C) + inp2 (rows,C), then out, mean and
+// rstd from residual. All four are written.
 template <class floatX>
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
                                 const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
@@ -63,6 +107,15 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
     layernorm_forward(out, mean, rstd, residual, weight, bias, rows, C);
 }
 
+// With xhat as in layernorm_forward and g = Dout[r,c] weight[c]:
+//
+//     Dweight[c] = sum over r of Dout[r,c] xhat
+//     Dbias[c]   = sum over r of Dout[r,c]
+//     Dx[r,c]    = rstd[r] (g - mean over c of g - xhat (mean over c of g xhat))
+//
+// The two means are there because mean and rstd depend on every channel of x. dinp (rows,C) is
+// added to (residual stream). dweight (C) and dbias (C) are written, or added to if add. dout
+// (rows,C); inp, weight, mean and rstd are those of the forward pass.
 template <class floatX>
 void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp,
                         const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
@@ -86,17 +139,23 @@ void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floa
     }
 }
 
-// (1 + tanh u) / 2 is computed as 1 / (1 + e^(-2u)), in double: where tanh u is near -1 the sum
-// would cancel.
+// GELU, the nonlinearity between the two linear layers of the MLP:
+//
+//     gelu(x)  = x s(x),   s(x) = (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)),   u = sqrt(2/pi) (x + 0.044715 x^3)
+//     gelu'(x) = s(x) + x s'(x),   s'(x) = 2 s (1 - s) du/dx,   du/dx = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+//
+// s is computed in its second form: where tanh(u) is near -1, 1 + tanh(u) would lose all digits.
 inline double gelu_logistic(double x) {
     return 1 / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
+// out (n_elems) = gelu(inp (n_elems)), written. out may be inp.
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems) {
     for (size_t i = 0; i < n_elems; i++) out[i] = (float)(inp[i] * gelu_logistic(inp[i]));
 }
 
+// dinp (n_elems) = dout (n_elems) gelu'(inp (n_elems)), written. dinp may be dout.
 template <class floatX>
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n_elems) {
     for (size_t i = 0; i < n_elems; i++) {
@@ -105,6 +164,12 @@ void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
     }
 }
 
+// A linear layer:
+//
+//     out[r,o] = bias[o] + sum over c of inp[r,c] weight[o,c]            out = inp weight^T + bias
+//
+// out (rows,OC) is written, from inp (rows,C), weight (OC,C), and bias (OC) or null. If gelu_out
+// (rows,OC) is not null, gelu(out) is written to it.
 template <class floatX>
 void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                     int64_t OC, floatX* gelu_out = nullptr) {
@@ -117,6 +182,13 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
     if (gelu_out) gelu_forward(gelu_out, out, rows * OC);
 }
 
+//     Dinp[r,c]    = sum over o of Dout[r,o] weight[o,c]
+//     Dweight[o,c] = sum over r of Dout[r,o] inp[r,c]
+//     Dbias[o]     = sum over r of Dout[r,o]
+//
+// dinp (rows,C) is written; null if not wanted. dweight (OC,C) and dbias (OC), or null, are
+// written, or added to if add. dout (rows,OC); inp and weight are those of the forward pass. If inp
+// was computed as gelu(pre_gelu), then with pre_gelu (rows,C) dinp becomes Dpre_gelu.
 template <class floatX>
 void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp,
                      const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
@@ -136,8 +208,19 @@ void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX*
     if (pre_gelu && dinp) gelu_backward(dinp, dinp, pre_gelu, rows * C);
 }
 
-// The score of query t for key t2 of head h, and its probability given the log of the sum over all
-// keys.
+// Causal self-attention, for each sequence and each head by itself. Position t has a query q[t], a
+// key k[t] and a value v[t] of HS channels each; it sees itself and the positions before it, t2 <=
+// t, and its output is their values, weighted by how well its query matches their keys.
+//
+//     s[t,t2] = q[t] . k[t2] / sqrt(HS)                                     the score
+//     p[t,t2] = e^s[t,t2] / (sum over t2' <= t of e^s[t,t2'])               its softmax
+//     out[t]  = sum over t2 <= t of p[t,t2] v[t2]
+//     lse[t]  = log(sum over t2 <= t of e^s[t,t2]),                         so that p[t,t2] = e^(s[t,t2] - lse[t])
+//
+// The largest score is subtracted before e is raised to it, since e^89 is too large for fp32; p
+// does not change by that.
+
+// The score of key t2 for query t, in sequence b and head h.
 template <class floatX>
 float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64_t h, int64_t T, int64_t C,
                       int64_t HS) {
@@ -147,28 +230,41 @@ float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64
     return score / std::sqrt((float)HS);
 }
 
+// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds the queries of all
+// heads, NH times HS values, then all keys, then all values; a row of out holds all heads likewise.
+// The backward pass recomputes p from lse, so that its T x T values need not be kept.
 template <class floatX>
 void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH;
+    std::vector<float> scores(T);  // of one query
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < NH; h++)
             for (int64_t t = 0; t < T; t++) {
                 float highest = -INFINITY, total = 0;
-                for (int64_t t2 = 0; t2 <= t; t2++)
-                    highest = std::fmax(highest, attention_score(qkv, b, t, t2, h, T, C, HS));
-                for (int64_t t2 = 0; t2 <= t; t2++)
-                    total += std::exp(attention_score(qkv, b, t, t2, h, T, C, HS) - highest);
+                for (int64_t t2 = 0; t2 <= t; t2++) {
+                    scores[t2] = attention_score(qkv, b, t, t2, h, T, C, HS);
+                    highest = std::fmax(highest, scores[t2]);
+                }
+                for (int64_t t2 = 0; t2 <= t; t2++) total += std::exp(scores[t2] - highest);
                 float log_sum = lse[(b * NH + h) * T + t] = highest + std::log(total);
                 floatX* o = out + (b * T + t) * C + h * HS;
                 for (int64_t i = 0; i < HS; i++) o[i] = 0;
                 for (int64_t t2 = 0; t2 <= t; t2++) {
-                    float p = std::exp(attention_score(qkv, b, t, t2, h, T, C, HS) - log_sum);
+                    float p = std::exp(scores[t2] - log_sum);
                     const floatX* v = qkv + (b * T + t2) * 3 * C + 2 * C + h * HS;
                     for (int64_t i = 0; i < HS; i++) o[i] += p * v[i];
                 }
             }
 }
 
+//     Dv[t2]   = sum over t >= t2 of p[t,t2] Dout[t]
+//     Dp[t,t2] = Dout[t] . v[t2]
+//     Ds[t,t2] = p[t,t2] (Dp[t,t2] - D[t]),   D[t] = sum over t2 of p[t,t2] Dp[t,t2] = Dout[t] . out[t]
+//     Dq[t]    = sum over t2 <= t of Ds[t,t2] k[t2] / sqrt(HS)
+//     Dk[t2]   = sum over t >= t2 of Ds[t,t2] q[t] / sqrt(HS)
+//
+// dqkv (B,T,3C) is written, from dout (B,T,C) and from out, lse and qkv of the forward pass. In the
+// code ds is Ds / sqrt(HS).
 template <class floatX>
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
                         int64_t B, int64_t T, int64_t C, int64_t NH) {
@@ -198,6 +294,10 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
             }
 }
 
+// Attention in generation, for one new position `last` of one sequence. The keys and values of the
+// positions before it are kept in a cache, to which its own are added: keys (maxT,C) and values
+// (maxT,C) are written at row `last`. out (C) is written from qkv (3C). scores (NH,maxT) is
+// scratch.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
                       int64_t maxT, int64_t C, int64_t NH) {
@@ -220,8 +320,23 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
     }
 }
 
+// How many rows of logits the classifier needs memory for: here all.
 inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 
+// The end of the network: a score for each token of the vocabulary, the softmax, the cross-entropy
+// with the token that came next, and the gradient of all three.
+//
+//     logits[r,v] = sum over c of inp[r,c] wte[v,c]                        for v < Vp
+//     p[r,v]      = e^logits[r,v] / (sum over v' < V of e^logits[r,v'])    for v < V; columns V to Vp - 1 are padding
+//     losses[r]   = -log p[r,targets[r]]
+//     Loss        = dloss (sum over r of losses[r])                        dloss = 1 / rows makes it the mean
+//
+//     Dlogits[r,v] = dloss (p[r,v] - (1 if v = targets[r], else 0))        for v < V, else 0
+//     Dinp         = Dlogits wte,   Dwte = Dlogits^T inp
+//
+// losses (rows) is written, from inp (rows,C), wte (Vp,C), targets (rows). logits (rows,Vp) is
+// scratch; with gradients, Dlogits replaces the logits there. If dinp (rows,C) is not null, it is
+// written, and dwte (Vp,C) is written, or added to if add. The last argument is for bf16 alone.
 template <class floatX>
 void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
@@ -243,6 +358,8 @@ void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const
     if (dinp) matmul_backward(dinp, dwte, (floatX*)nullptr, logits, inp, wte, rows, C, Vp, add);
 }
 
+// The sum of the squares of grads (n_elems). Its root is the norm of the gradient, which clipping
+// compares with its limit.
 template <class floatX>
 double global_norm_squared(const floatX* grads, size_t n_elems) {
     double total = 0;
@@ -250,6 +367,17 @@ double global_norm_squared(const floatX* grads, size_t n_elems) {
     return total;
 }
 
+// AdamW. With g = grad_scale grads (clipping sets the scale), and t = 1, 2, ... the number of the
+// update:
+//
+//     m = beta1 m + (1 - beta1) g                 m_hat = m / (1 - beta1^t)      the mean of recent gradients
+//     v = beta2 v + (1 - beta2) g^2               v_hat = v / (1 - beta2^t)      the mean of their squares
+//     p = p - learning_rate (m_hat / (sqrt(v_hat) + eps) + weight_decay p)
+//
+// params, m and v (n_elems each) are updated in place. k.correction1 is 1 - beta1^t, k.correction2
+// is 1 - beta2^t. If master (n_elems) is not null, the weights are updated there, and params gets
+// them, rounded to its type. The last two arguments are for stochastic rounding, which is not done
+// here.
 template <class floatX>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatX* grads, size_t n_elems,
                   const AdamW& k, uint64_t = 0, int64_t = 0) {
