@@ -1,6 +1,6 @@
-// How the program says no. A user's mistake (a flag) ends it with exit status 2, a broken file or
-// device with 1; either way with one sentence on stderr that says what, where, and what would be
-// accepted. Nothing here returns.
+// How the program reports errors. A mistake in a flag ends it with exit status 2, a broken file or
+// device with 1; both with one sentence on stderr that says what is wrong, where, and what would be
+// accepted.
 #pragma once
 #include <cstdarg>
 #include <cstdio>
@@ -27,11 +27,11 @@ PRINTF_LIKE(1, 2) inline std::string format(const char* fmt, ...) {
     return text;
 }
 
-// True if somebody watches stdout. mpirun gives its children a terminal whatever its own output is,
-// so those of a launcher never count.
+// True if stdout is a terminal. Never under a launcher: mpirun gives its children a terminal even
+// if its own output goes to a file.
 inline bool stdout_is_terminal() { return isatty(1) && launcher_value(LAUNCHER_SIZES) < 0; }
-// Before a message on stderr: what was printed so far goes first, and the line in work (logger.h)
-// is cleared.
+// To be called before a message on stderr: clears the progress line of a terminal (logger.h) and
+// flushes stdout, so that output appears in the order in which it was written.
 inline void clear_the_way() {
     if (stdout_is_terminal()) fputs("\r\033[K", stdout);
     fflush(stdout);
@@ -41,27 +41,27 @@ inline void clear_the_way() {
     const std::string sentence = format_list(fmt, args);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1;
     clear_the_way();
-    if (status == 2) say_last_sentence(sentence);  // the same flags, the same mistake, on all ranks as a rule
+    if (status == 2) say_last_sentence(sentence);  // as a rule all ranks make the same mistake
     else if (several) fprintf(stderr, "error: rank %lld: %s\n", launcher_value(LAUNCHER_RANKS), sentence.c_str());
     else fprintf(stderr, "error: %s\n", sentence.c_str());
     exit(status);
 }
 
-// A flag that cannot be: exit status 2.
+// Ends the program because of a mistake in a flag: exit status 2.
 [[noreturn]] PRINTF_LIKE(1, 2) inline void usage_error(const char* fmt, ...) {
     va_list args;
     va_start(args, fmt);
     exit_with_message(2, fmt, args);
 }
 
-// A file or device that failed: exit status 1.
+// Ends the program because of a broken file or device: exit status 1.
 [[noreturn]] PRINTF_LIKE(1, 2) inline void runtime_failure(const char* fmt, ...) {
     va_list args;
     va_start(args, fmt);
     exit_with_message(1, fmt, args);
 }
 
-// Something odd, but the run goes on.
+// A message on stderr about something unexpected, after which the run goes on. Rank 0 only.
 PRINTF_LIKE(1, 2) inline void warning(const char* fmt, ...) {
     if (launcher_value(LAUNCHER_SIZES) > 1 && launcher_value(LAUNCHER_RANKS) > 0) return;
     clear_the_way();

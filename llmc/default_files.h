@@ -1,6 +1,6 @@
-// Where the files are that a program uses when it was given none: dev/data/... of the folder in
-// which it was started, or, if it was started elsewhere, of the folder in which the program itself
-// lies. A path that the user gave is never looked for elsewhere.
+// Finds the files that a program uses by default, dev/data/...: in the folder in which it was
+// started or, if they are not there, in the folder of the program itself. A path that the user gave
+// is taken as it is.
 #pragma once
 #include <climits>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #endif
 #include "llmc/folder.h"
 
-// The folder of the program that runs; empty if the system does not say.
+// The folder of the running program; empty if the system does not tell.
 inline std::string program_folder() {
     char path[PATH_MAX + 1] = {};
 #ifdef __APPLE__
@@ -21,7 +21,7 @@ inline std::string program_folder() {
     return folder_of(path);
 }
 
-// The path under which a file of the repository is to be opened.
+// The path by which to open a default file.
 inline std::string default_file(const std::string& path) {
     const std::string beside = program_folder() + "/" + path;
     return !file_exists(path) && file_exists(beside) ? beside : path;

@@ -1,6 +1,8 @@
-// How far one word is from another, to name the flag that was probably meant: the letters that must
-// be added, dropped or changed to make one of the other (Levenshtein 1966), from those of all their
-// beginnings, a row of the table at a time.
+// The edit distance of two words (Levenshtein 1966): the fewest letters to add, drop or change that
+// turn one into the other. It finds the flag that was probably meant.
+//
+// row[j] is the distance of the first i letters of a and the first j letters of b; corner is the
+// one of i - 1 and j - 1.
 #pragma once
 #include <algorithm>
 #include <string>

@@ -1,11 +1,13 @@
-// Files that are whole or absent. A writer puts its bytes beside the target under a name ending in
-// .tmp, flushes them to the disk (fsync), and only then gives them the real name (rename, which
-// POSIX makes atomic); last, the folder itself is flushed so that the name survives a pulled plug
-// too. A reader knows what size to expect and says so when it finds another.
+// Files that are either complete or absent.
 //
-// Both keep a running checksum: four independent multiply-and-rotate lanes over 8-byte words (the
-// construction of xxHash and its kin), about the speed of memory, strong enough to tell damage from
-// data. It is no defence against forgery.
+// A FileWriter writes to a temporary file beside its target, flushes it to the disk (fsync), and
+// only then gives it the real name (rename, which POSIX makes atomic). Last, it flushes the folder,
+// so that the name too survives a power failure. A FileReader reports a file that is shorter or
+// longer than expected.
+//
+// Both keep a running checksum: four independent multiply-and-rotate lanes over 8-byte words, as in
+// xxHash. It runs at about the speed of memory and detects damage; it is no defence against
+// forgery.
 #pragma once
 #include <cerrno>
 #include <cstdint>
@@ -57,15 +59,15 @@ struct Checksum {
     }
 };
 
-// A file that was not there before: what an earlier run left under the name is removed, and no link
-// that somebody put there is followed. -1 if that fails.
+// Creates a file and returns its descriptor, -1 and errno if that fails. What has the name already
+// is removed first; a symbolic link is never followed.
 inline int create_file(const std::string& path, mode_t mode) {
     unlink(path.c_str());
     return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
 }
 
-// Writes a file beside its target and puts it in place with commit(). Dropped before that, it
-// leaves nothing behind.
+// Writes a file, which appears under its name with commit(). A FileWriter that ends before its file
+// is flushed leaves nothing behind. Every failure ends the program (exit 1).
 struct FileWriter {
     std::string path, temporary;
     int fd = -1;
@@ -82,7 +84,7 @@ struct FileWriter {
         close(fd);
         unlink(temporary.c_str());
     }
-    // Gives up: nothing of the new file stays.
+    // Ends the program (exit 1) and removes the temporary file.
     [[noreturn]] void refuse(const std::string& reason) {
         if (fd >= 0) close(fd);
         fd = -1;
@@ -99,8 +101,8 @@ struct FileWriter {
             p += n, bytes -= n;
         }
     }
-    // The bytes at an earlier place again, which the checksum does not see: a header that counts
-    // what came after it.
+    // Overwrites bytes at an earlier offset, such as a header that counts what follows it. The
+    // checksum still has the earlier bytes.
     void rewrite(int64_t offset, const void* data, size_t bytes) {
         for (const char* p = (const char*)data; bytes > 0;) {
             ssize_t n = pwrite(fd, p, bytes, offset);
@@ -109,15 +111,14 @@ struct FileWriter {
             p += n, offset += n, bytes -= n;
         }
     }
-    // To the disk, still under the temporary name.
+    // Flushes the file to the disk and closes it, still under the temporary name.
     void flush() {
         if (fsync(fd) != 0) fail();
         const int closed = close(fd);
         fd = -1;
         if (closed != 0) fail();
     }
-    // The real name, for a file that was flushed; it is there to stay when the folder is flushed,
-    // too.
+    // Gives the flushed file its real name. The name is permanent once the folder is flushed.
     void publish() {
         if (rename(temporary.c_str(), path.c_str()) != 0) fail();
     }
@@ -128,7 +129,7 @@ struct FileWriter {
     }
 };
 
-// What tells, without reading it, that a file is no longer what it was.
+// What shows, without reading a file, whether it may have changed.
 struct FileStamp {
     int64_t size_bytes = 0, changed_ns = 0, inode = 0;
 
@@ -137,8 +138,8 @@ struct FileStamp {
     }
 };
 
-// Reads a file of known layout. Every failure names the file, what was read, and where; it ends the
-// program, or, where the caller asked for that, is told in `problem`.
+// Reads a regular file. Messages name the file, what was being read, and where. A failure ends the
+// program (exit 1), or, if the file was opened with TELL, is reported in `problem`.
 struct FileReader {
     enum OnFailure { END_PROGRAM, TELL };
     std::string path, problem;
@@ -165,6 +166,7 @@ struct FileReader {
     void expect_good() const {
         if (!good()) runtime_failure("%s", problem.c_str());
     }
+    // Reads exactly that many bytes. `what` they are is for the message.
     bool try_read(void* data, size_t bytes, const char* what) {
         char* p = (char*)data;
         for (size_t left = bytes; left > 0 && good();) {
@@ -194,13 +196,13 @@ struct FileReader {
 #endif
         return {st.st_size, changed.tv_sec * 1000000000ll + changed.tv_nsec, (int64_t)st.st_ino};
     }
-    // From the beginning again, checksum included.
+    // Starts again from the beginning, checksum included.
     void rewind() { seek(0), checksum = {}; }
     void seek(int64_t offset) {
         if (lseek(fd, offset, SEEK_SET) != offset) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
         position = offset;
     }
-    // Says so when the file is not exactly as long as its header promises.
+    // Exit 1 if the file is not exactly as long as its header promises.
     void expect_size(int64_t expected_bytes) const {
         if (size_bytes != expected_bytes)
             runtime_failure("%s is %s: it has %lld bytes where its header promises %lld", path.c_str(),
@@ -209,12 +211,12 @@ struct FileReader {
     }
 };
 
-// The files of this family all open with 256 four-byte integers: a magic number, a version, then
-// sizes.
+// The header of llm.c's files: 256 four-byte integers, of which the first is a magic number that
+// tells the kind of file, the second a version; sizes follow.
 struct Header {
     int32_t value[256] = {};
 
-    // hint: where such a file comes from, for the message
+    // Reads the header; exit 1 if the file is of another kind. hint: where such a file comes from.
     void read(FileReader& file, int32_t magic, const char* kind, const char* hint = "") {
         if (file.size_bytes < (int64_t)sizeof(value))
             runtime_failure("%s is no %s file: it is shorter than a header%s", file.path.c_str(), kind, hint);

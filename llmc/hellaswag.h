@@ -1,8 +1,10 @@
-// HellaSwag (Zellers et al. 2019, arXiv:1905.07830): a context and four ways it could go on. The
-// model's answer is the completion whose tokens have the lowest mean loss. File layout: 256 int32
-// header (20240522, version 1, examples, longest example in bytes), then an example: uint16 start
-// marker 65535, bytes in the record, index, label, number of choices (4), then the context and each
-// completion as a length followed by its tokens.
+// HellaSwag (Zellers et al. 2019, arXiv:1905.07830): a context and four ways it could continue. The
+// model's answer is the completion whose tokens have the lowest mean loss.
+//
+// File layout: a header of 256 int32 (20240522, version 1, number of examples, longest example in
+// bytes), then one record of uint16 per example: start marker 65535, bytes in the record, index,
+// label, number of choices (4), then the context and each completion, each as a length followed by
+// that many tokens.
 #pragma once
 #include <vector>
 #include "llmc/file.h"
@@ -14,12 +16,14 @@ struct HellaSwagExample {
     std::vector<int> context, completions[HELLASWAG_CHOICES];
 };
 
-// One record: what its header promises, if the file holds it.
+// One record of the file. `good` turns false, and stays so, at the first thing that is not as it
+// should be; then what the functions return is of no use.
 struct HellaSwagRecord {
-    std::vector<uint16_t> values;  // without marker and length
+    std::vector<uint16_t> values;
     size_t at = 0;
-    bool good = true;  // nothing was amiss so far
+    bool good = true;
 
+    // Reads the record at the file's position, without its marker and length.
     void read(FileReader& file) {
         uint16_t begin[2] = {};
         auto there = [&](size_t bytes) { return good = good && (size_t)(file.size_bytes - file.position) >= bytes; };
@@ -28,10 +32,12 @@ struct HellaSwagRecord {
         if (good) values.resize(begin[1] / 2 - 2);
         if (there(values.size() * 2)) file.read(values.data(), values.size() * 2, "a record");
     }
+    // The next value of the record.
     int next() {
         good = good && at < values.size();
         return good ? values[at++] : 0;
     }
+    // A length and that many tokens.
     std::vector<int> tokens() {
         const size_t count = next();
         good = good && count > 0 && count <= values.size() - at;
@@ -41,6 +47,7 @@ struct HellaSwagRecord {
     }
 };
 
+// The example in a record; record.good says whether it is one.
 inline HellaSwagExample hellaswag_example(HellaSwagRecord& record) {
     HellaSwagExample example;
     record.next();  // index
@@ -53,7 +60,8 @@ inline HellaSwagExample hellaswag_example(HellaSwagRecord& record) {
     return example;
 }
 
-// Reads and checks the whole file, record by record: every one whole, every token below vocab.
+// Reads all examples of a file. Exit 1 if a record is damaged or has a token that is not below
+// vocab.
 inline std::vector<HellaSwagExample> hellaswag_load(const std::string& path, int64_t vocab) {
     FileReader file(path);
     Header header;

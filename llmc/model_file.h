@@ -1,6 +1,7 @@
-// Model files, in llm.c's layout: 256 int32 header (20240326; version 3: fp32, 5: bf16; maxT; V; L;
-// NH; C; Vp), then each tensor over all layers before the next tensor. Weights that are not finite
-// are neither read nor written: from them on a run would only make more of the kind.
+// Model files, in llm.c's layout: a header of 256 int32 (20240326; version, 3 for fp32 and 5 for
+// bf16; maxT; V; L; NH; C; Vp), then the tensors in the order of tensors.h, each over all layers
+// before the next. Weights that are not finite are neither read nor written: training cannot
+// recover from them.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -10,7 +11,7 @@
 
 constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5;
 
-// True if none of n values is infinite or not a number: none has an exponent of all ones.
+// True if none of n values is infinite or NaN, that is: if none has an exponent of all ones.
 inline bool all_finite(const float* values, int64_t n) {
     uint32_t found = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -21,20 +22,21 @@ inline bool all_finite(const float* values, int64_t n) {
     return !found;
 }
 
+// The name of a tensor, for messages: "wte", "fcw of layer 3".
 inline std::string tensor_text(int tensor, int64_t layer) {
     const TensorInfo& t = TENSORS[tensor];
     return t.per_layer ? format("%s of layer %lld", t.name, (long long)layer) : t.name;
 }
 
-// Bytes of a model file whose weights have so many each.
+// Bytes of a model file with weight_bytes per weight.
 inline int64_t model_file_bytes(const GPT2Config& config, int64_t weight_bytes) {
     int64_t elems = 0;
     for (int i = 0; i < NUM_TENSORS; i++) elems += tensor_elems(i, config) * tensor_layers(i, config);
     return sizeof(Header) + elems * weight_bytes;
 }
 
-// Reads and checks the header of an open model file: shape, sizes, length of the file. Returns its
-// version.
+// Reads the header of an open model file into config, and returns its version. Exit 1 if the header
+// makes no sense or does not match the length of the file.
 inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
     Header h;
     h.read(file, MODEL_MAGIC, "model");
@@ -55,7 +57,8 @@ inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
     return version;
 }
 
-// Calls put(tensor, layer, values) with every tensor of the file as fp32, in the order of the file.
+// Reads the tensors after the header, and calls put(tensor, layer, values) with each of them, in
+// fp32. Exit 1 if the file ends early or a value is not finite.
 template <class Put>
 inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Config& config, Put put) {
     std::vector<float> values;
@@ -79,8 +82,8 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
         }
 }
 
-// The weights of an open model file into a model that was made for them; the trainer provides
-// set_tensor (train.h).
+// Loads the weights of an open model file into a model of the same shape; exit 1 if the shapes
+// differ. The trainer provides set_tensor (train.h).
 template <class Model>
 inline void load_model(Model& model, FileReader& file, Progress* progress = nullptr) {
     const GPT2Config& made = model.layout.config;
@@ -100,12 +103,14 @@ inline void load_model(Model& model, const std::string& path) {
     load_model(model, file);
 }
 
-// Writes a model file; get(tensor, layer, first, elems) gives a piece of a tensor as fp32, which a
-// bf16 model's values are exactly. Returns its checksum.
+// Writes a model file and returns its checksum. get(tensor, layer, first, elems) returns elements
+// first to first + elems of a tensor in fp32; values of a bf16 model fit bf16 exactly, so their
+// lower 16 bits are dropped. Exit 1 if a value is not finite or the disk fails; no file is left
+// then.
 template <class Get>
 inline uint64_t write_model(const std::string& path, const GPT2Config& config, int32_t version, Get get,
                             Progress* progress = nullptr) {
-    constexpr int64_t PIECE_ELEMS = 1 << 20;  // so that a save needs next to no memory of its own
+    constexpr int64_t PIECE_ELEMS = 1 << 20;  // 4 MiB: saving needs little memory of its own
     Header h;
     std::vector<uint16_t> halves;
     const int32_t sizes[] = {MODEL_MAGIC,       version,           (int32_t)config.maxT,

@@ -1,6 +1,6 @@
-// The flags of both trainers. One table drives the parser, --help and the list printed when a run
-// starts; a flag exists by having a row here. A mistake on the command line ends the program with
-// exit status 2 before anything is allocated or written.
+// The flags of both trainers. One table drives the parser, --help, run.json and the list of
+// settings printed when a run starts: a flag exists if it has a row here. A mistake on the command
+// line ends the program with exit status 2 before anything is allocated or written.
 #pragma once
 #include <algorithm>
 #include <cerrno>
@@ -38,23 +38,21 @@ struct Options {
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: all cores
     std::string precision;                        // empty: the trainer's own
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
-    // long names of the flags on the command line
-    std::set<std::string> given;
-    // its first word, and the whole of it as a shell takes it
-    std::string program, command;
+    std::set<std::string> given;   // long names of the flags on the command line
+    std::string program, command;  // the first word of the command line, and all of it, quoted for a shell
 };
 
 struct OptionRow {
-    const char *short_name, *long_name;
-    std::string Options::*text;  // exactly one of text, whole, real
+    const char *short_name, *long_name;  // "-b", or "" for none; "--batch-size"
+    std::string Options::*text;          // where the value goes: exactly one of text, whole, real
     int64_t Options::*whole;
     double Options::*real;
-    double lowest, highest;  // of whole and real
-    const char *accepted, *fallback, *meaning;
-    // ABOVE_LOWEST: also below infinity
+    double lowest, highest;                     // of whole and real
+    const char *accepted, *fallback, *meaning;  // for --help; text: a list "a, b" in accepted is all it accepts
+    // Whether lowest and highest themselves are accepted. A value must always be finite.
     enum Bounds { CLOSED, ABOVE_LOWEST, BELOW_HIGHEST, ABOVE_LOWEST_CLOSED } bounds = CLOSED;
     bool takes_value = true;
-    bool fp32 = false;  // a real that is used as one: it must be accepted after rounding, too
+    bool fp32 = false;  // used as fp32: the value must be accepted after rounding, too
 };
 
 inline const std::vector<OptionRow>& option_table() {
@@ -176,8 +174,8 @@ inline std::string names_of(const OptionRow& row) {
     return *row.short_name ? std::string(row.short_name) + ", " + row.long_name : row.long_name;
 }
 
-// What a flag accepts, in words: "1.." is 1 or more, "0..<1" is 0 to below 1, "0<..1" is above 0 to
-// 1.
+// What a flag accepts, in words. In the table, "1.." stands for 1 or more, "0..<1" for 0 to below
+// 1, "0<..1" for above 0 to 1.
 inline std::string accepted_text(const OptionRow& row) {
     std::string text = row.accepted;
     auto replace = [&](const char* sign, const char* word) {
@@ -207,7 +205,7 @@ inline const OptionRow* find_option(const std::string& name) {
     return nullptr;
 }
 
-// A number that is wholly a number, plain decimal notation; false otherwise.
+// Read a number in plain decimal notation; false if the value is anything else, or out of range.
 inline bool parse_whole(const std::string& value, int64_t& out) {
     const size_t digits = value[0] == '-' || value[0] == '+';
     if (digits >= value.size() || value.find_first_not_of("0123456789", digits) != value.npos) return false;
@@ -222,7 +220,7 @@ inline bool parse_real(const std::string& value, double& out) {
     return *end == '\0' && end != value.c_str() && std::isfinite(out);
 }
 
-// Sets the option of a row, or says what is wrong with the value.
+// Sets the option of a row. Returns what is wrong with the value; empty if nothing.
 inline std::string option_problem(Options& options, const OptionRow& row, const std::string& value) {
     if (row.text) {
         const std::string choices = row.accepted;
@@ -256,6 +254,7 @@ inline std::string option_problem(Options& options, const OptionRow& row, const 
     return "";
 }
 
+// The same for a flag of the command line: exit 2 if the value is not accepted.
 inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
     const std::string problem = option_problem(options, row, value);
     if (!problem.empty())
@@ -264,7 +263,7 @@ inline void set_option(Options& options, const OptionRow& row, const std::string
     options.given.insert(row.long_name);
 }
 
-// A word as a shell reads it back.
+// A word, quoted where a shell needs that.
 inline std::string shell_word(const std::string& word) {
     const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%";
     if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
@@ -273,10 +272,12 @@ inline std::string shell_word(const std::string& word) {
     return quoted + "'";
 }
 
+// Exit 2, naming the flag that was probably meant: one that begins with this name, or the nearest
+// by edit distance.
 [[noreturn]] inline void refuse_unknown(const std::string& name) {
     std::string hyphenated = name, nearest;
     std::replace(hyphenated.begin(), hyphenated.end(), '_', '-');
-    size_t least = std::min<size_t>(4, name.size() / 2);  // what is farther is another word
+    size_t least = std::min<size_t>(4, name.size() / 2);  // anything further away is another word
     for (const OptionRow& row : option_table()) {
         const bool begins = name.size() > 4 && std::string(row.long_name).rfind(hyphenated, 0) == 0;
         const size_t distance = begins ? 0 : edit_distance(hyphenated, row.long_name);
@@ -286,6 +287,8 @@ inline std::string shell_word(const std::string& word) {
     usage_error("unknown flag %s, perhaps %s; --help lists what is accepted", name.c_str(), nearest.c_str());
 }
 
+// The options of a command line; exit 2 for a mistake. Default files are looked for beside the
+// program, too (default_files.h).
 inline Options parse_options(int argc, char** argv) {
     Options options;
     options.program = shell_word(argv[0]);
@@ -323,8 +326,7 @@ inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;
     return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
 }
-// All flags and their values, one a line; the rank, which differs from process to process, is not
-// among them.
+// All flags and their values, one per line, for comparing processes: all but the rank.
 inline std::string options_text(const Options& options) {
     std::string text;
     for (const OptionRow& row : option_table())
@@ -332,8 +334,8 @@ inline std::string options_text(const Options& options) {
             text += format("%s %s\n", row.long_name, option_text(options, row).c_str());
     return text;
 }
-// What the user has set to other than the default, with the value in force once sizes are settled,
-// one flag a line.
+// The flags that differ from their defaults, one per line. `given` has the values that the user
+// set, `settled` those in force, in which sizes left open have been computed.
 inline std::string settings_text(const Options& given, const Options& settled) {
     const Options defaults;
     std::string text;

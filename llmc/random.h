@@ -1,9 +1,12 @@
-// Random numbers. Weights start as the numbers that PyTorch draws, so that a run can begin at the
-// same point on both sides: the Mersenne Twister (Matsumoto & Nishimura 1998,
-// doi:10.1145/272991.272995) under PyTorch's way of making normal values from it, which is the
-// Box-Muller transform over blocks of 16. Everything else that is random (order of data, samples)
-// is drawn from a generator started afresh from the seed and the place in the run, so there is no
-// state to save and resuming cannot change it.
+// Random numbers, of two kinds.
+//
+// Initial weights are the numbers that PyTorch draws for the same seed, so that both can start from
+// the same point: the Mersenne Twister (Matsumoto & Nishimura 1998, doi:10.1145/272991.272995), and
+// PyTorch's way of making normal values from it, the Box-Muller transform on blocks of 16.
+//
+// For everything else (order of the data, samples, stochastic rounding) a generator is created from
+// the seed and the position in the run. It has no state that would have to be saved, so a resumed
+// run draws the same numbers.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -13,7 +16,7 @@
 struct MersenneTwister {
     uint32_t state[624];
     int next = 624;
-    double spare = 0;  // normal values of short tensors come in pairs; the second waits here for the next
+    double spare = 0;  // normal values of short tensors come in pairs: the second of a pair, if has_spare
     bool has_spare = false;
 
     explicit MersenneTwister(uint64_t seed) {
@@ -42,8 +45,7 @@ struct MersenneTwister {
     double uniform_double() { return (bits64() & ((1ull << 53) - 1)) * (1.0 / (1ull << 53)); }  // [0, 1), 53 bits
 };
 
-// data[0..n) ~ N(0, std^2), as torch.Tensor.normal_(0, std) fills a contiguous fp32 tensor on a
-// CPU.
+// data (n) ~ N(0, std^2), as torch.Tensor.normal_(0, std) fills a contiguous fp32 tensor on a CPU.
 inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std) {
     const float two_pi = 6.283185307179586f;
     auto block16 = [&](float* p) {  // 8 pairs of uniform values to 8 pairs of normal ones
@@ -62,7 +64,7 @@ inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std)
         }
         return;
     }
-    for (int64_t i = 0; i < n; i++, rng.has_spare = !rng.has_spare) {  // few values: one pair at a time in fp64
+    for (int64_t i = 0; i < n; i++, rng.has_spare = !rng.has_spare) {  // few values: one pair at a time, in fp64
         if (rng.has_spare) data[i] = (float)(rng.spare * std);
         else {
             double u = rng.uniform_double(), v = rng.uniform_double(), radius = std::sqrt(-2.0 * std::log1p(-v)),
@@ -73,7 +75,8 @@ inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std)
     }
 }
 
-// A generator for one purpose at one place of the run.
+// The generator for one purpose at one position of the run; a and b number the position, as in
+// (epoch, shard).
 enum RandomPurpose : uint64_t { RANDOM_SHARDS = 1, RANDOM_WINDOWS = 2, RANDOM_SAMPLE = 3, RANDOM_ROUNDING = 4 };
 inline MersenneTwister generator_for(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b = 0) {
     uint64_t h = seed;

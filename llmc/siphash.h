@@ -1,6 +1,7 @@
 // SipHash-2-4 (Aumasson & Bernstein 2012, https://eprint.iacr.org/2012/351): a hash with a secret
-// key. Who does not know the key cannot tell the hash of a text, however many other texts and their
-// hashes are seen; so whoever tells it knows the key, and need not send it.
+// key. Without the key nobody can compute the hash of a text, however many other texts and their
+// hashes they have seen. A process that sends the right hash has therefore shown that it knows the
+// key, without sending the key.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -20,7 +21,7 @@ inline uint64_t siphash(const SipKey& key, const void* data, size_t bytes) {
             v2 += v1, v0 += v3, v1 = rotate(v1, 17) ^ v2, v3 = rotate(v3, 21) ^ v0, v2 = rotate(v2, 32);
         }
     };
-    for (size_t at = 0; at <= bytes; at += 8) {  // the last word holds what is left, and the length
+    for (size_t at = 0; at <= bytes; at += 8) {  // the last word holds the remaining bytes and the length
         uint64_t word = 0;
         memcpy(&word, (const char*)data + at, bytes - at < 8 ? bytes - at : 8);
         if (bytes - at < 8) word |= (uint64_t)bytes << 56;
@@ -33,7 +34,7 @@ inline uint64_t siphash(const SipKey& key, const void* data, size_t bytes) {
     return v0 ^ v1 ^ v2 ^ v3;
 }
 
-// The key that a text stands for.
+// The key that is derived from a text of any length.
 inline SipKey key_of(const std::string& text) {
     return {siphash({0, 0}, text.data(), text.size()), siphash({1, 0}, text.data(), text.size())};
 }

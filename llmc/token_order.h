@@ -1,17 +1,17 @@
-// The backward pass of the embedding adds up the gradients of all positions that hold the same
-// token. Sorted by token, each of these sums is one piece of work with a fixed order, in fp32
-// throughout, and is rounded once.
+// Positions sorted by token. The backward pass of the embedding sums the gradients of all positions
+// that hold the same token. With the positions sorted, each of these sums is computed by one thread
+// (or block) in a fixed order, in fp32, and is rounded once.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-// Where the positions of each distinct token are: order (n) lists positions by token, begin
-// (segments + 1) where each token's start.
 struct TokenOrder {
-    int64_t segments;
+    int64_t segments;  // one per distinct token
 };
-// Fills order (n) and begin (n + 1) on the host from tokens (n > 0), by counting.
+// Sorts the positions of tokens (n > 0) by counting. order (n) becomes the positions, those of one
+// token next to each other and ascending; segment s, of the s-th smallest token, is
+// order[begin[s]] to order[begin[s + 1] - 1]. begin has room for n + 1.
 inline TokenOrder sort_by_token(int* order, int* begin, const int* tokens, int64_t n) {
     const int64_t V = *std::max_element(tokens, tokens + n) + 1;
     std::vector<int> count(V + 1);

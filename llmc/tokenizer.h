@@ -3,17 +3,20 @@
 //
 // Text becomes tokens in two steps.
 //
-// 1. It is cut into pieces, none of which a token may cross, by the pattern
-//        's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-//    that is: contractions, then words, numbers and punctuation, each with at most one space before it, then white
-//    space. next_piece() below is that pattern written out by hand.
-// 2. Within a piece every byte starts as a token, and the neighbours whose concatenation has the
-// lowest id are merged, the
-//    leftmost first, until no concatenation is a token. Ids were given in the order in which training found the merges,
-//    so the vocabulary alone says everything: the file needs no separate list of merges.
+// 1. The text is cut into pieces by this pattern; no token crosses the end of a piece:
 //
-// Bytes that are not UTF-8 become one piece each, so decode(encode(bytes)) == bytes for any bytes
-// whatever.
+//        's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//
+// that is: contractions; then words, numbers and punctuation, each with at most one space before
+// it; then white space. next_piece() below is this pattern, written out by hand.
+//
+// 2. Within a piece, every byte starts as a token. Of all pairs of neighbours whose concatenation
+// is a token, the one whose concatenation has the lowest id is merged (the leftmost, if there are
+// several), until no such pair is left. Ids were given in the order in which training found the
+// merges, so the vocabulary is enough: the file needs no list of merges.
+//
+// Each byte that is not part of valid UTF-8 is a piece of its own, so
+// decode(encode(bytes)) == bytes for any bytes.
 #pragma once
 #include <array>
 #include <queue>
@@ -32,9 +35,9 @@ struct Tokenizer {
     std::vector<uint8_t> class_of;    // code point -> CharClass
     std::array<int, 256> byte_token;  // byte -> id
 
-    // Two open-addressing hash tables: whole pieces -> id, and pairs of adjacent tokens -> id of
-    // their concatenation. The second lists every split of every token into two tokens, so merging
-    // never has to look at bytes again.
+    // Two open-addressing hash tables: bytes of a token -> id, and pairs of tokens -> id of their
+    // concatenation. The second has every split of every token into two tokens, so merging never
+    // looks at bytes.
     struct PairSlot {
         uint64_t pair = ~0ull;
         int id = -1;
@@ -45,6 +48,7 @@ struct Tokenizer {
     int vocab_size() const { return (int)bytes_of.size(); }
 };
 
+// A hash of any bytes, for the first of these tables.
 inline uint64_t hash_bytes(std::string_view s) {
     uint64_t h = s.size() * 0x9E3779B97F4A7C15u;
     const char* p = s.data();
@@ -69,6 +73,8 @@ inline int find_token(const Tokenizer& tok, std::string_view piece) {
     }
 }
 
+// The slot that holds this pair, or the free one in which it belongs. pair: the left token in the
+// upper 32 bits, the right one in the lower 32.
 inline size_t pair_slot(const Tokenizer& tok, uint64_t pair) {
     size_t mask = tok.pair_slots.size() - 1, slot = (pair * 0x9E3779B97F4A7C15u >> 32) & mask;
     while (tok.pair_slots[slot].id >= 0 && tok.pair_slots[slot].pair != pair) slot = (slot + 1) & mask;
@@ -80,6 +86,7 @@ inline int find_merge(const Tokenizer& tok, int a, int b) {
     return tok.pair_slots[pair_slot(tok, (uint64_t)a << 32 | b)].id;
 }
 
+// Fills class_of, byte_token and both hash tables from bytes_of.
 inline void index_tokens(Tokenizer& tok) {
     tok.class_of.assign(0x110000, CHAR_OTHER);
     auto mark = [&](const CodePointRange* begin, const CodePointRange* end, CharClass c) {
@@ -91,7 +98,7 @@ inline void index_tokens(Tokenizer& tok) {
 
     tok.piece_slots.assign(1 << 18, -1);
     for (int id = 0; id < tok.vocab_size(); id++) {
-        if (id == tok.end_of_text) continue;  // as text it is like any other
+        if (id == tok.end_of_text) continue;  // in a text, <|endoftext|> is not special
         size_t slot = hash_bytes(tok.bytes_of[id]) & (tok.piece_slots.size() - 1);
         while (tok.piece_slots[slot] >= 0 && tok.bytes_of[tok.piece_slots[slot]] != tok.bytes_of[id])
             slot = (slot + 1) & (tok.piece_slots.size() - 1);
@@ -115,9 +122,9 @@ inline void index_tokens(Tokenizer& tok) {
     for (const Tokenizer::PairSlot& pair : pairs) tok.pair_slots[pair_slot(tok, pair.pair)] = pair;
 }
 
-// Reads gpt2_tokenizer.bin, the file that --tokenizer names: 256 uint32 header, then for each id a
-// length byte and that many bytes. To decode only, the tables that encoding needs (20 MB) are left
-// out.
+// Reads a tokenizer file: a header of 256 uint32 (20240328, version 2, vocabulary size, id of
+// <|endoftext|>), then for each id a length byte and that many bytes. Exit 1 if it is damaged. The
+// tables that encoding needs (20 MB) are left out unless for_encoding.
 inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_encoding = true) {
     if (access(path.c_str(), F_OK) != 0)
         runtime_failure(
@@ -154,14 +161,14 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
         if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path.c_str(), byte);
 }
 
-// The class of the character at text[at], and its length in bytes; what is not UTF-8 is
-// CHAR_INVALID, one byte.
+// The class of the character at text[at], and its length in bytes. A byte that is not UTF-8 is
+// CHAR_INVALID and has length 1.
 inline CharClass next_char(const Tokenizer& tok, std::string_view text, size_t at, size_t& length) {
     const int32_t cp = code_point_at(text, at, length);
     return cp < 0 ? CHAR_INVALID : (CharClass)tok.class_of[cp];
 }
 
-// Where the piece that starts at text[start] ends.
+// The end of the piece that starts at text[start].
 inline size_t next_piece(const Tokenizer& tok, std::string_view text, size_t start) {
     if (text[start] == '\'') {
         std::string_view rest = text.substr(start + 1, 2);
@@ -179,16 +186,17 @@ inline size_t next_piece(const Tokenizer& tok, std::string_view text, size_t sta
     if (first == CHAR_INVALID) return at;
     size_t last_char = start;  // where the last character of the run begins
     for (size_t len; at < text.size() && next_char(tok, text, at, len) == first; at += len) last_char = at;
-    // \s+(?!\S): white space before something else leaves its last character to what follows,
-    // unless it has only that one
+    // \s+(?!\S): before other text, white space of several characters leaves its last one to the
+    // next piece
     if (first == CHAR_SPACE && at < text.size() && last_char > start) return last_char;
     return at;
 }
 
-// The last place in a text of which more may follow where it can be cut so that its two parts,
-// encoded one after the other, give the tokens of the whole; 0 if there is none. It is where a run
-// of letters, numbers or punctuation ends: a piece ends there, and the pattern looks neither behind
-// it nor beyond it. Not after punctuation before a letter or number, which could be 's or 'll.
+// The last position at which a text can be cut so that its two parts, encoded one after the other,
+// give the tokens of the whole, whatever text follows; 0 if there is none. Such a position is the
+// end of a run of letters, numbers or punctuation: a piece ends there, and the pattern looks
+// neither back nor ahead across it. Punctuation before a letter or number is not cut: it could be
+// 's or 'll.
 inline size_t last_cut(const Tokenizer& tok, std::string_view text) {
     for (size_t at = text.size(); at-- > 1;) {
         size_t before = at - 1, length, any;
@@ -200,7 +208,8 @@ inline size_t last_cut(const Tokenizer& tok, std::string_view text) {
     return 0;
 }
 
-// Merges a piece with a plain search for the lowest pair, which is fastest when it is short.
+// Appends the tokens of a piece of at most 64 bytes to out. Finds each merge by a plain search for
+// the lowest id, which is fastest for short pieces.
 inline void merge_short(const Tokenizer& tok, std::string_view piece, std::vector<int>& out) {
     int part[64], merged[64], n = (int)piece.size();
     for (int i = 0; i < n; i++) part[i] = tok.byte_token[(unsigned char)piece[i]];
@@ -219,9 +228,9 @@ inline void merge_short(const Tokenizer& tok, std::string_view piece, std::vecto
     out.insert(out.end(), part, part + n);
 }
 
-// The same for a long piece, in n log n: the parts form a linked list, candidate merges wait in a
-// heap by (id, place), and one that no longer describes two live neighbours is dropped when it
-// comes up.
+// The same for a long piece of n bytes, in O(n log n). The parts form a linked list. Candidate
+// merges wait in a heap, ordered by id, then position. A candidate whose parts have changed in the
+// meantime is dropped when it is popped.
 inline void merge_long(const Tokenizer& tok, std::string_view piece, std::vector<int>& out) {
     struct Part {
         int id;
@@ -256,7 +265,7 @@ inline void merge_long(const Tokenizer& tok, std::string_view piece, std::vector
     for (int64_t i = 0; i < n; i = part[i].next) out.push_back(part[i].id);
 }
 
-// Appends the tokens of text to out. Nothing in the text is special.
+// Appends the tokens of text to out. No part of the text is special, <|endoftext|> included.
 inline void encode(const Tokenizer& tok, std::string_view text, std::vector<int>& out) {
     for (size_t start = 0, end; start < text.size(); start = end) {
         end = next_piece(tok, text, start);
@@ -268,7 +277,7 @@ inline void encode(const Tokenizer& tok, std::string_view text, std::vector<int>
     }
 }
 
-// The bytes of a token; nothing for an id that the vocabulary does not have.
+// The bytes of a token; none for an id that is not in the vocabulary.
 inline std::string_view decode(const Tokenizer& tok, int id) {
     return id >= 0 && id < tok.vocab_size() ? std::string_view(tok.bytes_of[id]) : std::string_view();
 }

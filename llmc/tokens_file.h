@@ -1,5 +1,5 @@
-// Token shards, as llm.c writes them: 256 int32 header (20240520, version 1, number of tokens),
-// then uint16 tokens.
+// Token shards: files of tokens, as llm.c writes them. A header of 256 int32 (20240520, version 1,
+// number of tokens), then the tokens as uint16.
 #pragma once
 #include <vector>
 #include "llmc/file.h"
@@ -7,6 +7,7 @@
 constexpr int32_t TOKENS_MAGIC = 20240520, TOKENS_VERSION = 1;
 constexpr int64_t TOKENS_HEADER_BYTES = sizeof(Header);
 
+// Writes a shard. Exit 1 if the disk fails, or the header cannot count that many tokens.
 inline void write_tokens(const std::string& path, const uint16_t* tokens, int64_t count) {
     if (count > INT32_MAX)
         runtime_failure("cannot write %s: %lld tokens do not fit the layout, which counts to %d; use several shards",
@@ -19,7 +20,8 @@ inline void write_tokens(const std::string& path, const uint16_t* tokens, int64_
     file.commit();
 }
 
-// Checks the header and the size of an open shard, and returns its number of tokens.
+// Checks the header and the size of an open shard, and returns its number of tokens. Exit 1 if they
+// are wrong.
 inline int64_t read_tokens_header(FileReader& file) {
     Header header;
     header.read(file, TOKENS_MAGIC, "token", "; `tokenize TEXT... -o PREFIX` makes one of text");

@@ -1,12 +1,12 @@
-// UTF-8 (RFC 3629): a code point in one to four bytes. The first byte says how many, the others
+// UTF-8 (RFC 3629): a code point takes one to four bytes. The first byte says how many; the others
 // begin with the bits 10.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-// The code point at text[at], and its length in bytes. Overlong forms, surrogates and anything
-// beyond U+10FFFF are not UTF-8, and neither is a character that is cut short: -1, one byte.
+// The code point at text[at], and its length in bytes. -1 and length 1 for what is not UTF-8:
+// overlong forms, surrogates, code points above U+10FFFF, and characters that are cut short.
 inline int32_t code_point_at(std::string_view text, size_t at, size_t& length) {
     const unsigned char c = text[at];
     length = 1;
@@ -31,7 +31,7 @@ inline bool is_utf8(std::string_view text) {
     return true;
 }
 
-// Appends a code point, which is no surrogate.
+// Appends a code point, which must not be a surrogate.
 inline void append_utf8(std::string& out, uint32_t cp) {
     if (cp < 0x80) {
         out += (char)cp;
