@@ -1,34 +1,37 @@
 // AdamW: Adam (Kingma & Ba 2015, arXiv:1412.6980) with decoupled weight decay (Loshchilov & Hutter
-// 2019, arXiv:1711.05101, algorithm 2). With g the gradient (times grad_scale, which is how
-// clipping gets in), t = 1, 2, ... the number of this update:
+// 2019, arXiv:1711.05101, algorithm 2). With g the gradient times grad_scale (clipping sets it),
+// and t = 1, 2, ... the number of the update:
 //
 //     m = beta1 m + (1 - beta1) g            mhat = m / (1 - beta1^t)
 //     v = beta2 v + (1 - beta2) g^2          vhat = v / (1 - beta2^t)
 //     p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 //
-// Where weights are bf16, updates are smaller than half a unit in their last place, and would
-// vanish by rounding. Either a master copy in fp32 is updated, and the weight is its rounding; or
-// the weight is rounded stochastically (bf16.h).
+// Where weights are bf16, most updates are smaller than half the spacing between bf16 numbers, and
+// rounding to nearest would lose them. So either an fp32 master copy is updated, and the weight is
+// its rounding; or there is no master, and the weight is rounded stochastically (bf16.h).
 //
-// One pass over everything. Memory-bound: 28 bytes a parameter in fp32 (4 values read, 3 written),
-// as much in bf16 with master weights, 22 without.
+// One pass over all arrays. Memory-bound: 28 bytes per parameter in fp32 (4 values read, 3
+// written). With bf16 weights and gradients, 28 bytes with a master copy and 22 without.
 #pragma once
 #include <cmath>
 #include "llmc/update_rule.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64_t seed, int64_t place) {
+// Stores the first `count` lanes of v as bf16, stochastically rounded. index: of the first one
+// among all parameters.
+VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64_t seed, int64_t index) {
     uint32_t bits[VEC_FLOATS];
     memcpy(bits, &v, sizeof(v));
-    for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, place + j));
+    for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, index + j));
 }
 
-// params, m, v (n_elems each) and, if it is not null, master are updated with grads (n_elems). seed
-// and place (of the first element among all parameters) are what stochastic rounding draws from.
+// Updates params, m, v (n_elems each) and, if it is not null, master with grads (n_elems). bf16
+// params without a master are rounded stochastically, with random bits that follow from seed and
+// from index, that of the first element among all parameters.
 template <class floatX, class floatG>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
-                  const AdamW& k, uint64_t seed = 0, int64_t place = 0) {
+                  const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
     const float step = k.learning_rate / k.correction1, root = 1.0f / std::sqrt(k.correction2),
                 keep = 1.0f - k.learning_rate * k.weight_decay;
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
@@ -42,7 +45,7 @@ void adamw_update(floatX* params, float* master, float* m, float* v, const float
             const vfloat updated = old * keep - mi / (sqrt(vi) * root + k.eps) * step;
             if (master) store_some(master + i, updated, count);
             if (sizeof(floatX) == 2 && !master)
-                store_stochastically((uint16_t*)(params + i), updated, count, seed, place + i);
+                store_stochastically((uint16_t*)(params + i), updated, count, seed, index + i);
             else store_some(params + i, updated, count);
         });
     });

@@ -1,19 +1,23 @@
-// The end of the network: scores for every word of the vocabulary, their softmax, its cross-entropy
-// with what came next, and the gradient of all three, fused:
+// The end of the network: a score for each token of the vocabulary (logit), the softmax of the
+// scores, its cross-entropy with the token that came next, and the gradient of all three, fused:
 //
-//     logits = inp wte^T,   p = softmax(logits[0..V)),   loss = -log p[target],   Dlogits = (p - onehot(target)) dloss
-//     Dinp = Dlogits wte,   Dwte = Dlogits^T inp
+//     logits  = inp wte^T
+//     p       = softmax of the first V columns of the logits
+//     loss    = -log p[target]
+//     Dlogits = dloss (p - onehot(target))
+//     Dinp    = Dlogits wte,   Dwte = Dlogits^T inp
 //
-// The logits are the largest thing a step makes (V is 50257), and nobody needs all of them at once:
-// rows go through in chunks, whose logits become their gradients in place and are spent before the
-// next chunk overwrites them. Columns V..Vp, there only for alignment, take no part in the softmax
-// and get gradient 0. 6 rows C Vp FLOPs with gradients, 2 without.
+// The logits are the largest activation (V is 50257), and no other layer reads them. So the rows
+// are processed in chunks. In each chunk the gradients replace the logits in place, both products
+// with them follow, and the next chunk uses the same memory. Columns V to Vp - 1 are there only for
+// alignment: they take no part in the softmax, and their gradient is 0. 6 rows C Vp FLOPs with
+// gradients, 2 without.
 #pragma once
 #include <cmath>
 #include "llmc/cpu/matmul.h"
 
-// How many rows go through at once: enough that reading wte and adding to dwte is cheap beside the
-// arithmetic, few enough that their logits are small.
+// The rows of a chunk: enough that reading wte and adding to dwte takes little time beside the
+// arithmetic, few enough that their logits take little memory.
 inline int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
 
 // Elements of device.transposed that classifier needs: for the gradients of one chunk's logits.
@@ -22,8 +26,8 @@ int64_t classifier_transposed_elems(int64_t rows, int64_t Vp) {
     return matmul_transposed_elems<floatX>(classifier_chunk_rows(rows), Vp);
 }
 
-// One row: its loss; logits (Vp) become gradients, dloss times (p - onehot), or stay as they are if
-// dloss is 0.
+// The loss of one row. Its logits (Vp) are replaced by their gradients, dloss (p - onehot(target)),
+// or left as they are if dloss is 0.
 template <class floatX>
 VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t Vp, float dloss) {
     vfloat highest = broadcast((float)logits[0]), total{};
@@ -36,12 +40,13 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
     for (int64_t i = whole; i < V; i++) top = (float)logits[i] > top ? (float)logits[i] : top;
     const float target_logit = logits[target];
     auto exp_at = [&](int64_t i) { return exp(load(logits + i) - top); };
-    auto exp_tail = [&] {  // of the last, partial vector, 0 beyond V
+    auto exp_tail = [&] {  // of the last, partial vector; 0 from V on
         vfloat e = exp(load_first(logits + whole, V - whole) - top), kept{};
         memcpy(&kept, &e, (V - whole) * sizeof(float));
         return kept;
     };
-    // in 16 bits it would be rounded twice, so it is computed twice
+    // The exponentials are kept in the logits' place until the sum is known. In bf16 that would
+    // round them, so they are computed again.
     const bool keep_exp = sizeof(floatX) == 4 && dloss != 0;
     for (int64_t i = 0; i < whole; i += VEC_FLOATS) {
         const vfloat e = exp_at(i);
@@ -60,11 +65,11 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
     return loss;
 }
 
-// losses (rows) of targets (rows), from inp (rows, C) and wte (Vp, C), is written. logits
-// (classifier_chunk_rows(rows), Vp) is scratch. With dinp (rows, C), not null, also the gradients
-// for dLoss/dloss_i = dloss: dinp is written, dwte (Vp, C) written, or added to if add. With
-// dwte_sums (Vp, C), fp32 scratch, dwte is summed over the chunks there and then written, so that
-// it is rounded once.
+// losses (rows) is written, from inp (rows, C), wte (Vp, C) and targets (rows). logits
+// (classifier_chunk_rows(rows), Vp) is scratch. If dinp (rows, C) is not null, gradients are
+// computed too: dinp is written, and dwte (Vp, C) is written, or added to if add. If dwte_sums (Vp,
+// C), fp32 scratch, is not null, dwte is summed over the chunks there and then written, so that it
+// is rounded once; add has no effect then.
 template <class floatX, class floatG>
 void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,

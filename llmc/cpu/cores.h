@@ -1,5 +1,5 @@
-// How many cores this process may use: those it is bound to (taskset, mpirun, SLURM), and no more
-// than the share of time that its control group has (docker run --cpus, Kubernetes).
+// How many cores this process may use: those it is bound to (taskset, mpirun, SLURM), but no more
+// than the CPU time that its control group allows (docker run --cpus, Kubernetes).
 // https://docs.kernel.org/admin-guide/cgroup-v2.html
 #pragma once
 #include <algorithm>
@@ -11,7 +11,8 @@
 #include <sched.h>
 #endif
 
-// Of a control group's folder: seconds of CPU time a second; infinity if there is no limit.
+// The limit in a control group's folder, in seconds of CPU time per second; infinity if there is
+// none.
 inline double quota_cores(const std::string& folder) {
     auto read_numbers = [&](const char* name, double* values, int n) {
         FILE* file = fopen((folder + "/" + name).c_str(), "r");
@@ -21,14 +22,14 @@ inline double quota_cores(const std::string& folder) {
         fclose(file);
         return got == n;
     };
-    double v[2];  // microseconds of CPU time, and in how many; "max", or -1, is no limit
+    double v[2];  // microseconds of CPU time, and the period they are for; "max", or -1, means no limit
     const bool found = read_numbers("cpu.max", v, 2) ||
                        (read_numbers("cpu.cfs_quota_us", v, 1) && read_numbers("cpu.cfs_period_us", v + 1, 1));
     return found && v[0] > 0 && v[1] > 0 ? v[0] / v[1] : INFINITY;
 }
 
-// The least of what is given to the groups named in /proc/self/cgroup ("0::/a/b"; version 1:
-// "4:cpu,cpuacct:/a/b") and to those that they are in.
+// The smallest limit of the control groups named in /proc/self/cgroup and of the groups above them.
+// A line there is "0::/a/b" in version 2, "4:cpu,cpuacct:/a/b" in version 1.
 inline double process_quota_cores(const std::string& groups = "/proc/self/cgroup",
                                   const std::string& root = "/sys/fs/cgroup") {
     double least = INFINITY;

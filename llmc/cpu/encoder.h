@@ -1,34 +1,36 @@
-// The embedding: what enters the residual stream at position t is the row of its token plus the row
-// of its place,
+// The embedding. What enters the residual stream at position t is the row of its token plus the row
+// of its position:
 //
-//     out[b,t] = wte[inp[b,t]] + wpe[t],   Dwte[v] = sum of Dout[b,t] over inp[b,t] = v,   Dwpe[t] = sum over b of
-//     Dout[b,t].
+//     out[b,t] = wte[inp[b,t]] + wpe[first + t]
+//     Dwte[v]  = sum of Dout[b,t] over all b, t where inp[b,t] = v
+//     Dwpe[t]  = sum of Dout[b,t] over all b
 //
-// Source: Radford et al. 2019. Memory-bound: forward moves 3 values an element, backward 5. The
-// sums of the backward pass are those of one token (or place) each, in order and in fp32, so they
-// come out the same every time, and are rounded once.
+// Source: Radford et al. 2019. Memory-bound: forward moves 3 values per element; backward reads
+// dout twice, and reads and writes a row of dwte for each distinct token. In the backward pass one
+// thread computes the whole sum of a token (or of a position), in the order of the rows and in
+// fp32. So the bits are the same in every run, and each sum is rounded once.
 #pragma once
 #include <vector>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 #include "llmc/token_order.h"
 
-// out (B,T,C), written, from inp (B,T) token ids, wte (V,C), wpe (maxT,C). Position t of inp is
-// place first + t of the text.
+// out (B,T,C) is written, from inp (B,T) token ids, wte (Vp,C), wpe (maxT,C). Column t of inp is
+// position first + t of its sequence.
 template <class floatX>
 void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C,
                      int64_t first = 0) {
     parallel_ranges(B * T, 16, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
-            const floatX *token = wte + inp[row] * C, *place = wpe + (first + row % T) * C;
+            const floatX *token = wte + inp[row] * C, *position = wpe + (first + row % T) * C;
             for_each_vector(C, [&](size_t i, size_t count) {
-                store_some(out + row * C + i, load_some(token + i, count) + load_some(place + i, count), count);
+                store_some(out + row * C + i, load_some(token + i, count) + load_some(position + i, count), count);
             });
         }
     });
 }
 
-// out (C) = a + b, any of which may be the same.
+// out (C) = a + b. All three may be the same.
 template <class Out, class A, class B>
 VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
     for_each_vector(C, [&](size_t c, size_t count) {
@@ -36,7 +38,7 @@ VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
     });
 }
 
-// dwte (V,C) is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add. dout
+// dwte (Vp,C) is added to. dwpe (maxT,C) is written, with zeros from T on, or added to if add. dout
 // (B,T,C), inp (B,T).
 template <class floatX, class floatG>
 void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
@@ -52,8 +54,7 @@ void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int*
             }
             float* total = thread_scratch(C);
             add_row(total, token, dout + order[begin[i]] * C, C);
-            for (int64_t place = begin[i] + 1; place + 1 < begin[i + 1]; place++)
-                add_row(total, total, dout + order[place] * C, C);
+            for (int64_t k = begin[i] + 1; k + 1 < begin[i + 1]; k++) add_row(total, total, dout + order[k] * C, C);
             add_row(token, total, dout + order[begin[i + 1] - 1] * C, C);
         }
     });

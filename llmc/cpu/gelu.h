@@ -3,18 +3,24 @@
 //     gelu(x)  = x/2 * (1 + tanh(u)),   u = sqrt(2/pi) * (x + 0.044715 x^3)
 //     gelu'(x) = (1 + tanh(u))/2 + x/2 * (1 - tanh(u)^2) * du/dx
 //
-// With the logistic function s = 1 / (1 + e^(-2u)), (1 + tanh(u))/2 is s and (1 - tanh(u)^2)/2 is 2
-// s (1 - s): the same curve with one exponential, and without the cancellation of 1 + tanh(u) where
-// tanh(u) is near -1.
+// The code computes the same curve with the logistic function s = 1 / (1 + e^(-2u)), since
+// (1 + tanh(u))/2 = s and (1 - tanh(u)^2)/2 = 2 s (1 - s):
+//
+//     gelu(x)  = x s
+//     gelu'(x) = s + x * 2 s (1 - s) * du/dx
+//
+// It takes one exponential. And where tanh(u) is near -1, 1 + tanh(u) would lose its digits; s does
+// not.
 //
 // Source: Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
-// Elementwise, so memory-bound: forward moves 2 values an element, backward 3.
+// Elementwise, so memory-bound: forward moves 2 values per element, backward 3.
 #pragma once
 #include "llmc/constants.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-// Constants are folded into each other: at the end of a matrix product each operation less is felt.
+// Products of constants are computed by the compiler: in the epilogue of a matrix product every
+// operation costs time.
 VEC_INLINE vfloat gelu_logistic(vfloat x) {
     return 1.0f / (1.0f + exp(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE)));
 }
@@ -24,7 +30,7 @@ VEC_INLINE vfloat gelu_derivative(vfloat x) {
     return s + x * twice_du * (s - s * s);
 }
 
-// out (n_elems) = gelu(inp (n_elems)). out may be inp.
+// out (n_elems) = gelu(inp (n_elems)), written. out may be inp.
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems) {
     parallel_ranges(n_elems, 1 << 14, [&](int64_t begin, int64_t end) {
@@ -34,8 +40,8 @@ void gelu_forward(floatX* out, const floatX* inp, size_t n_elems) {
     });
 }
 
-// dinp (n_elems) = dout (n_elems) * gelu'(inp (n_elems)), where inp is what gelu_forward read. dinp
-// may be dout.
+// dinp (n_elems) = dout (n_elems) * gelu'(inp (n_elems)), written, where inp is what gelu_forward
+// read. dinp may be dout.
 template <class floatX>
 void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n_elems) {
     parallel_ranges(n_elems, 1 << 14, [&](int64_t begin, int64_t end) {

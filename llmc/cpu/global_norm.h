@@ -1,14 +1,16 @@
 // The global norm of the gradient, sqrt(sum over all parameters of g^2), which clipping compares
-// with its limit (Pascanu et al. 2013, arXiv:1211.5063). Memory-bound: reads each value once, from
-// four places in turn, since a core gets more out of the memory in several streams than in one.
-// Pieces of fixed size are summed in fp32 lanes, the pieces in fp64 in order, so neither threads
-// nor the size of the model move the result.
+// with its limit (Pascanu et al. 2013, arXiv:1211.5063).
+//
+// Memory-bound: reads each value once. Each piece is read at four positions in turn, because
+// several streams get more bandwidth out of the memory than one. Pieces have a fixed size; each is
+// summed in fp32 lanes, and the sums of the pieces are added in order in fp64. So the result does
+// not depend on the number of threads.
 #pragma once
 #include <vector>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-// Sum of squares of grads (n_elems).
+// The sum of the squares of grads (n_elems).
 template <class floatX>
 double global_norm_squared(const floatX* grads, size_t n_elems) {
     const int64_t grain = 1 << 14;

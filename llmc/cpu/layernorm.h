@@ -1,14 +1,19 @@
-// Layer normalisation (Ba et al. 2016, arXiv:1607.06450), over the C channels of each row:
+// Layer normalisation (Ba et al. 2016, arXiv:1607.06450), over the C channels of each row x:
 //
-//     mean = sum(x)/C,   var = sum((x - mean)^2)/C,   rstd = 1/sqrt(var + 1e-5),   xhat = (x - mean) rstd,   out = xhat
-//     w + b
+//     mean = sum(x) / C
+//     rstd = 1 / sqrt(sum((x - mean)^2) / C + 1e-5)
+//     xhat = (x - mean) rstd
+//     out  = xhat weight + bias
 //
-//     Dw = sum over rows of Dout xhat,   Db = sum over rows of Dout,   and with g = Dout w
-//     Dx = rstd (g - sum(g)/C - xhat sum(g xhat)/C)
+// Backward, with g = Dout weight:
+//
+//     Dweight = sum over rows of Dout xhat
+//     Dbias   = sum over rows of Dout
+//     Dx      = rstd (g - sum(g) / C - xhat sum(g xhat) / C)
 //
 // Memory-bound. In GPT-2 a layer norm mostly follows the sum that joins a branch to the residual
-// stream, so the two are one pass: the row is still in the first-level cache when it is normalised.
-// Forward moves 2 values an element, 4 with the sum, as does backward.
+// stream. One pass does both: the row is normalised while it is still in the first-level cache.
+// Forward moves 2 values per element, 4 with the sum; backward moves 4.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -17,10 +22,10 @@
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-constexpr int64_t LAYERNORM_GRAIN = 8;    // rows a thread takes at a time
-constexpr int64_t LAYERNORM_PIECES = 64;  // of the rows, for sums over them
+constexpr int64_t LAYERNORM_GRAIN = 8;    // rows that a thread takes at a time, forward
+constexpr int64_t LAYERNORM_PIECES = 64;  // into which the rows are cut, backward
 
-// The lanes of v that are there; the others 0.
+// The first `count` lanes of v; the others become 0.
 VEC_INLINE vfloat first_lanes(vfloat v, size_t count) {
     if (count == VEC_FLOATS) return v;
     vfloat kept{};
@@ -28,7 +33,7 @@ VEC_INLINE vfloat first_lanes(vfloat v, size_t count) {
     return kept;
 }
 
-// The row x, whose sum is known, normalised.
+// Normalises the row x (C), whose sum is x_sum.
 template <class floatX>
 VEC_INLINE void layernorm_row(floatX* out, float* mean, float* rstd, const floatX* x, float x_sum, const floatX* weight,
                               const floatX* bias, int64_t C) {
@@ -58,8 +63,8 @@ void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp,
     });
 }
 
-// residual (rows, C) = inp1 (rows, C) + inp2 (rows, C), then out, mean, rstd as above from
-// residual. residual may be inp1 or inp2.
+// residual (rows, C) = inp1 (rows, C) + inp2 (rows, C), then out, mean and rstd from residual as
+// above; all four are written. residual may be inp1 or inp2.
 template <class floatX>
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
                                 const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
@@ -76,7 +81,7 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
     });
 }
 
-// out (n_elems) = inp1 + inp2: the sum alone, where no layer norm follows. out may be inp1 or inp2.
+// out (n_elems) = inp1 + inp2, written: the sum alone. out may be inp1 or inp2.
 template <class floatX>
 void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_t n_elems) {
     parallel_ranges(n_elems, 1 << 14, [&](int64_t begin, int64_t end) {
@@ -86,14 +91,15 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
     });
 }
 
-// dinp (rows, C) is added to: the gradient that came past the branch is already there. dweight (C)
-// and dbias (C) are written, or added to if add. dout (rows, C); inp, mean, rstd as in the forward
-// pass.
+// dinp (rows, C) is added to: it already holds the gradient that came past the branch. dweight (C)
+// and dbias (C) are written, or added to if add. dout (rows, C); inp, mean and rstd are those of
+// the forward pass.
 template <class floatX, class floatG>
 void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
                         const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
-    // Sums over rows in pieces, as many whatever the threads; a piece is made while its rows pass,
-    // then the pieces are added in order.
+    // The rows are cut into pieces, whose number does not depend on the number of threads. One
+    // thread does all of a piece and sums its dweight and dbias; then the sums of the pieces are
+    // added in order.
     const int64_t piece_rows = ceil_div(rows, LAYERNORM_PIECES), pieces = ceil_div(rows, piece_rows);
     std::vector<float> sums(pieces * 2 * C);
     parallel_for(pieces, [&](int64_t piece) {

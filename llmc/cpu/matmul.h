@@ -1,21 +1,25 @@
-// A linear layer: out = inp weight^T + bias, the three products of its forward and backward, and
-// what can ride along with them while a result is still in the first-level cache: bias, GELU, the
-// derivative of GELU.
+// A linear layer, its forward product and its two backward products, and what is computed on the
+// fly while a part of the result is still in the first-level cache: bias, GELU, the derivative of
+// GELU.
 //
-// Operands are fp32 or bf16, sums fp32. Gradients of parameters may be fp32 where all else is bf16
-// (floatG): then they grow unrounded. Weights are (OC, C), the output first. With D = dLoss/d:
-//     Dinp = Dout weight,   Dweight = Dout^T inp,   Dbias = sum over rows of Dout.
-// 2 rows C OC FLOPs for each product. Bytes, at least: each of the three matrices once.
+//     out     = inp weight^T + bias            weight is (OC, C): one row per output
+//     Dinp    = Dout weight
+//     Dweight = Dout^T inp
+//     Dbias   = sum over rows of Dout
+//
+// Operands are fp32 or bf16, sums are fp32. Gradients of parameters have a type of their own
+// (floatG): they may be fp32 where everything else is bf16, and are then not rounded. Each product
+// takes 2 rows C OC FLOPs, and moves at least each of its three matrices once.
 #pragma once
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/gemm_bf16.h"
 
-// Rows up to which a product is a few dot products for each weight row: it reads the weights once,
-// in place.
+// Up to so many rows a product is computed as dot products, a few for each row of the weight, which
+// is read once and not packed.
 constexpr int64_t MATMUL_FEW_ROWS = 4;
 
-// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), for few rows (generation: one token
-// at a time).
+// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), written, for few rows: in generation
+// there is one.
 template <class floatX>
 void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows,
                              int64_t C, int64_t OC) {
@@ -30,8 +34,8 @@ void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weigh
     });
 }
 
-// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), bias may be null. With gelu_out
-// (rows, OC) also gelu_out = gelu(out). out and gelu_out are written and overlap nothing.
+// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), written; bias may be null. If
+// gelu_out (rows, OC) is not null, gelu(out) is written to it. out and gelu_out overlap nothing.
 template <class floatX>
 void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                     int64_t OC, floatX* gelu_out = nullptr) {
@@ -48,7 +52,7 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
          });
 }
 
-// sums (n) = sum over rows of inp (rows, n), or += if add.
+// sums (n) = the sum over rows of inp (rows, n), or += if add.
 template <class floatG, class floatX>
 void column_sums(floatG* sums, const floatX* inp, int64_t rows, int64_t n, bool add) {
     constexpr int64_t VECTORS = 8, WIDTH = VECTORS * VEC_FLOATS;
@@ -78,9 +82,10 @@ int64_t matmul_transposed_elems(int64_t rows, int64_t OC) {
     return sizeof(floatX) == 2 ? gemm_transposed_elems(OC, rows) : 0;
 }
 
-// dinp (rows, C) = dout (rows, OC) weight (OC, C), written, null if nobody wants it; with pre_gelu
-// (rows, C), what GELU read to make inp, dinp *= gelu'(pre_gelu). dweight (OC, C) and dbias (OC),
-// null if there is none, are written, or added to if add. dinp overlaps none of the others.
+// dinp (rows, C) = dout (rows, OC) weight (OC, C) is written; null if it is not wanted. dweight
+// (OC, C) and dbias (OC) are written, or added to if add; dbias may be null. inp is what the
+// forward pass read. If it was computed as gelu(pre_gelu), then with pre_gelu (rows, C) dinp is
+// multiplied by gelu'(pre_gelu). dinp overlaps none of the others.
 template <class floatX, class floatG>
 void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
                      const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,

@@ -1,4 +1,4 @@
-// What the machine can do at most: multiply-adds on registers alone, on all threads.
+// The peak of the machine, measured: multiply-adds on registers alone, on all threads.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include "llmc/clock.h"
 #include "llmc/cpu/matrix_unit.h"
 
-// FLOPs of one thread's loop: enough independent chains to hide the latency of an FMA, few enough
-// to stay in registers.
+// How many chains of multiply-adds run side by side. In a chain each depends on the one before it.
+// These are enough to hide the latency of an FMA, and few enough to stay in registers.
 constexpr int PEAK_CHAINS = VEC_REGISTERS == 32 ? 24 : 12;
 constexpr int64_t PEAK_ROUNDS = 100000;
 
@@ -21,7 +21,7 @@ inline float fma_chains(std::index_sequence<I...>) {
 }
 
 #ifdef __x86_64__
-// The same on bf16 pairs, zeros: their values cost no other time.
+// The same on pairs of bf16. They are zeros; the time does not depend on the values.
 __attribute__((target("avx512f,avx512bf16"))) inline void avx512_chains() {
     __m512 chain[PEAK_CHAINS];
     const __m512bh pair = (__m512bh)_mm512_setzero_si512();
@@ -43,14 +43,14 @@ inline void amx_chains() {
 }
 #endif
 
-// The most FLOP/s of any run, and whether two rounds of runs in sequence came to the same: beside
-// other work they do not, and it is too low.
+// The most FLOP/s of any run, and whether two rounds in sequence reached the same value. Beside
+// other work they do not, and the peak is too low.
 struct Peak {
     double flops_s;
     bool steady;
 };
 
-// Of device.threads threads, each of which makes so many FLOPs in f().
+// Of device.threads threads, each of which runs f(), `flops` FLOPs.
 template <class F>
 inline Peak measure_peak(double flops, F f) {
     constexpr double ROUND_SECONDS = 0.01, MOST_SECONDS = 0.3, SAME = 0.03;
@@ -74,7 +74,7 @@ inline Peak measure_peak_fp32() {
         (void)keep;
     });
 }
-// On device.unit; without one, bf16 is multiplied on the fp32 units.
+// On device.unit. Without a matrix unit, bf16 is multiplied by the fp32 units.
 inline Peak measure_peak_bf16() {
 #ifdef __x86_64__
     if (device.unit == UNIT_AMX)

@@ -1,6 +1,6 @@
-// The best peak ever measured, kept from run to run in the folder `build` beside the program, if
-// there is one: a line for each kind of CPU, number of threads and arithmetic. Beside other work a
-// measurement is too low, never too high.
+// The best peak ever measured. Beside other work a measurement is too low, never too high, so the
+// best one is kept from run to run: in the file `peaks` in the folder `build` beside the program,
+// if that folder exists. It has one line for each kind of CPU, number of threads and arithmetic.
 #pragma once
 #include <unistd.h>
 #include <cmath>
@@ -15,7 +15,8 @@ inline std::string cpu_name() {
     return name;
 }
 
-// Empty where there is no such folder, or the system does not say what the program's file is.
+// The path of that file. Empty if there is no such folder, or if the system does not say where the
+// program is.
 inline std::string peak_file() {
     char program[4096];
     const ssize_t n = readlink("/proc/self/exe", program, sizeof(program));
@@ -24,7 +25,7 @@ inline std::string peak_file() {
     return folder_exists(folder) ? folder + "/peaks" : "";
 }
 
-// FLOP/s kept under the key; 0 if there are none.
+// The FLOP/s kept under `key`; 0 if there are none.
 inline double kept_peak(const std::string& path, const std::string& key) {
     FILE* file = fopen(path.c_str(), "r");
     char line[512];
@@ -36,8 +37,8 @@ inline double kept_peak(const std::string& path, const std::string& key) {
     if (file) fclose(file);
     return std::isfinite(peak) && peak > 0 && peak < 1e18 ? peak : 0;
 }
-// Written beside and renamed, so that others read all of one or of the other; where that cannot be,
-// nothing is kept.
+// Keeps `peak` under `key`. The new file is written beside the old one and then renamed, so that
+// other programs never read half of it. If that is not possible, nothing is kept.
 inline void keep_peak(const std::string& path, const std::string& key, double peak) {
     std::string text = format("%s: %.6g\n", key.c_str(), peak);
     FILE* before = fopen(path.c_str(), "r");
@@ -52,8 +53,8 @@ inline void keep_peak(const std::string& path, const std::string& key, double pe
     if (close(fd) != 0 || !whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
 }
 
-// The larger of what was kept and what is measured now; 0 where nothing was kept and the machine is
-// too busy to tell.
+// The larger of the kept peak and one measured now. 0 if none was kept and the machine is too busy
+// for a measurement.
 inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
     const char* arithmetic = in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32";
     const std::string key =

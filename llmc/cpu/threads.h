@@ -1,10 +1,10 @@
-// The threads behind parallel_for (device.h): the pieces of a loop are taken one by one from a
-// counter, by the thread that calls and by the workers of a pool, whoever is free.
+// The threads behind parallel_for (device.h). The pieces of a loop are numbers from a shared
+// counter. The calling thread and the workers of a pool take them one by one, each when it is free.
 //
-// A step has a thousand loops, microseconds apart, and waking a thread takes longer than that:
-// whoever waits spins for a little while. Then it makes room, so that on cores shared with others,
-// who may have to run before the wait can end, it does not stand in their way. Nobody waits for a
-// worker that comes late: it finds the loop closed, or nothing left of it.
+// A step has about a thousand loops, microseconds apart. Waking a sleeping thread takes longer than
+// that, so a waiting thread spins for a short time. After that it gives up its core in between: on
+// a shared core, the thread it waits for may need that core. No loop waits for a worker that is
+// late: such a worker finds the loop closed, or no pieces left.
 #pragma once
 #include <pthread.h>
 #include <atomic>
@@ -17,16 +17,16 @@
 #include "llmc/check.h"
 #include "llmc/clock.h"
 
-// A wait spins; after SPIN_SECONDS it offers its core to others between looks, and after
+// A waiting thread spins; after SPIN_SECONDS it yields its core between checks, and after
 // YIELD_SECONDS it sleeps.
 constexpr double SPIN_SECONDS = 50e-6, YIELD_SECONDS = 1e-3;
 
-// Which thread this is, 0 (who calls) to threads - 1, and whether it is inside a loop; one inside
-// another runs on the thread that it is on.
+// The number of this thread, from 0 (the calling one) to threads - 1, and whether it is running a
+// piece of a loop. A loop inside a piece runs on that piece's thread alone.
 inline thread_local int thread_number = 0;
 inline thread_local bool inside_loop = false;
 
-// Leaves the execution units to the core's other thread for some cycles.
+// Leaves the execution units to the core's other hardware thread for some cycles.
 inline void pause_briefly() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -35,7 +35,7 @@ inline void pause_briefly() {
 #endif
 }
 
-// Where threads wait for something that others bring about and then announce with wake().
+// Where threads wait for a condition that other threads make true, and then announce with wake().
 struct WaitingRoom {
     std::mutex mutex;
     std::condition_variable changed;
@@ -52,30 +52,36 @@ struct WaitingRoom {
             if (waited > SPIN_SECONDS) std::this_thread::yield();
         }
         std::unique_lock<std::mutex> lock(mutex);
-        asleep++;  // before ready() is asked again, as wake() comes after the change: one of the two sees the other
+        // Counted before ready() is checked again, while wake() reads the count after the change:
+        // so either this thread sees the change, or wake() sees this thread.
+        asleep++;
         changed.wait(lock, ready);
         asleep--;
     }
     void wake() {
         if (asleep == 0) return;
-        { std::lock_guard<std::mutex> lock(mutex); }  // who counted itself in is asleep by now
+        { std::lock_guard<std::mutex> lock(mutex); }  // every thread that is counted is asleep by now
         changed.notify_all();
     }
 };
 
 struct ThreadPool {
     using Piece = void (*)(void* context, int64_t i);
-    // The loop's number << 32 | OPEN while workers may enter | how many are inside. In one word, so
-    // that none enters a loop that has closed.
+    // The state of the loop in one word, so that no worker can enter a loop that has closed: its
+    // number in the upper 32 bits, OPEN while workers may enter, and in the lower bits how many are
+    // inside.
     static constexpr uint64_t OPEN = 1ull << 31, INSIDE = OPEN - 1, NUMBER = 1ull << 32;
     std::atomic<uint64_t> loop{0};
-    alignas(64) std::atomic<int64_t> left{0};  // pieces that nobody has taken, or less than 0
+    alignas(64) std::atomic<int64_t> left{0};  // pieces that no thread has taken yet; 0 or less when there are none
     alignas(64) std::atomic_flag busy = ATOMIC_FLAG_INIT;
-    int workers = 0, threads = 0;  // of this loop: how many threads may take part, n pieces, what makes one
+    int workers = 0;  // that have been started
+    // Of the current loop: how many threads may take part, the number of pieces, the function that
+    // runs one.
+    int threads = 0;
     int64_t n = 0;
     Piece piece = nullptr;
     void* context = nullptr;
-    std::exception_ptr failure;  // the first that a piece threw
+    std::exception_ptr failure;  // the first exception that a piece threw
     std::mutex failure_mutex;
     WaitingRoom for_loop, for_end;
 
@@ -117,10 +123,10 @@ struct ThreadPool {
         }
     }
 
-    // piece(context, i) for i in 0..n-1 on up to so many threads. What one throws is thrown here,
-    // after all have stopped.
+    // Calls make(argument, i) once for each i from 0 to n_pieces - 1, on up to n_threads threads.
+    // If a piece throws an exception, run throws it after all threads have stopped.
     void run(int n_threads, int64_t n_pieces, Piece make, void* argument) {
-        if (busy.test_and_set()) {  // by another thread of the program
+        if (busy.test_and_set()) {  // another thread of the program has the pool
             for (int64_t i = 0; i < n_pieces; i++) make(argument, i);
             return;
         }
@@ -139,8 +145,8 @@ struct ThreadPool {
     }
 };
 
-// Never destroyed: workers may sleep in it when the program ends. A child made by fork has none of
-// the workers, so it gets a pool of its own.
+// The pool is never destroyed: workers may be asleep in it when the program ends. After fork the
+// child has none of the workers, so it gets a pool of its own.
 inline ThreadPool*& thread_pool() {
     static ThreadPool* pool = [] {
         pthread_atfork(nullptr, nullptr, [] { thread_pool() = new ThreadPool; });

@@ -1,7 +1,7 @@
-// A vector of floats as wide as the machine's registers, in GCC and clang's portable vector
-// extensions: the same source becomes AVX-512, AVX2 or NEON. Arithmetic on vfloat is lane by lane
-// with the ordinary operators; a comparison gives a vint of 0 and -1, and `mask ? a : b` picks by
-// lane. Loads and stores need no alignment. Kernels compute on vfloat whatever type the memory has:
+// A vector of floats as wide as the machine's registers, in the portable vector extensions of GCC
+// and clang: the same source becomes AVX-512, AVX2 or NEON. Ordinary operators on vfloat work lane
+// by lane; a comparison gives a vint of 0 (false) and -1 (true), and `mask ? a : b` selects lane by
+// lane. Loads and stores need no alignment. Kernels compute on vfloat whatever the type in memory:
 // a load widens bf16, a store rounds to nearest.
 #pragma once
 #include <cstddef>
@@ -49,14 +49,15 @@ VEC_INLINE vhalf narrow(vfloat v) {
 }
 VEC_INLINE vfloat load(const bf16* p) { return widen(load_bits(p)); }
 VEC_INLINE void store(bf16* p, vfloat v) { *(vhalf_anywhere*)p = narrow(v); }
-// What a value becomes by being stored in memory of this type.
+// v as it is after a store to memory of type floatX and a load.
 template <class floatX>
 VEC_INLINE vfloat as_stored(vfloat v) {
     if constexpr (sizeof(floatX) == 2) return widen(narrow(v));
     else return v;
 }
 
-// The first n lanes (n < VEC_FLOATS); the others read as 0, and are not written.
+// Loads and stores of the first n lanes, n < VEC_FLOATS. The other lanes are 0 after a load; a
+// store leaves the memory behind the first n alone.
 VEC_INLINE vfloat load_first(const float* p, size_t n) {
     vfloat v{};
     memcpy(&v, p, n * sizeof(float));
@@ -73,15 +74,15 @@ VEC_INLINE void store_first(bf16* p, vfloat v, size_t n) {
     memcpy((void*)p, &bits, n * sizeof(bf16));
 }
 
-// 0, 1, 2, ...: the number of each lane.
+// 0, 1, 2, ...
 VEC_INLINE vint lane_numbers() {
     vint lane;
     for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
     return lane;
 }
 
-// Sum and maximum over lanes, always in the same order: the upper half of the lanes onto the lower,
-// then of what is left.
+// Sum and maximum over the lanes, always in the same order: the upper half is added to the lower
+// half, then the upper quarter to the lower quarter, and so on.
 template <int HALF, size_t... I>
 VEC_INLINE vfloat swap_halves(vfloat v, std::index_sequence<I...>) {
     return __builtin_shufflevector(v, v, (I ^ HALF)...);
@@ -100,17 +101,20 @@ VEC_INLINE float max(vfloat v) {
     else return v[0];
 }
 
-// e^x to 2 units in the last place. With n the integer nearest to x/ln 2 and r = x - n ln 2, |r| <=
-// ln 2 / 2: e^x = 2^n e^r, and e^r = 1 + r + r^2 p(r) with a polynomial p of degree 5 (Cephes,
-// expf; Moshier 1989). 2^n is put together from its exponent bits. Below -87.7, where n is -127 and
-// those bits are 0, the result is 0, above 88.3 that of 88.3 (no infinity arises); NaN stays NaN.
+// e^x, to 2 units in the last place:
+//
+//     n = the integer nearest to x / ln 2,   r = x - n ln 2,   so |r| <= ln 2 / 2
+//     e^x = 2^n e^r,   e^r = 1 + r + r^2 p(r)      p: a polynomial of degree 5 (Cephes, expf; Moshier 1989)
+//
+// 2^n is made from its exponent bits. Below -87.7 n is -127, these bits are 0, and so is the
+// result. Above 88.3 the result is e^88.3, not infinity. NaN stays NaN.
 VEC_INLINE vfloat exp(vfloat x) {
     vfloat low = broadcast(-88.0f), high = broadcast(88.3f), clamped = x < low ? low : x;
     clamped = high < clamped ? high : clamped;
-    const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, and leaves that in the low bits
+    const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
     vfloat shifted = clamped * 1.44269504088896341f + shift;
     vfloat n = shifted - shift;
-    vfloat r = clamped - n * 0.693359375f;  // ln 2 in two parts, so that n * the first is exact
+    vfloat r = clamped - n * 0.693359375f;  // ln 2 in two parts; n times the first is exact
     r = r - n * -2.12194440e-4f;
     vfloat p = broadcast(1.9875691500e-4f);
     p = p * r + 1.3981999507e-3f;
@@ -128,21 +132,21 @@ VEC_INLINE vfloat exp(vfloat x) {
 }
 
 VEC_INLINE vfloat sqrt(vfloat v) {
-    for (int i = 0; i < VEC_FLOATS; i++) v[i] = __builtin_sqrtf(v[i]);  // compilers make one instruction of it
+    for (int i = 0; i < VEC_FLOATS; i++) v[i] = __builtin_sqrtf(v[i]);  // compiled to one instruction
     return v;
 }
 
-// f applied to every vector of a row of n values at place i; f(i, count) handles `count` lanes, all
-// of them but in the last.
+// Calls f(i, count) for each vector of a row of n values. It begins at value i and has `count`
+// lanes: VEC_FLOATS, or in the last vector what is left.
 template <class F>
 VEC_INLINE void for_each_vector(size_t n, F f) {
     size_t i = 0;
     for (; i + VEC_FLOATS <= n; i += VEC_FLOATS) f(i, (size_t)VEC_FLOATS);
     if (i < n) f(i, n - i);
 }
-// Sum over a row of n values of f(i, count), the vector at place i, whose lanes beyond count are
-// zero. Four sums at a time, so that an addition need not wait for the one before it; always in the
-// same order.
+// The sum over a row of n values, of which f(i, count) returns the vector that begins at value i,
+// with zeros in the lanes from `count` on. There are four sums, so that an addition need not wait
+// for the one before it. The order is always the same.
 template <class F>
 VEC_INLINE float row_sum(size_t n, F f) {
     vfloat total[4] = {};
@@ -152,6 +156,7 @@ VEC_INLINE float row_sum(size_t n, F f) {
     for_each_vector(n - i, [&](size_t k, size_t count) { total[0] += f(i + k, count); });
     return sum((total[0] + total[1]) + (total[2] + total[3]));
 }
+// The first `count` lanes, 1 to VEC_FLOATS.
 template <class floatX>
 VEC_INLINE vfloat load_some(const floatX* p, size_t count) {
     return count == VEC_FLOATS ? load(p) : load_first(p, count);
