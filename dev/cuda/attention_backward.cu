@@ -103,10 +103,7 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
         std::copy(stored.begin(), stored.end(), out);
         reference::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH);
     });
-    auto dots = [=] {
-        launch("attention_dot", attention_dot_kernel<bf16>, dim3((unsigned)ceil_div(rows * NH, 256)), 256, 0, stream,
-               d_D, d_dout, d_out, rows * NH, T, NH, (int)HS);
-    };
+    auto dots = [=] { attention_dot(d_D, d_dout, d_out, B, T, NH, (int)HS, stream); };
     const double scores = (double)B * NH * T * T / 2;
     requested(scores * (8 * HS + 8 + 3 * HS * 6));
     variant(

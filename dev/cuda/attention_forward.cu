@@ -96,8 +96,8 @@ template <int HS, int KEYS>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     tensor_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
     extern __shared__ __align__(128) bf16 shared[];
-    const AttentionBlock block(NH, head_size, blockIdx.y);
-    const bf16* head = qkv + block.b * T * block.stride + block.h * head_size;
+    const AttentionBlock block(T, NH, head_size, blockIdx.y);
+    const bf16* head = qkv + block.qkv_offset;
     const Tile<HS> q{shared}, keys{shared + ATTENTION_ROWS * HS}, values{shared + (ATTENTION_ROWS + KEYS) * HS};
     const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, row = block.first + warp_row + lane / 4;
     load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, T, head_size);
@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
                     top = fmaxf(top, s[n][i]);
                 }
             top = row_max(top);
-            const float shift = top * (scale * LOG2_E), shrink = exp2f(m[half] * (scale * LOG2_E) - shift);
+            const float shrink = exp2_flushed((m[half] - top) * (scale * LOG2_E));
             for (int n = 0; n < KEYS / 8; n++)
                 for (int i = 2 * half; i < 2 * half + 2; i++)
-                    sum += s[n][i] = exp2f(s[n][i] * (scale * LOG2_E) - shift);
+                    sum += s[n][i] = exp2_flushed((s[n][i] - top) * (scale * LOG2_E));
             m[half] = top, l[half] = l[half] * shrink + row_sum(sum);
             for (int n = 0; n < HS / 8; n++) o[n][2 * half] *= shrink, o[n][2 * half + 1] *= shrink;
         }
@@ -130,9 +130,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     }
     for (int half = 0; half < 2; half++)
         if (lane % 4 == 0 && row + 8 * half < T)
-            lse[blockIdx.x * (int64_t)T + row + 8 * half] = m[half] * scale + logf(l[half]);
-    store_rows(out + block.b * T * block.C + block.h * head_size, block.C, block.first + warp_row, T, head_size, o,
-               1.0f / l[0], 1.0f / l[1], q, warp_row);
+            lse[block.row_offset + row + 8 * half] = m[half] * scale + logf(l[half]);
+    bf16* out_head = out + block.out_offset;
+    store_rows(out_head, block.C, block.first + warp_row, T, head_size, o, 1.0f / l[0], 1.0f / l[1], q, warp_row);
 }
 
 BENCH("attention_forward", dims("B", "T", "C", "NH"),

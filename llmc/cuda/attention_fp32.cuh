@@ -1,14 +1,24 @@
 // Attention in fp32, on CUDA cores: the walk over tiles of attention.cuh, with plain
-// multiplications.
+// multiplications. Each block handles TILE rows of one head with (TILE/2)^2 threads: grid
+// (B NH, T/TILE).
 //
-// A block handles TILE rows with (TILE/2)^2 threads; thread (ty, tx) computes a 2 x 2 piece of the
-// scores of two tiles, and, of its two rows, every (TILE/2)-th channel of the result, CHANNELS at
-// most.
+// Thread (ty, tx) computes rows 2 ty, 2 ty + 1. Of the scores of two tiles it has the columns tx
+// and tx + TILE/2, of the result every (TILE/2)-th channel from tx on, at most CHANNELS of them. A
+// row's TILE/2 threads are neighbours within one warp, and exchange its maximum and sum by
+// shuffles:
+//
+//     scores, TILE 32            columns tx            tx + 16
+//     row 2 ty                   one thread: s[0][0]   s[0][1]
+//     row 2 ty + 1                           s[1][0]   s[1][1]
+//
+// FLOPs and bytes: as attention.cuh, with 4 bytes per value.
 #pragma once
 #include "llmc/cuda/attention_tiles.cuh"
 
+// TILE rows of head_size floats in shared memory, head_size + 1 apart: where head_size is a
+// multiple of 32, a column of unpadded rows would lie in one bank.
 template <int TILE>
-struct SharedRows {  // TILE rows of head_size floats, one float further apart: no bank conflicts between rows
+struct SharedRows {
     float* data;
     int head_size;
     __device__ float* operator[](int row) const { return data + row * (head_size + 1); }
@@ -23,14 +33,14 @@ __host__ __device__ constexpr size_t shared_rows_elems(int tile, int head_size) 
     return (size_t)tile * (head_size + 1);
 }
 
-// s[i][j] = row 2 ty + i of a times row tx + j TILE/2 of b.
+// s[i][j] = row 2 ty + i of a times row tx + j TILE/2 of b: a 2 x 2 piece of a b^T.
 template <int TILE>
 __device__ inline void small_products(float (&s)[2][2], SharedRows<TILE> a, SharedRows<TILE> b, int ty, int tx) {
     for (int i = 0; i < 4; i++) s[i / 2][i % 2] = 0;
     for (int c = 0; c < a.head_size; c++)
         for (int i = 0; i < 4; i++) s[i / 2][i % 2] += a[2 * ty + i / 2][c] * b[tx + i % 2 * (TILE / 2)][c];
 }
-// o[i][c] += sum over j of p[2 ty + i][j] * b[j][tx + c TILE/2], p (TILE, TILE + 1).
+// o[i][c] += sum over j of p[2 ty + i][j] b[j][tx + c TILE/2]. Rows of p are TILE + 1 apart.
 template <int TILE, int CHANNELS>
 __device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, SharedRows<TILE> b, int ty, int tx) {
     for (int j = 0; j < TILE; j++)
@@ -42,6 +52,7 @@ __device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, Sha
                 o[1][c] += p[(2 * ty + 1) * (TILE + 1) + j] * x;
             }
 }
+// Stores rows row, row + 1 of a head, times scale0 and scale1.
 template <int TILE, int CHANNELS>
 __device__ inline void store_channels(float* head, int64_t stride, int row, int T, int head_size,
                                       const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
@@ -53,6 +64,7 @@ __device__ inline void store_channels(float* head, int64_t stride, int row, int 
                 head[(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
 }
 
+// Keys and values of a tile take turns in one buffer, kv.
 template <int TILE, int CHANNELS>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size,
@@ -106,8 +118,9 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
                          tx);
 }
 
-// Backward for TILE rows: KEYS_MINE: they are keys, and dk, dv are the sums over queries; else they
-// are queries, and dq is the sum over keys.
+// Backward. If KEYS_MINE, the block's TILE rows are keys, it walks over tiles of queries, and sum1
+// and sum2 become dk and dv. Otherwise its rows are queries, it walks over tiles of keys, and sum1
+// becomes dq.
 template <int TILE, int CHANNELS, bool KEYS_MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv,
@@ -125,7 +138,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     auto load_keys = [&](int first) { k.load(head + C, 3 * C, first, T), v.load(head + 2 * C, 3 * C, first, T); };
     if (KEYS_MINE) load_keys(mine);
     else load_queries(mine);
-    float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};  // dk and dv, or dq
+    float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
     for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < T : other <= mine; other += TILE) {
         __syncthreads();
         if (KEYS_MINE) load_queries(other);
@@ -159,10 +172,11 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
                              cudaStream_t stream) {
     const int HS = (int)(C / NH);
     const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
+    const dim3 grid((unsigned)(B * NH), (unsigned)ceil_div(T, TILE));
+    const float scale = 1.0f / sqrtf((float)HS);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
     allow_shared(kernel, bytes, "attention_forward");
-    launch("attention_forward", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, TILE)), TILE * TILE / 4, bytes,
-           stream, out, lse, qkv, (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+    launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, NH, HS, scale);
 }
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
                               cudaStream_t stream) {
@@ -175,16 +189,14 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     const int HS = (int)(C / NH);
     const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid((unsigned)(B * NH), (unsigned)ceil_div(T, TILE));
-    auto kv = attention_backward_fp32_kernel<TILE, CHANNELS, true>;
-    auto q = attention_backward_fp32_kernel<TILE, CHANNELS, false>;
-    allow_shared(kv, bytes, "attention_backward_kv");
-    allow_shared(q, bytes, "attention_backward_q");
-    launch("attention_dot", attention_dot_kernel<float>, dim3((unsigned)ceil_div(B * T * NH, 256)), 256, 0, stream, D,
-           dout, out, B * T * NH, T, NH, HS);
-    launch("attention_backward_kv", kv, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv,
-           (int)T, NH, HS, 1.0f / sqrtf((float)HS));
-    launch("attention_backward_q", q, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, (const float*)D, qkv,
-           (int)T, NH, HS, 1.0f / sqrtf((float)HS));
+    const float scale = 1.0f / sqrtf((float)HS);
+    attention_dot(D, dout, out, B, T, NH, HS, stream);
+    auto run_kernel = [&](const char* name, auto kernel) {
+        allow_shared(kernel, bytes, name);
+        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, D, qkv, (int)T, NH, HS, scale);
+    };
+    run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
+    run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
 }
 inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
                                const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {

@@ -1,62 +1,106 @@
-// Tensor cores, and what feeds them: the PTX instructions that attention uses, each behind a
-// function, each with a twin in C++ that dev/cusim runs (there the last lane of the warp to arrive
-// computes for all). All are from sm_80 on. Source: PTX ISA, sections on mma.m16n8k16, ldmatrix and
-// cp.async.
+// Tensor cores, and the instructions that feed them: the PTX that attention and the matmul ladder
+// use. Each instruction is behind one function; a C++ twin of each function runs in the simulator
+// (dev/cusim). All of them exist from sm_80 on.
+// Source: PTX ISA, sections on mma.m16n8k16, ldmatrix, cp.async and ex2.
 //
-// Fragments. A warp holds a matrix in pieces; with g = lane / 4 and t = lane % 4, lane holds, two
-// bf16 to a register,
-//     A (16 x 16):  a[0] = A[g][2t..2t+1],  a[1] = A[g+8][2t..],  a[2] = A[g][2t+8..],  a[3] = A[g+8][2t+8..]
-//     B (16 x 8):   b[0] = B[2t..2t+1][g],  b[1] = B[2t+8..2t+9][g]
-//     C (16 x 8, fp32):  c[0..1] = C[g][2t..2t+1],  c[2..3] = C[g+8][2t..2t+1]
-// So the C of one product, rounded to bf16, is already the A of the next: two C side by side make
-// one A.
+// mma.m16n8k16 is one instruction of a warp: C (16 x 8, fp32) += A (16 x 16, bf16) B (16 x 8,
+// bf16), 4096 FLOPs. The matrices lie in registers, distributed over the 32 lanes. These pieces are
+// called fragments. A register of A or B holds two bf16, the one with the lower index in the low
+// half. The numbers in the pictures are lanes:
+//
+//     A  columns  0-1  2-3  4-5  6-7 | 8-9 10-11 12-13 14-15      C  columns  0-1  2-3  4-5  6-7
+//        row  0    0    1    2    3  |  0    1     2     3           row  0    0    1    2    3
+//        row  1    4    5    6    7  |  4    5     6     7           row  1    4    5    6    7
+//         ...           a[0]         |         a[2]                   ...       c[0], c[1]
+//        row  7   28   29   30   31  | 28   29    30    31           row  7   28   29   30   31
+//        ----------------------------+---------------------          ---------------------------
+//        row  8    0    1    2    3  |  0    1     2     3           row  8    0    1    2    3
+//         ...           a[1]         |         a[3]                   ...       c[2], c[3]
+//        row 15   28   29   30   31  | 28   29    30    31           row 15   28   29   30   31
+//
+//     B  columns    0   1   2   3   4   5   6   7
+//        rows  0-1  0   4   8  12  16  20  24  28
+//        rows  2-3  1   5   9  13  17  21  25  29      b0
+//        rows  4-5  2   6  10  14  18  22  26  30
+//        rows  6-7  3   7  11  15  19  23  27  31
+//        -----------------------------------------
+//        rows 8-15: the lanes of rows 0-7               b1
+//
+// In formulas, with g = lane / 4 and t = lane % 4: a[0] is A[g][2t, 2t+1], a[1] is 8 rows below it,
+// a[2] is 8 columns to its right; b0 is B[2t, 2t+1][g]; c[0], c[1] are C[g][2t, 2t+1] and c[2],
+// c[3] are 8 rows below.
+//
+// The left half of A and C have the same layout. So two results C0 and C1, side by side, are one
+// operand A of the next product, without any exchange between lanes. Only the type changes:
+//
+//     a[0] = bf16(C0.c[0], C0.c[1])     a[2] = bf16(C1.c[0], C1.c[1])
+//     a[1] = bf16(C0.c[2], C0.c[3])     a[3] = bf16(C1.c[2], C1.c[3])
+//
+// Attention uses this: the scores q k^T go into p v straight from registers (attention_tiles.cuh).
 #pragma once
+#include <cfloat>
 #include "llmc/bf16.h"
 #include "llmc/cuda/common.cuh"
 
-// Two fp32 values as bf16 in one register, low first.
+// Two fp32 values, each rounded to the nearest bf16, in one register.
 __device__ inline uint32_t pack_bf16(float low, float high) {
-    return (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(low)) |
-           (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(high)) << 16;
+    const uint32_t low_bits = __bfloat16_as_ushort(__float2bfloat16_rn(low));
+    const uint32_t high_bits = __bfloat16_as_ushort(__float2bfloat16_rn(high));
+    return low_bits | high_bits << 16;
 }
 
 #ifndef CUSIM
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-// c (16 x 8) += a (16 x 16) b (16 x 8).
+// C += A B.
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Four 8 x 8 matrices of bf16 from shared memory: lane 8i + r gives the address of row r of matrix
-// i, 16-byte aligned. Register i of lane then holds elements 2t and 2t+1 of row g of matrix i.
+// Loads four 8 x 8 matrices of bf16 from shared memory. Lane 8i + r passes the address of row r of
+// matrix i: 16 bytes, 16-byte aligned. Afterwards r[i] of each lane holds elements [g][2t, 2t+1] of
+// matrix i: one quarter of an A fragment.
 __device__ inline void ldmatrix(uint32_t (&r)[4], const bf16* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row)));
 }
-// The same of the transposed matrices: elements (2t, g) and (2t+1, g).
+// The same, but each matrix is transposed on the way: r[i] holds elements [2t, 2t+1][g], half of a
+// B fragment.
 __device__ inline void ldmatrix_transposed(uint32_t (&r)[4], const bf16* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row)));
 }
-// 16 bytes from global to shared memory while the thread goes on; zeros instead if not valid
-// (`from` must be a good address all the same).
+// Starts copying 16 bytes from global to shared memory. The thread does not wait, and the bytes
+// pass through none of its registers. If not valid, 16 zeros are written; `from` must be a valid
+// address all the same.
 __device__ inline void copy_async(void* to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 16 : 0));
 }
+// Makes one group of all copies that this thread started since its last commit.
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;\n"); }
-// Until all but the newest `groups` commits of this thread have arrived.
+// Waits until at most the newest `groups` groups of this thread are still on their way. Other
+// threads see the data after a barrier.
 template <int groups>
 __device__ inline void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(groups));
 }
+// 2^x, with 0 in place of subnormal results. One instruction; exp2f needs four, to return those
+// too.
+__device__ inline float exp2_flushed(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
 
-#else  // the twins
+#else
+
+// The twins. Where an instruction involves the whole warp, the lanes wait for each other, and the
+// last one to arrive computes the results of all.
 
 inline float bf16_of(uint32_t reg, int half) {
     return __bfloat162float(__ushort_as_bfloat16((unsigned short)(reg >> (16 * half))));
@@ -94,18 +138,18 @@ inline void ldmatrix_twin(uint32_t (&r)[4], const bf16* row) {
         uint32_t* r;
         const bf16* row;
     } mine{r, row};
-    cusim::warp_collective(
-        0xFFFFFFFFu, transposed ? "ldmatrix_transposed" : "ldmatrix", CUSIM_HERE, &mine, [](void** lanes) {
-            for (int lane = 0; lane < 32; lane++)
-                for (int i = 0; i < 4; i++) {
-                    const int g = lane / 4, t = lane % 4;
-                    auto element = [&](int half) -> uint32_t {
-                        return __bfloat16_as_ushort(transposed ? ((Lane*)lanes[8 * i + 2 * t + half])->row[g]
-                                                               : ((Lane*)lanes[8 * i + g])->row[2 * t + half]);
-                    };
-                    ((Lane*)lanes[lane])->r[i] = element(0) | element(1) << 16;
-                }
-        });
+    const char* name = transposed ? "ldmatrix_transposed" : "ldmatrix";
+    cusim::warp_collective(0xFFFFFFFFu, name, CUSIM_HERE, &mine, [](void** lanes) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 4; i++) {
+                const int g = lane / 4, t = lane % 4;
+                auto element = [&](int half) -> uint32_t {
+                    const int row = transposed ? 2 * t + half : g, column = transposed ? g : 2 * t + half;
+                    return __bfloat16_as_ushort(((Lane*)lanes[8 * i + row])->row[column]);
+                };
+                ((Lane*)lanes[lane])->r[i] = element(0) | element(1) << 16;
+            }
+    });
 }
 inline void ldmatrix(uint32_t (&r)[4], const bf16* row) { ldmatrix_twin<false>(r, row); }
 inline void ldmatrix_transposed(uint32_t (&r)[4], const bf16* row) { ldmatrix_twin<true>(r, row); }
@@ -116,5 +160,9 @@ inline void copy_async_commit() { cusim::async_commit(); }
 template <int groups>
 inline void copy_async_wait() {
     cusim::async_wait(groups);
+}
+inline float exp2_flushed(float x) {
+    const float y = exp2f(x);
+    return y < FLT_MIN ? 0.0f : y;
 }
 #endif
