@@ -1,5 +1,4 @@
-"""Runs programs for a script so that Ctrl-C ends them and the script, without a traceback. Import it first: modules
-that take long to import would otherwise print one."""
+"""Programs that a script starts, and Ctrl-C: it ends them and the script, without a traceback. To be imported first."""
 import importlib.util
 import os
 import signal
@@ -9,6 +8,7 @@ import time
 
 PATIENCE_S = 3  # between asking a program to end and ending it
 running = set()
+temporary_files = set()  # paths that are removed if the script is interrupted
 starting, stopped_by = False, None
 
 
@@ -23,7 +23,7 @@ def signal_all(number):
 def stop(number, _frame=None):
     global stopped_by
     stopped_by = number
-    if starting:  # run() calls stop() again once it knows the process that it is starting
+    if starting:  # run() stops as soon as it knows the process that it is about to start
         return
     for again in (signal.SIGINT, signal.SIGTERM):
         signal.signal(again, signal.SIG_IGN)
@@ -32,6 +32,8 @@ def stop(number, _frame=None):
     while time.monotonic() < until and any(process.poll() is None for process in running):
         time.sleep(0.02)
     signal_all(signal.SIGKILL)
+    for path in temporary_files:
+        path.unlink(missing_ok=True)
     print("\ninterrupted", file=sys.stderr, flush=True)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -42,8 +44,8 @@ for number in (signal.SIGINT, signal.SIGTERM):
 
 
 def run(command, text="", env=None, cwd=None):
-    """Runs a command to its end, with text on its stdin. Returns what it printed, and its peak of resident memory in
-    MiB. If it fails, the script ends with its message."""
+    """Runs a command to its end, with text on its stdin. Returns what it printed and its peak of resident memory in
+    MiB; if it fails, so does the script."""
     global starting
     command = [str(c) for c in command]
     starting = True
@@ -72,12 +74,12 @@ def run(command, text="", env=None, cwd=None):
 
 
 def need(*modules):
-    """Ends the script if one of the modules is missing, naming the pip command that installs them."""
+    """Ends the script with the pip line for those of the modules that Python does not have."""
     missing = [module for module in modules if not have(module)]
     if missing:
         sys.exit(f"missing: {', '.join(missing)} (pip install {' '.join(missing)})")
 
 
 def have(module):
-    """Whether Python has the module. Does not import it."""
+    """Whether Python has the module; it is not loaded."""
     return importlib.util.find_spec(module) is not None

@@ -71,11 +71,11 @@ static void bf16_errors_as_pytorchs(const std::string& name, const std::vector<d
     if (file) fclose(file);
 }
 
-static void against_pytorch(const std::string& name) {
-    const GPT2Config c = load_config(FIXTURES + name + ".bin");
-    DebugState d = load_debug_state(FIXTURES + name + "_debug_state.bin", c);
+static void against_pytorch(const std::string& name, const std::string& folder = FIXTURES) {
+    const GPT2Config c = load_config(folder + name + ".bin");
+    DebugState d = load_debug_state(folder + name + "_debug_state.bin", c);
     Model g = make_model(c, d.B, d.T, 0, 2, 1);
-    load_model(g, FIXTURES + name + ".bin");
+    load_model(g, folder + name + ".bin");
     start_test(name + ": loss and gradients are PyTorch's");
     micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
     const double loss = loss_sum(g) / (double)(d.B * d.T), tolerance = model_tolerance(c.L);

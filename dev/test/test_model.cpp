@@ -121,7 +121,11 @@ static void stochastic_rounding() {
     free_model(exact);
 }
 
-int main() {
+// test_model FOLDER/ NAME...: instead of all tests, models that a script has made (hugging_face.py)
+// against PyTorch's numbers.
+int main(int argc, char** argv) {
+    for (int i = 2; i < argc; i++) against_pytorch(argv[i], argv[1]);
+    if (argc > 1) return report_tests();
     model_tests();
     plan_is_exact();
     stochastic_rounding();

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Writes a folder that Hugging Face's transformers loads, from a model file or a run's newest complete checkpoint.
+
+    pip install numpy && python3 dev/data/export_hf.py log124M gpt2-mine
+
+AutoModelForCausalLM.from_pretrained("gpt2-mine") loads the model. AutoTokenizer loads the tokenizer, which is the file
+that --tokenizer names, else the one that the run used, else GPT-2's; of the last two only if the model has as many
+tokens. Weights keep their precision, fp32 or bf16.
+"""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import children  # noqa: E402
+
+children.need("numpy")
+import argparse  # noqa: E402
+import json  # noqa: E402
+import math  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+from hf_tokenizer import TOKENIZER_FILES, read_tokenizer, tokenizer_files  # noqa: E402
+from model_files import (  # noqa: E402
+    HEADER_BYTES, NAME_OF, ROOT, STORED, Progress, as_fp32, fail, model_table, read_json, stored_tensors, write_whole)
+
+GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+TORCH_NAME = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def safetensors_header(table, dtype):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for row, name in stored_tensors(table):
+        end = at + math.prod(row["hf_shape"]) * STORED[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": row["hf_shape"], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_weights(file, table, dtype, model):
+    file.write(safetensors_header(table, dtype))
+    progress = Progress("exporting", table["parameters"], "M parameters", 1_000_000)
+    done, at = 0, HEADER_BYTES
+    for row, name in stored_tensors(table):
+        values = np.fromfile(model, STORED[dtype], row["elems"], offset=at)
+        at += values.nbytes
+        if values.size != row["elems"]:
+            fail(f"{model} has changed while it was read: it ends within {name}")
+        if not np.isfinite(as_fp32(values, dtype)).all():
+            fail(f"{model} is damaged: {name} has values that are not finite")
+        values = values[:math.prod(row["hf_shape"])]  # without the padding of the vocabulary
+        if row["transposed"]:
+            values = np.ascontiguousarray(values.reshape(row["hf_shape"][::-1]).T)
+        file.write(values.data)
+        done += values.size
+        progress.reach(done)
+    progress.done()
+
+
+def config_text(table, dtype, end_of_text):
+    """config.json. Dropout is 0, as in training. end_of_text is None if the tokenizer is unknown."""
+    config = {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": dtype, "torch_dtype": dtype,
+        "vocab_size": table["V"], "n_positions": table["maxT"], "n_embd": table["C"], "n_layer": table["L"],
+        "n_head": table["NH"], "n_inner": None, "activation_function": "gelu_new",
+        "layer_norm_epsilon": table["layernorm_eps"], "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+        "tie_word_embeddings": True, "bos_token_id": end_of_text, "eos_token_id": end_of_text}
+    return json.dumps(config, indent=2) + "\n"
+
+
+def known_tokenizer(model):
+    """The tokenizer file that a run used; for a model file, GPT-2's."""
+    run = model / "run.json"
+    flags = read_json(run).get("flags", {}) if run.is_file() else {}
+    path = pathlib.Path(flags.get("--tokenizer") or GPT2_TOKENIZER)
+    return path if path.exists() else ROOT / path
+
+
+def tokenizer_to_export(options, table):
+    """The tokenizer's files as {name: text}, its end-of-text id, and a notice that says why there are none."""
+    path = options.tokenizer or known_tokenizer(options.model)
+    if options.tokenizer or path.exists():
+        tokens, end_of_text = read_tokenizer(path)
+        if len(tokens) == table["V"] or (options.tokenizer and len(tokens) < table["V"]):
+            return tokenizer_files(path, tokens, end_of_text, table["maxT"]), end_of_text, ""
+        problem = f"{path} has {len(tokens)} tokens, the model {table['V']}"
+    else:
+        problem = f"{path} is not there"
+    if options.tokenizer:
+        fail(problem)
+    return {}, None, f"\nwithout a tokenizer: {problem} (--tokenizer FILE names another)"
+
+
+def check_out(folder):
+    """Creates the folder. Refuses one with other files, which transformers might load instead of ours."""
+    ours = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        others = sorted(path.name for path in folder.iterdir() if path.name.removesuffix(".tmp") not in ours)
+    except OSError as error:
+        fail(f"cannot write the folder {folder}: {error.strerror}")
+    if others:
+        fail(f"{folder} holds {others[0]}, which this script did not write; a new or empty folder is accepted")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path, help="a model file, or the out dir of a run")
+    parser.add_argument("out", type=pathlib.Path, help="the folder to write: a new one, or an earlier export")
+    parser.add_argument("--tokenizer", metavar="FILE", type=pathlib.Path, help="the tokenizer file of the model")
+    options = parser.parse_args()
+    if not options.model.exists():
+        fail(f"{options.model} is not there")
+    table = model_table(options.model)
+    model = options.model / table["file"] if table["file"] else options.model
+    precision = next(name for name, version in table["versions"].items() if version == table["version"])
+    tokenizer, end_of_text, notice = tokenizer_to_export(options, table)
+    check_out(options.out)
+
+    texts = {**tokenizer, CONFIG: config_text(table, TORCH_NAME[precision], end_of_text)}
+    writers = {WEIGHTS: lambda file: write_weights(file, table, NAME_OF[precision], model)}
+    writers |= {name: lambda file, text=text: file.write(text.encode()) for name, text in texts.items()}
+    # config.json is removed first and written last, so transformers never loads a mixture of two exports.
+    outdated = [options.out / name for name in (CONFIG, *TOKENIZER_FILES)]
+    write_whole({options.out / name: write for name, write in writers.items()}, outdated)
+    size = f"{table['parameters']:,} parameters in {precision}"
+    print(f"{options.out}: {', '.join(writers)}, from {model} ({size}){notice}")
+
+
+if __name__ == "__main__":
+    main()

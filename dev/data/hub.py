@@ -1,0 +1,138 @@
+"""Downloads a model from the Hugging Face hub. A download resumes where it stopped, and is checked against the size and
+checksum that the hub lists.
+"""
+import hashlib
+import http.client
+import json
+import os
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from model_files import ROOT, Progress, fail, flush_folder
+
+URL = "https://huggingface.co"
+FOLDER = ROOT / "dev/data/downloads"
+WANTED = re.compile(r"config\.json|model\.safetensors(\.index\.json)?|model-\d+-of-\d+\.safetensors")
+ATTEMPTS = 5  # in a row that bring no bytes
+TIMEOUT_S = 60
+
+
+def is_name(text):
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", text, re.ASCII) and ".." not in text
+
+
+def failed(what, url, error):
+    fail(f"{what} cannot be read from {url}: {getattr(error, 'reason', None) or error}")
+
+
+def listed_files(name, hub):
+    """The revision of a model, and its files that import needs: (name, size, kind of checksum, checksum) of each."""
+    url = f"{hub}/api/models/{name}?blobs=true"
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            answer = json.load(response)
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 404):  # the hub says 401 of what is not there, or is not for everybody
+            fail(f"{name} is neither a file or folder here nor a public model of {hub}")
+        failed(name, url, error)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        failed(name, url, error)
+    try:
+        files = []
+        for file in answer["siblings"]:
+            if WANTED.fullmatch(file["rfilename"]):
+                large = file.get("lfs")
+                kind, checksum = ("sha256", large["sha256"]) if large else ("git", file["blobId"])
+                if not re.fullmatch("[0-9a-f]{40,64}", checksum):
+                    raise ValueError
+                files.append((file["rfilename"], int(file["size"]), kind, checksum))
+        return str(answer["sha"]), files
+    except (KeyError, TypeError, ValueError):
+        fail(f"{url} does not list files with sizes and checksums")
+
+
+def has_checksum(path, kind, checksum):
+    """Whether a file has this sha256, or, if small, the sha1 that git gives it."""
+    digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % path.stat().st_size)
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest() == checksum
+
+
+def receive(url, file, size, progress):
+    """Appends the rest of a download to its file. Returns the problem if the connection ended too early."""
+    headers = {"Range": f"bytes={file.tell()}-"} if file.tell() else {}
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        if error.code < 500:
+            failed(url.rpartition("/")[2], url, error)
+        return error
+    except (OSError, http.client.HTTPException) as error:
+        return error
+    with response:
+        if response.status != 206:  # the server sends the whole file, whatever range was asked for
+            file.seek(0)
+            file.truncate()
+        while file.tell() < size:
+            try:
+                block = response.read(1 << 18)
+            except (OSError, http.client.HTTPException) as error:
+                return error
+            if not block:
+                return "the connection ended too early"
+            file.write(block)
+            progress.reach(file.tell())
+
+
+def fetch(url, path, size, kind, checksum):
+    """Downloads one file. The partial file has the checksum in its name, so only the same content is ever resumed."""
+    part = path.with_name(f"{path.name}.{checksum[:16]}.part")
+    progress, failures = Progress(path.name, size, "MB", 1_000_000), 0
+    with open(part, "ab") as file:
+        if file.tell():
+            print(f"{path.name}: goes on from byte {file.tell():,}", flush=True)
+        while (have := file.tell()) < size:
+            problem = receive(url, file, size, progress)
+            failures = 0 if file.tell() > have else failures + 1
+            if failures == ATTEMPTS:
+                failed(path.name, url, problem)
+            if failures:
+                time.sleep(2 ** (failures - 1))
+        file.flush()
+        os.fsync(file.fileno())
+    progress.done()
+    if part.stat().st_size != size or not has_checksum(part, kind, checksum):
+        part.unlink()
+        fail(f"{url} did not send the file that the hub lists: the checksum of {path.name} is wrong; it was removed")
+    os.replace(part, path)
+    flush_folder(path.parent)
+
+
+def download(name, hub, base):
+    """Downloads the files of a model that are not there yet; returns their folder."""
+    hub = hub.rstrip("/")
+    revision, files = listed_files(name, hub)
+    if not any(file[0].endswith(".safetensors") for file in files):
+        fail(f"{name} of {hub} has no .safetensors file")
+    sharded = any(file[0] == "model.safetensors.index.json" for file in files)
+    single = any(file[0] == "model.safetensors" for file in files)
+    if single and sharded:
+        files = [file for file in files if file[0] in ("config.json", "model.safetensors")]
+    folder = base / name.replace("/", "--")
+    megabytes = sum(size for _, size, *_ in files) / 1e6
+    print(f"{name} from {hub}, revision {revision[:12]}: {', '.join(file[0] for file in files)} "
+          f"({megabytes:,.1f} MB) into {folder}", flush=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, size, *checksum in files:
+            path = folder / file
+            if not (path.is_file() and path.stat().st_size == size and has_checksum(path, *checksum)):
+                fetch(f"{hub}/{name}/resolve/{urllib.parse.quote(revision)}/{file}", path, size, *checksum)
+    except OSError as error:
+        fail(f"cannot write {error.filename or folder}: {error.strerror}")
+    return folder

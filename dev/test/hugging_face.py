@@ -1,0 +1,561 @@
+#!/usr/bin/env python3
+"""Tests dev/data/import_hf.py and export_hf.py against transformers and PyTorch: weights, logits, gradients, one step
+of AdamW, tokens, downloads, and all that is refused.
+
+    pip install numpy safetensors tiktoken torch transformers
+    make train_gpt2_cpu tokenize build/test_model && dev/test/hugging_face.py
+"""
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "dev"), str(ROOT / "dev/data")]
+import children  # noqa: E402
+
+children.need("numpy", "safetensors", "tiktoken", "torch", "transformers")
+if sys.argv[1:] == ["--packages"]:  # only says which are missing
+    sys.exit()
+import contextlib  # noqa: E402
+import hashlib  # noqa: E402
+import http.server  # noqa: E402
+import io  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import re  # noqa: E402
+import resource  # noqa: E402
+import shutil  # noqa: E402
+import signal  # noqa: E402
+import subprocess  # noqa: E402
+import tempfile  # noqa: E402
+import threading  # noqa: E402
+import time  # noqa: E402
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
+import numpy as np  # noqa: E402
+import safetensors.torch  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+import export_hf as export_hf_script  # noqa: E402
+import fixtures  # noqa: E402
+import import_hf as import_hf_script  # noqa: E402
+
+GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
+# of OpenAI's own encoder.json and vocab.bpe, as tiktoken checks them
+VOCAB_SHA256 = "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
+MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+SHAPES = {"a": (2, 48, 3, 35, 97), "b": (1, 40, 1, 70, 130), "c": (3, 32, 4, 9, 300)}  # L, C, NH, maxT, V
+
+
+def run(*command, status=0, **keywords):
+    """A command's output, all of it; it must end with this status and without a traceback."""
+    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            cwd=ROOT, timeout=600, **keywords)
+    shown = f"{' '.join(map(str, command))}: status {result.returncode}: {result.stdout[-2000:]}"
+    assert result.returncode == status and "Traceback" not in result.stdout, shown
+    return result.stdout
+
+
+def import_hf(source, out, *flags, **keywords):
+    return script(import_hf_script, source, out, *flags, **keywords)
+
+
+def export_hf(model, out, *flags, **keywords):
+    return script(export_hf_script, model, out, *flags, **keywords)
+
+
+def script(module, *arguments, status=0, **keywords):
+    """What a script prints. It runs in this process, which is faster, unless keywords ask for a special one."""
+    if keywords:
+        return run(sys.executable, module.__file__, *arguments, status=status, **keywords)
+    output, ended = io.StringIO(), 0
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        sys.argv, before = [module.__file__, *map(str, arguments)], sys.argv
+        try:
+            module.main()
+        except SystemExit as end:
+            ended = end.code if isinstance(end.code, int) else 1
+            if isinstance(end.code, str):
+                print(end.code)
+        finally:
+            sys.argv = before
+    assert ended == status, f"{module.__name__} {arguments}: status {ended}: {output.getvalue()}"
+    return output.getvalue()
+
+
+def load(folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    assert type(model) is transformers.GPT2LMHeadModel
+    return model
+
+
+def as_fixture(folder, name, model, B, T):
+    """Writes the logits, loss and gradients of a transformers model for test_model to compare with."""
+    torch.manual_seed(B)
+    fixtures.debug_state(folder / f"{name}_debug_state.bin", model, B, T)
+
+
+def same_logits(folder, *names):
+    output = run(ROOT / "build/test_model", f"{folder}/", *names)
+    assert re.search(r"^[1-9]\d* passed, 0 failed", output, re.M), output
+
+
+def same_bytes(a, b):
+    assert a.read_bytes() == b.read_bytes(), f"{a} and {b} differ"
+
+
+# ---- in
+
+
+def imported_models(folder):
+    """Every byte of the model file is as fixtures.py writes it; logits and gradients equal PyTorch's."""
+    for name, shape in SHAPES.items():
+        model = fixtures.make_model(*shape, seed=7)
+        model.save_pretrained(folder / name)
+        import_hf(folder / name, folder / f"{name}.bin")
+        fixtures.write_model(folder / "expected.bin", model)
+        same_bytes(folder / f"{name}.bin", folder / "expected.bin")
+        as_fixture(folder, name, model, 3, shape[3] - 1)
+    same_logits(folder, *SHAPES)
+
+
+def stored_otherwise(folder):
+    """Shards; fp16 and bf16; names without the prefix, causal masks, a separate head; a file instead of a folder."""
+    model = fixtures.make_model(*SHAPES["a"], seed=8)
+    model.save_pretrained(folder / "shards", max_shard_size="60KB")
+    assert len(list((folder / "shards").glob("*.safetensors"))) > 2
+    fixtures.write_model(folder / "expected.bin", model)
+    for source in "shards", "shards/model.safetensors.index.json":
+        import_hf(folder / source, folder / "got.bin")
+        same_bytes(folder / "got.bin", folder / "expected.bin")
+
+    plain = folder / "plain"
+    plain.mkdir()
+    tensors = {name.removeprefix("transformer."): p.detach().clone() for name, p in model.named_parameters()}
+    masks = {f"h.{layer}.attn.{name}": torch.ones(1, 1, 35, 35, dtype=torch.bool)
+             for layer in range(2) for name in ("bias", "masked_bias")}
+    safetensors.torch.save_file({**tensors, **masks, "lm_head.weight": tensors["wte.weight"].clone()},
+                                plain / "model.safetensors")
+    config = json.loads((folder / "shards/config.json").read_text())
+    (plain / "config.json").write_text(json.dumps({**config, "activation_function": "gelu_pytorch_tanh"}))
+    import_hf(plain / "model.safetensors", folder / "got.bin")
+    same_bytes(folder / "got.bin", folder / "expected.bin")
+
+    for dtype in torch.float16, torch.bfloat16:
+        half = fixtures.make_model(*SHAPES["a"], seed=8).to(dtype)
+        half.save_pretrained(folder / str(dtype))
+        import_hf(folder / str(dtype), folder / "got.bin")
+        fixtures.write_model(folder / "expected.bin", half.float())
+        same_bytes(folder / "got.bin", folder / "expected.bin")
+
+
+def rounded_to_bf16(folder):
+    """--dtype bf16 rounds as PyTorch does; a bf16 model keeps its bits."""
+    model = fixtures.make_model(*SHAPES["c"], seed=9)
+    with torch.no_grad():  # halfway between two bf16 numbers, and next to that
+        bits = torch.arange(0x3F7F0000, 0x3F7F0000 + 32 * 0x4000, 0x4000, dtype=torch.int32)
+        model.transformer.wte.weight[0] = (bits + torch.tensor([0, 1] * 16, dtype=torch.int32)).view(torch.float32)
+    model.save_pretrained(folder / "fp32")
+    import_hf(folder / "fp32", folder / "half.bin", "--dtype", "bf16")
+    half = model.to(torch.bfloat16)
+    half.save_pretrained(folder / "half")
+    import_hf(folder / "half", folder / "same.bin", "--dtype", "bf16")
+    same_bytes(folder / "half.bin", folder / "same.bin")
+    import_hf(folder / "half", folder / "got.bin")
+    fixtures.write_model(folder / "expected.bin", half.float())
+    same_bytes(folder / "got.bin", folder / "expected.bin")
+    stored = np.fromfile(folder / "half.bin", "<u2", offset=1024).astype("<u4") << 16
+    assert np.array_equal(stored.view("<f4"), np.fromfile(folder / "expected.bin", "<f4", offset=1024))
+
+
+# ---- out
+
+
+def exported_runs(folder):
+    """transformers computes the same as a run's newest complete checkpoint; a round trip keeps every byte."""
+    tokens = np.random.default_rng(3).integers(0, 130, 5000)
+    fixtures.write_tokens(folder / "tokens.bin", tokens)
+    for precision in "fp32", "bf16":
+        out, model = folder / precision, folder / f"{precision}_exported"
+        output = run(ROOT / "train_gpt2_cpu", "-i", folder / "tokens.bin", "-j", folder / "tokens.bin", "-e",
+                     "L2C48H3T33V130", "-b", 2, "-t", 32, "-x", 3, "-n", 1, "-s", 0, "-v", 3, "-m", 2, "-l", 1e-2,
+                     "-o", out, "--precision", precision)
+        (out / "DONE_00000003").rename(out / "not_done")
+        export_hf(out, model)
+        import_hf(model, folder / "two.bin", "--dtype", precision)
+        same_bytes(folder / "two.bin", out / "model_00000002.bin")
+        (out / "not_done").rename(out / "DONE_00000003")
+        printed = export_hf(out, model)
+        assert "model_00000003.bin" in printed and "without a tokenizer" in printed
+        assert sorted(os.listdir(model)) == ["config.json", "model.safetensors"]
+        loaded = load(model)
+        assert str(loaded.dtype) == f"torch.{dict(fp32='float32', bf16='bfloat16')[precision]}"
+        import_hf(model, folder / "three.bin", "--dtype", precision)
+        same_bytes(folder / "three.bin", out / "model_00000003.bin")
+        x = torch.tensor(tokens[:129].astype(np.int64))
+        logits = loaded.float()(x[:128].view(4, 32)).logits
+        loss = torch.nn.functional.cross_entropy(logits.view(128, 130), x[1:]).item()
+        printed_loss = float(re.findall(r"val loss ([\d.]+)", output)[-1])
+        tolerance = 2e-6 if precision == "fp32" else 5e-3
+        assert abs(loss - printed_loss) < tolerance * loss, (precision, loss, printed_loss)
+        if precision == "fp32":
+            shutil.copy(out / "model_00000003.bin", folder / "run.bin")
+            as_fixture(folder, "run", loaded, 2, 33)
+            same_logits(folder, "run")
+
+
+def one_step(folder):
+    """Imported, trained for a step and exported: the weights of the same step of AdamW in PyTorch."""
+    B, T, rate, decay, epsilon, clip = 4, 32, 1e-2, 0.1, 1e-3, 0.5  # so large an eps that noise makes no full steps
+    model = fixtures.make_model(2, 48, 3, 32, 97, seed=11)
+    model.save_pretrained(folder / "before")
+    tokens = np.random.default_rng(4).integers(0, 97, B * T + 1)
+    fixtures.write_tokens(folder / "tokens.bin", tokens)
+    import_hf(folder / "before", folder / "before.bin")
+    run(ROOT / "train_gpt2_cpu", "-i", folder / "tokens.bin", "-e", folder / "before.bin", "-b", B, "-t", T, "-x", 1,
+        "-v", 0, "-s", 0, "-l", rate, "-c", decay, "--eps", epsilon, "--grad-clip", clip, "--shuffle", 0,
+        "-o", folder / "run")
+    export_hf(folder / "run", folder / "after")
+
+    data = torch.tensor(tokens.astype(np.int64))
+    _, loss = fixtures.loss_of(model, data[:-1].view(B, T), data[1:].view(B, T))
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], lr=rate,
+                      betas=(0.9, 0.95), eps=epsilon).step()
+    before, after = dict(load(folder / "before").named_parameters()), dict(load(folder / "after").named_parameters())
+    for name, wanted in model.named_parameters():
+        moved = (wanted - before[name]).abs().max().item()
+        error = (wanted - after[name]).abs().max().item()
+        assert moved > 1e-4 and error < 1e-6, f"{name}: off by {error:.3g} where the step is {moved:.3g}"
+
+
+def gpt2_tokenizer(folder):
+    """GPT-2's tokenizer files equal OpenAI's to the byte; with them, transformers gives tiktoken's tokens."""
+    fixtures.make_model(1, 8, 1, 16, 50257, seed=1).save_pretrained(folder / "model")
+    import_hf(folder / "model", folder / "model.bin")
+    export_hf(folder / "model.bin", folder / "out")
+    for name, sha256 in ("vocab.json", VOCAB_SHA256), ("merges.txt", MERGES_SHA256):
+        assert hashlib.sha256((folder / "out" / name).read_bytes()).hexdigest() == sha256, name
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "out")
+    text = (ROOT / "dev/test/fixtures/tokenizer_text.bin").read_bytes().decode()
+    ids = np.fromfile(ROOT / "dev/test/fixtures/tokenizer_ids.bin", "<u2").tolist()
+    assert tokenizer.encode(text, split_special_tokens=True) == ids and tokenizer.decode(ids) == text
+    assert tokenizer.encode("a<|endoftext|>b") == [64, 50256, 65]
+    assert tokenizer.eos_token_id == tokenizer.bos_token_id == 50256 and tokenizer.model_max_length == 16
+    model = load(folder / "out")
+    generated = model.generate(**tokenizer("To be", return_tensors="pt"), max_new_tokens=4, do_sample=False)
+    assert generated.shape == (1, 6)
+
+
+def write_tokenizer(path, tokens, end_of_text):
+    header = np.zeros(256, "<u4")
+    header[:4] = [20240328, 2, len(tokens), end_of_text]
+    path.write_bytes(header.tobytes() + b"".join(bytes([len(token)]) + token for token in tokens))
+
+
+def gpt2_tokens(count):
+    data, at, tokens = GPT2_TOKENIZER.read_bytes(), 1024, []
+    while len(tokens) < count:
+        tokens.append(data[at + 1:at + 1 + data[at]])
+        at += 1 + data[at]
+    return tokens
+
+
+def other_tokenizers(folder):
+    """Other vocabularies: transformers gives the tokens of our tokenizer, whatever id ends a text."""
+    text = (ROOT / "dev/test/fixtures/tokenizer_text.bin").read_bytes().decode() + "".join(
+        path.read_text() for path in sorted((ROOT / "dev/data/shakespeare").glob("*.txt"))[:1])
+    for count, end_of_text in (1000, 1000), (700, 0), (256, 256):
+        tokens = gpt2_tokens(count)
+        tokens.insert(end_of_text, b"<|endoftext|>")
+        write_tokenizer(folder / "t.bin", tokens, end_of_text)
+        shutil.rmtree(folder / "model", ignore_errors=True)
+        fixtures.make_model(1, 8, 1, 16, len(tokens) + 3, seed=1).save_pretrained(folder / "model")
+        import_hf(folder / "model", folder / "model.bin")
+        export_hf(folder / "model.bin", folder / "out", "--tokenizer", folder / "t.bin")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "out")
+        ours = [int(i) for i in run(ROOT / "tokenize", "--ids", "--tokenizer", folder / "t.bin", input=text).split()]
+        theirs = tokenizer.encode(text, split_special_tokens=True)
+        assert theirs == ours and tokenizer.decode(theirs) == text, f"{count} tokens: {len(theirs)} and {len(ours)}"
+        assert tokenizer.eos_token_id == load(folder / "out").config.eos_token_id == end_of_text
+
+
+# ---- what is refused
+
+
+def refusals_of_config(folder):
+    fixtures.make_model(*SHAPES["a"], seed=1).save_pretrained(folder / "good")
+    good = json.loads((folder / "good/config.json").read_text())
+    cases = [("activation_function", "gelu", "gelu_new"), ("layer_norm_epsilon", 1e-6, "1e-05"), ("n_inner", 96, "192"),
+             ("scale_attn_by_inverse_layer_idx", True, "False"), ("scale_attn_weights", False, "True"),
+             ("add_cross_attention", True, "False"), ("model_type", "llama", "gpt2"), ("n_head", 5, "multiple"),
+             ("vocab_size", 70000, "65536"), ("n_layer", 3, "h.2.ln_1.weight"), ("n_layer", 1, "left over"),
+             ("n_embd", 51, "shape"), ("n_positions", 34, "wpe.weight"), ("n_layer", "2", "positive"),
+             ("vocab_size", None, "positive"), ("tie_word_embeddings", False, "one matrix")]
+    for key, value, expected in cases:
+        (folder / "good/config.json").write_text(json.dumps({**good, key: value}))
+        output = import_hf(folder / "good", folder / "out.bin", status=1)
+        assert expected in output and output.count("\n") == 1, (key, value, output)
+    for text in "{", "[]", '{"n_layer": 1, "n_layer": 2}':
+        (folder / "good/config.json").write_text(text)
+        assert "JSON" in import_hf(folder / "good", folder / "out.bin", status=1)
+    assert not list(folder.glob("out*"))
+
+
+def refusals_of_tensors(folder):
+    model = fixtures.make_model(*SHAPES["a"], seed=1)
+    model.save_pretrained(folder / "good")
+    tensors = safetensors.torch.load_file(folder / "good/model.safetensors")
+    file, name = folder / "good/model.safetensors", "transformer.h.1.mlp.c_fc.weight"
+
+    def refused(changed, *expected):
+        if isinstance(changed, bytes):
+            file.write_bytes(changed)
+        else:
+            safetensors.torch.save_file(changed, file)
+        output = import_hf(folder / "good", folder / "out.bin", status=1)
+        assert all(text in output for text in expected) and output.count("\n") == 1, (expected, output)
+
+    def with_value(key, value, dtype=torch.float32):
+        changed = tensors[key].clone().to(dtype)
+        changed.view(-1)[-1] = value
+        return {**tensors, key: changed}
+
+    refused({key: t for key, t in tensors.items() if key != name}, "h.1.mlp.c_fc.weight is missing")
+    refused({**tensors, "transformer.h.1.extra": tensors[name].clone()}, "transformer.h.1.extra is left over")
+    refused({**tensors, "transformer.h.2.attn.bias": tensors[name].clone()}, "transformer.h.2.attn.bias is left over")
+    refused({**tensors, name: tensors[name].T.contiguous()}, f"{name} has the shape [192, 48]; [48, 192] is expected")
+    refused({**tensors, name: tensors[name].to(torch.int32)}, name, "I32")
+    refused({**tensors, "lm_head.weight": tensors["transformer.wte.weight"] + 1}, "lm_head.weight differs")
+    refused({**tensors, "wte.weight": tensors["transformer.wte.weight"].clone()}, "wte.weight", "twice")
+    for dtype in torch.float32, torch.float16, torch.bfloat16:
+        refused(with_value(name, float("nan"), dtype), f"{name} has values that are not finite")
+    refused(with_value("transformer.ln_f.bias", float("-inf")), "transformer.ln_f.bias has values that are not finite")
+
+    safetensors.torch.save_file(tensors, file)
+    whole = file.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:8 + length])
+
+    def with_header(changes):
+        text = json.dumps({**header, name: {**header[name], **changes}}).encode()
+        return len(text).to_bytes(8, "little") + text + whole[8 + length:]
+
+    begin, end = header[name]["data_offsets"]
+    for cut in 0, 5, 8, 8 + length // 2, 8 + length, len(whole) - 1:
+        refused(whole[:cut], str(file))
+    refused(whole + b"x", "too long")
+    refused(b"\xff" * 8 + whole[8:], "header")
+    refused(whole[:8] + b"x" * length + whole[8 + length:], "header")
+    refused(with_header({"data_offsets": [begin, end - 4]}), "damaged")
+    refused(with_header({"data_offsets": [end, begin]}), "damaged")
+    refused(with_header({"shape": [48, -192]}), "damaged")
+    refused(with_header({"shape": None}), "header")
+    refused(with_header({"data_offsets": ["0", "1"]}), "header")
+
+    safetensors.torch.save_file(with_value(name, 3.4e38), file)
+    assert "bf16 cannot hold" in import_hf(folder / "good", folder / "out.bin", "--dtype", "bf16", status=1)
+    assert not list(folder.glob("out*"))
+
+
+def refusals_of_folders(folder):
+    assert "neither model.safetensors" in import_hf(folder, folder / "out.bin", status=1)
+    (folder / "pytorch_model.bin").write_text("")
+    assert "only PyTorch reads" in import_hf(folder, folder / "out.bin", status=1)
+    for name in "../model.safetensors", "/etc/passwd":
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"wte.weight": name}}))
+        assert "no name of a file beside it" in import_hf(folder, folder / "out.bin", status=1)
+    (folder / "model.safetensors.index.json").write_text("{}")
+    assert "weight_map" in import_hf(folder, folder / "out.bin", status=1)
+    (folder / "model.safetensors").write_text("")
+    assert "config.json is not there" in import_hf(folder, folder / "out.bin", status=1)
+    assert "is not there" in import_hf(folder / "nothing", folder / "out.bin", status=1)
+    assert ".bin" in import_hf(folder, folder / "out", status=2)
+    assert "not there" in import_hf(folder, folder / "nowhere/out.bin", status=2)
+    assert not list(folder.glob("out*"))
+
+
+def refusals_of_export(folder):
+    fixtures.write_model(folder / "good.bin", fixtures.make_model(*SHAPES["a"], seed=1))
+    whole = (folder / "good.bin").read_bytes()
+    export_hf(folder / "good.bin", folder / "out")
+    first = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
+
+    def refused(expected, model, *flags, out="out"):
+        output = export_hf(model, folder / out, *flags, status=1)
+        assert expected in output and output.count("\n") == 1, output
+
+    bad = folder / "bad.bin"
+    for data, expected in [(whole[:-1], "cut short"), (b"x" * 2000, "no model file"), (whole[:100], "shorter"),
+                           (whole[:-4] + np.float32("nan").tobytes(), "transformer.ln_f.bias has values that are not")]:
+        bad.write_bytes(data)
+        refused(expected, bad)
+    refused("is not there", folder / "nothing.bin")
+    (folder / "empty").mkdir()
+    refused("no complete checkpoint", folder / "empty")
+    refused("50257 tokens, the model 97", folder / "good.bin", "--tokenizer", GPT2_TOKENIZER)
+    refused("no tokenizer file", folder / "good.bin", "--tokenizer", folder / "good.bin")
+    refused("cannot read", folder / "good.bin", "--tokenizer", folder / "nothing")
+    fixtures.write_model(folder / "large.bin", fixtures.make_model(1, 8, 1, 16, 300, seed=1))
+    letters = gpt2_tokens(256) + [b"<|endoftext|>"]
+    for tokens, end, expected in [(letters + [b"abc"], 256, "no merge"), (letters + [b"a"], 256, "same bytes"),
+                                  (letters[1:] + [b"ab"], 255, "no token"), (letters, 300, "damaged")]:
+        write_tokenizer(folder / "t.bin", tokens, end)
+        refused(expected, folder / "large.bin", "--tokenizer", folder / "t.bin")
+    (folder / "taken").mkdir()
+    (folder / "taken/pytorch_model.bin").write_text("")
+    refused("pytorch_model.bin", folder / "good.bin", out="taken")
+    refused("cannot write", folder / "good.bin", out="good.bin/out")
+    assert {path.name: path.read_bytes() for path in (folder / "out").iterdir()} == first
+
+
+def full_disk(folder):
+    """A write that fails leaves the old files as they were, and no new ones."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+    fixtures.make_model(*SHAPES["a"], seed=1).save_pretrained(folder / "model")
+    import_hf(folder / "model", folder / "model.bin")
+    export_hf(folder / "model.bin", folder / "out")
+    files = {path: path.read_bytes() for path in [folder / "model.bin", *(folder / "out").iterdir()]}
+    assert "cannot write" in import_hf(folder / "model", folder / "model.bin", status=1, preexec_fn=limit)
+    assert "cannot write" in export_hf(folder / "model.bin", folder / "out", status=1, preexec_fn=limit)
+    assert {path: path.read_bytes() for path in [folder / "model.bin", *(folder / "out").iterdir()]} == files
+    assert not list(folder.rglob("*.tmp"))
+
+
+# ---- the hub
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A stand-in for the hub: one model, in a folder. Connections end after so many bytes of the answer."""
+    folder, most_bytes, ranges, false_checksum, stalls, asked = None, 1 << 30, True, False, False, []
+
+    def answer(self, status, body, **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        self.wfile.write(body[:self.most_bytes])
+        if self.stalls and len(body) > self.most_bytes:
+            self.server.stalled.wait()
+        self.close_connection = True
+
+    def siblings(self):
+        for path in sorted(self.folder.iterdir()):
+            data = path.read_bytes()
+            sha256 = "0" * 64 if self.false_checksum else hashlib.sha256(data).hexdigest()
+            blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            large = {"lfs": {"sha256": sha256, "size": len(data), "pointerSize": 134}}
+            yield {"rfilename": path.name, "size": len(data), "blobId": blob, **(large if len(data) > 10000 else {})}
+        yield {"rfilename": "onnx/model.safetensors", "size": 1, "blobId": "0" * 40}
+
+    def do_GET(self):
+        Hub.asked.append((self.path, self.headers.get("Range")))
+        if self.path == "/api/models/somebody/small?blobs=true":
+            return self.answer(200, json.dumps({"sha": "abcdef0123456789", "siblings": list(self.siblings())}).encode())
+        path = self.folder / self.path.rpartition("/")[2]
+        if not self.path.startswith("/somebody/small/resolve/abcdef0123456789/") or not path.is_file():
+            return self.answer(404, b"")
+        data, begin = path.read_bytes(), re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        if not begin or not self.ranges:
+            return self.answer(200, data)
+        at = int(begin[1])
+        return self.answer(206, data[at:], Content_Range=f"bytes {at}-{len(data) - 1}/{len(data)}")
+
+    def log_message(self, *arguments):
+        pass
+
+
+def from_the_hub(folder):
+    """A model by its name: downloaded once, resumed, checked, and refused if its checksum differs."""
+    model = fixtures.make_model(*SHAPES["a"], seed=2)
+    model.save_pretrained(folder / "single")
+    model.save_pretrained(folder / "shards", max_shard_size="100KB")
+    fixtures.write_model(folder / "expected.bin", model)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.stalled = threading.Event()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    flags = ["--hub", f"http://127.0.0.1:{server.server_port}", "--download-dir", folder / "downloads"]
+    parts = folder / "downloads/somebody--small"
+
+    def fresh(**settings):
+        shutil.rmtree(folder / "downloads", ignore_errors=True)
+        for name, value in {"folder": folder / "single", "most_bytes": 1 << 30, "ranges": True, "false_checksum": False,
+                            "stalls": False, **settings}.items():
+            setattr(Hub, name, value)
+        Hub.asked.clear()
+
+    def imported(**keywords):
+        (folder / "got.bin").unlink(missing_ok=True)
+        return import_hf("somebody/small", folder / "got.bin", *flags, **keywords)
+
+    for source in "single", "shards":
+        fresh(folder=folder / source)
+        output = imported()
+        assert "from http://127.0.0.1" in output and "into" in output and "config.json, model" in output, output
+        same_bytes(folder / "got.bin", folder / "expected.bin")
+        files = len(Hub.asked) - 1
+        imported()
+        assert len(Hub.asked) == files + 2, "what is there was downloaded again"
+    damaged = parts / "config.json"
+    damaged.write_bytes(damaged.read_bytes().replace(b"2", b"3"))
+    imported()
+    same_bytes(folder / "got.bin", folder / "expected.bin")
+
+    fresh(most_bytes=100_000)
+    imported()
+    assert [r for p, r in Hub.asked if p.endswith("model.safetensors")] == [None, "bytes=100000-", "bytes=200000-"]
+    same_bytes(folder / "got.bin", folder / "expected.bin")
+    fresh(false_checksum=True)
+    assert "checksum of model.safetensors is wrong" in imported(status=1)
+    assert not list(parts.glob("model*")) and not (folder / "got.bin").exists()
+
+    fresh(most_bytes=100_000, stalls=True)
+    command = [sys.executable, import_hf_script.__file__, "somebody/small", str(folder / "got.bin"), *map(str, flags)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    while not any(p.endswith("model.safetensors") for p, _ in Hub.asked) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT and "Traceback" not in output, output
+    server.stalled.set()
+    for ranges in True, False:
+        fresh(ranges=ranges)
+        parts.mkdir(parents=True)
+        whole = (folder / "single/model.safetensors").read_bytes()
+        begun = parts / f"model.safetensors.{hashlib.sha256(whole).hexdigest()[:16]}.part"
+        begun.write_bytes(whole[:70_000])
+        assert "goes on from byte 70,000" in imported()
+        same_bytes(folder / "got.bin", folder / "expected.bin")
+
+    fresh()
+    for name in "gpt2", "nobody/small":
+        assert f"{name} is neither a file or folder here" in import_hf(name, folder / "got.bin", *flags, status=1)
+    server.shutdown()
+    server.server_close()
+    assert "cannot be read" in import_hf("gpt2", folder / "got.bin", *flags, status=1)
+
+
+def main():
+    torch.set_num_threads(1)
+    tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, one_step, gpt2_tokenizer,
+             other_tokenizers, refusals_of_config, refusals_of_tensors, refusals_of_folders, refusals_of_export,
+             full_disk, from_the_hub]
+    chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
+    failed = 0
+    for test in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                test(pathlib.Path(folder))
+            except AssertionError as error:
+                failed += 1
+                print(f"FAILED {test.__name__}: {error}")
+    print(f"{len(chosen) - failed} passed, {failed} failed, 0 skipped")
+    sys.exit(failed > 0)
+
+
+main()
