@@ -2,39 +2,53 @@
 // arXiv:2307.08691). For each head, with query, key and value rows q_i, k_j, v_j of HS channels and
 // scale = 1/sqrt(HS):
 //
-//     s_ij = scale q_i.k_j,   p_ij = e^(s_ij) / sum_{j' <= i} e^(s_ij'),   out_i = sum_{j <= i} p_ij v_j
+//     s_ij  = scale q_i.k_j
+//     p_ij  = e^(s_ij) / sum_{j' <= i} e^(s_ij')
+//     out_i = sum_{j <= i} p_ij v_j
 //
-// The T x T matrix p never exists. Queries go in blocks of 64 and meet the keys in blocks of 64; a
-// query row keeps the maximum of the scores so far, m, and the sum of e^(s - m), l. When a block
-// raises m, what was summed before is scaled by e^(m_old - m_new). At the end out is divided by l,
-// and lse = m + log l is all the backward pass needs to have p again: p_ij = e^(s_ij - lse_i).
+// The T x T matrix p is never stored. Blocks of 64 queries meet blocks of 64 keys:
+//
+//               keys   0..63  64..127  128..191
+//     queries   0..63    \                            \  on the diagonal: a query sees the keys up to itself
+//             64..127    #       \                    #  every query sees every key
+//            128..191    #       #        \              the rest is not computed
+//
+// For each query row two numbers are kept: m, the maximum of its scores so far, and l, the sum of
+// e^(s - m). When a block raises m, the sums so far are scaled by e^(m_old - m_new). At the end out
+// is divided by l. The backward pass needs only lse = m + log l to recompute p:
+//
+//     p_ij = e^(s_ij - lse_i)
 //
 // Backward, with dO_i = Dout_i and D_i = sum_j p_ij dp_ij = dO_i.out_i:
-//     dv_j = sum_i p_ij dO_i,   dp_ij = dO_i.v_j,   ds_ij = p_ij (dp_ij - D_i) scale,   dq_i = sum_j ds_ij k_j,   dk_j
-//     = sum_i ds_ij q_i
 //
-// Two products of 2 T^2/2 HS FLOPs a head forward, five backward. Memory: each of q, k, v, out
-// once; scratch of a thread O(T HS). Queries, keys and values are read from the packed qkv (B,T,3C)
-// as the linear layer wrote it. attention_bf16.h has the same in bf16.
+//     dv_j  = sum_i p_ij dO_i
+//     dp_ij = dO_i.v_j
+//     ds_ij = p_ij (dp_ij - D_i) scale
+//     dq_i  = sum_j ds_ij k_j
+//     dk_j  = sum_i ds_ij q_i
+//
+// Forward takes two products of 2 T^2/2 HS FLOPs per head, backward five. Memory: q, k, v and out
+// are read or written once; scratch per thread is O(T HS). Queries, keys and values are read from
+// the packed qkv (B,T,3C) that the linear layer wrote. attention_bf16.h has the same in bf16.
 #pragma once
 #include <cmath>
 #include <limits>
 #include "llmc/cpu/gemm.h"
 
-// register tile, see gemm.h
+// The register tile, as in gemm.h.
 constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = VEC_REGISTERS == 32 ? 6 : 4;
-constexpr int64_t ATT_BLOCK = 64;  // queries, and keys, in a block
+constexpr int64_t ATT_BLOCK = 64;  // queries, or keys, in a block
 static_assert(ATT_BLOCK % ATT_NR == 0, "a block of keys is whole panels");
 
-// Scratch elements of a thread for sequences of T and heads of HS, the more of forward and
-// backward.
+// Scratch elements per thread for sequences of T and heads of HS, enough for both passes.
 inline size_t attention_scratch_elems(int64_t T, int64_t HS) {
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     return 2 * HS * Tp + 5 * Tp * HSp + 2 * ATT_BLOCK * ATT_BLOCK + ATT_BLOCK * (HSp + VEC_FLOATS + 1);
 }
 
-// A block on the diagonal, where a query sees the keys up to its own place: rows of the left matrix
-// end (LOWER) or begin (UPPER) on the diagonal, and the products leave out what is zero.
+// Which part of the left operand of a product is not zero. On the diagonal a query sees the keys up
+// to itself, so the rows of p and ds end on the diagonal (LOWER), and those of their transposes
+// begin there (UPPER). The products leave out the zeros.
 enum Triangle { WHOLE, LOWER, UPPER };
 
 // MR rows of block_product, from row m on.
@@ -54,9 +68,9 @@ inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride
     }
 }
 
-// C (M, panels * ATT_NR columns), rows ldc apart, = or += A (M, K), all of it or a triangle, times
-// K rows of B from `first` on. A(i, k) is a[i * row_stride + k * col_stride]. B lies in panels of
-// `panel_rows` rows.
+// C (M, panels * ATT_NR), rows ldc apart, = A B, or += if add. A (M, K) is whole or a triangle; its
+// element (i, k) is a[i * row_stride + k * col_stride]. B is K rows, from `first` on, of panels
+// that have `panel_rows` rows.
 inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B,
                           int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K, bool add,
                           Triangle part = WHOLE) {
@@ -72,19 +86,19 @@ inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_str
     }
 }
 
-// One head's view of a (B,T,stride) buffer.
+// The rows of one head in sequence b of a buffer (B,T,stride), which begin at `column`.
 inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) {
     return {data + b * T * stride + column, stride, 1};
 }
 
-// Lane by lane, whether the query of row i of a block on the diagonal sees key j + lane.
+// For each lane, whether query i of a block on the diagonal sees key j + lane.
 VEC_INLINE vint seen(int64_t i, int64_t j) { return lane_numbers() + (int32_t)j <= (int32_t)i; }
 
-// One block: p = e^(scale score - m), on the diagonal 0 where a query does not see the key, with m
-// (queries), the highest scaled score of each row so far, and l (queries x VEC_FLOATS partial sums
-// of p) brought up to date, and o (queries x o_cols), what the rows summed before, shrunk to the
-// new m. First the maxima of all rows, then the exponentials, so that no row waits for its own
-// maximum. p may be scores.
+// The softmax of one block: p = e^(scale score - m), or 0 where a query does not see the key. It
+// updates m (queries), the largest scaled score of each row so far; l (queries, VEC_FLOATS),
+// partial sums of p; and o (queries, o_cols), the sums of values so far, which are scaled to the
+// new m. The maxima of all rows are computed first and the exponentials then, so that no row waits
+// for its own maximum. p may be scores.
 template <bool DIAGONAL, class floatP>
 inline void softmax_block(floatP* p, const float* scores, float* m, float* l, float* o, int64_t o_cols, int64_t queries,
                           float scale) {
@@ -121,8 +135,8 @@ inline void softmax_block(floatP* p, const float* scores, float* m, float* l, fl
     }
 }
 
-// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C): for each position its queries, keys
-// and values, each NH heads of C/NH.
+// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds queries, then
+// keys, then values, each NH heads of C/NH channels.
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
@@ -130,11 +144,12 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
         const int64_t b = bh / NH, h = bh % NH;
         auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS),
              v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
-        float* k_columns = thread_scratch(attention_scratch_elems(T, HS));  // panels of keys, HS rows each
-        float* v_rows = k_columns + HS * Tp;                                // panels of channels, T rows each
+        float* k_columns = thread_scratch(attention_scratch_elems(T, HS));  // panels of HS rows, a column for each key
+        float* v_rows = k_columns + HS * Tp;  // panels of T rows, a column for each channel
         float* s = v_rows + T * HSp;
         float* o = s + ATT_BLOCK * ATT_BLOCK;
-        float *m = o + ATT_BLOCK * HSp, *l = m + ATT_BLOCK;
+        float* m = o + ATT_BLOCK * HSp;
+        float* l = m + ATT_BLOCK;
         pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
         pack_panels<ATT_NR>(v_rows, v, 0, T, 0, HS);
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
@@ -163,8 +178,8 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
     });
 }
 
-// One block: the scores in p become probabilities, dp in ds becomes the gradient of q.k; lse and D
-// are those of the queries.
+// One block: the scores q.k in p become probabilities, and dp in ds becomes the gradient of q.k.
+// lse and D belong to the queries.
 template <bool DIAGONAL>
 inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* D, int64_t queries,
                                    float scale) {
@@ -178,7 +193,7 @@ inline void softmax_block_backward(float* p, float* ds, const float* lse, const 
         }
 }
 
-// dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv as in the forward pass.
+// dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv of the forward pass.
 inline void attention_backward(float* dqkv, const float* dout, const float* out, const float* lse, const float* qkv,
                                int64_t B, int64_t T, int64_t C, int64_t NH) {
     const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
@@ -188,11 +203,17 @@ inline void attention_backward(float* dqkv, const float* dout, const float* out,
         auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS),
              v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
         auto o = head_rows(out, b, T, C, h * HS), d_o = head_rows(dout, b, T, C, h * HS);
+        // panels of HS rows, a column for each key, as v_columns
         float* k_columns = thread_scratch(attention_scratch_elems(T, HS));
-        float *v_columns = k_columns + HS * Tp, *k_rows = v_columns + HS * Tp, *q_rows = k_rows + T * HSp,
-              *do_rows = q_rows + T * HSp;
-        float *dk = do_rows + T * HSp, *dv = dk + Tp * HSp, *p = dv + Tp * HSp, *ds = p + ATT_BLOCK * ATT_BLOCK,
-              *dq = ds + ATT_BLOCK * ATT_BLOCK;
+        float* v_columns = k_columns + HS * Tp;
+        float* k_rows = v_columns + HS * Tp;  // panels of T rows, a column for each channel, as q_rows and do_rows
+        float* q_rows = k_rows + T * HSp;
+        float* do_rows = q_rows + T * HSp;
+        float* dk = do_rows + T * HSp;  // sums over all queries, as dv
+        float* dv = dk + Tp * HSp;
+        float* p = dv + Tp * HSp;  // of one block, as ds, dq and D
+        float* ds = p + ATT_BLOCK * ATT_BLOCK;
+        float* dq = ds + ATT_BLOCK * ATT_BLOCK;
         float* D = dq + ATT_BLOCK * HSp;
         pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
         pack_panels<ATT_NR>(v_columns, v.transposed(), 0, HS, 0, T);
@@ -239,9 +260,10 @@ inline void attention_backward(float* dqkv, const float* dout, const float* out,
     });
 }
 
-// Generation: one new position, whose query meets the keys and values of all before it. out (C) is
-// written from qkv (3C) of position `last`; its key and value are first put into keys (maxT, C) and
-// values (maxT, C), the cache of this layer.
+// Attention in generation, for one new position, `last`, of one sequence. Its key and value are
+// written to row `last` of keys (maxT, C) and values (maxT, C), the cache of this layer; then its
+// query meets all rows up to that one. out (C) is written from qkv (3C). scores (NH, maxT) is
+// scratch.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
                       int64_t maxT, int64_t C, int64_t NH) {

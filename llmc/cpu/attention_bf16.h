@@ -1,21 +1,27 @@
-// Flash attention, as in attention.h, with its products on the CPU's matrix unit: operands in bf16,
-// sums, softmax and everything between in fp32. Blocks of 64 queries meet blocks of 64 keys; on the
-// diagonal only the parts that the causal mask leaves are multiplied.
+// Flash attention, as in attention.h, with its products on the CPU's matrix unit. The operands are
+// bf16; sums and the softmax are fp32.
 //
-// A unit wants its left operand contiguous in k and its right one in tiles (pack.h), so the
-// backward pass works on the transposes
+// A unit wants its left operand contiguous along k and its right operand in tiles (pack.h). So the
+// backward pass works on the transposes:
 //
 //     S^T = K Q^T,   dP^T = V dO^T,   dV += P^T dO,   dK += dS^T Q,   dQ^T += K^T dS^T
 //
-// in which P^T and dS^T are left operands as the softmax writes them, row by row of keys, and dS^T
-// as a right operand is two such rows shuffled into one. Scratch of a thread O(T HS).
+// P^T and dS^T have a row for each key. As the softmax writes them, row by row, they are left
+// operands. dS^T is also the right operand of the last product: two of its rows interleaved are one
+// row of a tile. Scratch per thread is O(T HS).
+//
+// On the diagonal, the parts of a block that the causal mask makes zero are left out, in parts of
+// 32 x 32:
+//
+//     LOWER: P      # .         UPPER: P^T, dS^T      # #
+//                   # #                               . #
 #pragma once
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/gemm_bf16.h"
 
 constexpr int64_t ATT_STRIPS = ATT_BLOCK / TILE_ROWS, ATT_TILES = ATT_BLOCK / TILE_K;
 
-// Places in a thread's scratch memory, handed out in order, each on a 64-byte line.
+// Hands out parts of a thread's scratch memory in order, each aligned to 64 bytes.
 struct Carver {
     char* at;
     template <class T>
@@ -26,14 +32,15 @@ struct Carver {
     }
 };
 
-// The head's operands: right ones as tiles of whole columns, sizes rounded up to whole tiles.
+// The sizes of a head's operands, rounded up to whole blocks or tiles.
 struct HeadSizes {
-    // Tp: positions in whole blocks; HSk, HSn: channels in whole tiles, as k and as columns
+    // Tp: T in whole blocks. HSk, HSn: HS in whole tiles, where the channels are k and where they
+    // are columns.
     int64_t T, HS, Tp, HSk, HSn;
     HeadSizes(int64_t T, int64_t HS)
         : T(T), HS(HS), Tp(round_up(T, ATT_BLOCK)), HSk(round_up(HS, TILE_K)), HSn(round_up(HS, TILE_COLS)) {}
-    int64_t channel_tiles() const { return HSk / TILE_K; }          // of a product over channels
-    int64_t position_tiles() const { return ceil_div(T, TILE_K); }  // of a product over positions
+    int64_t channel_tiles() const { return HSk / TILE_K; }          // along k, where k is the channels
+    int64_t position_tiles() const { return ceil_div(T, TILE_K); }  // along k, where k is the positions
 };
 
 inline size_t attention_bf16_scratch_elems(int64_t T, int64_t HS) {
@@ -42,22 +49,22 @@ inline size_t attention_bf16_scratch_elems(int64_t T, int64_t HS) {
                          3 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSk;
     const int64_t full =
         2 * s.Tp * s.HSn + 2 * ATT_BLOCK * ATT_BLOCK + 2 * ATT_BLOCK * s.HSn + ATT_BLOCK * (VEC_FLOATS + 2);
-    return half / 2 + full + 20 * 16;  // of 4 bytes; each piece may begin up to a line later
+    return half / 2 + full + 20 * 16;  // of 4 bytes; up to 20 parts, each aligned to 16 elements
 }
 
-// Rows of a left operand: where they lie, or a copy filled up with zeros if they are not whole
-// strips and tiles.
+// Rows of a left operand: where they lie, or, if they do not fill strips and tiles, a copy that is
+// filled with zeros.
 struct LeftRows {
     const bf16* data;
     int64_t stride;
 };
-inline LeftRows left_rows(const bf16* rows, int64_t stride, int64_t n_rows, const HeadSizes& s, bf16* edge) {
+inline LeftRows left_rows(const bf16* rows, int64_t stride, int64_t n_rows, const HeadSizes& s, bf16* copy) {
     if (n_rows % TILE_ROWS == 0 && s.HS % TILE_K == 0) return {rows, stride};
-    copy_padded(edge, s.HSk, round_up(n_rows, TILE_ROWS), s.HSk, rows, stride, n_rows, s.HS);
-    return {edge, s.HSk};
+    copy_padded(copy, s.HSk, round_up(n_rows, TILE_ROWS), s.HSk, rows, stride, n_rows, s.HS);
+    return {copy, s.HSk};
 }
-// C (strips x columns) = A B over channels. On the diagonal of a lower (upper) triangle only what
-// is left of (right of) it.
+// A block of scores or of dp: C (strips of 16 rows, columns of 16) = A B, where k is the channels.
+// Of a triangle, only the parts that are not left out (see above) are written.
 inline void scores_product(float* C, LeftRows A, const bf16* B, int64_t strips, int64_t columns, int64_t k_tiles,
                            Triangle part) {
     if (part == WHOLE)
@@ -70,8 +77,8 @@ inline void scores_product(float* C, LeftRows A, const bf16* B, int64_t strips, 
                         k_tiles * TILE_ELEMS, end - first, k_tiles, false});
     }
 }
-// C (strips x HSn) += A (strips x 64, bf16, of a block) B over `tiles` tiles of positions; B points
-// to the first of them. A is triangular on the diagonal.
+// C (strips of 16 rows, HSn) += A B, where k is the positions of a block: A is (strips of 16 rows,
+// 64), whole or a triangle, and B has `tiles` tiles along k.
 inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t strips, int64_t tiles, const HeadSizes& s,
                               Triangle part) {
     const int64_t b_stride = s.position_tiles() * TILE_ELEMS, columns = s.HSn / TILE_COLS;
@@ -92,15 +99,19 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
         const int64_t b = bh / NH, h = bh % NH;
         const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C;
         Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
-        bf16 *k_tiles = memory.take<bf16>(s.Tp * s.HSk), *v_tiles = memory.take<bf16>(s.Tp * s.HSn),
-             *p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *edge = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        float *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *o = memory.take<float>(ATT_BLOCK * s.HSn),
-              *m = memory.take<float>(ATT_BLOCK), *l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
+        bf16* k_tiles = memory.take<bf16>(s.Tp * s.HSk);  // K^T: k is the channels, a column for each key
+        bf16* v_tiles = memory.take<bf16>(s.Tp * s.HSn);  // V: k is the positions, a column for each channel
+        bf16* p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);
+        bf16* q_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
+        float* scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
+        float* o = memory.take<float>(ATT_BLOCK * s.HSn);
+        float* m = memory.take<float>(ATT_BLOCK);
+        float* l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
         pack_tiles(k_tiles, {k, 1, 3 * C}, 0, s.HS, 0, T);
         pack_tiles(v_tiles, {v, 3 * C, 1}, 0, T, 0, s.HS);
         for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
             const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = ceil_div(queries, TILE_ROWS);
-            const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, edge);
+            const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, q_copy);
             memset(o, 0, ATT_BLOCK * s.HSn * sizeof(float));
             for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity();
             memset(l, 0, ATT_BLOCK * VEC_FLOATS * sizeof(float));
@@ -126,9 +137,10 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
     });
 }
 
-// P^T and dS^T of one block from its S^T and dP^T, 64 x 64: rows are keys, columns queries. MASKED:
-// only `queries` of them are there, of which key i is seen by those from first + i on. lse and D
-// are those of the queries. dS^T is also written as tiles.
+// p and ds, P^T and dS^T of one block, from its scores S^T and dP^T. All are 64 x 64, with a row
+// for each key and a column for each query. If MASKED, only the first `queries` columns are there,
+// and key i is seen by the queries from first + i on. lse and D belong to the queries. ds_tiles is
+// dS^T as tiles.
 template <bool MASKED>
 inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse,
                             const float* D, int64_t queries, int64_t first, float scale) {
@@ -163,18 +175,27 @@ inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, co
     const float scale = 1.0f / std::sqrt((float)s.HS);
     parallel_for(B * NH, [&](int64_t bh) {
         const int64_t b = bh / NH, h = bh % NH, kt_stride = transposed_stride(s.Tp);
-        const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C, *d_o = dout + b * T * C + h * s.HS,
-                   *o = out + b * T * C + h * s.HS;
+        const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C;
+        const bf16 *d_o = dout + b * T * C + h * s.HS, *o = out + b * T * C + h * s.HS;
         Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
-        bf16 *q_columns = memory.take<bf16>(s.Tp * s.HSk), *do_columns = memory.take<bf16>(s.Tp * s.HSk),
-             *q_tiles = memory.take<bf16>(s.Tp * s.HSn), *do_tiles = memory.take<bf16>(s.Tp * s.HSn);
-        bf16 *k_transposed = memory.take<bf16>(s.HSn * kt_stride), *p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK),
-             *ds = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK), *ds_tiles = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);
-        bf16 *k_edge = memory.take<bf16>(ATT_BLOCK * s.HSk), *v_edge = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        float *dk = memory.take<float>(s.Tp * s.HSn), *dv = memory.take<float>(s.Tp * s.HSn),
-              *scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK), *dp = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
-        float *dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn), *dq = memory.take<float>(ATT_BLOCK * s.HSn),
-              *D = memory.take<float>(ATT_BLOCK), *log_sums = memory.take<float>(ATT_BLOCK);
+        bf16* q_columns = memory.take<bf16>(s.Tp * s.HSk);          // Q^T: k is the channels, a column for each query
+        bf16* do_columns = memory.take<bf16>(s.Tp * s.HSk);         // dO^T, likewise
+        bf16* q_tiles = memory.take<bf16>(s.Tp * s.HSn);            // Q: k is the positions, a column for each channel
+        bf16* do_tiles = memory.take<bf16>(s.Tp * s.HSn);           // dO, likewise
+        bf16* k_transposed = memory.take<bf16>(s.HSn * kt_stride);  // K^T as a left operand: a row for each channel
+        bf16* p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);         // P^T of one block
+        bf16* ds = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);        // dS^T of one block
+        bf16* ds_tiles = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);  // the same as a right operand
+        bf16* k_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
+        bf16* v_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
+        float* dk = memory.take<float>(s.Tp * s.HSn);  // sums over all queries, as dv
+        float* dv = memory.take<float>(s.Tp * s.HSn);
+        float* scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
+        float* dp = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
+        float* dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn);  // of one block of queries, as dq, D, log_sums
+        float* dq = memory.take<float>(ATT_BLOCK * s.HSn);
+        float* D = memory.take<float>(ATT_BLOCK);
+        float* log_sums = memory.take<float>(ATT_BLOCK);
         pack_tiles(q_columns, {q, 1, 3 * C}, 0, s.HS, 0, T);
         pack_tiles(do_columns, {d_o, 1, C}, 0, s.HS, 0, T);
         pack_tiles(q_tiles, {q, 3 * C, 1}, 0, T, 0, s.HS);
@@ -204,9 +225,9 @@ inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, co
             for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
                 const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = ceil_div(keys, TILE_ROWS);
                 const Triangle part = k0 == q0 ? UPPER : WHOLE;
-                scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_edge), q_columns + q0 * s.HSk,
+                scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_copy), q_columns + q0 * s.HSk,
                                strips, columns, s.channel_tiles(), part);
-                scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_edge), do_columns + q0 * s.HSk, strips,
+                scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_copy), do_columns + q0 * s.HSk, strips,
                                columns, s.channel_tiles(), part);
                 (part == WHOLE && queries == ATT_BLOCK
                      ? scores_backward<false>

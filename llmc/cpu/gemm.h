@@ -1,33 +1,51 @@
-// Matrix multiplication, the one kernel that takes nine tenths of a training step: C = A B, or C +=
-// A B, in fp32; gemm_bf16.h has its brother.
+// Matrix multiplication, nine tenths of a training step: C = A B, or C += A B, in fp32. The same in
+// bf16 is in gemm_bf16.h. 2 M N K FLOPs.
 //
-// Three ideas, after Goto & van de Geijn 2008 (doi:10.1145/1356052.1356053) and BLIS (Van Zee & van
-// de Geijn 2015):
+//                              N
+//                          NC
+//                 +---+---------+----+
+//                 |   |  |   |  |    |
+//              KC |   |  |   |  |    |    B: a block, packed as panels of NR columns
+//                 |   |  |   |  |    |
+//                 +---+---------+----+
+//                 |                  |
+//                 +------------------+
+//        KC
+//      +----+--+  +---+---------+----+
+//      |    |  |  |   |         |    |
+//   MR |####|  |  |   |  |###|  |    |    C: a tile of MR x NR sums, in registers
+//      |    |  |  |   |         |    |
+//      +----+--+  +---+---------+----+
+//          A
 //
-// - Registers. A tile of MR x NR results stays in registers while k runs: NR is a few vectors, and
-// each step loads these vectors of
-//   a row of B once and multiplies them with MR single values of A. 2 MR NR FLOPs for MR + NR values loaded.
-// - Caches. B is cut into blocks of KC x NC values, repacked as panels of NR columns that are read
-// front to back. A block is used for
-//   all rows of A before the next is packed, a panel of it for all rows in turn, so it comes out of the second-level
-//   cache; the MR rows of A come out of the first. Where rows of B are contiguous the first MR rows of A multiply it
-//   where it lies, and pack it on the way: copying costs nothing beside the arithmetic, and the memory's latency
-//   little.
-// - Threads. The blocks of C are independent; each is computed whole by one thread, k in the same
-// order always, so the bits do not
-//   depend on who computes what.
+// Three ideas, after Goto & van de Geijn 2008 (doi:10.1145/1356052.1356053) and BLIS (Van Zee &
+// van de Geijn 2015):
 //
-// A is read where it lies if its rows are contiguous in k (activations times weights); otherwise it
-// is packed too (weight gradients). Work 2 M N K FLOPs.
+// Registers: a tile of MR x NR sums stays in registers while k runs over KC. NR is a few vectors.
+// Each k takes these vectors of one row of B, and multiplies them with MR single values of A: 2 MR
+// NR FLOPs for MR + NR values loaded.
+//
+// Caches: a block of KC x NC values of B is packed into panels of NR columns, which are read front
+// to back. All rows of A pass it before the next block is packed, MR rows at a time. These MR rows
+// stay in the first-level cache while all panels of the block are read from the second-level cache.
+// Where the rows of B are contiguous, no separate pass packs the block: the first MR rows of A
+// multiply B where it lies, and store the panels on the way. That hides the copy behind arithmetic.
+//
+// Threads: the blocks of C are independent. Each is computed whole by one thread, with k in the
+// same order always, so the bits do not depend on the number of threads.
+//
+// A needs no packing if its rows are contiguous along k, as those of activations are in the forward
+// pass. Otherwise, as in the gradient of a weight, it is packed too.
 #pragma once
 #include "llmc/cpu/pack.h"
 
 constexpr int GEMM_NV = 3, GEMM_NR = GEMM_NV * VEC_FLOATS;  // vectors and columns of a register tile
-// rows: MR * NV accumulators + NV of B must fit the register file
+// Rows of a register tile: MR * NV sums and NV vectors of B must fit the register file.
 constexpr int GEMM_MR = VEC_REGISTERS == 32 ? 8 : 4;
 
-// KC x NC values of B are a block; of A, where it is packed, MC x KC. A in place: KC long, so that
-// C is seldom read again. A packed: both fit the second-level cache.
+// A block is KC x NC values of B, and MC x KC values of A where A is packed. With A in place, KC is
+// long, so that sums of C are seldom stored and loaded again. With A packed, both blocks together
+// fit the second-level cache.
 struct Blocking {
     int64_t KC, NC, MC;
 };
@@ -35,13 +53,13 @@ constexpr Blocking GEMM_IN_PLACE = {768, 2 * GEMM_NR, 0}, GEMM_PACKED = {256, 4 
 constexpr size_t GEMM_SCRATCH_ELEMS =
     std::max(GEMM_IN_PLACE.KC * GEMM_IN_PLACE.NC, GEMM_PACKED.KC*(GEMM_PACKED.NC + GEMM_PACKED.MC));
 
-// How many rows of B ahead are fetched while it is read where it lies: at 12 cycles a row, the
-// latency of the memory.
+// How many rows ahead B is prefetched while it is read where it lies. A row takes 12 cycles, so 32
+// rows take about as long as a load from memory.
 constexpr int64_t GEMM_ROWS_AHEAD = 32;
 
 // acc (MR x NV vectors) += A (MR x K) B (K x NV vectors). Element (i, k) of A is a[i][k * a_step];
-// row k of B is at b + k * b_stride. With PACK what was read of B is also written to panel, row
-// after row, for the tiles to come.
+// row k of B is at b + k * b_stride. With PACK the rows of B that were read are also written to
+// panel, for the other rows of A.
 template <int MR, int NV, bool PACK = false>
 VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR], int64_t a_step, const float* b,
                               int64_t b_stride, int64_t K, float* panel = nullptr) {
@@ -70,25 +88,25 @@ VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR]
     }
 }
 
-// Single values of A are multiplied as they lie if they are contiguous in k.
+// A needs no packing if its rows are contiguous along k.
 inline bool gemm_reads_in_place(MatrixView<float> A) { return A.col_stride == 1; }
 
-// What becomes of a vector of finished sums, `count` of them, before it is stored at (row, column)
-// of C.
+// An epilogue is applied to finished sums before they are stored: called with a vector of `count`
+// sums at (row, column) of C, it returns what is stored there. This one changes nothing.
 struct NoEpilogue {
     VEC_INLINE vfloat operator()(int64_t, int64_t, vfloat sums, size_t) const { return sums; }
 };
 
-// Asks for rows x columns values, rows ld apart, that will be read once a product is done, before
-// it begins.
+// Prefetches rows x columns values, rows ld apart. Called before a product begins, for values that
+// are read when it is done.
 template <class T>
 VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j += 64 / sizeof(T)) __builtin_prefetch(from + i * ld + j);
 }
 
-// One block: C[m0..m1, n0..n1] for all k, the epilogue while a finished piece is still in the
-// first-level cache.
+// One block of C: rows m0 to m1 - 1, columns n0 to n1 - 1, for all k. The epilogue is applied to
+// each register tile after its last k, while it is still in the first-level cache.
 template <class Epilogue>
 inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
                        int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue, const float* epilogue_reads) {
@@ -108,7 +126,7 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
             if (!pack_on_the_way) pack_panels<NR>(b_block, B, k0, kc, nb, nc);
             for (int64_t m = m0; m < m1; m += MR) {
                 const int64_t rows = std::min<int64_t>(MR, m1 - m);
-                const float* a[MR];  // rows beyond the last repeat it; their results are dropped
+                const float* a[MR];  // beyond the last row: the last row again, whose results are not stored
                 for (int i = 0; i < MR; i++)
                     a[i] = packed_a ? a_block + (m - m0) * kc + i : A.at(std::min(m + i, m1 - 1), k0);
                 for (int64_t n = 0; n < nc; n += NR) {
@@ -145,21 +163,22 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
     }
 }
 
-// Whether so many pieces of work of one size leave threads idle: less than two for each, or an
-// eighth of them missing in the last round.
+// Whether so many pieces of equal work leave threads idle: fewer than two pieces per thread, or a
+// last round that lacks more than an eighth of the number of pieces.
 inline bool too_few_pieces(int64_t pieces) {
     const int64_t rounds = ceil_div(pieces, device.threads);
     return pieces < 2 * device.threads || 8 * (rounds * device.threads - pieces) > pieces;
 }
 
 // C (M, N), rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue. C must not
-// overlap A or B. What the epilogue reads at the places of C, if it is a matrix like C, may be
-// given: it is fetched while the product runs.
+// overlap A or B. If the epilogue reads a matrix of the shape and strides of C, it can be given as
+// epilogue_reads, and is prefetched while the product runs.
 template <class Epilogue = NoEpilogue>
 inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
                  bool add, Epilogue epilogue = {}, const float* epilogue_reads = nullptr) {
-    // A read in place: blocks span all rows, so that B is packed once. A packed: blocks span all
-    // columns, so that A is. Where that makes too few blocks the long side is cut as well.
+    // With A in place, a block has all rows of C, so that B is packed once. With A packed, a block
+    // has all columns, so that A is packed once. If there are too few blocks then, this side is cut
+    // too.
     int64_t mc = M, nc = N;
     const bool in_place = gemm_reads_in_place(A);
     if (in_place) nc = GEMM_IN_PLACE.NC;

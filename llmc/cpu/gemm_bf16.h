@@ -1,36 +1,48 @@
 // Matrix multiplication of bf16 with sums in fp32: C = A B, or C += A B, on the CPU's matrix unit
-// (matrix_unit.h).
+// (matrix_unit.h). 2 M N K FLOPs.
 //
-// A block of B, kc x nc, is packed into tiles and stays in the second-level cache while all rows of
-// A pass it, 32 at a time, which stay in the first: B is packed once, whatever the number of rows.
-// A's rows are contiguous in k (activations times weights); where they are not (weight gradients, A
-// = Dout^T), A is first transposed as a whole, by all threads, into device.transposed. Sums over
-// more than kc stay in fp32 in the thread's scratch memory until the last block of k; what is
-// stored was rounded once.
+//                     nc
+//                 +--------+
+//              kc | B      |  packed into tiles (pack.h), stays in the second-level cache
+//                 +--------+
+//        kc
+//     +------+    +--------+
+//     +------+    +--------+
+//     | A    | 32 | C      |  32 rows at a time, which stay in the first-level cache
+//     +------+    +--------+
+//     +------+    +--------+
 //
-// The blocks of C are independent; each is computed whole by one thread, k in the same order
-// always, so the bits do not depend on which thread computes which block. Work: 2 M N K FLOPs;
-// packing moves each value of B (and of A, if it is transposed) once: 2 bytes read, 2 written.
+// A block of B, kc x nc, is packed once, and all rows of A pass it. The rows of A must be
+// contiguous along k, as those of activations are in the forward pass. Where its columns are (in
+// the gradient of a weight, A = Dout^T), A is first transposed as a whole, by all threads, into
+// device.transposed. Where K is larger than kc, the sums of a block of C stay in fp32 in the
+// thread's scratch memory until the last block of k, so that they are rounded once.
+//
+// The blocks of C are independent. Each is computed whole by one thread, with k in the same order
+// always, so the bits do not depend on the number of threads. Packing moves each value of B, and of
+// A if it is transposed, once: 2 bytes read, 2 written.
 #pragma once
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/matrix_unit.h"
 
 constexpr int64_t BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
 
-// How a product is cut: blocks of at most mc x nc of C, each over kc of k at a time, of which the
-// unit takes `inner` at once.
+// How a product is cut. Blocks of C have at most mc x nc elements, and are computed over kc of k at
+// a time, of which the unit takes `inner` in one call. copies_a: 32 rows of A are copied before
+// they are used.
 struct Bf16Blocking {
     int64_t mc, nc, kc, inner;
     bool copies_a;
 };
-// AVX-512 multiplies 8 rows of A where they lie.
+// AVX-512 and the portable code multiply rows of A where they lie.
 constexpr Bf16Blocking BF16_IN_PLACE{1024, 192, 768, 768, false};
-// AMX multiplies as fast as 15 FMA units would, so memory decides. Blocks of B are as large as a
-// second-level cache of 2 MiB allows, which makes the passes over A few. A strip of A is copied
-// before it is used: matrix registers loaded from memory further away wait for each of their 16
-// rows. Of both, the unit takes `inner` of k at a time, 16 KiB of A and of B, which the first-level
-// cache holds beside the sums.
-constexpr Bf16Blocking BF16_SHORT_K{int64_t(1) << 40, 768, 1024, 256, true};  // all rows: no sums are kept
+// AMX multiplies 16 times as fast as FMA units do, so what counts is memory. Blocks of B are as
+// large as a second-level cache of 2 MiB allows, so that A is read few times. Rows of A are copied,
+// because a matrix register that is loaded from beyond the first-level cache waits for each of its
+// 16 rows. With 256 of k in one call, 32 rows of A take 16 KiB, and two columns of tiles of B as
+// much: the first-level cache holds them beside the sums.
+constexpr Bf16Blocking BF16_SHORT_K{int64_t(1) << 40, 768, 1024, 256,
+                                    true};  // all rows of C: K fits kc, no sums are kept
 constexpr Bf16Blocking BF16_LONG_K{512, 384, 768, 256, true};
 
 inline Bf16Blocking bf16_blocking(int64_t K) {
@@ -38,40 +50,40 @@ inline Bf16Blocking bf16_blocking(int64_t K) {
     return K <= BF16_SHORT_K.kc ? BF16_SHORT_K : BF16_LONG_K;
 }
 
-constexpr int64_t BF16_TRANSPOSED_ROWS = 256;        // of A at once: pieces of 512 bytes are read
-constexpr int64_t BF16_EDGE_STRIDE = 1024 + TILE_K;  // of the copy of A; no power of two, for the cache's sets
+constexpr int64_t BF16_TRANSPOSED_ROWS = 256;        // of A in one piece of work: 512 bytes of each row of A^T
+constexpr int64_t BF16_COPY_STRIDE = 1024 + TILE_K;  // of the copy of rows of A; no power of two, for the cache's sets
 constexpr int64_t BF16_TILES_ELEMS = 1024 * 768;     // the largest kc * nc
 constexpr int64_t BF16_SUMS_ELEMS = 1024 * 192;      // the largest mc * nc, or 32 * nc where no sums are kept
-constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_EDGE_STRIDE / 2;
+constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_COPY_STRIDE / 2;
 
-// Elements of device.transposed for an A of (M, K) whose columns are contiguous.
+// Elements of device.transposed for an A (M, K) whose columns are contiguous.
 inline int64_t transposed_stride(int64_t K) { return round_up(K, TILE_K) + TILE_K; }
 inline int64_t gemm_transposed_elems(int64_t M, int64_t K) { return round_up(M, BF16_ROWS) * transposed_stride(K); }
 
-// Rows of A, contiguous in k. padded: there are zeros up to whole tiles, and whole strips of rows.
+// Rows of A, contiguous along k. padded: zeros follow up to whole tiles, and up to whole strips.
 struct RowsOfA {
     const bf16* data;
     int64_t stride;
     bool padded;
 };
 
-// Rows m..m+rows of A, k0..k0+k_elems, as the unit wants them: where they lie, or copied to `edge`
-// and filled up with zeros to whole tiles.
-inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* edge) {
+// `rows` rows of A from m on, k_elems values from k0 on, as the unit wants them: where they lie, or
+// in `copy`, filled with zeros up to whole tiles.
+inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* copy) {
     const bf16* a = A.data + m * A.stride + k0;
     if (!copies && (A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0))) return {a, A.stride, true};
     const int64_t width = round_up(k_elems, TILE_K);
-    copy_padded(edge, BF16_EDGE_STRIDE, round_up(rows, TILE_ROWS), width, a, A.stride, rows, k_elems);
-    return {edge, BF16_EDGE_STRIDE, true};
+    copy_padded(copy, BF16_COPY_STRIDE, round_up(rows, TILE_ROWS), width, a, A.stride, rows, k_elems);
+    return {copy, BF16_COPY_STRIDE, true};
 }
 
-// One block: C[m0..m1, n0..n1] for all k, n1 - n0 <= nc, m1 - m0 <= mc.
+// One block of C: rows m0 to m1 - 1, at most mc, and columns n0 to n1 - 1, at most nc, for all k.
 template <class floatC, class Epilogue>
 inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0,
                        int64_t n1, int64_t K, bool add, Epilogue epilogue, const bf16* epilogue_reads) {
     const Bf16Blocking by = bf16_blocking(K);
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
-    bf16 *tiles = (bf16*)(sums + BF16_SUMS_ELEMS), *edge = tiles + BF16_TILES_ELEMS;
+    bf16 *tiles = (bf16*)(sums + BF16_SUMS_ELEMS), *a_copy = tiles + BF16_TILES_ELEMS;
     const int64_t k_blocks = ceil_div(K, by.kc), kc = round_up(ceil_div(K, k_blocks), TILE_K);
     const int64_t inner_blocks = ceil_div(kc, by.inner);
     const int64_t inner = round_up(ceil_div(kc, inner_blocks), TILE_K);
@@ -84,7 +96,7 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
             pack_tiles(tiles + k * sums_stride, B, k0 + k, std::min(inner, k_elems - k), n0, columns);
         for (int64_t m = m0; m < m1; m += BF16_ROWS) {
             const int64_t rows = std::min(BF16_ROWS, m1 - m), strips = ceil_div(rows, TILE_ROWS);
-            const RowsOfA a = rows_for_unit(A, by.copies_a, m, rows, k0, k_elems, edge);
+            const RowsOfA a = rows_for_unit(A, by.copies_a, m, rows, k0, k_elems, a_copy);
             if (last && epilogue_reads) fetch_ahead(epilogue_reads + m * ldc + n0, ldc, rows, columns);
             float* c = sums + (k_blocks > 1 ? m - m0 : 0) * sums_stride;
             for (int64_t k = 0; k < k_elems; k += inner) {
@@ -104,9 +116,9 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
     }
 }
 
-// C (M, N), rows ldc apart, fp32 or bf16, = A (M, K) B (K, N), or += if add; the epilogue makes of
-// the sums what is stored; epilogue_reads as in gemm.h. C must not overlap A or B. Of each of A and
-// B rows or columns are contiguous.
+// C (M, N), fp32 or bf16, rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue;
+// epilogue_reads as in gemm.h. C must not overlap A or B. In A the rows or the columns must be
+// contiguous, and in B as well.
 template <class floatC, class Epilogue = NoEpilogue>
 inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K,
                  bool add, Epilogue epilogue = {}, const bf16* epilogue_reads = nullptr) {
@@ -124,8 +136,8 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
     }
     const Bf16Blocking by = bf16_blocking(K);
     int64_t mc = std::min(by.mc, M), n_blocks = ceil_div(N, by.nc);
-    // With AMX threads share out the columns, which costs a copy of A for each; unless A is by far
-    // the larger operand.
+    // With AMX the columns are split among the threads, although each of them then copies all of A;
+    // unless A is by far the larger operand.
     if (by.copies_a && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
     const int64_t nc = round_up(ceil_div(N, n_blocks), TILE_COLS);
     n_blocks = ceil_div(N, nc);

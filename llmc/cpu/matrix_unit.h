@@ -1,15 +1,15 @@
-// Products of small bf16 matrices, with sums in fp32, on whatever the CPU has for it, found out at
-// run time:
+// Products of small bf16 matrices with sums in fp32, on the best unit that the CPU has. It is found
+// out at run time:
 //
-//   AMX           eight registers that are matrices of 16 rows of 64 bytes. One instruction, tdpbf16ps, multiplies 16 x
-//   32 by 32 x 16: 16384
-//                 FLOPs in 16 cycles (Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20)
-//   AVX512-BF16   vdpbf16ps multiplies 16 pairs and adds each pair's two products to one fp32 sum: 64 FLOPs, once or
-//   twice a cycle portable      both halves of each pair widened to fp32 with a shift and a mask, then two fused
-//   multiply-adds
+//     AMX           Eight registers, each a matrix of 16 rows of 64 bytes. One instruction, tdpbf16ps, multiplies
+//                   16 x 32 by 32 x 16: 16384 FLOPs in 16 cycles (Intel 64 and IA-32 Architectures Optimization
+//                   Reference Manual, chapter 20).
+//     AVX512-BF16   vdpbf16ps takes 16 pairs of A and 16 pairs of B, multiplies value by value, and adds the two
+//                   products of each pair to one fp32 sum: 64 FLOPs, once or twice per cycle.
+//     portable      Both values of each pair are widened to fp32, with a shift and a mask; then two multiply-adds.
 //
-// All take the same operands: A as rows, contiguous in k, in strips of 16 rows; B in the tiles of
-// pack.h.
+// All take the same operands: A as rows, contiguous along k, in strips of 16 rows; B in the tiles
+// of pack.h.
 #pragma once
 #include "llmc/cpu/pack.h"
 #ifdef __x86_64__
@@ -22,9 +22,9 @@
 // -------------------------------------------------------------------------------------------------
 // the units
 
-// The product of A (16 strips rows, a_stride elements apart, k_tiles * 32 values each) and B
-// (`columns` columns of tiles, b_stride elements apart), written or added to C (fp32, rows ldc
-// apart).
+// C = A B, or += if add. A has 16 * strips rows of 32 * k_tiles values, a_stride elements apart. B
+// has `columns` columns of k_tiles tiles each, b_stride elements apart. C is fp32, its rows ldc
+// elements apart.
 struct TileProduct {
     float* C;
     int64_t ldc;
@@ -35,7 +35,7 @@ struct TileProduct {
     bool add;
 };
 
-// ROWS x one column of tiles. The accumulators: ROWS * 16 floats.
+// ROWS rows of A times one column of tiles. The accumulators take ROWS * 16 floats.
 template <int ROWS>
 inline void multiply_rows_portable(const TileProduct& t, int64_t row, int64_t column) {
     constexpr int PARTS = TILE_COLS / VEC_FLOATS;
@@ -66,8 +66,8 @@ inline void multiply_portable(const TileProduct& t) {
 }
 
 #ifdef __x86_64__
-// 8 rows x COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B, each pair of A
-// broadcast from memory.
+// 8 rows of A times COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B. Each
+// pair of A is broadcast from memory.
 template <int COLS>
 __attribute__((target("avx512f,avx512bf16"))) inline void multiply_rows_avx512(const TileProduct& t, int64_t row,
                                                                                int64_t column) {
@@ -111,15 +111,21 @@ inline void multiply_avx512(const TileProduct& t) {
     }
 }
 
-// How the eight matrix registers are used: all 16 rows of 64 bytes. Numbers 0 to 3 hold sums, 4 and
-// 5 strips of A, 6 and 7 tiles of B.
+// All eight matrix registers have 16 rows of 64 bytes. They are used like this: 0 to 3 hold sums of
+// 16 x 16, 4 and 5 strips of A, 6 and 7 tiles of B, so that each register of A or B is used twice.
+//
+//                          6: 32 x 16     7: 32 x 16
+//                               B              B
+//
+//     4: 16 x 32   A       0: 16 x 16     1: 16 x 16
+//     5: 16 x 32   A       2: 16 x 16     3: 16 x 16        C
 struct alignas(64) AmxConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-// The instructions; the compiler knows nothing of these registers, so no option is needed and
-// nothing else touches them.
+// The instructions. Compilers do not use these registers by themselves, so no compiler option is
+// needed and no other code changes them.
 struct Amx {
     Amx() {
         static constexpr AmxConfig config;
@@ -145,8 +151,8 @@ struct Amx {
 };
 #endif
 
-// The same registers in plain C++: what tests use where there is no AMX, and what the instructions
-// mean.
+// The same registers in plain C++. It says what the instructions do, and tests use it where there
+// is no AMX.
 struct AmxTwin {
     alignas(64) char tile[8][1024];
     template <int T>
@@ -173,7 +179,7 @@ struct AmxTwin {
     }
 };
 
-// STRIPS x COLS registers of sums: two by two, each tile that is loaded is used twice.
+// STRIPS strips of A times COLS columns of tiles, 1 or 2 each.
 template <int STRIPS, int COLS, class Unit>
 inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
     const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
@@ -223,12 +229,12 @@ inline void multiply_amx(const TileProduct& t) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// which one
+// which unit
 
 constexpr const char* MATRIX_UNIT_NAMES[] = {"fp32 units", "AVX512-BF16", "AMX", "AMX in C++"};
 
-// Whether this CPU has the unit, and the system lets us use it: Linux gives a process the 8 KB of
-// matrix registers only when asked.
+// Whether this CPU has the unit, and the system lets the process use it: Linux must be asked for
+// the 8 KB of matrix registers.
 inline bool has_matrix_unit(MatrixUnit unit) {
 #ifdef __x86_64__
     unsigned a = 0, b = 0, c = 0, d = 0;

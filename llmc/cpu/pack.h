@@ -1,5 +1,5 @@
-// How matrices are rearranged for the kernels that multiply them, so that they read memory front to
-// back: fp32 in panels, bf16 in tiles of pairs.
+// How matrices are rearranged (packed) for the kernels that multiply them, so that these read
+// memory front to back: fp32 in panels, bf16 in tiles of pairs.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -16,8 +16,20 @@ struct MatrixView {
     MatrixView transposed() const { return {data, col_stride, row_stride}; }
 };
 
-// Exchanges the upper right with the lower left quarter of every 2 HALF x 2 HALF block that two
-// rows, HALF apart, lie in.
+// The transpose of a square of VEC_FLOATS x VEC_FLOATS values, one vector per row, in
+// log2(VEC_FLOATS) rounds. Each round exchanges the upper right quarter of a square with its lower
+// left quarter; the next round does the same in each of the four quarters. With 4 lanes:
+//
+//              rows            HALF 2: exchange the         HALF 1: exchange in
+//                              quarters of the square       each quarter
+//     v[0]    a0 a1  a2 a3         a0 a1  c0 c1                 a0 b0  c0 d0
+//     v[1]    b0 b1  b2 b3         b0 b1  d0 d1                 a1 b1  c1 d1
+//
+//     v[2]    c0 c1  c2 c3         a2 a3  c2 c3                 a2 b2  c2 d2
+//     v[3]    d0 d1  d2 d3         b2 b3  d2 d3                 a3 b3  c3 d3
+//
+// A quarter is HALF rows of HALF values. An exchange takes two vectors HALF rows apart, here v[0]
+// and v[2], v[1] and v[3], then v[0] and v[1], v[2] and v[3]: two shuffle instructions.
 template <int HALF, size_t... I>
 VEC_INLINE void exchange(vfloat& upper, vfloat& lower, std::index_sequence<I...>) {
     vfloat u = upper, l = lower;
@@ -25,8 +37,6 @@ VEC_INLINE void exchange(vfloat& upper, vfloat& lower, std::index_sequence<I...>
     lower = __builtin_shufflevector(u, l, (I / HALF % 2 == 0 ? I + HALF : VEC_FLOATS + I)...);
 }
 
-// Transposes a VEC_FLOATS x VEC_FLOATS square in registers, in log2(VEC_FLOATS) rounds of
-// exchanges.
 template <int HALF = VEC_FLOATS / 2>
 VEC_INLINE void transpose_square(vfloat (&v)[VEC_FLOATS]) {
 #pragma GCC unroll 16
@@ -36,11 +46,16 @@ VEC_INLINE void transpose_square(vfloat (&v)[VEC_FLOATS]) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// fp32: panels of columns
+// fp32: panels of WIDTH columns, each a matrix by itself. With WIDTH 3:
+//
+//     B, 2 rows of 5 columns             two panels, one after the other in memory
+//
+//     a0 b0 c0 d0 e0                     a0 b0 c0   a1 b1 c1     d0 e0 0   d1 e1 0
+//     a1 b1 c1 d1 e1
 
-// out[k][j] = from[j][k] for k < K and j < VEC_FLOATS; rows of out are out_stride apart, rows of
-// from from_stride. Fetches the VEC_FLOATS rows below on the way: they are usually next, and too
-// short for the CPU to guess.
+// out[k][j] = from[j][k] for k < K and j < VEC_FLOATS. Rows of out are out_stride apart, rows of
+// from from_stride. Prefetches the next VEC_FLOATS rows of from: they are usually read next, and
+// they are too short for the CPU's own prefetcher.
 inline void transpose_strip(float* out, int64_t out_stride, const float* from, int64_t from_stride, int64_t K) {
     int64_t k = 0;
     for (; k + VEC_FLOATS <= K; k += VEC_FLOATS) {
@@ -54,12 +69,12 @@ inline void transpose_strip(float* out, int64_t out_stride, const float* from, i
         for (int j = 0; j < VEC_FLOATS; j++) out[k * out_stride + j] = from[j * from_stride + k];
 }
 
-// Packs rows k0..k0+K of columns n0..n0+N of B into panels of WIDTH columns, zeros beyond N:
-// out[panel][k][column in panel].
+// Packs the K rows of B from k0 on, in the N columns from n0 on, into panels of WIDTH columns, the
+// last filled with zeros: out[panel][k][column in the panel].
 template <int WIDTH>
 inline void pack_panels(float* out, MatrixView<float> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
     int64_t n = 0;
-    // narrow panels are filled several at once, so that a row is read in long runs
+    // Several narrow panels are filled side by side, so that a row of B is read in long runs.
     auto copy_rows = [&](auto side_by_side) {
         constexpr int64_t PANELS = decltype(side_by_side)::value;
         for (; B.col_stride == 1 && n + PANELS * WIDTH <= N; n += PANELS * WIDTH)
@@ -87,18 +102,26 @@ inline void pack_panels(float* out, MatrixView<float> B, int64_t k0, int64_t K, 
 }
 
 // -------------------------------------------------------------------------------------------------
-// bf16: tiles of 32 rows (k) and 16 columns, in which the values of k and k+1 of a column are
-// neighbours, as the instructions that multiply them want:
+// bf16: tiles of 32 rows (k) and 16 columns. The instructions that multiply bf16 want the values of
+// k and k+1 of a column side by side, as a pair:
 //
-//     tile[p][j] = the pair B[2p][j], B[2p+1][j]     p = 0..15, j = 0..15; 1 KB, one 64-byte line a row of pairs
+//     tile[p][j] = the pair B[2p][j], B[2p+1][j]       p = 0 to 15, j = 0 to 15
 //
-// Packing moves 32-bit pairs: where B is contiguous in k a transposition, else two rows shuffled
-// into one.
+//     B, columns a to p, k = 0 to 31          tile: 16 rows of 16 pairs, each row 64 bytes, a cache line
+//
+//     a0  b0  ...  p0                         a0  a1    b0  b1   ...   p0  p1
+//     a1  b1  ...  p1                         a2  a3    b2  b3   ...   p2  p3
+//     ...                                     ...
+//     a31 b31 ...  p31                        a30 a31   b30 b31  ...   p30 p31
+//
+// A pair is moved as 32 bits. Where the columns of B are contiguous, a pair lies in B as it does in
+// the tile, and packing is a transpose of 16 x 16 pairs. Where the rows are contiguous, two rows
+// are interleaved to one.
 
 constexpr int TILE_ROWS = 16, TILE_COLS = 16, TILE_K = 32, TILE_PAIRS = TILE_K / 2, TILE_ELEMS = TILE_K * TILE_COLS;
 
-// out (16, 16) = the transpose of inp (16, 16): 32-bit values, or pairs of bf16. Strides in 32-bit
-// values.
+// out (16, 16) = the transpose of inp (16, 16), of fp32 values or pairs of bf16. Strides count
+// 32-bit values.
 VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, int64_t inp_stride) {
     for (int i = 0; i < 16; i += VEC_FLOATS)
         for (int j = 0; j < 16; j += VEC_FLOATS) {
@@ -110,12 +133,12 @@ VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, i
             for (int k = 0; k < VEC_FLOATS; k++) store(out + (j + k) * out_stride + i, v[k]);
         }
 }
-// VEC_FLOATS columns of two rows as pairs.
+// Interleaves VEC_FLOATS values of two rows, to pairs.
 VEC_INLINE vfloat pairs(vhalf even, vhalf odd) {
     return (vfloat)(__builtin_convertvector(even, vuint) | __builtin_convertvector(odd, vuint) << 16);
 }
 
-// tile = 32 rows of 16 values, row_stride apart, as pairs of rows.
+// tile = 32 rows of 16 values each; rows are row_stride apart.
 VEC_INLINE void pack_tile_of_rows(bf16* tile, const bf16* rows, int64_t row_stride) {
 #pragma GCC unroll 4
     for (int p = 0; p < TILE_PAIRS; p++)
@@ -124,13 +147,13 @@ VEC_INLINE void pack_tile_of_rows(bf16* tile, const bf16* rows, int64_t row_stri
             store((float*)(tile + p * TILE_K + 2 * j), pairs(load_bits(row), load_bits(row + row_stride)));
         }
 }
-// tile = 16 columns of 32 values, each contiguous, column_stride apart.
+// tile = 16 columns of 32 contiguous values each; columns are column_stride apart, an even number.
 VEC_INLINE void pack_tile_of_columns(bf16* tile, const bf16* columns, int64_t column_stride) {
     transpose_16((float*)tile, TILE_COLS, (const float*)columns, column_stride / 2);
 }
 
-// The piece of up to 32 x 16 elements (first index: memory rows) of a matrix at `from`, padded with
-// zeros.
+// out (out_rows, out_cols) = the first rows x cols elements at `from`, zeros elsewhere. Rows are
+// contiguous, out_stride and stride apart.
 inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t out_cols, const bf16* from,
                         int64_t stride, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < out_rows; i++) {
@@ -140,29 +163,31 @@ inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t
     }
 }
 
-// Rows k0..k0+K of columns n0..n0+N of B as tiles, zeros beyond: tile (column n, k) at out + (n *
-// k_tiles + k) * TILE_ELEMS. Fetches what later tiles are made of, the next columns or the next
-// rows, which is too far off for the CPU to guess.
+// Packs the K rows of B from k0 on, in the N columns from n0 on, into tiles, filled with zeros. The
+// tiles of one column of tiles follow each other: tile (n, k) is at out + (n * k_tiles + k) *
+// TILE_ELEMS. Prefetches the next columns, or the next rows, which are too far apart for the CPU's
+// own prefetcher.
 inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
-    alignas(64) bf16 edge[TILE_ELEMS];
+    alignas(64) bf16 padded[TILE_ELEMS];  // a copy of a part of B that does not fill a tile
     const bool by_columns = B.row_stride == 1;
     const int64_t k_tiles = ceil_div(K, TILE_K), n_tiles = ceil_div(N, TILE_COLS);
     auto pack = [&](int64_t tile_n, int64_t tile_k) {
         const int64_t n = tile_n * TILE_COLS, k = tile_k * TILE_K, rows = K - k, columns = N - n;
         const bf16* from = B.at(k0 + k, n0 + n);
         bf16* tile = out + (tile_n * k_tiles + tile_k) * TILE_ELEMS;
-        // pairs are moved as 32 bits
+        // Where the columns are contiguous, pairs are read as 32-bit values, so they must be
+        // aligned.
         const bool in_place = rows >= TILE_K && columns >= TILE_COLS &&
                               (!by_columns || (B.col_stride % 2 == 0 && (uintptr_t)from % 4 == 0));
         if (by_columns) {
-            if (!in_place) copy_padded(edge, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
+            if (!in_place) copy_padded(padded, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
             for (int j = 0; j < TILE_COLS; j++) __builtin_prefetch(from + (TILE_COLS + j) * B.col_stride);
-            pack_tile_of_columns(tile, in_place ? from : edge, in_place ? B.col_stride : TILE_K);
+            pack_tile_of_columns(tile, in_place ? from : padded, in_place ? B.col_stride : TILE_K);
         } else {
-            if (!in_place) copy_padded(edge, TILE_COLS, TILE_K, TILE_COLS, from, B.row_stride, rows, columns);
-            // a line is two tiles wide
+            if (!in_place) copy_padded(padded, TILE_COLS, TILE_K, TILE_COLS, from, B.row_stride, rows, columns);
+            // A cache line is two tiles wide.
             for (int j = 0; j < TILE_K && tile_n % 2 == 0; j++) __builtin_prefetch(from + (TILE_K + j) * B.row_stride);
-            pack_tile_of_rows(tile, in_place ? from : edge, in_place ? B.row_stride : TILE_COLS);
+            pack_tile_of_rows(tile, in_place ? from : padded, in_place ? B.row_stride : TILE_COLS);
         }
     };
     if (by_columns)
@@ -173,21 +198,21 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
             for (int64_t n = 0; n < n_tiles; n++) pack(n, k);
 }
 
-// out (whole strips of rows up to out_rows, out_stride apart) = columns m0..m0+M of inp, whose K
-// rows are inp_stride apart: A, transposed so that it is contiguous in k. Zeros fill K up to whole
-// tiles, and the rows beyond M. Each group of 32 rows of inp is read along its rows, and the next
-// one fetched meanwhile.
+// Transposes a matrix A whose columns are contiguous, so that its rows are: inp is A^T, with K rows
+// that are inp_stride apart. Rows 0 to M - 1 of out, out_stride apart, are the columns of inp from
+// m0 on, K values each. Zeros fill K up to whole tiles, and M up to out_rows, whole strips of 16
+// rows. 32 rows of inp are read at a time, along the rows, and the next 32 prefetched.
 inline void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M,
                       int64_t out_rows, int64_t K) {
-    alignas(64) bf16 edge[TILE_ELEMS], tile[TILE_ELEMS];
+    alignas(64) bf16 padded[TILE_ELEMS], tile[TILE_ELEMS];
     for (int64_t k = 0; k < K; k += TILE_K)
         for (int64_t m = 0; m < out_rows; m += TILE_ROWS) {
             const bf16* from = inp + k * inp_stride + m0 + m;
             const bool whole = K - k >= TILE_K && M - m >= TILE_ROWS;
-            if (!whole) copy_padded(edge, TILE_ROWS, TILE_K, TILE_ROWS, from, inp_stride, K - k, M - m);
+            if (!whole) copy_padded(padded, TILE_ROWS, TILE_K, TILE_ROWS, from, inp_stride, K - k, M - m);
             for (int j = 0; j < TILE_K && m % (2 * TILE_ROWS) == 0; j++)
-                __builtin_prefetch(from + (TILE_K + j) * inp_stride);  // a line is two tiles wide
-            pack_tile_of_rows(tile, whole ? from : edge, whole ? inp_stride : TILE_ROWS);
+                __builtin_prefetch(from + (TILE_K + j) * inp_stride);  // a cache line is two tiles wide
+            pack_tile_of_rows(tile, whole ? from : padded, whole ? inp_stride : TILE_ROWS);
             transpose_16((float*)(out + m * out_stride + k), out_stride / 2, (const float*)tile, TILE_COLS);
         }
 }
