@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""This trainer beside PyTorch, in the same run on the same cores: full training steps of GPT-2 124M in fp32 and bf16,
-with peak memory and where each step goes, kernel by kernel, beside the machine's roofline; the matrix products of a
-step alone, beside MKL, oneDNN and OpenBLAS; tokenizer; generation.
+"""Compares this trainer with PyTorch on the same cores: whole training steps of GPT-2 124M in fp32 and bf16, with
+their peak memory, and the time of each kernel beside its roofline; the matrix products of a step alone, beside MKL,
+oneDNN and OpenBLAS; the tokenizer; generation.
 
     pip install torch numpy tiktoken transformers   # peers that are not installed are skipped with a message
     make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--write]
 
-Rounds are interleaved, each program in its own process; what counts is the ratio of the minima. Everything goes to the
-terminal and, with --write, into README.md and dev/cpu/README.md, each kind of CPU (AMX, AVX512-BF16, ...) between
-markers of its own.
+Each program runs in its own process, and rounds are interleaved. The ratio of the minima is what to compare. Results go
+to the terminal and, with --write, into README.md and dev/cpu/README.md, where each kind of CPU (AMX, AVX512-BF16, ...)
+has a table of its own.
 """
 import children  # noqa: F401: Ctrl-C
 import argparse
@@ -36,7 +36,7 @@ class Report:
         say(f"{what:20} {who:34} min {ms['min_ms']:8.1f} ms  median {ms['median_ms']:8.1f} ms  {memory}{note}")
 
     def compare(self, rows, products_ms):
-        """What the ratio to PyTorch is made of, where the steps of as many tokens were measured."""
+        """How much of the ratio to PyTorch the products explain, if steps of as many tokens were measured."""
         for (tokens, precision), (ours, theirs, shape) in self.steps.items():
             peer = products_ms.get(f"PyTorch, {precision}")
             if tokens == rows and peer and theirs:
@@ -48,7 +48,7 @@ class Report:
 
 
 def write_readme(report, machine, kind):
-    """The tables of this kind of CPU into the READMEs; those of others stay."""
+    """Writes the tables of this kind of CPU into the READMEs; those of other kinds stay."""
     measured = f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`."
     lines = ["| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
     for r in report.rows:

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 on a GPU, this trainer beside PyTorch (torch.compile, flash attention, bf16 autocast, fused
-AdamW) in the same run.
+"""Compares training steps of GPT-2 on a GPU with PyTorch's: torch.compile, flash attention, bf16 autocast, fused AdamW.
 
     make bench-gpu                    # or: python3 dev/bench_gpu.py [--shapes 4x1024,16x1024] [--rounds 3] [--write]
     python3 dev/bench_gpu.py --sim    # no GPU: a tiny shape in the simulator; tests the script, its times mean nothing
 
-Rounds are interleaved, each program in its own process. Reported are minimum and median of the steps, tokens per
-second, the share of the GPU's dense bf16 peak (llmc/mfu.h) and memory (ours: --plan, which is what is allocated;
-PyTorch's: its allocator's peak). The table goes to the terminal, to build/bench_gpu.json, and with --write into
-README.md, where tables of other GPUs stay.
+Each program runs in its own process, and rounds are interleaved. The table has minimum and median of the steps, tokens
+per second, the share of the GPU's dense bf16 peak (llmc/mfu.h), and memory: ours from --plan, which is what is
+allocated, PyTorch's from the peak of its allocator. It goes to the terminal, to build/bench_gpu.json and, with --write,
+into README.md, where the tables of other GPUs stay.
 """
 import children  # noqa: F401: Ctrl-C
 import argparse

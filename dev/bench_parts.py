@@ -1,5 +1,5 @@
-"""What dev/bench.py measures: training steps, their products alone, the tokenizer, generation. Each part has tasks(),
-round by round, the last of which reports."""
+"""What dev/bench.py measures: training steps, their products alone, the tokenizer, generation. Each is a class whose
+tasks() lists the programs to run, round by round, and a last task that reports."""
 import json
 import os
 import re
@@ -10,7 +10,7 @@ import time
 from bench_tasks import ROOT, Task, child, say
 from children import have
 
-MODELS = {"d12": "12,768,12,50257", "L2C64H2T64": "2,64,2,50257"}  # as -e has it, as dev/torch_step.py has it
+MODELS = {"d12": "12,768,12,50257", "L2C64H2T64": "2,64,2,50257"}  # the shape for -e, and for dev/torch_step.py
 OURS = {"fp32": ["--precision", "fp32"], "bf16, fp32 master": ["--precision", "bf16"],
         "bf16, no master": ["--precision", "bf16", "-w", "0"]}
 # precision, mode: bf16 is autocast with fp32 weights, all-bf16 has no fp32 anywhere
@@ -18,7 +18,7 @@ PEERS = ["fp32 eager", "fp32 compile", "fp32 tuned", "bf16 eager", "bf16 compile
 
 
 class Steps:
-    """The steps at one shape, of all programs, round by round."""
+    """Training steps at one shape (B, T), of all programs."""
     def __init__(self, args, B, T, report):
         self.args, self.B, self.T, self.report = args, B, T, report
         self.times, self.memory, self.plan, self.bound = {}, {}, {}, {}
@@ -91,9 +91,9 @@ def padded(vocabulary):
 
 
 class Products:
-    """The products of a step with so many rows (B T), of all libraries, round by round."""
+    """The matrix products of a step with B T rows, of all libraries."""
     BLAS = {"as it chooses": {}, "SkylakeX": {"OPENBLAS_CORETYPE": "SkylakeX"}}
-    # memory that oneDNN's results take and leave stays with the process, so that its pages are not made anew for each
+    # memory that oneDNN's results have used stays with the process, so that it need not ask for new pages each time
     KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     OURS = {"fp32": "this trainer, fp32", "bf16": "this trainer, bf16"}
 
@@ -183,8 +183,8 @@ print("MS", 1e3 * (time.perf_counter() - t))
 
 
 class Tokenizer:
-    """Ours as a whole program, tiktoken's encode_ordinary_batch, on one core and on two: four times the works of
-    Shakespeare, 20 MB."""
+    """Tokenizing four times the works of Shakespeare, 20 MB, on one core and on two: our whole program, and tiktoken's
+    encode_ordinary_batch."""
     def __init__(self, args, report):
         self.args, self.report, self.ms = args, report, {}
         self.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -237,7 +237,8 @@ print("MS", 1e3 * (time.perf_counter() - t) / 80)
 
 
 class Generation:
-    """Milliseconds a token of GPT-2 124M with a key/value cache: ours from the difference of a long and a short run."""
+    """Milliseconds per token that GPT-2 124M generates, with a key/value cache. Ours is the difference of a long and a
+    short run, divided by the difference of their tokens."""
     def __init__(self, args, report):
         self.args, self.report = args, report
         self.ms = {}

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Two CPU processes of one thread (stage 1, MPI) beside one process of two threads, the same global batch; interleaved
-rounds, tokens a second. And two separate runs at once, each with all cores, beside one alone.
+"""Compares two CPU processes of one thread each (ZeRO stage 1, MPI) with one process of two threads, on the same global
+batch, in tokens per second; and two separate runs at once, each on all cores, with one run alone. Rounds are
+interleaved.
 
     make train_gpt2_cpu data && python3 dev/bench_processes.py [--write]
 """
@@ -16,8 +17,6 @@ from readme import this_cpu, write_of_machine
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CASES = [("L6C384H6", 4, 128, 6), ("d12", 2, 256, 3)]  # model, sequences in all, T, steps
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np", "2"]
-
-
 SHARED_CASES = [("L4C64H4T64", 2, 64, 30), ("L4C192H6T128", 8, 128, 10), ("d12", 4, 64, 4)]  # loops short and long
 HEADER = "|" + "---|" * 4
 

@@ -1,4 +1,4 @@
-"""The programs of a bench, one after the other: what they will take, and how far they are."""
+"""Runs the programs of a bench one after the other, and shows how long they will take and how far they are."""
 import children
 import os
 import pathlib
@@ -13,7 +13,7 @@ def child(command, env=None):
 
 
 class Task:
-    """One program to run, or what is to be made of the results; seconds: what it takes on two cores of a server."""
+    """A program to run; `seconds` is about what it takes on two cores of a server. A task of 0 seconds reports."""
     def __init__(self, label, seconds, action):
         self.label, self.seconds, self.action = label, seconds, action
 
@@ -23,7 +23,7 @@ def minutes(seconds):
 
 
 def run_tasks(tasks):
-    """Says what it will do and how long that takes; before each program, how long the rest takes at this pace."""
+    """Runs tasks. Says at first how long they will take, and before each how long the rest takes at this pace."""
     total, done, begun = sum(t.seconds for t in tasks), 0, time.monotonic()
     programs = [t for t in tasks if t.seconds]
     print(f"{len(programs)} programs run one after the other, about {minutes(total)} on two cores of a server; "
@@ -39,7 +39,7 @@ def run_tasks(tasks):
 
 
 def show(line):
-    """Progress on stderr: on a terminal in place, elsewhere line by line."""
+    """Shows progress on stderr: on a terminal in a line that is replaced, elsewhere line by line."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line[:os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr, flush=True)
     elif line:

@@ -1,4 +1,5 @@
-"""Programs that a script starts, and Ctrl-C: it ends them and the script, without a traceback. To be imported first."""
+"""Runs programs for a script so that Ctrl-C ends them and the script, without a traceback. Import it first: modules
+that take long to import would otherwise print one."""
 import importlib.util
 import os
 import signal
@@ -23,7 +24,7 @@ def signal_all(number):
 def stop(number, _frame=None):
     global stopped_by
     stopped_by = number
-    if starting:  # run() stops as soon as it knows the process that it is about to start
+    if starting:  # run() calls stop() again once it knows the process that it is starting
         return
     for again in (signal.SIGINT, signal.SIGTERM):
         signal.signal(again, signal.SIG_IGN)
@@ -44,8 +45,8 @@ for number in (signal.SIGINT, signal.SIGTERM):
 
 
 def run(command, text="", env=None, cwd=None):
-    """Runs a command to its end, with text on its stdin. Returns what it printed and its peak of resident memory in
-    MiB; if it fails, so does the script."""
+    """Runs a command to its end, with text on its stdin. Returns what it printed, and its peak of resident memory in
+    MiB. If it fails, the script ends with its message."""
     global starting
     command = [str(c) for c in command]
     starting = True
@@ -74,12 +75,12 @@ def run(command, text="", env=None, cwd=None):
 
 
 def need(*modules):
-    """Ends the script with the pip line for those of the modules that Python does not have."""
+    """Ends the script if one of the modules is missing, naming the pip command that installs them."""
     missing = [module for module in modules if not have(module)]
     if missing:
         sys.exit(f"missing: {', '.join(missing)} (pip install {' '.join(missing)})")
 
 
 def have(module):
-    """Whether Python has the module; it is not loaded."""
+    """Whether Python has the module. Does not import it."""
     return importlib.util.find_spec(module) is not None

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The matrix products of a training step in other libraries, as dev/cpu/products.cpp has them in this trainer's: four
-weights a layer and the classifier, forward and both backward, in the order of a step, each layer with weights and
-gradients of its own. One line a pass and library, JSON: the milliseconds of all calls of each product.
+"""Times the matrix products of a training step in other libraries, as dev/cpu/products.cpp does in this trainer: the
+products with the four weights of a layer and that of the classifier, forward and both backward, in the order of a step.
+Each layer has weights and gradients of its own. Prints one line of JSON per pass and library: the milliseconds of each
+product.
 
 --library torch   PyTorch's products in fp32 (MKL) and bf16 (oneDNN), and oneDNN's in fp32, in turn in one process
 --library numpy   OpenBLAS in fp32 (OPENBLAS_CORETYPE chooses its kernels)
@@ -24,7 +25,7 @@ def parse():
 
 
 class Weight:
-    """A weight, its gradient and that of its input, by layer; and the products with it. Arrays of one library."""
+    """The arrays of the products with one weight: the weight and its gradient for each layer, inputs and outputs."""
     def __init__(self, name, C, OC, layers, rows, new):
         self.name, self.layers = name, layers
         self.weight, self.dweight = ([new(OC, C) for _ in range(layers)] for _ in range(2))
@@ -32,7 +33,7 @@ class Weight:
 
 
 class Library:
-    """multiply(to, a, b): the product of two matrices into a third."""
+    """The products in one library, whose multiply(to, a, b) writes the product of matrices a and b to a third."""
     def __init__(self, args, new, multiply):
         L, C, Vp = map(int, args.shape.split(","))
         layers = [("qkv", C, 3 * C), ("proj", C, C), ("fc", C, 4 * C), ("out", 4 * C, C)]
@@ -50,7 +51,7 @@ class Library:
         self.multiply(w.dweight[layer], w.dout.T, w.inp)
 
     def one_pass(self):
-        """Milliseconds of each product, all layers together."""
+        """Runs all products once. Returns the milliseconds of each, summed over layers."""
         ms = {f"{w.name} {d}": 0.0 for w in self.weights for d in ("forward", "dinp", "dweight")}
 
         def run(w, direction, layer):
@@ -70,7 +71,7 @@ class Library:
 
 
 class OneDnn(Library):
-    """oneDNN's linear layer, forward and backward; activations are its tensors, what it returns is new memory."""
+    """The linear layer of oneDNN, forward and backward. Activations are tensors of oneDNN; results are new memory."""
     def __init__(self, args, new):
         import torch
         super().__init__(args, new, None)

@@ -17,7 +17,7 @@ def replace(path, text):
 
 
 def write_between(path, name, content):
-    """Puts content between the markers; content may be a function of what is there now."""
+    """Replaces what is between the markers by content, a text or a function of the text that is there."""
     text, begin, end = path.read_text(), f"<!-- {name} begin -->", f"<!-- {name} end -->"
     if begin not in text or end not in text:
         sys.exit(f"no markers {begin} ... {end} in {path}: what is to be written needs its place there")
@@ -28,7 +28,7 @@ def write_between(path, name, content):
 
 
 def write_of_machine(path, name, kind, content):
-    """write_between() for figures of one kind of machine, whose markers are added if it is the first run on it."""
+    """The same for figures of one kind of machine; adds its markers if there are none."""
     text, anchor = path.read_text(), f"<!-- {name} tables -->"
     if f"<!-- {name} {kind} begin -->" not in text:
         if anchor not in text:

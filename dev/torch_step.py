@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The peer of the benches: training steps of GPT-2 in PyTorch. Prints the milliseconds of each step, and on a GPU the
-peak of its memory in MiB.
+"""Training steps of GPT-2 in PyTorch, for the benches to compare with. Prints the milliseconds of each step and, on a
+GPU, the peak of its memory in MiB.
 
 --mode eager | compile | tuned (compile, the loss inside the graph, vocabulary padded to 50304)
 --precision fp32 | bf16 (autocast, fp32 weights) | all-bf16 (weights, gradients and AdamW's state too)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Names every source line that is wider than 120 columns; exit 1 if there is one. `make format` runs it, and `make test`.
+"""Names every source line that is wider than 120 columns; exit 1 if there is one. `make format` and `make test` run it.
 
 In Markdown it looks at prose alone: tables, code blocks and what a script writes between <!-- NAME begin --> and
 <!-- NAME end --> are as wide as they are.

@@ -3,6 +3,7 @@
 // accepted.
 #pragma once
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -25,6 +26,11 @@ PRINTF_LIKE(1, 2) inline std::string format(const char* fmt, ...) {
     const std::string text = format_list(fmt, args);
     va_end(args);
     return text;
+}
+
+// "1 file", "2 files".
+inline std::string count_text(int64_t n, const char* noun) {
+    return format("%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
 }
 
 // True if stdout is a terminal. Never under a launcher: mpirun gives its children a terminal even

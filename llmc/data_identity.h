@@ -9,6 +9,8 @@
 #include "llmc/dataloader.h"
 #include "llmc/logger.h"
 
+constexpr int64_t MAX_SHARDS_TXT_BYTES = 64 << 20;  // of a million shards and more
+
 inline std::string shards_path(const std::string& dir) { return dir + "/shards.txt"; }
 
 // The line that holds for a shard as it is now, but for its checksum.
@@ -21,12 +23,8 @@ inline std::string shard_line(const Shard& shard) {
 // damaged matches none.
 inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
     std::vector<uint64_t> checksums(shards.size());
-    FileReader file(shards_path(dir), FileReader::TELL);
-    std::string text(file.good() ? file.size_bytes : 0, '\0');
-    if (!file.good() || !file.try_read(text.data(), text.size(), "the checksums")) return checksums;
     std::map<std::string, uint64_t> known;
-    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
-        const std::string line = text.substr(at, end - at);
+    for (const std::string& line : read_lines(shards_path(dir), MAX_SHARDS_TXT_BYTES)) {
         const size_t space = line.find(' ');
         if (space == 16) known[line.substr(space)] = strtoull(line.c_str(), nullptr, 16);
     }

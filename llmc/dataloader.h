@@ -1,11 +1,11 @@
 // Token shards and the order in which training sees them.
 //
-// A window is T tokens to read and the one after, so that each of the T has a next one to predict.
-// A shard of n tokens has floor((n-1)/T) of them, end to end. The windows of an epoch are numbered;
-// with shuffling, shards and the windows of each shard are permuted afresh each epoch, by a
-// generator that depends on seed, epoch and shard alone. Window number w of the whole run is
-// therefore a pure function of w: the position in the data is one counter, and any number of
-// processes can share out any range of it.
+// A window is T tokens and the one after them, so that each of the T has a next token to predict. A
+// shard of n tokens has floor((n-1)/T) windows, end to end. With shuffling, the shards, and the
+// windows of each shard, are permuted anew each epoch, by a generator that depends on seed, epoch
+// and shard alone. Which tokens window w of the run holds is therefore a pure function of w: the
+// position in the data is one counter, and any range of windows can be split among any number of
+// processes.
 #pragma once
 #include <memory>
 #include "llmc/random.h"
@@ -25,15 +25,15 @@ struct DataLoader {
     uint64_t seed = 0, ends_identity = 0;  // of the first and last 4 KiB of each shard
     bool shuffle = false;
 
-    // the order of the epoch in use, and the shard in use
-    int64_t epoch = -1, open_shard = -1;
+    // the order of the current epoch, and the shard that is open
+    int64_t epoch = -1, open_shard = -1;  // open_shard: its position in shard_order
     std::vector<uint32_t> shard_order, window_order;
     std::vector<int64_t> first_window;  // of each shard in shard_order, then the total
     std::unique_ptr<FileReader> file;
     std::vector<uint16_t> window;  // T + 1 tokens
 };
 
-// A checksum of a file's first and last 4 KiB, which also go into `all`, if that is given.
+// A checksum of a file's first and last 4 KiB. The same bytes are added to `all`, if that is given.
 inline uint64_t checksum_of_ends(FileReader& file, Checksum* all) {
     char ends[4096];
     Checksum sum;
@@ -47,8 +47,8 @@ inline uint64_t checksum_of_ends(FileReader& file, Checksum* all) {
     return sum.value();
 }
 
-// Opens every shard that the pattern matches and checks its header. flag is what the user gave it
-// with.
+// Opens every shard that the pattern matches and checks its header. Exit 1 if there is none, one is
+// damaged, or all together hold no window. flag: the one that gave the pattern, for messages.
 inline void dataloader_open(DataLoader& loader, const char* flag, const std::string& pattern, int64_t T, int64_t vocab,
                             uint64_t seed, bool shuffle) {
     loader.T = T, loader.vocab = vocab, loader.seed = seed, loader.shuffle = shuffle;
@@ -80,6 +80,7 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
     loader.window.resize(T + 1);
 }
 
+// Puts the shards in the order of an epoch.
 inline void start_epoch(DataLoader& loader, int64_t epoch) {
     const int64_t n = loader.shards.size();
     loader.epoch = epoch, loader.open_shard = -1;
@@ -104,8 +105,8 @@ inline uint64_t checksum_of(FileReader& file, Read read) {
     return std::max<uint64_t>(1, file.checksum.value());
 }
 
-// Ends the run if the shard is not what it was when the run began. One that has only been copied or
-// touched is; where nobody has asked for its checksum, its size and ends tell.
+// Exit 1 if the shard's tokens have changed since the run began. A new time of last change or inode
+// alone is no change: the checksum decides or, if it was not computed, size, first and last 4 KiB.
 inline void check_unchanged(Shard& shard, FileReader& file) {
     const FileStamp now = file.stamp();
     if (now == shard.stamp) return;
@@ -120,27 +121,28 @@ inline void check_unchanged(Shard& shard, FileReader& file) {
     shard.stamp = now;
 }
 
-inline void start_shard(DataLoader& loader, int64_t place) {
-    const uint32_t index = loader.shard_order[place];
+// Opens shard_order[position] and puts its windows in the order of the epoch.
+inline void start_shard(DataLoader& loader, int64_t position) {
+    const uint32_t index = loader.shard_order[position];
     const Shard& shard = loader.shards[index];
-    loader.open_shard = place;
+    loader.open_shard = position;
     loader.file = std::make_unique<FileReader>(shard.path);
     if (loader.shuffle)
         loader.window_order =
             permutation(shard.windows, generator_for(loader.seed, RANDOM_WINDOWS, loader.epoch, index));
 }
 
-// Window w = 0, 1, ... of the run: T inputs to x and T targets to y. Exit 1 with shard and offset
-// if a token is not in the vocabulary.
+// Loads window w = 0, 1, ... of the run: inputs x (T) and targets y (T). Exit 1, naming shard and
+// offset, if a token is not in the vocabulary, or the shard has changed.
 inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
     const int64_t epoch = w / loader.total_windows, in_epoch = w % loader.total_windows, T = loader.T;
     if (epoch != loader.epoch) start_epoch(loader, epoch);
-    const int64_t place = std::upper_bound(loader.first_window.begin(), loader.first_window.end(), in_epoch) -
-                          loader.first_window.begin() - 1;
-    if (place != loader.open_shard) start_shard(loader, place);
-    int64_t in_shard = in_epoch - loader.first_window[place];
+    const auto begin = loader.first_window.begin(), end = loader.first_window.end();
+    const int64_t position = std::upper_bound(begin, end, in_epoch) - begin - 1;
+    if (position != loader.open_shard) start_shard(loader, position);
+    int64_t in_shard = in_epoch - loader.first_window[position];
     if (loader.shuffle) in_shard = loader.window_order[in_shard];
-    check_unchanged(loader.shards[loader.shard_order[place]], *loader.file);
+    check_unchanged(loader.shards[loader.shard_order[position]], *loader.file);
     loader.file->seek(TOKENS_HEADER_BYTES + in_shard * T * 2);
     loader.file->read(loader.window.data(), (T + 1) * 2, "the tokens");
     for (int64_t t = 0; t <= T; t++) {

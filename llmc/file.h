@@ -211,6 +211,19 @@ struct FileReader {
     }
 };
 
+// The lines of a small text file, without their newlines; none if it cannot be read or has more
+// than max_bytes. A last line without a newline was never finished, and is left out.
+inline std::vector<std::string> read_lines(const std::string& path, int64_t max_bytes) {
+    std::vector<std::string> lines;
+    FileReader file(path, FileReader::TELL);
+    if (!file.good() || file.size_bytes > max_bytes) return lines;
+    std::string text(file.size_bytes, '\0');
+    if (!file.try_read(text.data(), text.size(), "its lines")) return lines;
+    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1)
+        lines.push_back(text.substr(at, end - at));
+    return lines;
+}
+
 // The header of llm.c's files: 256 four-byte integers, of which the first is a magic number that
 // tells the kind of file, the second a version; sizes follow.
 struct Header {

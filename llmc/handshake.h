@@ -1,11 +1,14 @@
-// How two processes convince each other that they belong to one run: both know a token, and neither
-// sends it. Rank 0 greets whoever connects with a number drawn for this connection; the other says
-// who it is, with a number of its own and the keyed hash (siphash.h) of all that; rank 0 answers
-// with its verdict, hashed with both numbers too. What somebody has recorded of another connection
-// is worth nothing in this one.
+// How two processes make sure that they belong to one run: both know a token, and neither sends it.
 //
-// It keeps strangers out. It does not hide or seal what travels afterwards: for that the network
-// between the machines must be one's own.
+//     rank 0   -> other    Greeting: a number drawn for this connection (nonce)
+//     other    -> rank 0   Hello: who it is, a nonce of its own, and the proof
+//     rank 0   -> other    Verdict: what rank 0 makes of it, and the proof
+//
+// A proof is the keyed hash (siphash.h) of both nonces and the message; it takes the token to make
+// one. Because of the nonces, messages recorded from one connection are of no use in another.
+//
+// This keeps strangers out. It neither encrypts nor signs what is sent afterwards: the network
+// between the machines must be one that you trust.
 #pragma once
 #include <sys/random.h>
 #include <cstddef>
@@ -22,7 +25,7 @@ struct ProgramName {
     char text[96];
 };
 
-// Messages have a fixed length and no padding; the proof comes last.
+// Messages have a fixed length and no padding. The proof is last; it covers everything before it.
 struct Greeting {
     uint64_t magic;
     Nonce nonce;
@@ -41,9 +44,9 @@ struct Verdict {
     ProgramName program;
     uint64_t proof;
 };
-constexpr int64_t ONLY_ASKING = -1;  // as rank: is rank 0 there?
+constexpr int64_t ONLY_ASKING = -1;  // as the rank in a Hello: asks whether rank 0 is there, does not join
 
-// Who this process is to the others.
+// A process, as it introduces itself.
 struct Member {
     int64_t processes, rank;
     ProgramName program;
@@ -54,16 +57,18 @@ inline Nonce fresh_nonce() {
     if (getentropy(&nonce, sizeof(nonce)) != 0) runtime_failure("the system has no random numbers to offer");
     return nonce;
 }
+// 32 random hexadecimal digits.
 inline std::string random_token() {
     const Nonce n = fresh_nonce();
     return format("%016llx%016llx", (unsigned long long)n.word[0], (unsigned long long)n.word[1]);
 }
+// The name of a program, cut to the length that messages have room for.
 inline ProgramName program_name(const std::string& text) {
     ProgramName name{};
     text.copy(name.text, sizeof(name.text) - 1);
     return name;
 }
-// What another process says it is, fit to be shown.
+// A name that another process has sent, with ? for what is not printable ASCII.
 inline std::string printable(const ProgramName& name) {
     std::string text(name.text, strnlen(name.text, sizeof(name.text)));
     for (char& c : text)
@@ -74,7 +79,7 @@ inline bool same_program(const ProgramName& a, const ProgramName& b) {
     return memcmp(a.text, b.text, sizeof(a.text)) == 0;
 }
 
-// The proof of a message in a conversation that the two numbers stand for.
+// The proof of a message on the connection that these two nonces belong to.
 template <class Message>
 inline uint64_t proof_of(const Message& message, const SipKey& key, const Nonce& of_rank0, const Nonce& of_other) {
     char text[2 * sizeof(Nonce) + offsetof(Message, proof)];
@@ -95,8 +100,8 @@ inline Verdict make_verdict(VerdictCode code, const Member& rank0, const SipKey&
     verdict.proof = proof_of(verdict, key, mine, hello.nonce);
     return verdict;
 }
-// What rank 0 makes of a hello. Proofs are single numbers: comparing them takes as long wherever
-// they differ.
+// Rank 0's verdict on a hello. `mine` is the nonce of its greeting. Proofs are compared as single
+// numbers, which takes the same time wherever they differ.
 inline VerdictCode judge(const Hello& hello, const Member& rank0, const SipKey& key, const Nonce& mine) {
     if (hello.magic != HELLO_MAGIC || hello.proof != proof_of(hello, key, mine, hello.nonce)) return UNKNOWN_TOKEN;
     if (hello.rank == ONLY_ASKING) return I_AM_HERE;

@@ -1,8 +1,8 @@
-// JSON (RFC 8259), as far as lines of text and lists of flags need it: the field "text" of
+// JSON (RFC 8259), as much as .jsonl files and run.json need: the field "text" of
 // {"text": "Once upon a time", "id": 7} is Once upon a time.
 //
-// All of it is checked, not only what is wanted: what is no JSON object is refused, with the place
-// where it ceases to be one.
+// The whole text is checked, not only the field that is wanted. Functions return false where it is
+// not JSON; then json.problem says what is wrong, and json.at where.
 #pragma once
 #include "llmc/check.h"
 #include "llmc/utf8.h"
@@ -35,8 +35,8 @@ inline int32_t json_hex(JsonReader& json) {
     return value;
 }
 
-// What follows a backslash. A character beyond U+FFFF is written as two \u, a high and a low
-// surrogate (RFC 8259, section 7).
+// Reads what follows a backslash in a string. A character above U+FFFF is written as two \u, a high
+// and a low surrogate (RFC 8259, section 7).
 inline bool json_escape(JsonReader& json, std::string* out) {
     constexpr std::string_view names = "\"\\/bfnrt", bytes = "\"\\/\b\f\n\r\t";
     if (!json.take('u')) {
@@ -58,7 +58,7 @@ inline bool json_escape(JsonReader& json, std::string* out) {
     return true;
 }
 
-// A string, appended to out if that is given.
+// Reads a string, and appends it to out, if that is given.
 inline bool json_string(JsonReader& json, std::string* out) {
     if (!json.take('"')) return json.fail("no string where one is expected");
     for (;;) {
@@ -91,8 +91,8 @@ inline bool json_number(JsonReader& json) {
     return json_digits(json);
 }
 
-// An object: calls member(name) at the value of each member, which reads it and returns false if it
-// cannot.
+// Reads an object. For each member it calls member(name), which must read the value, and return
+// false if it cannot.
 template <class Member>
 inline bool json_object(JsonReader& json, Member member) {
     json.skip_space();
@@ -112,7 +112,7 @@ inline bool json_object(JsonReader& json, Member member) {
     return true;
 }
 
-// Any value, passed over.
+// Reads any value and ignores it.
 inline bool json_value(JsonReader& json, int depth = 0) {
     constexpr int DEEPEST = 256;
     if (depth > DEEPEST) return json.fail("more than 256 levels within each other");
@@ -133,8 +133,8 @@ inline bool json_value(JsonReader& json, int depth = 0) {
     }
 }
 
-// The text of a field of the object in json.line; of two fields of that name the last. False with
-// json.problem and json.at if the line is no object that has it.
+// The text of a field of the object in json.line; of two fields of that name, the last. False if
+// the line is no object, or has no such field.
 inline bool json_field(JsonReader& json, std::string_view field, std::string& text) {
     bool found = false;
     const bool good = json_object(json, [&](const std::string& name) {
@@ -149,7 +149,7 @@ inline bool json_field(JsonReader& json, std::string_view field, std::string& te
     return found || json.fail("the field is not there");
 }
 
-// A text as a string of JSON; a byte that is not UTF-8 becomes U+FFFD.
+// A text as a JSON string. A byte that is not UTF-8 becomes U+FFFD.
 inline std::string json_text(const std::string& text) {
     std::string quoted = "\"";
     for (size_t at = 0, length; at < text.size(); at += length) {

@@ -1,5 +1,5 @@
-// What a launcher of several processes (mpirun, srun, torchrun) says to each in its environment,
-// and how those that have the same to say to the user say it once.
+// What a launcher of several processes (mpirun, srun, torchrun) tells each of them by environment
+// variables; and how processes that all fail with the same message print it once.
 #pragma once
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -11,9 +11,10 @@
 #include <string>
 #include "llmc/siphash.h"
 
-// The number under the first of these names that is there, -1 if none is.
+// The variables that hold the number of processes, and the rank.
 constexpr const char* LAUNCHER_SIZES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
 constexpr const char* LAUNCHER_RANKS[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+// The value of the first of these variables that is set to a number; -1 if there is none.
 template <size_t N>
 inline long long launcher_value(const char* const (&names)[N]) {
     for (const char* name : names)
@@ -25,7 +26,7 @@ inline long long launcher_value(const char* const (&names)[N]) {
     return -1;
 }
 
-// What the processes of one launch, on one machine, have in common.
+// A name that the processes of one launch on one machine have in common.
 inline std::string launch_name() {
     std::string name = std::to_string(getsid(0));
     for (const char* variable : {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"})
@@ -33,12 +34,12 @@ inline std::string launch_name() {
     return name;
 }
 
-// True in the one process that gets the sentence to say: a name that only one process of a machine
-// can have until it ends.
+// True in one of the processes of a launch that call it with the same sentence: the one that gets a
+// socket name made from both, which it keeps until it ends.
 inline bool claim_sentence(const std::string& sentence) {
 #ifdef __linux__
     const std::string text = launch_name() + "/" + sentence;
-    sockaddr_un address{};  // a name that begins with '\0' is no file
+    sockaddr_un address{};  // a name that begins with '\0' is not in the file system
     address.sun_family = AF_UNIX;
     const unsigned long long hash = siphash({0, 0}, text.data(), text.size());
     const int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "gpt2-%016llx", hash);
@@ -49,9 +50,10 @@ inline bool claim_sentence(const std::string& sentence) {
 #endif
 }
 
-// Says why this process ends, on stderr. If others of its launch are about to end with the same
-// sentence, one says it: rank 0, else whoever claims it after a moment, in which a launcher that
-// heard rank 0 has ended the others. All stay until the claim has served its purpose.
+// Prints on stderr why this process ends. If others of its launch are about to end with the same
+// sentence, only one prints it: rank 0 or, if rank 0 does not end so, the first that claims it. The
+// others wait half a second before they claim, in which a launcher that sees rank 0 end has ended
+// them. All then stay for a second, so that the claim holds until every process has seen it.
 inline void say_last_sentence(const std::string& sentence) {
     const long long rank = launcher_value(LAUNCHER_RANKS);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1 && rank >= 0;

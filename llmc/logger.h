@@ -1,6 +1,6 @@
-// What a run says. stdout: one line a step. Long work says how far it is: on a terminal in a last
-// line that is drawn over itself, elsewhere on stderr, and only after a silence. In the out dir
-// main.log, in the form that llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:`
+// What a run prints. stdout has one line per step. Long work shows its progress: on a terminal in a
+// last line that is drawn over itself, elsewhere on stderr, if nothing was printed for a while.
+// main.log in the out dir is what llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:`
 // training loss, `eval:` HellaSwag.
 #pragma once
 #include <sys/ioctl.h>
@@ -10,13 +10,14 @@
 #include "llmc/clock.h"
 #include "llmc/file.h"
 
-// printf writes a NaN with whatever sign it carries; these always say nan.
+// printf with one number, whose NaN has no sign: printf may print -nan.
 inline std::string loss_text(const char* fmt, double value) {
     char text[64];
     snprintf(text, sizeof(text), fmt, std::isnan(value) ? std::fabs(NAN) : value);
     return text;
 }
 
+// 75 seconds as 1:15, 3675 as 1:01:15.
 inline std::string duration_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
     return s >= 3600 ? format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60)
@@ -30,8 +31,8 @@ inline std::string grouped_text(int64_t n) {
     return text;
 }
 
-// The end of a text that is wider than the terminal: a line that wraps could not be drawn over.
-// Bytes count as columns.
+// A text that is wider than the terminal, shortened to its end, because a line that wraps could not
+// be drawn over. Bytes count as columns.
 inline std::string fit_terminal(const std::string& text) {
     struct winsize size {};
     if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col < 8 || text.size() < size.ws_col) return text;
@@ -40,23 +41,26 @@ inline std::string fit_terminal(const std::string& text) {
     return "..." + text.substr(begin);
 }
 
-constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;  // where stdout is no terminal
+// Where stdout is no terminal: how long nothing is printed before progress is, at first and after
+// that.
+constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;
 
 struct Logger {
-    std::string path;  // of main.log, empty without an out dir
-    bool terminal = false, in_work = false;
-    bool silent = false;  // all ranks but the first
-    bool quiet = false;   // --quiet 1
+    std::string path;       // of main.log, empty without an out dir
+    bool terminal = false;  // stdout is one
+    bool in_work = false;   // the terminal's last line is one of progress
+    bool silent = false;    // all ranks but 0
+    bool quiet = false;     // --quiet 1
     double silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
-    std::string unwritten{};  // of main.log, as yet
-    bool warned = false;      // that there is some
+    std::string unwritten{};  // lines of main.log that could not be written yet
+    bool warned = false;      // about them
 
     void clear_line_in_work() {
         if (in_work) printf("\r\033[K");
         in_work = false;
     }
-    // How far work has come. On a terminal the line in work, replaced by whatever is printed next;
-    // elsewhere a line that breaks a silence.
+    // Shows progress: on a terminal in a line that whatever is printed next replaces; elsewhere in
+    // a line on stderr, if nothing was printed for silence_s.
     void progress(const std::string& text) {
         if (silent || quiet) return;
         if (terminal) {
@@ -76,21 +80,22 @@ struct Logger {
         fflush(stdout);
         silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
     }
+    // Prints a line to stdout, on rank 0.
     PRINTF_LIKE(2, 3) void line(const char* fmt, ...) {
         va_list args;
         va_start(args, fmt);
         if (!silent) print_line(fmt, args);
         va_end(args);
     }
-    // A line that --quiet 1 leaves out.
+    // The same for a line that --quiet 1 leaves out.
     PRINTF_LIKE(2, 3) void note(const char* fmt, ...) {
         va_list args;
         va_start(args, fmt);
         if (!silent && !quiet) print_line(fmt, args);
         va_end(args);
     }
-    // Appends one line to main.log. What cannot be written ends nothing: it is kept for the next
-    // time, and the run says so now and, if it never could, at its end.
+    // Appends one line to main.log. A failure does not end the run: the line is kept for the next
+    // time, with a warning, and finish() ends the run with an error if it could never be written.
     void record(const std::string& text) {
         if (path.empty() || silent) return;
         unwritten += text + "\n";
@@ -109,14 +114,14 @@ struct Logger {
         warning("cannot write %s: %s; training goes on, and its lines are kept for later", path.c_str(),
                 strerror(reason));
     }
-    // Exit 1 if lines of main.log could not be written to the end.
+    // To be called at the end of a run. Exit 1 if lines of main.log could not be written.
     void finish() {
         if (!unwritten.empty()) write_log();
         if (!unwritten.empty())
             runtime_failure("the last %zu bytes of %s could not be written; training and checkpoints are whole",
                             unwritten.size(), path.c_str());
     }
-    // The lines of main.log, each with its end; not one that was never finished.
+    // The complete lines of main.log, each with its newline.
     std::vector<std::string> recorded() const {
         std::vector<std::string> lines;
         FileReader file(path, FileReader::TELL);
@@ -128,7 +133,7 @@ struct Logger {
             lines.push_back(all.substr(at, end + 1 - at));
         return lines;
     }
-    // Keeps the lines of steps before `step`, those that the checkpoint resumed from has seen, and
+    // Keeps the lines of steps before `step`, which the checkpoint to resume from includes, and
     // drops the rest.
     void rewind(int64_t step) {
         if (path.empty() || silent) return;
@@ -141,8 +146,15 @@ struct Logger {
     }
 };
 
-// Long work of `total` steps, in units of so many of them: "validation: 12 of 80 windows, 1:20
-// left". A total that is not known is negative.
+// The unit a thousandth of another, for totals that it would show as 0.
+struct SmallerUnit {
+    const char *unit, *thousandth;
+};
+constexpr SmallerUnit SMALLER_UNITS[] = {
+    {"MB", "kB"}, {"kB", "bytes"}, {"million", "thousand"}, {"thousand", "values"}};
+
+// The progress of long work: "validation: 12 of 80 windows, 1:20 left". total and done count pieces
+// of work, of which unit_size are one unit; a negative total is unknown.
 struct Progress {
     Logger& logger;
     std::string what, unit;
@@ -151,6 +163,9 @@ struct Progress {
 
     Progress(Logger& to, const std::string& name, int64_t all, const std::string& unit_name, int64_t size = 1)
         : logger(to), what(name), unit(unit_name), total(all), unit_size(size) {
+        for (const SmallerUnit& smaller : SMALLER_UNITS)
+            if (total >= 0 && total < 10 * unit_size && unit == smaller.unit)
+                unit = smaller.thousandth, unit_size /= 1000;
         show();
     }
     Progress(const Progress&) = delete;
@@ -165,7 +180,7 @@ struct Progress {
         logger.progress(format("%s: %s of %s %s%s", what.c_str(), grouped_text(done / unit_size).c_str(),
                                grouped_text(total / unit_size).c_str(), unit.c_str(), left.c_str()));
     }
-    // Drawn when another percent is done, or a second has passed.
+    // Says how much is done by now. Shown when another percent is done, or a second has passed.
     void reach(int64_t now_done) {
         const bool another = total > 0 && 100 * now_done / total != 100 * done / total;
         done = total < 0 ? now_done : std::min(now_done, total);

@@ -1,16 +1,18 @@
-// How the processes of a run find each other without MPI: rank 0 listens, the others connect and
-// introduce themselves (handshake.h). Rank 0 hears out all who have connected side by side, so that
-// a stranger who says nothing, or little, keeps nobody waiting. One deadline holds for the whole
-// meeting; after a few seconds those who wait say for whom.
+// How the processes of a run meet without MPI: rank 0 listens, the others connect and introduce
+// themselves (handshake.h). Rank 0 serves all connections at the same time, so a stranger who sends
+// nothing, or little, delays nobody. One deadline holds for the whole meeting. Processes that wait
+// longer than a few seconds say for whom.
 #pragma once
 #include <memory>
 #include "llmc/handshake.h"
 #include "llmc/socket.h"
 
-constexpr double HANDSHAKE_S = 10, GUESS_S = 2;  // for one connection; for one to a place that may be an earlier run's
+// Seconds for one connection; for one to an address that may be an earlier run's.
+constexpr double HANDSHAKE_S = 10, GUESS_S = 2;
 constexpr int64_t MAX_STRANGERS = 256;
 
-// What is waited for, on stderr: after 3 seconds, and ever more rarely from then on.
+// A deadline, and messages on stderr about what is being waited for: after 3 seconds, then each
+// time that the wait has become twice as long.
 struct Waiting {
     const int64_t timeout_s;
     const double begin = now_seconds(), end = begin + (double)timeout_s;
@@ -39,7 +41,7 @@ inline std::string missing_ranks(const std::vector<int>& peers) {
     return text;
 }
 
-// Somebody who has connected and not yet introduced himself.
+// A connection on which rank 0 has sent its greeting, and waits for the hello.
 struct Guest {
     int fd;
     double until;
@@ -63,11 +65,12 @@ struct Reception {
     std::vector<int> peers;                      // by rank; -1: not there yet
     int64_t turned_away = 0;
 
-    // A hint when rank 0 waits in vain: those who wanted in did not have the token.
+    // For messages: how many processes were turned away because they did not know the token.
     std::string refusals() const {
         return turned_away ? format(" (refused for want of this run's token: %lld)", (long long)turned_away) : "";
     }
-    // Takes in one connection. Where there is no room for it, the oldest guest has to go.
+    // Accepts one connection. If there are too many guests, or open files, the oldest guest is
+    // dropped.
     void open_door() {
         if ((int64_t)guests.size() >= me.processes + MAX_STRANGERS) guests.erase(guests.begin());
         const int fd = accept(listener, nullptr, nullptr);
@@ -83,7 +86,9 @@ struct Reception {
         auto guest = std::make_unique<Guest>(fd);
         if (send_message(fd, Greeting{GREETING_MAGIC, guest->nonce})) guests.push_back(std::move(guest));
     }
-    // Reads what the guest has said so far. False when there is no more to wait for.
+    // Reads what has arrived of a guest's hello and answers it once it is complete. False if this
+    // guest is done with: admitted, turned away, or gone. Exit 1 if a process that knows the token
+    // does not fit this run.
     bool listen_to(Guest& guest) {
         const ssize_t n = receive_some(guest.fd, (char*)&guest.hello + guest.got, sizeof(Hello) - guest.got);
         guest.got += std::max<ssize_t>(n, 0);
@@ -91,7 +96,7 @@ struct Reception {
         VerdictCode code = judge(guest.hello, me, key, guest.nonce);
         const int64_t rank = guest.hello.rank;
         const bool came_before = code == WELCOME && peers[rank] >= 0;
-        if (came_before && is_closed(peers[rank])) close(peers[rank]);  // started again, or its patience ended
+        if (came_before && is_closed(peers[rank])) close(peers[rank]);  // it was started again, or gave up waiting
         else if (came_before) code = OTHER_NUMBERS;
         const bool told = send_message(guest.fd, make_verdict(code, me, key, guest.nonce, guest.hello));
         turned_away += code == UNKNOWN_TOKEN;
@@ -108,7 +113,7 @@ struct Reception {
         guest.fd = -1;
         return false;
     }
-    // One round: waits until somebody moves, or for a second.
+    // One round: waits until something arrives, for at most a second, and handles it.
     void serve(double end) {
         std::vector<pollfd> polled{{listener, POLLIN, 0}};
         for (const auto& guest : guests) polled.push_back({guest->fd, POLLIN, 0});
@@ -122,7 +127,8 @@ struct Reception {
     }
 };
 
-// Rank 0: the connections to all others, by rank, when they have come.
+// Rank 0's side of the meeting: returns the connections to all others, by rank ([0] is unused).
+// Exit 1 after timeout_s.
 inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey& key, int64_t timeout_s) {
     allow_open_files(me.processes + MAX_STRANGERS + 64);
     Reception reception{me, key, listener, {}, std::vector<int>(me.processes, -1)};
@@ -138,8 +144,8 @@ inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey
     return std::move(reception.peers);
 }
 
-// Where rank 0 is, and what both know. A place out of a file may be an earlier run's; one that the
-// user said is what it is.
+// Where rank 0 is, and the key that both sides know. One read from a file may be an earlier run's;
+// one that the user gave is certain.
 struct Place {
     std::string host;
     int port = 0;
@@ -147,8 +153,8 @@ struct Place {
     bool certain = false;
 };
 
-// Connects to rank 0 and introduces itself. The socket if that goes well; else -1, what rank 0 said
-// to it, and what the problem is.
+// Connects to rank 0 and introduces this process. Returns the socket if rank 0 admits it; else -1,
+// with rank 0's verdict (NO_ANSWER if there was none) and the problem in words.
 inline int introduce(const Place& place, in_addr address, const Member& me, double end, Verdict& verdict,
                      std::string& problem) {
     verdict = {0, NO_ANSWER, {}, 0};
@@ -170,9 +176,9 @@ inline int introduce(const Place& place, in_addr address, const Member& me, doub
     return -1;
 }
 
-// Rank > 0: the connection to rank 0, asked for again and again until it is there. find(place) says
-// where, or returns a reason why it is not known yet; hint is what may be wrong if nothing comes of
-// it all.
+// The other ranks' side: returns the connection to rank 0. Tries again and again until timeout_s,
+// then exit 1. find(place) fills in where rank 0 is, or returns why that is not known yet; hint
+// says what may be wrong, for the last message.
 template <class Find>
 inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s) {
     Waiting waiting(timeout_s);

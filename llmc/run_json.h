@@ -87,6 +87,22 @@ inline void take_over_flags(Options& o) {
     if (json.at < text.size()) refuse("nothing is expected after the end");
 }
 
+// Exit 1 if data that run.json names by a relative path is not found from here: the paths are
+// relative to the folder in which the run was started.
+inline void check_remembered_path(const Options& o, const char* flag, std::string Options::*path) {
+    const std::string& pattern = o.*path;
+    if (o.given.count(find_option(flag)->long_name) || pattern[0] == '/' || !glob_files(pattern).empty()) return;
+    runtime_failure(
+        "%s %s matches no file: it comes from %s, whose paths are relative to the folder in which the run was "
+        "started; start it there, or give %s",
+        flag, pattern.c_str(), run_json_path(o.out_dir).c_str(), flag);
+}
+inline void check_remembered_paths(const Options& o) {
+    if (o.plan) return;
+    if (o.max_steps != 0) check_remembered_path(o, "-i", &Options::train_data);
+    if (o.val_every > 0 && !only_generates(o)) check_remembered_path(o, "-j", &Options::val_data);
+}
+
 // The flags in force: of the command line, else, with -y 1, of the run to go on from, else the
 // defaults.
 inline Options options_of_run(int argc, char** argv) {
@@ -94,6 +110,6 @@ inline Options options_of_run(int argc, char** argv) {
     if (o.resume && o.overwrite)
         usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
     if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir)))
-        take_over_flags(o);
+        take_over_flags(o), check_remembered_paths(o);
     return o;
 }

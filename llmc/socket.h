@@ -1,5 +1,5 @@
-// TCP sockets that never block. Every wait is a poll() that ends at a given time on now_seconds()'s
-// clock; a signal interrupts it and does not end it.
+// TCP sockets that never block. Every wait is a poll() that ends at a given time of now_seconds();
+// a signal does not end it. Functions that return a socket return -1 and set errno if they fail.
 #pragma once
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "llmc/check.h"
 #include "llmc/clock.h"
 
-// Until one of the sockets can move, true; false when `end` has come.
+// Waits until one of the sockets is ready, or until `end`; false in that case.
 inline bool poll_until(pollfd* polled, size_t n, double end) {
     for (;;) {
         const double left_ms = std::max(0.0, end - now_seconds()) * 1e3;
@@ -32,8 +32,8 @@ inline bool poll_until(int fd, short events, double end) {
     return poll_until(&polled, 1, end);
 }
 
-// What the socket takes, or has, right now: bytes; 0 if that is nothing; -1 if the connection is
-// broken or was closed.
+// Send or receive as many bytes as possible without waiting, and return how many: 0 if none, -1 if
+// the connection is broken or was closed.
 inline ssize_t send_some(int fd, const void* data, size_t bytes) {
     const ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
     return n >= 0 ? n : errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
@@ -42,7 +42,7 @@ inline ssize_t receive_some(int fd, void* data, size_t bytes) {
     const ssize_t n = recv(fd, data, bytes, 0);
     return n > 0 ? n : n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) ? 0 : -1;
 }
-// All of it by `end`.
+// Receives all bytes by `end`; false if that fails.
 inline bool receive_by(int fd, void* data, size_t bytes, double end) {
     for (size_t got = 0; got < bytes;) {
         const ssize_t n = receive_some(fd, (char*)data + got, bytes - got);
@@ -51,21 +51,22 @@ inline bool receive_by(int fd, void* data, size_t bytes, double end) {
     }
     return true;
 }
-// A message that any socket takes whole, because nothing else is under way.
+// Sends a small message at once; false if the socket does not take all of it. To be used where
+// nothing else is being sent.
 template <class Message>
 inline bool send_message(int fd, const Message& message) {
     return send_some(fd, &message, sizeof(message)) == (ssize_t)sizeof(message);
 }
 
-// True if the other side has gone.
+// True if the other side has closed the connection, or it is broken.
 inline bool is_closed(int fd) {
     char byte;
     const ssize_t n = recv(fd, &byte, 1, MSG_PEEK);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-// Small messages go at once, not when there are enough of them; nothing blocks; programs started
-// from here do not inherit it.
+// Makes a socket send small messages at once (no Nagle's algorithm), never block, and not be
+// inherited by programs that this one starts.
 inline void prepare_socket(int fd) {
     const int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
@@ -75,7 +76,7 @@ inline void prepare_socket(int fd) {
 
 inline bool is_loopback(in_addr address) { return ntohl(address.s_addr) >> 24 == 127; }
 
-// The IPv4 addresses of a machine, by name or number; none if it is not known.
+// The IPv4 addresses of a host, given by name or number; none if it is not known.
 inline std::vector<in_addr> addresses_of(const std::string& host) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_family = AF_INET, hints.ai_socktype = SOCK_STREAM;
@@ -92,8 +93,8 @@ inline sockaddr_in socket_address(in_addr address, int port) {
     return whole;
 }
 
-// Listens there, on any free port if it is 0, which then is in it. -1 and errno if that is not
-// possible.
+// A socket that listens at an address and port. If port is 0, any free one is chosen and stored
+// there.
 inline int listen_on(in_addr address, int& port) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
     if (fd < 0) return -1;
@@ -112,7 +113,7 @@ inline int listen_on(in_addr address, int& port) {
     return fd;
 }
 
-// A connection made by `end`; -1 and errno if there is none.
+// A connection to an address and port, made by `end`.
 inline int connect_by(in_addr address, int port, double end) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return -1;
@@ -130,7 +131,7 @@ inline int connect_by(in_addr address, int port, double end) {
     return -1;
 }
 
-// Lets this process have n open files, if the system does.
+// Raises the limit of open files of this process to n, or as far as the system permits.
 inline void allow_open_files(int64_t n) {
     rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)n) return;

@@ -1,9 +1,9 @@
-// Collectives over TCP, for clusters without MPI: whatever all must hear goes by way of rank 0,
-// which has a connection to every other (rendezvous.h). Meant for small messages and for meeting
-// (NCCL carries the gradients of GPUs); CPU trainers can run on it too, slowly.
+// Collectives over TCP, for machines without MPI. Everything goes through rank 0, which has a
+// connection to every other rank (rendezvous.h). This is meant for meeting and for small messages
+// (NCCL carries the gradients of GPUs); CPU trainers can also sum their gradients with it, slowly.
 //
-// Nobody waits for ever: when no byte has moved for timeout_s, or a connection breaks, the run ends
-// with the rank on the other side.
+// No process waits forever: if no byte has moved for timeout_s, or a connection breaks, the run
+// ends with a message that names the rank on the other side.
 #pragma once
 #include "llmc/meeting_place.h"
 
@@ -15,7 +15,8 @@ struct Tcp {
 };
 inline Tcp tcp;
 
-// Moves all bytes, by send_some or receive_some.
+// Sends or receives all bytes: `move` is send_some or receive_some (socket.h), `event` what to wait
+// for when it cannot go on. Exit 1 if that fails; `doing` and `what` are for the message.
 template <class Data, class Move>
 inline void tcp_move(int64_t peer, Data* data, size_t bytes, short event, Move move, const char* doing,
                      const char* what) {
@@ -42,7 +43,8 @@ inline void tcp_end() {
     tcp.peers.clear();
 }
 
-// out (processes * bytes) = every rank's mine (bytes), which may be slice `rank` of out.
+// out (processes * bytes) = every rank's mine (bytes), in the order of ranks. mine may be slice
+// `rank` of out.
 inline void tcp_gather(char* out, const char* mine, size_t bytes, int64_t processes, int64_t rank, const char* what) {
     if (rank > 0) {
         tcp_send(0, mine, bytes, what);
@@ -52,9 +54,10 @@ inline void tcp_gather(char* out, const char* mine, size_t bytes, int64_t proces
     for (int64_t r = 1; r < processes; r++) tcp_receive(r, out + r * bytes, bytes, what);
     for (int64_t r = 1; r < processes; r++) tcp_send(r, out, processes * bytes, what);
 }
-// Slice `rank` of data (processes * n_elems) = that slice of the sum of all ranks' data, in the
-// order of ranks. Rank 0 adds what arrives to its own data piece by piece; no rank needs memory for
-// another's.
+
+// Slice `rank` of data (processes * n_elems) = that slice of the sum of all ranks' data, added in
+// the order of ranks. Rank 0 adds what arrives to its own data piece by piece, so no rank needs
+// memory for another's data.
 inline void tcp_reduce_scatter(float* data, size_t n_elems, int64_t processes, int64_t rank, const char* what) {
     constexpr size_t PIECE_ELEMS = 1 << 16;
     if (rank > 0) {

@@ -88,6 +88,7 @@ struct Corpus {
     void check(const Encoded& e);
     void take(const Encoded& e);
     void finish_file(const TextFile& file);
+    void warn_of_empty_split() const;
     void finish();
 
     // all_bytes: of the files, negative if that is not known.
@@ -132,15 +133,27 @@ inline void Corpus::take(const Encoded& e) {
 inline void Corpus::finish_file(const TextFile& file) {
     if (documents == documents_before) warning("%s is empty and is left out", file.name());
     if (invalid > 0)
-        warning("%s has %lld bytes that are not UTF-8, the first at %lld; they are kept as they are", file.name(),
-                (long long)invalid, (long long)first_invalid);
+        warning("%s has %s of invalid UTF-8, the first at %lld: kept as found", file.name(),
+                count_text(invalid, "byte").c_str(), (long long)first_invalid);
     documents_before = documents, lines = bytes = invalid = 0;
+}
+
+// A split that was asked for and has no tokens would fail only when a run opens it.
+inline void Corpus::warn_of_empty_split() const {
+    if (val_fraction <= 0 || val_fraction >= 1 || (train.total > 0 && val.total > 0)) return;
+    const bool no_val = val.total == 0;
+    warning(
+        "%s has no tokens: there are only %s, of which --val-fraction %g validate; more text or a %s "
+        "--val-fraction is needed%s",
+        shard_path(no_val ? val : train, 0).c_str(), count_text(train.total + val.total, "token").c_str(), val_fraction,
+        no_val ? "larger" : "smaller", no_val ? ", or -v 0 to train without validation" : "");
 }
 
 // The split that was asked for, and all files under their names.
 inline void Corpus::finish() {
     const int64_t all = train.total + val.total;
-    if (all == 0) runtime_failure("no text in %zu files; nothing was written", files.size());
+    if (all == 0)
+        runtime_failure("no text in %s; nothing was written", count_text((int64_t)files.size(), "file").c_str());
     if (!by_documents) move_tail(train, val, std::llround((double)all * val_fraction));
     const bool wants_both = by_documents && val_fraction > 0 && val_fraction < 1;
     if (wants_both && (train.total == 0 || val.total == 0))
@@ -151,11 +164,15 @@ inline void Corpus::finish() {
     stop_if_asked();
     publish_shards({&train, &val});
     logger.clear_line_in_work();
-    if (empty > 0) warning("%lld documents are empty and are left out", (long long)empty);
+    if (empty > 0) warning("left out: %s", count_text(empty, "empty document").c_str());
+    warn_of_empty_split();
     auto where = [](const ShardSet& set) {
-        return set.limit ? format("%zu shards %s_*.bin", set.shards.size(), set.prefix.c_str()) : shard_path(set, 0);
+        const std::string shards = count_text((int64_t)set.shards.size(), "shard");
+        return set.limit ? format("%s %s_*.bin", shards.c_str(), set.prefix.c_str()) : shard_path(set, 0);
     };
-    printf("%zu files, %lld documents, %lld tokens: %lld in %s, %lld in %s (%s)\n", files.size(), (long long)documents,
-           (long long)all, (long long)train.total, where(train).c_str(), (long long)val.total, where(val).c_str(),
-           by_documents ? format("%lld documents drawn", (long long)val_documents).c_str() : "the tail");
+    const std::string drawn_text = count_text(val_documents, "document") + " drawn";
+    printf("%s, %s, %s: %lld in %s, %lld in %s (%s)\n", count_text((int64_t)files.size(), "file").c_str(),
+           count_text(documents, "document").c_str(), count_text(all, "token").c_str(), (long long)train.total,
+           where(train).c_str(), (long long)val.total, where(val).c_str(),
+           by_documents ? drawn_text.c_str() : "the tail");
 }

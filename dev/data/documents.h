@@ -53,8 +53,8 @@ inline std::vector<std::string> texts_in_folder(const std::string& folder) {
     if (error) runtime_failure("cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
     if (paths.empty()) runtime_failure("the folder %s holds no .txt and no .jsonl file", folder.c_str());
     if (others > 0)
-        warning("%lld files in %s are neither .txt nor .jsonl and are left out, %s for one", (long long)others,
-                folder.c_str(), other.c_str());
+        warning("left out of %s: %s whose name ends neither in .txt nor in .jsonl, such as %s", folder.c_str(),
+                count_text(others, "file").c_str(), other.c_str());
     std::sort(paths.begin(), paths.end());
     return paths;
 }

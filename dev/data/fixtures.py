@@ -272,8 +272,9 @@ def tokenizer():
     encoder = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
     random.seed(5)
     pool = ["a", "'", "s", "'s", "'LL", "'ll", "re", " ", "  ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u3000",
-            "\u2028", "\x85", "\x1c", "1", "\u0663", "\u00e9", "e\u0301", "\u00df", "\u6f22", "\U0001f600", "\u200d", "!",
-            "...", "<|endoftext|>", "\x00", "\u2167", "\u00b2", "'d", "\u2019s", "hello", "World", "\ufeff", "\U0010ffff"]
+            "\u2028", "\x85", "\x1c", "1", "\u0663", "\u00e9", "e\u0301", "\u00df", "\u6f22", "\U0001f600", "\u200d",
+            "!", "...", "<|endoftext|>", "\x00", "\u2167", "\u00b2", "'d", "\u2019s", "hello", "World", "\ufeff",
+            "\U0010ffff"]
     text = "".join(random.choice(pool) for _ in range(6000))
     some = [*range(0x3400), *range(0x3400, 0x110000, 257)]
     text += "".join(chr(cp) for cp in some if not 0xD800 <= cp < 0xE000)

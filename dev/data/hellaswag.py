@@ -18,7 +18,7 @@ import urllib.request  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = ROOT / "dev/data/hellaswag/hellaswag_val.bin"
 URL = "https://raw.githubusercontent.com/rowanz/hellaswag/master/data/hellaswag_val.jsonl"
-BATCH = 200  # texts a call of ./tokenize, kept apart by a text that no example contains
+BATCH = 200  # texts per call of ./tokenize, separated by MARK, which no example contains
 MARK = "\n\x00\n"
 
 

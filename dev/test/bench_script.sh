@@ -1,11 +1,13 @@
 #!/bin/sh
-# The script of the CPU bench, on a tiny model: it says first what it will do, then how far it is, and every part reports.
+# The script of the CPU bench, on a tiny model: it says first what it will do, then how far it is, and every part
+# reports.
 out=$(mktemp) err=$(mktemp)
 trap 'rm -f "$out" "$err"' EXIT
 fail() { echo "$1:"; cat "$out" "$err"; exit 1; }
 tiny="--rounds 1 --steps 1 --shapes 1x32 --rows 32 --threads 1 --model L2C64H2T64"
 python3 dev/bench.py $tiny --parts steps,products,tokenizer --peers "" > "$out" 2> "$err" || fail "it failed"
-sed -n 1p "$out" | grep -q '^9 programs run one after the other, about .* on two cores' || fail "it does not say what it will do"
+sed -n 1p "$out" | grep -q '^9 programs run one after the other, about .* on two cores' ||
+    fail "it does not say what it will do"
 grep -q '^\[9/9, about .* left\] tokenize 20 MB' "$err" || fail "it does not say how far it is"
 for row in 'step (1,32) *this trainer, bf16, no master' 'products, 32 rows *this trainer, fp32' 'tokenize 20 MB'; do
     grep -q "^$row .*min .* ms" "$out" || fail "'$row' is missing"
@@ -21,7 +23,8 @@ done
 ours=$(build/bench/products 8 fp32 L2C64H2T64 1 | tail -n 1 | grep -o '"[a-z]* [a-z]*"' | sort)
 for library in numpy torch; do
     python3 -c "import $library" 2> /dev/null || continue
-    python3 dev/products.py --library $library --rows 8 --passes 1 --shape 2,64,50304 > "$out" 2> "$err" || fail "$library"
+    python3 dev/products.py --library $library --rows 8 --passes 1 --shape 2,64,50304 > "$out" 2> "$err" ||
+        fail "$library"
     theirs=$(tail -n 1 "$out" | grep -o '"[a-z]* [a-z]*"' | sort)
     [ "$ours" = "$theirs" ] || fail "$library has other products"
 done

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What make builds for what, in a copy of the tree with a compiler that only notes what it is asked for: kinds of builds leave each other's programs
-# alone, and data is made for what runs with it, by a program of this machine.
+# What make builds for what, in a copy of the tree with a compiler that only notes what it is asked for: kinds of builds
+# leave each other's programs alone, and data is made for what runs with it, by a program of this machine.
 set -e
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
@@ -13,11 +13,22 @@ echo "$@" >> compiled
 while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
 printf '#!/bin/sh\nexit 126\n' > "$out"
 END
-printf '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done\necho "touch dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin" > "$out"; chmod +x "$out"' > host_compiler
+cat > host_compiler <<'END'
+#!/bin/sh
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
+echo "touch dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin" > "$out"
+chmod +x "$out"
+END
 chmod +x compiler host_compiler
 make="make -s MPI=no CXX=$copy/compiler HOSTCXX=$copy/host_compiler ARCH=armv8-a"
 compiled() { grep -c -- "$1" compiled || true; }
 expect() { [ "$2" = "$3" ] || { echo "$1: $2, wanted $3"; exit 1; }; }
+
+# The Makefile is short, and make help lists what the rules of dev/ add.
+[ "$(wc -l < Makefile)" -lt 150 ] || { echo "the Makefile has $(wc -l < Makefile) lines"; exit 1; }
+for target in train_gpt2_cpu quickstart test test-all train_gpt2sim bench-cpu check-cuda test-sanitized format; do
+    $make help | grep -q "^$target  *[a-z]" || { echo "make help does not list $target"; exit 1; }
+done
 
 $make train_gpt2_cpu tokenize train_gpt2sim
 expect "data made to build programs" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 0

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A bench whose variants are wrong must fail, each by name, and the right ones must not; a variant that ends its process does
-# not keep the others from running.
+# A bench whose variants are wrong must fail, each by name, and the right ones must not; a variant that ends its process
+# does not keep the others from running.
 fail() { echo "$1"; echo "$output"; exit 1; }
 says() { echo "$output" | grep -q -- "$1" || fail "'$1' was not found in:"; }
 output=$(build/planted_bench --check 2>&1) && fail "planted errors were not found"
@@ -23,8 +23,10 @@ says 'no bench, variant and shape of these names'
 # What the right ones took is kept.
 json=$(mktemp)
 output=$(build/planted_bench --min-ms 1 --json "$json" 2>&1) && fail "planted errors were not found"
-python3 -c 'import json, sys; results = json.load(open(sys.argv[1]))["results"]; assert [r["id"] for r in results] == ["right", "last"], results
-assert [r["requested"] for r in results] == [-1, 10], results' "$json" || fail "the results of the right variants are not there"
+python3 -c 'import json, sys
+results = json.load(open(sys.argv[1]))["results"]
+assert [(r["id"], r["requested"]) for r in results] == [("right", -1), ("last", 10)], results' "$json" ||
+    fail "the results of the right variants are not there"
 rm "$json"
 
 # What nobody has counted is unknown, not the least.

@@ -2,7 +2,8 @@
 # The trainer built on llmc/cpu/reference.h must give the losses of the fast one, to rounding.
 set -e
 mkdir -p build/reference
-${CXX:-g++} -std=c++17 -O2 -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -Wno-psabi -pthread -DKERNELS_REFERENCE -I. train_gpt2_cpu.cpp -o build/reference/train_gpt2_cpu
+${CXX:-g++} -std=c++17 -O2 -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -Wno-psabi -pthread \
+    -DKERNELS_REFERENCE -I. train_gpt2_cpu.cpp -o build/reference/train_gpt2_cpu
 flags="-e L2C48H3T40 -b 2 -t 33 -x 3 -v 0 -s 0 -d 132 --threads 2"
 losses() { sed -n 's/^step .*| loss \([0-9.]*\) .*norm \([0-9.]*\) .*/\1 \2/p'; }
 ./train_gpt2_cpu $flags | losses > build/reference/fast

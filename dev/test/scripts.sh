@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# The scripts: all are valid bash; the recipes run, on a tiny model in the simulator; the SLURM ones run with stand-ins for srun and scontrol.
+# The scripts: all are valid bash; the recipes run, on a tiny model in the simulator; the SLURM ones run with stand-ins
+# for srun and scontrol.
 set -euo pipefail
 for script in scripts/*.sh scripts/multi_node/*.sh; do bash -n "$script"; done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export PROGRAM=build/BF16/train_gpt2sim MPIRUN_FLAGS="--oversubscribe --allow-run-as-root" OUT_DIR=$folder/out
-tiny="-i dev/data/shakespeare_train.bin -j dev/data/shakespeare_val.bin -e L1C32H2T16 -t 16 -b 1 -d 32 -x 2 -m 1 -h 0 -g 4 -s 2 --comm-timeout 30"
+tiny="-i dev/data/shakespeare_train.bin -j dev/data/shakespeare_val.bin -e L1C32H2T16 -t 16 -b 1 -d 32 -x 2 -m 1 -h 0"
+tiny="$tiny -g 4 -s 2 --comm-timeout 30"
 runs() {  # what it is, log: it got to its second step
     grep -q "step    2/2 | loss" "$2" || { echo "$1 did not train:"; tail -n 20 "$2"; exit 1; }
 }
@@ -42,7 +44,8 @@ for case in a,b:2 node1:8,node2:8 a; do
 done
 for case in a: a:x , ' '; do
     status=0; HOSTS=$case scripts/multi_node/mpirun.sh 2> "$folder/error" || status=$?
-    [ $status = 2 ] && grep -q "separated by commas" "$folder/error" || { echo "HOSTS='$case': $status, $(cat "$folder/error")"; exit 1; }
+    [ $status = 2 ] && grep -q "separated by commas" "$folder/error" ||
+        { echo "HOSTS='$case': $status, $(cat "$folder/error")"; exit 1; }
 done
 rm "$folder/bin/mpirun"
 echo 'echo 127.0.0.1' > "$folder/bin/scontrol"     # scontrol show hostnames
@@ -56,13 +59,15 @@ wait
 SRUN
 chmod +x "$folder"/bin/*
 for way in tcp fs; do
-    PATH="$folder/bin:$PATH" SLURM_JOB_ID=1 SLURM_JOB_NODELIST=here RENDEZVOUS=$folder/meet MASTER_PORT=$((20000 + RANDOM % 9000)) \
-        scripts/multi_node/slurm_$way.sh $tiny -o "$folder/$way" > "$folder/log" 2>&1 || true
+    PATH="$folder/bin:$PATH" SLURM_JOB_ID=1 SLURM_JOB_NODELIST=here RENDEZVOUS=$folder/meet \
+        MASTER_PORT=$((20000 + RANDOM % 9000)) scripts/multi_node/slurm_$way.sh $tiny -o "$folder/$way" \
+        > "$folder/log" 2>&1 || true
     runs "slurm_$way.sh" "$folder/log"
 done
 scripts/scaling.py --program build/BF16/train_gpt2sim > "$folder/log"
 [ "$(grep -c '^| 1558M' "$folder/log")" = 11 ]
-grep -q '^| 124M | 1 | 64 | 8 | [0-9.]* | 0 | 3014.5 | 0.0 | 0.0 | 100.0% | one GPU |' "$folder/log" || { grep '| 1 |' "$folder/log"; exit 1; }
+grep -q '^| 124M | 1 | 64 | 8 | [0-9.]* | 0 | 3014.5 | 0.0 | 0.0 | 100.0% | one GPU |' "$folder/log" ||
+    { grep '| 1 |' "$folder/log"; exit 1; }
 # A package that is not there is named with its pip line (-S: none is).
 said=$(python3 -S dev/data/unicode_tables.py 2>&1) && { echo "unicode_tables.py does without tiktoken"; exit 1; }
 [[ $said == *"pip install tiktoken"* ]] || { echo "unicode_tables.py does not name tiktoken: $said"; exit 1; }

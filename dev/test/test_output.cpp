@@ -162,6 +162,15 @@ static void progress_elsewhere() {
     });
     EXPECT(std::regex_match(line, std::regex("validation: 1,000 of 4,000 windows, 3:0[0-9] left\n")));
     EXPECT(captured(1, [&] { logger.line("a line"); }) == "a line\n" && logger.silence_s == FIRST_SILENCE_S);
+    start_test("the unit of progress becomes smaller where the total would round to little or nothing");
+    auto shown = [&](int64_t total, const char* unit) {
+        logger.silent_since = now_seconds() - 31;
+        return captured(2, [&] { Progress(logger, "work", total, unit, 1000000); });
+    };
+    EXPECT(shown(12000000, "million") == "work: 0 of 12 million\n" &&
+           shown(45056, "million") == "work: 0 of 45 thousand\n");
+    EXPECT(shown(900, "MB") == "work: 0 of 900 bytes\n" && shown(0, "MB") == "work: 0 of 0 bytes\n");
+    EXPECT(shown(9000000, "MB") == "work: 0 of 9,000 kB\n" && shown(-1, "MB") == "work: 0 MB\n");
     start_test("no progress with --quiet 1, and from other ranks than the first");
     logger.quiet = true;
     EXPECT(after(100, 10).empty() && captured(1, [&] { logger.note("a note"); }).empty());
@@ -184,8 +193,8 @@ static void progress_on_a_terminal() {
     for (const std::string& part :
          {"validation: " + number + "windows, " + time + "left", "HellaSwag: " + number + "questions, " + time + "left",
           "working on step 3/3, micro-step 2/2: " + time + "gone, " + time + "left",
-          "saving step 2: " + number + "MB, " + time + "left",
-          "drawing the initial weights: " + number + "million, " + time + "left"})
+          "saving step 2: " + number + "kB, " + time + "left",
+          "drawing the initial weights: " + number + "thousand, " + time + "left"})
         if (!EXPECT(std::regex_search(screen.written, std::regex(part)))) printf("    %s\n", part.c_str());
     EXPECT(screen.status == 0);
     start_test("the lines that stay on the terminal are those of a redirected run");
@@ -198,8 +207,8 @@ static void progress_on_a_terminal() {
     EXPECT(without_times(seen(screen.written)) == expected);
     screen = on_terminal(tiny("-x 5 -y 1 -o " + dir("drawn")));
     EXPECT(screen.status == 0);
-    EXPECT(std::regex_search(screen.written, std::regex("checking step 3 of .*: " + number + "MB, " + time + "left")));
-    EXPECT(std::regex_search(screen.written, std::regex("loading .*model_00000003.bin: " + number + "MB, " + time)));
+    EXPECT(std::regex_search(screen.written, std::regex("checking step 3 of .*: " + number + "kB, " + time + "left")));
+    EXPECT(std::regex_search(screen.written, std::regex("loading .*model_00000003.bin: " + number + "kB, " + time)));
     start_test("a line in work is never wider than the terminal, which could not draw over it: its end is shown");
     screen = on_terminal(tiny("-x 3 -v 1 -m 3"), 30);
     size_t widest = 0;

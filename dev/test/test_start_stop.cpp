@@ -57,6 +57,19 @@ static void run_json() {
     const Outcome more = run(SOON + CPU + " -y 1 -x 13 " + in("parts"));
     EXPECT(passed(more) && contains(more.out, "step   13/13"));
     EXPECT(refused(run(SOON + CPU + " -y 1 -x 14 -t 8 -b 4 " + in("parts")), 2, "-t 8"));
+    start_test("data that run.json names by a relative path: resumed elsewhere, the sentence says so");
+    char* here = getcwd(nullptr, 0);
+    const std::string there = std::string("sh -c 'cd ") + folder + " && exec " + here + "/train_gpt2_cpu ";
+    const std::string sizes = "-e L2C32H2T16V256 -b 2 -s 0 -v 5 -m 1 --threads 1 ";
+    EXPECT(passed(run(SOON + there + sizes + "-i \"train_*.bin\" -j val.bin -x 2 " + in("roaming") + "'")));
+    const std::string elsewhere = SOON + CPU + " -y 1 -x 3 " + in("roaming");
+    const std::string data = "-i '" + dir("train_*.bin") + "' ", val = "-j " + dir("val.bin");
+    EXPECT(refused(run(elsewhere), 1, "-i train_*.bin matches no file: it comes from"));
+    EXPECT(refused(run(elsewhere + data), 1, "-j val.bin matches no file: it comes from"));
+    EXPECT(refused(run(elsewhere + "-i lost.bin -v 0"), 1, "-i lost.bin matches no file; `make data`"));
+    EXPECT(passed(run(SOON + there + "-y 1 -x 3 " + in("roaming") + "'")));
+    EXPECT(passed(run(SOON + CPU + " -y 1 -x 4 " + in("roaming") + data + val)));
+    free(here);
     start_test("a damaged run.json: exit 1, one sentence");
     const std::string good = read_whole(dir("parts/run.json"));
     auto with = [&](const std::string& from, const std::string& to) {

@@ -151,7 +151,8 @@ static void sources() {
     write_whole(in + "/b/deep/x.jsonl", "{\"text\": \"second\"}\n");
     write_whole(in + "/notes.md", "not this");
     Outcome r = tokenize(in + " -o " + dir("folder") + " --val-split tail");
-    EXPECT(good(r) && contains(r.err, "notes.md") && one_line(r.err));
+    EXPECT(good(r) && contains(r.err, "1 file whose name") && contains(r.err, "notes.md") && one_line(r.err));
+    EXPECT(r.out.rfind("3 files, 3 documents, ", 0) == 0);
     EXPECT(written(dir("folder")) == documents({"first", "second", "third"}));
     EXPECT(refused(tokenize(fresh_folder("none") + " -o " + dir("folder")), 1, "none"));
     start_test("empty files are left out with a word; nothing but empty files is refused");
@@ -172,7 +173,8 @@ static void sources() {
     text.insert(text.find(' ') + 1, "\xe9");
     write_whole(dir("few.txt"), text);
     r = tokenize(dir("few.txt") + " -o " + dir("few"));
-    EXPECT(good(r) && one_line(r.err) && contains(r.err, "few.txt has 1 ") && written(dir("few")) == document(text));
+    EXPECT(good(r) && one_line(r.err) && contains(r.err, "few.txt has 1 byte of") &&
+           written(dir("few")) == document(text));
 }
 
 static void separators() {
@@ -221,7 +223,8 @@ static void json_lines() {
     write_whole(dir("b.jsonl"), "{\"body\": \"one\"}\n{\"body\": \"\"}\n{\"body\": \"no\", \"body\": \"two\"}\n");
     const Outcome r =
         run("sh -c './tokenize - --jsonl body -o " + dir("json") + " --val-split tail < " + dir("b.jsonl") + "'");
-    EXPECT(good(r) && contains(r.err, "1 documents are empty") && written(dir("json")) == documents({"one", "two"}));
+    EXPECT(good(r) && contains(r.err, "left out: 1 empty document\n") &&
+           written(dir("json")) == documents({"one", "two"}));
     start_test(".jsonl: a malformed line is an error that names file and line");
     for (const std::string& line : {std::string("{\"text\": \"x\""),
                                     std::string("{\"text\": \"x\"} {}"),
@@ -312,6 +315,16 @@ static void splits() {
     EXPECT(shard(dir("tail_val.bin")).size() == (size_t)std::llround(0.1 * (double)all.size()));
     EXPECT(good(tokenize(two + " --val-fraction 0")) && shard(dir("tail_val.bin")).empty());
     EXPECT(file_exists(dir("tail_val.bin")));
+    start_test("a split without a token is written with a word, unless it was asked for; one is no plural");
+    write_whole(dir("short.txt"), "one two");
+    const auto short_text = [](const std::string& fraction) {
+        return tokenize(dir("short.txt") + " -o " + dir("short") + " --val-fraction " + fraction);
+    };
+    const Outcome none = short_text("0.1"), all_of_it = short_text("0.9");
+    EXPECT(good(none) && one_line(none.err) && contains(none.err, "short_val.bin has no tokens"));
+    EXPECT(none.out.rfind("1 file, 1 document, 3 tokens: 3 in ", 0) == 0);
+    EXPECT(good(all_of_it) && one_line(all_of_it.err) && contains(all_of_it.err, "short_train.bin has no tokens"));
+    EXPECT(short_text("0").err.empty() && short_text("1").err.empty() && short_text("0.5").err.empty());
 }
 
 static void shards() {

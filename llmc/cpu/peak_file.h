@@ -7,6 +7,8 @@
 #include "llmc/cpu/peak.h"
 #include "llmc/file.h"
 
+constexpr int64_t MAX_PEAK_FILE_BYTES = 1 << 20;  // anything longer was not written by this program
+
 inline std::string cpu_name() {
     FILE* file = fopen("/proc/cpuinfo", "r");
     char line[256], name[200] = "CPU";
@@ -27,25 +29,17 @@ inline std::string peak_file() {
 
 // The FLOP/s kept under `key`; 0 if there are none.
 inline double kept_peak(const std::string& path, const std::string& key) {
-    FILE* file = fopen(path.c_str(), "r");
-    char line[512];
     double peak = 0;
-    while (file && fgets(line, sizeof(line), file)) {
-        const std::string text = line;
-        if (text.compare(0, key.size() + 2, key + ": ") == 0) peak = atof(line + key.size() + 2);
-    }
-    if (file) fclose(file);
+    for (const std::string& line : read_lines(path, MAX_PEAK_FILE_BYTES))
+        if (line.compare(0, key.size() + 2, key + ": ") == 0) peak = atof(line.c_str() + key.size() + 2);
     return std::isfinite(peak) && peak > 0 && peak < 1e18 ? peak : 0;
 }
 // Keeps `peak` under `key`. The new file is written beside the old one and then renamed, so that
 // other programs never read half of it. If that is not possible, nothing is kept.
 inline void keep_peak(const std::string& path, const std::string& key, double peak) {
     std::string text = format("%s: %.6g\n", key.c_str(), peak);
-    FILE* before = fopen(path.c_str(), "r");
-    char line[512];
-    while (before && fgets(line, sizeof(line), before))
-        if (strncmp(line, (key + ": ").c_str(), key.size() + 2) != 0 && strchr(line, '\n')) text += line;
-    if (before) fclose(before);
+    for (const std::string& line : read_lines(path, MAX_PEAK_FILE_BYTES))
+        if (line.compare(0, key.size() + 2, key + ": ") != 0) text += line + "\n";
     const std::string temporary = path + format(".%d.tmp", (int)getpid());
     const int fd = create_file(temporary, 0666);
     if (fd < 0) return;

@@ -9,8 +9,9 @@ set -e
 cd "$(dirname "$0")/../../.."
 dir=build/amx
 mkdir -p $dir/iso/boot/grub
-${CXX:-g++} -std=c++17 -O2 -march=x86-64-v3 -ffp-contract=fast -Wno-psabi -fno-builtin -fno-stack-protector -fno-pic \
-    -mno-red-zone -fno-threadsafe-statics -fno-asynchronous-unwind-tables -I. -c dev/test/amx/kernel.cpp -o $dir/kernel.o
+${CXX:-g++} -std=c++17 -O2 -march=x86-64-v3 -ffp-contract=fast -Wno-psabi -fno-builtin -fno-stack-protector \
+    -fno-pic -mno-red-zone -fno-threadsafe-statics -fno-asynchronous-unwind-tables -I. \
+    -c dev/test/amx/kernel.cpp -o $dir/kernel.o
 ${CXX:-g++} -c dev/test/amx/boot.S -o $dir/boot.o
 cat > $dir/link.ld <<'L'
 ENTRY(start)

@@ -1,0 +1,43 @@
+# The CUDA sources in the simulator: no GPU, no CUDA toolkit.
+
+# It compiles copies in which __shared__ is rewritten (rewrite.sed); #line keeps their names and line numbers.
+SIM_SOURCES := $(patsubst %,build/sim/%,train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cusim/test/*.cu))
+SIM_OBJECTS := $(patsubst dev/cusim/%.cpp,$(B)/%.o,$(wildcard dev/cusim/*.cpp))
+SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas \
+               $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE)) -DUSE_NCCL
+
+build/sim/%: % dev/cusim/rewrite.sed
+	@mkdir -p $(@D)
+	@{ echo '#line 1 "$<"'; sed -E -f dev/cusim/rewrite.sed $<; } > $@
+$(SIM_OBJECTS): $(B)/%.o: dev/cusim/%.cpp $(FLAGS_FILE)     # the machinery itself is not sanitized
+	$(TIMED) $(CXX) $(filter-out -fsanitize% -fno-sanitize%,$(SIMFLAGS)) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
+$(B)/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
+	$(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
+
+# One rewritten source to one program: $(call sim_compile,more flags,more objects).
+sim_compile = $(TIMED) $(CXX) $(SIMFLAGS) $(1) -x c++ $< -x none $(2) $(SIM_OBJECTS) -rdynamic -ldl -o $@ $(LDLIBS)
+
+# Both precisions side by side in $(B)/; the programs in the root are those of PRECISION.
+define sim_program
+$(B)/$(2)/$(1)sim: build/sim/$(1).cu $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
+	@mkdir -p $$(@D)
+	$$(call sim_compile,-DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@,$(3))
+endef
+$(foreach p,BF16 FP32,$(eval $(call sim_program,train_gpt2,$p,)))
+$(foreach p,BF16 FP32,$(eval $(call sim_program,test_gpt2,$p,$(B)/cpu_oracle.o)))
+train_gpt2sim: $(B)/$(PRECISION)/train_gpt2sim FORCE   ## the GPU trainer on a CPU (dev/cusim)
+	$(call copy,$<)
+test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim FORCE     ## its tests, on a CPU
+	$(call copy,$<)
+$(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+	$(call sim_compile)
+
+# The ladders of dev/cuda.
+.SECONDARY:
+CUDA_LADDERS := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/*.cu))
+SIM_LADDERS  := $(CUDA_LADDERS:%=$(B)/cuda/%)
+LADDER_SOURCES := $(patsubst %,build/sim/%,$(wildcard dev/cuda/*.cu dev/cuda/*.cuh))
+LADDER_HEADERS := $(filter %.cuh,$(LADDER_SOURCES)) dev/bench.h dev/bench_run.h
+$(B)/cuda/%: build/sim/dev/cuda/%.cu $(LADDER_HEADERS) $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+	@mkdir -p $(@D)
+	$(call sim_compile)

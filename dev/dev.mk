@@ -1,0 +1,50 @@
+# Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
+
+.PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
+LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp %/products.cpp,$(wildcard dev/cpu/*.cpp)))
+NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
+
+$(B)/bench/%: dev/cpu/%.cpp $(FLAGS_FILE)
+	@mkdir -p $(@D)
+	$(compile)
+$(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
+	$(compile)
+build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(NVCC_LIBS)
+
+# A ladder that fails does not keep the others from running, nor the right variants from the tables.
+ALL_PASSED = { test -z "$$failed" || { echo "failed:$$failed"; exit 1; }; }
+
+bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(B)/bench/products $(DATA)   ## this trainer beside PyTorch (torch)
+	python3 dev/bench.py
+
+bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; table and charts into dev/cpu/README.md
+	@rm -f $(LADDERS:%=%.json); failed=; \
+	for b in $(LADDERS); do $$b --json $$b.json || failed="$$failed $$b"; done; \
+	python3 dev/bench_table.py dev/cpu/README.md $$(ls $(LADDERS:%=%.json) 2>/dev/null) && $(ALL_PASSED)
+
+bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without a GPU: python3 dev/bench_gpu.py --sim
+	python3 dev/bench_gpu.py
+
+bench-cuda: $(NVCC_LADDERS)           ## every variant of every GPU kernel; table and charts into dev/cuda/README.md
+	@rm -f build/nvcc/*.json; failed=; \
+	for b in $(NVCC_LADDERS); do $$b --cold --json $$b.json || failed="$$failed $$b"; done; \
+	python3 dev/bench_table.py dev/cuda/README.md $$(ls build/nvcc/*.json 2>/dev/null) && $(ALL_PASSED)
+
+check-cuda: $(SIM_LADDERS)            ## the same in the simulator: compared with the reference, not timed
+	@failed=; for b in $(SIM_LADDERS); do $$b --check || failed="$$failed $$b"; done; $(ALL_PASSED)
+
+quality: train_gpt2_cpu $(DATA)       ## fp32, bf16 and PyTorch trained from the same start: losses and curves (torch)
+	python3 dev/quality.py
+
+TABLE_ARCHS = $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
+kernel-table: $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim   ## registers, spills, occupancy of GPU kernels (nvcc)
+	@for p in BF16 FP32; do for t in kernels plan cpu; do \
+	    CUSIM_LAUNCHES=build/launches_$${p}_$$t $(B)/$$p/test_gpt2sim $$t > /dev/null; done; done
+	@cat build/launches_* > build/launches
+	@WRITE=$(WRITE) python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(TABLE_ARCHS)
+
+format:                               ## lays the sources out (.clang-format; needs: pip install clang-format==14.0.6)
+	@python3 dev/format.py
+	@python3 dev/width.py

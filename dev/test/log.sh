@@ -1,0 +1,11 @@
+# Sourced by the scripts that run the tests: what the log says, and what build/test keeps.
+
+say() {  # what happens, to what, how it went: with the minutes and seconds since the tests began
+    elapsed=$(($(date +%s) - $(cat build/test/began 2>/dev/null || date +%s)))
+    printf '%3d:%02d  %-9s  %s\n' $((elapsed / 60)) $((elapsed % 60)) "$1" "$2${3:+: $3}"
+}
+start_clock() { began=$(date +%s.%N); }
+stop_clock() {  # file, what was timed: sets seconds
+    seconds=$(echo "$began $(date +%s.%N)" | awk '{ printf "%.1f", $2 - $1 }')
+    echo "$seconds $2" > "build/test/$1.time"
+}

@@ -1,0 +1,96 @@
+# The tests: parts of `make test` and `make test-all`. make runs parts side by side and beside the compilers of others,
+# JOBS at a time. A part has folders and ports of its own, and waits for no other part; if it shares files with one, that
+# one is among its needs. A part that calls make needs all that another part may be building. dev/test/part.sh runs a
+# part and keeps what it printed in build/test, dev/test/run.sh adds up the results. `make part-NAME` runs one alone.
+#
+#   $(call program,NAME,NEEDS,COMMAND)        a test program, whose last line is N passed, N failed, N skipped
+#   $(call check,NAME,TITLE,NEEDS,COMMAND)    passes if the command succeeds; `skip "what enables it"` skips it
+#
+# No commas and no single quotes in the arguments. To add a test program dev/test/test_NAME.cpp, add it to TESTS.
+
+.PHONY: test-sanitized check-headers
+$(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
+	$(compile)
+$(B)/planted_bench: dev/test/planted_bench.cpp $(FLAGS_FILE)
+	$(compile)
+
+PARTS :=
+program = $(eval $(call part,program,$(1),$(1),$(2),$(3)))
+check   = $(eval $(call part,check,$(1),$(2),$(3),$(4)))
+define part
+PARTS += part-$(2)
+.PHONY: part-$(2)
+part-$(2): $(4)
+	@dev/test/part.sh $(1) '$(2)' '$(strip $(3))' '$(strip $(5))'
+endef
+
+# ---- what `make test` runs. What takes longest to build comes first, so that the last to end are short.
+
+CPU   := train_gpt2_cpu tokenize $(DATA)
+SIM16 := $(B)/BF16/train_gpt2sim
+SIM32 := $(B)/FP32/train_gpt2sim
+# Test programs: those that test headers, those that run the CPU's programs, and those that run the simulator's.
+TESTS     := test_kernels test_model test_model_bf16 test_softmax test_threads test_peak test_host
+TESTS_CPU := test_runs test_checkpoints test_start_stop test_output test_rendezvous test_tokenize test_data_files
+TESTS_SIM := test_processes test_sim test_gpus
+
+$(foreach t,$(TESTS_SIM),$(call program,$t,\
+    $(B)/$t $(CPU) $(SIM16) $(SIM32) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce,$(B)/$t))
+$(call program,test_gpt2sim_BF16,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim)
+$(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t))
+$(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))
+$(foreach l,$(LADDERS),$(call program,ladder_cpu_$(notdir $l),$l,$l --check))
+$(foreach l,$(SIM_LADDERS),$(call program,ladder_cuda_$(notdir $l),$l,$l --check))
+
+$(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
+$(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
+$(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
+$(call check,width,no source line is wider than 120 columns,,dev/width.py)
+$(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
+$(call check,format,laid out as make format does,,\
+    dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
+$(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
+    build/bench/roofline 2 16 $p L2C48H3V300 1))
+$(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
+$(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
+$(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
+$(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
+SHORT := $(PARTS)
+
+# ---- what `make test-all` adds
+
+$(call program,test_gpt2sim_FP32,$(B)/FP32/test_gpt2sim,$(B)/FP32/test_gpt2sim)
+BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products
+$(call check,reference,KERNELS=reference trains,$(CPU),dev/test/reference_trainer.sh)
+$(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
+$(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
+$(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
+    dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
+    dev/test/hugging_face.py)
+$(call check,interrupted,scripts end when interrupted and end what they started,\
+    part-bench_script part-bench_gpu,dev/test/interrupted.py)
+sim_check = $(call check,$(1),$(2),$(4),env CUSIM_SEED=$(3) $(4) $(5))
+$(foreach s,1 2,$(foreach p,BF16 FP32,$(call sim_check,kernels_$p_seed$s,\
+    $p kernels with blocks warps and lanes in random order: seed $s,$s,$(B)/$p/test_gpt2sim,kernels)))
+$(foreach l,$(CUDA_LADDERS),$(call sim_check,ladder_cuda_$l_seed1,\
+    the ladder of $l with blocks warps and lanes in random order,1,$(B)/cuda/$l,--check))
+$(call sim_check,model_seed3,the model in random order,3,$(B)/BF16/test_gpt2sim,cpu)
+$(call check,ucontext,the simulator on ucontext,$(SIM_SOURCES),dev/test/ucontext.sh)
+$(call check,amx,AMX in an emulator,,bochs --help cpu 2>&1 | grep -q sapphire_rapids && command -v grub-mkrescue ||\
+    skip "Bochs 2.8 or newer; dev/test/amx/run.sh says how"; dev/test/amx/run.sh)
+$(call check,gdb,gdb stops in a CUDA thread,$(SIM_SOURCES),\
+    command -v gdb || skip "apt-get install gdb"; dev/test/gdb.sh)
+nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim,\
+    command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))
+$(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,$(MAKE) -s train_gpt2cu test_gpt2cu)
+$(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-table)
+$(call nvcc_check,nvcc_ladders,nvcc compiles the ladders of dev/cuda,dev/test/nvcc_ladders.sh)
+$(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels under the $s sanitizer,\
+    $(SIM_SOURCES) $(LADDER_SOURCES),dev/test/sanitized.sh $s))
+
+test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan
+	@dev/test/sanitized.sh address
+	@dev/test/sanitized.sh thread
+
+check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
+	@dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)"
