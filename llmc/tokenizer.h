@@ -161,6 +161,19 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
         if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path.c_str(), byte);
 }
 
+// Writes such a file into one that is open.
+inline void tokenizer_write(const Tokenizer& tok, FileWriter& file) {
+    Header header;
+    header.value[0] = 20240328, header.value[1] = 2;
+    header.value[2] = tok.vocab_size(), header.value[3] = tok.end_of_text;
+    file.write(header.value, sizeof(header.value));
+    for (const std::string& bytes : tok.bytes_of) {
+        const unsigned char length = (unsigned char)bytes.size();
+        file.write(&length, 1);
+        file.write(bytes.data(), bytes.size());
+    }
+}
+
 // The class of the character at text[at], and its length in bytes. A byte that is not UTF-8 is
 // CHAR_INVALID and has length 1.
 inline CharClass next_char(const Tokenizer& tok, std::string_view text, size_t at, size_t& length) {

@@ -2,6 +2,7 @@
 // order of the text.
 #pragma once
 #include <csignal>
+#include "dev/data/bpe_trainer.h"
 #include "dev/data/documents.h"
 #include "dev/data/shards.h"
 #include "llmc/json_text.h"
@@ -10,22 +11,18 @@
 // What a worker makes of a block.
 struct Encoded {
     Block block;
+    int64_t train_bytes = INT64_MAX;  // what begins after so many bytes of the block validates (Corpus::tail_begin)
     std::vector<uint16_t> tokens;
-    std::vector<size_t> starts;  // where in tokens a document begins
+    std::vector<size_t> starts;        // where in tokens a document begins
+    size_t validates_from = SIZE_MAX;  // where in tokens that part begins
     TextCheck check;
     int64_t lines = 0, empty = 0;  // of .jsonl: lines seen, documents without a byte
     std::string problem;           // with the last of the lines
 };
 
-inline void encode_document(const Tokenizer& tok, std::string_view text, bool starts, std::vector<int>& ids,
-                            Encoded& out) {
-    ids.clear();
-    if (starts) out.starts.push_back(out.tokens.size()), ids.push_back(tok.end_of_text);
-    encode(tok, text, ids);
-    out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
-}
-
-inline void encode_jsonl(const Tokenizer& tok, const std::string& field, std::vector<int>& ids, Encoded& out) {
+// Calls take(text, starts_document, place in the block) for each document of .jsonl.
+template <class Take>
+inline void each_line_of_jsonl(const std::string& field, Encoded& out, Take take) {
     const std::string_view text = out.block.text;
     std::string document;
     for (size_t at = 0, end; at < text.size(); at = end + 1) {
@@ -40,19 +37,47 @@ inline void encode_jsonl(const Tokenizer& tok, const std::string& field, std::ve
             return;
         }
         if (document.empty()) out.empty++;
-        else encode_document(tok, document, true, ids, out);
+        else take(std::string_view(document), true, at);
+    }
+}
+
+// Where the part of a segment ends that trains, if only what begins before `train_bytes` does: at
+// the end of a piece, none of which a token crosses.
+inline size_t end_of_training(const Tokenizer& tok, std::string_view block, const Segment& s, int64_t train_bytes) {
+    if ((int64_t)s.end <= train_bytes) return s.end;
+    size_t at = s.begin;
+    while ((int64_t)at < train_bytes && at < s.end) at = next_piece(tok, block.substr(0, s.end), at);
+    return at;
+}
+
+// Calls take(text, starts_document, validates) for all of a block, the part that trains and the
+// part of the tail one after the other.
+template <class Take>
+inline void each_document(const Tokenizer& tok, bool jsonl, const std::string& field, Encoded& out, Take take) {
+    const std::string_view block = out.block.text;
+    if (jsonl)
+        return each_line_of_jsonl(field, out, [&](std::string_view text, bool starts, size_t at) {
+            take(text, starts, (int64_t)at >= out.train_bytes);
+        });
+    out.check = check_text(block);
+    if (out.check.zero >= 0) return;
+    for (const Segment& s : out.block.segments) {
+        const size_t cut = end_of_training(tok, block, s, out.train_bytes);
+        if (cut > s.begin) take(block.substr(s.begin, cut - s.begin), s.starts_document, false);
+        if (cut < s.end) take(block.substr(cut, s.end - cut), s.starts_document && cut == s.begin, true);
     }
 }
 
 inline void encode_block(const Tokenizer& tok, bool jsonl, const std::string& field, Encoded& out) {
     std::vector<int> ids;
-    const Block& block = out.block;
-    out.tokens.reserve(block.text.size() / 3);
-    if (jsonl) return encode_jsonl(tok, field, ids, out);
-    out.check = check_text(block.text);
-    if (out.check.zero >= 0) return;
-    for (const Segment& s : block.segments)
-        encode_document(tok, {block.text.data() + s.begin, s.end - s.begin}, s.starts_document, ids, out);
+    out.tokens.reserve(out.block.text.size() / 3);
+    each_document(tok, jsonl, field, out, [&](std::string_view text, bool starts, bool validates) {
+        ids.clear();
+        if (validates) out.validates_from = std::min(out.validates_from, out.tokens.size());
+        if (starts) out.starts.push_back(out.tokens.size()), ids.push_back(tok.end_of_text);
+        encode(tok, text, ids);
+        out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
+    });
 }
 
 inline volatile sig_atomic_t stop_signal = 0;
@@ -74,27 +99,67 @@ inline bool drawn(int64_t seed, int64_t n, double fraction) {
 // Takes what the workers made, in the order of the text.
 struct Corpus {
     const std::vector<TextFile>& files;
-    std::string field;          // of .jsonl
-    bool by_documents = false;  // validation: documents that are drawn, or the last tokens
+    std::vector<int64_t> file_begin;  // of each file, among the bytes of all
+    std::string field;                // of .jsonl
+    bool by_documents = false;        // validation: documents that are drawn, or the last tokens
     double val_fraction = 0;
+    // A vocabulary is trained before there are tokens to count: its tail is the last bytes of the
+    // files, from the first piece (of .jsonl: the first line) that begins at this one or later. -1:
+    // none is trained.
+    int64_t tail_begin = -1;
     int64_t seed = 0;
     ShardSet train, val;
-    ShardSet* target = nullptr;  // of the document that is open
+    std::unique_ptr<FileWriter> vocabulary;  // PREFIX_tokenizer.bin, which gets its name with the shards
+    ShardSet* target = nullptr;              // of the document that is open
     int64_t documents = 0, val_documents = 0, empty = 0;
     Logger logger;
     Progress progress;
     int64_t lines = 0, bytes = 0, invalid = 0, first_invalid = 0, documents_before = 0;  // of the file that is open
 
+    int64_t train_bytes(const Block& block) const;
+    void count_words(const Tokenizer& tok, DocumentReader& reader, WordCounts& words);
     void check(const Encoded& e);
     void take(const Encoded& e);
+    void append(const Encoded& e, size_t begin, size_t end);
     void finish_file(const TextFile& file);
     void warn_of_empty_split() const;
     void finish();
 
     // all_bytes: of the files, negative if that is not known.
-    Corpus(const std::vector<TextFile>& f, int64_t all_bytes)
-        : files(f), logger{"", stdout_is_terminal()}, progress(logger, "tokenizing", all_bytes, "MB", 1000000) {}
+    Corpus(const std::vector<TextFile>& f, int64_t all_bytes, const char* work)
+        : files(f), logger{"", stdout_is_terminal()}, progress(logger, work, all_bytes, "MB", 1000000) {
+        int64_t begin = 0;
+        for (const TextFile& file : files) file_begin.push_back(begin), begin += file.bytes;
+    }
 };
+
+// How many bytes of a block are before the tail.
+inline int64_t Corpus::train_bytes(const Block& block) const {
+    if (tail_begin < 0) return INT64_MAX;
+    return std::max<int64_t>(0, tail_begin - file_begin[block.file] - block.offset);
+}
+
+// The words of the training split: a first reading of the text, which the vocabulary is learned
+// from.
+inline void Corpus::count_words(const Tokenizer& tok, DocumentReader& reader, WordCounts& words) {
+    bool trains = true;
+    for (Encoded e; reader.next(e.block); e = Encoded()) {
+        e.train_bytes = train_bytes(e.block);
+        each_document(tok, files[e.block.file].jsonl, field, e, [&](std::string_view text, bool starts, bool tail) {
+            if (starts) trains = !(by_documents && drawn(seed, documents, val_fraction)), documents++;
+            if (!trains || tail) return;
+            for (size_t at = 0, end; at < text.size(); at = end) {
+                end = next_piece(tok, text, at);
+                words.add(text.substr(at, end - at));
+            }
+        });
+        check(e);
+        if (e.block.last) lines = bytes = invalid = 0;
+        progress.add((int64_t)e.block.text.size());
+        stop_if_asked();
+    }
+    stop_if_asked();
+}
 
 inline void Corpus::check(const Encoded& e) {
     const TextFile& file = files[e.block.file];
@@ -114,17 +179,27 @@ inline void Corpus::check(const Encoded& e) {
             file.name(), (long long)invalid, (long long)bytes, (long long)first_invalid);
 }
 
+inline void Corpus::append(const Encoded& e, size_t begin, size_t end) {
+    if (end > begin) append_tokens(*target, e.tokens.data() + begin, (int64_t)(end - begin));
+}
+
 inline void Corpus::take(const Encoded& e) {
     check(e);
-    size_t at = 0;
-    for (size_t i = 0; i <= e.starts.size(); i++) {
-        const size_t end = i < e.starts.size() ? e.starts[i] : e.tokens.size();
-        if (end > at) append_tokens(*target, e.tokens.data() + at, (int64_t)(end - at));
-        at = end;
-        if (i == e.starts.size()) break;
-        const bool validates = by_documents && drawn(seed, documents, val_fraction);
-        target = validates ? &val : &train;
-        documents++, val_documents += validates;
+    if (tail_begin >= 0) {
+        const size_t cut = std::min(e.validates_from, e.tokens.size());
+        target = &train, append(e, 0, cut);
+        target = &val, append(e, cut, e.tokens.size());
+        documents += (int64_t)e.starts.size();
+    } else {
+        size_t at = 0;
+        for (size_t start : e.starts) {
+            append(e, at, start);
+            at = start;
+            const bool validates = by_documents && drawn(seed, documents, val_fraction);
+            target = validates ? &val : &train;
+            documents++, val_documents += validates;
+        }
+        append(e, at, e.tokens.size());
     }
     if (e.block.last) finish_file(files[e.block.file]);
     progress.add((int64_t)e.block.text.size());
@@ -154,7 +229,7 @@ inline void Corpus::finish() {
     const int64_t all = train.total + val.total;
     if (all == 0)
         runtime_failure("no text in %s; nothing was written", count_text((int64_t)files.size(), "file").c_str());
-    if (!by_documents) move_tail(train, val, std::llround((double)all * val_fraction));
+    if (!by_documents && tail_begin < 0) move_tail(train, val, std::llround((double)all * val_fraction));
     const bool wants_both = by_documents && val_fraction > 0 && val_fraction < 1;
     if (wants_both && (train.total == 0 || val.total == 0))
         runtime_failure(
@@ -162,7 +237,7 @@ inline void Corpus::finish() {
             "--val-fraction or --val-split tail is accepted",
             (long long)seed, (long long)val_documents, (long long)documents);
     stop_if_asked();
-    publish_shards({&train, &val});
+    publish_shards({&train, &val}, vocabulary.get());
     logger.clear_line_in_work();
     if (empty > 0) warning("left out: %s", count_text(empty, "empty document").c_str());
     warn_of_empty_split();

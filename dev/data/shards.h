@@ -106,12 +106,13 @@ inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
     from.total -= count;
 }
 
-// All shards on the disk, then all names.
-inline void publish_shards(std::vector<ShardSet*> sets) {
+// All shards on the disk, then all names; those and that of the vocabulary, if there is one.
+inline void publish_shards(std::vector<ShardSet*> sets, FileWriter* vocabulary) {
     for (ShardSet* set : sets) {
         if (set->shards.empty()) open_shard(*set);  // a file of no tokens, in place of what an earlier run left
         close_shard(*set);
     }
+    if (vocabulary) vocabulary->publish();
     for (ShardSet* set : sets)
         for (ShardFile& shard : set->shards) shard.writer->publish();
     for (ShardSet* set : sets) flush_folder(folder_of(set->prefix));

@@ -18,6 +18,7 @@ struct Settings {
     std::optional<std::string> prefix, tokenizer, val_split, split_on, jsonl;
     double val_fraction = 0.1;
     int64_t shard_tokens = 0, seed = 42, threads = 0;
+    int64_t train_vocab = 0, bytes = 0;
     bool ids = false, decode = false, help = false;
 };
 
@@ -62,6 +63,11 @@ static const std::vector<Flag>& flag_table() {
         whole("--threads", "1..4096", "all cores", "that encode; the result is the same for any number", &S::threads, 1,
               4096),
         text("--tokenizer", "FILE", "dev/data/gpt2_tokenizer.bin", "the vocabulary", &S::tokenizer),
+        whole("--train-vocab", "257..65535", "none",
+              "learns a vocabulary of so many tokens from the training split, writes PREFIX_tokenizer.bin and encodes "
+              "with it; the texts are read twice, so none is stdin; tail is then the last bytes of the texts",
+              &S::train_vocab, 257, 65535),
+        whole("--bytes", "0, 1", "0", "1: every byte is a token, as with --train-vocab 257", &S::bytes, 0, 1),
         sign("--ids", "reads bytes on stdin, prints token ids", &S::ids),
         sign("--decode", "reads token ids on stdin, writes bytes", &S::decode),
         sign("--help", "print this and stop", &S::help),
@@ -84,6 +90,7 @@ static void print_wrapped(const std::string& text, int column) {
 static void print_usage() {
     printf(
         "usage: tokenize TEXT... -o PREFIX [flags]      each flag as `--name value` or `--name=value`\n"
+        "       tokenize --train-vocab N TEXT... -o PREFIX [flags]\n"
         "       tokenize --ids | --decode\n\n");
     for (const char* line :
          {"TEXT is a file of UTF-8 text, a .jsonl file, a folder (its .txt and .jsonl files and those of the folders "
@@ -147,11 +154,20 @@ static void check_settings(const Settings& s) {
     if (s.ids && s.decode) usage_error("--ids and --decode were both given; one of them is accepted");
     if ((s.ids || s.decode) && !s.texts.empty())
         usage_error("%s reads stdin; no file names are accepted beside it (got %s)", mode, s.texts[0].c_str());
+    if ((s.ids || s.decode) && (s.bytes || s.train_vocab))
+        usage_error("%s uses a vocabulary and %s makes one; --tokenizer FILE is accepted", mode,
+                    s.bytes ? "--bytes" : "--train-vocab");
     if (s.ids || s.decode) return;
     if (s.texts.empty()) usage_error("no text files given; tokenize TEXT... -o PREFIX is accepted (--help shows more)");
     if (!s.prefix || s.prefix->empty()) usage_error("-o is missing; it gives the prefix of the files to write");
     if (s.val_split && *s.val_split != "documents" && *s.val_split != "tail")
         usage_error("--val-split %s: documents and tail are accepted", s.val_split->c_str());
+    if (s.bytes && s.train_vocab && s.train_vocab != 257)
+        usage_error("--bytes 1 is a vocabulary of 257 tokens; --train-vocab %lld is not accepted beside it",
+                    (long long)s.train_vocab);
+    if ((s.bytes || s.train_vocab) && s.tokenizer)
+        usage_error("--tokenizer names a vocabulary and %s makes one; one of the two is accepted",
+                    s.bytes ? "--bytes 1" : "--train-vocab");
     if (s.split_on && s.split_on->find('\n') != std::string::npos)
         usage_error("--split-on: a text of one line is accepted");
 }
@@ -195,7 +211,60 @@ static void decode_ids(const Tokenizer& tok) {
 
 // ---- a corpus
 
-static void tokenize_corpus(const Tokenizer& tok, const Settings& s) {
+static bool makes_vocabulary(const Settings& s) { return s.bytes || s.train_vocab; }
+static bool learns_tokens(const Settings& s) { return s.train_vocab > 257; }
+static std::string vocabulary_path(const Settings& s) { return *s.prefix + "_tokenizer.bin"; }
+
+// Exit 2 if the trainers would take the vocabulary beside the shards, which find it by its name
+// (llmc/default_files.h), for that of tokens which it did not make; or if GPT-2's would be
+// overwritten.
+static void check_vocabulary_beside(const Settings& s) {
+    const std::string beside = vocabulary_path(s), gpt2 = default_file("dev/data/gpt2_tokenizer.bin");
+    std::error_code unknown;
+    auto is_beside = [&](const std::string& path) { return std::filesystem::equivalent(beside, path, unknown); };
+    if (!file_exists(beside)) return;
+    if (makes_vocabulary(s) && is_beside(gpt2))
+        usage_error("-o %s: %s is GPT-2's vocabulary; another prefix is accepted", s.prefix->c_str(), beside.c_str());
+    if (!makes_vocabulary(s) && !is_beside(s.tokenizer ? *s.tokenizer : gpt2))
+        usage_error(
+            "-o %s: the vocabulary of earlier shards is there (%s); it is accepted as --tokenizer, or another "
+            "prefix, or this one when it is removed",
+            s.prefix->c_str(), beside.c_str());
+}
+
+static void configure(Corpus& corpus, const Settings& s, bool many, int64_t all_bytes) {
+    corpus.field = s.jsonl.value_or("text");
+    corpus.by_documents = s.val_split ? *s.val_split == "documents" : many;
+    corpus.val_fraction = s.val_fraction, corpus.seed = s.seed;
+    corpus.train.prefix = *s.prefix + "_train", corpus.val.prefix = *s.prefix + "_val";
+    corpus.train.limit = corpus.val.limit = s.shard_tokens;
+    if (learns_tokens(s) && !corpus.by_documents)
+        corpus.tail_begin = all_bytes - std::llround((double)all_bytes * s.val_fraction);
+}
+
+// Reads the training split and learns the vocabulary that --train-vocab asks for; tok has that of
+// single bytes.
+static void learn_vocabulary(Tokenizer& tok, const std::vector<TextFile>& files, const Settings& s, bool many,
+                             int64_t all_bytes) {
+    WordCounts words;
+    Corpus corpus(files, all_bytes, "counting words");
+    configure(corpus, s, many, all_bytes);
+    DocumentReader reader(tok, files, s.split_on ? &*s.split_on : nullptr);
+    corpus.count_words(tok, reader, words);
+    if (words.words.empty() && corpus.documents > 0)
+        usage_error("--val-fraction %g leaves no text to train the vocabulary on; a smaller one is accepted",
+                    s.val_fraction);
+    if (words.words.empty()) return;  // there is no text at all: said where it is encoded
+    train_vocabulary(tok, words, s.train_vocab, corpus.logger, stop_if_asked);
+    corpus.logger.clear_line_in_work();
+    if (tok.vocab_size() < s.train_vocab)
+        usage_error(
+            "--train-vocab %lld: after %d tokens no two parts of a word are left to merge; 257 to %d are "
+            "accepted for this text",
+            (long long)s.train_vocab, tok.vocab_size(), tok.vocab_size());
+}
+
+static void tokenize_corpus(Tokenizer& tok, const Settings& s) {
     constexpr size_t MANY_FILES = 100;
     const std::vector<TextFile> files = find_texts(s.texts, s.jsonl.has_value());
     bool many = s.split_on.has_value() || files.size() >= MANY_FILES;
@@ -204,15 +273,21 @@ static void tokenize_corpus(const Tokenizer& tok, const Settings& s) {
         many = many || file.jsonl;
         all_bytes = file.bytes < 0 || all_bytes < 0 ? -1 : all_bytes + file.bytes;
     }
+    if (learns_tokens(s) && all_bytes < 0)
+        usage_error("--train-vocab reads the texts twice, which stdin does not allow; files and folders are accepted");
     if (s.shard_tokens) refuse_earlier_shards(*s.prefix);
+    check_vocabulary_beside(s);
+    if (learns_tokens(s)) learn_vocabulary(tok, files, s, many, all_bytes);
     make_folder(folder_of(*s.prefix));
     remove_unpublished_at_exit();
-    Corpus corpus(files, all_bytes);
-    corpus.field = s.jsonl.value_or("text");
-    corpus.by_documents = s.val_split ? *s.val_split == "documents" : many;
-    corpus.val_fraction = s.val_fraction, corpus.seed = s.seed;
-    corpus.train.prefix = *s.prefix + "_train", corpus.val.prefix = *s.prefix + "_val";
-    corpus.train.limit = corpus.val.limit = s.shard_tokens;
+    Corpus corpus(files, all_bytes, "tokenizing");
+    configure(corpus, s, many, all_bytes);
+    if (makes_vocabulary(s)) {
+        corpus.vocabulary = std::make_unique<FileWriter>(vocabulary_path(s));
+        unpublished_files().push_back(corpus.vocabulary->temporary);
+        tokenizer_write(tok, *corpus.vocabulary);
+        corpus.vocabulary->flush();
+    }
 
     const int64_t threads = s.threads ? s.threads : std::max(1u, std::thread::hardware_concurrency());
     DocumentReader reader(tok, files, s.split_on ? &*s.split_on : nullptr);
@@ -223,6 +298,7 @@ static void tokenize_corpus(const Tokenizer& tok, const Settings& s) {
         Encoded next;
         if (more && under_way < threads * 4 * BLOCK_BYTES && (more = reader.next(next.block))) {
             under_way += next.block.text.size();
+            next.train_bytes = corpus.train_bytes(next.block);
             workers.push(std::move(next));
         } else if (!workers.empty()) {
             const Encoded done = workers.pop();
@@ -232,6 +308,7 @@ static void tokenize_corpus(const Tokenizer& tok, const Settings& s) {
         stop_if_asked();
     }
     corpus.finish();
+    if (makes_vocabulary(s)) printf("vocabulary: %d tokens in %s\n", tok.vocab_size(), vocabulary_path(s).c_str());
 }
 
 static int tokenize(int argc, char** argv) {
@@ -239,7 +316,8 @@ static int tokenize(int argc, char** argv) {
     if (settings.help) return print_usage(), 0;
     check_settings(settings);
     Tokenizer tok;
-    tokenizer_load(tok, settings.tokenizer ? *settings.tokenizer : default_file("dev/data/gpt2_tokenizer.bin"));
+    if (makes_vocabulary(settings)) set_vocabulary(tok, byte_tokens());
+    else tokenizer_load(tok, settings.tokenizer ? *settings.tokenizer : default_file("dev/data/gpt2_tokenizer.bin"));
     if (settings.ids) return print_ids(tok), 0;
     if (settings.decode) return decode_ids(tok), 0;
     struct sigaction action = {};
