@@ -1,10 +1,12 @@
-// SIGINT, SIGTERM and SIGUSR1 ask a run to finish its step, save and end. The first is answered at
-// once on stderr, and obeyed when all processes have heard of it: whatever takes long asks between
-// two pieces of its work. The second ends the process as it stands.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask a run to finish its step, save and end. The first is
+// answered at once on stderr, and obeyed when all processes have heard of it: whatever takes long
+// asks between two pieces of its work. The second ends the process as it stands.
 //
 // A terminal, a shell and a launcher may each pass on one and the same wish, so what follows the
-// first within a moment is no second.
+// first within a moment is no second. Neither is SIGHUP: it says that the terminal is gone, and
+// may say so several times.
 #pragma once
+#include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 #include <atomic>
@@ -19,6 +21,7 @@ struct Stop {
     char answers[2][160] = {};  // what the handler, which may not compose text, writes: one in use, one to fill
     std::atomic<int> answer{0};
     std::atomic<bool> at_once{true};  // nothing is lost yet
+    bool by_mpi = false;              // what the process prints goes to mpirun
 };
 inline Stop stop;
 constexpr int64_t SAME_WISH_MS = 300;
@@ -34,8 +37,15 @@ inline void answer_signals(const std::string& text) {
 
 inline int stop_status(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
 
+// mpirun stops reading what its processes print when it is told to stop, and kills them a second
+// later. From here on a write does not wait for it: what the pipe cannot hold is dropped.
+inline void never_wait_for_mpirun() {
+    for (int fd : {1, 2}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
 inline void on_stop_signal(int signal) {
     const int before = errno;
+    if (stop.by_mpi && signal != SIGUSR1) never_wait_for_mpirun();  // SIGUSR1 does not stop mpirun
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     const int64_t now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -45,7 +55,7 @@ inline void on_stop_signal(int signal) {
         if (stop.at_once) text = "stopped before the first step\n";
         (void)!write(2, text, strlen(text));
         if (stop.at_once) _exit(stop_status(signal));
-    } else if (now_ms - stop.first_ms >= SAME_WISH_MS) _exit(128 + signal);
+    } else if (signal != SIGHUP && now_ms - stop.first_ms >= SAME_WISH_MS) _exit(128 + signal);
     errno = before;
 }
 
@@ -53,14 +63,19 @@ inline void catch_signals() {
     struct sigaction action = {};
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART;
+    struct sigaction hangup = {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    const bool outlives_terminal = hangup.sa_handler == SIG_IGN;  // started by nohup
+    stop.by_mpi = started_by_mpi();
     stop.at_once = comm.processes == 1;  // several end together, when they have started
     answer_signals("stopping before the first step");
     for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+    if (!outlives_terminal) sigaction(SIGHUP, &action, nullptr);
     ::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of write(), reported as one
     ::signal(SIGPIPE, SIG_IGN);  // so is a reader of stdout that has gone away
 }
 
-// True, in all processes alike, once one of them has got a signal. SIGINT and SIGTERM go before
+// True, in all processes alike, once one of them has got a signal. The others go before
 // SIGUSR1, whose exit status is 0.
 inline bool stop_agreed() {
     if (stop.agreed) return true;

@@ -123,6 +123,25 @@ static void deaths() {
     kill(stopped, SIGCONT);
     r = finish(all);
     EXPECT(r.status != 0 && contains(r.err, "rank 0: waited 2 s in"));
+    struct Stop {
+        int processes, signal;
+    };
+    for (const Stop& stop : {Stop{1, SIGTERM}, {1, SIGINT}, {2, SIGTERM}}) {
+        start_test(format("signal %d to mpirun itself, %d processes: saved", stop.signal, stop.processes));
+        const std::string name = format("mpirun%d_%d", stop.processes, stop.signal);
+        // the patience that mpirun has, 1 s by default, may be short on a machine that does other
+        // things beside
+        all = start(MPIRUN + format("--mca odls_base_sigkill_timeout 3 -np %d %s", stop.processes, CPU.c_str()) +
+                    " -i " + dir("train_0.bin") +
+                    " -e L1C8H1V256T16 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 100000000 -o " + dir(name));
+        EXPECT(wait_for_step(name, 300));
+        kill(all, stop.signal);
+        EXPECT(finish(all).status != 0);
+        const std::vector<int64_t> kept = finished_steps(dir(name));
+        const int64_t step = kept.empty() ? 0 : kept.back();
+        const Outcome on = run(CPU + format(" -x %lld -y 1 -o ", (long long)step + 1) + dir(name));
+        EXPECT(step >= 300 && on.status == 0 && contains(on.out, format("resumed at step %lld", (long long)step)));
+    }
     start_test("a signal to any rank: all finish the step, save and end");
     for (int rank : {0, 1}) {
         all = start(several(CPU, 2, endless + dir(format("signal%d", rank))));

@@ -1,5 +1,7 @@
 // How runs start and how they are stopped: what is refused, what run.json brings back, signals,
 // output that cannot be written.
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <csignal>
 #include "dev/test/run_program.h"
 #include "llmc/run_json.h"
@@ -138,6 +140,8 @@ static void sizes() {
     run("mkdir d6");
     EXPECT(contains(run(CPU + " --plan -e d6").out, "L 6, C 384"));  // a descriptor is one whatever folders there are
     run("rmdir d6");
+    start_test("nothing to generate is a mistake in -g, not a silent success");
+    EXPECT(refused(run(tiny("-x 0 --prompt hello -g 0")), 2, "-g 0"));
     start_test("what a run leaves on the disk: in the plan, at its start, and as the files are");
     const Outcome r = run(tiny("-x 7 -n 2 -nk 2 " + in("disk"))), planned = run(tiny("--plan -x 7 -n 2 -nk 2"));
     const std::string bytes = read_whole(model_path(dir("disk"), 7)) + read_whole(state_path(dir("disk"), 7, 0));
@@ -172,7 +176,7 @@ static void signals() {
     const std::string endless = "-x 1000000 -n 50 -nk 2 -y 1 ",
                       big = " -e L8C256H4T256 -i dev/data/shakespeare_train.bin ";
     const std::string slow = big + "-t 64 -b 1 -d 1048576 -x 2 ";  // a step of minutes
-    for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
         start_test(format(
             "signal %d: said at once, the step finished and saved, the command that goes on printed; its exit status",
             signal));
@@ -220,6 +224,29 @@ static void signals() {
         EXPECT(!contains(r.out, "val loss"));
         if (!contains(r.out, "stopped at step ")) printf("    %s: %s %s\n", work.name, r.out.c_str(), r.err.c_str());
     }
+    start_test("a run that nohup has started outlives its terminal");
+    pid_t deaf = start_anew("nohup " + tiny(endless + in("nohup")));
+    EXPECT(appears(folder + "/out", "step    3/"));
+    kill(deaf, SIGHUP);
+    usleep(200000);
+    kill(deaf, SIGTERM);
+    EXPECT(finish(deaf).status == 128 + SIGTERM);
+    start_test("mpirun has stopped reading what the run prints: SIGTERM still saves, and main.log has every step");
+    EXPECT(mkfifo(dir("fifo").c_str(), 0600) == 0);
+    const int reader = open(dir("fifo").c_str(), O_RDONLY | O_NONBLOCK);
+    const std::string as_by_mpirun = "exec env OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 " + SOON;
+    pid_t unread = start_anew("sh -c '" + as_by_mpirun + CPU + " -i " + dir("train_0.bin") +
+                              " -e L1C8H1V256T16 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 100000000 " + in("unread") +
+                              " > " + dir("fifo") + "'");
+    EXPECT(appears(dir("unread/main.log"), "s:3 trl"));
+    for (size_t before = 1, now = 0; now != before; now = read_whole(dir("unread/main.log")).size())
+        before = now, usleep(500000);  // until the pipe is full, and the run waits
+    kill(unread, SIGTERM);
+    EXPECT(finish(unread).status == 128 + SIGTERM);
+    close(reader);
+    const std::vector<int64_t> kept = finished_steps(dir("unread"));
+    EXPECT(kept.size() == 1 &&
+           contains(read_whole(dir("unread/main.log")), format("s:%lld trl", (long long)kept[0] - 1)));
     start_test("without -o it is said that nothing is kept");
     pid_t child = start_anew(tiny("-x 1000000"));
     EXPECT(appears(folder + "/out", "step    3/"));
