@@ -86,17 +86,21 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
 
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
 // model, each rank its state, and rank 0 DONE, once it has seen all states. A failure ends the
-// program (exit 1), and leaves the checkpoint incomplete.
+// program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
+// have theirs: a save that is cut off leaves no model without a state, which prune_checkpoints()
+// would take for a user's own.
 template <class Model>
 inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model, Progress* progress = nullptr) {
     const int32_t version = strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
+    std::unique_ptr<FileWriter> model_file;
     if (comm.rank == 0) {
         clear_checkpoint(dir, header.step);
         auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
             return tensor_data(model, tensor, layer, first, elems);
         };
-        const std::string path = model_path(dir, header.step);
-        header.model_checksum = write_model(path, model.layout.config, version, get, progress);
+        model_file = std::make_unique<FileWriter>(model_path(dir, header.step));
+        header.model_checksum = write_model(*model_file, model.layout.config, version, get, progress);
+        model_file->flush();
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank, header.slices = optimizer_slices(model);
@@ -105,6 +109,8 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
     if (comm.rank > 0) return;
     for (int64_t rank = 0; rank < comm.processes; rank++)
         expect_state(state_path(dir, header.step, rank), header, rank, sums[rank]);
+    model_file->publish();
+    flush_folder(dir);
     FileWriter done(done_path(dir, header.step));
     done.commit();
 }

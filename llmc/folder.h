@@ -79,23 +79,43 @@ inline std::vector<std::string> list_folder(const std::string& path) {
 // One run at a time writes to a folder. The lock is the kernel's, on a file that stays there: it
 // ends with the process that holds it, however that ends.
 struct FolderLock {
+    std::string path;
     int fd = -1;
 
     FolderLock() = default;
     FolderLock(const FolderLock&) = delete;
-    ~FolderLock() {
+    ~FolderLock() { release(); }
+    void release() {
         if (fd >= 0) close(fd);
+        fd = -1;
     }
     // False if another process holds it.
     bool take(const std::string& folder) {
-        const std::string path = folder + "/run.lock";
-        fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-        if (fd < 0) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
-        if (errno == EWOULDBLOCK) return false;
-        warning("cannot lock %s (%s): another run in this folder would not be noticed", path.c_str(), strerror(errno));
+        path = folder + "/run.lock";
+        int tries = 0;
+        do {
+            release();
+            fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+            if (fd < 0) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
+            if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+                const int reason = errno;
+                if (reason == EWOULDBLOCK) return release(), false;
+                warning("cannot lock %s (%s): another run in this folder would not be noticed", path.c_str(),
+                        strerror(reason));
+                return true;
+            }
+        } while (!has_its_name() && tries++ < 10);  // removed between open and flock
         return true;
     }
+    // False if somebody has removed or replaced the file: whoever opens the name then locks another
+    // file than this one.
+    bool has_its_name() const {
+        struct stat mine, named;
+        return fstat(fd, &mine) == 0 && lstat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
+               mine.st_dev == named.st_dev;
+    }
+    // Takes the lock again if the file has lost its name. False if another process was faster.
+    bool keep() { return has_its_name() || take(folder_of(path)); }
 };
 
 // True if something has this name, a link that leads nowhere too.

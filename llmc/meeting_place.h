@@ -90,42 +90,57 @@ inline std::vector<int> meet_at(const char* name, const std::string& server, con
                  timeout_s)};
 }
 
-// The file, HOST PORT TOKEN in one line, is there while a run meets.
+// The text of the file; returns why there is none. A file that others may have written is not
+// believed.
+inline std::string read_meeting_text(const std::string& path, std::string& text) {
+    text.clear();
+    const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return path + ": " + (errno == ELOOP ? "a symbolic link" : strerror(errno));
+    struct stat st;
+    char line[512];
+    const bool own = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_uid == geteuid() || (st.st_mode & 077) == 0);
+    const ssize_t n = own ? read(fd, line, sizeof(line) - 1) : 0;
+    close(fd);
+    text.assign(line, std::max<ssize_t>(n, 0));
+    return own ? "" : path + " is no file of this user";
+}
+
+// The file, HOST PORT TOKEN in one line, is there while a run meets. Another run that took it for a
+// stale one has left its own in its place: that one stays.
 struct MeetingFile {
-    std::string path;
+    std::string path, line;
     ~MeetingFile() { remove(); }
     void remove() {
-        if (!path.empty()) unlink(path.c_str());
+        std::string text;
+        if (!path.empty() && read_meeting_text(path, text).empty() && text == line) unlink(path.c_str());
         path.clear();
     }
 };
 inline MeetingFile meeting_file;
 
-// What the file says; returns why it says nothing. A file that others may have written is not
-// believed.
-inline std::string read_meeting_file(const std::string& path, Place& place) {
-    const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return path + ": " + (errno == ELOOP ? "a symbolic link" : strerror(errno));
-    struct stat st;
-    char line[512], host[256], token[65], end;
-    const bool own = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_uid == geteuid() || (st.st_mode & 077) == 0);
-    const ssize_t n = own ? read(fd, line, sizeof(line) - 1) : 0;
-    close(fd);
-    if (!own) return path + " is no file of this user";
-    line[std::max<ssize_t>(n, 0)] = '\0';
-    if (sscanf(line, "%255s %d %64s%c", host, &place.port, token, &end) != 4 || end != '\n' || place.port < 1 ||
+// What the text says; returns why it says nothing.
+inline std::string parse_meeting_text(const std::string& path, const std::string& text, Place& place) {
+    char host[256], token[65], end;
+    if (sscanf(text.c_str(), "%255s %d %64s%c", host, &place.port, token, &end) != 4 || end != '\n' || place.port < 1 ||
         place.port > 65535)
         return path + " does not say HOST PORT TOKEN";
     place.host = host, place.key = key_of(token);
     return "";
 }
 
-// True if rank 0 of a run that is meeting right now has left the file.
-inline bool is_live(const std::string& path, const Member& me) {
+inline std::string read_meeting_file(const std::string& path, Place& place) {
+    std::string text;
+    const std::string problem = read_meeting_text(path, text);
+    return problem.empty() ? parse_meeting_text(path, text, place) : problem;
+}
+
+// True if rank 0 of a run that is meeting right now has left the file. text: what was in it.
+inline bool is_live(const std::string& path, const Member& me, std::string& text) {
     Place place;
     std::string problem;
     for (int tries = 0; tries < 10; tries++, usleep(50000)) {  // it may be being written
-        problem = read_meeting_file(path, place);
+        problem = read_meeting_text(path, text);
+        if (problem.empty()) problem = parse_meeting_text(path, text, place);
         if (problem.empty()) break;
     }
     const std::vector<in_addr> addresses = problem.empty() ? addresses_of(place.host) : std::vector<in_addr>();
@@ -139,17 +154,22 @@ inline void leave_meeting_file(const std::string& path, const std::string& line,
     for (int tries = 0;; tries++) {
         const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd >= 0) {
-            meeting_file.path = path;
-            const bool good = write(fd, line.data(), line.size()) == (ssize_t)line.size();
-            if (close(fd) != 0 || !good) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
-            return;
+            bool good = write(fd, line.data(), line.size()) == (ssize_t)line.size();
+            int reason = errno;
+            if (close(fd) != 0) good = false, reason = errno;
+            if (good) return (void)(meeting_file.path = path, meeting_file.line = line);
+            unlink(path.c_str());
+            runtime_failure("cannot write %s: %s", path.c_str(), strerror(reason));
         }
         if (errno != EEXIST || tries == 10) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
-        if (is_live(path, me))
+        std::string stale, found;
+        if (is_live(path, me, stale))
             runtime_failure(
                 "another run is meeting by way of %s right now; -pf with a folder of its own, or waiting until it has "
                 "met, is accepted",
                 path.c_str());
+        read_meeting_text(path, found);
+        if (found != stale) continue;  // another run has replaced it
         if (unlink(path.c_str()) != 0 && errno != ENOENT)
             runtime_failure("cannot replace %s, which an earlier run left: %s", path.c_str(), strerror(errno));
     }

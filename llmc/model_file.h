@@ -103,12 +103,12 @@ inline void load_model(Model& model, const std::string& path) {
     load_model(model, file);
 }
 
-// Writes a model file and returns its checksum. get(tensor, layer, first, elems) returns elements
-// first to first + elems of a tensor in fp32; values of a bf16 model fit bf16 exactly, so their
-// lower 16 bits are dropped. Exit 1 if a value is not finite or the disk fails; no file is left
-// then.
+// Writes the contents of a model file, which the caller then flushes and publishes; returns its
+// checksum. get(tensor, layer, first, elems) returns elements first to first + elems of a tensor in
+// fp32; values of a bf16 model fit bf16 exactly, so their lower 16 bits are dropped. Exit 1 if a
+// value is not finite or the disk fails; no file is left then.
 template <class Get>
-inline uint64_t write_model(const std::string& path, const GPT2Config& config, int32_t version, Get get,
+inline uint64_t write_model(FileWriter& file, const GPT2Config& config, int32_t version, Get get,
                             Progress* progress = nullptr) {
     constexpr int64_t PIECE_ELEMS = 1 << 20;  // 4 MiB: saving needs little memory of its own
     Header h;
@@ -117,7 +117,6 @@ inline uint64_t write_model(const std::string& path, const GPT2Config& config, i
                              (int32_t)config.V, (int32_t)config.L, (int32_t)config.NH,
                              (int32_t)config.C, (int32_t)config.Vp};
     memcpy(h.value, sizes, sizeof(sizes));
-    FileWriter file(path);
     file.write(h.value, sizeof(h.value));
     auto write_piece = [&](const float* values, int64_t elems) {
         if (progress) progress->add(elems * (version == MODEL_VERSION_FP32 ? 4 : 2));
@@ -138,6 +137,5 @@ inline uint64_t write_model(const std::string& path, const GPT2Config& config, i
                 if (!all_finite(values, piece)) file.refuse(tensor_text(i, l) + " has values that are not finite");
                 write_piece(values, piece);
             }
-    file.commit();
     return file.checksum.value();
 }

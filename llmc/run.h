@@ -20,6 +20,7 @@ struct Run {
     FolderLock lock;                         // rank 0's, on the out dir
     std::unique_ptr<FileReader> model_file;  // what the weights are read from, opened once
     std::map<int64_t, bool> whole;           // by step: the checkpoints that this run has saved or verified
+    std::set<int64_t> replaced;              // steps of an earlier run's checkpoints, which go after the first save
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;
     std::vector<int> x, y;

@@ -62,6 +62,31 @@ inline void check_out_dir_free(const Options& o) {
 
 inline bool writes_out_dir(const Options& o) { return !o.out_dir.empty() && o.max_steps != 0 && !o.plan; }
 
+// The first bytes of a file; none if it is not there, or cannot be read.
+inline std::string first_bytes(const std::string& path, int64_t most) {
+    FileReader file(path, FileReader::TELL);
+    std::string bytes(std::min(file.size_bytes, most), '\0');
+    return file.good() && file.try_read(bytes.data(), bytes.size(), "its beginning") ? bytes : "";
+}
+
+// Exit 2 if the out dir has a file of a name that runs write, but that no run has written: `-o .`
+// must not cost a user a main.log of his own.
+inline void check_own_files(const Options& o) {
+    const std::string json = "{\n  \"version\":", log = first_bytes(o.out_dir + "/main.log", 2),
+                      flags = first_bytes(o.out_dir + "/run.json", json.size()),
+                      sums = first_bytes(o.out_dir + "/shards.txt", 17);
+    const size_t digits = sums.find_first_not_of("0123456789abcdef");
+    const char* foreign = nullptr;
+    if (log != std::string("s:", log.size())) foreign = "main.log";
+    if (!flags.empty() && flags != json) foreign = "run.json";
+    if (!sums.empty() && (sums.size() < 17 || digits != 16 || sums[16] != ' ')) foreign = "shards.txt";
+    if (foreign)
+        usage_error(
+            "-o %s holds a %s that no run has written, and that this one would write over; another folder is "
+            "accepted, or this one without that file",
+            o.out_dir.c_str(), foreign);
+}
+
 // Exit 2 if another run is writing to the out dir.
 inline void take_out_dir(FolderLock& lock, const Options& o) {
     if (!lock.take(o.out_dir))

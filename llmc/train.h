@@ -119,6 +119,17 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
         sample_text(run, step);
 }
 
+// Ends the run if another has taken its out dir, which takes somebody who removes run.lock. If
+// nobody has, the lock is taken again.
+template <class Model>
+inline void expect_own_folder(Run<Model>& run) {
+    if (comm.rank > 0 || run.lock.fd < 0 || run.lock.keep()) return;
+    runtime_failure(
+        "%s was removed, and another run has begun in %s: this one ends at step %lld and leaves the folder "
+        "to it; steps since the last checkpoint are not saved",
+        run.lock.path.c_str(), run.options.out_dir.c_str(), (long long)run.state.step);
+}
+
 template <class Model>
 inline void save(Run<Model>& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
@@ -128,12 +139,16 @@ inline void save(Run<Model>& run) {
     const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
     const std::string step = format("step %lld", (long long)run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
+    expect_own_folder(run);
     save_checkpoint(run.options.out_dir, run.state, run.model, &progress);
     run.saved_step = run.state.step;
     run.logger.note("saved %s to %s (%s MB, %.1f s)", step.c_str(), run.options.out_dir.c_str(),
                     grouped_text(all_bytes / 1000000).c_str(), now_seconds() - progress.begin);
     run.whole[run.saved_step] = true;
     const Options& o = run.options;
+    for (int64_t replaced : run.replaced)
+        if (replaced != run.saved_step) remove_checkpoint(o.out_dir, replaced);
+    run.replaced.clear();
     prune_checkpoints(o.out_dir, run.saved_step, o.keep_checkpoints, o.major_every, run.whole);
 }
 
@@ -240,6 +255,7 @@ inline int training_loop(Run<Model>& run) {
     run.first_step = run.state.step, run.started = now_seconds();
     for (;;) {
         const bool last = run.state.step >= run.max_steps;
+        expect_own_folder(run);
         answer_signals(o.max_steps == 0 ? "stopping"
                                         : format("stopping after step %lld, %s", (long long)run.state.step, then));
         stop.at_once = false;
@@ -366,13 +382,17 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
     }
     if (!resumed && comm.rank == 0) {
         const std::vector<int64_t> earlier = finished_steps(dir);
+        for (const CheckpointFile& file : checkpoint_files(dir))
+            if (run.options.overwrite && file.kind != CheckpointFile::MODEL) run.replaced.insert(file.step);
         for (int64_t step : earlier)
             if (!remove_file(done_path(dir, step)))
                 runtime_failure("cannot remove %s: %s", done_path(dir, step).c_str(), strerror(errno));
         flush_folder(dir);
         if (!earlier.empty())
-            run.logger.line("%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete",
-                            dir.c_str(), earlier.size());
+            run.logger.line(
+                "%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete, and "
+                "removed once this run has saved one",
+                dir.c_str(), earlier.size());
     }
     run.logger.rewind(resumed ? run.state.step : 0);
     if (comm.rank != 0) return;
@@ -455,6 +475,7 @@ inline int run_main(const Options& options) {
     catch_signals();
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
 
+    if (comm.rank == 0 && writes_out_dir(o)) check_own_files(o);
     if (comm.rank == 0 && writes_out_dir(o) && folder_exists(o.out_dir)) take_out_dir(run.lock, o);
     const bool resumes = o.resume && !o.out_dir.empty();
     const int64_t resumed_step = resumes ? newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger) : -1;

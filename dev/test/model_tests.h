@@ -267,10 +267,12 @@ static void initial_weights() {
     EXPECT(!(difference() < 1e-6));
     start_test("a model goes to the order of the file and back, byte for byte");
     const std::string path = format("/tmp/gpt2_test_%d.bin", (int)getpid());
-    write_model(path, c, BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32,
+    FileWriter file(path);
+    write_model(file, c, BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32,
                 [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
                     return tensor_data(ours, tensor, layer, first, elems);
                 });
+    file.commit();
     load_model(theirs, path);
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, c); l++) {

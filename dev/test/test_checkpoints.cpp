@@ -187,6 +187,28 @@ static void one_run_a_folder() {
     finish(first);
     const Outcome r = run(tiny(format("-x %lld -y 1 ", (long long)steps_in("busy").back() + 1) + flags));
     EXPECT(r.status == 0 && contains(r.out, "resumed at step "));
+    start_test("run.lock is removed while the run goes on: the run takes it again, a second run is refused");
+    const std::string lock = dir("busy/run.lock"), on = tiny("-x 100000000 -y 1 " + flags);
+    auto until = [](auto is_so) {
+        for (int tries = 0; tries < 400 && !is_so(); tries++) usleep(50000);
+        return is_so();
+    };
+    const pid_t robbed = start(on);
+    EXPECT(until([&] { return contains(read_whole(dir("out")), "step "); }));
+    unlink(lock.c_str());
+    EXPECT(until([&] { return file_exists(lock); }));
+    const pid_t late = start(on, "late");
+    EXPECT(refused(finish(late, "late"), 2, "is going on now"));
+    start_test("run.lock is removed while the run is stopped, and another begins: the first leaves the folder to it");
+    kill(robbed, SIGSTOP);
+    unlink(lock.c_str());
+    const pid_t heir = start(on, "heir");
+    EXPECT(until([&] { return contains(read_whole(dir("heirout")), "step "); }));
+    const auto kept = steps_in("busy");
+    kill(robbed, SIGCONT);
+    EXPECT(refused(finish(robbed), 1, "another run has begun in"));
+    kill(heir, SIGTERM);
+    EXPECT(finish(heir, "heir").status == 128 + SIGTERM && steps_in("busy").back() > kept.back());
     start_test("processes whose -o are different folders: no checkpoint that lacks a state is called complete");
     run("mkdir -p " + dir("here") + " " + dir("there") + " " + dir("meet"));
     char* cwd = getcwd(nullptr, 0);
@@ -198,6 +220,17 @@ static void one_run_a_folder() {
     const std::string zero = "(cd " + dir("here") + " && exec timeout 60 " + rank + " -pr 0)";
     const Outcome both = run("sh -c \"" + other + " & " + zero + "; status=\\$?; wait; exit \\$status\"");
     EXPECT(refused(both, 1, "state_00000002_00001.bin: -o must be one folder") && steps_in("here/out").empty());
+    start_test("--overwrite 1: the earlier run's checkpoints go when the new run has saved one, not before");
+    copy_run("twenty", "over");
+    unlink(done_path(dir("over"), 15).c_str());  // not complete: goes as well
+    write_whole(model_path(dir("over"), 7), "the user's own");
+    EXPECT(run(tiny("-x 12 -n 10 -l 3e38 -c 1e5 --overwrite 1 -o " + dir("over"))).status == 1);
+    EXPECT(file_exists(weights("over", 20)) && file_exists(weights("over", 5)));
+    EXPECT(run(tiny("-x 12 -n 10 --overwrite 1 -o " + dir("over"))).status == 0);
+    std::vector<std::string> left;
+    for (const auto& file : contents("over")) left.push_back(file.first);
+    EXPECT((steps_in("over") == std::vector<int64_t>{10, 12}) && left.size() == 9);
+    EXPECT(read_whole(model_path(dir("over"), 7)) == "the user's own");
     start_test("a model that cannot be loaded does not cost the earlier run its checkpoints");
     const Outcome bad = run(tiny("-x 9 --overwrite 1 -e " + dir("bad.bin") + " -o " + dir("five")));
     EXPECT(refused(bad, 1, "bad.bin is damaged") && steps_in("five") == std::vector<int64_t>{5});
@@ -262,6 +295,15 @@ static void failing_calls() {
             if (!good) printf("    call %d: status %d, then %d; %s\n", n, r.status, on.status, r.err.c_str());
         }
         EXPECT(failures == 0);
+    }
+    start_test("killed at any file call while it saves: no model file is left that a later -nk does not remove");
+    for (int n = 1, fired = 1; fired; n++) {
+        copy_run("start", "cut");
+        unlink(dir("mark").c_str());
+        run(failing("cut", n, "KILL") + tiny("-x 4 -y 1 -o " + dir("cut")));
+        fired = file_exists(dir("mark"));
+        EXPECT(run(tiny("-x 6 -n 6 -nk 1 -y 1 -o " + dir("cut"))).status == 0);
+        if (!EXPECT(contents("cut").size() == 5)) break;  // model, state, DONE, main.log, shards.txt
     }
     start_test("a folder of shards that cannot be read, in whatever call: never a run on fewer of them");
     const std::string flags3 = "-x 3 -i '" + dir("shards/deep/[ab].bin") + "'";

@@ -362,6 +362,13 @@ static void folders() {
     EXPECT(said(finish(second, "second"), 1, "another run is meeting"));
     const pid_t one = rank(1);
     EXPECT(said(finish(one, "one"), 0, "") && said(finish(zero, "zero"), 0, "") && !file_exists(path));
+    start_test("a file that another run has left in the place of its own is not removed");
+    zero = begin("zero", [=] { comm_start(2, 0, "fs", "", meet, 1, "test"); });
+    for (int tries = 0; tries < 500 && read_whole(path).empty(); tries++) usleep(10000);
+    unlink(path.c_str());
+    write_whole(path, "127.0.0.1 9 0123456789abcdef\n");
+    EXPECT(said(finish(zero, "zero"), 1, "rank 1 did not connect") && file_exists(path));
+    unlink(path.c_str());
     zero = begin("zero", [=] { comm_start(2, 0, "fs", "", meet, 1, "test"); });
     EXPECT(said(finish(zero, "zero"), 1, "rank 1 did not connect") && !file_exists(path));
 }

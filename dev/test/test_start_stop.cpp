@@ -34,6 +34,19 @@ static void folders() {
     EXPECT(passed(over) && contains(over.out, "marked incomplete") &&
            finished_steps(dir("first")) == std::vector<int64_t>{3});
     EXPECT(!contains(read_whole(dir("first/main.log")), "s:3 trl"));
+    start_test("a main.log, run.json or shards.txt that no run has written is not written over");
+    for (const char* name : {"main.log", "run.json", "shards.txt"}) {
+        const std::string own = dir("own-" + std::string(name)), file = own + "/" + name;
+        run("mkdir " + own);
+        write_whole(file, "precious, since 1623\n");
+        for (const char* way : {"", "--overwrite 1 "})
+            EXPECT(refused(run(tiny(way + std::string("-x 1 -o ") + own)), 2, name));
+        if (strcmp(name, "run.json") != 0)  // which -y 1 reads, and calls damaged
+            EXPECT(refused(run(tiny("-x 1 -y 1 -o " + own)), 2, name));
+        EXPECT(read_whole(file) == "precious, since 1623\n" && list_folder(own).size() == 3);
+        write_whole(file, "");
+        EXPECT(passed(run(tiny("-x 1 -o " + own))));
+    }
     start_test("a folder with a log and no checkpoint is free");
     unlink(done_path(dir("first"), 3).c_str());
     EXPECT(passed(run(tiny("-x 2 " + in("first")))));
@@ -173,6 +186,7 @@ static pid_t start_anew(const std::string& command) {
     return start(command);
 }
 static void signals() {
+    signal(SIGHUP, SIG_DFL);  // also where nohup has started this program
     const std::string endless = "-x 1000000 -n 50 -nk 2 -y 1 ",
                       big = " -e L8C256H4T256 -i dev/data/shakespeare_train.bin ";
     const std::string slow = big + "-t 64 -b 1 -d 1048576 -x 2 ";  // a step of minutes
