@@ -315,8 +315,8 @@ static void update_kernels() {
     Array32 d_master(params), d_m(m), d_v(v), d_partials(2 * NORM_MOST_BLOCKS);
     DeviceArray<DeviceResults> d_results(4);  // and the sums of one rank
     check_cuda(cudaMemsetAsync(d_results.data, 0, 4 * sizeof(DeviceResults), stream), "clearing");
-    const ShardMap whole = shard_map(layout, {});
-    auto norm_of = [&](const floatX* values, const ShardMap& map, const UpdateRule& r) {
+    const SliceMap whole = slice_map(layout, {});
+    auto norm_of = [&](const floatX* values, const SliceMap& map, const UpdateRule& r) {
         sum_squares(d_results.data, (double*)d_partials.data, values, map, 0, stream);
         finish_norm(d_results.data, 1, r, stream);
     };
@@ -372,7 +372,7 @@ static void update_kernels() {
         Array32 d_m(zeros), d_v(ones);
         UpdateRule still = rule;
         still.grad_clip = 0;
-        const ShardMap flat{many, many, 0, 1, 0};
+        const SliceMap flat{many, many, 0, 1, 0};
         norm_of(d_g.data, flat, still);
         AdamW grow = still.adamw;  // p = keep * p with keep just above 1
         grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
@@ -510,7 +510,7 @@ static void plan_tests() {
     settle_device(g, sizes, o);
     allocate(g, sizes, o);
     EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &g)) &&
-           g.shard.elems(g.layout) * 4 == g.layout.total_elems());
+           g.slice.state_elems(g.layout) * 4 == g.layout.total_elems());
     comm.processes = 1, comm.rank = 0;
     free_model(g);
 #endif

@@ -1,14 +1,14 @@
-// GPT-2 on the CPU: the model, its forward and backward pass, its update, and main. Lesson one.
+// GPT-2 on the CPU: the model, its forward and backward pass, its update, generation, and main.
 //
-// The network (Radford et al. 2019): a residual stream of C channels for each position, which
-// starts as the embedding of the token and of its place, and to which each of L layers adds twice,
-// once from attention and once from a two-layer network. A last layer norm, and the scores of all
-// words are the products of the stream with their embeddings. Each line of forward() is one layer
-// of llmc/cpu, and backward() is the same lines in reverse. What surrounds the model (flags, data,
-// loop, checkpoints) is in llmc/train.h.
+// The network (Radford et al. 2019): each position has a residual stream of C channels. It begins
+// as the sum of two embeddings, of the token and of its position. Each of L layers adds to it
+// twice: once the output of attention, once that of a two-layer network (MLP). After a last layer
+// norm, the score of every word is the product of the stream with the word's embedding. Each line
+// of forward() is one layer of llmc/cpu, and backward() is the same lines in reverse. What
+// surrounds the model (flags, data, loop, checkpoints) is in llmc/train.h.
 //
 // Everything is written for an element type floatX, fp32 or bf16; --precision chooses. In bf16
-// weights and activations are 16 bits wide and the matrix unit multiplies them
+// weights and activations have 16 bits and the matrix unit multiplies them
 // (llmc/cpu/matrix_unit.h), while sums, softmax, norms, losses and the optimizer stay in fp32.
 //
 //     make train_gpt2_cpu data && ./train_gpt2_cpu -e L6C384H6 -b 4 -t 128
@@ -37,105 +37,338 @@ using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forw
 }
 #endif
 
+// The model: parameters, activations and optimizer state (llmc/model.h), and its gradients.
 template <class floatX>
-struct GPT2 {
-    ParameterLayout layout;
-    Sizes sizes;
-    ActivationLayout activations;
-    floatX* params = nullptr;  // layout.total_elems()
-    // as many, floatX, or fp32 where they are summed (Sizes)
-    char* grads = nullptr;
-    char* acts = nullptr;  // activations.total_bytes
-    // AdamW, and fp32 weights where those are bf16: shard.elems() each
-    float *m = nullptr, *v = nullptr, *master = nullptr;
-    ZeroShard shard;      // what this process updates
-    double loss_sum = 0;  // over the tokens of this step so far
-    double peak = 0;      // FLOP/s, measured (llmc/cpu/peak_file.h)
+struct GPT2 : ModelMemory<floatX> {
+    char* grads = nullptr;  // layout.total_elems(), in floatX, or in fp32 where they are summed (Sizes)
+    double loss_sum = 0;    // over the tokens of this step so far
+    double peak = 0;        // FLOP/s, measured (llmc/cpu/peak_file.h)
     int peak_measurements = 0;
-    std::vector<float> host_values;  // weights as fp32
 
-    floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
     template <class floatG>
     floatG* grad(int tensor, int64_t layer = 0) {
-        return (floatG*)grads + layout.offset(tensor, layer);
+        return (floatG*)grads + this->layout.offset(tensor, layer);
     }
-    char* place(int a, int64_t layer) { return acts + activations.offset[a] + layer * activations.layer_stride[a]; }
-    floatX* act(int a, int64_t layer = 0) { return (floatX*)place(a, layer); }
-    float* act32(int a, int64_t layer = 0) { return (float*)place(a, layer); }
     float* dwte_sums() {
-        return !sizes.dwte_has_sums() ? nullptr : sizes.dwte_sums_in_layers() ? (float*)grads : act32(DWTE);
+        if (!this->sizes.has_dwte_sums()) return nullptr;
+        return this->sizes.dwte_sums_borrow_gradients() ? (float*)grads : this->act32(DWTE);
     }
 };
 
 // -------------------------------------------------------------------------------------------------
-// memory
+// forward
 
+// Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
+// stream. forward() fuses that addition with the layer norm that follows it.
 template <class floatX>
-constexpr bool is_bf16() {
-    return sizeof(floatX) == 2;
-}
-template <class floatX>
-bool has_master(const Options& o) {
-    return is_bf16<floatX>() && o.master_weights;
-}
-template <class floatX>
-int64_t gradient_bytes(const Sizes& s) {
-    return s.sums_gradients() ? sizeof(float) : sizeof(floatX);
+void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
+    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+    const auto [param, act, act32] = model.of_layer(l);
+    kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C);
+    kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH);
+    kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C);
+    kernels::residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
+                                        layer_input(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C);
+    kernels::matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, act(FCH_GELU));
+    kernels::matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C);
 }
 
-// Threads and sizes that depend on the device; before anything is allocated.
+// x (B,T) to lnf (B,T,C).
+template <class floatX>
+void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
+    const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
+    const auto [param, act, act32] = model.of_layer(0);
+    kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
+    kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), act(ENCODED), param(LN1W), param(LN1B), rows,
+                               C);
+    for (int64_t l = 0; l < L; l++) {
+        layer_forward(model, l, B, T);
+        // The layer's last addition, and the layer norm of its sum: ln1 of the next layer, or lnf.
+        floatX *residual3 = model.act(RESIDUAL3, l), *residual2 = model.act(RESIDUAL2, l), *branch = model.act(BRANCH);
+        const auto [param, act, act32] = model.of_layer(l + 1);
+        if (l + 1 < L)
+            kernels::residual_layernorm_forward(residual3, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual2,
+                                                branch, param(LN1W), param(LN1B), rows, C);
+        else
+            kernels::residual_layernorm_forward(residual3, act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual2,
+                                                branch, param(LNFW), param(LNFB), rows, C);
+    }
+}
+
+// Losses of all positions of x, y (B,T), without gradients.
+template <class floatX>
+void evaluate(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_t T, float* losses) {
+    const GPT2Config& c = model.layout.config;
+    floatX* const none = nullptr;
+    forward(model, x, B, T);
+    kernels::classifier(losses, none, none, model.act(LOGITS), model.act(LNF), model.param(WTE), y, B * T, c.C, c.V,
+                        c.Vp, 0.0f, false);
+}
+
+// -------------------------------------------------------------------------------------------------
+// backward
+
+// Recomputes what the recompute level did not keep of layer l.
+template <class floatX>
+void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
+    const int64_t C = model.layout.config.C, rows = B * T, level = model.sizes.recompute;
+    const auto [param, act, act32] = model.of_layer(l);
+    if (level >= 2)
+        kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input(model, l), param(LN1W),
+                                   param(LN1B), rows, C);
+    if (level >= 3) return layer_forward(model, l, B, T);
+    if (level >= 2)
+        kernels::layernorm_forward(act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), act(RESIDUAL2), param(LN2W), param(LN2B),
+                                   rows, C);
+    if (level >= 1) kernels::gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C);
+}
+
+// Layer l, from the gradient of its output to that of its input. The same three buffers serve all
+// layers. What they hold after each line, d(x) being the gradient of x:
+//
+//                  DRESIDUAL       BRANCH      DWIDE
+//     (before)     d(residual3)    free        free
+//     fcproj       d(residual3)    free        d(fch)          residual3 = residual2 + branch: d(branch) is
+//     d(residual3) fc           d(residual3)    d(ln2)      free ln2          d(residual2)    free        free
+//     d(residual2) = d(residual3) + what comes through ln2 attproj      d(residual2)    d(atty)     free attention
+//     d(residual2)    free        d(qkv) qkv          d(residual2)    d(ln1)      free ln1          d(input) free free
+//     d(input) = d(residual2) + what comes through ln1
+//
+// The two layer norms add to DRESIDUAL: what they read also goes on unchanged in the residual
+// stream, and the gradient of a value that is used twice is a sum. BRANCH and DWIDE are written:
+// what they belong to is used once. Gradients of parameters are written by the first micro-step of
+// a step, and added to by the others (`add`).
+template <class floatG, class floatX>
+void layer_backward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T, bool add) {
+    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+    const auto [param, act, act32] = model.of_layer(l);
+    const auto grad = [&](int tensor) { return model.template grad<floatG>(tensor, l); };
+    floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
+    kernels::matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), dresidual, act(FCH_GELU), param(FCPROJW), rows, 4 * C,
+                             C, add, act(FCH));
+    kernels::matmul_backward(dbranch, grad(FCW), grad(FCB), dwide, act(LN2), param(FCW), rows, C, 4 * C, add);
+    kernels::layernorm_backward(dresidual, grad(LN2W), grad(LN2B), dbranch, act(RESIDUAL2), param(LN2W),
+                                act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add);
+    kernels::matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), dresidual, act(ATTY), param(ATTPROJW), rows, C, C,
+                             add);
+    kernels::attention_backward(dwide, dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH);
+    kernels::matmul_backward(dbranch, grad(QKVW), grad(QKVB), dwide, act(LN1), param(QKVW), rows, C, 3 * C, add);
+    kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dbranch, layer_input(model, l), param(LN1W),
+                                act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);
+}
+
+// Starts the sum of a bucket's gradients over the processes, in fp32.
+template <class floatG, class floatX>
+void reduce_gradients(GPT2<floatX>& model, int64_t bucket) {
+    const ParameterLayout& layout = model.layout;
+    if constexpr (sizeof(floatG) == 4)
+        comm_reduce_scatter_start((float*)model.grads + layout.bucket_begin[bucket], layout.slice_elems(bucket),
+                                  bucket);
+}
+
+// Losses of all positions, and the gradients of all parameters, where dloss is the gradient of each
+// loss. wte has two uses, as the classifier's matrix and as the embedding: the classifier writes
+// its gradient, and encoder_backward adds to it. The last micro-step starts the sum of each layer's
+// gradients over the processes as soon as they are complete.
+template <class floatG, class floatX>
+void backward(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, bool add,
+              bool last_micro) {
+    const GPT2Config& c = model.layout.config;
+    const int64_t rows = B * T, last = c.L - 1;
+    const auto [param, act, act32] = model.of_layer(last);
+    const auto grad = [&](int tensor) { return model.template grad<floatG>(tensor); };
+    kernels::classifier(act32(LOSSES), act(BRANCH), grad(WTE), act(LOGITS), act(LNF), param(WTE), y, rows, c.C, c.V,
+                        c.Vp, dloss, add, model.dwte_sums());
+    memset((void*)act(DRESIDUAL), 0, rows * c.C * sizeof(floatX));  // layernorm_backward adds to it
+    kernels::layernorm_backward(act(DRESIDUAL), grad(LNFW), grad(LNFB), act(BRANCH), act(RESIDUAL3), param(LNFW),
+                                act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
+    for (int64_t l = last; l >= 0; l--) {
+        comm_note("backward", l);
+        layer_recompute(model, l, B, T);
+        layer_backward<floatG>(model, l, B, T, add);
+        if (last_micro) reduce_gradients<floatG>(model, l);
+        comm_progress();
+    }
+    kernels::encoder_backward(grad(WTE), grad(WPE), act(DRESIDUAL), x, B, T, c.C, c.maxT, add);
+    if (last_micro) reduce_gradients<floatG>(model, c.L);
+}
+
+// Forward and backward pass of micro-batch number `micro` of a step.
+template <class floatX>
+void micro_step(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
+    forward(model, x, B, T);
+    const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
+    if (model.sizes.sums_gradients()) backward<float>(model, x, y, B, T, dloss, add, last_micro);
+    else backward<floatX>(model, x, y, B, T, dloss, add, last_micro);
+    if (micro == 0) model.loss_sum = 0;
+    const float* losses = model.act32(LOSSES);
+    double total = 0;
+    for (int64_t i = 0; i < B * T; i++) total += losses[i];
+    model.loss_sum += total;
+}
+
+// -------------------------------------------------------------------------------------------------
+// update
+
+// Sum of the squares of all gradients. Of several processes each sums its slices of the buckets;
+// the sums are added in the order of ranks.
+template <class floatG, class floatX>
+double gradient_norm_squared(GPT2<floatX>& model) {
+    const ParameterLayout& layout = model.layout;
+    const floatG* grads = (floatG*)model.grads;
+    if (comm.processes == 1) return kernels::global_norm_squared(grads, layout.total_elems());
+    double mine = 0;
+    for (int64_t b = 0; b < layout.buckets(); b++) {
+        const int64_t elems = layout.slice_elems(b);
+        mine += kernels::global_norm_squared(grads + layout.bucket_begin[b] + comm.rank * elems, elems);
+    }
+    return comm_sum(mine, "the sum of the gradient's norm");
+}
+
+// AdamW on what this process updates of a bucket; weight decay on the tensors that the table marks.
+template <class floatG, class floatX>
+void update_bucket(GPT2<floatX>& model, int64_t bucket, AdamW constants, const UpdateRule& rule) {
+    const ParameterLayout& layout = model.layout;
+    const int64_t first = model.slice.begin(layout, bucket), end = model.slice.end(layout, bucket);
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        if (TENSORS[i].per_layer != (bucket < layout.config.L)) continue;
+        const int64_t tensor_begin = layout.offset_in_bucket[i];
+        const int64_t low = std::max(tensor_begin, first);
+        const int64_t high = std::min(tensor_begin + tensor_elems(i, layout.config), end);
+        if (low >= high) continue;
+        constants.weight_decay = TENSORS[i].decayed ? rule.adamw.weight_decay : 0.0f;
+        const int64_t position = layout.bucket_begin[bucket] + low;                  // among all parameters
+        const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;  // among those with state
+        kernels::adamw_update(model.params + position, model.master ? model.master + kept : nullptr, model.m + kept,
+                              model.v + kept, (floatG*)model.grads + position, high - low, constants,
+                              rule.rounding_seed, position);
+    }
+}
+
+// The end of a step. ZeRO stage 0: every process gets the whole gradient, and all make the same
+// update. Stage 1: each process updates its slices of the weights, and every process gets them all.
+template <class floatG, class floatX>
+StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
+    const ParameterLayout& layout = model.layout;
+    comm_wait("the sum of the gradients");
+    const double loss = comm_sum(model.loss_sum, "the sum of the losses") / rule.tokens;
+    const double norm = std::sqrt(gradient_norm_squared<floatG>(model));
+    if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
+    AdamW constants = rule.adamw;
+    constants.grad_scale = clipping_scale(norm, rule);
+    const bool updates_slices = model.slice.parts > 1;
+    const auto gather = [&](auto* elems, int64_t b) {
+        comm_all_gather_start(elems + layout.bucket_begin[b], layout.slice_elems(b), b);
+    };
+    for (int64_t b = 0; b < layout.buckets() && !updates_slices; b++) gather((floatG*)model.grads, b);
+    comm_wait("the collection of the gradients");
+    for (int64_t b = 0; b < layout.buckets(); b++) {
+        update_bucket<floatG>(model, b, constants, rule);
+        if (updates_slices) gather(model.params, b);
+        comm_progress();
+    }
+    comm_wait("the collection of the weights");
+    return {loss, norm, true};
+}
+template <class floatX>
+StepResult update(GPT2<floatX>& model, const UpdateRule& rule) {
+    return model.sizes.sums_gradients() ? update_from<float>(model, rule) : update_from<floatX>(model, rule);
+}
+
+// -------------------------------------------------------------------------------------------------
+// generation
+
+// The logits (V) of what follows `token` at `position`. The cache has the keys and values of the
+// positions before it; those of this one are added to it.
+template <class floatX>
+const float* decode(GPT2<floatX>& model, int token, int64_t position) {
+    const GPT2Config& c = model.layout.config;
+    const int64_t C = c.C;
+    floatX *residual = model.act(ENCODED), *branch = model.act(BRANCH);
+    kernels::encoder_forward(residual, &token, model.param(WTE), model.param(WPE), 1, 1, C, position);
+    for (int64_t l = 0; l < c.L; l++) {
+        const auto [param, act, act32] = model.of_layer(l);
+        kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1,
+                                   C);
+        kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C);
+        kernels::attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position,
+                                  model.sizes.cache_T, C, c.NH);
+        kernels::matmul_forward(branch, act(ATTY), param(ATTPROJW), param(ATTPROJB), 1, C, C);
+        kernels::residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch,
+                                            param(LN2W), param(LN2B), 1, C);
+        kernels::matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), 1, C, 4 * C, act(FCH_GELU));
+        kernels::matmul_forward(branch, act(FCH_GELU), param(FCPROJW), param(FCPROJB), 1, 4 * C, C);
+        kernels::residual_forward(residual, residual, branch, C);
+    }
+    const auto [param, act, act32] = model.of_layer(c.L - 1);
+    const floatX* const no_bias = nullptr;
+    kernels::layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C);
+    kernels::matmul_forward(act(LOGITS), act(LNF), param(WTE), no_bias, 1, C, c.Vp);
+    return to_host(model, act(LOGITS), c.V);
+}
+
+// -------------------------------------------------------------------------------------------------
+// memory and device
+
+// Threads, and all sizes that depend on the device; before anything is allocated.
 template <class floatX>
 void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
+    const GPT2Config& c = sizes.config;
     device.threads = o.threads > 0 ? (int)o.threads : available_threads();
     if (is_bf16<floatX>()) device.unit = best_matrix_unit();
     sizes.floatX_bytes = sizeof(floatX);
-    sizes.logit_rows = kernels::classifier_chunk_rows(sizes.B * sizes.T);
-    const int64_t HS = sizes.config.C / sizes.config.NH;
-    device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, HS);
-    device.transposed_elems =
-        sizes.training ? backward_transposed_elems<floatX>(sizes.B * sizes.T, sizes.config.C, sizes.config.Vp) : 0;
-    if (o.zero_stage) model.shard = {comm.processes, comm.rank};
+    sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
+    device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
+    device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
+    if (o.zero_stage) model.slice = {comm.processes, comm.rank};
     model.sizes = sizes;
     model.activations = activation_layout(sizes);
 }
 
+// What a process takes beside the memory that the other rows of its plan count.
+constexpr int64_t PROGRAM_BYTES = 12 << 20;    // code, libraries, stacks and small buffers
+constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds from the tokenizer's file
+
+// All memory of the process, row by row.
 template <class floatX>
 std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2<floatX>* model) {
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model->layout;
+    const int64_t elems = layout.total_elems();
     plan_tensors(rows, s, layout);
     if (s.training) {
-        rows.push_back({"gradients", s.sums_gradients() ? "sums, fp32" : "all", "as parameters",
-                        layout.total_elems() * gradient_bytes<floatX>(s)});
-        plan_optimizer(rows, layout, model->shard, has_master<floatX>(o));
+        const char* name = s.sums_gradients() ? "sums, fp32" : "all";
+        rows.push_back({"gradients", name, "as parameters", elems * s.gradient_bytes()});
+        plan_optimizer(rows, layout, model->slice, has_master<floatX>(o));
         if (comm.processes > 1)
-            rows.push_back(
-                {"scratch", "slices received", "1/P of gradients", layout.total_elems() / comm.processes * 4});
+            rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
     }
     plan_activations(rows, s);
-    if (device.transposed_elems > 0) rows.push_back({"scratch", "transposed", "one dout", transposed_bytes()});
+    if (transposed_bytes() > 0) rows.push_back({"scratch", "transposed", "one dout", transposed_bytes()});
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), thread_scratch_bytes()});
-    int64_t largest = 0;  // filled while the gradients are still untouched, so a run that trains has room for it anyway
+    // Weights are read one tensor at a time, as fp32. A run that trains has room for that in its
+    // gradients, whose memory is untouched until the first backward pass.
+    int64_t largest = 0;
     for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
     if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
-    if (!o.prompt.empty()) rows.push_back({"program", "tokenizer", "to encode the prompt", 24 << 20});
-    rows.push_back({"program", "code, stacks", "", 12 << 20});
+    if (!o.prompt.empty()) rows.push_back({"program", "tokenizer", "to encode the prompt", TOKENIZER_BYTES});
+    rows.push_back({"program", "code, stacks", "", PROGRAM_BYTES});
     return rows;
 }
 
 template <class floatX>
 void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
-    const int64_t needed = plan_bytes(plan_rows(s, o, &model)),
-                  present = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    const int64_t needed = plan_bytes(plan_rows(s, o, &model));
+    const int64_t present = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     if (needed > present)
         runtime_failure(
             "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "
             "or -t or a higher -r lowers it",
             needed / 1048576.0, present / 1048576.0);
-    const size_t elems = model.layout.total_elems(), state_bytes = model.shard.elems(model.layout) * sizeof(float);
+    const int64_t elems = model.layout.total_elems(), state_bytes = model.slice.state_elems(model.layout) * 4;
     model.params = (floatX*)map_memory(elems * sizeof(floatX));
     if (s.training) {
-        model.grads = (char*)map_memory(elems * gradient_bytes<floatX>(s));
+        model.grads = (char*)map_memory(elems * s.gradient_bytes());
         model.m = (float*)map_memory(state_bytes), model.v = (float*)map_memory(state_bytes);
         if (has_master<floatX>(o)) model.master = (float*)map_memory(state_bytes);
     }
@@ -143,53 +376,26 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
     allocate_scratch();
 }
 
-template <class floatX>
-int64_t optimizer_slices(GPT2<floatX>& model) {
-    return model.master ? 3 : 2;
+// n values of the model as fp32: where they lie, or converted into model.host_values.
+template <class floatX, class T>
+const float* to_host(GPT2<floatX>& model, const T* from, int64_t n) {
+    if constexpr (sizeof(T) == 4) return from;
+    else return model.host_values.assign(from, from + n), model.host_values.data();
 }
-template <class floatX>
-float* slice_memory(GPT2<floatX>& model, int slice) {
-    return slice == 0 ? model.m : slice == 1 ? model.v : is_bf16<floatX>() ? model.master : (float*)model.params;
+template <class floatX, class T>
+void to_device(GPT2<floatX>&, T* to, const float* values, int64_t n) {
+    std::copy(values, values + n, to);
 }
-template <class floatX>
-const float* to_host(GPT2<floatX>&, const float* from, int64_t) {
-    return from;
-}
-template <class floatX>
-void to_device(GPT2<floatX>&, float* to, const float* values, int64_t n) {
-    memcpy(to, values, n * sizeof(float));
-}
-template <class floatX>
-void set_tensor(GPT2<floatX>& model, int tensor, int64_t layer, const float* values) {
-    const int64_t elems = tensor_elems(tensor, model.layout.config);
-    std::copy(values, values + elems, model.param(tensor, layer));
-    if (model.master)
-        set_optimizer_slice(model, 2, model.layout.bucket_of(tensor, layer), model.layout.offset_in_bucket[tensor],
-                            elems, values);
-}
-template <class floatX>
-const float* tensor_data(GPT2<floatX>& model, int tensor, int64_t layer, int64_t first, int64_t elems) {
-    const floatX* values = model.param(tensor, layer) + first;
-    model.host_values.assign(values, values + elems);
-    return model.host_values.data();
-}
-template <class floatX>
-int64_t wire_bytes_a_step(GPT2<floatX>& model) {
-    const int64_t summed = gradient_bytes<floatX>(model.sizes);
-    return plan_wire_bytes(model.layout, comm.processes, summed, model.shard.parts > 1 ? sizeof(floatX) : summed);
-}
-// A peak that is not known, or below what a step has reached, was measured beside other work: it is
-// measured again, a few times in a run.
+
+// A peak that is unknown, or below the FLOP/s that a step has reached, is measured again, up to 4
+// times in a run: other programs were running while it was measured.
 template <class floatX>
 double peak_flops(GPT2<floatX>& model, double reached) {
     for (; model.peak < reached && model.peak_measurements < 4; model.peak_measurements++)
         model.peak = std::max(model.peak, find_peak(is_bf16<floatX>()));
     return model.peak >= reached ? model.peak : 0;
 }
-template <class floatX>
-const char* precision_name(GPT2<floatX>&) {
-    return is_bf16<floatX>() ? "bf16" : "fp32";
-}
+
 template <class floatX>
 const char* kernels_name(GPT2<floatX>&) {
 #ifdef KERNELS_REFERENCE
@@ -206,235 +412,6 @@ std::string arithmetic(GPT2<floatX>&) {
 template <class floatX>
 std::string device_status(GPT2<floatX>&) {
     return "";
-}
-
-// -------------------------------------------------------------------------------------------------
-// forward
-
-// What layer l reads from the residual stream.
-template <class floatX>
-floatX* layer_input(GPT2<floatX>& model, int64_t l) {
-    return l == 0 ? model.act(ENCODED) : model.act(RESIDUAL3, l - 1);
-}
-
-// Layer l, from ln1 (already there) to the branch that its MLP adds to the stream; the sum itself
-// is fused with the next layer norm.
-template <class floatX>
-void layer_forward(GPT2<floatX>& g, int64_t l, int64_t B, int64_t T) {
-    const int64_t C = g.layout.config.C, NH = g.layout.config.NH, rows = B * T;
-    kernels::matmul_forward(g.act(QKV, l), g.act(LN1, l), g.param(QKVW, l), g.param(QKVB, l), rows, C, 3 * C);
-    kernels::attention_forward(g.act(ATTY, l), g.act32(ATT_LSE, l), g.act(QKV, l), B, T, C, NH);
-    kernels::matmul_forward(g.act(BRANCH), g.act(ATTY, l), g.param(ATTPROJW, l), g.param(ATTPROJB, l), rows, C, C);
-    kernels::residual_layernorm_forward(g.act(RESIDUAL2, l), g.act(LN2, l), g.act32(LN2_MEAN, l), g.act32(LN2_RSTD, l),
-                                        layer_input(g, l), g.act(BRANCH), g.param(LN2W, l), g.param(LN2B, l), rows, C);
-    kernels::matmul_forward(g.act(FCH, l), g.act(LN2, l), g.param(FCW, l), g.param(FCB, l), rows, C, 4 * C,
-                            g.act(FCH_GELU, l));
-    kernels::matmul_forward(g.act(BRANCH), g.act(FCH_GELU, l), g.param(FCPROJW, l), g.param(FCPROJB, l), rows, 4 * C,
-                            C);
-}
-
-// x (B,T) to lnf (B,T,C).
-template <class floatX>
-void forward(GPT2<floatX>& g, const int* x, int64_t B, int64_t T) {
-    const int64_t C = g.layout.config.C, L = g.layout.config.L, rows = B * T;
-    kernels::encoder_forward(g.act(ENCODED), x, g.param(WTE), g.param(WPE), B, T, C);
-    kernels::layernorm_forward(g.act(LN1), g.act32(LN1_MEAN), g.act32(LN1_RSTD), g.act(ENCODED), g.param(LN1W),
-                               g.param(LN1B), rows, C);
-    for (int64_t l = 0; l < L; l++) {
-        layer_forward(g, l, B, T);
-        const bool last = l + 1 == L;
-        floatX *out = last ? g.act(LNF) : g.act(LN1, l + 1), *weight = last ? g.param(LNFW) : g.param(LN1W, l + 1),
-               *bias = last ? g.param(LNFB) : g.param(LN1B, l + 1);
-        float *mean = last ? g.act32(LNF_MEAN) : g.act32(LN1_MEAN, l + 1),
-              *rstd = last ? g.act32(LNF_RSTD) : g.act32(LN1_RSTD, l + 1);
-        kernels::residual_layernorm_forward(g.act(RESIDUAL3, l), out, mean, rstd, g.act(RESIDUAL2, l), g.act(BRANCH),
-                                            weight, bias, rows, C);
-    }
-}
-
-// Loss of every position of x, y (B,T), without gradients.
-template <class floatX>
-void evaluate(GPT2<floatX>& g, const int* x, const int* y, int64_t B, int64_t T, float* losses) {
-    const GPT2Config& c = g.layout.config;
-    forward(g, x, B, T);
-    kernels::classifier(losses, (floatX*)nullptr, (floatX*)nullptr, g.act(LOGITS), g.act(LNF), g.param(WTE), y, B * T,
-                        c.C, c.V, c.Vp, 0.0f, false);
-}
-
-// -------------------------------------------------------------------------------------------------
-// backward
-
-// Makes again what the recompute level did not keep of layer l.
-template <class floatX>
-void layer_recompute(GPT2<floatX>& g, int64_t l, int64_t B, int64_t T) {
-    const int64_t C = g.layout.config.C, rows = B * T, level = g.sizes.recompute;
-    if (level >= 2)
-        kernels::layernorm_forward(g.act(LN1, l), g.act32(LN1_MEAN, l), g.act32(LN1_RSTD, l), layer_input(g, l),
-                                   g.param(LN1W, l), g.param(LN1B, l), rows, C);
-    if (level >= 3) return layer_forward(g, l, B, T);
-    if (level >= 2)
-        kernels::layernorm_forward(g.act(LN2, l), g.act32(LN2_MEAN, l), g.act32(LN2_RSTD, l), g.act(RESIDUAL2, l),
-                                   g.param(LN2W, l), g.param(LN2B, l), rows, C);
-    if (level >= 1) kernels::gelu_forward(g.act(FCH_GELU, l), g.act(FCH, l), rows * 4 * C);
-}
-
-// Layer l: dresidual holds the gradient of its output, then that of its input.
-template <class floatG, class floatX>
-void layer_backward(GPT2<floatX>& g, int64_t l, int64_t B, int64_t T, bool add) {
-    const int64_t C = g.layout.config.C, NH = g.layout.config.NH, rows = B * T;
-    floatX *dresidual = g.act(DRESIDUAL), *dbranch = g.act(BRANCH), *dwide = g.act(DWIDE);
-    kernels::matmul_backward(dwide, g.template grad<floatG>(FCPROJW, l), g.template grad<floatG>(FCPROJB, l), dresidual,
-                             g.act(FCH_GELU, l), g.param(FCPROJW, l), rows, 4 * C, C, add, g.act(FCH, l));
-    kernels::matmul_backward(dbranch, g.template grad<floatG>(FCW, l), g.template grad<floatG>(FCB, l), dwide,
-                             g.act(LN2, l), g.param(FCW, l), rows, C, 4 * C, add);
-    kernels::layernorm_backward(dresidual, g.template grad<floatG>(LN2W, l), g.template grad<floatG>(LN2B, l), dbranch,
-                                g.act(RESIDUAL2, l), g.param(LN2W, l), g.act32(LN2_MEAN, l), g.act32(LN2_RSTD, l), rows,
-                                C, add);
-    kernels::matmul_backward(dbranch, g.template grad<floatG>(ATTPROJW, l), g.template grad<floatG>(ATTPROJB, l),
-                             dresidual, g.act(ATTY, l), g.param(ATTPROJW, l), rows, C, C, add);
-    kernels::attention_backward(dwide, dbranch, g.act(ATTY, l), g.act32(ATT_LSE, l), g.act(QKV, l), B, T, C, NH);
-    kernels::matmul_backward(dbranch, g.template grad<floatG>(QKVW, l), g.template grad<floatG>(QKVB, l), dwide,
-                             g.act(LN1, l), g.param(QKVW, l), rows, C, 3 * C, add);
-    kernels::layernorm_backward(dresidual, g.template grad<floatG>(LN1W, l), g.template grad<floatG>(LN1B, l), dbranch,
-                                layer_input(g, l), g.param(LN1W, l), g.act32(LN1_MEAN, l), g.act32(LN1_RSTD, l), rows,
-                                C, add);
-}
-
-// Sends a bucket's gradients off to be summed over the processes, in fp32.
-template <class floatG, class floatX>
-void reduce_gradients(GPT2<floatX>& g, int64_t bucket) {
-    if constexpr (sizeof(floatG) == 4)
-        comm_reduce_scatter_start((float*)g.grads + g.layout.bucket_begin[bucket], g.layout.shard_elems(bucket),
-                                  bucket);
-}
-
-// Gradients of all parameters for losses that count dloss each; losses on the way. The last
-// micro-step of a step sends each layer's gradients off as soon as they are there.
-template <class floatG, class floatX>
-void backward(GPT2<floatX>& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, bool add,
-              bool last_micro) {
-    const GPT2Config& c = g.layout.config;
-    const int64_t rows = B * T, last = c.L - 1;
-    kernels::classifier(g.act32(LOSSES), g.act(BRANCH), g.template grad<floatG>(WTE), g.act(LOGITS), g.act(LNF),
-                        g.param(WTE), y, rows, c.C, c.V, c.Vp, dloss, add, g.dwte_sums());
-    memset((void*)g.act(DRESIDUAL), 0, rows * c.C * sizeof(floatX));
-    kernels::layernorm_backward(g.act(DRESIDUAL), g.template grad<floatG>(LNFW), g.template grad<floatG>(LNFB),
-                                g.act(BRANCH), g.act(RESIDUAL3, last), g.param(LNFW), g.act32(LNF_MEAN),
-                                g.act32(LNF_RSTD), rows, c.C, add);
-    for (int64_t l = last; l >= 0; l--) {
-        comm_note("backward", l);
-        layer_recompute(g, l, B, T);
-        layer_backward<floatG>(g, l, B, T, add);
-        if (last_micro) reduce_gradients<floatG>(g, l);
-        comm_progress();
-    }
-    kernels::encoder_backward(g.template grad<floatG>(WTE), g.template grad<floatG>(WPE), g.act(DRESIDUAL), x, B, T,
-                              c.C, c.maxT, add);
-    if (last_micro) reduce_gradients<floatG>(g, c.L);
-}
-
-template <class floatX>
-void micro_step(GPT2<floatX>& g, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
-    forward(g, x, B, T);
-    const bool add = micro > 0, last_micro = micro + 1 == g.sizes.micro_steps;
-    if (g.sizes.sums_gradients()) backward<float>(g, x, y, B, T, dloss, add, last_micro);
-    else backward<floatX>(g, x, y, B, T, dloss, add, last_micro);
-    if (micro == 0) g.loss_sum = 0;
-    double total = 0;
-    for (int64_t i = 0; i < B * T; i++) total += g.act32(LOSSES)[i];
-    g.loss_sum += total;
-}
-
-// -------------------------------------------------------------------------------------------------
-// update
-
-// Sum of squares of the gradient. Several processes: each of its slices of the buckets, then all in
-// the order of ranks.
-template <class floatG, class floatX>
-double gradient_norm_squared(GPT2<floatX>& g) {
-    const floatG* grads = (floatG*)g.grads;
-    if (comm.processes == 1) return kernels::global_norm_squared(grads, g.layout.total_elems());
-    double mine = 0;
-    for (int64_t b = 0; b < g.layout.buckets(); b++)
-        mine += kernels::global_norm_squared(grads + g.layout.bucket_begin[b] + comm.rank * g.layout.shard_elems(b),
-                                             g.layout.shard_elems(b));
-    return comm_sum(mine, "the sum of the gradient's norm");
-}
-
-// AdamW on this process's part of a bucket; weight decay on the tensors that the table marks.
-template <class floatG, class floatX>
-void update_bucket(GPT2<floatX>& g, int64_t bucket, AdamW constants, const UpdateRule& rule) {
-    const int64_t begin = g.layout.bucket_begin[bucket], first = g.shard.first(g.layout, bucket),
-                  end = g.shard.end(g.layout, bucket), state = g.shard.state_begin(g.layout, bucket) - first;
-    for (int i = 0; i < NUM_TENSORS; i++) {
-        if (TENSORS[i].per_layer != (bucket < g.layout.config.L)) continue;
-        const int64_t at = g.layout.offset_in_bucket[i], low = std::max(at, first),
-                      high = std::min(at + tensor_elems(i, g.layout.config), end);
-        constants.weight_decay = TENSORS[i].decayed ? rule.adamw.weight_decay : 0.0f;
-        if (low >= high) continue;
-        const int64_t place = begin + low, kept = state + low;
-        kernels::adamw_update(g.params + place, g.master ? g.master + kept : nullptr, g.m + kept, g.v + kept,
-                              (floatG*)g.grads + place, high - low, constants, rule.rounding_seed, place);
-    }
-}
-
-// The end of a step. Stage 0: all processes get the whole gradient and make the same update. Stage
-// 1: each updates its part, and all get the weights.
-template <class floatG, class floatX>
-StepResult update_from(GPT2<floatX>& g, const UpdateRule& rule) {
-    comm_wait("the sum of the gradients");
-    const double loss = comm_sum(g.loss_sum, "the sum of the losses") / rule.tokens,
-                 norm = std::sqrt(gradient_norm_squared<floatG>(g));
-    if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
-    AdamW constants = rule.adamw;
-    constants.grad_scale = clipping_scale(norm, rule);
-    const bool sharded = g.shard.parts > 1;
-    for (int64_t b = 0; b < g.layout.buckets() && !sharded; b++)
-        comm_all_gather_start((floatG*)g.grads + g.layout.bucket_begin[b], g.layout.shard_elems(b), b);
-    comm_wait("the collection of the gradients");
-    for (int64_t b = 0; b < g.layout.buckets(); b++) {
-        update_bucket<floatG>(g, b, constants, rule);
-        if (sharded) comm_all_gather_start(g.params + g.layout.bucket_begin[b], g.layout.shard_elems(b), b);
-        comm_progress();
-    }
-    comm_wait("the collection of the weights");
-    return {loss, norm, true};
-}
-template <class floatX>
-StepResult update(GPT2<floatX>& g, const UpdateRule& rule) {
-    return g.sizes.sums_gradients() ? update_from<float>(g, rule) : update_from<floatX>(g, rule);
-}
-
-// -------------------------------------------------------------------------------------------------
-// generation
-
-// The logits (V) of what follows `token` at `position`, given the positions before it, whose keys
-// and values are in the cache.
-template <class floatX>
-const float* decode(GPT2<floatX>& g, int token, int64_t position) {
-    const GPT2Config& c = g.layout.config;
-    const int64_t C = c.C;
-    floatX *residual = g.act(ENCODED), *branch = g.act(BRANCH);
-    kernels::encoder_forward(residual, &token, g.param(WTE), g.param(WPE), 1, 1, C, position);
-    for (int64_t l = 0; l < c.L; l++) {
-        kernels::layernorm_forward(g.act(LN1), g.act32(LN1_MEAN), g.act32(LN1_RSTD), residual, g.param(LN1W, l),
-                                   g.param(LN1B, l), 1, C);
-        kernels::matmul_forward(g.act(QKV), g.act(LN1), g.param(QKVW, l), g.param(QKVB, l), 1, C, 3 * C);
-        kernels::attention_decode(g.act(ATTY), g.act(KEYS, l), g.act(VALUES, l), g.act(QKV), g.act32(SCORES), position,
-                                  g.sizes.cache_T, C, c.NH);
-        kernels::matmul_forward(branch, g.act(ATTY), g.param(ATTPROJW, l), g.param(ATTPROJB, l), 1, C, C);
-        kernels::residual_layernorm_forward(residual, g.act(LN2), g.act32(LN2_MEAN), g.act32(LN2_RSTD), residual,
-                                            branch, g.param(LN2W, l), g.param(LN2B, l), 1, C);
-        kernels::matmul_forward(g.act(FCH), g.act(LN2), g.param(FCW, l), g.param(FCB, l), 1, C, 4 * C, g.act(FCH_GELU));
-        kernels::matmul_forward(branch, g.act(FCH_GELU), g.param(FCPROJW, l), g.param(FCPROJB, l), 1, 4 * C, C);
-        kernels::residual_forward(residual, residual, branch, C);
-    }
-    kernels::layernorm_forward(g.act(LNF), g.act32(LNF_MEAN), g.act32(LNF_RSTD), residual, g.param(LNFW), g.param(LNFB),
-                               1, C);
-    kernels::matmul_forward(g.act(LOGITS), g.act(LNF), g.param(WTE), (const floatX*)nullptr, 1, C, c.Vp);
-    if constexpr (!is_bf16<floatX>()) return g.act(LOGITS);
-    g.host_values.assign(g.act(LOGITS), g.act(LOGITS) + c.V);
-    return g.host_values.data();
 }
 
 #ifndef TRAINER_WITHOUT_MAIN

@@ -2,38 +2,14 @@
 // checkpoint_files.h describes what is on the disk, checkpoint_find.h finds what can be loaded.
 #pragma once
 #include "llmc/checkpoint_find.h"
-
-// This rank's slice of a bucket of m (0), v (1) or the master weights (2), on the host:
-// layout.shard_elems(bucket) values. With ZeRO stage 1 a process has no more than that; with stage
-// 0 it has the whole bucket. The trainer provides to_host and slice_memory (train.h).
-template <class Model>
-inline const float* optimizer_slice(Model& model, int slice, int64_t bucket) {
-    const int64_t elems = model.layout.shard_elems(bucket), skip = model.shard.parts > 1 ? 0 : comm.rank * elems;
-    return to_host(model, slice_memory(model, slice) + model.shard.state_begin(model.layout, bucket) + skip, elems);
-}
-
-// The reverse: takes elements first to first + elems of a bucket, which any rank may have saved,
-// and stores those that this process keeps. In an fp32 model, saved master weights become the
-// weights, which every process holds whole.
-template <class Model>
-inline void set_optimizer_slice(Model& model, int slice, int64_t bucket, int64_t first, int64_t elems,
-                                const float* values) {
-    const ZeroShard shard = slice < optimizer_slices(model) ? model.shard : ZeroShard{};
-    const int64_t begin = shard.first(model.layout, bucket), end = shard.end(model.layout, bucket);
-    const int64_t low = std::max(first, begin), high = std::min(first + elems, end);
-    float* memory = slice_memory(model, slice);
-    if (!memory || low >= high) return;
-    float* to = memory + shard.state_begin(model.layout, bucket) + low - begin;
-    to_device(model, to, values + low - first, high - low);
-}
+#include "llmc/model.h"
 
 // Refuses to save values that are not finite: a run could not be resumed from them.
-inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int slice, int64_t bucket,
+inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int state, int64_t bucket,
                           int64_t layers) {
     if (all_finite(values, elems)) return;
-    const char* names[] = {"m", "v", "the master weights"};
     const std::string where = bucket < layers ? format("layer %lld", (long long)bucket) : "what is outside the layers";
-    file.refuse(format("%s of %s: values that are not finite", names[slice], where.c_str()));
+    file.refuse(format("%s of %s: values that are not finite", STATE_NAMES[state], where.c_str()));
 }
 
 // Writes this rank's state file of a checkpoint; returns its checksum.
@@ -43,10 +19,10 @@ inline uint64_t write_state(const std::string& dir, const StateHeader& header, M
     FileWriter file(state_path(dir, header.step, header.rank));
     file.write(&header, sizeof(header));
     for (int64_t b = 0; b < layout.buckets(); b++)
-        for (int slice = 0; slice < header.slices; slice++) {
-            const int64_t elems = layout.shard_elems(b);
-            const float* values = optimizer_slice(model, slice, b);
-            expect_finite(file, values, elems, slice, b, layout.config.L);
+        for (int state = 0; state < header.states; state++) {
+            const int64_t elems = layout.slice_elems(b);
+            const float* values = state_slice(model, state, b);
+            expect_finite(file, values, elems, state, b, layout.config.L);
             file.write(values, elems * 4);
             if (progress) progress->add(elems * 4);
         }
@@ -103,7 +79,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
         model_file->flush();
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
-    header.processes = comm.processes, header.rank = comm.rank, header.slices = optimizer_slices(model);
+    header.processes = comm.processes, header.rank = comm.rank, header.states = optimizer_states(model);
     header.header_checksum = header.checksum();
     const std::vector<uint64_t> sums = comm_gather(write_state(dir, header, model, progress), "writing the state");
     if (comm.rank > 0) return;
@@ -125,20 +101,20 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     file.read((void*)&h, sizeof(h), "the header");
     auto changed = [&] { runtime_failure("%s has changed since it was verified", path.c_str()); };
     const bool same = h.header_checksum == h.checksum() && h.step == verified.step && h.rank == rank &&
-                      h.processes == verified.processes && h.slices == verified.slices &&
+                      h.processes == verified.processes && h.states == verified.states &&
                       h.model_checksum == verified.model_checksum;
     if (!same) changed();
     const ParameterLayout saved = parameter_layout(model.layout.config, h.processes);
-    file.expect_size(state_file_bytes(saved, h.slices));
+    file.expect_size(state_file_bytes(saved, h.states));
     std::vector<float> values;
     for (int64_t b = 0; b < saved.buckets(); b++)
-        for (int slice = 0; slice < h.slices; slice++) {
-            const int64_t elems = saved.shard_elems(b);
+        for (int state = 0; state < h.states; state++) {
+            const int64_t elems = saved.slice_elems(b);
             values.resize(elems);
             file.read(values.data(), elems * 4, "m, v or master weights");
             if (!all_finite(values.data(), elems))
                 runtime_failure("%s is damaged: it has values that are not finite", path.c_str());
-            set_optimizer_slice(model, slice, b, rank * elems, elems, values.data());
+            set_state(model, state, b, rank * elems, elems, values.data());
             if (progress) progress->add(elems * 4);
         }
     const uint64_t sum = file.checksum.value();

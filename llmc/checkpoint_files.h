@@ -23,7 +23,7 @@ struct StateHeader {
     int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed
     int64_t processes = 1, rank = 0;
     int64_t T = 0, seed = 0, shuffle = 0;
-    int64_t slices = 2;  // of every parameter: m, v, and master weights if 3
+    int64_t states = 2;  // of every parameter: m and v, and master weights if 3
     uint64_t data_identity = 0;
     uint64_t model_checksum = 0;
     OutlierDetector loss_outlier, norm_outlier;
@@ -37,8 +37,8 @@ struct StateHeader {
 };
 
 // Bytes of the state file of one rank.
-inline int64_t state_file_bytes(const ParameterLayout& layout, int64_t slices) {
-    return sizeof(StateHeader) + layout.total_elems() / layout.processes * slices * 4 + sizeof(uint64_t);
+inline int64_t state_file_bytes(const ParameterLayout& layout, int64_t states) {
+    return sizeof(StateHeader) + layout.total_elems() / layout.processes * states * 4 + sizeof(uint64_t);
 }
 
 inline std::string model_path(const std::string& dir, int64_t step) {

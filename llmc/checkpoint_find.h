@@ -30,7 +30,7 @@ inline std::string state_problem(const std::string& path, int64_t step, int64_t 
     if (!read_to_tail(file, sizeof(stored), progress)) return file.problem;
     sum = file.checksum.value();
     if (!file.try_read(&stored, sizeof(stored), "its checksum")) return file.problem;
-    const bool sane = h.step == step && h.rank == rank && h.processes > rank && h.slices >= 2 && h.slices <= 3;
+    const bool sane = h.step == step && h.rank == rank && h.processes > rank && h.states >= 2 && h.states <= 3;
     if (sum != stored || h.header_checksum != h.checksum() || !sane) return path + " is damaged: its checksum is wrong";
     return "";
 }
@@ -46,7 +46,7 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
         if (!problem.empty()) return problem;
         if (rank == 0) header = h;
         const bool fits =
-            h.model_checksum == header.model_checksum && h.processes == header.processes && h.slices == header.slices;
+            h.model_checksum == header.model_checksum && h.processes == header.processes && h.states == header.states;
         if (!fits) return path + " belongs to another checkpoint";
     }
     auto file = std::make_unique<FileReader>(model_path(dir, step), FileReader::TELL);

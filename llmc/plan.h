@@ -26,11 +26,11 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
     rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
 }
 // The fp32 state of AdamW that this process keeps.
-inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& layout, const ZeroShard& shard,
+inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& layout, const BucketSlice& slice,
                            bool master) {
-    const std::string part = shard.parts > 1 ? format("1/%lld of parameters", (long long)shard.parts) : "as parameters";
-    for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, shard.elems(layout) * 4});
-    if (master) rows.push_back({"optimizer", "master weights", part, shard.elems(layout) * 4});
+    const std::string part = slice.parts > 1 ? format("1/%lld of parameters", (long long)slice.parts) : "as parameters";
+    for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, slice.state_elems(layout) * 4});
+    if (master) rows.push_back({"optimizer", "master weights", part, slice.state_elems(layout) * 4});
 }
 inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
@@ -41,17 +41,10 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     }
 }
 
-// Bytes that each process sends in a step: gradients to be summed, then gradients (stage 0) or
-// updated weights (stage 1) to all.
-inline int64_t plan_wire_bytes(const ParameterLayout& layout, int64_t processes, int64_t gradient_bytes,
-                               int64_t gathered_bytes) {
-    return layout.total_elems() / processes * (processes - 1) * (gradient_bytes + gathered_bytes);
-}
-
 // What several GPUs would take for a step, on paper: computing at a fixed share of their peak, and
 // rings (Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002) in the alpha-beta model: (P-1)
 // messages of fixed cost each, and every byte at the bandwidth of the slowest link.
-struct ClusterModel {
+struct Cluster {
     double flops = 312e12, utilisation = 0.45;            // A100, bf16 dense; a share that good trainers reach
     double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink as rings reach it; 200 Gb/s a GPU
     double message_s = 10e-6;
@@ -62,7 +55,7 @@ struct ScalingEstimate {
 
 // wire_bytes: what each process sends in a step, half of it (the gradients' reduce-scatter) while
 // the last micro-step's backward pass, two thirds of its time, is under way.
-inline ScalingEstimate estimate_scaling(const ClusterModel& c, double step_flops, double wire_bytes, int64_t processes,
+inline ScalingEstimate estimate_scaling(const Cluster& c, double step_flops, double wire_bytes, int64_t processes,
                                         int64_t node_processes, int64_t buckets, int64_t micro_steps) {
     ScalingEstimate e;
     e.compute_s = step_flops / (double)processes / (c.flops * c.utilisation);

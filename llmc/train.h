@@ -135,7 +135,7 @@ inline void save(Run<Model>& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
     const ParameterLayout& layout = run.model.layout;
     const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.floatX_bytes);
-    const int64_t state_bytes = state_file_bytes(layout, optimizer_slices(run.model));
+    const int64_t state_bytes = state_file_bytes(layout, optimizer_states(run.model));
     const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
     const std::string step = format("step %lld", (long long)run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
@@ -278,11 +278,11 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     if (o.max_steps != 0) print_disk_plan(o, planned_checkpoint_bytes(s, model->layout, plan_rows(s, o, model)));
     printf("FLOPs a step: %.4e (%lld tokens)\n", flops_per_token(s.config, s.T) * (double)o.total_batch_size,
            (long long)o.total_batch_size);
-    const int64_t wire = wire_bytes_a_step(*model);
+    const int64_t wire = wire_bytes_per_step(*model);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire,
            (long long)comm.processes);
     if (!s.gpu) return;
-    const ClusterModel c;
+    const Cluster c;
     const ScalingEstimate e =
         estimate_scaling(c, flops_per_token(s.config, s.T) * (double)o.total_batch_size, (double)wire, comm.processes,
                          o.gpus_per_node, s.config.L + 1, s.micro_steps);

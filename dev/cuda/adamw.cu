@@ -56,7 +56,7 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     const AdamW k = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     DeviceResults* results = wanted_results();
     const DecayRanges ranges = decay_all(n);
-    const ShardMap all{n, n, 0, 1, 0};
+    const SliceMap all{n, n, 0, 1, 0};
     bytes(28.0 * n), requested_by_all(28.0 * n);
     // a stochastic rounding is off by up to a unit, twice that of one to nearest
     output("params", p, n, 0), device_output("params", d_p, n, bf16_tolerance(4, 1));
@@ -100,7 +100,7 @@ BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     const AdamW k = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     DeviceResults* results = wanted_results();
     const DecayRanges ranges = decay_all(n);
-    const ShardMap all{n, n, 0, 1, 0};
+    const SliceMap all{n, n, 0, 1, 0};
     const uint64_t seed = 7;
     bytes(22.0 * n), requested_by_all(22.0 * n);
     // off by up to a unit of bf16, twice a rounding to nearest

@@ -117,7 +117,7 @@ BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     variant(
         "shipped", "128 bits a load, fp64 across loads, and the decision of the step made by the same kernels",
         [=] {
-            const ShardMap all{n, 0, n, 1, 0};
+            const SliceMap all{n, 0, n, 1, 0};
             sum_squares(d_results, d_partials, d_grads, all, 0, stream);
             launch("norm_of_results", norm_of_results_kernel, 1, 1, 0, stream, d_out, d_results);
         },

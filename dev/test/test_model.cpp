@@ -24,7 +24,7 @@ static void free_model(Model& g) {
     for (float* p : {g.m, g.v, g.master})
         if (p) unmap_memory(p, elems * sizeof(float));
     unmap_memory(g.params, elems * sizeof(floatX));
-    unmap_memory(g.grads, elems * gradient_bytes<floatX>(g.sizes));
+    unmap_memory(g.grads, elems * g.sizes.gradient_bytes());
     unmap_memory(g.acts, g.activations.total_bytes);
     free_scratch();
 }

@@ -63,12 +63,12 @@ constexpr int ADAMW_ELEMS = 8;  // of a thread; tensors begin at multiples of 16
 // The part of params that `mine` names is updated with the same part of grads; m, v and, if not
 // null, master hold mine.elems() each.
 template <class floatX, class floatG>
-__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, ShardMap mine,
+__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
                              AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     constexpr int N = ADAMW_ELEMS;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
-    const int64_t at = mine.place(i);  // among all parameters
+    const int64_t at = mine.position(i);  // among all parameters
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2),
                 grad_scale = results->grad_scale;
     const float keep = is_decayed(ranges, at) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;
@@ -96,7 +96,7 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
 }
 
 template <class floatX, class floatG>
-void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const ShardMap& mine,
+void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const SliceMap& mine,
                   const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
                   cudaStream_t stream) {
     launch("adamw", adamw_kernel<floatX, floatG>, dim3((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256)), 256, 0,

@@ -23,32 +23,32 @@ __host__ __device__ inline RankSums* rank_sums(DeviceResults* results) { return 
 
 // The elements that one process sums, or updates, numbered from 0 without gaps: its slice of every
 // bucket (llmc/tensors.h). Slices are whole Packs.
-struct ShardMap {
+struct SliceMap {
     int64_t layer_elems, layers_end, last_elems;  // of a layer's bucket; where the last bucket begins; its elements
     int64_t parts, part;
     __host__ __device__ int64_t elems() const { return (layers_end + last_elems) / parts; }
     // Where element i is among all parameters.
-    __device__ int64_t place(int64_t i) const {
+    __device__ int64_t position(int64_t i) const {
         if (parts == 1) return i;
         const int64_t slice = layer_elems / parts, in_layers = layers_end / parts;
         return i < in_layers ? i / slice * layer_elems + part * slice + i % slice
                              : layers_end + last_elems / parts * part + i - in_layers;
     }
 };
-inline ShardMap shard_map(const ParameterLayout& layout, const ZeroShard& shard) {
+inline SliceMap slice_map(const ParameterLayout& layout, const BucketSlice& slice) {
     const int64_t L = layout.config.L;
-    return {layout.bucket_begin[1], layout.bucket_begin[L], layout.bucket_elems(L), shard.parts, shard.part};
+    return {layout.bucket_begin[1], layout.bucket_begin[L], layout.bucket_elems(L), slice.parts, slice.part};
 }
 
 template <class floatG>
 __global__ void __launch_bounds__(NORM_THREADS)
-    global_norm_kernel(double* partials, const floatG* grads, ShardMap mine) {
+    global_norm_kernel(double* partials, const floatG* grads, SliceMap mine) {
     constexpr int N = Pack<floatG>::size;
     const int64_t n_elems = mine.elems();
     double sum = 0;
     for (int64_t i = ((int64_t)blockIdx.x * NORM_THREADS + threadIdx.x) * N; i < n_elems;
          i += (int64_t)gridDim.x * NORM_THREADS * N) {
-        const Pack<floatG> g = load_pack(grads + mine.place(i));
+        const Pack<floatG> g = load_pack(grads + mine.position(i));
         float squares = 0;
         for (int k = 0; k < N; k++) squares += (float)g[k] * (float)g[k];
         sum += squares;
@@ -77,7 +77,7 @@ __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule r
 // This rank's RankSums, from results->loss_sum and its slices of grads. partials (NORM_MOST_BLOCKS
 // doubles) is scratch.
 template <class floatG>
-void sum_squares(DeviceResults* results, double* partials, const floatG* grads, const ShardMap& mine, int64_t rank,
+void sum_squares(DeviceResults* results, double* partials, const floatG* grads, const SliceMap& mine, int64_t rank,
                  cudaStream_t stream) {
     const int64_t all = ceil_div(mine.elems(), (int64_t)NORM_THREADS * 2 * Pack<floatG>::size),
                   blocks = all < NORM_MOST_BLOCKS ? all : NORM_MOST_BLOCKS;

@@ -1,0 +1,120 @@
+// What a model keeps in memory, and what both trainers do with it in the same way. Their GPT2
+// structs derive from ModelMemory; what differs between devices is in the trainers
+// (model_contract.h).
+#pragma once
+#include <tuple>
+#include "llmc/activations.h"
+#include "llmc/comm.h"
+#include "llmc/options.h"
+#include "llmc/plan.h"
+
+// What AdamW keeps of every parameter, in the order of a state file (checkpoint.h).
+enum OptimizerState { STATE_M, STATE_V, STATE_MASTER };
+inline const char* const STATE_NAMES[] = {"m", "v", "the master weights"};
+
+template <class floatX>
+struct ModelMemory {
+    typedef floatX Element;
+    ParameterLayout layout;
+    Sizes sizes;
+    ActivationLayout activations;
+    BucketSlice slice;                 // what this process updates of every bucket
+    floatX* params = nullptr;          // layout.total_elems()
+    float *m = nullptr, *v = nullptr;  // AdamW's state: slice.state_elems() each
+    float* master = nullptr;           // as many fp32 weights, or null if there are none
+    char* acts = nullptr;              // activations.total_bytes
+    std::vector<float> host_values;    // what to_host() returned last
+
+    // A tensor of the parameters, an activation in floatX or in fp32.
+    floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
+    floatX* act(int a, int64_t layer = 0) { return (floatX*)address(a, layer); }
+    float* act32(int a, int64_t layer = 0) { return (float*)address(a, layer); }
+    char* address(int a, int64_t layer = 0) {
+        return acts + activations.offset[a] + layer * activations.layer_stride[a];
+    }
+
+    // The same for one layer: auto [param, act, act32] = model.of_layer(l).
+    auto of_layer(int64_t layer) {
+        return std::make_tuple([=](int tensor) { return param(tensor, layer); }, [=](int a) { return act(a, layer); },
+                               [=](int a) { return act32(a, layer); });
+    }
+};
+
+// What layer l reads from the residual stream.
+template <class floatX>
+floatX* layer_input(ModelMemory<floatX>& model, int64_t l) {
+    return l == 0 ? model.act(ENCODED) : model.act(RESIDUAL3, l - 1);
+}
+
+template <class floatX>
+constexpr bool is_bf16() {
+    return sizeof(floatX) == 2;
+}
+template <class floatX>
+const char* precision_name(const ModelMemory<floatX>&) {
+    return is_bf16<floatX>() ? "bf16" : "fp32";
+}
+
+// Whether a run with these options keeps fp32 master weights.
+template <class floatX>
+bool has_master(const Options& o) {
+    return is_bf16<floatX>() && o.master_weights;
+}
+
+// How many of m, v and master weights the model keeps.
+template <class floatX>
+int64_t optimizer_states(const ModelMemory<floatX>& model) {
+    return model.master ? 3 : 2;
+}
+// Where a state lies. Weights in fp32 are their own master; null if 16-bit weights have none.
+template <class floatX>
+float* state_memory(ModelMemory<floatX>& model, int state) {
+    if (state == STATE_M) return model.m;
+    if (state == STATE_V) return model.v;
+    return is_bf16<floatX>() ? model.master : (float*)model.params;
+}
+
+// This rank's slice of a bucket's state, on the host: layout.slice_elems(bucket) values. In ZeRO
+// stage 1 a process has no more than that; in stage 0 it has the whole bucket.
+template <class Model>
+const float* state_slice(Model& model, int state, int64_t bucket) {
+    const int64_t elems = model.layout.slice_elems(bucket), skip = model.slice.parts > 1 ? 0 : comm.rank * elems;
+    const int64_t begin = model.slice.state_begin(model.layout, bucket);
+    return to_host(model, state_memory(model, state) + begin + skip, elems);
+}
+// The reverse: takes elements first to first + elems of a bucket, which any rank may have saved,
+// and stores those that this process keeps. In an fp32 model, saved master weights become the
+// weights, which every process holds whole.
+template <class Model>
+void set_state(Model& model, int state, int64_t bucket, int64_t first, int64_t elems, const float* values) {
+    const BucketSlice kept = state < optimizer_states(model) ? model.slice : BucketSlice{};
+    const int64_t begin = kept.begin(model.layout, bucket), end = kept.end(model.layout, bucket);
+    const int64_t low = std::max(first, begin), high = std::min(first + elems, end);
+    float* memory = state_memory(model, state);
+    if (!memory || low >= high) return;
+    memory += kept.state_begin(model.layout, bucket) + low - begin;
+    to_device(model, memory, values + low - first, high - low);
+}
+
+// One tensor of the weights, of one layer, from fp32 values on the host; and their master copy.
+template <class Model>
+void set_tensor(Model& model, int tensor, int64_t layer, const float* values) {
+    const ParameterLayout& layout = model.layout;
+    const int64_t elems = tensor_elems(tensor, layout.config);
+    to_device(model, model.param(tensor, layer), values, elems);
+    const int64_t bucket = layout.bucket_of(tensor, layer), first = layout.offset_in_bucket[tensor];
+    if (model.master) set_state(model, STATE_MASTER, bucket, first, elems, values);
+}
+// Its elements first..first+elems as fp32 on the host, until the next such call.
+template <class Model>
+const float* tensor_data(Model& model, int tensor, int64_t layer, int64_t first, int64_t elems) {
+    return to_host(model, model.param(tensor, layer) + first, elems);
+}
+
+// Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
+// updated weights (stage 1) to all.
+template <class floatX>
+int64_t wire_bytes_per_step(const ModelMemory<floatX>& model) {
+    const int64_t summed = model.sizes.gradient_bytes(), gathered = model.slice.parts > 1 ? sizeof(floatX) : summed;
+    return model.layout.total_elems() / comm.processes * (comm.processes - 1) * (summed + gathered);
+}
