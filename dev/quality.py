@@ -17,6 +17,7 @@ import shutil
 import sys
 import time
 
+import svg
 from readme import write_between
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -122,44 +123,38 @@ def pytorch(start, steps, every):
     return curve, time.perf_counter() - begin
 
 
-WIDTH, HEIGHT, LEFT, TOP = 760, 300, 60, 20  # of a panel of the plot; where it begins
-COLORS = ["#2563eb", "#d97706", "#059669", "#111827"]
+WIDTH, PANEL, LEFT, RIGHT, TOP, SIZE = 760, 300, 60, 20, 20, 12  # of the picture, in pixels
 
 
-def panel(y0, lines, last, low, high, label):
-    """The SVG elements of one panel: a frame, five marks of the scale from low to high, and the lines."""
-    right = WIDTH - 20
-    px = lambda step: LEFT + step / last * (right - LEFT)
-    py = lambda value: y0 + HEIGHT - (value - low) / (high - low) * HEIGHT
-    out = [f'<text x="{LEFT}" y="{y0 - 6}">{label}</text>',
-           f'<rect x="{LEFT}" y="{y0}" width="{right - LEFT}" height="{HEIGHT}" fill="none" stroke="#999"/>']
-    for i in range(5):
-        value = low + (high - low) * i / 4
-        out.append(f'<text x="{LEFT - 6}" y="{py(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
-                   f'<line x1="{LEFT}" x2="{right}" y1="{py(value):.1f}" y2="{py(value):.1f}" stroke="#eee"/>')
-    for color, points in lines:
-        drawn = " ".join(f"{px(s):.1f},{py(max(low, min(high, v))):.1f}" for s, v in points)
-        out.append(f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{drawn}"/>')
-    return out
+def panel(y0, label, lines, low, high):
+    """Axes and one line per run: lines is [(step, value)] for each, values from low to high, on a linear scale."""
+    last = max(s for points in lines for s, _ in points)
+    x = lambda step: LEFT + step / last * (WIDTH - LEFT - RIGHT)
+    y = lambda value: y0 + PANEL - (value - low) / (high - low) * PANEL
+    axis = lambda v: (f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}" '
+                      f'stroke="{svg.LINES}" stroke-opacity="0.4"/>')
+    parts = [svg.text(LEFT, y0 - 6, label)]
+    for v in (low + (high - low) * i / 4 for i in range(5)):
+        parts += [svg.text(LEFT - 6, y(v) + 4, f"{v:.2f}", "end"), axis(v)]
+    for color, points in zip(svg.COLORS, lines):
+        at = " ".join(f"{x(s):.1f},{y(max(low, min(high, v))):.1f}" for s, v in points)
+        parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{at}"/>')
+    return parts + [svg.text(WIDTH - RIGHT, y0 + PANEL + 14, f"steps, 0 to {last}", "end")]
 
 
 def plot(curves):
-    """An SVG: the curves, and below them their distance from PyTorch's (without PyTorch: the first) in percent."""
-    last = max(s for c in curves.values() for s, _ in c)
-    base = dict(curves.get("PyTorch, fp32") or next(iter(curves.values())))
-    colored = [(COLORS[i % 4], [(s, l) for s, l in c if s > 0]) for i, c in enumerate(curves.values())]
-    losses = [l for _, c in colored for _, l in c]
-    percent = [(color, [(s, 100 * (l / base[s] - 1)) for s, l in c]) for color, c in colored]
-    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{2 * HEIGHT + 150}" '
-           'font-family="sans-serif" font-size="12">', '<rect width="100%" height="100%" fill="white"/>']
-    svg += panel(TOP, colored, last, min(losses) - 0.1, max(losses) + 0.1, "validation loss")
-    svg += panel(TOP + HEIGHT + 40, percent, last, -1, 1, "percent from PyTorch in fp32")
-    for i, name in enumerate(curves):
-        x, y = LEFT + 350 * (i % 2), 2 * HEIGHT + 90 + 20 * (i // 2)
-        svg.append(f'<rect x="{x}" y="{y}" width="14" height="10" fill="{COLORS[i % 4]}"/>'
-                   f'<text x="{x + 20}" y="{y + 9}">{name}</text>')
-    axis = f'<text x="{WIDTH - 20}" y="{2 * HEIGHT + 74}" text-anchor="end">steps, 0 to {last}</text>'
-    return "\n".join(svg + [axis, "</svg>", ""])
+    """The curves as an SVG, and below them how far each is from PyTorch's (or, without it, the first), in percent."""
+    base_name = "PyTorch, fp32" if "PyTorch, fp32" in curves else next(iter(curves))
+    base = dict(curves[base_name])
+    shown = [[(s, l) for s, l in c if s > 0] for c in curves.values()]
+    apart = [[(s, 100 * (l / base[s] - 1)) for s, l in c] for c in shown]
+    losses = [l for c in shown for _, l in c]
+    parts = panel(TOP, "validation loss", shown, min(losses) - 0.1, max(losses) + 0.1)
+    parts += panel(TOP + PANEL + 40, f"percent from {base_name}; more than 1 is drawn as 1", apart, -1, 1)
+    for i, (name, color) in enumerate(zip(curves, svg.COLORS)):
+        x, y = LEFT + 350 * (i % 2), 2 * PANEL + 90 + 20 * (i // 2)
+        parts += [svg.box(x, y, 14, 10, color), svg.text(x + 20, y + 9, name)]
+    return svg.picture(WIDTH, 2 * PANEL + 130, SIZE, parts)
 
 
 def main():
@@ -192,9 +187,9 @@ def main():
              "| | validation loss | from PyTorch in fp32 |", "|---|---|---|"]
     lines += [f"| {name} | {loss:.4f} | {100 * (loss / base - 1):+.2f}% |" for name, loss in final.items()]
     print("\n".join(lines))
-    svg = ROOT / "dev/cpu/charts/quality.svg" if args.write else folder / "quality.svg"
-    svg.parent.mkdir(exist_ok=True)
-    svg.write_text(plot(curves))
+    picture = ROOT / "dev/cpu/charts/quality.svg" if args.write else folder / "quality.svg"
+    picture.parent.mkdir(exist_ok=True)
+    picture.write_text(plot(curves))
     if args.write:
         table = "\n".join(lines) + "\n\n![validation loss](charts/quality.svg)"
         write_between(ROOT / "dev/cpu/README.md", "quality", table)

@@ -24,7 +24,9 @@ case "$kind $status $last" in
     "program "*" passed, "*" failed, "*" skipped")
         set -- $(echo "$last" | tr -d ,)
         passed=$1 failed=$3 skipped=$5 counts="$last, "
-        [ $status -eq 0 ] || [ "$failed" -gt 0 ] || { failed=1 && echo "FAILED $title, with status $status" >> "$log"; } ;;
+        if [ $status -ne 0 ] && [ "$failed" -eq 0 ]; then
+            failed=1 && echo "FAILED $title, with status $status" >> "$log"
+        fi ;;
     "program "*) failed=1 && echo "FAILED $title ended early, with status $status" >> "$log" ;;
     "check 0 "*) passed=1 ;;
     "check 77 "*) skipped=1 ;;

@@ -1,5 +1,5 @@
 # The tests: parts of `make test` and `make test-all`. make runs parts side by side and beside the compilers of others,
-# JOBS at a time. A part has folders and ports of its own, and waits for no other part; if it shares files with one, that
+# JOBS at a time. A part has folders and ports of its own and waits for no other part; if it shares files with one, that
 # one is among its needs. A part that calls make needs all that another part may be building. dev/test/part.sh runs a
 # part and keeps what it printed in build/test, dev/test/run.sh adds up the results. `make part-NAME` runs one alone.
 #

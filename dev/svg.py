@@ -1,0 +1,27 @@
+"""Pictures for the READMEs: SVG that is readable on a white page and on a dark one. There is no background, and text is
+of a grey whose contrast to both is 4 to 1 or more: an <img> does not know which of the two the page is."""
+import html
+
+TEXT, LINES = "#747b84", "#8a8f98"
+COLORS = ["#3b76e8", "#d97706", "#12a171", "#a35bd6"]
+TEXT_WIDTH = 0.6  # of a character of sans-serif on average, in units of the font's size; rather too large
+
+
+def text_width(text, size):
+    return TEXT_WIDTH * size * len(text)
+
+
+def text(x, y, content, anchor="start"):
+    at = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{at}>{html.escape(content)}</text>'
+
+
+def box(x, y, width, height, color, opacity=1):
+    see_through = "" if opacity == 1 else f' opacity="{opacity}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}"{see_through}/>'
+
+
+def picture(width, height, size, parts):
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            f'font-family="sans-serif" font-size="{size}" fill="{TEXT}">')
+    return "\n".join([head, *parts, "</svg>", ""])
