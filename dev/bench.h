@@ -3,28 +3,30 @@
 //
 //     BENCH("gelu_forward", dims("rows", "C"), shapes({{1024, 3072}, {33, 192}})) {
 //         const int64_t n = shape[0] * shape[1];
-//         ... buffers, filled with random_floats() ...
-//         bytes(8 * n);                                         // what must move at least; flops(...) what must be
-//         computed output("out", out.data(), n, tolerance);              // what is compared expected([=] {
-//         reference::gelu_forward(...); });     // with what; every variant is compared before it is timed
+//         const float* inp = random_floats(n);
+//         float* out = buffer<float>(n);
+//         bytes(8 * n);                                        // the least that must move; flops(...): be computed
+//         output("out", out, n, tolerance);                    // what is compared
+//         expected([=] { reference::gelu_forward(...); });     // writes the right values to the outputs
 //         variant("naive", "what it does", [=] { ... });
 //         variant("shipped", "what changed, and why it should be faster", [=] { gelu_forward(...); });
 //     }
 //
-// There is no list to edit. The first shape is what tables and charts show; awkward ones are for
-// correctness. A variant that computes in bf16 says so, variant(..., IN_BF16), and what it writes
-// is declared beside the fp32 output of the same name. How it is run, compared and timed:
-// dev/bench_run.h.
+// There is no list to edit. Every variant is compared with the expected outputs before it is timed.
+// Tables and charts show the first shape; the others, among them awkward ones, test correctness. A
+// variant that computes in bf16 is declared with IN_BF16, and its output beside the fp32 output of
+// the same name. dev/bench_run.h has how variants are run, compared and timed.
 //
 //     build/bench/gelu                      all benches, variants and shapes
-//     build/bench/gelu --list               what there is
+//     build/bench/gelu --list               lists them
 //     build/bench/gelu --variant shipped --shape 1024x3072 --cold --min-ms 500 --threads 1
-//     build/bench/gelu --check              correctness alone, at all shapes but the first, large one
+//     build/bench/gelu --check              correctness alone, at all shapes but the first, the largest
 //
-// Each is warmed up, then run until at least --min-ms and 5 times (a slow one 2 times); the table
-// has minimum and median, GFLOP/s or GB/s, whichever bounds the operation on this machine, and the
-// share of the machine's peak, measured at the start. --cold empties the caches before each run.
-// The same as JSON: --json FILE. dev/bench_table.py makes tables and charts of it.
+// A variant is run once to warm up, then for at least --min-ms and 5 times, or 2 times if it is
+// slow. The table has the minimum and the median, GFLOP/s and GB/s, and the share of the machine's
+// peak, measured at the start, of whichever bounds the operation. --cold empties the caches before
+// each run. --json FILE writes the same as JSON, of which dev/bench_table.py makes tables and
+// charts.
 #pragma once
 #include <cstring>
 #include <functional>
@@ -43,12 +45,12 @@ constexpr const char* TYPE_NAMES[] = {"fp32", "bf16"};
 struct Machine {
     std::string name;
     double memory_bytes_s = 0, flops_s[2] = {};                   // measured peaks; FLOP/s by Type
-    std::function<double(const std::function<void()>&)> seconds;  // what one run takes
+    std::function<double(const std::function<void()>&)> seconds;  // that one run takes
     std::function<void()> empty_caches;
 };
 Machine open_machine(int threads);  // 0: all
-// Where several processes run a bench together, what they must agree on: the largest of their
-// values.
+// Where several processes run a bench together, the largest of their values: they must agree on
+// what passed and how long it took.
 inline double (*largest_of_processes)(double mine) = [](double mine) { return mine; };
 
 struct Output {
@@ -65,10 +67,10 @@ struct Variant {
     std::string id, why;
     std::function<void()> run;
     Type type;
-    double flops, bytes, requested;  // requested: -1 if nobody has counted
+    double flops, bytes, requested;  // requested: -1 if unknown
 };
-// Memory that the host cannot touch; a machine that has such sets these, and its variants are
-// compared by what they leave there.
+// For memory that the host cannot access. A machine that has such memory sets these; then its
+// variants are compared by what they leave there.
 inline void (*copy_from_device)(void* to, const void* from, size_t bytes) = nullptr;
 inline void (*fill_device)(void* to, int byte, size_t bytes) = nullptr;
 
@@ -87,7 +89,7 @@ struct Case {
     std::vector<Variant> variants;
     std::function<void()> expected, setup = [] {};
     std::vector<std::shared_ptr<void>> memory;
-    bool only_listed = false;  // nothing will run
+    bool only_listed = false;  // by --list: nothing runs
 };
 struct Bench {
     std::string name;
@@ -117,11 +119,12 @@ inline std::vector<std::string> dims(Names... names) {
     return {names...};
 }
 inline std::vector<Shape> shapes(std::vector<Shape> all) { return all; }
-inline void flops(double n) { current->flops = n; }  // of the variants declared after it
-inline void bytes(double n) { current->bytes = n; }  // the least that must move
-// What the next variant asks memory and caches for, reusing nothing but what it keeps in registers
-// and shared memory. Where nobody says so it is unknown; requested_by_all: of all variants from
-// here on that say nothing else.
+// FLOPs, and the bytes that must move at least, of the variants declared after this.
+inline void flops(double n) { current->flops = n; }
+inline void bytes(double n) { current->bytes = n; }
+// The bytes that the next variant requests from memory and caches: all that it does not reuse from
+// registers or shared memory. Without this call they are unknown. requested_by_all: of all
+// following variants that have no call of their own.
 inline void requested(double n) { current->requested = n; }
 inline void requested_by_all(double n) { current->requested = current->requested_by_all = n; }
 inline void output(const char* name, float* data, int64_t elems, double tolerance) {
@@ -134,14 +137,15 @@ template <class T>
 inline void device_output(const char* name, T* data, int64_t elems, double tolerance) {
     current->outputs.push_back({name, sizeof(T) == 4 ? IN_FP32 : IN_BF16, data, elems, tolerance, true});
 }
-inline void expected(std::function<void()> f) { current->expected = f; }  // writes the fp32 outputs
-// before each comparison, where an operation updates in place
+// f writes the right values to the fp32 outputs.
+inline void expected(std::function<void()> f) { current->expected = f; }
+// f is called before each comparison, for operations that update in place.
 inline void setup(std::function<void()> f) { current->setup = f; }
 inline void variant(const std::string& id, const char* why, std::function<void()> run, Type type = IN_FP32) {
     current->variants.push_back({id, why, run, type, current->flops, current->bytes, current->requested});
     current->requested = current->requested_by_all;
 }
-// One variant for each size of a block.
+// One variant for each of several sizes, for example of a block.
 template <class F>
 inline void sweep(const std::string& id, std::vector<int> sizes, const char* why, F run, Type type = IN_FP32) {
     const double asked = current->requested;
@@ -152,17 +156,17 @@ inline void sweep(const std::string& id, std::vector<int> sizes, const char* why
     }
 }
 
-// Memory that lives as long as the case.
+// Memory that is freed at the end of the case.
 template <class T>
 inline T* buffer(int64_t elems) {
     const size_t bytes = round_up(std::max<int64_t>(1, elems) * sizeof(T), 4096);
-    // calloc: pages that nobody touches take no memory
+    // calloc: pages that are never accessed take no memory
     void* p = current->only_listed ? calloc(bytes, 1) : aligned_alloc(4096, bytes);
     current->memory.push_back(std::shared_ptr<void>(p, free));
     if (!current->only_listed) memset(p, 0, bytes);
     return (T*)p;
 }
-// Values that both types hold exactly, so that all variants start from the same numbers.
+// Values that both types hold exactly, so that all variants get the same inputs.
 inline float* random_floats(int64_t elems, double scale = 1) {
     float* values = buffer<float>(elems);
     if (current->only_listed) return values;

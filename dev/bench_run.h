@@ -1,11 +1,12 @@
 // Runs what dev/bench.h declares: compares each variant with the reference, times it, prints its
 // row.
 //
-// A variant may end its process: a fault, an exception, an error of the GPU, which leaves nothing
-// usable behind. The other variants run nevertheless: a child process runs them one after the other
-// and tells its parent, line by line, how far it is. Where it ends early, that variant has failed,
-// and a fresh child goes on behind it. A single one (--variant) runs in the program itself, for
-// debuggers and profilers; so do the processes of a launcher, whose failure ends them all.
+// A variant may end its process: by a fault, an exception, or an error of the GPU, after which
+// nothing works. The other variants must run nevertheless. So a child process runs the variants one
+// after the other and tells its parent, line by line, which one it is at. If it ends early, that
+// variant has failed, and a new child continues with the next one. A single variant (--variant)
+// runs in the program itself, for debuggers and profilers; so do the processes of a launcher, where
+// a failure ends them all.
 #pragma once
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,10 +26,10 @@ struct Settings {
 struct Result {
     std::string bench, shape, id, why, type;
     double min_ms, median_ms, gflops, gbs, percent;  // percent of the peak of what bounds it
-    double requested;                                // bytes, of the least; -1 if unknown
+    double requested;                                // bytes, relative to the least; -1 if unknown
     bool compute_bound, main_shape;
 };
-typedef std::function<void(const std::string& line)> Tell;  // to whoever keeps the results
+typedef std::function<void(const std::string& line)> Tell;  // sends a line to VariantCounter, below
 
 inline std::string shape_text(const Shape& shape) {
     std::string text;
@@ -39,8 +40,8 @@ inline std::string shape_text(const Shape& shape) {
 // -------------------------------------------------------------------------------------------------
 // one variant
 
-// The first element that is not finite, or off by more than the tolerance of the largest, and how
-// many are; nothing if none is.
+// The first element that is not finite, or whose error is more than `tolerance` times the largest
+// magnitude, and how many such elements there are. Empty if there are none.
 inline std::string first_wrong(const std::vector<float>& got, const std::vector<float>& want, double tolerance) {
     double largest = 1e-30;
     for (float w : want) largest = std::fmax(largest, std::fabs((double)w));
@@ -52,7 +53,8 @@ inline std::string first_wrong(const std::vector<float>& got, const std::vector<
                   wrong, want.size());
 }
 
-// Whether a variant's outputs are the reference's. What it does not write stays NaN, and fails.
+// Whether a variant's outputs are the reference's. Outputs are filled with NaN before, so that what
+// the variant does not write fails.
 inline bool right(const Case& c, const Variant& v, const std::map<std::string, std::vector<float>>& want) {
     for (const Output& o : c.outputs)
         o.on_device ? fill_device(o.data, 0xFF, o.bytes()) : (void)memset(o.data, 0xFF, o.bytes());
@@ -108,7 +110,7 @@ inline std::string json_of(const Result& r) {
 // -------------------------------------------------------------------------------------------------
 // all of them
 
-// The variants of a bench at one shape, from the first-th on.
+// The variants of a bench at one shape, from number `first` on.
 inline void run_case(const Machine& machine, const Settings& s, const Bench& b, const Shape& shape, size_t first,
                      const Tell& tell) {
     Case c;
@@ -145,7 +147,7 @@ inline void run_case(const Machine& machine, const Settings& s, const Bench& b, 
     }
 }
 
-// Every case that the settings select, from variant first_variant of case first_case on.
+// All cases that the settings select, from variant first_variant of case first_case on.
 inline void run_cases(const Settings& s, int64_t first_case, size_t first_variant, const Tell& tell) {
     const Machine m = open_machine(s.threads);
     if (m.memory_bytes_s == 0 && !s.check)
@@ -171,9 +173,9 @@ inline void run_cases(const Settings& s, int64_t first_case, size_t first_varian
         }
 }
 
-// What was told: how far the variants are, and their results.
+// Takes the lines of Tell: which variant runs, which have passed or failed, and their results.
 struct VariantCounter {
-    std::string machine, results, name;  // name: of the variant that runs, empty between two
+    std::string machine, results, name;  // name: of the variant that runs; empty between variants
     int64_t at_case = 0;
     size_t at_variant = 0;
 
@@ -226,7 +228,7 @@ inline void run_in_children(const Settings& s, VariantCounter& progress) {
         waitpid(child, &status, 0);
         if (progress.name.empty() && status == 0) return;
         if (progress.name.empty())
-            exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);  // no variant's fault, and it has said why
+            exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);  // not a variant's fault; it has printed the reason
         printf("FAILED %s: %s; a fresh process goes on\n", progress.name.c_str(), how_it_ended(status).c_str());
         progress.take("failed");
         first_variant = progress.at_variant + 1;

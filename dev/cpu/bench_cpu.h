@@ -1,6 +1,6 @@
-// The CPU as the harness (dev/bench.h) sees it: threads, scratch memory, and its peaks, measured:
-// fused multiply-adds, the matrix unit, and memory: bytes read plus bytes written when what does
-// not fit the caches is copied, or updated in place, whichever is faster.
+// The CPU for the harness (dev/bench.h): threads, scratch memory, and measured peaks. The peak of
+// the memory is bytes read plus bytes written while arrays larger than the caches are copied or
+// updated in place, whichever is faster.
 #pragma once
 #include "dev/bench.h"
 #include "llmc/cpu/peak_file.h"
@@ -47,7 +47,7 @@ inline Machine bench::open_machine(int threads) {
     return m;
 }
 
-// A variant from before threads came in.
+// Runs f on one thread.
 template <class F>
 inline void on_one_thread(F f) {
     const int threads = device.threads;

@@ -1,12 +1,12 @@
-// The matrix products of a training step and nothing else: those of the four weights of each layer
-// and of the classifier, forward and both backward, in the order of a step. Each layer has weights
-// and gradients of its own, so that they come out of memory as they do in training. dev/products.py
-// does the same in PyTorch, oneDNN and OpenBLAS.
+// The matrix products of a training step and nothing else: of the four weights of each layer and of
+// the classifier, one forward and two backward, in the order of a step. Each layer has its own
+// weights and gradients, so that they come from memory as they do in training. dev/products.py does
+// the same in PyTorch, oneDNN and OpenBLAS.
 //
-//     build/bench/products ROWS fp32|bf16 [MODEL [PASSES [THREADS]]]        MODEL as for -e, d12 unless given
+//     build/bench/products ROWS fp32|bf16 [MODEL [PASSES [THREADS]]]        MODEL as for -e; d12 unless given
 //
-// One line a pass, JSON: the milliseconds of all calls of each product; before it the measured
-// peak.
+// Prints the measured peak, then one line of JSON per pass: for each product the milliseconds of
+// all its calls.
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
 #include "llmc/config.h"
@@ -25,7 +25,7 @@ struct Operands {
     floatX *inp, *out, *dinp, *dout;
 };
 
-// n values, neither zero nor denormal, from pages that have been touched.
+// n values, few of them zero and none subnormal, in pages that have been written.
 template <class floatX>
 static floatX* values(int64_t n) {
     floatX* p = (floatX*)map_memory(n * sizeof(floatX));
@@ -71,7 +71,7 @@ static void measure(int64_t rows, const GPT2Config& config, int passes, int thre
         o.out = values<floatX>(rows * w.OC), o.dout = values<floatX>(rows * w.OC);
     }
     printf("{\"peak_gflops\": %.1f}\n", 1e-9 * machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32]);
-    for (int pass = 0; pass <= passes; pass++) {  // the first one warms up
+    for (int pass = 0; pass <= passes; pass++) {  // pass 0 warms up
         double seconds[N][3] = {};
         auto run = [&](int i, Direction direction, int64_t layer) {
             const double begin = now_seconds();

@@ -1,12 +1,11 @@
-// Where a training step of the CPU trainer goes, kernel by kernel, beside the roofline of this
-// machine (Williams et al. 2009, doi:10.1145/1498765.1498785): what a kernel must compute at the
-// measured peak of its arithmetic, or move at that of the memory, whichever takes longer. The
-// trainer's own code runs; each of its calls of a kernel goes through a clock.
+// Where the time of a training step goes on the CPU, kernel by kernel, beside the roofline of this
+// machine (Williams et al. 2009, doi:10.1145/1498765.1498785). The bound of a kernel is the time
+// for its FLOPs at the measured peak of its arithmetic, or for its bytes at that of the memory,
+// whichever is longer. The code of the trainer itself runs; each of its calls of a kernel is timed.
 //
-//     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]]        MODEL as for -e, d12 unless given
+//     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]]        MODEL as for -e; d12 unless given
 //
-// Bytes are the least: every operand once, though a step's activations often come out of the
-// caches.
+// Bytes are the least: every operand once. A step's activations often come from the caches.
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
 #include "llmc/cpu/adamw.h"
@@ -25,7 +24,7 @@ struct Row {
     double seconds, flops, bytes;
     int calls;
 };
-static std::vector<Row> rows;  // in the order of first calls
+static std::vector<Row> rows;  // in the order of their first calls
 
 template <class F>
 void measure(const std::string& name, double flops, double bytes, F f) {
@@ -107,9 +106,9 @@ double global_norm_squared(const G* grads, size_t n) {
 }
 template <class X, class G>
 void adamw_update(X* params, float* master, float* m, float* v, const G* grads, size_t n, const AdamW& k, uint64_t seed,
-                  int64_t place) {
+                  int64_t index) {
     measure("adamw", 0, (double)n * (16 + sizeof(G) + (master ? 8 + sizeof(X) : 2 * sizeof(X))),
-            [&] { ::adamw_update(params, master, m, v, grads, n, k, seed, place); });
+            [&] { ::adamw_update(params, master, m, v, grads, n, k, seed, index); });
 }
 }  // namespace timed
 
@@ -143,7 +142,7 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
         micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T), 0);
         update(g, rule);
         const double seconds = now_seconds() - begin;
-        // the first one also touches its memory for the first time
+        // step 0 also gets its memory from the system
         if (step > 0 && seconds < best_s) best_s = seconds, best = timed::rows;
     }
     const double peak = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32];
