@@ -1,6 +1,6 @@
-// What a GPU can do at most, for the MFU (model FLOPs utilisation; Chowdhery et al. 2022,
-// arXiv:2204.02311, appendix B) on the line of a step: dense TFLOP/s of its tensor cores with fp32
-// sums, no sparsity, and of its CUDA cores in fp32.
+// The peak of each GPU, for the MFU (model FLOPs utilisation; Chowdhery et al. 2022,
+// arXiv:2204.02311, appendix B) in the log line of a step: dense TFLOP/s of its tensor cores with
+// fp32 sums, without sparsity, and of its CUDA cores in fp32.
 #pragma once
 #include <cstring>
 
@@ -34,10 +34,10 @@ constexpr GpuPeak GPU_PEAKS[] = {
     {"A10G", 70, 35, 31.2}, {"RTX 3090", 71, 35.6, 35.6}, {"RTX A6000", 154.8, 77.4, 38.7},
 };
 // clang-format on
-// After the name of a chip these make it another, slower or faster one.
+// These words behind the name of a chip mean another chip, slower or faster.
 constexpr const char* OTHER_CHIPS[] = {"Ti", "SUPER", "D", "Laptop", "Max-Q", "MIG"};
 
-// Where device has name as whole words, the position behind it; null if it does not.
+// If device contains name as whole words, what follows it; otherwise null.
 inline const char* behind_words(const char* device, const char* name) {
     const size_t length = strlen(name);
     for (const char* at = device; (at = strstr(at, name)); at++) {
@@ -46,7 +46,8 @@ inline const char* behind_words(const char* device, const char* name) {
     }
     return nullptr;
 }
-// FLOP/s, by the longest name in the table that the device's contains; 0 if there is none.
+// Peak FLOP/s of the GPU with the longest name in the table that the device's name contains; 0 if
+// there is none.
 inline double gpu_peak_flops(const char* device, bool bf16, bool tf32) {
     const GpuPeak* best = nullptr;
     for (const GpuPeak& peak : GPU_PEAKS) {

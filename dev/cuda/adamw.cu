@@ -1,8 +1,9 @@
-// AdamW, with fp32 master weights and with stochastic rounding: bound by memory.
+// AdamW, with fp32 master weights and with stochastic rounding. Memory-bound.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/adamw.cuh"
 
+// One kernel per line of the formula, one thread per parameter.
 __global__ void adamw_m_kernel(float* m, const bf16* g, size_t n, AdamW k) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) m[i] = k.beta1 * m[i] + (1 - k.beta1) * (float)g[i];
@@ -17,8 +18,8 @@ __global__ void adamw_p_kernel(bf16* p, float* master, const float* m, const flo
     const float step = m[i] / k.correction1 / (sqrtf(v[i] / k.correction2) + k.eps) + k.weight_decay * master[i];
     p[i] = (bf16)(master[i] -= k.learning_rate * step);
 }
-// All of it at once, a parameter a thread. STOCHASTIC: no master; the weight itself is rounded up
-// or down.
+// All of it in one kernel, one thread per parameter. STOCHASTIC: no master; the weight itself is
+// rounded up or down at random.
 template <bool STOCHASTIC>
 __global__ void adamw_fused_kernel(bf16* p, float* master, float* m, float* v, const bf16* g, size_t n, AdamW k,
                                    uint64_t seed) {
@@ -33,6 +34,7 @@ __global__ void adamw_fused_kernel(bf16* p, float* master, float* m, float* v, c
     else master[i] = updated, p[i] = (bf16)updated;
 }
 
+// Results that want an update, without clipping.
 static DeviceResults* wanted_results() {
     DeviceResults r{};
     r.wanted = 1, r.grad_scale = 1;
@@ -58,7 +60,8 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     const DecayRanges ranges = decay_all(n);
     const SliceMap all{n, n, 0, 1, 0};
     bytes(28.0 * n), requested_by_all(28.0 * n);
-    // a stochastic rounding is off by up to a unit, twice that of one to nearest
+    // stochastic rounding changes a value by up to a spacing of bf16, twice as much as rounding to
+    // nearest
     output("params", p, n, 0), device_output("params", d_p, n, bf16_tolerance(4, 1));
     output("m", m, n, 0), device_output("m", d_m, n, 1e-6);
     setup([=] {
@@ -66,28 +69,29 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
         put_back(d_p, p0, n), put_back(d_master, p0, n), put_back(d_m, m0, n), put_back(d_v, v0, n);
     });
     expected([=] { reference::adamw_update(p, (float*)nullptr, m, v, g, n, k); });
-    const dim3 blocks((unsigned)ceil_div(n, 256));
+    const dim3 blocks = blocks_for(n, 256);
+    // m and g read, m written; v and g read, v written; m and v, master read, master, p written
     requested((4 + 4 + 2 + 4 + 4 + 2 + 8 + 4 + 4 + 2) * (double)n);
-    variant(
-        "three-kernels", "a kernel for each line of the formula: m and v are written, and read again",
-        [=] {
-            launch("adamw_m", adamw_m_kernel, blocks, 256, 0, stream, d_m, d_g, (size_t)n, k);
-            launch("adamw_v", adamw_v_kernel, blocks, 256, 0, stream, d_v, d_g, (size_t)n, k);
-            launch("adamw_p", adamw_p_kernel, blocks, 256, 0, stream, d_p, d_master, d_m, d_v, (size_t)n, k);
-        },
-        IN_BF16);
-    sweep(
-        "fused", {64, 128, 256, 512, 1024},
-        "one pass, a parameter a thread: everything read once and written once; threads a block",
-        [=](int threads) {
-            launch("adamw_fused", adamw_fused_kernel<false>, dim3((unsigned)ceil_div(n, threads)), threads, 0, stream,
-                   d_p, d_master, d_m, d_v, d_g, (size_t)n, k, (uint64_t)0);
-        },
-        IN_BF16);
-    variant(
-        "shipped",
-        "8 parameters a thread, 128 bits a load; one launch for all tensors, whether a place is decayed is looked up",
-        [=] { adamw_update(d_p, d_master, d_m, d_v, d_g, all, k, ranges, results, 0, stream); }, IN_BF16);
+    auto three_kernels = [=] {
+        launch("adamw_m", adamw_m_kernel, blocks, 256, 0, stream, d_m, d_g, (size_t)n, k);
+        launch("adamw_v", adamw_v_kernel, blocks, 256, 0, stream, d_v, d_g, (size_t)n, k);
+        launch("adamw_p", adamw_p_kernel, blocks, 256, 0, stream, d_p, d_master, d_m, d_v, (size_t)n, k);
+    };
+    variant_bf16("three-kernels", "one kernel per line of the formula: m and v are written and then read again",
+                 three_kernels);
+    auto fused = [=](int threads) {
+        launch("adamw_fused", adamw_fused_kernel<false>, blocks_for(n, threads), threads, 0, stream, d_p, d_master, d_m,
+               d_v, d_g, (size_t)n, k, (uint64_t)0);
+    };
+    sweep_bf16("fused", {64, 128, 256, 512, 1024},
+               "one kernel, one thread per parameter: everything is read once and written once; -64 to -1024: threads "
+               "per block",
+               fused);
+    auto shipped = [=] { adamw_update(d_p, d_master, d_m, d_v, d_g, all, k, ranges, results, 0, stream); };
+    variant_bf16("shipped",
+                 "8 parameters per thread, 128 bits per load; one launch for all tensors, which looks up whether an "
+                 "element is decayed",
+                 shipped);
 }
 
 BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
@@ -103,21 +107,21 @@ BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     const SliceMap all{n, n, 0, 1, 0};
     const uint64_t seed = 7;
     bytes(22.0 * n), requested_by_all(22.0 * n);
-    // off by up to a unit of bf16, twice a rounding to nearest
+    // stochastic rounding changes a value by up to a spacing of bf16, twice as much as rounding to
+    // nearest
     output("params", p, n, 0), device_output("params", d_p, n, bf16_tolerance(4, 1));
     setup([=] {
         std::copy(p0, p0 + n, p), std::copy(m0, m0 + n, m), std::copy(v0, v0 + n, v);
         put_back(d_p, p0, n), put_back(d_m, m0, n), put_back(d_v, v0, n);
     });
     expected([=] { reference::adamw_update(p, (float*)nullptr, m, v, g, n, k); });
-    variant(
-        "scalar", "AdamW without a master, a parameter a thread",
-        [=] {
-            launch("adamw_fused", adamw_fused_kernel<true>, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_p,
-                   (float*)nullptr, d_m, d_v, d_g, (size_t)n, k, seed);
-        },
-        IN_BF16);
-    variant(
-        "shipped", "8 parameters a thread; the hash of each place is arithmetic that the memory hides",
-        [=] { adamw_update(d_p, (float*)nullptr, d_m, d_v, d_g, all, k, ranges, results, seed, stream); }, IN_BF16);
+    auto scalar = [=] {
+        launch("adamw_fused", adamw_fused_kernel<true>, blocks_for(n, 256), 256, 0, stream, d_p, (float*)nullptr, d_m,
+               d_v, d_g, (size_t)n, k, seed);
+    };
+    variant_bf16("scalar", "AdamW without a master copy, one thread per parameter", scalar);
+    auto shipped = [=] { adamw_update(d_p, (float*)nullptr, d_m, d_v, d_g, all, k, ranges, results, seed, stream); };
+    variant_bf16("shipped",
+                 "8 parameters per thread, 128 bits per load; the arithmetic of the hash is hidden behind the loads",
+                 shipped);
 }

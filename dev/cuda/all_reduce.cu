@@ -1,5 +1,5 @@
 // The sum of gradients over processes, each with a GPU of its own: run it under mpirun. With one
-// process there is nothing to send, and what is compared is that nothing changes.
+// process there is nothing to send, and the comparison shows that nothing changes.
 //
 //     mpirun -np 8 build/nvcc/all_reduce
 //     mpirun -np 2 build/cuda/all_reduce --check        in the simulator
@@ -7,7 +7,7 @@
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cuda/comm.cuh"
 
-// Every rank's values: its number, plus what is the same on all.
+// The values of each rank: its number, plus a part that is the same on all ranks.
 static float value_of(int64_t rank, int64_t i) { return (float)(rank + 1) + (float)(i % 64) / 64; }
 
 BENCH("all_reduce", dims("n"), shapes({{64 << 20}, {1 << 10}, {48 * 77}})) {
@@ -16,7 +16,7 @@ BENCH("all_reduce", dims("n"), shapes({{64 << 20}, {1 << 10}, {48 * 77}})) {
     float *sums = buffer<float>(n), *mine = buffer<float>(n);
     for (int64_t i = 0; i < n; i++) mine[i] = value_of(comm.rank, i);
     float* d_values = device_buffer<float>(n);
-    bytes(8.0 * n), requested_by_all(8.0 * n);  // read and written once, whatever travels between the GPUs
+    bytes(8.0 * n);  // each value read and written once; what travels between the GPUs depends on the library
     output("sums", sums, n, 0), device_output("sums", d_values, n, sum_tolerance(P));
     setup([=] { put_back(d_values, mine, n); });
     expected([=] {
@@ -25,23 +25,26 @@ BENCH("all_reduce", dims("n"), shapes({{64 << 20}, {1 << 10}, {48 * 77}})) {
             for (int64_t r = 0; r < P; r++) sums[i] += value_of(r, i);
         }
     });
-    variant("host",
-            "to the host, there to all others (comm.h), and back: over the bus twice, and through the host's memory",
-            [=] {
-                std::vector<float> values(n);
-                copy_from_device(values.data(), d_values, n * sizeof(float));
-                comm_reduce_scatter_start(values.data(), n / P, 0), comm_wait("the sum");
-                comm_all_gather_start(values.data(), n / P, 0), comm_wait("the collection");
-                put_back(d_values, values.data(), n);
-            });
+    auto host = [=] {
+        std::vector<float> values(n);
+        copy_from_device(values.data(), d_values, n * sizeof(float));
+        comm_reduce_scatter_start(values.data(), n / P, 0), comm_wait("the sum");
+        comm_all_gather_start(values.data(), n / P, 0), comm_wait("the collection");
+        put_back(d_values, values.data(), n);
+    };
+    variant(
+        "host",
+        "to the host, summed between the hosts (comm.h), and back: over the bus twice, and through the host's memory",
+        host);
+    auto shipped = [=] {
+        gpu_reduce_scatter(d_values, n / P, 0, stream);
+        gpu_all_gather(d_values, n / P, 0, stream);
+        gpu_comm_join(stream);
+    };
     variant("shipped",
-            "NCCL from GPU to GPU, on a stream of its own: each sums a slice, then all collect the slices, 2 (P-1)/P "
-            "of the bytes; the trainer lets the first half travel behind the backward pass",
-            [=] {
-                gpu_reduce_scatter(d_values, n / P, 0, stream);
-                gpu_all_gather(d_values, n / P, 0, stream);
-                gpu_comm_join(stream);
-            });
+            "NCCL from GPU to GPU, on its own stream: each GPU sums one slice, then all gather the slices; each sends "
+            "2 (P-1)/P of the bytes; the trainer overlaps the sums with the backward pass",
+            shipped);
 }
 
 int main(int argc, char** argv) {

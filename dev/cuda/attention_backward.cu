@@ -1,4 +1,5 @@
-// Causal self-attention, backward: dqkv from dout, out, lse and qkv.
+// Causal self-attention, backward: dqkv from dout, out, lse and qkv. FLOPs: 5 B T^2 C. Bytes, at
+// least: dout, out and qkv read, dqkv written.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/attention.cuh"
@@ -24,7 +25,7 @@ __device__ inline float dot(const bf16* a, const bf16* b, int n) {
     return sum;
 }
 
-// A thread a pair of query and key: its probability and the gradient of its score, into memory.
+// One thread per pair of query and key: stores its probability and the gradient of its score.
 __global__ void pairs_kernel(Operands o) {
     const int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y, bh = blockIdx.z, b = bh / o.NH,
               h = bh % o.NH;
@@ -35,7 +36,7 @@ __global__ void pairs_kernel(Operands o) {
     o.p[at] = p;
     o.ds[at] = p * (dot(o.dout_row(b, query, h), o.row(b, key, 2, h), o.HS) - o.D[(int64_t)bh * o.T + query]) * scale;
 }
-// A block a position, a thread a channel: the three sums over the matrices.
+// One block per position of a head, one thread per channel: the three sums over the matrices.
 __global__ void sums_kernel(Operands o) {
     const int c = threadIdx.x, t = blockIdx.x, bh = blockIdx.y, b = bh / o.NH, h = bh % o.NH;
     float dq = 0, dk = 0, dv = 0;
@@ -47,8 +48,8 @@ __global__ void sums_kernel(Operands o) {
     }
     o.grad(b, t, 0, h)[c] = (bf16)dq, o.grad(b, t, 1, h)[c] = (bf16)dk, o.grad(b, t, 2, h)[c] = (bf16)dv;
 }
-// No matrices: a warp a position computes the probabilities of its pairs again, once as a query
-// (for dq), once as a key (for dk and dv). A lane holds every 32nd channel.
+// No matrices. One warp per position of a head recomputes the probabilities of its pairs: once as a
+// query (for dq), once as a key (for dk and dv). A lane holds every 32nd channel.
 constexpr int MOST_CHANNELS = 4;
 __global__ void recompute_kernel(Operands o) {
     const int t = blockIdx.x * blockDim.y + threadIdx.y, bh = blockIdx.y, b = bh / o.NH, h = bh % o.NH,
@@ -106,30 +107,27 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
     auto dots = [=] { attention_dot(d_D, d_dout, d_out, B, T, NH, (int)HS, stream); };
     const double scores = (double)B * NH * T * T / 2;
     requested(scores * (8 * HS + 8 + 3 * HS * 6));
-    variant(
-        "naive", "probabilities and their gradients of all pairs in memory, then three sums over these matrices",
-        [=] {
-            dots();
-            launch("pairs", pairs_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0,
-                   stream, o);
-            launch("sums", sums_kernel, dim3((unsigned)T, (unsigned)(B * NH)), (unsigned)HS, 0, stream, o);
-        },
-        IN_BF16);
+    auto naive = [=] {
+        dots();
+        launch("pairs", pairs_kernel, grid_for(T, 64, T, 1, B * NH), 64, 0, stream, o);
+        launch("sums", sums_kernel, grid_for(T, 1, B * NH, 1), (unsigned)HS, 0, stream, o);
+    };
+    variant_bf16("naive",
+                 "probabilities and score gradients of all pairs in memory, then three sums over these matrices",
+                 naive);
     requested(scores * (2 * 8 * HS + 3 * 2 * HS));
-    variant(
-        "recompute",
-        "no matrices: every probability is computed again from lse where it is wanted, twice; the memory is free, the "
-        "dot products are not",
-        [=] {
-            dots();
-            launch("recompute", recompute_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0,
-                   stream, o);
-        },
-        IN_BF16);
+    auto recompute = [=] {
+        dots();
+        launch("recompute", recompute_kernel, grid_for(T, 4, B * NH, 1), dim3(32, 4), 0, stream, o);
+    };
+    variant_bf16("recompute",
+                 "no matrices: each probability is recomputed from lse wherever it is needed, twice; that saves the "
+                 "memory, and costs dot products",
+                 recompute);
     requested(2 * scores * 4 * HS / ATTENTION_ROWS + 2.0 * rows * 7 * C);
-    variant(
-        "shipped",
-        "tiles of 64 on tensor cores, the next on its way: a kernel for dk and dv whose scores come out transposed, so "
-        "that they are the next product's operand, and one for dq; no atomics",
-        [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
+    auto shipped = [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); };
+    variant_bf16("shipped",
+                 "tiles on tensor cores, two buffers; one kernel for dk and dv, which computes the scores transposed, "
+                 "so that they are the next product's operand, and one for dq; no atomics",
+                 shipped);
 }

@@ -1,5 +1,5 @@
-// Causal self-attention, forward: from the T x T matrix in memory to flash attention on tensor
-// cores.
+// Causal self-attention, forward: from the T x T matrix of scores in memory to flash attention on
+// tensor cores. FLOPs: 2 B T^2 C. Bytes, at least: qkv read, out written.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/attention.cuh"
@@ -14,7 +14,7 @@ struct Operands {
     }
 };
 
-// A thread a score: neighbouring threads read rows of keys 3C elements apart.
+// One thread per score. Neighbouring threads read rows of keys, 3C elements apart.
 __global__ void scores_kernel(Operands o) {
     const int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y, b = blockIdx.z / o.NH,
               h = blockIdx.z % o.NH;
@@ -24,14 +24,15 @@ __global__ void scores_kernel(Operands o) {
     for (int c = 0; c < o.HS; c++) sum += (float)q[c] * (float)k[c];
     o.matrix[((int64_t)blockIdx.z * o.T + query) * o.T + key] = sum * rsqrtf((float)o.HS);
 }
-// 16 queries and 16 keys through shared memory: each value read serves 16 scores.
+// 16 x 16 scores per block, one per thread; 16 queries and 16 keys in shared memory. Each value
+// read from memory serves 16 scores.
 constexpr int SMALL = 16;
 __global__ void __launch_bounds__(SMALL* SMALL) scores_shared_kernel(Operands o) {
     __shared__ float q[SMALL][SMALL + 1];
     __shared__ float k[SMALL][SMALL + 1];
     const int tx = threadIdx.x, ty = threadIdx.y, key0 = blockIdx.x * SMALL, query0 = blockIdx.y * SMALL,
               b = blockIdx.z / o.NH, h = blockIdx.z % o.NH;
-    if (key0 > query0) return;  // wholly above the diagonal
+    if (key0 > query0) return;  // all of these keys come after all of these queries
     float sum = 0;
     for (int c0 = 0; c0 < o.HS; c0 += SMALL) {
         q[ty][tx] = query0 + ty < o.T && c0 + tx < o.HS ? (float)o.row(b, query0 + ty, 0, h)[c0 + tx] : 0.0f;
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(SMALL* SMALL) scores_shared_kernel(Operands o)
     if (query < o.T && key <= query)
         o.matrix[((int64_t)blockIdx.z * o.T + query) * o.T + key] = sum * rsqrtf((float)o.HS);
 }
-// A warp a row of the matrix.
+// One warp per row of the matrix.
 __global__ void softmax_kernel(Operands o) {
     const int query = blockIdx.x;
     float* p = o.matrix + ((int64_t)blockIdx.y * o.T + query) * o.T;
@@ -56,7 +57,7 @@ __global__ void softmax_kernel(Operands o) {
     for (int key = threadIdx.x; key <= query; key += 32) p[key] /= total;
     if (threadIdx.x == 0) o.lse[(int64_t)blockIdx.y * o.T + query] = top + logf(total);
 }
-// A thread a channel of the output.
+// One block per query of a head, one thread per channel of the output.
 __global__ void mix_kernel(Operands o) {
     const int c = threadIdx.x, query = blockIdx.x, b = blockIdx.y / o.NH, h = blockIdx.y % o.NH;
     const float* p = o.matrix + ((int64_t)blockIdx.y * o.T + query) * o.T;
@@ -64,9 +65,9 @@ __global__ void mix_kernel(Operands o) {
     for (int key = 0; key <= query; key++) sum += p[key] * (float)o.row(b, key, 2, h)[c];
     o.out[((int64_t)b * o.T + query) * o.C + h * o.HS + c] = (bf16)sum;
 }
-// Online softmax: a warp a query walks over the keys once; a lane holds every 32nd channel of query
-// and output. Nothing of size T x T.
-constexpr int MOST_CHANNELS = 4;  // of a lane
+// Online softmax: one warp per query walks over the keys once. A lane holds every 32nd channel of
+// query and output. Nothing of size T x T is stored.
+constexpr int MOST_CHANNELS = 4;  // per lane
 __global__ void online_kernel(Operands o) {
     const int query = blockIdx.x * blockDim.y + threadIdx.y, b = blockIdx.y / o.NH, h = blockIdx.y % o.NH,
               lane = threadIdx.x;
@@ -90,8 +91,8 @@ __global__ void online_kernel(Operands o) {
             o.out[((int64_t)b * o.T + query) * o.C + h * o.HS + lane + 32 * i] = (bf16)(out[i] / total);
     if (lane == 0) o.lse[(int64_t)blockIdx.y * o.T + query] = top + logf(total);
 }
-// Tensor cores, as the shipped kernel, but one buffer: a tile of keys and values is loaded, then
-// multiplied, then the next is loaded.
+// Tensor cores, as in the shipped kernel (llmc/cuda/attention.cuh), but with one buffer: a tile of
+// keys and values is loaded, then multiplied, then the next is loaded.
 template <int HS, int KEYS>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     tensor_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
@@ -146,64 +147,53 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
     output("out", out, rows * C, 0), device_output("out", d_out, rows * C, bf16_tolerance(2, HS + T));
     expected([=] { reference::attention_forward(out, lse, qkv, B, T, C, NH); });
     auto rest = [=] {
-        launch("softmax", softmax_kernel, dim3((unsigned)T, (unsigned)(B * NH)), 32, 0, stream, o);
-        launch("mix", mix_kernel, dim3((unsigned)T, (unsigned)(B * NH)), (unsigned)HS, 0, stream, o);
+        launch("softmax", softmax_kernel, grid_for(T, 1, B * NH, 1), 32, 0, stream, o);
+        launch("mix", mix_kernel, grid_for(T, 1, B * NH, 1), (unsigned)HS, 0, stream, o);
     };
     const double scores = (double)B * NH * T * T / 2;
-    // q and k of each score; the matrix written, read and written by the softmax, read by each
-    // channel with its value
+    // q and k for each score; the matrix written, then read three times and written twice by the
+    // softmax, then read by each channel together with a value
     requested(scores * (4 * HS + 4 + 5 * 4 + HS * 6));
-    variant(
-        "naive", "three kernels, and the T x T matrix of each head in memory between them, in fp32",
-        [=] {
-            launch("scores", scores_kernel, dim3((unsigned)ceil_div(T, 64), (unsigned)T, (unsigned)(B * NH)), 64, 0,
-                   stream, o),
-                rest();
-        },
-        IN_BF16);
+    auto naive = [=] {
+        launch("scores", scores_kernel, grid_for(T, 64, T, 1, B * NH), 64, 0, stream, o);
+        rest();
+    };
+    variant_bf16("naive", "three kernels; between them the T x T matrix of each head is in memory, in fp32", naive);
     requested(scores * (4.0 * HS / SMALL + 4 + 5 * 4 + HS * 6));
-    variant(
-        "shared",
-        "scores out of 16 x 16 tiles in shared memory: a sixteenth of the loads of queries and keys; the matrix is "
-        "still there",
-        [=] {
-            launch("scores_shared", scores_shared_kernel,
-                   dim3((unsigned)ceil_div(T, SMALL), (unsigned)ceil_div(T, SMALL), (unsigned)(B * NH)),
-                   dim3(SMALL, SMALL), 0, stream, o),
-                rest();
-        },
-        IN_BF16);
+    auto shared = [=] {
+        launch("scores_shared", scores_shared_kernel, grid_for(T, SMALL, T, SMALL, B * NH), dim3(SMALL, SMALL), 0,
+               stream, o);
+        rest();
+    };
+    variant_bf16("shared",
+                 "scores from 16 x 16 tiles in shared memory: a sixteenth of the loads of queries and keys; the matrix "
+                 "is still in memory",
+                 shared);
     requested(scores * 4 * HS);
-    variant(
-        "online",
-        "one kernel, a warp a query, the softmax corrected as it goes: no matrix; but every query reads all keys and "
-        "values itself",
-        [=] {
-            launch("online", online_kernel, dim3((unsigned)ceil_div(T, 4), (unsigned)(B * NH)), dim3(32, 4), 0, stream,
-                   o);
-        },
-        IN_BF16);
+    auto online = [=] { launch("online", online_kernel, grid_for(T, 4, B * NH, 1), dim3(32, 4), 0, stream, o); };
+    variant_bf16("online",
+                 "one kernel, one warp per query, a softmax that is corrected as it goes: no matrix; but every query "
+                 "reads its keys and values on its own",
+                 online);
     requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
-    variant(
-        "tensor-cores",
-        "64 queries share tiles of 64 keys and values, products by mma.sync; scores never leave the registers",
-        [=] {
-            auto run = [=](auto kernel, int padded, int keys) {
-                const size_t shared_bytes = (ATTENTION_ROWS + 2 * keys) * padded * sizeof(bf16);
-                allow_shared(kernel, shared_bytes, "tensor");
-                launch("tensor", kernel, dim3((unsigned)(B * NH), (unsigned)ceil_div(T, ATTENTION_ROWS)),
-                       ATTENTION_THREADS, shared_bytes, stream, d_out, d_lse, d_qkv, (int)T, NH, (int)HS,
-                       1.0f / sqrtf((float)HS));
-            };
-            if (HS <= 32) run(tensor_kernel<32, 64>, 32, 64);
-            else if (HS <= 64) run(tensor_kernel<64, 64>, 64, 64);
-            else run(tensor_kernel<128, 64>, 128, 64);
-        },
-        IN_BF16);
+    auto tensor_cores = [=] {
+        auto run = [=](auto kernel, int padded, int keys) {
+            const size_t shared_bytes = (ATTENTION_ROWS + 2 * keys) * padded * sizeof(bf16);
+            allow_shared(kernel, shared_bytes, "tensor");
+            launch("tensor", kernel, attention_grid(B, T, NH), ATTENTION_THREADS, shared_bytes, stream, d_out, d_lse,
+                   d_qkv, (int)T, NH, (int)HS, 1.0f / sqrtf((float)HS));
+        };
+        if (HS <= 32) run(tensor_kernel<32, 64>, 32, 64);
+        else if (HS <= 64) run(tensor_kernel<64, 64>, 64, 64);
+        else run(tensor_kernel<128, 64>, 128, 64);
+    };
+    variant_bf16("tensor-cores",
+                 "64 queries share tiles of 64 keys and values; products by mma.sync; scores stay in registers",
+                 tensor_cores);
     requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
-    variant(
-        "shipped",
-        "two buffers filled by cp.async: the next tile arrives while this one is multiplied; rows with most keys start "
-        "first, tiles after the queries are skipped, masks only on the diagonal",
-        [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); }, IN_BF16);
+    auto shipped = [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); };
+    variant_bf16("shipped",
+                 "two buffers filled by cp.async: the next tile arrives while this one is multiplied; queries with the "
+                 "most keys start first; masks only on the diagonal",
+                 shipped);
 }

@@ -1,6 +1,7 @@
-// The GPU as the harness (dev/bench.h) sees it: memory on the device, time by events, its peaks,
-// measured: copying, and products on tensor cores and CUDA cores out of registers. In the simulator
-// (make -C dev/cuda sim) variants are compared with the reference, and nothing is timed.
+// The GPU as the harness (dev/bench.h) sees it: memory on the device, time measured by events, and
+// the peaks, which are measured: copying memory, products on tensor cores and on CUDA cores out of
+// registers. In the simulator (make -C dev/cuda sim) variants are compared with the reference, and
+// not timed.
 #pragma once
 #include "dev/bench.h"
 #include "llmc/cuda/device.cuh"
@@ -11,6 +12,25 @@ using namespace bench;
 
 inline cudaStream_t stream = nullptr;  // of all variants
 
+// Variants and sweeps (dev/bench.h) that compute in bf16, as nearly all here do.
+template <class F>
+inline void variant_bf16(const char* id, const char* why, F run) {
+    variant(id, why, run, IN_BF16);
+}
+template <class F>
+inline void sweep_bf16(const char* id, std::vector<int> sizes, const char* why, F run) {
+    sweep(id, sizes, why, run, IN_BF16);
+}
+
+// Grids that cover n elements, or columns x rows, with so many of them per block; z layers of
+// blocks.
+inline dim3 blocks_for(int64_t n, int64_t per_block) { return dim3((unsigned)ceil_div(n, per_block)); }
+inline dim3 grid_for(int64_t columns, int64_t columns_per_block, int64_t rows, int64_t rows_per_block, int64_t z = 1) {
+    const int64_t x = ceil_div(columns, columns_per_block), y = ceil_div(rows, rows_per_block);
+    return dim3((unsigned)x, (unsigned)y, (unsigned)z);
+}
+
+// Memory on the device that lives as long as the case.
 template <class T>
 inline T* device_buffer(int64_t elems) {
     void* p = nullptr;
@@ -19,7 +39,7 @@ inline T* device_buffer(int64_t elems) {
     current->memory.push_back(std::shared_ptr<void>(p, [](void* q) { check_cuda(cudaFree(q), "freeing"); }));
     return (T*)p;
 }
-// n host values on the device, as T.
+// The same with n values from the host, converted to T.
 template <class T, class From>
 inline T* on_device(const From* values, int64_t n) {
     T* p = device_buffer<T>(n);
@@ -28,14 +48,14 @@ inline T* on_device(const From* values, int64_t n) {
     check_cuda(cudaMemcpy(p, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
     return p;
 }
-// Again what on_device() put there: for setup(), where an operation updates in place.
+// Restores what on_device() copied: for setup(), where an operation updates in place.
 template <class T>
 inline void put_back(T* to, const float* values, int64_t n) {
     const std::vector<T> converted(values, values + n);
     check_cuda(cudaMemcpy(to, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
 }
 
-// The library, as the trainer opens it.
+// cuBLASLt, set up as the trainer does.
 inline void open_blas() {
     if (blas.handle || current->only_listed) return;
     check_blas(cublasLtCreate(&blas.handle), "starting");
@@ -44,6 +64,8 @@ inline void open_blas() {
 }
 
 #ifndef CUSIM
+// The peaks. Threads of the grid copy 16 bytes at a time; fma: 16 independent chains per thread
+// hide the latency of each other; mma: 8 independent products per warp.
 __global__ void copy_peak_kernel(int4* to, const int4* from, size_t n) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         __stcs(to + i, __ldcs(from + i));
@@ -67,6 +89,45 @@ __global__ void mma_peak_kernel(float* out) {
     for (int i = 0; i < 8; i++) total += c[i][0];
     out[(size_t)blockIdx.x * blockDim.x + threadIdx.x] = total;
 }
+inline void time_by_events(Machine& m) {
+    static cudaEvent_t begin, end;
+    check_cuda(cudaEventCreate(&begin), "making an event");
+    check_cuda(cudaEventCreate(&end), "making an event");
+    m.seconds = [](const std::function<void()>& run) {
+        check_cuda(cudaEventRecord(begin, stream), "timing");
+        run();
+        check_cuda(cudaEventRecord(end, stream), "timing");
+        check_cuda(cudaEventSynchronize(end), "timing");
+        float ms = 0;
+        check_cuda(cudaEventElapsedTime(&ms, begin, end), "timing");
+        return ms / 1e3;
+    };
+}
+inline void measure_peaks(Machine& m, int multiprocessors) {
+    const size_t bytes = 512 << 20;
+    static char* other = nullptr;
+    char* another = nullptr;
+    check_cuda(cudaMalloc(&other, bytes), "allocating");
+    check_cuda(cudaMalloc(&another, bytes), "allocating");
+    m.empty_caches = [] { check_cuda(cudaMemsetAsync(other, 0, 512 << 20, stream), "emptying the caches"); };
+    const int blocks = multiprocessors * 8;
+    auto best = [&](double work, const std::function<void()>& run) {
+        double least = m.seconds(run);
+        for (int i = 0; i < 10; i++) least = std::min(least, m.seconds(run));
+        return work / least;
+    };
+    const int4* from = (const int4*)another;
+    const double fma_flops = 2.0 * 16 * PEAK_ROUNDS * blocks * 256;  // 256 threads per block, 16 chains each
+    const double mma_flops = 8.0 * 4096 * PEAK_ROUNDS * blocks * 8;  // 8 warps per block, 8 products each
+    m.memory_bytes_s = best(2.0 * bytes, [&] {
+        launch("copy_peak", copy_peak_kernel, dim3(blocks * 4), 256, 0, stream, (int4*)other, from, bytes / 16);
+    });
+    m.flops_s[IN_FP32] = best(
+        fma_flops, [&] { launch("fma_peak", fma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other, 0.999f); });
+    m.flops_s[IN_BF16] =
+        best(mma_flops, [&] { launch("mma_peak", mma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other); });
+    check_cuda(cudaFree(another), "freeing");
+}
 #endif
 
 inline Machine bench::open_machine(int) {
@@ -88,41 +149,8 @@ inline Machine bench::open_machine(int) {
     int runtime = 0;
     check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
     m.name = format("%s, CUDA %d.%d", gpu.name, runtime / 1000, runtime % 1000 / 10);
-    static cudaEvent_t begin, end;
-    check_cuda(cudaEventCreate(&begin), "making an event");
-    check_cuda(cudaEventCreate(&end), "making an event");
-    m.seconds = [](const std::function<void()>& run) {
-        check_cuda(cudaEventRecord(begin, stream), "timing");
-        run();
-        check_cuda(cudaEventRecord(end, stream), "timing");
-        check_cuda(cudaEventSynchronize(end), "timing");
-        float ms = 0;
-        check_cuda(cudaEventElapsedTime(&ms, begin, end), "timing");
-        return ms / 1e3;
-    };
-    const size_t bytes = 512 << 20;
-    static char* other = nullptr;
-    char* another = nullptr;
-    check_cuda(cudaMalloc(&other, bytes), "allocating");
-    check_cuda(cudaMalloc(&another, bytes), "allocating");
-    m.empty_caches = [] { check_cuda(cudaMemsetAsync(other, 0, 512 << 20, stream), "emptying the caches"); };
-    const int blocks = gpu.multiProcessorCount * 8;
-    auto best = [&](double work, const std::function<void()>& run) {
-        double least = m.seconds(run);
-        for (int i = 0; i < 10; i++) least = std::min(least, m.seconds(run));
-        return work / least;
-    };
-    m.memory_bytes_s = best(2.0 * bytes, [&] {
-        launch("copy_peak", copy_peak_kernel, dim3(blocks * 4), 256, 0, stream, (int4*)other, (const int4*)another,
-               bytes / 16);
-    });
-    m.flops_s[IN_FP32] = best(2.0 * 16 * PEAK_ROUNDS * blocks * 256, [&] {
-        launch("fma_peak", fma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other, 0.999f);
-    });
-    m.flops_s[IN_BF16] = best(8.0 * 4096 * PEAK_ROUNDS * blocks * 8, [&] {
-        launch("mma_peak", mma_peak_kernel, dim3(blocks), 256, 0, stream, (float*)other);
-    });
-    check_cuda(cudaFree(another), "freeing");
+    time_by_events(m);
+    measure_peaks(m, gpu.multiProcessorCount);
 #endif
     return m;
 }

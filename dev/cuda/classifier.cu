@@ -1,5 +1,5 @@
-// Softmax and cross-entropy over the vocabulary, and their gradient, in place: logits (rows, Vp)
-// become (p - onehot) dloss. Bound by memory.
+// Softmax and cross-entropy over the vocabulary, and their gradient, (p - onehot(target)) dloss,
+// from logits (rows, Vp). Memory-bound.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/classifier.cuh"
@@ -12,7 +12,7 @@ struct Operands {
     int64_t rows, V, Vp;
     float dloss;
 };
-// A thread a row.
+// One thread per row.
 __global__ void softmax_thread_kernel(Operands o) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= o.rows) return;
@@ -22,7 +22,7 @@ __global__ void softmax_thread_kernel(Operands o) {
     for (int64_t v = 0; v < o.V; v++) total += expf((float)x[v] - top);
     for (int64_t v = 0; v < o.V; v++) o.probs[row * o.Vp + v] = expf((float)x[v] - top) / total;
 }
-// A block a row: neighbouring threads read neighbouring logits, three times over.
+// One block per row. Neighbouring threads read neighbouring logits, in three passes.
 __global__ void softmax_block_kernel(Operands o) {
     __shared__ float tops[32];
     const bf16* x = o.logits + (int64_t)blockIdx.x * o.Vp;
@@ -37,6 +37,7 @@ __global__ void softmax_block_kernel(Operands o) {
     for (int64_t v = threadIdx.x; v < o.V; v += blockDim.x)
         o.probs[(int64_t)blockIdx.x * o.Vp + v] = expf((float)x[v] - top) / total;
 }
+// One thread per logit: loss and gradient from the probabilities in memory.
 __global__ void cross_entropy_kernel(Operands o) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / o.Vp, v = i % o.Vp;
     if (row >= o.rows) return;
@@ -56,8 +57,8 @@ BENCH("classifier", dims("rows", "V"), shapes({{2048, 50257}, {33, 300}, {5, 100
     int* d_targets = on_device<int>(targets, rows);
     const Operands o{d_losses, d_logits, d_dlogits, d_probs, d_targets, rows, V, Vp, dloss};
     bytes(4.0 * rows * Vp);  // logits read, gradients written
-    output("losses", losses, rows, 0), device_output("losses", d_losses, rows, sum_tolerance(V)),
-        output("dlogits", dlogits, rows * Vp, 0), device_output("dlogits", d_dlogits, rows * Vp, bf16_tolerance(1, V));
+    output("losses", losses, rows, 0), device_output("losses", d_losses, rows, sum_tolerance(V));
+    output("dlogits", dlogits, rows * Vp, 0), device_output("dlogits", d_dlogits, rows * Vp, bf16_tolerance(1, V));
     expected([=] {
         for (int64_t r = 0; r < rows; r++) {
             double total = 0;
@@ -69,36 +70,35 @@ BENCH("classifier", dims("rows", "V"), shapes({{2048, 50257}, {33, 300}, {5, 100
         }
     });
     auto cross_entropy = [=] {
-        launch("cross_entropy", cross_entropy_kernel, dim3((unsigned)ceil_div(rows * Vp, 256)), 256, 0, stream, o);
+        launch("cross_entropy", cross_entropy_kernel, blocks_for(rows * Vp, 256), 256, 0, stream, o);
     };
     requested((3 * 2.0 + 4 + 4 + 2) * rows * Vp);
-    variant(
-        "thread-a-row",
-        "softmax a thread a row into fp32 memory, then loss and gradient by another kernel: 16 bytes an element where "
-        "4 would do",
-        [=] {
-            launch("softmax_thread", softmax_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0, stream, o),
-                cross_entropy();
-        },
-        IN_BF16);
+    auto thread_per_row = [=] {
+        launch("softmax_thread", softmax_thread_kernel, blocks_for(rows, 64), 64, 0, stream, o);
+        cross_entropy();
+    };
+    variant_bf16("thread-per-row",
+                 "softmax into fp32 memory, one thread per row, then loss and gradient by another kernel: 16 bytes per "
+                 "logit, of which 4 are necessary",
+                 thread_per_row);
     requested((3 * 2.0 + 4 + 4 + 2) * rows * Vp);
-    sweep(
-        "block-a-row", {128, 256, 512, 1024}, "a block a row: whole cache lines; threads a block",
-        [=](int threads) {
-            launch("softmax_block", softmax_block_kernel, dim3((unsigned)rows), threads, 0, stream, o), cross_entropy();
-        },
-        IN_BF16);
-    requested((2 * 2.0 + 2) * rows * Vp);  // and the copy that the bench makes, which training does not
-    variant(
-        "shipped",
-        "maximum and sum in one pass of 128-bit loads, loss and gradient in a second, in place: probabilities never "
-        "leave the registers",
-        [=] {
-            // in place: so that it finds logits again; counted in its time
-            check_cuda(cudaMemcpyAsync(d_dlogits, d_logits, rows * Vp * sizeof(bf16), cudaMemcpyDeviceToDevice, stream),
-                       "copying");
-            launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), CLASSIFIER_THREADS, 0, stream,
-                   d_losses, d_dlogits, d_targets, V, Vp, dloss, true);
-        },
-        IN_BF16);
+    auto block_per_row = [=](int threads) {
+        launch("softmax_block", softmax_block_kernel, dim3((unsigned)rows), threads, 0, stream, o);
+        cross_entropy();
+    };
+    sweep_bf16("block-per-row", {128, 256, 512, 1024},
+               "one block per row: neighbouring threads read neighbouring logits; -128 to -1024: threads per block",
+               block_per_row);
+    requested((2 * 2.0 + 2) * rows * Vp);  // two reads, one write; not the copy that only the bench makes
+    auto shipped = [=] {
+        // the kernel works in place, so each run needs a fresh copy; its time is counted
+        check_cuda(cudaMemcpyAsync(d_dlogits, d_logits, rows * Vp * sizeof(bf16), cudaMemcpyDeviceToDevice, stream),
+                   "copying");
+        launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), CLASSIFIER_THREADS, 0, stream, d_losses,
+               d_dlogits, d_targets, V, Vp, dloss, true);
+    };
+    variant_bf16("shipped",
+                 "maximum and sum in one pass of 128-bit loads, loss and gradient in a second, in place: probabilities "
+                 "stay in registers",
+                 shipped);
 }

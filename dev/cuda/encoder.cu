@@ -3,6 +3,7 @@
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/encoder.cuh"
 
+// One thread per element.
 __global__ void encoder_scalar_kernel(bf16* out, const int* inp, const bf16* wte, const bf16* wpe, int64_t rows,
                                       int64_t T, int64_t C) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / C, c = i % C;
@@ -11,7 +12,7 @@ __global__ void encoder_scalar_kernel(bf16* out, const int* inp, const bf16* wte
 
 static int* some_tokens(int64_t rows, int64_t V) {
     int* tokens = buffer<int>(rows);
-    // a few tokens often, most seldom, as in text
+    // a few frequent tokens, many rare ones, as in text
     for (int64_t i = 0; i < rows; i++)
         tokens[i] = (int)(std::pow((double)(i * 7919 % rows) / (double)rows, 4) * (double)V);
     return tokens;
@@ -26,26 +27,24 @@ BENCH("encoder_forward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 50257
     bytes(6.0 * rows * C), requested_by_all(6.0 * rows * C);
     output("out", out, rows * C, 0), device_output("out", d_out, rows * C, bf16_tolerance(1, 1));
     expected([=] { reference::encoder_forward(out, tokens, wte, wpe, B, T, C); });
-    variant(
-        "scalar", "an element a thread, and two divisions to find out which",
-        [=] {
-            launch("encoder_scalar", encoder_scalar_kernel, dim3((unsigned)ceil_div(rows * C, 256)), 256, 0, stream,
-                   d_out, d_tokens, d_wte, d_wpe, rows, T, C);
-        },
-        IN_BF16);
-    variant(
-        "shipped", "128 bits a thread: an eighth of the loads, and of the divisions",
-        [=] { encoder_forward(d_out, d_tokens, d_wte, d_wpe, B, T, C, 0, stream); }, IN_BF16);
+    auto scalar = [=] {
+        launch("encoder_scalar", encoder_scalar_kernel, blocks_for(rows * C, 256), 256, 0, stream, d_out, d_tokens,
+               d_wte, d_wpe, rows, T, C);
+    };
+    variant_bf16("scalar", "one thread per element, and a division and a remainder to find its row and column", scalar);
+    auto shipped = [=] { encoder_forward(d_out, d_tokens, d_wte, d_wpe, B, T, C, 0, stream); };
+    variant_bf16("shipped", "128 bits per thread: an eighth of the loads, and of the divisions", shipped);
 }
 
-// A thread a channel of the table, alone with all positions: no two threads touch the same value,
-// but C threads are few, and each walks through everything.
+// One thread per channel, which walks over all positions. No two threads touch the same value, but
+// C threads are few, and each of them reads a value from every row.
 __global__ void encoder_backward_columns_kernel(float* dwte, const bf16* dout, const int* inp, int64_t rows,
                                                 int64_t C) {
     const int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (int64_t row = 0; row < rows && c < C; row++) dwte[inp[row] * C + c] += (float)dout[row * C + c];
 }
-__global__ void encoder_backward_places_kernel(bf16* dwpe, const bf16* dout, int64_t B, int64_t T, int64_t C) {
+// One thread per element of dwpe: sums it over the batch.
+__global__ void encoder_backward_wpe_scalar_kernel(bf16* dwpe, const bf16* dout, int64_t B, int64_t T, int64_t C) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= T * C) return;
     float sum = 0;
@@ -63,31 +62,30 @@ BENCH("encoder_backward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 5025
     bf16 *d_dout = on_device<bf16>(dout, rows * C), *d_dwpe = device_buffer<bf16>(T * C);
     float* d_dwte = device_buffer<float>(V * C);
     bytes(2.0 * rows * C + 8.0 * (double)sorted.segments * C + 2.0 * T * C);
-    output("dwte", dwte, V * C, 0), device_output("dwte", d_dwte, V * C, sum_tolerance(rows)),
-        output("dwpe", dwpe, T * C, 0), device_output("dwpe", d_dwpe, T * C, bf16_tolerance(1, B));
+    output("dwte", dwte, V * C, 0), device_output("dwte", d_dwte, V * C, sum_tolerance(rows));
+    output("dwpe", dwpe, T * C, 0), device_output("dwpe", d_dwpe, T * C, bf16_tolerance(1, B));
     setup([=] {
-        memset(dwte, 0, V * C * sizeof(float)),
-            check_cuda(cudaMemsetAsync(d_dwte, 0, V * C * sizeof(float), stream), "clearing");
+        memset(dwte, 0, V * C * sizeof(float));
+        check_cuda(cudaMemsetAsync(d_dwte, 0, V * C * sizeof(float), stream), "clearing");
     });
     expected([=] { reference::encoder_backward(dwte, dwpe, dout, tokens, B, T, C, T, false); });
     requested((double)rows * C * (2 + 8) + 2.0 * rows * C + 2.0 * T * C);
-    variant(
-        "columns",
-        "a thread a channel, all positions in order: deterministic without atomics, on a fraction of the GPU",
-        [=] {
-            launch("encoder_backward_columns", encoder_backward_columns_kernel, dim3((unsigned)ceil_div(C, 64)), 64, 0,
-                   stream, d_dwte, d_dout, d_tokens, rows, C);
-            launch("encoder_backward_places", encoder_backward_places_kernel, dim3((unsigned)ceil_div(T * C, 256)), 256,
-                   0, stream, d_dwpe, d_dout, B, T, C);
-        },
-        IN_BF16);
+    auto columns = [=] {
+        launch("encoder_backward_columns", encoder_backward_columns_kernel, blocks_for(C, 64), 64, 0, stream, d_dwte,
+               d_dout, d_tokens, rows, C);
+        launch("encoder_backward_wpe_scalar", encoder_backward_wpe_scalar_kernel, blocks_for(T * C, 256), 256, 0,
+               stream, d_dwpe, d_dout, B, T, C);
+    };
+    variant_bf16("columns",
+                 "one thread per channel, over all positions in order: deterministic without atomics, but C threads "
+                 "fill a fraction of the GPU",
+                 columns);
     requested(2.0 * rows * C * 2 + 8.0 * (double)sorted.segments * C + 2.0 * T * C);
-    variant(
-        "shipped",
-        "positions sorted by token on the host: a block sums those of one token, 128 bits a load, and touches its row "
-        "once",
-        [=] {
-            encoder_backward(d_dwte, d_dwpe, d_dout, d_tokens, d_order, d_begin, sorted, B, T, C, T, false, stream);
-        },
-        IN_BF16);
+    auto shipped = [=] {
+        encoder_backward(d_dwte, d_dwpe, d_dout, d_tokens, d_order, d_begin, sorted, B, T, C, T, false, stream);
+    };
+    variant_bf16("shipped",
+                 "the host sorts the positions by token; one block sums those of one token, 128 bits per load, and "
+                 "touches its row once",
+                 shipped);
 }

@@ -1,16 +1,16 @@
-// GELU, forward and backward: bound by memory, so what counts is how the bytes are asked for.
+// GELU, forward and backward. Memory-bound, so the rungs differ in how they request the same bytes.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/gelu.cuh"
 
-// One element a thread. A warp asks for 32 x 2 bytes at once: half a cache line's worth of requests
-// for the same bytes.
+// One thread per element. Each load of a warp asks for 64 bytes: half a cache line.
 __global__ void gelu_scalar_kernel(bf16* out, const bf16* inp, size_t n) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const float x = (float)inp[i];
     out[i] = (bf16)(0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBIC * x * x * x))));
 }
+// The same with the logistic function and the fast exponential (llmc/cuda/gelu.cuh).
 __global__ void gelu_logistic_kernel(bf16* out, const bf16* inp, size_t n) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = (bf16)gelu((float)inp[i]);
@@ -27,24 +27,23 @@ BENCH("gelu_forward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}
     bytes(4.0 * n), requested_by_all(4.0 * n);
     output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(1, 20));
     expected([=] { reference::gelu_forward(out, inp, n); });
-    const dim3 blocks((unsigned)ceil_div(n, 256));
-    variant(
-        "scalar", "one element a thread, tanh of the library",
-        [=] { launch("gelu_scalar", gelu_scalar_kernel, blocks, 256, 0, stream, d_out, d_inp, (size_t)n); }, IN_BF16);
-    sweep(
-        "logistic", {64, 128, 256, 512, 1024},
-        "the logistic function with the fast exponential: a tenth of the instructions, which had begun to show beside "
-        "the memory; threads a block",
-        [=](int threads) {
-            launch("gelu_logistic", gelu_logistic_kernel, dim3((unsigned)ceil_div(n, threads)), threads, 0, stream,
-                   d_out, d_inp, (size_t)n);
-        },
-        IN_BF16);
-    variant(
-        "shipped",
-        "128 bits a thread: an eighth of the loads and stores for the same bytes, which leave the caches to others "
-        "when stored",
-        [=] { gelu_forward(d_out, d_inp, n, stream); }, IN_BF16);
+    auto scalar = [=] {
+        launch("gelu_scalar", gelu_scalar_kernel, blocks_for(n, 256), 256, 0, stream, d_out, d_inp, (size_t)n);
+    };
+    variant_bf16("scalar", "one thread per element, tanhf of the CUDA library", scalar);
+    auto logistic = [=](int threads) {
+        launch("gelu_logistic", gelu_logistic_kernel, blocks_for(n, threads), threads, 0, stream, d_out, d_inp,
+               (size_t)n);
+    };
+    sweep_bf16("logistic", {64, 128, 256, 512, 1024},
+               "the logistic function with the fast exponential: fewer instructions than tanhf; -64 to -1024: threads "
+               "per block",
+               logistic);
+    auto shipped = [=] { gelu_forward(d_out, d_inp, n, stream); };
+    variant_bf16("shipped",
+                 "128 bits per thread: an eighth of the loads and stores for the same bytes; stores that are the first "
+                 "to leave the caches",
+                 shipped);
 }
 
 BENCH("gelu_backward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}})) {
@@ -54,13 +53,11 @@ BENCH("gelu_backward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7
     bytes(6.0 * n), requested_by_all(6.0 * n);
     output("dinp", dinp, n, 0), device_output("dinp", d_dinp, n, bf16_tolerance(1, 20));
     expected([=] { reference::gelu_backward(dinp, dout, inp, n); });
-    variant(
-        "scalar", "one element a thread",
-        [=] {
-            launch("gelu_backward_scalar", gelu_backward_scalar_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0,
-                   stream, d_dinp, d_dout, d_inp, (size_t)n);
-        },
-        IN_BF16);
-    variant(
-        "shipped", "128 bits a thread", [=] { gelu_backward(d_dinp, d_dout, d_inp, n, stream); }, IN_BF16);
+    auto scalar = [=] {
+        launch("gelu_backward_scalar", gelu_backward_scalar_kernel, blocks_for(n, 256), 256, 0, stream, d_dinp, d_dout,
+               d_inp, (size_t)n);
+    };
+    variant_bf16("scalar", "one thread per element", scalar);
+    auto shipped = [=] { gelu_backward(d_dinp, d_dout, d_inp, n, stream); };
+    variant_bf16("shipped", "128 bits per thread", shipped);
 }

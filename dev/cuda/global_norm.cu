@@ -1,5 +1,5 @@
-// The sum of squares of the gradient: a reduction, through the whole ladder. No atomics anywhere: a
-// block leaves its part, and one block adds the parts up, in order.
+// The sum of squares of the gradient: a reduction. No rung uses atomics: each block writes its
+// partial sum, and one block adds the partial sums in order. Memory-bound: n values are read once.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/global_norm.cuh"
@@ -12,8 +12,8 @@ __global__ void norm_single_kernel(float* parts, const bf16* grads, size_t n) {
     for (size_t i = 0; i < n; i++) sum += (double)(float)grads[i] * (double)(float)grads[i];
     parts[0] = (float)sum;
 }
-// An element a thread, then a tree in shared memory whose active threads are strided: warps
-// diverge, and banks collide.
+// One thread per element, then a tree in shared memory. In step s, the active threads are 2^(s+1)
+// apart: warps diverge, and their accesses collide in the banks.
 __global__ void norm_interleaved_kernel(float* parts, const bf16* grads, size_t n) {
     __shared__ float sums[THREADS];
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -25,7 +25,7 @@ __global__ void norm_interleaved_kernel(float* parts, const bf16* grads, size_t 
     }
     if (threadIdx.x == 0) parts[blockIdx.x] = sums[0];
 }
-// The same tree with the active threads side by side.
+// The same tree; the active threads are neighbours.
 __global__ void norm_sequential_kernel(float* parts, const bf16* grads, size_t n) {
     __shared__ float sums[THREADS];
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -37,14 +37,14 @@ __global__ void norm_sequential_kernel(float* parts, const bf16* grads, size_t n
     }
     if (threadIdx.x == 0) parts[blockIdx.x] = sums[0];
 }
-// Shuffles within warps: no shared memory and no barrier but one.
+// The sum of a block by shuffles within warps, then over the warps: two barriers.
 __global__ void norm_shuffle_kernel(float* parts, const bf16* grads, size_t n) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     const float sum = block_sum(i < n ? (float)grads[i] * (float)grads[i] : 0.0f);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
-// As many blocks as fill the GPU, each thread many elements: the tree is climbed once, not once for
-// every 256 elements.
+// At most 1024 blocks. Each thread first adds many elements in a register, so that the reduction of
+// a block is paid once per block, not once per 256 elements.
 __global__ void norm_grid_kernel(float* parts, const bf16* grads, size_t n) {
     float sum = 0;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (size_t)gridDim.x * THREADS)
@@ -63,10 +63,11 @@ __global__ void norm_of_results_kernel(float* out, const DeviceResults* results)
 }
 
 BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
-    const int64_t n = shape[0], blocks = ceil_div(n, THREADS), few = std::min<int64_t>(blocks, 1024);
+    const int64_t n = shape[0], all = ceil_div(n, THREADS), few = std::min<int64_t>(all, 1024);
+    const dim3 blocks((unsigned)all), few_blocks((unsigned)few);
     float *grads = random_floats(n), *out = buffer<float>(1);
     bf16* d_grads = on_device<bf16>(grads, n);
-    float *d_out = device_buffer<float>(1), *d_parts = device_buffer<float>(std::max<int64_t>(blocks, MOST_PARTS));
+    float *d_out = device_buffer<float>(1), *d_parts = device_buffer<float>(std::max<int64_t>(all, MOST_PARTS));
     DeviceResults* d_results = (DeviceResults*)device_buffer<char>(256);
     double* d_partials = device_buffer<double>(NORM_MOST_BLOCKS);
     setup([=] { check_cuda(cudaMemsetAsync(d_results, 0, 256, stream), "clearing"); });
@@ -76,50 +77,46 @@ BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     auto add_up = [=](int64_t parts) {
         launch("norm_parts", norm_parts_kernel, 1, THREADS, 0, stream, d_out, d_parts, parts);
     };
+    auto single = [=] {
+        launch("norm_single", norm_single_kernel, 1, 1, 0, stream, d_parts, d_grads, (size_t)n);
+        add_up(1);
+    };
     if (n < 1 << 20)
-        variant(
-            "single", "one thread: what a sum is, and how long a GPU takes for one thing after the other",
-            [=] { launch("norm_single", norm_single_kernel, 1, 1, 0, stream, d_parts, d_grads, (size_t)n), add_up(1); },
-            IN_BF16);
-    variant(
-        "interleaved", "a tree in shared memory, active threads strided",
-        [=] {
-            launch("norm_interleaved", norm_interleaved_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts,
-                   d_grads, (size_t)n),
-                add_up(blocks);
-        },
-        IN_BF16);
-    variant(
+        variant_bf16("single", "one thread adds everything: the definition, and how slow one thread of a GPU is",
+                     single);
+    auto interleaved = [=] {
+        launch("norm_interleaved", norm_interleaved_kernel, blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
+        add_up(all);
+    };
+    variant_bf16("interleaved", "one thread per element, then a tree in shared memory whose active threads are strided",
+                 interleaved);
+    auto sequential = [=] {
+        launch("norm_sequential", norm_sequential_kernel, blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
+        add_up(all);
+    };
+    variant_bf16(
         "sequential",
-        "active threads side by side: whole warps end early in place of diverging, and banks do not collide",
-        [=] {
-            launch("norm_sequential", norm_sequential_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts,
-                   d_grads, (size_t)n),
-                add_up(blocks);
-        },
-        IN_BF16);
-    variant(
-        "shuffle", "within a warp values pass from register to register: one barrier in place of eight",
-        [=] {
-            launch("norm_shuffle", norm_shuffle_kernel, dim3((unsigned)blocks), THREADS, 0, stream, d_parts, d_grads,
-                   (size_t)n),
-                add_up(blocks);
-        },
-        IN_BF16);
-    variant(
+        "the active threads are neighbours: whole warps finish early instead of diverging, without bank conflicts",
+        sequential);
+    auto shuffle = [=] {
+        launch("norm_shuffle", norm_shuffle_kernel, blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
+        add_up(all);
+    };
+    variant_bf16("shuffle",
+                 "within a warp, values pass from register to register: two barriers per block instead of nine",
+                 shuffle);
+    auto grid_stride = [=] {
+        launch("norm_grid", norm_grid_kernel, few_blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
+        add_up(few);
+    };
+    variant_bf16(
         "grid-stride",
-        "blocks that fill the GPU once; each thread adds up in a register first, so nearly all of the work is loads",
-        [=] {
-            launch("norm_grid", norm_grid_kernel, dim3((unsigned)few), THREADS, 0, stream, d_parts, d_grads, (size_t)n),
-                add_up(few);
-        },
-        IN_BF16);
-    variant(
-        "shipped", "128 bits a load, fp64 across loads, and the decision of the step made by the same kernels",
-        [=] {
-            const SliceMap all{n, 0, n, 1, 0};
-            sum_squares(d_results, d_partials, d_grads, all, 0, stream);
-            launch("norm_of_results", norm_of_results_kernel, 1, 1, 0, stream, d_out, d_results);
-        },
-        IN_BF16);
+        "at most 1024 blocks; each thread first adds many elements in a register, so nearly all of the work is loads",
+        grid_stride);
+    auto shipped = [=] {
+        const SliceMap whole{n, 0, n, 1, 0};
+        sum_squares(d_results, d_partials, d_grads, whole, 0, stream);
+        launch("norm_of_results", norm_of_results_kernel, 1, 1, 0, stream, d_out, d_results);
+    };
+    variant_bf16("shipped", "128 bits per load, fp64 across loads", shipped);
 }

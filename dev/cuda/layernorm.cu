@@ -1,4 +1,4 @@
-// Layer norm forward, with the residual sum before it, and backward: bound by memory.
+// Layer norm, forward with the residual sum before it, and backward. Memory-bound.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/layernorm.cuh"
@@ -7,8 +7,8 @@ __global__ void residual_scalar_kernel(bf16* out, const bf16* a, const bf16* b, 
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = (bf16)((float)a[i] + (float)b[i]);
 }
-// A thread a row: neighbouring threads are C elements apart, a cache line each, of which they use
-// two bytes at a time.
+// One thread per row. Neighbouring threads read C elements apart: each load of a warp touches 32
+// cache lines and uses two bytes of each.
 __global__ void layernorm_thread_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows,
                                         int64_t C) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -22,7 +22,8 @@ __global__ void layernorm_thread_kernel(bf16* out, const bf16* inp, const bf16* 
     for (int64_t c = 0; c < C; c++)
         out[row * C + c] = (bf16)(((float)x[c] - m) * s * (float)weight[c] + (float)bias[c]);
 }
-// A warp a row: its lanes read neighbouring elements, whole lines, and add up by shuffles.
+// One warp per row. The lanes read neighbouring elements, 64 bytes at a time, and add up by
+// shuffles.
 __global__ void layernorm_warp_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows,
                                       int64_t C) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
@@ -37,8 +38,8 @@ __global__ void layernorm_warp_kernel(bf16* out, const bf16* inp, const bf16* we
         out[row * C + c] = (bf16)(((float)x[c] - m) * s * (float)weight[c] + (float)bias[c]);
 }
 
-// A warp a row, 128 bits a load, and the row kept in shared memory: the second and third pass ask
-// nobody else for it.
+// One warp per row, 128 bits per load. The first pass copies the row to shared memory, from which
+// the second and third read it.
 constexpr int SHARED_WARPS = 4;
 __global__ void layernorm_shared_kernel(bf16* out, const bf16* inp, const bf16* weight, const bf16* bias, int64_t rows,
                                         int64_t C) {
@@ -76,65 +77,66 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5
          *d_bias = on_device<bf16>(bias, C), *d_residual = device_buffer<bf16>(n), *d_out = device_buffer<bf16>(n);
     float *d_mean = device_buffer<float>(rows), *d_rstd = device_buffer<float>(rows);
     bytes(8.0 * n);  // two values read, two written
-    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(1, C)), output("residual", residual, n, 0),
-        device_output("residual", d_residual, n, 0);
+    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(1, C));
+    output("residual", residual, n, 0), device_output("residual", d_residual, n, 0);
     expected([=] {
         reference::residual_forward(residual, a, b, n);
         for (int64_t i = 0; i < n; i++) residual[i] = (float)bf16(residual[i]);  // the sum is stored, then normalised
         reference::layernorm_forward(out, mean, rstd, residual, weight, bias, rows, C);
     });
     auto sum = [=] {
-        launch("residual_scalar", residual_scalar_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_residual,
-               d_a, d_b, (size_t)n);
+        launch("residual_scalar", residual_scalar_kernel, blocks_for(n, 256), 256, 0, stream, d_residual, d_a, d_b,
+               (size_t)n);
     };
-    requested(2.0 * (3 + 4 + 2) * n);  // the sum; then three passes over what it left, weight and bias once an element
-    variant(
-        "thread-a-row", "the sum by a kernel of its own; then a thread a row, each on a cache line of its own",
-        [=] {
-            sum(), launch("layernorm_thread", layernorm_thread_kernel, dim3((unsigned)ceil_div(rows, 64)), 64, 0,
-                          stream, d_out, d_residual, d_weight, d_bias, rows, C);
-        },
-        IN_BF16);
+    // the residual sum; three passes over it and the output; weight and bias once per element
     requested(2.0 * (3 + 4 + 2) * n);
-    sweep(
-        "warp-a-row", {1, 2, 4, 8, 16},
-        "32 lanes on one row: whole cache lines, and 32 times the threads to hide the memory behind; warps a block",
-        [=](int warps) {
-            sum(), launch("layernorm_warp", layernorm_warp_kernel, dim3((unsigned)ceil_div(rows, warps)),
-                          dim3(32, (unsigned)warps), 0, stream, d_out, d_residual, d_weight, d_bias, rows, C);
-        },
-        IN_BF16);
+    auto thread_per_row = [=] {
+        sum();
+        launch("layernorm_thread", layernorm_thread_kernel, blocks_for(rows, 64), 64, 0, stream, d_out, d_residual,
+               d_weight, d_bias, rows, C);
+    };
+    variant_bf16("thread-per-row",
+                 "the residual sum by its own kernel; then one thread per row: 32 cache lines for each load of a warp",
+                 thread_per_row);
     requested(2.0 * (3 + 4 + 2) * n);
-    variant(
-        "vectorised", "128 bits a load: an eighth of the loads for the same bytes",
-        [=] {
-            residual_forward(d_residual, d_a, d_b, n, stream);
-            layernorm_forward(d_out, d_mean, d_rstd, d_residual, d_weight, d_bias, rows, C, stream);
-        },
-        IN_BF16);
+    auto warp_per_row = [=](int warps) {
+        sum();
+        launch("layernorm_warp", layernorm_warp_kernel, blocks_for(rows, warps), dim3(32, (unsigned)warps), 0, stream,
+               d_out, d_residual, d_weight, d_bias, rows, C);
+    };
+    sweep_bf16("warp-per-row", {1, 2, 4, 8, 16},
+               "32 lanes share a row: neighbouring addresses, and 32 times the threads to hide latency; -1 to -16: "
+               "warps per block",
+               warp_per_row);
+    requested(2.0 * (3 + 4 + 2) * n);
+    auto vectorised = [=] {
+        residual_forward(d_residual, d_a, d_b, n, stream);
+        layernorm_forward(d_out, d_mean, d_rstd, d_residual, d_weight, d_bias, rows, C, stream);
+    };
+    variant_bf16("vectorised", "128 bits per load: an eighth of the loads for the same bytes", vectorised);
     requested(2.0 * (3 + 2 + 2) * n);
-    variant(
+    auto shared = [=] {
+        residual_forward(d_residual, d_a, d_b, n, stream);
+        launch("layernorm_shared", layernorm_shared_kernel, blocks_for(rows, SHARED_WARPS), dim3(32, SHARED_WARPS),
+               SHARED_WARPS * C * sizeof(bf16), stream, d_out, d_residual, d_weight, d_bias, rows, C);
+    };
+    variant_bf16(
         "shared",
-        "the row waits in shared memory for the second and third pass, which the first-level cache may or may not have "
-        "done",
-        [=] {
-            residual_forward(d_residual, d_a, d_b, n, stream);
-            launch("layernorm_shared", layernorm_shared_kernel, dim3((unsigned)ceil_div(rows, SHARED_WARPS)),
-                   dim3(32, SHARED_WARPS), SHARED_WARPS * C * sizeof(bf16), stream, d_out, d_residual, d_weight, d_bias,
-                   rows, C);
-        },
-        IN_BF16);
-    requested(2.0 * (2 + 1 + 2 + 1 + 2) * n);  // two read, one written, read twice more, written, weight and bias
-    variant(
-        "shipped", "sum and norm in one pass: 4 values an element moved in place of 5, one launch in place of two",
-        [=] {
-            residual_layernorm_forward(d_residual, d_out, d_mean, d_rstd, d_a, d_b, d_weight, d_bias, rows, C, stream);
-        },
-        IN_BF16);
+        "the row stays in shared memory for the second and third pass, instead of perhaps in the first-level cache",
+        shared);
+    // inp1 and inp2 read, residual written and read twice, out written; weight and bias
+    requested(2.0 * (2 + 1 + 2 + 1 + 2) * n);
+    auto shipped = [=] {
+        residual_layernorm_forward(d_residual, d_out, d_mean, d_rstd, d_a, d_b, d_weight, d_bias, rows, C, stream);
+    };
+    variant_bf16(
+        "shipped",
+        "residual sum and norm in one kernel: 4 values per element moved instead of 5, one launch instead of two",
+        shipped);
 }
 
-// dweight and dbias: a thread a column, alone with all rows of it. The loads of a warp are one
-// line, but C threads are few.
+// dweight and dbias: one thread per column, over all rows. A warp's loads are contiguous, but C
+// threads are few.
 __global__ void layernorm_columns_kernel(bf16* dweight, bf16* dbias, const bf16* dout, const bf16* inp,
                                          const float* mean, const float* rstd, int64_t rows, int64_t C) {
     const int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -146,6 +148,7 @@ __global__ void layernorm_columns_kernel(bf16* dweight, bf16* dbias, const bf16*
     }
     dweight[c] = (bf16)dw, dbias[c] = (bf16)db;
 }
+// dinp: one warp per row.
 __global__ void layernorm_backward_warp_kernel(bf16* dinp, const bf16* dout, const bf16* inp, const bf16* weight,
                                                const float* mean, const float* rstd, int64_t rows, int64_t C) {
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
@@ -174,32 +177,30 @@ BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {
     float *d_mean = on_device<float>(mean, rows), *d_rstd = on_device<float>(rstd, rows),
           *d_partials = device_buffer<float>(LAYERNORM_PARTS * 2 * C);
     bytes(8.0 * n);  // dout, inp and dinp read, dinp written
-    output("dinp", dinp, n, 0), device_output("dinp", d_dinp, n, bf16_tolerance(1, C)),
-        output("dweight", dweight, C, 0), device_output("dweight", d_dweight, C, bf16_tolerance(1, rows));
+    output("dinp", dinp, n, 0), device_output("dinp", d_dinp, n, bf16_tolerance(1, C));
+    output("dweight", dweight, C, 0), device_output("dweight", d_dweight, C, bf16_tolerance(1, rows));
     output("dbias", dbias, C, 0), device_output("dbias", d_dbias, C, bf16_tolerance(1, rows));
     setup([=] { std::copy(before, before + n, dinp), put_back(d_dinp, before, n); });
     expected(
         [=] { reference::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, rows, C, false); });
     requested(2.0 * (3 + 3 + 2 + 2) * n);
-    variant(
-        "two-kernels",
-        "a warp a row for dinp; for dweight and dbias a thread a column, of which there are too few to fill the GPU, "
-        "and everything is read again",
-        [=] {
-            launch("layernorm_backward_warp", layernorm_backward_warp_kernel, dim3((unsigned)ceil_div(rows, 4)),
-                   dim3(32, 4), 0, stream, d_dinp, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C);
-            launch("layernorm_columns", layernorm_columns_kernel, dim3((unsigned)ceil_div(C, 64)), 64, 0, stream,
-                   d_dweight, d_dbias, d_dout, d_inp, d_mean, d_rstd, rows, C);
-        },
-        IN_BF16);
-    requested(2.0 * 5 * n);  // and the weight
-    variant(
-        "shipped",
-        "a block walks over rows, and a thread over the same columns of each: sums over rows grow in registers while "
-        "the rows pass, once",
-        [=] {
-            layernorm_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C,
-                               false, stream);
-        },
-        IN_BF16);
+    auto two_kernels = [=] {
+        launch("layernorm_backward_warp", layernorm_backward_warp_kernel, blocks_for(rows, 4), dim3(32, 4), 0, stream,
+               d_dinp, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C);
+        launch("layernorm_columns", layernorm_columns_kernel, blocks_for(C, 64), 64, 0, stream, d_dweight, d_dbias,
+               d_dout, d_inp, d_mean, d_rstd, rows, C);
+    };
+    variant_bf16("two-kernels",
+                 "one warp per row for dinp; for dweight and dbias one thread per column, too few to fill the GPU, and "
+                 "dout and inp are read again",
+                 two_kernels);
+    requested(2.0 * 5 * n);  // dout, inp, dinp, weight read, dinp written
+    auto shipped = [=] {
+        layernorm_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C,
+                           false, stream);
+    };
+    variant_bf16("shipped",
+                 "each block walks over rows; a thread has the same columns of each, so sums over rows stay in its "
+                 "registers, and everything is read once",
+                 shipped);
 }

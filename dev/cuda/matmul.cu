@@ -1,6 +1,6 @@
-// The linear layer, out (rows, OC) = inp (rows, C) weight (OC, C)^T: from a thread a result to
-// tensor cores fed by asynchronous copies; cuBLASLt as the measure. C must be a multiple of 8 from
-// the rung that loads 128 bits on, as in all models.
+// The linear layer, out (rows, OC) = inp (rows, C) weight (OC, C)^T, 2 rows C OC FLOPs: from one
+// thread per result to tensor cores fed by asynchronous copies; cuBLASLt is what ships. From the
+// rung that loads 128 bits on, C must be a multiple of 8, as it is in all models.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/matmul.cuh"
@@ -12,7 +12,8 @@ struct Operands {
 };
 __device__ inline bool inside(const Operands& o, int row, int column) { return row < o.rows && column < o.OC; }
 
-__device__ inline void make_result(const Operands& o, int row, int column) {
+// One result of out: 2 C loads for C multiply-adds.
+__device__ inline void compute_result(const Operands& o, int row, int column) {
     if (!inside(o, row, column)) return;
     float sum = 0;
     for (int c = 0; c < o.C; c++)
@@ -20,23 +21,23 @@ __device__ inline void make_result(const Operands& o, int row, int column) {
     o.out[(int64_t)row * o.OC + column] = (bf16)sum;
 }
 
-// A thread a result. Neighbouring threads have neighbouring rows: each of their loads and stores is
-// C or OC elements from the next, a cache line each.
+// One thread per result. Neighbouring threads have neighbouring rows: their loads of inp are C
+// elements apart, their stores OC elements, each in a cache line of its own.
 __global__ void matmul_naive_kernel(Operands o) {
-    make_result(o, blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y);
+    compute_result(o, blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y);
 }
-// Neighbouring threads have neighbouring columns: one value of inp serves a warp, results leave as
-// whole lines. The weight is still read with a stride of C.
+// Neighbouring threads have neighbouring columns: one value of inp serves a whole warp, and its
+// results are contiguous. The weight is still read with a stride of C.
 __global__ void matmul_coalesced_kernel(Operands o) {
-    make_result(o, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.x * blockDim.x + threadIdx.x);
+    compute_result(o, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.x * blockDim.x + threadIdx.x);
 }
 
-// 32 x 32 tiles of both operands in shared memory, loaded along C: whole lines, and each value from
-// memory serves 32 results.
+// 32 x 32 results per block, one per thread; 32 x 32 tiles of both operands in shared memory. They
+// are loaded along C, with contiguous loads, and each value from memory serves 32 results.
 constexpr int TILE = 32;
 __global__ void __launch_bounds__(TILE* TILE) matmul_shared_kernel(Operands o) {
     __shared__ float a[TILE][TILE];
-    __shared__ float b[TILE][TILE + 1];  // one more, so that a column of b lies in 32 banks
+    __shared__ float b[TILE][TILE + 1];  // padded by one, so that a column of b lies in 32 banks
     const int tx = threadIdx.x, ty = threadIdx.y, row = blockIdx.y * TILE + ty, column = blockIdx.x * TILE + tx,
               weight_row = blockIdx.x * TILE + ty;
     float sum = 0;
@@ -50,13 +51,12 @@ __global__ void __launch_bounds__(TILE* TILE) matmul_shared_kernel(Operands o) {
     if (inside(o, row, column)) o.out[(int64_t)row * o.OC + column] = (bf16)sum;
 }
 
-// 64 x 64 results a block, 4 x 4 a thread, which loads 8 values from shared memory for 16
-// multiply-adds in place of 32. VECTOR: a thread loads 128 bits of each operand at once, and stores
-// 4 results as 64.
+// 64 x 64 results per block, 4 x 4 per thread. A thread loads 8 values from shared memory for 16
+// multiply-adds, instead of 32. If VECTOR, it loads tiles from memory 128 bits at a time.
 constexpr int BLOCK = 64, DEPTH = 32, EACH = 4, BLOCK_THREADS = 256;
 template <bool VECTOR>
 __global__ void __launch_bounds__(BLOCK_THREADS) matmul_registers_kernel(Operands o) {
-    __shared__ float a[DEPTH][BLOCK + 4];  // [c][row]: what a thread wants of them is contiguous
+    __shared__ float a[DEPTH][BLOCK + 4];  // [c][row]: the 4 values that a thread needs are contiguous
     __shared__ float b[DEPTH][BLOCK + 4];
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, row0 = blockIdx.y * BLOCK, column0 = blockIdx.x * BLOCK;
     float sum[EACH][EACH] = {};
@@ -92,14 +92,16 @@ __global__ void __launch_bounds__(BLOCK_THREADS) matmul_registers_kernel(Operand
                 o.out[(int64_t)(row0 + ty * EACH + i) * o.OC + column0 + tx * EACH + j] = (bf16)sum[i][j];
 }
 
-// Tensor cores: a block of 4 warps makes 64 x 64 results, a warp 32 x 32 of them, out of tiles of
-// 64 rows and 64 channels in shared memory. Rows of a tile are 128 bytes; their eight 16-byte
-// chunks are permuted by row, so that what ldmatrix reads at once lies in different banks.
+// Tensor cores. A block of 4 warps computes 64 x 64 results, each warp 32 x 32 of them, from tiles
+// of 64 rows and 64 channels in shared memory. A row of a tile is 128 bytes; its eight 16-byte
+// chunks are permuted by its number, so that the chunks that ldmatrix reads at once lie in
+// different banks (llmc/cuda/attention_tiles.cuh has a picture).
 constexpr int MMA_THREADS = 128, MMA_DEPTH = 64;
 __device__ inline bf16* chunk_at(bf16* tile, int row, int chunk) {
     return tile + row * MMA_DEPTH + (chunk ^ (row & 7)) * 8;
 }
-// Starts copying rows first.. of a matrix of n rows, channels c0.., into a tile; zeros beyond.
+// Starts copying rows from `first` on and channels from c0 on of a matrix (n, C) into a tile; zeros
+// beyond its edges.
 __device__ inline void start_tile(bf16* tile, const bf16* matrix, int first, int n, int c0, int C) {
     for (int i = threadIdx.x; i < BLOCK * (MMA_DEPTH / 8); i += MMA_THREADS) {
         const int row = i / (MMA_DEPTH / 8), chunk = i % (MMA_DEPTH / 8);
@@ -108,6 +110,8 @@ __device__ inline void start_tile(bf16* tile, const bf16* matrix, int first, int
                    valid);
     }
 }
+// sum += rows warp_row .. + 31 of a, times rows warp_column .. + 31 of b, transposed: 2 x 4
+// fragments (mma.cuh) per warp.
 __device__ inline void multiply_tiles(float (&sum)[2][4][4], bf16* a, bf16* b, int warp_row, int warp_column) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -120,8 +124,8 @@ __device__ inline void multiply_tiles(float (&sum)[2][4][4], bf16* a, bf16* b, i
             for (int j = 0; j < 4; j++) mma(sum[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
 }
-// BUFFERS 1: a tile is loaded, then multiplied, then the next is loaded. 2: the next is on its way
-// while this one is multiplied.
+// With one buffer, a tile is loaded, then multiplied, then the next is loaded. With two, the next
+// is on its way while this one is multiplied (picture: llmc/cuda/attention.cuh).
 template <int BUFFERS>
 __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
     __shared__ __align__(128) bf16 a[BUFFERS][BLOCK * MMA_DEPTH];
@@ -140,9 +144,9 @@ __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
         if (next < tiles) start(next);
         copy_async_commit();
         copy_async_wait<BUFFERS - 1>();
-        __syncthreads();  // this tile is there, for all
+        __syncthreads();  // this tile has arrived, for all threads
         multiply_tiles(sum, a[tile % BUFFERS], b[tile % BUFFERS], warp_row, warp_column);
-        __syncthreads();  // nobody reads it any more
+        __syncthreads();  // no thread reads it any more
     }
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 4; j++)
@@ -166,65 +170,60 @@ BENCH("matmul_forward", dims("rows", "C", "OC"),
     flops(2.0 * rows * C * OC), bytes(2.0 * (rows * C + C * OC + rows * OC));
     output("out", out, rows * OC, 0), device_output("out", d_out, rows * OC, bf16_tolerance(1, C));
     expected([=] { reference::matmul_forward(out, inp, weight, (const float*)nullptr, rows, C, OC); });
-    const dim3 blocks((unsigned)ceil_div(OC, BLOCK), (unsigned)ceil_div(rows, BLOCK)), threads(32, 8);
+    const dim3 blocks = grid_for(OC, BLOCK, rows, BLOCK), threads(32, 8);
     const double pairs = (double)rows * C * OC, results = 2.0 * rows * OC;
     requested(4 * pairs + results);
-    variant(
-        "naive", "a thread a result, neighbouring threads in neighbouring rows: 32 cache lines for each load of a warp",
-        [=] {
-            launch("matmul_naive", matmul_naive_kernel, dim3((unsigned)ceil_div(rows, 32), (unsigned)ceil_div(OC, 8)),
-                   threads, 0, stream, o);
-        },
-        IN_BF16);
+    auto naive = [=] { launch("matmul_naive", matmul_naive_kernel, grid_for(rows, 32, OC, 8), threads, 0, stream, o); };
+    variant_bf16(
+        "naive",
+        "one thread per result, neighbouring threads in neighbouring rows: 32 cache lines for each load of a warp",
+        naive);
     requested(2 * pairs + 2 * pairs / 32 + results);
-    variant(
-        "coalesced",
-        "neighbouring threads in neighbouring columns: inp is one load for a warp, and results are stored as whole "
-        "lines",
-        [=] {
-            launch("matmul_coalesced", matmul_coalesced_kernel,
-                   dim3((unsigned)ceil_div(OC, 32), (unsigned)ceil_div(rows, 8)), threads, 0, stream, o);
-        },
-        IN_BF16);
+    auto coalesced = [=] {
+        launch("matmul_coalesced", matmul_coalesced_kernel, grid_for(OC, 32, rows, 8), threads, 0, stream, o);
+    };
+    variant_bf16("coalesced",
+                 "neighbouring threads in neighbouring columns: one load of inp serves a warp, and results are stored "
+                 "contiguously",
+                 coalesced);
     requested(4 * pairs / TILE + results);
-    variant(
-        "shared", "32 x 32 tiles in shared memory: each value from memory serves 32 results",
-        [=] {
-            launch("matmul_shared", matmul_shared_kernel,
-                   dim3((unsigned)ceil_div(OC, TILE), (unsigned)ceil_div(rows, TILE)), dim3(TILE, TILE), 0, stream, o);
-        },
-        IN_BF16);
+    auto shared = [=] {
+        launch("matmul_shared", matmul_shared_kernel, grid_for(OC, TILE, rows, TILE), dim3(TILE, TILE), 0, stream, o);
+    };
+    variant_bf16("shared", "32 x 32 tiles in shared memory: each value from memory serves 32 results", shared);
     requested(4 * pairs / BLOCK + results);
-    variant(
-        "registers", "4 x 4 results a thread: half a load from shared memory for each multiply-add in place of two",
-        [=] { launch("matmul_registers", matmul_registers_kernel<false>, blocks, BLOCK_THREADS, 0, stream, o); },
-        IN_BF16);
+    auto registers = [=] {
+        launch("matmul_registers", matmul_registers_kernel<false>, blocks, BLOCK_THREADS, 0, stream, o);
+    };
+    variant_bf16("registers",
+                 "4 x 4 results per thread: half a load from shared memory per multiply-add instead of two", registers);
     requested(4 * pairs / BLOCK + results);
-    variant(
-        "vectorised", "128 bits a load: an eighth of the instructions that fetch tiles",
-        [=] { launch("matmul_vectorised", matmul_registers_kernel<true>, blocks, BLOCK_THREADS, 0, stream, o); },
-        IN_BF16);
+    auto vectorised = [=] {
+        launch("matmul_vectorised", matmul_registers_kernel<true>, blocks, BLOCK_THREADS, 0, stream, o);
+    };
+    variant_bf16("vectorised", "128 bits per load: an eighth of the instructions that fetch tiles", vectorised);
     requested(4 * pairs / BLOCK + results);
-    variant(
-        "tensor-cores",
-        "mma.sync: 4096 FLOPs an instruction of a warp, operands by ldmatrix out of permuted rows, without bank "
-        "conflicts",
-        [=] { launch("matmul_mma", matmul_mma_kernel<1>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
+    auto tensor_cores = [=] { launch("matmul_mma", matmul_mma_kernel<1>, blocks, MMA_THREADS, 0, stream, o); };
+    variant_bf16("tensor-cores",
+                 "mma.sync: 4096 FLOPs per instruction of a warp; operands by ldmatrix from swizzled rows, without "
+                 "bank conflicts",
+                 tensor_cores);
     requested(4 * pairs / BLOCK + results);
-    variant(
-        "async",
-        "two buffers: the next tile is on its way while this one is multiplied, so tensor cores wait for memory once, "
-        "not in each round",
-        [=] { launch("matmul_async", matmul_mma_kernel<2>, blocks, MMA_THREADS, 0, stream, o); }, IN_BF16);
-    requested(-1);  // the library's own affair
-    variant(
+    auto async = [=] { launch("matmul_async", matmul_mma_kernel<2>, blocks, MMA_THREADS, 0, stream, o); };
+    variant_bf16("async",
+                 "two buffers: the next tile is on its way while this one is multiplied, so tensor cores do not wait a "
+                 "full memory latency per tile",
+                 async);
+    requested(-1);  // depends on the kernel that the library chooses
+    auto shipped = [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); };
+    variant_bf16(
         "shipped",
-        "cuBLASLt, which chooses among kernels of many tile sizes, deeper pipelines and, on Hopper, wgmma and TMA",
-        [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); }, IN_BF16);
+        "cuBLASLt, which chooses among kernels with many tile sizes, deeper pipelines and, on Hopper, wgmma and TMA",
+        shipped);
 }
 
-// What follows the product in the first layer of the MLP: bias, then GELU, of which the backward
-// pass wants the input too.
+// What follows the product in the first layer of the MLP: bias, then GELU. The backward pass needs
+// the input of GELU, so both are written. One thread per element.
 __global__ void bias_kernel(bf16* out, const bf16* bias, int64_t rows, int64_t OC) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < rows * OC) out[i] = (bf16)((float)out[i] + (float)bias[i % OC]);
@@ -238,25 +237,26 @@ BENCH("matmul_bias_gelu", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {6
          *d_bias = on_device<bf16>(bias, OC), *d_out = device_buffer<bf16>(n), *d_gelu = device_buffer<bf16>(n);
     open_blas();
     flops(2.0 * rows * C * OC), bytes(2.0 * (rows * C + C * OC + 2 * n));
-    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(2, C)), output("gelu", gelu_out, n, 0),
-        device_output("gelu", d_gelu, n, bf16_tolerance(3, C));
+    output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(2, C));
+    output("gelu", gelu_out, n, 0), device_output("gelu", d_gelu, n, bf16_tolerance(3, C));
     expected([=] { reference::matmul_forward(out, inp, weight, bias, rows, C, OC, gelu_out); });
     requested(2.0 * (rows * C + C * OC + 5 * n));
-    variant(
-        "three-kernels", "the product, the bias and GELU one after the other: the result goes to memory and back twice",
-        [=] {
-            matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream);
-            launch("bias", bias_kernel, dim3((unsigned)ceil_div(n, 256)), 256, 0, stream, d_out, d_bias, rows, OC);
-            gelu_forward(d_gelu, d_out, n, stream);
-        },
-        IN_BF16);
+    auto three_kernels = [=] {
+        matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream);
+        launch("bias", bias_kernel, blocks_for(n, 256), 256, 0, stream, d_out, d_bias, rows, OC);
+        gelu_forward(d_gelu, d_out, n, stream);
+    };
+    variant_bf16("three-kernels", "the product, then the bias, then GELU: the result goes to memory and back twice",
+                 three_kernels);
     requested(2.0 * (rows * C + C * OC + 3 * n));
-    variant(
-        "shipped",
-        "the bias in the epilogue of the product, while results are in registers; GELU apart, applied to what was "
-        "stored (-ge 0)",
-        [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu); }, IN_BF16);
-    variant(
-        "shipped-fused", "GELU in the epilogue too: 2 bytes an element less, of a value before it is rounded (-ge 1)",
-        [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu, true); }, IN_BF16);
+    auto shipped = [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu); };
+    variant_bf16("shipped",
+                 "the bias in the epilogue of the product, while results are in registers; GELU by its own kernel, "
+                 "applied to the stored values (-ge 0)",
+                 shipped);
+    auto shipped_fused = [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu, true); };
+    variant_bf16(
+        "shipped-fused",
+        "GELU in the epilogue too: 2 bytes per element less, applied to values before they are rounded (-ge 1)",
+        shipped_fused);
 }

@@ -1,5 +1,5 @@
-// The linear layer, backward: dinp = dout weight, dweight = dout^T inp, dbias = sums over rows of
-// dout.
+// The linear layer, backward: dinp = dout weight, dweight = dout^T inp, dbias = sum over rows of
+// dout. Two products of 2 rows C OC FLOPs.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/matmul.cuh"
@@ -9,6 +9,7 @@ struct Operands {
     const bf16 *dout, *inp, *weight;
     int rows, C, OC;
 };
+// One thread per result, in all three kernels.
 __global__ void dinp_kernel(Operands o) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
     if (c >= o.C || row >= o.rows) return;
@@ -25,7 +26,6 @@ __global__ void dweight_kernel(Operands o) {
         sum += (float)o.dout[(int64_t)row * o.OC + k] * (float)o.inp[(int64_t)row * o.C + c];
     o.dweight[(int64_t)k * o.C + c] = (bf16)sum;
 }
-// A thread a column, alone with all rows.
 __global__ void dbias_kernel(Operands o) {
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k >= o.OC) return;
@@ -33,7 +33,8 @@ __global__ void dbias_kernel(Operands o) {
     for (int row = 0; row < o.rows; row++) sum += (float)o.dout[(int64_t)row * o.OC + k];
     o.dbias[k] = (bf16)sum;
 }
-// 8 rows at a time share 32 columns, and add up in shared memory.
+// 32 columns per block, 8 threads per column: the rows are split among them, and their sums are
+// added in shared memory.
 __global__ void dbias_shared_kernel(Operands o) {
     __shared__ float sums[8][32];
     const int k = blockIdx.x * 32 + threadIdx.x;
@@ -46,8 +47,8 @@ __global__ void dbias_shared_kernel(Operands o) {
     for (int w = 0; w < 8; w++) total += sums[w][threadIdx.x];
     o.dbias[k] = (bf16)total;
 }
-// A product of 32 x 32 tiles of shared memory: c (m, n) = sum over k of a(i, k) b(k, j), both given
-// as functions of their indices.
+// One element of a product, sum over k < length of a(i, k) b(k, j), by 32 x 32 tiles in shared
+// memory. Both operands are functions of their indices.
 constexpr int TILE = 32;
 template <class A, class B>
 __device__ inline float tile_product(int i, int j, int length, A a, B b) {
@@ -92,40 +93,31 @@ BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64
     open_blas();
     const Operands o{d_dinp, d_dweight, d_dbias, d_dout, d_inp, d_weight, (int)rows, (int)C, (int)OC};
     flops(4.0 * rows * C * OC), bytes(2.0 * (2 * rows * C + 2 * C * OC + rows * OC));
-    output("dinp", dinp, rows * C, 0), device_output("dinp", d_dinp, rows * C, bf16_tolerance(1, OC)),
-        output("dweight", dweight, OC * C, 0), device_output("dweight", d_dweight, OC * C, bf16_tolerance(1, rows));
+    output("dinp", dinp, rows * C, 0), device_output("dinp", d_dinp, rows * C, bf16_tolerance(1, OC));
+    output("dweight", dweight, OC * C, 0), device_output("dweight", d_dweight, OC * C, bf16_tolerance(1, rows));
     output("dbias", dbias, OC, 0), device_output("dbias", d_dbias, OC, bf16_tolerance(1, rows));
     expected([=] { reference::matmul_backward(dinp, dweight, dbias, dout, inp, weight, rows, C, OC, false); });
-    auto grid = [](int64_t x, int64_t y, int64_t width, int64_t height) {
-        return dim3((unsigned)ceil_div(x, width), (unsigned)ceil_div(y, height));
-    };
     const double pairs = (double)rows * C * OC, results = 2.0 * (rows * C + OC * C);
     requested(2 * (2 * pairs + 2 * pairs / 32) + results + 2.0 * rows * OC);
-    variant(
-        "naive", "a thread a result, sums over rows a thread a column",
-        [=] {
-            launch("dinp", dinp_kernel, grid(C, rows, 32, 8), dim3(32, 8), 0, stream, o);
-            launch("dweight", dweight_kernel, grid(C, OC, 32, 8), dim3(32, 8), 0, stream, o);
-            launch("dbias", dbias_kernel, grid(OC, 1, 64, 1), 64, 0, stream, o);
-        },
-        IN_BF16);
+    auto naive = [=] {
+        launch("dinp", dinp_kernel, grid_for(C, 32, rows, 8), dim3(32, 8), 0, stream, o);
+        launch("dweight", dweight_kernel, grid_for(C, 32, OC, 8), dim3(32, 8), 0, stream, o);
+        launch("dbias", dbias_kernel, blocks_for(OC, 64), 64, 0, stream, o);
+    };
+    variant_bf16("naive", "one thread per result; for dbias one thread per column", naive);
     requested(2 * 4 * pairs / TILE + results + 2.0 * rows * OC);
-    variant(
-        "shared", "32 x 32 tiles in shared memory; for dbias 8 threads a column",
-        [=] {
-            launch("dinp_shared", dinp_shared_kernel, grid(C, rows, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
-            launch("dweight_shared", dweight_shared_kernel, grid(C, OC, TILE, TILE), dim3(TILE, TILE), 0, stream, o);
-            launch("dbias_shared", dbias_shared_kernel, grid(OC, 1, 32, 1), dim3(32, 8), 0, stream, o);
-        },
-        IN_BF16);
-    requested(-1);  // the library's own affair
-    variant(
-        "shipped",
-        "cuBLASLt for the products; for dbias 128 bits a load, 64 parts of the rows at once, added up in order by a "
-        "second kernel",
-        [=] {
-            matmul_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, rows, C, OC, false,
-                            stream);
-        },
-        IN_BF16);
+    auto shared = [=] {
+        launch("dinp_shared", dinp_shared_kernel, grid_for(C, TILE, rows, TILE), dim3(TILE, TILE), 0, stream, o);
+        launch("dweight_shared", dweight_shared_kernel, grid_for(C, TILE, OC, TILE), dim3(TILE, TILE), 0, stream, o);
+        launch("dbias_shared", dbias_shared_kernel, blocks_for(OC, 32), dim3(32, 8), 0, stream, o);
+    };
+    variant_bf16("shared", "32 x 32 tiles in shared memory; for dbias 8 threads per column", shared);
+    requested(-1);  // depends on the kernels that the library chooses
+    auto shipped = [=] {
+        matmul_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, rows, C, OC, false, stream);
+    };
+    variant_bf16("shipped",
+                 "cuBLASLt for the products; for dbias 128 bits per load, up to 64 partial sums, which a second kernel "
+                 "adds in order",
+                 shipped);
 }

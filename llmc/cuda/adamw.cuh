@@ -1,18 +1,26 @@
-// AdamW; formula: llmc/cpu/adamw.h. One launch over all parameters of the process, whatever tensor
-// they belong to; whether a parameter is decayed follows from its place in its bucket
-// (llmc/tensors.h). The device decides from its own results whether to update at all, and how far
-// to clip. Memory-bound: in bf16 with master weights it reads 14 to 16 bytes a parameter and writes
-// 14.
+// AdamW; formula and source: llmc/cpu/adamw.h. One launch updates all parameters of the process,
+// whatever tensor they belong to: 8 elements per thread, 256 threads per block. Whether an element
+// is decayed follows from its offset in its bucket (llmc/tensors.h). As code, with g already
+// clipped:
 //
-// Where weights are 16-bit, updates are smaller than half a unit in their last place, and would
-// vanish by rounding. Either a master copy in fp32 is updated, and the weight is its rounding; or
-// the weight is rounded stochastically (llmc/bf16.h).
+//     m = beta1 m + (1 - beta1) g                   step = learning_rate / (1 - beta1^t)
+//     v = beta2 v + (1 - beta2) g^2                 root = 1 / sqrt(1 - beta2^t)
+//     p = keep p - step m / (sqrt(v) root + eps)    keep = 1 - learning_rate weight_decay, or 1
+//
+// Whether to update at all, and how far to clip, the kernel reads from the results that
+// global_norm.cuh left on the device; the host does not wait for them.
+//
+// bf16 weights have a master copy in fp32, which is updated, and of which the weight is the
+// rounding; or they are rounded stochastically (llmc/bf16.h says why).
+//
+// Memory-bound. Bytes per parameter, with bf16 weights and a master: 14 read (16 where gradients
+// are fp32), 14 written. In fp32: 16 read, 12 written.
 #pragma once
 #include "llmc/cuda/global_norm.cuh"
 
-// Which parts of a bucket are decayed, as ranges of elements: of a layer, and of the last bucket.
+// The ranges of elements that are decayed: [0] within a layer's bucket, [1] within the last bucket.
 struct DecayRanges {
-    int64_t layer_elems, layers_end;  // elements of a layer's bucket, and where the last bucket begins
+    int64_t layer_elems, layers_end;  // size of a layer's bucket, index of the last bucket's first element
     int64_t begin[2][NUM_TENSORS], end[2][NUM_TENSORS];
     int count[2];
 };
@@ -29,9 +37,9 @@ inline DecayRanges decay_ranges(const ParameterLayout& layout) {
 }
 __device__ inline bool is_decayed(const DecayRanges& r, int64_t i) {
     const int last = i >= r.layers_end;
-    const int64_t place = last ? i - r.layers_end : i % r.layer_elems;
+    const int64_t offset = last ? i - r.layers_end : i % r.layer_elems;  // in its bucket
     for (int k = 0; k < r.count[last]; k++)
-        if (place >= r.begin[last][k] && place < r.end[last][k]) return true;
+        if (offset >= r.begin[last][k] && offset < r.end[last][k]) return true;
     return false;
 }
 
@@ -39,7 +47,7 @@ __device__ inline __nv_bfloat16 round_stochastically(float x, uint32_t random) {
     return __ushort_as_bfloat16(stochastic_bits(__float_as_uint(x), random));
 }
 
-// N values as fp32 from, or rounded to nearest into, whole Packs of any type.
+// N values, a whole number of Packs, are loaded as fp32, or rounded to nearest and stored.
 template <class T, int N>
 __device__ inline void load_floats(float (&x)[N], const T* p) {
 #pragma unroll
@@ -58,17 +66,19 @@ __device__ inline void store_floats(T* p, const float (&x)[N]) {
     }
 }
 
-constexpr int ADAMW_ELEMS = 8;  // of a thread; tensors begin at multiples of 16, so they are all of one tensor
+// Elements per thread. Tensors begin at multiples of 16, so one thread's elements are of one
+// tensor: all decayed, or none.
+constexpr int ADAMW_ELEMS = 8;
 
-// The part of params that `mine` names is updated with the same part of grads; m, v and, if not
-// null, master hold mine.elems() each.
+// Updates the elements `mine` of params with the same elements of grads. m, v and, if it is not
+// null, master hold these mine.elems() elements only, without gaps.
 template <class floatX, class floatG>
 __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
                              AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     constexpr int N = ADAMW_ELEMS;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
-    const int64_t at = mine.position(i);  // among all parameters
+    const int64_t at = mine.position(i);
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2),
                 grad_scale = results->grad_scale;
     const float keep = is_decayed(ranges, at) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;
@@ -88,7 +98,7 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
     if constexpr (sizeof(floatX) == 2) {
         if (!master) {
 #pragma unroll
-            // a bf16 now: storing it rounds no more
+            // the results are bf16 values, which store_floats does not change
             for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, at + j));
         }
     }
@@ -99,12 +109,13 @@ template <class floatX, class floatG>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const SliceMap& mine,
                   const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
                   cudaStream_t stream) {
-    launch("adamw", adamw_kernel<floatX, floatG>, dim3((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256)), 256, 0,
-           stream, params, master, m, v, grads, mine, k, ranges, results, seed);
+    const dim3 blocks((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256));
+    launch("adamw", adamw_kernel<floatX, floatG>, blocks, 256, 0, stream, params, master, m, v, grads, mine, k, ranges,
+           results, seed);
 }
 
-// sums (n_elems, fp32) = or += grads (n_elems, a multiple of the Pack): gradients of one micro-step
-// into those of the step.
+// sums (n_elems, fp32) = grads (n_elems), or += if add: adds the gradients of one micro-step to
+// those of the step. n_elems is a multiple of Pack<floatX>::size. One thread per Pack.
 template <class floatX>
 __global__ void add_gradients_kernel(float* sums, const floatX* grads, size_t n_elems, bool add) {
     for_each_pack<floatX>(n_elems, [&](size_t i, int) {
@@ -117,7 +128,8 @@ void add_gradients(float* sums, const floatX* grads, size_t n_elems, bool add, c
     launch("add_gradients", add_gradients_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, sums,
            grads, n_elems, add);
 }
-// out (n_elems, a multiple of the Pack) = inp, rounded to nearest.
+// out (n_elems) = inp (n_elems, fp32), rounded to nearest. n_elems is a multiple of
+// Pack<floatX>::size. One thread per Pack.
 template <class floatX>
 __global__ void round_gradients_kernel(floatX* out, const float* inp, size_t n_elems) {
     for_each_pack<floatX>(n_elems, [&](size_t i, int) {

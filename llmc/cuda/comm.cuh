@@ -1,6 +1,9 @@
-// The collectives of comm.h on a GPU: NCCL, on a stream of its own beside the one that computes, so
-// that a layer's gradients travel while the next layer is computed. Events order the two streams;
-// the host waits for neither. Where there is no NCCL only one process is possible.
+// The collectives of comm.h on GPUs, by NCCL. They have a stream of their own beside the one that
+// computes, so that the gradients of one layer travel while those of the next are computed. Events
+// order the two streams; the host waits for neither. Without NCCL only one process is possible.
+//
+//     stream         | layer l backward | layer l-1 backward       | ...            | join | update
+//     gpu_comm.stream                   | reduce-scatter, bucket l | bucket l-1     |
 #pragma once
 #include "llmc/comm.h"
 #include "llmc/cuda/common.cuh"
@@ -27,7 +30,7 @@ constexpr ncclDataType_t nccl_type() {
 }
 #endif
 
-// The processes meet: rank 0 makes NCCL's id, comm.h brings it to the others.
+// Connects the processes: rank 0 creates NCCL's id, comm.h sends it to the others.
 inline void gpu_comm_start() {
     if (comm.processes == 1 || gpu_comm.stream) return;
 #ifdef USE_NCCL
@@ -45,18 +48,18 @@ inline void gpu_comm_start() {
 #endif
 }
 
-// What is in `first` so far comes before what is put into `second` from now on.
+// Work enqueued in `second` from now on starts after the work enqueued in `first` so far.
 inline void order_streams(cudaStream_t first, cudaStream_t second) {
     check_cuda(cudaEventRecord(gpu_comm.event, first), "ordering streams");
     check_cuda(cudaStreamWaitEvent(second, gpu_comm.event, 0), "ordering streams");
 }
-// The computing stream waits for all collectives started so far.
+// Work enqueued in `stream` from now on starts after all collectives enqueued so far.
 inline void gpu_comm_join(cudaStream_t stream) {
     if (comm.processes > 1) order_streams(gpu_comm.stream, stream);
 }
 
-// As in comm.h; data is what `stream` has computed when it comes here. Small numbers that are no
-// bucket's have bucket -1, and are not counted.
+// As in comm.h, on data (processes * n_elems), which `stream` may still be computing. `bucket` is
+// for comm.h's count of what was sent; -1: not a bucket, and not counted.
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
@@ -85,7 +88,8 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
 #endif
 }
 
-// The host waits for a stream; if that takes too long, another process hangs or has ended.
+// The host waits for a stream; after comm.timeout_s seconds it assumes that another process hangs
+// or has ended.
 inline void wait_for_stream(cudaStream_t stream, const char* what) {
     if (comm.processes == 1) return check_cuda(cudaStreamSynchronize(stream), what);
     const double begin = now_seconds();

@@ -1,8 +1,7 @@
-// What the kernels share: 128-bit packs, sums over warps and blocks, the launch, and the one Gpu
-// they run on.
+// What the kernels share: 128-bit Packs, sums over warps and blocks, and the launch.
 //
-// nvcc compiles these headers for a GPU; dev/cusim compiles the very same text as C++ and runs it
-// on a CPU. launch() is where they part.
+// nvcc compiles these headers for a GPU. The simulator (dev/cusim) compiles the same sources as C++
+// and runs them on a CPU. The two differ in launch(), in mma.cuh, and where CUSIM is defined below.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -11,7 +10,7 @@
 #include "llmc/check.h"
 #include "llmc/integer_math.h"
 
-#ifdef CUSIM  // where a vector access was asked for, so that a misaligned one can be named
+#ifdef CUSIM  // as a default argument: the line of the call, for the message about a misaligned access
 #define CALLED_FROM , cusim::Place place = CUSIM_HERE
 #define CHECK_ALIGNMENT(p) cusim::check_alignment(p, 16, place)
 #else
@@ -22,7 +21,8 @@
 // -------------------------------------------------------------------------------------------------
 // types
 
-// 128 bits of elements, what one thread loads or stores at once: 4 of fp32, 8 of bf16.
+// 128 bits, the most that one thread loads or stores with one instruction: 4 fp32 or 8 bf16
+// elements. 32 threads with neighbouring Packs access four whole cache lines of 128 bytes.
 template <class T>
 struct alignas(16) Pack {
     static constexpr int size = 16 / sizeof(T);
@@ -31,8 +31,8 @@ struct alignas(16) Pack {
     __device__ T operator[](int i) const { return value[i]; }
 };
 
-// p must be 16-byte aligned. The _streaming ones are for data that nobody reads again soon: they
-// leave the caches to others.
+// p must be 16-byte aligned. The streaming versions are for data that is not used again soon: it is
+// the first to be evicted from the caches.
 template <class T>
 __device__ inline Pack<T> load_pack(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);
@@ -59,14 +59,15 @@ __device__ inline void store_pack_streaming(T* p, const Pack<T>& pack CALLED_FRO
     __stcs(reinterpret_cast<int4*>(p), bits);
 }
 
-// f(i, count) on the Packs of n elements that this thread of the grid handles: count is
-// Pack<T>::size, in the last one maybe less.
+// Elementwise kernels: one Pack per thread. Calls f(i, count) for the Pack that begins at element i
+// of n. count is Pack<T>::size, or less in the last, partial Pack.
 template <class T, class F>
 __device__ inline void for_each_pack(size_t n, F f) {
     const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * Pack<T>::size;
     if (i < n) f(i, n - i < (size_t)Pack<T>::size ? (int)(n - i) : Pack<T>::size);
 }
-// A Pack of `count` elements; if it is a partial one, element by element, the others 0.
+// Load and store a Pack of `count` elements; a partial one element by element, with 0 for the
+// others.
 template <class T>
 __device__ inline Pack<T> load_some(const T* p, int count) {
     if (count == Pack<T>::size) return load_pack(p);
@@ -81,8 +82,10 @@ __device__ inline void store_some(T* p, const Pack<T>& pack, int count) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// sums over threads, always in the same order
+// sums over threads, always in the same order: no atomics, so the same bits in every run
 
+// Over the 32 lanes of a warp, in 5 steps: every lane adds the value of the lane whose number
+// differs in one bit. All lanes get the result.
 __device__ inline float warp_sum(float x) {
     for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, distance);
     return x;
@@ -95,12 +98,13 @@ __device__ inline float warp_max(float x) {
     for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, distance));
     return x;
 }
-// The sum over the threads of a block, which is whole warps in one dimension; every thread gets it.
+// The sum over the threads of a block of whole warps in one dimension; every thread gets it. Each
+// warp adds up by shuffles, then every thread adds the sums of the warps.
 template <class T>
 __device__ inline T block_sum(T x) {
     __shared__ T warps[32];
     x = warp_sum(x);
-    __syncthreads();  // whoever still reads the sum before this one
+    __syncthreads();  // threads may still be reading the warps' sums of the call before
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
     __syncthreads();
     T total = 0;
@@ -111,7 +115,7 @@ __device__ inline T block_sum(T x) {
 // -------------------------------------------------------------------------------------------------
 // the host's side
 
-// Blocks of 256 threads, a Pack each, for n elements.
+// The grid of an elementwise kernel: blocks of 256 threads, one Pack per thread, for n elements.
 constexpr int PACK_THREADS = 256;
 template <class T>
 inline dim3 pack_blocks(size_t n) {
@@ -134,8 +138,8 @@ inline void check_cuda(cudaError_t error, const char* what) {
     runtime_failure("CUDA, %s: %s%s", what, cudaGetErrorString(error), hint);
 }
 
-// Starts kernel<<<grid, block, shared_bytes, stream>>>(args...). The only place with the triple
-// brackets.
+// Starts kernel<<<grid, block, shared_bytes, stream>>>(args...), and checks that it could start.
+// Every kernel is started here; `name` appears in profilers and messages.
 template <class... Params, class... Args>
 inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, Args... args) {
@@ -149,22 +153,22 @@ inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 
 #endif
 }
 
-// More than 48 KB of shared memory for a kernel must be asked for.
+// A kernel must be allowed explicitly to use more than 48 KB of dynamic shared memory.
 template <class Kernel>
 inline void allow_shared(Kernel* kernel, size_t bytes, const char* name) {
     if (bytes > 48 << 10)
         check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), name);
 }
 
-// A range in the profiler's time line, as long as the variable lives.
+// A named range on the profiler's time line, from construction to destruction.
 struct Range {
     explicit Range(const char* name) { nvtxRangePushA(name); }
     ~Range() { nvtxRangePop(); }
     Range(const Range&) = delete;
 };
 
-// Scratch memory for cuBLASLt (what NVIDIA recommends for Hopper), and memory between tensors that
-// no kernel may touch; only the simulator looks there, and has no use for much scratch.
+// Scratch memory for cuBLASLt (32 MiB is what NVIDIA recommends for Hopper), and guard bytes
+// between tensors, which only the simulator has: it checks that no kernel writes there.
 #ifdef CUSIM
 constexpr int64_t BLAS_WORKSPACE_BYTES = 1 << 16, GUARD_BYTES = 256;
 inline void guard_memory(const char* name, void* p) { cusim::guard(name, p, GUARD_BYTES); }

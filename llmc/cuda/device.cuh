@@ -1,9 +1,9 @@
-// The GPU of this process, looked for before anything runs on one: whether there is one, whether
-// its driver and its chip will do, and which it is. What will not do is said in one sentence.
+// Finds the GPU of this process and checks that it will do, before anything runs on it: driver,
+// number of GPUs, compute capability. What does not fit is reported in one sentence.
 #pragma once
 #include "llmc/cuda/common.cuh"
 
-constexpr int LEAST_CAPABILITY = 80;  // from sm_80 on tensor cores take bf16, and cp.async copies
+constexpr int LEAST_CAPABILITY = 80;  // sm_80 is the first with bf16 on tensor cores and with cp.async
 
 inline void check_driver() {
     int driver = 0, runtime = 0;
@@ -20,8 +20,8 @@ inline void check_driver() {
             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
 
-// The GPU numbered as this process is among its launcher's on this machine, or, without a launcher,
-// `otherwise`.
+// Checks and selects the GPU of this process. Its number is the launcher's rank on this machine or,
+// without a launcher, `otherwise`, modulo the number of GPUs.
 inline cudaDeviceProp choose_gpu(long long otherwise) {
     check_driver();
     int devices = 0;

@@ -1,29 +1,35 @@
-// The embedding; formulas: llmc/cpu/encoder.h. C must be a multiple of the Pack.
+// The embedding; formulas: llmc/cpu/encoder.h. C must be a multiple of Pack<floatX>::size.
 //
-// Backward, rows of dwte: many positions add to the row of one token, and atomics would add them in
-// another order every time. Instead the host sorts the positions by token (it knows the tokens, and
-// has time), and one block sums all positions of one token for 32 Packs of channels. Sums are fp32,
-// in an order that depends on the tokens alone.
+// The backward pass adds the gradients of many positions to the one row of dwte that their token
+// has. Atomics would add them in a different order every time. Instead the host, which knows the
+// tokens, sorts the positions by token (llmc/token_order.h), and one block sums all positions of
+// one token for 32 Packs of channels. Sums are fp32, in an order that depends on the tokens alone.
+//
+// Memory-bound. Forward reads two values and writes one per element of out; backward reads dout
+// twice (for dwte and for dwpe), and reads and writes the rows of dwte that occur.
 #pragma once
 #include "llmc/cuda/common.cuh"
 #include "llmc/token_order.h"
 
-// A thread: one Pack of one position.
+// One thread per Pack of out. Position t of inp is position first + t of the text.
 template <class floatX>
 __global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t rows,
                                        int64_t T, int64_t C, int64_t first) {
     for_each_pack<floatX>(rows * C, [&](size_t i, int) {
         const int64_t row = i / C, c = i % C;
-        const Pack<floatX> token = load_pack(wte + inp[row] * C + c),
-                           place = load_pack(wpe + (first + row % T) * C + c);
+        const Pack<floatX> token = load_pack(wte + inp[row] * C + c);
+        const Pack<floatX> position = load_pack(wpe + (first + row % T) * C + c);
         Pack<floatX> sum;
-        for (int k = 0; k < Pack<floatX>::size; k++) sum[k] = (floatX)((float)token[k] + (float)place[k]);
+        for (int k = 0; k < Pack<floatX>::size; k++) sum[k] = (floatX)((float)token[k] + (float)position[k]);
         store_pack(out + i, sum);
     });
 }
 
-constexpr int ENCODER_WARPS = 4;  // share the positions of a token
+constexpr int ENCODER_WARPS = 4;  // per block
 
+// Adds to dwte. One block per distinct token and 32 Packs of channels: grid (segments, C / 32
+// Packs), 32 x 4 threads. A lane has one Pack of channels. The positions of the token are split
+// among the 4 warps, whose sums are added in order through shared memory.
 template <class floatX>
 __global__ void encoder_backward_wte_kernel(float* dwte, const floatX* dout, const int* inp, const int* order,
                                             const int* begin, int64_t C) {
@@ -47,7 +53,7 @@ __global__ void encoder_backward_wte_kernel(float* dwte, const floatX* dout, con
     }
 }
 
-// A thread: one Pack of one place, summed over b.
+// One thread per Pack of dwpe (maxT,C): sums it over the batch, in order.
 template <class floatX>
 __global__ void encoder_backward_wpe_kernel(floatX* dwpe, const floatX* dout, int64_t B, int64_t T, int64_t C,
                                             int64_t maxT, bool add) {
@@ -73,8 +79,8 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
            out, inp, wte, wpe, B * T, T, C, first);
 }
 
-// dwte (V,C), fp32, is added to; dwpe (maxT,C) is written, zeros beyond T, or added to if add.
-// order and begin as from sort_by_token.
+// dwte (V,C), fp32, is added to. dwpe (maxT,C) is written, with zeros from row T on, or added to if
+// add. inp, order and begin are on the device; tokens, order and begin come from sort_by_token.
 template <class floatX>
 void encoder_backward(float* dwte, floatX* dwpe, const floatX* dout, const int* inp, const int* order, const int* begin,
                       TokenOrder tokens, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add, cudaStream_t stream) {

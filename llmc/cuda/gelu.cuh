@@ -1,5 +1,5 @@
-// GELU; formula and shapes: llmc/cpu/gelu.h. A thread handles one Pack, so that a warp's loads are
-// whole cache lines.
+// GELU; formulas and shapes: llmc/cpu/gelu.h. Elementwise: one thread per Pack of 128 bits, 256
+// threads per block. Memory-bound: forward moves 2 values per element, backward 3.
 #pragma once
 #include "llmc/constants.h"
 #include "llmc/cuda/common.cuh"
@@ -9,7 +9,7 @@ __device__ inline float gelu_logistic(float x) {
 }
 __device__ inline float gelu(float x) { return x * gelu_logistic(x); }
 __device__ inline float gelu_derivative(float x) {
-    // s (1 - s) falls faster than du grows, but the product is inf * 0 where du overflows
+    // where du overflows, s (1 - s) is 0 and the product would be NaN; its limit is 0
     const float s = gelu_logistic(x), du = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * x * x), slope = s * (1.0f - s);
     return s + (slope == 0.0f ? 0.0f : 2.0f * x * slope * du);
 }

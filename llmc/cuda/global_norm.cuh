@@ -1,7 +1,12 @@
-// The end of a step, without the host: the norm of the gradient, whether to update, how much to
-// clip; llmc/update_rule.h has the rules. As many blocks as the number of elements says sum
-// squares, each in fp32 by Pack and fp64 by thread, then one block adds up in order: the result
-// depends on nothing but the gradient. Memory-bound: reads each value once.
+// The end of a step, without waiting for the host: the norm of the gradient, whether to update, how
+// much to clip (rules: llmc/update_rule.h).
+//
+//     norm = sqrt(sum over all gradients of g^2)
+//
+// Up to 1024 blocks of 512 threads sum the squares: fp32 within a Pack, fp64 across the Packs of a
+// thread. One block then adds the partial sums in a fixed order. The number of blocks depends on
+// the number of elements alone, so the same gradient gives the same bits. Memory-bound: every
+// gradient is read once.
 #pragma once
 #include "llmc/cuda/common.cuh"
 #include "llmc/tensors.h"
@@ -9,30 +14,35 @@
 
 constexpr int NORM_MOST_BLOCKS = 1024, NORM_THREADS = 512;
 
-// What the step leaves on the device, and what the host copies when it ends. In memory each rank's
-// RankSums follow.
+// The results of a step, on the device. The host copies them when the step ends. The RankSums of
+// all ranks follow in memory, from byte 64 on.
 struct DeviceResults {
     double loss_sum, loss, norm;
     float grad_scale;
-    int wanted;
+    int wanted;  // 1: update the weights; 0: skip this update
 };
 struct RankSums {
     double losses, squares;
 };
 __host__ __device__ inline RankSums* rank_sums(DeviceResults* results) { return (RankSums*)((char*)results + 64); }
 
-// The elements that one process sums, or updates, numbered from 0 without gaps: its slice of every
-// bucket (llmc/tensors.h). Slices are whole Packs.
+// Numbers the elements of one process, its slice of every bucket (llmc/tensors.h), from 0 without
+// gaps. Slices are whole Packs. With 2 layers and 2 parts, slices 0 and 1 of each bucket:
+//
+//     params        | layer 0: 0 | 1 | layer 1: 0 | 1 | last bucket: 0 | 1 |
+//     elems of 0    | ###########    | ###########    | ##############     |
 struct SliceMap {
-    int64_t layer_elems, layers_end, last_elems;  // of a layer's bucket; where the last bucket begins; its elements
-    int64_t parts, part;
+    int64_t layer_elems;  // of the bucket of one layer
+    int64_t layers_end;   // index of the first element of the last bucket
+    int64_t last_elems;   // of the last bucket
+    int64_t parts, part;  // slices per bucket, and the one of this process
     __host__ __device__ int64_t elems() const { return (layers_end + last_elems) / parts; }
-    // Where element i is among all parameters.
+    // The index of element i among all parameters.
     __device__ int64_t position(int64_t i) const {
         if (parts == 1) return i;
         const int64_t slice = layer_elems / parts, in_layers = layers_end / parts;
-        return i < in_layers ? i / slice * layer_elems + part * slice + i % slice
-                             : layers_end + last_elems / parts * part + i - in_layers;
+        if (i < in_layers) return i / slice * layer_elems + part * slice + i % slice;
+        return layers_end + last_elems / parts * part + i - in_layers;
     }
 };
 inline SliceMap slice_map(const ParameterLayout& layout, const BucketSlice& slice) {
@@ -40,6 +50,7 @@ inline SliceMap slice_map(const ParameterLayout& layout, const BucketSlice& slic
     return {layout.bucket_begin[1], layout.bucket_begin[L], layout.bucket_elems(L), slice.parts, slice.part};
 }
 
+// partials[block] = the sum of squares of every gridDim.x-th stretch of 512 Packs of `mine`.
 template <class floatG>
 __global__ void __launch_bounds__(NORM_THREADS)
     global_norm_kernel(double* partials, const floatG* grads, SliceMap mine) {
@@ -56,6 +67,8 @@ __global__ void __launch_bounds__(NORM_THREADS)
     sum = block_sum(sum);
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
+// One block: adds the n partials in order. (A template so that several source files may include
+// this header; so is the next kernel.)
 template <class Results>
 __global__ void sum_rank_kernel(Results* results, const double* partials, int n, int rank) {
     double sum = 0;
@@ -63,6 +76,7 @@ __global__ void sum_rank_kernel(Results* results, const double* partials, int n,
     sum = block_sum(sum);
     if (threadIdx.x == 0) rank_sums(results)[rank] = {results->loss_sum, sum};
 }
+// One thread: adds the ranks' sums in order, and decides.
 template <class Results>
 __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule rule) {
     double losses = 0, squares = 0;
@@ -74,18 +88,18 @@ __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule r
     results->grad_scale = clipping_scale(norm, rule);
 }
 
-// This rank's RankSums, from results->loss_sum and its slices of grads. partials (NORM_MOST_BLOCKS
-// doubles) is scratch.
+// Computes this rank's RankSums from results->loss_sum and the elements `mine` of grads. partials
+// (NORM_MOST_BLOCKS) is scratch.
 template <class floatG>
 void sum_squares(DeviceResults* results, double* partials, const floatG* grads, const SliceMap& mine, int64_t rank,
                  cudaStream_t stream) {
-    const int64_t all = ceil_div(mine.elems(), (int64_t)NORM_THREADS * 2 * Pack<floatG>::size),
-                  blocks = all < NORM_MOST_BLOCKS ? all : NORM_MOST_BLOCKS;
+    const int64_t two_packs_each = ceil_div(mine.elems(), (int64_t)NORM_THREADS * 2 * Pack<floatG>::size);
+    const int64_t blocks = two_packs_each < NORM_MOST_BLOCKS ? two_packs_each : NORM_MOST_BLOCKS;
     launch("global_norm", global_norm_kernel<floatG>, dim3((unsigned)blocks), NORM_THREADS, 0, stream, partials, grads,
            mine);
     launch("sum_rank", sum_rank_kernel<DeviceResults>, 1, 256, 0, stream, results, partials, (int)blocks, (int)rank);
 }
-// The rest of results, from the RankSums of all ranks.
+// Computes the rest of results from the RankSums of all ranks.
 inline void finish_norm(DeviceResults* results, int64_t processes, const UpdateRule& rule, cudaStream_t stream) {
     launch("finish_norm", finish_norm_kernel<DeviceResults>, 1, 1, 0, stream, results, (int)processes, rule);
 }

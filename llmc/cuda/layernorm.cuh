@@ -1,20 +1,24 @@
-// Layer norm, and the residual sum before it; formulas: llmc/cpu/layernorm.h. C must be a multiple
-// of the Pack.
+// Layer norm, and the residual sum before it; formulas and shapes: llmc/cpu/layernorm.h. C must be
+// a multiple of Pack<floatX>::size.
 //
-// Forward: a warp handles a row; its three passes over the row (mean, variance, result) find it in
-// the first-level cache. Backward: a block handles row after row, and a thread the same columns of
-// each, so that the sums over rows, dweight and dbias, grow in its registers; each block writes
-// what it has to `partials`, and a second kernel adds these up in order. No atomics. Bytes: forward
-// 2 values an element (4 with the sum), backward 4.
+// Forward: one warp per row, 4 rows per block. Its second and third pass over the row find it in
+// the first-level cache. Backward: at most 256 blocks, each of which walks over rows. A thread
+// handles the same columns of each row, so the sums over rows, dweight and dbias, stay in its
+// registers; each block writes its sums to `partials`, and a second kernel adds them in order. No
+// atomics.
+//
+// Memory-bound. Forward moves 2 values per element (4 with the residual sum), backward 4: dout, inp
+// and dinp are read, dinp is written.
 #pragma once
 #include "llmc/constants.h"
 #include "llmc/cuda/common.cuh"
 
-constexpr int LAYERNORM_WARPS = 4;    // rows at a time in a block, forward
-constexpr int LAYERNORM_PARTS = 256;  // blocks, backward; partials takes LAYERNORM_PARTS * 2C floats
+constexpr int LAYERNORM_WARPS = 4;    // rows per block, forward
+constexpr int LAYERNORM_PARTS = 256;  // blocks at most, backward; partials takes LAYERNORM_PARTS * 2C floats
 
-// residual = inp1 + inp2 if inp2 is there; then out, mean, rstd from residual (or inp1). residual
-// may be inp1 or inp2.
+// With inp2: residual = inp1 + inp2, then out, mean, rstd from residual, which may be inp1 or inp2.
+// Without (null): out, mean, rstd from inp1. One warp per row, one Pack per lane at a time; three
+// passes over the row: its mean, its variance, the result.
 template <class floatX>
 __global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
                                          const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows,
@@ -50,15 +54,23 @@ __global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* m
     if (threadIdx.x == 0) mean[row] = m, rstd[row] = s;
 }
 
-// PACKS: Packs of a row that a thread handles, blockDim.x apart; the more, the more registers, and
-// the fewer threads there can be.
+// Threads per block at most, by the Packs of a row that each thread handles: more Packs take more
+// registers, so fewer threads fit.
 constexpr int layernorm_threads(int packs) { return packs < 4 ? 512 : 384; }
+
+// One block handles the rows blockIdx.x, + gridDim.x, ... Thread i has the Packs i, i + blockDim.x,
+// ... (PACKS of them) of each row, so the sums over rows, dw and db, stay in its registers. For
+// each row:
+//
+//     1. load: g = dout weight, xhat; add to dw and db
+//     2. sum(g), sum(g xhat): per warp by shuffles, then across warps through shared memory
+//     3. dinp += rstd (g - sum(g) / C - xhat sum(g xhat) / C)
 template <class floatX, int PACKS>
 __global__ void __launch_bounds__(layernorm_threads(PACKS))
     layernorm_backward_kernel(floatX* dinp, float* partials, const floatX* dout, const floatX* inp,
                               const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C) {
     constexpr int N = Pack<floatX>::size;
-    __shared__ float2 warps[2][16];  // sums of each warp; two sets in turn, so that one barrier a row is enough
+    __shared__ float2 warps[2][16];  // sums of each warp; rows take turns in two sets, so one barrier per row suffices
     const int n_warps = blockDim.x / 32;
     float dw[PACKS][N] = {}, db[PACKS][N] = {};
     int set = 0;
@@ -107,8 +119,9 @@ __global__ void __launch_bounds__(layernorm_threads(PACKS))
     }
 }
 
-// out1 (n) and out2 (n), null if there is none, = or += the sums over parts of partials (parts,
-// stride), from column 0 and from column n.
+// out1 (n) and out2 (n), which may be null, = or (add) += the sums over the rows of partials
+// (parts, stride): out1 of columns 0 .. n - 1, out2 of columns n .. 2n - 1. One block per 32
+// columns, 32 x 8 threads: 8 warps split the rows, and the first warp adds their sums in order.
 constexpr int SUM_PARTS_WARPS = 8;
 template <class floatX>
 __global__ void sum_parts_kernel(floatX* out1, floatX* out2, const float* partials, int64_t parts, int64_t n,
@@ -129,27 +142,32 @@ __global__ void sum_parts_kernel(floatX* out1, floatX* out2, const float* partia
 template <class floatX>
 void sum_parts(floatX* out1, floatX* out2, const float* partials, int64_t parts, int64_t n, int64_t stride, bool add,
                cudaStream_t stream) {
-    launch("sum_parts", sum_parts_kernel<floatX>, dim3((unsigned)ceil_div(out2 ? 2 * n : n, 32)),
-           dim3(32, SUM_PARTS_WARPS), 0, stream, out1, out2, partials, parts, n, stride, add);
+    const dim3 blocks((unsigned)ceil_div(out2 ? 2 * n : n, 32)), threads(32, SUM_PARTS_WARPS);
+    launch("sum_parts", sum_parts_kernel<floatX>, blocks, threads, 0, stream, out1, out2, partials, parts, n, stride,
+           add);
 }
 
+// out (rows, C), mean and rstd (rows), written, from inp (rows, C).
 template <class floatX>
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
                        const floatX* bias, int64_t rows, int64_t C, cudaStream_t stream) {
-    launch("layernorm_forward", layernorm_forward_kernel<floatX>, dim3((unsigned)ceil_div(rows, LAYERNORM_WARPS)),
-           dim3(32, LAYERNORM_WARPS), 0, stream, (floatX*)nullptr, out, mean, rstd, inp, (const floatX*)nullptr, weight,
-           bias, rows, C);
+    const dim3 blocks((unsigned)ceil_div(rows, LAYERNORM_WARPS)), threads(32, LAYERNORM_WARPS);
+    floatX* const no_residual = nullptr;
+    const floatX* const no_inp2 = nullptr;
+    launch("layernorm_forward", layernorm_forward_kernel<floatX>, blocks, threads, 0, stream, no_residual, out, mean,
+           rstd, inp, no_inp2, weight, bias, rows, C);
 }
+// residual (rows, C) = inp1 + inp2, written; then as above, from residual as stored.
 template <class floatX>
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
                                 const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                                 cudaStream_t stream) {
-    launch("residual_layernorm_forward", layernorm_forward_kernel<floatX>,
-           dim3((unsigned)ceil_div(rows, LAYERNORM_WARPS)), dim3(32, LAYERNORM_WARPS), 0, stream, residual, out, mean,
-           rstd, inp1, inp2, weight, bias, rows, C);
+    const dim3 blocks((unsigned)ceil_div(rows, LAYERNORM_WARPS)), threads(32, LAYERNORM_WARPS);
+    launch("residual_layernorm_forward", layernorm_forward_kernel<floatX>, blocks, threads, 0, stream, residual, out,
+           mean, rstd, inp1, inp2, weight, bias, rows, C);
 }
 
-// The sum alone: out (n_elems) = inp1 + inp2. out may be inp1 or inp2.
+// The sum alone: out (n_elems) = inp1 + inp2. out may be inp1 or inp2. One thread per Pack.
 template <class floatX>
 __global__ void residual_forward_kernel(floatX* out, const floatX* inp1, const floatX* inp2, size_t n_elems) {
     for_each_pack<floatX>(n_elems, [&](size_t i, int count) {
@@ -165,27 +183,25 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
            out, inp1, inp2, n_elems);
 }
 
-// Widest C that layernorm_backward takes.
+// The largest C that layernorm_backward accepts.
 template <class floatX>
 constexpr int64_t layernorm_most_channels() {
     return layernorm_threads(4) * 4 * Pack<floatX>::size;
 }
 
-// As llmc/cpu/layernorm.h; partials (LAYERNORM_PARTS * 2C) is scratch.
+// Arguments: llmc/cpu/layernorm.h. partials (LAYERNORM_PARTS * 2C) is scratch.
 template <class floatX>
 void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, float* partials, const floatX* dout,
                         const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows,
                         int64_t C, bool add, cudaStream_t stream) {
-    const int64_t packs = C / Pack<floatX>::size,
-                  per_thread = packs <= 512    ? 1
-                               : packs <= 1024 ? 2
-                                               : 4,
-                  threads = ceil_div(ceil_div(packs, per_thread), 32) * 32;
-    const int64_t parts = rows < LAYERNORM_PARTS ? rows : LAYERNORM_PARTS;
-    auto kernel = per_thread == 1   ? layernorm_backward_kernel<floatX, 1>
-                  : per_thread == 2 ? layernorm_backward_kernel<floatX, 2>
-                                    : layernorm_backward_kernel<floatX, 4>;
-    launch("layernorm_backward", kernel, dim3((unsigned)parts), dim3((unsigned)threads), 0, stream, dinp, partials,
-           dout, inp, weight, mean, rstd, rows, C);
+    const int64_t packs = C / Pack<floatX>::size, parts = rows < LAYERNORM_PARTS ? rows : LAYERNORM_PARTS;
+    auto run = [&](auto kernel, int packs_per_thread) {
+        const dim3 blocks((unsigned)parts), threads((unsigned)round_up(ceil_div(packs, packs_per_thread), 32));
+        launch("layernorm_backward", kernel, blocks, threads, 0, stream, dinp, partials, dout, inp, weight, mean, rstd,
+               rows, C);
+    };
+    if (packs <= 512) run(layernorm_backward_kernel<floatX, 1>, 1);
+    else if (packs <= 1024) run(layernorm_backward_kernel<floatX, 2>, 2);
+    else run(layernorm_backward_kernel<floatX, 4>, 4);
     sum_parts(dweight, dbias, partials, parts, C, 2 * C, add, stream);
 }

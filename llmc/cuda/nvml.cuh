@@ -1,5 +1,5 @@
 // Clocks, power and temperature of the GPU, from NVML, the library that comes with the driver. It
-// is loaded when asked for, so that nothing needs it to build or to start.
+// is loaded at run time, when it is first used: neither building nor starting the program needs it.
 #pragma once
 #include <dlfcn.h>
 #include "llmc/cuda/common.cuh"

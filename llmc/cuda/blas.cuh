@@ -1,0 +1,143 @@
+// Matrix products by cuBLASLt, NVIDIA's library: the handle, and one plan for each kind of product.
+//
+// The library works on column-major matrices. A row-major (rows, cols) matrix, as everything here, is
+// to it a column-major (cols, rows) one, its transpose. Transposing both sides of a product exchanges
+// the operands; matmul.cuh has the three products of a linear layer in both views.
+//
+// After the product, while results are still in registers, the library can add a bias and apply GELU or
+// its derivative: the epilogue.
+#pragma once
+#include <cublasLt.h>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+#include "llmc/cuda/common.cuh"
+
+inline void check_blas(cublasStatus_t status, const char* what) {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    const char* hint = status == CUBLAS_STATUS_NOT_SUPPORTED ? " (no algorithm for this shape and type)" : "";
+    runtime_failure("cuBLASLt, %s: status %d%s", what, (int)status, hint);
+}
+
+// A kind of product: D (m, n) = op(A) op(B), column-major without gaps; sums have k terms. A and B are
+// of one type.
+struct BlasProduct {
+    int64_t m, n, k;
+    cublasOperation_t transA, transB;
+    cudaDataType_t type, typeD;
+    cublasLtEpilogue_t epilogue;
+    bool operator==(const BlasProduct& o) const {
+        return std::tie(m, n, k, transA, transB, type, typeD, epilogue) ==
+               std::tie(o.m, o.n, o.k, o.transA, o.transB, o.type, o.typeD, o.epilogue);
+    }
+};
+
+// What the library needs to compute it, created at the first product of the kind.
+struct BlasPlan {
+    BlasProduct product;
+    cublasLtMatmulDesc_t matmul;
+    cublasLtMatrixLayout_t A, B, D;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+// The library's handle, its scratch memory, and the plans so far.
+struct Blas {
+    cublasLtHandle_t handle = nullptr;
+    void* workspace = nullptr;
+    size_t workspace_bytes = 0;
+    bool tf32 = false;  // fp32 products on tensor cores, whose operands keep 10 of 23 mantissa bits
+    std::vector<BlasPlan> plans;
+};
+inline Blas blas;
+
+template <class T>
+constexpr cudaDataType_t blas_type() {
+    return std::is_same<T, float>::value ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+inline cublasLtMatmulDesc_t describe_product(const BlasProduct& p) {
+    const bool in_tf32 = p.type == CUDA_R_32F && blas.tf32;
+    const cublasComputeType_t compute = in_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasLtMatmulDesc_t matmul;
+    check_blas(cublasLtMatmulDescCreate(&matmul, compute, CUDA_R_32F), "describing a product");
+    auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+        check_blas(cublasLtMatmulDescSetAttribute(matmul, attribute, &value, sizeof(value)), "describing a product");
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.transA);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.transB);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
+    const bool uses_bias = p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    const bool uses_aux = p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
+    const void* any = blas.workspace;  // the heuristic needs some pointer; blas_product sets the real one
+    if (uses_bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.type), set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, any);
+    if (uses_aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m), set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, any);
+    return matmul;
+}
+
+inline cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int64_t rows, int64_t cols, bool transposed) {
+    if (transposed) std::swap(rows, cols);
+    cublasLtMatrixLayout_t layout;
+    check_blas(cublasLtMatrixLayoutCreate(&layout, type, rows, cols, rows), "describing a matrix");
+    return layout;
+}
+
+// The algorithm that the library's heuristic puts first.
+inline cublasLtMatmulAlgo_t choose_algorithm(const BlasPlan& plan) {
+    const char* const what = "choosing an algorithm";
+    cublasLtMatmulPreference_t preference;
+    check_blas(cublasLtMatmulPreferenceCreate(&preference), what);
+    auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+        check_blas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), what);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas.workspace_bytes);
+    // by default the library assumes 256 bytes; tensors begin at multiples of 16 elements (llmc/tensors.h)
+    const uint32_t alignment = 16;
+    for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+        prefer(attribute, alignment);
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    check_blas(cublasLtMatmulAlgoGetHeuristic(blas.handle, plan.matmul, plan.A, plan.B, plan.D, plan.D, preference, 1,
+                                              &result, &found),
+               what);
+    if (found == 0)
+        runtime_failure("cuBLASLt has no algorithm for a product of %lld x %lld x %lld", (long long)plan.product.m,
+                        (long long)plan.product.n, (long long)plan.product.k);
+    check_blas(cublasLtMatmulPreferenceDestroy(preference), what);
+    return result.algo;
+}
+
+inline BlasPlan& blas_plan(const BlasProduct& p) {
+    for (BlasPlan& plan : blas.plans)
+        if (plan.product == p) return plan;
+    BlasPlan plan;
+    plan.product = p;
+    plan.matmul = describe_product(p);
+    plan.A = describe_matrix(p.type, p.m, p.k, p.transA == CUBLAS_OP_T);
+    plan.B = describe_matrix(p.type, p.k, p.n, p.transB == CUBLAS_OP_T);
+    plan.D = describe_matrix(p.typeD, p.m, p.n, false);
+    plan.algorithm = choose_algorithm(plan);
+    blas.plans.push_back(plan);
+    return blas.plans.back();
+}
+
+// D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's input,
+// where it uses them. `name` is for profilers.
+template <class floatD, class floatX>
+void blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
+                  int64_t n, int64_t k, bool add, cudaStream_t stream,
+                  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT, const floatX* bias = nullptr,
+                  const floatX* aux = nullptr) {
+    Range range(name);
+    const cublasOperation_t opA = transA ? CUBLAS_OP_T : CUBLAS_OP_N, opB = transB ? CUBLAS_OP_T : CUBLAS_OP_N;
+    BlasPlan& plan = blas_plan({m, n, k, opA, opB, blas_type<floatX>(), blas_type<floatD>(), epilogue});
+    auto point = [&](cublasLtMatmulDescAttributes_t attribute, const floatX* p) {
+        if (p) check_blas(cublasLtMatmulDescSetAttribute(plan.matmul, attribute, &p, sizeof(p)), name);
+    };
+    point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    point(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+    const float alpha = 1, beta = add ? 1 : 0;
+    check_blas(cublasLtMatmul(blas.handle, plan.matmul, &alpha, A, plan.A, B, plan.B, &beta, D, plan.D, D, plan.D,
+                              &plan.algorithm, blas.workspace, blas.workspace_bytes, stream),
+               name);
+}
