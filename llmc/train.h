@@ -423,7 +423,8 @@ inline bool is_finished(Run<Model>& run) {
 template <class Model>
 inline void load_weights(Run<Model>& run, int64_t resumed_step) {
     const Options& o = run.options;
-    if ((run.random_weights = !run.model_file)) {
+    run.random_weights = !run.model_file;
+    if (run.random_weights) {
         const int64_t parameters = parameter_count(run.model.layout.config);
         Progress progress(run.logger, "drawing the initial weights", parameters, "million", 1000000);
         return initialize_weights(run.model, o.seed, &progress);

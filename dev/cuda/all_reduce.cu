@@ -16,7 +16,7 @@ BENCH("all_reduce", dims("n"), shapes({{64 << 20}, {1 << 10}, {48 * 77}})) {
     float *sums = buffer<float>(n), *mine = buffer<float>(n);
     for (int64_t i = 0; i < n; i++) mine[i] = value_of(comm.rank, i);
     float* d_values = device_buffer<float>(n);
-    bytes(8.0 * n);  // each value read and written once; what travels between the GPUs depends on the library
+    bytes(8.0 * n);  // each value read and written once; what is sent beyond that depends on the library
     output("sums", sums, n, 0), device_output("sums", d_values, n, sum_tolerance(P));
     setup([=] { put_back(d_values, mine, n); });
     expected([=] {

@@ -1,11 +1,11 @@
 // Matrix products by cuBLASLt, NVIDIA's library: the handle, and one plan for each kind of product.
 //
-// The library works on column-major matrices. A row-major (rows, cols) matrix, as everything here, is
-// to it a column-major (cols, rows) one, its transpose. Transposing both sides of a product exchanges
-// the operands; matmul.cuh has the three products of a linear layer in both views.
+// The library works on column-major matrices. A row-major (rows, cols) matrix, as everything here,
+// is to it a column-major (cols, rows) one, its transpose. Transposing both sides of a product
+// exchanges the operands; matmul.cuh has the three products of a linear layer in both views.
 //
-// After the product, while results are still in registers, the library can add a bias and apply GELU or
-// its derivative: the epilogue.
+// After the product, while results are still in registers, the library can add a bias and apply
+// GELU or its derivative: the epilogue.
 #pragma once
 #include <cublasLt.h>
 #include <tuple>
@@ -19,8 +19,8 @@ inline void check_blas(cublasStatus_t status, const char* what) {
     runtime_failure("cuBLASLt, %s: status %d%s", what, (int)status, hint);
 }
 
-// A kind of product: D (m, n) = op(A) op(B), column-major without gaps; sums have k terms. A and B are
-// of one type.
+// A kind of product: D (m, n) = op(A) op(B), column-major without gaps; sums have k terms. A and B
+// are of one type.
 struct BlasProduct {
     int64_t m, n, k;
     cublasOperation_t transA, transB;
@@ -90,7 +90,8 @@ inline cublasLtMatmulAlgo_t choose_algorithm(const BlasPlan& plan) {
         check_blas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), what);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas.workspace_bytes);
-    // by default the library assumes 256 bytes; tensors begin at multiples of 16 elements (llmc/tensors.h)
+    // by default the library assumes 256 bytes; tensors begin at multiples of 16 elements
+    // (llmc/tensors.h)
     const uint32_t alignment = 16;
     for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -121,8 +122,8 @@ inline BlasPlan& blas_plan(const BlasProduct& p) {
     return blas.plans.back();
 }
 
-// D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's input,
-// where it uses them. `name` is for profilers.
+// D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's
+// input, where it uses them. `name` is for profilers.
 template <class floatD, class floatX>
 void blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
                   int64_t n, int64_t k, bool add, cudaStream_t stream,
