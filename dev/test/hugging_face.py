@@ -29,6 +29,7 @@ import subprocess  # noqa: E402
 import tempfile  # noqa: E402
 import threading  # noqa: E402
 import time  # noqa: E402
+import traceback  # noqa: E402
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
 import numpy as np  # noqa: E402
@@ -352,6 +353,8 @@ def refusals_of_tensors(folder):
     refused(whole[:8] + b"x" * length + whole[8 + length:], "header")
     refused(with_header({"data_offsets": [begin, end - 4]}), "damaged")
     refused(with_header({"data_offsets": [end, begin]}), "damaged")
+    refused(with_header({"shape": [47, 192], "data_offsets": [begin + 4 * 192, end]}), "damaged")
+    refused(with_header({"shape": [49, 192], "data_offsets": [begin - 4 * 192, end]}), "damaged")
     refused(with_header({"shape": [48, -192]}), "damaged")
     refused(with_header({"shape": None}), "header")
     refused(with_header({"data_offsets": ["0", "1"]}), "header")
@@ -425,6 +428,23 @@ def full_disk(folder):
     assert "cannot write" in export_hf(folder / "model.bin", folder / "out", status=1, preexec_fn=limit)
     assert {path: path.read_bytes() for path in [folder / "model.bin", *(folder / "out").iterdir()]} == files
     assert not list(folder.rglob("*.tmp"))
+
+
+def interrupted(folder):
+    """Ctrl-C within a write: no traceback, the old file stays, the new one is gone."""
+    program = ("import pathlib, sys, time, model_files\n"
+               "def write(file): file.write(b'new'); print('writing', flush=True); time.sleep(60)\n"
+               "model_files.write_whole({pathlib.Path(sys.argv[1]): write})")
+    (folder / "out.bin").write_text("old")
+    for number in signal.SIGINT, signal.SIGTERM:
+        process = subprocess.Popen([sys.executable, "-c", program, str(folder / "out.bin")], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   env={**os.environ, "PYTHONPATH": f"{ROOT}/dev:{ROOT}/dev/data"})
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == -number and "Traceback" not in output, output
+        assert os.listdir(folder) == ["out.bin"] and (folder / "out.bin").read_text() == "old"
 
 
 # ---- the hub
@@ -544,16 +564,16 @@ def main():
     torch.set_num_threads(1)
     tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, one_step, gpt2_tokenizer,
              other_tokenizers, refusals_of_config, refusals_of_tensors, refusals_of_folders, refusals_of_export,
-             full_disk, from_the_hub]
+             full_disk, interrupted, from_the_hub]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
     failed = 0
     for test in chosen:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 test(pathlib.Path(folder))
-            except AssertionError as error:
+            except AssertionError:
                 failed += 1
-                print(f"FAILED {test.__name__}: {error}")
+                print(f"FAILED {test.__name__}: {traceback.format_exc()}")
     print(f"{len(chosen) - failed} passed, {failed} failed, 0 skipped")
     sys.exit(failed > 0)
 
