@@ -262,14 +262,19 @@ def sampling():
     (OUT / "sampling.txt").write_text("\n".join(lines) + "\n")
 
 
-def tokenizer():
+def gpt2_encoder():
+    """tiktoken's own, from the ranks in our tokenizer file."""
     path = pathlib.Path(__file__).parent / "gpt2_tokenizer.bin"
     data, at, ranks = path.read_bytes(), 1024, {}
     for i in range(50256):
         ranks[data[at + 1:at + 1 + data[at]]] = i
         at += 1 + data[at]
     pattern = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-    encoder = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+
+
+def tokenizer():
+    encoder = gpt2_encoder()
     random.seed(5)
     pool = ["a", "'", "s", "'s", "'LL", "'ll", "re", " ", "  ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u3000",
             "\u2028", "\x85", "\x1c", "1", "\u0663", "\u00e9", "e\u0301", "\u00df", "\u6f22", "\U0001f600", "\u200d",

@@ -21,6 +21,7 @@ import http.server  # noqa: E402
 import io  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
+import random  # noqa: E402
 import re  # noqa: E402
 import resource  # noqa: E402
 import shutil  # noqa: E402
@@ -244,6 +245,12 @@ def gpt2_tokenizer(folder):
     text = (ROOT / "dev/test/fixtures/tokenizer_text.bin").read_bytes().decode()
     ids = np.fromfile(ROOT / "dev/test/fixtures/tokenizer_ids.bin", "<u2").tolist()
     assert tokenizer.encode(text, split_special_tokens=True) == ids and tokenizer.decode(ids) == text
+    encoder, draw = fixtures.gpt2_encoder(), random.Random(6)
+    for _ in range(3000):  # pieces of it, which begin and end anywhere
+        begin = draw.randrange(len(text))
+        piece = text[begin:begin + draw.randrange(30)]
+        theirs = tokenizer.encode(piece, split_special_tokens=True)
+        assert theirs == encoder.encode_ordinary(piece) and tokenizer.decode(theirs) == piece, repr(piece)
     assert tokenizer.encode("a<|endoftext|>b") == [64, 50256, 65]
     assert tokenizer.eos_token_id == tokenizer.bos_token_id == 50256 and tokenizer.model_max_length == 16
     model = load(folder / "out")
@@ -269,19 +276,26 @@ def other_tokenizers(folder):
     """Other vocabularies: transformers gives the tokens of our tokenizer, whatever id ends a text."""
     text = (ROOT / "dev/test/fixtures/tokenizer_text.bin").read_bytes().decode() + "".join(
         path.read_text() for path in sorted((ROOT / "dev/data/shakespeare").glob("*.txt"))[:1])
-    for count, end_of_text in (1000, 1000), (700, 0), (256, 256):
-        tokens = gpt2_tokens(count)
-        tokens.insert(end_of_text, b"<|endoftext|>")
-        write_tokenizer(folder / "t.bin", tokens, end_of_text)
-        shutil.rmtree(folder / "model", ignore_errors=True)
-        fixtures.make_model(1, 8, 1, 16, len(tokens) + 3, seed=1).save_pretrained(folder / "model")
-        import_hf(folder / "model", folder / "model.bin")
-        export_hf(folder / "model.bin", folder / "out", "--tokenizer", folder / "t.bin")
+    (folder / "text.txt").write_text(text.replace("\0", ""))
+    run(ROOT / "tokenize", "--train-vocab", 900, folder / "text.txt", "-o", folder / "trained")
+    for name, count, end_of_text in ("trained", 0, None), ("a", 1000, 1000), ("b", 700, 0), ("c", 256, 256):
+        file = folder / f"{name}_tokenizer.bin"
+        if count:
+            tokens = gpt2_tokens(count)
+            tokens.insert(end_of_text, b"<|endoftext|>")
+            write_tokenizer(file, tokens, end_of_text)
+        size, end_of_text = np.fromfile(file, "<u4", 4)[2:].tolist()
+        fixtures.write_model(folder / "model.bin", fixtures.make_model(1, 8, 1, 16, size + 3, seed=1))
+        export_hf(folder / "model.bin", folder / "out", "--tokenizer", file)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "out")
-        ours = [int(i) for i in run(ROOT / "tokenize", "--ids", "--tokenizer", folder / "t.bin", input=text).split()]
+        ours = [int(i) for i in run(ROOT / "tokenize", "--ids", "--tokenizer", file, input=text).split()]
         theirs = tokenizer.encode(text, split_special_tokens=True)
-        assert theirs == ours and tokenizer.decode(theirs) == text, f"{count} tokens: {len(theirs)} and {len(ours)}"
+        assert theirs == ours and tokenizer.decode(theirs) == text, f"{name}: {len(theirs)} and {len(ours)}"
         assert tokenizer.eos_token_id == load(folder / "out").config.eos_token_id == end_of_text
+    run(ROOT / "train_gpt2_cpu", "-i", folder / "trained_train.bin", "-e", "L1C8H1T16V900", "-t", 16, "-x", 1, "-v", 0,
+        "-s", 0, "--tokenizer", folder / "trained_tokenizer.bin", "-o", folder / "run")
+    export_hf(folder / "run", folder / "out_of_run")
+    assert transformers.AutoTokenizer.from_pretrained(folder / "out_of_run").vocab_size == 900
 
 
 # ---- what is refused
