@@ -3,7 +3,7 @@
 
 clang-format does the code (.clang-format, 120 columns). It has no width of its own for comments, so paragraphs of
 comments wider than 100 columns are wrapped here first. A line indented within its comment (a picture, a command) stays
-as it is.
+as it is; one wider than 120 columns, which clang-format would wrap, is named instead, and its file left alone.
 """
 import argparse
 import re
@@ -18,6 +18,8 @@ from width import sources
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "14"  # versions lay out differently; this is Debian 12's, and pip's clang-format==14.0.6
 COMMENT_COLUMNS = 100
+CODE_COLUMNS = 120
+PICTURE = re.compile(r"^ *//  +\S")
 
 
 def clang_format():
@@ -64,10 +66,14 @@ def main():
         sys.exit(f"format.py needs clang-format {VERSION}: pip install clang-format=={VERSION}.0.6")
     if options.program:
         return print(program)
-    changed = []
+    changed, pictures = [], []
     for name in options.files or sources(["*.cpp", "*.h", "*.cu", "*.cuh"]):
         path = ROOT / name
         before = path.read_text(encoding="utf-8")
+        wide = [i + 1 for i, line in enumerate(before.split("\n")) if len(line) > CODE_COLUMNS and PICTURE.match(line)]
+        if wide:
+            pictures += [f"{name}:{i}: wider than {CODE_COLUMNS} columns" for i in wide]
+            continue
         after = subprocess.run([program, f"--assume-filename={path}"], input=wrap_comments(before), check=True,
                                capture_output=True, text=True, cwd=ROOT).stdout
         if after != before:
@@ -76,7 +82,8 @@ def main():
                 path.write_text(after, encoding="utf-8")
     for name in changed:
         print(f"{name}: {'not laid out as make format does' if options.check else 'formatted'}")
-    sys.exit(1 if options.check and changed else 0)
+    print("\n".join(pictures), end="\n" if pictures else "")
+    sys.exit(1 if pictures or (options.check and changed) else 0)
 
 
 if __name__ == "__main__":
