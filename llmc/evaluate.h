@@ -121,3 +121,26 @@ inline void sample_text(Run<Model>& run, int64_t step) {
     }
     run.logger.line("%s", framed ? "\n---" : "");
 }
+
+// What is due between steps: validation loss, HellaSwag, a sample. Returns early if the run was
+// stopped meanwhile.
+template <class Model>
+inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
+    const Options& o = run.options;
+    const bool due = o.val_every > 0 && (step % o.val_every == 0 || last) && !only_generates(o);
+    if (due && run.val_data.total_windows > 0) {
+        const double loss = validation_loss(run);
+        if (stop.agreed) return;
+        run.logger.line("val loss %s", loss_text("%f", loss).c_str());
+        run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", loss).c_str()));
+    }
+    if (due && !run.hellaswag.empty()) {
+        const int64_t correct = hellaswag_correct(run);
+        if (stop.agreed) return;
+        const double share = (double)correct / (double)run.hellaswag.size();
+        run.logger.line("HellaSwag: %lld/%zu = %f", (long long)correct, run.hellaswag.size(), share);
+        run.logger.record(format("s:%lld eval:%.4f", (long long)step, share));
+    }
+    const bool sample_due = last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0);
+    if (sample_due && run.model.sizes.cache_T > 0 && comm.rank == 0) sample_text(run, step);
+}

@@ -41,6 +41,13 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     }
 }
 
+// FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences
+// of T (two products forward, five backward, each over half of the positions).
+inline double flops_per_token(const GPT2Config& c, int64_t T) {
+    double matmul_params = (double)c.V * c.C + (double)c.L * 12 * c.C * c.C;
+    return 6 * matmul_params + 3.5 * 2 * T * c.C * c.L;
+}
+
 // What several GPUs would take for a step, on paper: computing at a fixed share of their peak, and
 // rings (Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002) in the alpha-beta model: (P-1)
 // messages of fixed cost each, and every byte at the bandwidth of the slowest link.

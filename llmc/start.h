@@ -95,3 +95,42 @@ inline void take_out_dir(FolderLock& lock, const Options& o) {
             "that run has ended",
             o.out_dir.c_str());
 }
+
+// Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.
+inline void settle_sizes(Options& o, const GPT2Config& config) {
+    if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
+    if (o.seq_len > config.maxT)
+        usage_error("-t %lld is longer than the model's context; 1 to %lld are accepted", (long long)o.seq_len,
+                    (long long)config.maxT);
+    const long long B = o.batch_size, T = o.seq_len, processes = comm.processes;
+    const int64_t micro_tokens = B * T * processes;
+    const bool from_run_json = o.resume && o.total_batch_size > 0 && !o.given.count("--total-batch-size");
+    if (from_run_json && o.total_batch_size % micro_tokens != 0) {
+        warning(
+            "the run in %s had steps of %lld tokens, which is no multiple of B*T*processes = %lld*%lld*%lld: they "
+            "have %lld from here on (-d chooses)",
+            o.out_dir.c_str(), (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
+        o.total_batch_size = micro_tokens;
+    }
+    if (o.total_batch_size == 0) o.total_batch_size = micro_tokens;
+    if (o.total_batch_size % micro_tokens != 0)
+        usage_error("-d %lld is no multiple of B*T*processes = %lld*%lld*%lld; multiples of %lld are accepted",
+                    (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
+    if (only_generates(o) && o.sample_tokens == 0)
+        usage_error("-g 0 with --prompt and -x 0 leaves nothing to do; 1 or more is accepted");
+    if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");
+    if (o.out_dir.empty() && o.checkpoint_every > 0)
+        warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
+}
+
+// Exit 2, naming the flag, if one has changed that must be the same when a run goes on.
+inline void check_resumable(const Options& o, const StateHeader& saved) {
+    auto refuse = [&](const char* flag, long long now, long long then) {
+        usage_error(
+            "%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0 --overwrite 1",
+            flag, now, o.out_dir.c_str(), then, then);
+    };
+    if (o.seq_len != saved.T) refuse("-t", o.seq_len, saved.T);
+    if (o.seed != saved.seed) refuse("--seed", o.seed, saved.seed);
+    if (o.shuffle != saved.shuffle) refuse("--shuffle", o.shuffle, saved.shuffle);
+}

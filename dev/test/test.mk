@@ -45,6 +45,7 @@ $(foreach l,$(SIM_LADDERS),$(call program,ladder_cuda_$(notdir $l),$l,$l --check
 
 $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
+$(call check,model_contract,the compiler names what a trainer does not provide,,dev/test/model_contract.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)

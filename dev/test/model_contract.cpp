@@ -1,0 +1,23 @@
+// The smallest trainer that fulfils the contract of llmc/model_contract.h: declarations alone.
+// model_contract.sh compiles it whole, and with lines taken out or changed.
+#include "llmc/model_contract.h"
+
+struct Model : ModelMemory<bf16> {};
+
+void settle_device(Model&, Sizes&, const Options&);
+std::vector<PlanRow> plan_rows(const Sizes&, const Options&, Model*);
+void allocate(Model&, const Sizes&, const Options&);
+template <class T>
+const float* to_host(Model&, const T*, int64_t);
+template <class T>
+void to_device(Model&, T*, const float*, int64_t);
+void micro_step(Model&, const int*, const int*, int64_t, int64_t, float, int64_t);
+StepResult update(Model&, const UpdateRule&);
+void evaluate(Model&, const int*, const int*, int64_t, int64_t, float*);
+const float* decode(Model&, int, int64_t);
+double peak_flops(Model&, double);
+const char* kernels_name(Model&);
+std::string arithmetic(Model&);
+std::string device_status(Model&);
+
+static_assert(sizeof(ModelContract<Model>) > 0, "");

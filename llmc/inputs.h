@@ -1,0 +1,103 @@
+// What a run reads: tokenizer, tokens, HellaSwag's questions, weights. All of it is opened and
+// checked before anything is allocated or written.
+#pragma once
+#include "llmc/data_identity.h"
+#include "llmc/initial_weights.h"
+#include "llmc/run.h"
+#include "llmc/start.h"
+
+// The tokenizer, if the run samples, and the tokens of --prompt.
+template <class Model>
+inline void load_tokenizer(Run<Model>& run) {
+    const Options& o = run.options;
+    if (o.prompt.empty() && (o.sample_every == 0 || o.sample_tokens == 0)) return;
+    if (o.prompt.empty() && !file_exists(o.tokenizer))
+        return warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
+    tokenizer_load(run.tokenizer, o.tokenizer, !o.prompt.empty());
+    if (o.prompt.empty()) return;
+    encode(run.tokenizer, o.prompt, run.prompt);
+    const int64_t V = run.model.layout.config.V;
+    for (int token : run.prompt)
+        if (token >= V)
+            usage_error("--prompt has token %d, but the model has only %lld: it was made for another --tokenizer",
+                        token, (long long)V);
+}
+
+// The training data; exit 1 if it is too short for one step.
+template <class Model>
+inline void open_train_data(Run<Model>& run) {
+    const Options& o = run.options;
+    dataloader_open(run.train_data, "-i", o.train_data, o.seq_len, run.model.layout.config.V, o.seed, o.shuffle);
+    const int64_t windows = run.train_data.total_windows, needed = o.total_batch_size / o.seq_len;
+    if (windows < needed)
+        runtime_failure(
+            "-i %s is too short for one step: it has %lld windows of %lld tokens, a step of -d %lld "
+            "needs %lld; more text or a smaller -t, -b or -d is accepted",
+            o.train_data.c_str(), (long long)windows, (long long)o.seq_len, (long long)o.total_batch_size,
+            (long long)needed);
+}
+
+// Opens all inputs but the weights.
+template <class Model>
+inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    const int64_t V = run.model.layout.config.V;
+    load_tokenizer(run);
+    if (o.max_steps != 0) open_train_data(run);
+    if (o.max_steps != 0 && resumed_step >= 0) check_resumable(o, run.state);
+    if (o.val_every > 0 && !only_generates(o))
+        dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, V, o.seed, false);
+    if (o.hellaswag && !only_generates(o)) {
+        if (file_exists(o.hellaswag_data)) run.hellaswag = hellaswag_load(o.hellaswag_data, V);
+        else
+            warning(
+                "--hellaswag-data %s is not there; the run goes on without HellaSwag (dev/data/hellaswag.py makes the "
+                "file)",
+                o.hellaswag_data.c_str());
+    }
+    run.max_steps = o.max_steps >= 0 ? o.max_steps : run.train_data.total_tokens / o.total_batch_size;
+}
+
+template <class Model>
+inline std::vector<Shard*> all_shards(Run<Model>& run) {
+    std::vector<Shard*> shards;
+    for (DataLoader* data : {&run.train_data, &run.val_data})
+        for (Shard& shard : data->shards) shards.push_back(&shard);
+    return shards;
+}
+
+// A run that writes an out dir identifies its training data by a checksum of all bytes. Exit 2 if
+// the run to resume was trained on other data. Checkpoints of earlier versions have a checksum of
+// the ends of the shards.
+template <class Model>
+inline void identify_data(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    if (!writes_out_dir(o)) return;
+    checksum_shards(all_shards(run), o.out_dir, run.logger);
+    const uint64_t identity = identity_of(run.train_data), saved = run.state.data_identity;
+    if (resumed_step >= 0 && saved != identity && saved != run.train_data.ends_identity)
+        usage_error(
+            "-i %s is other data than the run to resume in %s was trained on; the same shards are accepted, "
+            "or -y 0 --overwrite 1",
+            o.train_data.c_str(), o.out_dir.c_str());
+    run.state.data_identity = identity;
+}
+
+// The weights: drawn, or from the model file; of a resumed run with its optimizer state.
+template <class Model>
+inline void load_weights(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    run.random_weights = !run.model_file;
+    if (run.random_weights) {
+        const int64_t parameters = parameter_count(run.model.layout.config);
+        Progress progress(run.logger, "drawing the initial weights", parameters, "million", 1000000);
+        return initialize_weights(run.model, o.seed, &progress);
+    }
+    FileReader& file = *run.model_file;
+    const bool resumes = resumed_step >= 0;
+    const int64_t state_bytes = resumes ? run.state.processes * file_bytes(state_path(o.out_dir, resumed_step, 0)) : 0;
+    Progress progress(run.logger, "loading " + file.path, file.size_bytes + state_bytes, "MB", 1000000);
+    if (resumes) load_checkpoint(o.out_dir, run.state, file, run.model, &progress);
+    else load_model(run.model, file, &progress);
+    run.model_file.reset();
+}

@@ -1,0 +1,73 @@
+// What a trainer provides: a struct Model that derives from ModelMemory (model.h), and these
+// functions on it. A run (train.h) calls nothing else of a trainer. run_main instantiates
+// ModelContract, so that the compiler's first error names a function that is missing or returns
+// another type.
+#pragma once
+#include <type_traits>
+#include "llmc/model.h"
+#include "llmc/update_rule.h"
+
+#define PROVIDES(result, call) \
+    static_assert(std::is_same<decltype(call), result>::value, "the trainer must provide: " #result " " #call)
+
+template <class Model>
+struct ModelContract {
+    typedef typename Model::Element floatX;
+    static_assert(std::is_base_of<ModelMemory<floatX>, Model>::value, "a model derives from ModelMemory");
+
+    // What the calls below are given; declared for their types alone.
+    static Model& model;
+    static Sizes& sizes;
+    static const Options& options;
+    static const UpdateRule& rule;
+    static const int *x, *y;
+    static int token;
+    static int64_t n, B, T, micro, position;
+    static float dloss, *state, *losses;
+    static double reached;
+    static floatX* weights;
+    static const float* values;
+
+    // ---- memory
+
+    // Settles the number of threads and all sizes that depend on the device, in `sizes` and in the
+    // model. Exit 2 if the device cannot compute the model. Allocates nothing.
+    PROVIDES(void, settle_device(model, sizes, options));
+    // The memory that the model would take, row by row; its sum is what allocate() allocates.
+    PROVIDES(std::vector<PlanRow>, plan_rows(sizes, options, &model));
+    // Allocates parameters, optimizer state, activations and gradients; exit 1 if memory is too
+    // small.
+    PROVIDES(void, allocate(model, sizes, options));
+    // n values of the model, weights or fp32 state, as fp32 on the host, valid until the next call.
+    PROVIDES(const float*, to_host(model, weights, n));
+    PROVIDES(const float*, to_host(model, state, n));
+    // n fp32 values from the host into the model's weights, rounded, or into its fp32 state.
+    PROVIDES(void, to_device(model, weights, values, n));
+    PROVIDES(void, to_device(model, state, values, n));
+
+    // ---- computation
+
+    // Forward and backward pass of micro-batch number `micro` = 0, 1, ... of a step; x, y (B,T) are
+    // inputs and targets, dloss is the gradient of each position's loss. Gradients of micro-batches
+    // add up; number 0 begins a new sum.
+    PROVIDES(void, micro_step(model, x, y, B, T, dloss, micro));
+    // The end of a step: loss, norm, clipping, AdamW. Waits for the device.
+    PROVIDES(StepResult, update(model, rule));
+    // losses (B,T) of all positions, on the host, without gradients.
+    PROVIDES(void, evaluate(model, x, y, B, T, losses));
+    // Generation, one position at a time: the logits (V) of what follows `token` at `position`. The
+    // positions before it have been decoded already.
+    PROVIDES(const float*, decode(model, token, position));
+
+    // ---- what the log says
+
+    // The peak of the device in FLOP/s. 0 if it is unknown, or less than a step has reached.
+    PROVIDES(double, peak_flops(model, reached));
+    // Whose kernels compute; the same for all processes of a run.
+    PROVIDES(const char*, kernels_name(model));
+    // The precision, and what computes in it.
+    PROVIDES(std::string, arithmetic(model));
+    // Clocks, power and the like for -lg; empty if there is nothing to say.
+    PROVIDES(std::string, device_status(model));
+};
+#undef PROVIDES

@@ -1,0 +1,74 @@
+// What a run says about its steps: the line in work, the step's line, outliers, and the sentence
+// with which a run ends whose loss is not finite.
+#pragma once
+#include "llmc/plan.h"
+#include "llmc/run.h"
+#include "llmc/update_rule.h"
+
+// The line in work: the step and its micro-step, the time that the run has taken, and an estimate
+// of what is left. The pace is taken from the second step on; the first one touches its memory for
+// the first time.
+template <class Model>
+inline void show_time_left(Run<Model>& run, int64_t micro) {
+    const int64_t step = run.state.step;
+    const double now = now_seconds(), part = (double)micro / (double)run.micro_steps;
+    if (micro == 0 && step <= run.first_step + 1) run.pace_step = step, run.pace_time = now;
+    const double done = (double)(step - run.pace_step) + part, steps_left = (double)(run.max_steps - step) - part;
+    std::string text = format("working on step %lld/%lld", (long long)step + 1, (long long)run.max_steps);
+    if (run.micro_steps > 1) text += format(", micro-step %lld/%lld", (long long)micro + 1, (long long)run.micro_steps);
+    text += ": " + duration_text(now - run.started) + " gone";
+    if (done > 0) text += ", " + duration_text((now - run.pace_time) / done * steps_left) + " left";
+    run.logger.progress(text);
+}
+
+// What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).
+struct StepReport {
+    double rate, loss, norm, loss_z, norm_z, seconds;
+};
+
+inline std::string z_text(double z) { return std::isnan(z) ? "" : format("(%+.2fz)", z); }
+
+// Model FLOPs utilisation: the FLOP/s of this process relative to the peak of its device.
+template <class Model>
+inline std::string mfu_text(Run<Model>& run, double seconds) {
+    const double flops = flops_per_token(run.model.layout.config, run.T) * (double)run.options.total_batch_size;
+    const double reached = flops / seconds / comm.processes, peak = peak_flops(run.model, reached);
+    return peak > 0 ? format("%.1f%% %s MFU", 100 * reached / peak, precision_name(run.model)) : "n/a MFU";
+}
+
+// The lines of the step that has just ended, on stdout and in main.log.
+template <class Model>
+inline void log_step(Run<Model>& run, const StepReport& r) {
+    const Options& o = run.options;
+    const long long step = run.state.step, max_steps = run.max_steps;
+    const std::string mfu = mfu_text(run, r.seconds);
+    run.logger.line("step %4lld/%lld | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s", step + 1,
+                    max_steps, loss_text("%7.6f", r.loss).c_str(), z_text(r.loss_z).c_str(),
+                    loss_text("%6.4f", r.norm).c_str(), z_text(r.norm_z).c_str(), r.rate, r.seconds * 1e3, mfu.c_str(),
+                    (double)o.total_batch_size / r.seconds);
+    const std::string loss = loss_text("%.4f", r.loss), norm = loss_text("%.2f", r.norm);
+    run.logger.record(format("s:%lld trl:%s lr:%.6f norm:%s", step, loss.c_str(), r.rate, norm.c_str()));
+    if (o.log_gpu_every <= 0 || (step + 1) % o.log_gpu_every != 0) return;
+    const std::string status = device_status(run.model);
+    if (!status.empty()) run.logger.line("%s", status.c_str());
+}
+
+// Ends the run (exit 1) if the loss or the gradient norm of its last step is not finite.
+template <class Model>
+inline void stop_if_not_finite(Run<Model>& run, const StepResult& result) {
+    if (std::isfinite(result.loss) && std::isfinite(result.norm)) return;
+    const std::string path = model_path(run.options.out_dir, run.saved_step);
+    const std::string last_good = run.saved_step >= 0 ? "the last good checkpoint is " + path + ", -y 1 goes on from it"
+                                                      : "no checkpoint was saved";
+    runtime_failure(
+        "the %s of step %lld is not finite; the run stops before this update, %s (a lower -l or a longer -u may "
+        "help)",
+        std::isfinite(result.loss) ? "gradient norm" : "loss", (long long)run.state.step + 1, last_good.c_str());
+}
+
+// Says that the last step did not update the weights.
+template <class Model>
+inline void log_skipped_update(Run<Model>& run, double loss, const UpdateRule& rule) {
+    run.logger.line("step %lld: update skipped, its %s is an outlier", (long long)run.state.step + 1,
+                    loss > rule.loss_limit ? "loss" : "gradient norm");
+}
