@@ -14,7 +14,7 @@ struct GPT2Config {
     int64_t L = 12, NH = 12, C = 768;
 };
 
-constexpr int64_t MAX_VOCAB = 65536;  // token files hold 16 bits a token
+constexpr int64_t MAX_VOCAB = 65536;  // token files have 16 bits per token
 
 inline int64_t padded_vocab(int64_t V) { return round_up(V, 128); }
 
@@ -48,8 +48,8 @@ inline std::string accepted_models() {
     return list + ", or sizes such as L6C384H6 or L6C384H6T256V512 (C a multiple of H)";
 }
 
-// A descriptor such as d12, gpt2:d12, gpt3:c768 or L6C384H6T256V512 into a shape; false if it is
-// none.
+// The shape that a descriptor such as d12, gpt2:d12, gpt3:c768 or L6C384H6T256V512 names; false if
+// text is no descriptor.
 inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
     config = {};
     const std::string name = text.rfind("gpt2:d", 0) == 0 ? text.substr(5) : text;
@@ -87,7 +87,7 @@ inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
     return good;
 }
 
-// The same; exit 2 with the list of what is accepted if it is none.
+// The same, but exit 2 with the list of accepted models if text is no descriptor.
 inline GPT2Config config_from_descriptor(const std::string& text) {
     GPT2Config config;
     if (!parse_descriptor(text, config))

@@ -1,12 +1,12 @@
-// What a run does beside training: validation loss, HellaSwag, samples. None of it touches the
-// state of training.
+// What a run does beside training: validation loss, HellaSwag, samples. None of it changes the
+// weights or the order of the training data.
 #pragma once
 #include "llmc/integer_math.h"
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 
-// How many batches a validation takes, -1 for all. Before the first step of training the weights
-// are random and their loss is about ln V, whatever the text: one batch shows that, unless -m was
+// How many batches a validation takes, -1 for all. Before the first step of a run that begins with
+// random weights the loss is about ln V, whatever the text: one batch shows that, unless -m was
 // given.
 template <class Model>
 inline int64_t validation_batches(const Run<Model>& run) {
@@ -15,9 +15,10 @@ inline int64_t validation_batches(const Run<Model>& run) {
     return untrained && !o.given.count("--val-max-steps") ? 1 : o.val_max_steps;
 }
 
-// Mean loss over the first windows of the validation split, split among the processes. The last
-// batch may be a partial one. Windows are added up one by one in their order, so the result depends
-// neither on B nor on the number of processes. Of no use if it was stopped (stop.h).
+// Mean loss over the first windows of the validation split, which are split among the processes.
+// The last batch may be smaller. The losses of each window are summed apart, then the sums in the
+// order of windows: the result depends neither on B nor on the number of processes. NAN if the run
+// was stopped meanwhile (stop.h).
 template <class Model>
 inline double validation_loss(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
@@ -40,8 +41,9 @@ inline double validation_loss(Run<Model>& run) {
     return total / (double)(windows * run.T);
 }
 
-// How many HellaSwag questions the model gets right. A row is context and completion; what does not
-// fit in T loses its beginning.
+// How many HellaSwag questions the model answers correctly: those whose right completion has the
+// lowest mean loss of all. Each row of a batch is a context and one completion; a row that does not
+// fit in T loses its beginning. 0 if the run was stopped meanwhile.
 template <class Model>
 inline int64_t hellaswag_correct(Run<Model>& run) {
     int64_t correct = 0;
@@ -87,8 +89,8 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
     return (int64_t)comm_sum((double)correct, "the sum of the answers");
 }
 
-// Generates and prints text; a run that only generates prints the text alone. Each sample of a run
-// has its own generator, from seed and step.
+// Generates text and prints it. Each sample has its own generator of random numbers, made from seed
+// and step. A run that only generates prints nothing but the text.
 template <class Model>
 inline void sample_text(Run<Model>& run, int64_t step) {
     const Options& o = run.options;

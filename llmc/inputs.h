@@ -1,5 +1,5 @@
-// What a run reads: tokenizer, tokens, HellaSwag's questions, weights. All of it is opened and
-// checked before anything is allocated or written.
+// What a run reads: tokenizer, tokens, HellaSwag's questions, weights. All of it but the weights is
+// opened and checked before anything is allocated or written.
 #pragma once
 #include "llmc/data_identity.h"
 #include "llmc/initial_weights.h"

@@ -1,5 +1,5 @@
-// How far a value is from its recent past, in standard deviations (z-score), over the last 128
-// values. Before there are so many it is nan.
+// The z-score of a value: how many standard deviations it is above the mean of the 128 values
+// before it. NAN while fewer have been seen.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -19,13 +19,13 @@ struct OutlierDetector {
         deviation = std::sqrt(variance);
         return true;
     }
-    // The value above which a z-score is greater than z; infinity if z is 0 (off), or nothing can
-    // be an outlier yet.
+    // The value whose z-score is z. Infinity if z is 0 (off), and while the window is not full or
+    // all its values are the same.
     double limit(double z) const {
         double mean, deviation;
         return z > 0 && statistics(mean, deviation) && deviation > 0 ? mean + z * deviation : INFINITY;
     }
-    // The z-score of value against the window, which then holds it in place of its oldest entry.
+    // The z-score of value; then value replaces the oldest one in the window.
     double z_score(double value) {
         double mean, deviation, z = NAN;
         if (statistics(mean, deviation)) z = deviation > 0 ? (value - mean) / deviation : 0.0;

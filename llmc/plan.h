@@ -1,8 +1,8 @@
-// What a run needs, row by row: --plan prints it, and what is then allocated is its sum.
+// The memory that a run needs, row by row. --plan prints the rows; what a run allocates is their
+// sum.
 #pragma once
 #include "llmc/activations.h"
 
-// A line of the plan.
 struct PlanRow {
     std::string category, name, shape;
     int64_t bytes;
@@ -48,12 +48,13 @@ inline double flops_per_token(const GPT2Config& c, int64_t T) {
     return 6 * matmul_params + 3.5 * 2 * T * c.C * c.L;
 }
 
-// What several GPUs would take for a step, on paper: computing at a fixed share of their peak, and
-// rings (Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002) in the alpha-beta model: (P-1)
-// messages of fixed cost each, and every byte at the bandwidth of the slowest link.
+// An estimate of how long several GPUs would take for a step. They compute at a fixed share of
+// their peak. They communicate in rings (Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), in
+// the alpha-beta model: P-1 messages, each at a fixed cost, and all bytes at the bandwidth of the
+// slowest link.
 struct Cluster {
-    double flops = 312e12, utilisation = 0.45;            // A100, bf16 dense; a share that good trainers reach
-    double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink as rings reach it; 200 Gb/s a GPU
+    double flops = 312e12, utilisation = 0.45;            // of an A100, bf16 dense; the share that is reached
+    double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
     double message_s = 10e-6;
 };
 struct ScalingEstimate {

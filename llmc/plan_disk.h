@@ -1,11 +1,11 @@
-// What a run writes: bytes of a checkpoint, and of all that lie in the out dir at once.
+// What a run writes: the bytes of one checkpoint, and of all that are in the out dir at once.
 #pragma once
 #include <sys/statvfs.h>
 #include <numeric>
 #include "llmc/checkpoint.h"
 #include "llmc/plan.h"
 
-// A model file and the state files of all processes, which hold every optimizer row of the plan
+// A model file, and the state files of all processes, which together hold every state in the plan
 // once.
 inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& layout,
                                        const std::vector<PlanRow>& rows) {
@@ -16,14 +16,13 @@ inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& la
     return model + (double)layout.total_elems() * 4 * (double)states + (double)s.processes * (sizeof(StateHeader) + 8);
 }
 
-// The most checkpoints of a run of so many steps that are there at once: the newest is written
-// before an old one goes (-nk, -nm).
+// The most checkpoints that a run of so many steps has at once. The newest is written before an old
+// one is removed (-nk, -nm).
 inline int64_t most_checkpoints(const Options& o, int64_t steps) {
     const int64_t every = o.checkpoint_every, keep = o.keep_checkpoints, major = o.major_every;
     const int64_t saved = every > 0 ? steps / every + (steps % every != 0) : 1;
     if (keep == 0 || saved <= keep) return saved;
-    const int64_t stride =
-        major > 0 ? major / std::gcd(every, major) : 0;  // every so many of the saved ones is a major one
+    const int64_t stride = major > 0 ? major / std::gcd(every, major) : 0;  // one saved checkpoint in `stride` is major
     return std::min(saved, keep + 1 + (stride > 0 ? steps / every / stride : 0));
 }
 
@@ -40,8 +39,8 @@ inline void print_disk_plan(const Options& o, double one_bytes) {
     } else if (o.max_steps < 0) printf("on the disk: how many depends on the data; -nk keeps only the newest\n");
 }
 
-// A run that will fill the disk is told so at its start. What lies there from before a resume is
-// counted as room.
+// Warns at the start of a run that will fill the disk. What a resumed run needs includes the
+// checkpoints that it has written already, so these count as room.
 inline void warn_of_full_disk(const Options& o, double one_bytes, int64_t steps) {
     struct statvfs disk;
     if (statvfs(o.out_dir.c_str(), &disk) != 0) return;

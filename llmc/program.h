@@ -1,5 +1,5 @@
-// What every program does around its work: standard streams that are there, memory that is not,
-// output that could not be written.
+// What every program does around its work: it opens closed standard streams, and ends with a
+// sentence if memory was refused or its output could not be written.
 #pragma once
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,13 +8,12 @@
 #include <stdexcept>
 #include "llmc/check.h"
 
-// A standard stream that was closed is taken up, lest the next file opened get its number and with
-// it what is meant for the stream.
+// Opens each closed standard stream on /dev/null. Otherwise the next file that is opened would get
+// its number, and with it the text meant for the stream. stdout is opened for reading only: then
+// writing to it fails, and run_program() sees that the output is lost.
 inline void occupy_closed_streams() {
     for (int fd : {0, 1, 2})
-        if (fcntl(fd, F_GETFD) < 0)
-            (void)!open("/dev/null",
-                        fd == 2 ? O_WRONLY : O_RDONLY);  // not for writing: what is printed is known to be lost
+        if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);
 }
 
 // Runs work() and returns its status, or 1 if its output was lost.

@@ -1,6 +1,5 @@
-// What belongs to one run: its options, model, data, log, and where it is.
+// What belongs to one run: its options, model, data and log, and how far it is.
 #pragma once
-#include "llmc/plan.h"
 #include "llmc/checkpoint.h"
 #include "llmc/dataloader.h"
 #include "llmc/hellaswag.h"
@@ -17,17 +16,18 @@ struct Run {
     Tokenizer tokenizer;
     DataLoader train_data, val_data;
     StateHeader state;
-    FolderLock lock;                         // rank 0's, on the out dir
-    std::unique_ptr<FileReader> model_file;  // what the weights are read from, opened once
-    std::map<int64_t, bool> whole;           // by step: the checkpoints that this run has saved or verified
-    std::set<int64_t> replaced;              // steps of an earlier run's checkpoints, which go after the first save
+    FolderLock lock;                         // on the out dir; held by rank 0
+    std::unique_ptr<FileReader> model_file;  // the weights' file, opened once and then read
+    std::map<int64_t, bool> whole;  // by step: whether a checkpoint that this run has saved or verified is whole
+    std::set<int64_t> replaced;     // steps of an earlier run's checkpoints, removed after the first save
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;
-    std::vector<int> x, y;
-    std::vector<float> losses;
-    int64_t B, T, micro_steps, max_steps, saved_step = -1, first_step = 0;
-    bool random_weights = false;  // the run began with them, not with those of a file
-    double started;
-    int64_t pace_step = 0;  // time left is reckoned from here on
-    double pace_time = 0;
+    std::vector<int> x, y;      // (B,T): inputs and targets of a micro-batch
+    std::vector<float> losses;  // (B,T), of an evaluation
+    int64_t B, T, micro_steps, max_steps;
+    int64_t first_step = 0, saved_step = -1;  // where this program began; its last checkpoint
+    bool random_weights = false;              // the weights were drawn, not read from a file
+    double started;                           // when the first step began
+    int64_t pace_step = 0;                    // the time left is estimated from this step on,
+    double pace_time = 0;                     // which began then
 };

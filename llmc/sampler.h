@@ -1,15 +1,15 @@
 // Choosing the next token from the logits: softmax at a temperature, restricted to the k likeliest
 // tokens (top-k; Fan et al. 2018, arXiv:1805.04833) and to the smallest set of likeliest ones that
 // holds at least p of the probability (top-p; Holtzman et al. 2020, arXiv:1904.09751), in this
-// order. Temperature 0 is the limit of small ones: always the likeliest token (greedy).
+// order. Temperature 0 always chooses the likeliest token (greedy), the limit of low temperatures.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
-// Probabilities of V tokens, written over probs (V). top_k 0 and top_p 1 are off. Of equal logits
-// that of the lowest id comes first.
+// Writes the probabilities of V tokens to probs (V). top_k 0 and top_p 1 are off. Among equal
+// logits the lowest id counts as the likeliest.
 inline void sampling_probabilities(std::vector<double>& probs, const float* logits, int64_t V, double temperature,
                                    int64_t top_k, double top_p) {
     const float* likeliest = std::max_element(logits, logits + V);
@@ -48,5 +48,5 @@ inline int pick_token(const std::vector<double>& probs, double coin) {
         last = (int)i;
         if (coin < running) return last;
     }
-    return last;  // rounding: the sum may end just below 1
+    return last;  // by rounding, the sum may end just below 1
 }

@@ -1,7 +1,7 @@
-// The learning rate of step s = 0, 1, ... of N: a linear rise over the warmup steps, then constant,
-// linear, cosine (Loshchilov & Hutter 2017, arXiv:1608.03983) or wsd, which holds the rate for 80%
-// of the run and then lets it fall with 1 - sqrt (Haegele et al. 2024, arXiv:2405.18392). All but
-// constant end at final_frac times the peak.
+// The learning rate of step 0, 1, ... of max_steps. It rises linearly over the warmup steps. Then
+// it is constant; or it falls to final_frac times the peak: linearly, as a cosine (Loshchilov &
+// Hutter 2017, arXiv:1608.03983), or by wsd, which holds the peak up to 80% of the run and then
+// falls with 1 - sqrt(x) (Haegele et al. 2024, arXiv:2405.18392).
 #pragma once
 #include <algorithm>
 #include <cmath>

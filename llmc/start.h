@@ -1,5 +1,5 @@
-// What is settled before a run starts: which model -e means, and whether the out dir is free for a
-// fresh run or holds the one to go on with.
+// What is settled before a run starts: which model -e means, whether the out dir is free for a new
+// run or holds one to resume, and whether flags and sizes fit together.
 #pragma once
 #include "llmc/checkpoint.h"
 #include "llmc/run_json.h"
@@ -8,9 +8,9 @@ inline bool is_model_file(const std::string& name) {
     return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
 }
 
-// The shape of a model that is open already (that of the checkpoint to resume), else the one that
-// -e asks for, a file's or a descriptor's. The file stays open: what was looked at is what is
-// loaded.
+// The shape of the model: of the file that is open already (the checkpoint to resume), else of what
+// -e names, a file or a descriptor. The file stays open, so that the weights come from the same
+// file.
 inline GPT2Config config_of_model(const std::string& model, std::unique_ptr<FileReader>& file) {
     if (!file && !is_model_file(model)) return config_from_descriptor(model);
     if (!file) file = std::make_unique<FileReader>(model);
@@ -20,7 +20,7 @@ inline GPT2Config config_of_model(const std::string& model, std::unique_ptr<File
     return config;
 }
 
-// A folder as -e stands for its newest complete checkpoint, unless its name is a descriptor.
+// -e with a folder means its newest complete checkpoint, unless the folder's name is a descriptor.
 inline void settle_model(Options& o) {
     GPT2Config config;
     if (is_model_file(o.model) || parse_descriptor(o.model, config) || !folder_exists(o.model)) return;
@@ -36,8 +36,8 @@ inline std::string descriptor_of(const GPT2Config& c) {
                   (long long)c.V);
 }
 
-// Exit 2 if -e was given, and is another model than that of the checkpoint. A file that is gone is
-// not missed: the checkpoint has the weights.
+// Exit 2 if -e was given, and names a model of another shape than the checkpoint's. A file that
+// does not exist is accepted: the checkpoint has the weights.
 inline void check_same_model(const Options& o, const GPT2Config& saved) {
     if (!o.given.count("--model") || (is_model_file(o.model) && !file_exists(o.model))) return;
     std::unique_ptr<FileReader> file;
@@ -49,7 +49,7 @@ inline void check_same_model(const Options& o, const GPT2Config& saved) {
             o.model.c_str(), asked.c_str(), o.out_dir.c_str(), has.c_str());
 }
 
-// Exit 2 if a fresh run would throw away the checkpoints of an earlier one.
+// Exit 2 if a new run would throw away the checkpoints of an earlier one.
 inline void check_out_dir_free(const Options& o) {
     if (o.out_dir.empty() || o.max_steps == 0 || o.resume || o.overwrite) return;
     const std::vector<int64_t> earlier = finished_steps(o.out_dir);

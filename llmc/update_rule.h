@@ -1,6 +1,6 @@
-// What one optimizer step is told beside the gradients, and how it decides between updating,
-// clipping and skipping; the same code on the host and on a GPU, where the decision is taken on the
-// device so that nobody has to wait for it. AdamW's formula is in cpu/adamw.h.
+// What the update of one step needs beside the gradients, and how it decides between updating,
+// clipping and skipping. Host and GPU run the same code; a GPU decides on the device, so that the
+// host need not wait for the norm. AdamW's formula is in cpu/adamw.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 struct AdamW {
     float learning_rate, beta1, beta2, eps, weight_decay;
-    float grad_scale;                // the gradient counts times this
+    float grad_scale;                // the gradient is multiplied by this
     float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
 };
 
@@ -26,10 +26,9 @@ inline AdamW adamw_constants(float learning_rate, float beta1, float beta2, floa
 }
 
 struct UpdateRule {
-    // weight_decay: of the tensors that tensors.h marks; grad_scale is set by the step
-    AdamW adamw;
-    double tokens;                                        // of the step: the loss is a mean over them
-    double grad_clip = 0;                                 // largest norm of the gradient, 0: no limit
+    AdamW adamw;           // weight_decay is that of the tensors marked in tensors.h; the update sets grad_scale
+    double tokens;         // of the step; its loss is the mean over them
+    double grad_clip = 0;  // the largest norm of the gradient; 0: no limit
     double loss_limit = INFINITY, norm_limit = INFINITY;  // above either the update is skipped
     uint64_t rounding_seed = 0;                           // of stochastic rounding (cuda/adamw.cuh)
 };
@@ -39,14 +38,14 @@ struct StepResult {
     bool updated;
 };
 
-// True if this step changes the weights: not where loss or norm is not finite, nor where one is an
-// outlier.
+// Whether this step updates the weights: not if loss or norm is not finite, or is an outlier.
 HOST_DEVICE inline bool update_wanted(double loss, double norm, const UpdateRule& rule) {
     const double largest = 1.7976931348623157e308;
     return fabs(loss) <= largest && fabs(norm) <= largest && !(loss > rule.loss_limit) && !(norm > rule.norm_limit);
 }
-// What the gradient is multiplied with so that its norm stays within the limit (Pascanu et al.
-// 2013, arXiv:1211.5063).
+
+// The factor that brings the norm of the gradient down to the limit (Pascanu et al. 2013,
+// arXiv:1211.5063), 1 if it is within.
 HOST_DEVICE inline float clipping_scale(double norm, const UpdateRule& rule) {
     return rule.grad_clip > 0 && norm > rule.grad_clip ? (float)(rule.grad_clip / norm) : 1.0f;
 }
