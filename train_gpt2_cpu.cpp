@@ -237,11 +237,11 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, AdamW constants, const U
         const int64_t high = std::min(tensor_begin + tensor_elems(i, layout.config), end);
         if (low >= high) continue;
         constants.weight_decay = TENSORS[i].decayed ? rule.adamw.weight_decay : 0.0f;
-        const int64_t position = layout.bucket_begin[bucket] + low;                  // among all parameters
+        const int64_t index = layout.bucket_begin[bucket] + low;                     // among all parameters
         const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;  // among those with state
-        kernels::adamw_update(model.params + position, model.master ? model.master + kept : nullptr, model.m + kept,
-                              model.v + kept, (floatG*)model.grads + position, high - low, constants,
-                              rule.rounding_seed, position);
+        kernels::adamw_update(model.params + index, model.master ? model.master + kept : nullptr, model.m + kept,
+                              model.v + kept, (floatG*)model.grads + index, high - low, constants, rule.rounding_seed,
+                              index);
     }
 }
 

@@ -78,7 +78,7 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
     constexpr int N = ADAMW_ELEMS;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
-    const int64_t at = mine.position(i);
+    const int64_t at = mine.index(i);
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2),
                 grad_scale = results->grad_scale;
     const float keep = is_decayed(ranges, at) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;

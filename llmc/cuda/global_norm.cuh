@@ -38,7 +38,7 @@ struct SliceMap {
     int64_t parts, part;  // slices per bucket, and the one of this process
     __host__ __device__ int64_t elems() const { return (layers_end + last_elems) / parts; }
     // The index of element i among all parameters.
-    __device__ int64_t position(int64_t i) const {
+    __device__ int64_t index(int64_t i) const {
         if (parts == 1) return i;
         const int64_t slice = layer_elems / parts, in_layers = layers_end / parts;
         if (i < in_layers) return i / slice * layer_elems + part * slice + i % slice;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
     double sum = 0;
     for (int64_t i = ((int64_t)blockIdx.x * NORM_THREADS + threadIdx.x) * N; i < n_elems;
          i += (int64_t)gridDim.x * NORM_THREADS * N) {
-        const Pack<floatG> g = load_pack(grads + mine.position(i));
+        const Pack<floatG> g = load_pack(grads + mine.index(i));
         float squares = 0;
         for (int k = 0; k < N; k++) squares += (float)g[k] * (float)g[k];
         sum += squares;
