@@ -1,7 +1,7 @@
 #!/bin/sh
 # From nothing to a small language model. `make quickstart` has built the trainer and tokenized Shakespeare; this script
 # trains for about two minutes on two cores, compares the result with a model that knows only token frequencies, and
-# samples. Run again, it goes on from what is there.
+# samples. Started again, it resumes, or samples once more.
 set -e
 out=log_quickstart
 steps=450

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""GPT-2 from 124M to 1558M over 1 to 1024 GPUs, on paper: tables from `--plan`, which says by which model of a cluster
-(llmc/plan.h).
+"""What GPT-2 from 124M to 1558M would take on 1 to 1024 GPUs: tables of the estimates of `--plan`, whose model of a
+cluster is in llmc/plan.h.
 
     make train_gpt2sim data && python3 scripts/scaling.py [--program ./train_gpt2cu] [--stage 1]
 
-Half a million tokens a step, T 1024, the largest micro-batch that leaves a micro-step for every GPU and fits 80 GB.
+A step has half a million tokens, T is 1024. B is the largest that gives every GPU a micro-step and fits 80 GB.
 """
 import pathlib
 import sys

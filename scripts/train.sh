@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the recipes in this folder have in common: the flags below, to which each adds its own; the plan, shown first;
-# and the start on the GPUs of this machine. A run that was interrupted goes on.
+# What the recipes in this folder have in common: shows the plan of the run, and starts it on the GPUs of this machine,
+# with the flags below and those of the recipe. Started again, it resumes a run that was interrupted.
 #
 #   GPUS=8 scripts/run_gpt2_124M.sh [more flags, which win over the recipe's]
 #   PROGRAM=./train_gpt2_cpu GPUS=2 scripts/run_gpt2_124M.sh -e d6 ...         the CPU trainer, two processes

@@ -1,98 +1,6 @@
-// `tokenize` as its users run it: what it takes, what it refuses, and that the tokens are those of
-// the whole text, however it was cut, split into files and shared out among threads.
-#include <sys/stat.h>
-#include <csignal>
-#include <filesystem>
-#include "dev/test/run_program.h"
-#include "llmc/json_text.h"
-#include "llmc/tokenizer.h"
-
-static const int EOT = 50256;
-static Tokenizer tok;
-
-static uint64_t text_state = 88172645463325252u;
-static uint64_t random_below(uint64_t n) {
-    text_state ^= text_state << 13, text_state ^= text_state >> 7, text_state ^= text_state << 17;
-    return text_state % n;
-}
-
-static std::vector<int> document(const std::string& text) {
-    std::vector<int> ids{EOT};
-    encode(tok, text, ids);
-    return ids;
-}
-static std::vector<int> documents(const std::vector<std::string>& texts) {
-    std::vector<int> ids;
-    for (const std::string& text : texts) {
-        const std::vector<int> more = document(text);
-        ids.insert(ids.end(), more.begin(), more.end());
-    }
-    return ids;
-}
-// The tokens of a shard; none, which no test expects, if it is not a whole one.
-static std::vector<int> shard(const std::string& path) {
-    const std::string bytes = read_whole(path);
-    std::vector<int> ids;
-    if (bytes.size() < 1024 || bytes.size() % 2) return ids;
-    int32_t header[3];
-    memcpy(header, bytes.data(), sizeof(header));
-    if (header[0] != TOKENS_MAGIC || header[1] != 1 || header[2] != (int)(bytes.size() - 1024) / 2) return ids;
-    for (size_t at = 1024; at < bytes.size(); at += 2)
-        ids.push_back((unsigned char)bytes[at] | (unsigned char)bytes[at + 1] << 8);
-    return ids;
-}
-// All that a run wrote, training tokens first.
-static std::vector<int> written(const std::string& prefix) {
-    std::vector<int> ids = shard(prefix + "_train.bin"), val = shard(prefix + "_val.bin");
-    ids.insert(ids.end(), val.begin(), val.end());
-    return ids;
-}
-static Outcome tokenize(const std::string& flags) { return run("./tokenize " + flags); }
-static bool good(const Outcome& r) {
-    if (r.status != 0) printf("    status %d: %s\n", r.status, r.err.substr(0, 300).c_str());
-    return r.status == 0;
-}
-static std::vector<std::string> names_in(const std::string& path) {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path)) names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-}
-static std::string fresh_folder(const std::string& name) {
-    std::filesystem::remove_all(dir(name));
-    std::filesystem::create_directories(dir(name));
-    return dir(name);
-}
-// Words, white space and punctuation of the kinds that the tokenizer's pattern tells apart, at
-// random.
-static std::string random_text(size_t pieces) {
-    static const std::vector<std::string> parts = {"'s",
-                                                   "'ll",
-                                                   " ",
-                                                   "  ",
-                                                   "\n",
-                                                   "\r\n",
-                                                   "\t",
-                                                   "a",
-                                                   "bc",
-                                                   "don't",
-                                                   "5",
-                                                   "42",
-                                                   "\xc3\xa9",
-                                                   "\xe4\xb8\xad\xe6\x96\x87",
-                                                   "\xe3\x80\x82",
-                                                   "\xc2\xa0",
-                                                   "\xe2\x80\xa8",
-                                                   "\xf0\x9f\x98\x80",
-                                                   "!",
-                                                   "...",
-                                                   "'",
-                                                   "word",
-                                                   "\xcc\x81"};
-    std::string text;
-    for (size_t i = 0; i < pieces; i++) text += parts[random_below(parts.size())];
-    return text;
-}
+// `tokenize` as its users run it: the texts it takes, what it refuses, and that the tokens are
+// those of the whole text, however it was cut, split into files and divided among threads.
+#include "dev/test/tokenized.h"
 
 static void cutting() {
     start_test("a text cut at last_cut, wherever it is looked for, encodes as the whole");
@@ -265,127 +173,6 @@ static void json_lines() {
     EXPECT(written(dir("nasty")) == want);
 }
 
-// Documents that say who they are: the number, then some words.
-static std::vector<std::string> numbered(int count) {
-    std::vector<std::string> texts;
-    for (int i = 0; i < count; i++) texts.push_back(std::to_string(i) + " " + random_text(40));
-    return texts;
-}
-static std::vector<std::vector<int>> apart(const std::vector<int>& ids) {
-    std::vector<std::vector<int>> parts;
-    for (int id : ids) {
-        if (id == EOT) parts.emplace_back();
-        if (!parts.empty()) parts.back().push_back(id);
-    }
-    return parts;
-}
-
-static void splits() {
-    const std::vector<std::string> texts = numbered(600);
-    std::string lines;
-    for (const std::string& text : texts) lines += text + "\n<cut>\n";
-    write_whole(dir("docs.txt"), lines);
-    const std::string base = dir("docs.txt") + " --split-on '<cut>' -o ";
-    start_test("validation by documents: whole ones, drawn by seed, in their order, about the fraction asked for");
-    EXPECT(good(tokenize(base + dir("drawn") + " --val-fraction 0.2 --threads 1")));
-    const auto train = apart(shard(dir("drawn_train.bin"))), val = apart(shard(dir("drawn_val.bin")));
-    size_t t = 0, v = 0;
-    for (const std::string& text : texts) {
-        const std::vector<int> ids = document(text + "\n");
-        if (t < train.size() && train[t] == ids) t++;
-        else if (v < val.size() && val[v] == ids) v++;
-    }
-    EXPECT(t == train.size() && v == val.size() && t + v == texts.size() && v > 80 && v < 160);
-    EXPECT(good(tokenize(base + dir("again") + " --val-fraction 0.2 --threads 3")));
-    EXPECT(same_files(dir("drawn_train.bin"), dir("again_train.bin")) &&
-           same_files(dir("drawn_val.bin"), dir("again_val.bin")));
-    EXPECT(good(tokenize(base + dir("again") + " --val-fraction 0.2 --seed 7")));
-    EXPECT(!same_files(dir("drawn_val.bin"), dir("again_val.bin")));
-    start_test("a draw that takes no document, or all, is refused with the ways out");
-    write_whole(dir("lone.jsonl"), "{\"text\": \"alone\"}\n");
-    const Outcome r = tokenize(dir("lone.jsonl") + " -o " + dir("lone"));
-    EXPECT(refused(r, 1, "--val-split tail") && !file_exists(dir("lone_train.bin")));
-    start_test("few texts are split at the tail, unless documents are asked for");
-    write_whole(dir("few_a.txt"), "one two three four five six seven eight nine ten eleven");
-    write_whole(dir("few_b.txt"), "twelve");
-    const std::string two = dir("few_a.txt") + " " + dir("few_b.txt") + " -o " + dir("tail");
-    EXPECT(good(tokenize(two)));
-    const std::vector<int> all = written(dir("tail"));
-    EXPECT(all == documents({read_whole(dir("few_a.txt")), "twelve"}));
-    EXPECT(shard(dir("tail_val.bin")).size() == (size_t)std::llround(0.1 * (double)all.size()));
-    EXPECT(good(tokenize(two + " --val-fraction 0")) && shard(dir("tail_val.bin")).empty());
-    EXPECT(file_exists(dir("tail_val.bin")));
-    start_test("a split without a token is written with a word, unless it was asked for; one is no plural");
-    write_whole(dir("short.txt"), "one two");
-    const auto short_text = [](const std::string& fraction) {
-        return tokenize(dir("short.txt") + " -o " + dir("short") + " --val-fraction " + fraction);
-    };
-    const Outcome none = short_text("0.1"), all_of_it = short_text("0.9");
-    EXPECT(good(none) && one_line(none.err) && contains(none.err, "short_val.bin has no tokens"));
-    EXPECT(none.out.rfind("1 file, 1 document, 3 tokens: 3 in ", 0) == 0);
-    EXPECT(good(all_of_it) && one_line(all_of_it.err) && contains(all_of_it.err, "short_train.bin has no tokens"));
-    EXPECT(short_text("0").err.empty() && short_text("1").err.empty() && short_text("0.5").err.empty());
-}
-
-static void shards() {
-    const std::string in = dir("docs.txt") + " -o ";
-    EXPECT(good(tokenize(in + dir("whole"))));
-    const std::vector<int> train = shard(dir("whole_train.bin")), val = shard(dir("whole_val.bin"));
-    for (const int limit : {1000, 199, 100000}) {
-        start_test(format("--shard-tokens %d: the same tokens in numbered files", limit));
-        const std::string out = fresh_folder("sharded");
-        EXPECT(good(tokenize(in + out + "/new/x --shard-tokens " + std::to_string(limit))));
-        std::vector<int> got[2];
-        int files = 0;
-        for (int i = 0; i < 2; i++)
-            for (int n = 0;; n++, files++) {
-                const std::string path = out + format("/new/x_%s_%06d.bin", i ? "val" : "train", n);
-                if (!file_exists(path)) break;
-                const std::vector<int> ids = shard(path);
-                const size_t all = (i ? val : train).size();
-                EXPECT(ids.size() == std::min<size_t>(limit, all - got[i].size()) && !ids.empty());
-                got[i].insert(got[i].end(), ids.begin(), ids.end());
-            }
-        EXPECT(got[0] == train && got[1] == val && (int)names_in(out + "/new").size() == files);
-    }
-    start_test("numbered shards that are there already are not mixed with new ones");
-    const std::string out = dir("sharded") + "/new/x";
-    EXPECT(refused(tokenize(in + out + " --shard-tokens 50"), 2, "x_"));
-    EXPECT(good(tokenize(in + dir("sharded") + "/new/y --shard-tokens 50000")));
-}
-
-static void interruptions() {
-    const std::string out = fresh_folder("cut");
-    start_test("a full disk: one sentence, and nothing is left; what was there stays");
-    write_whole(out + "/x_train.bin", "earlier");
-    const std::string file_limit = "sh -c 'ulimit -f 100; exec ./tokenize " + dir("long.txt") + " -o " + out + "/";
-    EXPECT(refused(run(file_limit + "x'"), 1, "x_train.bin"));
-    EXPECT(refused(run(file_limit + "x --shard-tokens 60000 --val-fraction 0.9'"), 1, "cannot write"));
-    EXPECT(names_in(out) == std::vector<std::string>{"x_train.bin"} && read_whole(out + "/x_train.bin") == "earlier");
-    for (const int number : {SIGINT, SIGTERM, SIGKILL}) {
-        start_test(format("signal %d in the middle: nothing under a shard's name", number));
-        unlink(dir("fifo").c_str());
-        EXPECT(mkfifo(dir("fifo").c_str(), 0600) == 0);
-        const pid_t child =
-            start("sh -c 'exec ./tokenize - --threads 2 -o " + out + "/y --shard-tokens 10000 < " + dir("fifo") + "'");
-        const int pipe = open(dir("fifo").c_str(), O_WRONLY);
-        const std::string text = read_whole(dir("long.txt"));
-        for (int64_t sent = 0, n = 1; sent < 6 << 20 && n > 0; sent += n)  // more than the program holds in memory
-            n = write(pipe, text.data(), text.size());
-        for (int wait = 0; wait < 1000 && names_in(out).size() < 3; wait++)
-            usleep(10000);  // until it has begun to write
-        kill(child, number);
-        const Outcome r = finish(child);
-        close(pipe);
-        EXPECT(r.status == 128 + number);
-        int whole = 0, temporary = 0;
-        for (const std::string& name : names_in(out)) (contains(name, ".tmp") ? temporary : whole)++;
-        EXPECT(whole == 1 && (number == SIGKILL || (temporary == 0 && contains(r.err, "interrupted"))));
-    }
-    start_test("what was left by a killed run is not in the way of the next");
-    EXPECT(good(tokenize(dir("long.txt") + " -o " + out + "/y --shard-tokens 100000")));
-}
-
 static void mistakes() {
     start_test("mistakes in flags: exit 2, one sentence");
     for (const char* flags :
@@ -409,17 +196,36 @@ static void mistakes() {
     free(here);
 }
 
+static void tokenize_program() {
+    start_test("tokenize: shards of several texts, ids and back, one sentence on mistakes");
+    write_whole(dir("one.txt"), "Hello world");
+    write_whole(dir("two.txt"), "To be, or not to be\n");
+    EXPECT(run("./tokenize " + dir("one.txt") + " " + dir("two.txt") + " -o " + dir("pre") + " --val-fraction 0.5")
+               .status == 0);
+    const std::string train = read_whole(dir("pre_train.bin")).substr(1024),
+                      val = read_whole(dir("pre_val.bin")).substr(1024);
+    const std::vector<uint16_t> want = {50256, 15496, 995, 50256, 2514, 307};
+    EXPECT((train + val).compare(0, want.size() * 2, (const char*)want.data(), want.size() * 2) == 0);
+    EXPECT(train.size() + val.size() == 24 && std::abs((int)train.size() - (int)val.size()) <= 2);
+    write_whole(dir("bytes"), std::string("\xff\x00\xfe caf\xc3\xa9 \r\n\n  x<|endoftext|>", 30));
+    EXPECT(run("sh -c './tokenize --ids < " + dir("bytes") + " | ./tokenize --decode > " + dir("back") + "'").status ==
+               0 &&
+           same_files(dir("bytes"), dir("back")));
+    EXPECT(refused(run("./tokenize " + dir("missing.txt") + " -o " + dir("p")), 1, "missing.txt"));
+    EXPECT(run("./tokenize").status == 2 && run("./tokenize x -o").status == 2 &&
+           run("./tokenize x --val-fraction 2 -o y").status == 2);
+    write_whole(dir("ids"), "12 abc");
+    EXPECT(refused(run("sh -c './tokenize --decode < " + dir("ids") + "'"), 1, "entry 2"));
+}
+
 int main() {
-    make_test_folder();
-    tokenizer_load(tok, "dev/data/gpt2_tokenizer.bin");
+    prepare_tokenize_tests();
+    tokenize_program();
     cutting();
     streaming();
     sources();
     separators();
     json_lines();
-    splits();
-    shards();
-    interruptions();
     mistakes();
     return report_and_clean();
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Several machines with mpirun: HOSTS names them, each with its number of GPUs, 1 if no number is given. The repository,
-# built, lies under the same path on all, and the out dir in a folder that all share. NCCL's id travels by MPI,
-# gradients by NCCL.
+# Several machines with mpirun. HOSTS names them, each with its number of GPUs, 1 if no number is given. All machines
+# have the repository, built, under the same path, and share the folder of the out dir. Processes exchange NCCL's id by
+# MPI, and gradients by NCCL.
 #
 #   HOSTS=node1:8,node2:8 scripts/multi_node/mpirun.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log \
 #       -e d12 -b 32 -t 1024 -d 524288

@@ -7,13 +7,13 @@
 #SBATCH --time=24:00:00
 #SBATCH --signal=USR1@600
 #SBATCH --requeue
-# SLURM without PMIx or MPI, on a cluster whose nodes share a file system: rank 0 leaves its address in a folder.
+# SLURM without PMIx or MPI, on a cluster whose nodes share a file system: rank 0 writes its address to a file.
 #
 #   sbatch scripts/multi_node/slurm_fs.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log \
 #       -e d12 -b 32 -t 1024 -d 524288
 #
-# Ten minutes before its time is up the job gets SIGUSR1: all finish the step, save and end; started again it goes on
-# (-y 1).
+# Ten minutes before its time is up, the job gets SIGUSR1: all processes finish the step, save and end. Submitted
+# again, it resumes (-y 1).
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 PROGRAM=${PROGRAM:-./train_gpt2cu}

@@ -7,14 +7,14 @@
 #SBATCH --time=24:00:00
 #SBATCH --signal=USR1@600
 #SBATCH --requeue
-# SLURM without PMIx or MPI: the processes meet at the first node, by TCP. Ranks come from srun's environment, and so
-# does the secret by which they know each other, drawn afresh for every job.
+# SLURM without PMIx or MPI: the processes meet at the first node, by TCP. Ranks come from srun's environment. So does
+# the secret by which the processes recognise each other; it is drawn anew for every job.
 #
 #   sbatch scripts/multi_node/slurm_tcp.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log \
 #       -e d12 -b 32 -t 1024 -d 524288
 #
-# Ten minutes before its time is up the job gets SIGUSR1: all finish the step, save and end; started again it goes on
-# (-y 1).
+# Ten minutes before its time is up, the job gets SIGUSR1: all processes finish the step, save and end. Submitted
+# again, it resumes (-y 1).
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 PROGRAM=${PROGRAM:-./train_gpt2cu}

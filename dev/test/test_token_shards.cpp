@@ -1,0 +1,135 @@
+// What `tokenize` writes: the split into training and validation, numbered shards, and nothing at
+// all if it fails or is interrupted.
+#include <sys/stat.h>
+#include <csignal>
+#include "dev/test/tokenized.h"
+
+// Documents that say who they are: the number, then some words.
+static std::vector<std::string> numbered(int count) {
+    std::vector<std::string> texts;
+    for (int i = 0; i < count; i++) texts.push_back(std::to_string(i) + " " + random_text(40));
+    return texts;
+}
+static std::vector<std::vector<int>> apart(const std::vector<int>& ids) {
+    std::vector<std::vector<int>> parts;
+    for (int id : ids) {
+        if (id == EOT) parts.emplace_back();
+        if (!parts.empty()) parts.back().push_back(id);
+    }
+    return parts;
+}
+
+static void splits() {
+    const std::vector<std::string> texts = numbered(600);
+    std::string lines;
+    for (const std::string& text : texts) lines += text + "\n<cut>\n";
+    write_whole(dir("docs.txt"), lines);
+    const std::string base = dir("docs.txt") + " --split-on '<cut>' -o ";
+    start_test("validation by documents: whole ones, drawn by seed, in their order, about the fraction asked for");
+    EXPECT(good(tokenize(base + dir("drawn") + " --val-fraction 0.2 --threads 1")));
+    const auto train = apart(shard(dir("drawn_train.bin"))), val = apart(shard(dir("drawn_val.bin")));
+    size_t t = 0, v = 0;
+    for (const std::string& text : texts) {
+        const std::vector<int> ids = document(text + "\n");
+        if (t < train.size() && train[t] == ids) t++;
+        else if (v < val.size() && val[v] == ids) v++;
+    }
+    EXPECT(t == train.size() && v == val.size() && t + v == texts.size() && v > 80 && v < 160);
+    EXPECT(good(tokenize(base + dir("again") + " --val-fraction 0.2 --threads 3")));
+    EXPECT(same_files(dir("drawn_train.bin"), dir("again_train.bin")) &&
+           same_files(dir("drawn_val.bin"), dir("again_val.bin")));
+    EXPECT(good(tokenize(base + dir("again") + " --val-fraction 0.2 --seed 7")));
+    EXPECT(!same_files(dir("drawn_val.bin"), dir("again_val.bin")));
+    start_test("a draw that takes no document, or all, is refused with the ways out");
+    write_whole(dir("lone.jsonl"), "{\"text\": \"alone\"}\n");
+    const Outcome r = tokenize(dir("lone.jsonl") + " -o " + dir("lone"));
+    EXPECT(refused(r, 1, "--val-split tail") && !file_exists(dir("lone_train.bin")));
+    start_test("few texts are split at the tail, unless documents are asked for");
+    write_whole(dir("few_a.txt"), "one two three four five six seven eight nine ten eleven");
+    write_whole(dir("few_b.txt"), "twelve");
+    const std::string two = dir("few_a.txt") + " " + dir("few_b.txt") + " -o " + dir("tail");
+    EXPECT(good(tokenize(two)));
+    const std::vector<int> all = written(dir("tail"));
+    EXPECT(all == documents({read_whole(dir("few_a.txt")), "twelve"}));
+    EXPECT(shard(dir("tail_val.bin")).size() == (size_t)std::llround(0.1 * (double)all.size()));
+    EXPECT(good(tokenize(two + " --val-fraction 0")) && shard(dir("tail_val.bin")).empty());
+    EXPECT(file_exists(dir("tail_val.bin")));
+    start_test("a split without a token is written with a word, unless it was asked for; one is no plural");
+    write_whole(dir("short.txt"), "one two");
+    const auto short_text = [](const std::string& fraction) {
+        return tokenize(dir("short.txt") + " -o " + dir("short") + " --val-fraction " + fraction);
+    };
+    const Outcome none = short_text("0.1"), all_of_it = short_text("0.9");
+    EXPECT(good(none) && one_line(none.err) && contains(none.err, "short_val.bin has no tokens"));
+    EXPECT(none.out.rfind("1 file, 1 document, 3 tokens: 3 in ", 0) == 0);
+    EXPECT(good(all_of_it) && one_line(all_of_it.err) && contains(all_of_it.err, "short_train.bin has no tokens"));
+    EXPECT(short_text("0").err.empty() && short_text("1").err.empty() && short_text("0.5").err.empty());
+}
+
+static void shards() {
+    const std::string in = dir("docs.txt") + " -o ";
+    EXPECT(good(tokenize(in + dir("whole"))));
+    const std::vector<int> train = shard(dir("whole_train.bin")), val = shard(dir("whole_val.bin"));
+    for (const int limit : {1000, 199, 100000}) {
+        start_test(format("--shard-tokens %d: the same tokens in numbered files", limit));
+        const std::string out = fresh_folder("sharded");
+        EXPECT(good(tokenize(in + out + "/new/x --shard-tokens " + std::to_string(limit))));
+        std::vector<int> got[2];
+        int files = 0;
+        for (int i = 0; i < 2; i++)
+            for (int n = 0;; n++, files++) {
+                const std::string path = out + format("/new/x_%s_%06d.bin", i ? "val" : "train", n);
+                if (!file_exists(path)) break;
+                const std::vector<int> ids = shard(path);
+                const size_t all = (i ? val : train).size();
+                EXPECT(ids.size() == std::min<size_t>(limit, all - got[i].size()) && !ids.empty());
+                got[i].insert(got[i].end(), ids.begin(), ids.end());
+            }
+        EXPECT(got[0] == train && got[1] == val && (int)names_in(out + "/new").size() == files);
+    }
+    start_test("numbered shards that are there already are not mixed with new ones");
+    const std::string out = dir("sharded") + "/new/x";
+    EXPECT(refused(tokenize(in + out + " --shard-tokens 50"), 2, "x_"));
+    EXPECT(good(tokenize(in + dir("sharded") + "/new/y --shard-tokens 50000")));
+}
+
+static void interruptions() {
+    const std::string out = fresh_folder("cut");
+    write_whole(dir("long.txt"), random_text(400000));
+    start_test("a full disk: one sentence, and nothing is left; what was there stays");
+    write_whole(out + "/x_train.bin", "earlier");
+    const std::string file_limit = "sh -c 'ulimit -f 100; exec ./tokenize " + dir("long.txt") + " -o " + out + "/";
+    EXPECT(refused(run(file_limit + "x'"), 1, "x_train.bin"));
+    EXPECT(refused(run(file_limit + "x --shard-tokens 60000 --val-fraction 0.9'"), 1, "cannot write"));
+    EXPECT(names_in(out) == std::vector<std::string>{"x_train.bin"} && read_whole(out + "/x_train.bin") == "earlier");
+    for (const int number : {SIGINT, SIGTERM, SIGKILL}) {
+        start_test(format("signal %d in the middle: nothing under a shard's name", number));
+        unlink(dir("fifo").c_str());
+        EXPECT(mkfifo(dir("fifo").c_str(), 0600) == 0);
+        const pid_t child =
+            start("sh -c 'exec ./tokenize - --threads 2 -o " + out + "/y --shard-tokens 10000 < " + dir("fifo") + "'");
+        const int pipe = open(dir("fifo").c_str(), O_WRONLY);
+        const std::string text = read_whole(dir("long.txt"));
+        for (int64_t sent = 0, n = 1; sent < 6 << 20 && n > 0; sent += n)  // more than the program holds in memory
+            n = write(pipe, text.data(), text.size());
+        for (int wait = 0; wait < 1000 && names_in(out).size() < 3; wait++)
+            usleep(10000);  // until it has begun to write
+        kill(child, number);
+        const Outcome r = finish(child);
+        close(pipe);
+        EXPECT(r.status == 128 + number);
+        int whole = 0, temporary = 0;
+        for (const std::string& name : names_in(out)) (contains(name, ".tmp") ? temporary : whole)++;
+        EXPECT(whole == 1 && (number == SIGKILL || (temporary == 0 && contains(r.err, "interrupted"))));
+    }
+    start_test("what was left by a killed run is not in the way of the next");
+    EXPECT(good(tokenize(dir("long.txt") + " -o " + out + "/y --shard-tokens 100000")));
+}
+
+int main() {
+    prepare_tokenize_tests();
+    splits();
+    shards();
+    interruptions();
+    return report_and_clean();
+}
