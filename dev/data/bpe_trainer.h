@@ -1,30 +1,32 @@
 // Training of a byte-level BPE vocabulary (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1).
 //
-// At first every byte of a word is a part of its own. Over and over, the pair of neighbours that is
-// most frequent in the text becomes a token, and every such pair becomes one part. Of pairs that
-// are equally frequent, the one of the lower left id is taken, then of the lower right id.
+// At first every byte of a word is a part of its own. Then, again and again, the pair of neighbours
+// that is most frequent in the text becomes a token, and each of its occurrences becomes one part.
+// Among equally frequent pairs, the one with the lowest left id is taken, then the lowest right id.
 //
-// What makes it fast is that nothing is counted twice:
-// - The words (pieces of llmc/tokenizer.h) repeat, so the different ones are held once, each with
-//   the number of its occurrences.
-// - Every pair has a count and a list of its places. A merge visits the places of its pair alone
-// and
-//   corrects the counts of the neighbours there. A pair is new only in the pass in which the younger
-//   of its two tokens is made; after that its places only become fewer.
-// - The pairs wait in a heap. An entry whose count has become too high is put back when it comes
-// up.
+// It is fast because nothing is counted twice:
 //
-// The file lists tokens, not merges: the encoder merges neighbours whose concatenation is a token.
-// That is the same, since no two pairs make the same bytes. Where no merge has crossed the borders
-// of some bytes, their parts follow from those bytes alone. So wherever they are two parts, they
-// are the same two.
+// Words (pieces of llmc/tokenizer.h) repeat, so each different word is held once, with the number
+// of its occurrences.
+//
+// Every pair has a count and a list of its positions. A merge visits the positions of its pair
+// alone, and corrects the counts of the neighbours there. A pair first appears in the pass that
+// makes the younger of its two tokens; after that, its positions only become fewer.
+//
+// Pairs wait in a heap. One whose count has dropped since it was put there is put back when it is
+// popped.
+//
+// The file lists tokens, not merges, because the encoder merges neighbours whose concatenation is a
+// token. This is the same: no two pairs make the same bytes. As long as no merge crosses the ends
+// of a run of bytes, its parts follow from those bytes alone; so wherever the run is two parts,
+// they are the same two.
 #pragma once
 #include <queue>
 #include <unordered_map>
 #include "llmc/logger.h"
 #include "llmc/tokenizer.h"
 
-// The different words of a text, and how often each occurs.
+// The different words of a text, and the number of occurrences of each.
 struct WordCounts {
     struct Word {
         size_t begin, length;  // in bytes
@@ -55,7 +57,8 @@ struct WordCounts {
     }
 };
 
-// The tokens of one byte each, in GPT-2's order: what ASCII and Latin-1 print first.
+// The tokens of one byte each, in GPT-2's order: first the printable characters of ASCII and
+// Latin-1.
 inline std::vector<std::string> byte_tokens() {
     std::vector<std::string> printed, others;
     for (int byte = 0; byte < 256; byte++) {
@@ -73,7 +76,7 @@ struct BpeTrainer {
 
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> places;  // in ascending order, also those where the pair is no more
+        std::vector<uint32_t> places;  // ascending; some no longer hold the pair
     };
     struct Candidate {
         int64_t count;
@@ -82,8 +85,8 @@ struct BpeTrainer {
     };
 
     std::vector<std::string> tokens = byte_tokens();
-    // A slot for each byte, and one before, between and after words. The first and the last slot of
-    // a part hold its id, so that both neighbours of a part are found.
+    // One slot per byte, and one before, between and after words. The first and the last slot of a
+    // part hold its id, so that its neighbours on both sides can find it.
     std::vector<uint16_t> parts;
     std::vector<uint32_t> word_begin;
     std::vector<int64_t> word_count;
@@ -124,7 +127,8 @@ inline BpeTrainer::BpeTrainer(const WordCounts& words) {
     queue_new_pairs();
 }
 
-// The part at a place and its right neighbour have become a pair, in so many words of the text.
+// Counts the pair of the part at `place` and its right neighbour, which has just come to be in a
+// word that occurs `count` times.
 inline void BpeTrainer::add_pair(uint32_t place, int64_t count) {
     if (length_at(place) + length_at(place + length_at(place)) > LONGEST_TOKEN) return;
     const auto [entry, is_new] = pairs.try_emplace(key_at(place));
@@ -133,13 +137,14 @@ inline void BpeTrainer::add_pair(uint32_t place, int64_t count) {
     entry->second.places.push_back(place);
 }
 
-// They are about to be a pair no longer. The place stays in the list: other parts are there then.
+// The reverse, before a merge ends the pair there. The position stays in the list; learn_token()
+// ignores it, because other parts are there then.
 inline void BpeTrainer::remove_pair(uint32_t place, int64_t count) {
     const auto entry = pairs.find(key_at(place));
     if (entry != pairs.end()) entry->second.count -= count;
 }
 
-// Makes the part at a place and its right neighbour one.
+// Makes the part at `place` and its right neighbour one part, the token `id`.
 inline void BpeTrainer::merge(uint32_t place, int id) {
     const int64_t count = occurrences(place);
     const uint32_t middle = place + length_at(place), end = middle + length_at(middle);
@@ -191,8 +196,8 @@ inline void set_vocabulary(Tokenizer& tok, std::vector<std::string> tokens) {
     index_tokens(tok);
 }
 
-// Learns a vocabulary of `size` tokens; fewer if the words have no more pairs. on_token() is called
-// after each.
+// Learns a vocabulary of `size` tokens, or fewer if no pairs are left in the words. Calls
+// on_token() after each token.
 template <class OnToken>
 inline void train_vocabulary(Tokenizer& tok, const WordCounts& words, int64_t size, Logger& logger, OnToken on_token) {
     BpeTrainer trainer(words);

@@ -1,5 +1,5 @@
-// From blocks to shards: what a worker makes of a block of text, and what is done with that in the
-// order of the text.
+// From blocks of text to shards. Workers encode blocks (encode_block); Corpus takes the results in
+// the order of the text, checks them, and writes the tokens.
 #pragma once
 #include <csignal>
 #include "dev/data/bpe_trainer.h"
@@ -8,19 +8,19 @@
 #include "llmc/json_text.h"
 #include "llmc/logger.h"
 
-// What a worker makes of a block.
+// A block, and what a worker makes of it.
 struct Encoded {
     Block block;
-    int64_t train_bytes = INT64_MAX;  // what begins after so many bytes of the block validates (Corpus::tail_begin)
+    int64_t train_bytes = INT64_MAX;  // what begins after them is for validation (Corpus::tail_begin)
     std::vector<uint16_t> tokens;
     std::vector<size_t> starts;        // where in tokens a document begins
-    size_t validates_from = SIZE_MAX;  // where in tokens that part begins
+    size_t validates_from = SIZE_MAX;  // where in tokens that is
     TextCheck check;
     int64_t lines = 0, empty = 0;  // of .jsonl: lines seen, documents without a byte
-    std::string problem;           // with the last of the lines
+    std::string problem;           // of the last line, if it is not accepted
 };
 
-// Calls take(text, starts_document, place in the block) for each document of .jsonl.
+// Calls take(text, starts_document, position in the block) for each document of a block of .jsonl.
 template <class Take>
 inline void each_line_of_jsonl(const std::string& field, Encoded& out, Take take) {
     const std::string_view text = out.block.text;
@@ -41,8 +41,8 @@ inline void each_line_of_jsonl(const std::string& field, Encoded& out, Take take
     }
 }
 
-// Where the part of a segment ends that trains, if only what begins before `train_bytes` does: at
-// the end of a piece, none of which a token crosses.
+// The end of the part of a segment that is for training, which is what begins before `train_bytes`.
+// It is the end of a piece, because no token crosses one.
 inline size_t end_of_training(const Tokenizer& tok, std::string_view block, const Segment& s, int64_t train_bytes) {
     if ((int64_t)s.end <= train_bytes) return s.end;
     size_t at = s.begin;
@@ -50,8 +50,8 @@ inline size_t end_of_training(const Tokenizer& tok, std::string_view block, cons
     return at;
 }
 
-// Calls take(text, starts_document, validates) for all of a block, the part that trains and the
-// part of the tail one after the other.
+// Calls take(text, starts_document, validates) for all texts of a block. A text that lies in both
+// splits comes in two parts, the one for training first.
 template <class Take>
 inline void each_document(const Tokenizer& tok, bool jsonl, const std::string& field, Encoded& out, Take take) {
     const std::string_view block = out.block.text;
@@ -82,6 +82,7 @@ inline void encode_block(const Tokenizer& tok, bool jsonl, const std::string& fi
 
 inline volatile sig_atomic_t stop_signal = 0;
 
+// Ends the program if a signal has come (exit 128 + its number).
 inline void stop_if_asked() {
     if (!stop_signal) return;
     clear_the_way();
@@ -89,32 +90,32 @@ inline void stop_if_asked() {
     exit(128 + stop_signal);
 }
 
-// Whether document n is for validation: the same for any number of threads.
+// Whether document n is drawn for validation. It depends on seed and n alone, not on threads.
 inline bool drawn(int64_t seed, int64_t n, double fraction) {
     uint64_t h = Checksum::mix(Checksum::mix(0x243F6A8885A308D3u, (uint64_t)seed), (uint64_t)n);
     h = Checksum::mix(h ^ (h >> 32), h);
     return (double)((h ^ (h >> 29)) >> 11) * 0x1p-53 < fraction;
 }
 
-// Takes what the workers made, in the order of the text.
+// A run of `tokenize` over texts.
 struct Corpus {
     const std::vector<TextFile>& files;
     std::vector<int64_t> file_begin;  // of each file, among the bytes of all
     std::string field;                // of .jsonl
     bool by_documents = false;        // validation: documents that are drawn, or the last tokens
     double val_fraction = 0;
-    // A vocabulary is trained before there are tokens to count: its tail is the last bytes of the
-    // files, from the first piece (of .jsonl: the first line) that begins at this one or later. -1:
-    // none is trained.
+    // Where a vocabulary is trained, there are no tokens to count yet, so the tail is made of
+    // bytes: it begins with the first piece (of .jsonl: the first line) at or after this byte of
+    // all files. -1: the tail is made of tokens.
     int64_t tail_begin = -1;
     int64_t seed = 0;
     ShardSet train, val;
     std::unique_ptr<FileWriter> vocabulary;  // PREFIX_tokenizer.bin, which gets its name with the shards
-    ShardSet* target = nullptr;              // of the document that is open
+    ShardSet* target = nullptr;              // where the current document goes
     int64_t documents = 0, val_documents = 0, empty = 0;
     Logger logger;
     Progress progress;
-    int64_t lines = 0, bytes = 0, invalid = 0, first_invalid = 0, documents_before = 0;  // of the file that is open
+    int64_t lines = 0, bytes = 0, invalid = 0, first_invalid = 0, documents_before = 0;  // of the current file
 
     int64_t train_bytes(const Block& block) const;
     void count_words(const Tokenizer& tok, DocumentReader& reader, WordCounts& words);
@@ -133,14 +134,14 @@ struct Corpus {
     }
 };
 
-// How many bytes of a block are before the tail.
+// The bytes of a block that are before the tail.
 inline int64_t Corpus::train_bytes(const Block& block) const {
     if (tail_begin < 0) return INT64_MAX;
     return std::max<int64_t>(0, tail_begin - file_begin[block.file] - block.offset);
 }
 
-// The words of the training split: a first reading of the text, which the vocabulary is learned
-// from.
+// Reads the texts a first time, and counts the words of the training split, from which the
+// vocabulary is learned.
 inline void Corpus::count_words(const Tokenizer& tok, DocumentReader& reader, WordCounts& words) {
     bool trains = true;
     for (Encoded e; reader.next(e.block); e = Encoded()) {
@@ -161,6 +162,7 @@ inline void Corpus::count_words(const Tokenizer& tok, DocumentReader& reader, Wo
     stop_if_asked();
 }
 
+// Exit 1 if a block is not text, or a line of it is not as expected.
 inline void Corpus::check(const Encoded& e) {
     const TextFile& file = files[e.block.file];
     lines += e.lines, bytes += (int64_t)e.block.text.size(), empty += e.empty;
@@ -183,6 +185,7 @@ inline void Corpus::append(const Encoded& e, size_t begin, size_t end) {
     if (end > begin) append_tokens(*target, e.tokens.data() + begin, (int64_t)(end - begin));
 }
 
+// Writes the tokens of a block to the splits that its documents are for.
 inline void Corpus::take(const Encoded& e) {
     check(e);
     if (tail_begin >= 0) {
@@ -213,7 +216,7 @@ inline void Corpus::finish_file(const TextFile& file) {
     documents_before = documents, lines = bytes = invalid = 0;
 }
 
-// A split that was asked for and has no tokens would fail only when a run opens it.
+// Warns if one of the two splits has no tokens: otherwise only a run that opens it would say so.
 inline void Corpus::warn_of_empty_split() const {
     if (val_fraction <= 0 || val_fraction >= 1 || (train.total > 0 && val.total > 0)) return;
     const bool no_val = val.total == 0;
@@ -224,7 +227,7 @@ inline void Corpus::warn_of_empty_split() const {
         no_val ? "larger" : "smaller", no_val ? ", or -v 0 to train without validation" : "");
 }
 
-// The split that was asked for, and all files under their names.
+// Makes the split at the tail, gives all files their names, and prints what was written.
 inline void Corpus::finish() {
     const int64_t all = train.total + val.total;
     if (all == 0)

@@ -1,13 +1,13 @@
-// Documents, read in blocks of bounded size: files of text, each one document or several with a
-// line between them, and .jsonl, with a document in each line. A block is a stretch of one file,
-// cut where its parts can be encoded on their own (last_cut), so that a document of any length
-// passes through little memory, and several threads can work on it.
+// Reads documents in blocks of bounded size. A text file is one document, or several with a
+// separator line between them; a .jsonl file has one document per line. A block is a part of one
+// file, cut at a position where both sides can be encoded on their own (last_cut). So a document of
+// any length needs little memory, and several threads can work on it.
 #pragma once
 #include <filesystem>
 #include "llmc/tokenizer.h"
 
 constexpr size_t BLOCK_BYTES = 256 << 10;         // of a block, where the text allows a cut
-constexpr size_t LONGEST_UNCUT_BYTES = 16 << 20;  // without a place to cut, and of a line of .jsonl
+constexpr size_t LONGEST_UNCUT_BYTES = 16 << 20;  // of text that cannot be cut, and of a line of .jsonl
 
 struct TextFile {
     std::string path;  // "-": stdin
@@ -34,8 +34,8 @@ inline bool has_extension(const std::string& path, const std::string& extension)
            path.compare(path.size() - extension.size(), extension.size(), extension) == 0;
 }
 
-// The .txt and .jsonl files of a folder and the folders in it, sorted by path. What is neither is
-// counted, and said.
+// The .txt and .jsonl files of a folder and the folders in it, sorted by path. Warns about other
+// files.
 inline std::vector<std::string> texts_in_folder(const std::string& folder) {
     namespace fs = std::filesystem;
     std::vector<std::string> paths;
@@ -59,8 +59,8 @@ inline std::vector<std::string> texts_in_folder(const std::string& folder) {
     return paths;
 }
 
-// What the arguments name, in their order: files, folders, - for stdin. All are looked at before
-// any is read. With prefers_jsonl what has another extension than .txt, or none, is .jsonl.
+// The files that the arguments name, in their order: files, folders, - for stdin. Exit 1 if one
+// cannot be opened. With prefers_jsonl, everything that does not end in .txt is .jsonl.
 inline std::vector<TextFile> find_texts(const std::vector<std::string>& arguments, bool prefers_jsonl) {
     std::vector<TextFile> files;
     for (const std::string& argument : arguments) {
@@ -85,9 +85,10 @@ struct DocumentReader {
     int fd = -1;
     bool at_end = false;  // of the file
     int64_t offset = 0;   // of rest in the file
-    std::string rest;     // read, and in no block yet
-    // Plain text: the document that is open, and the first line that was not compared with the
-    // separator, as places in rest (negative: it began in a block before).
+    std::string rest;     // read, but not in a block yet
+    // Of plain text: the current document, and the first line that was not compared with the
+    // separator yet, as positions in rest; line_begin is negative if the line began in an earlier
+    // block.
     bool document_is_new = true;
     size_t document_begin = 0, searched = 0;
     int64_t line_begin = 0;
@@ -112,7 +113,7 @@ inline void DocumentReader::open_file() {
     at_end = false, offset = 0, document_is_new = true, document_begin = searched = 0, line_begin = 0;
 }
 
-// Until rest has so many bytes or the file ends; false when interrupted.
+// Reads until rest has that many bytes or the file ends; false if interrupted by a signal.
 inline bool DocumentReader::read_more(size_t bytes) {
     while (rest.size() < bytes && !at_end) {
         const size_t had = rest.size();
@@ -131,8 +132,8 @@ inline void DocumentReader::close_document(size_t end) {
     if (end > document_begin) segments.push_back({document_begin, end, document_is_new});
 }
 
-// Compares every line that is wholly there with the separator; where they are equal a document ends
-// and the next begins.
+// Compares every complete line with the separator; where they are equal, a document ends and the
+// next one begins.
 inline void DocumentReader::find_separators() {
     while (line_begin < (int64_t)rest.size()) {
         const size_t newline = rest.find('\n', searched);
@@ -150,7 +151,7 @@ inline void DocumentReader::find_separators() {
     }
 }
 
-// Where the block ends; 0 if more has to be read first.
+// The position in rest where the block ends; 0 if more must be read first.
 inline size_t DocumentReader::cut_place() {
     if (at_end) return rest.size();
     if (files[file].jsonl) return rest.rfind('\n') + 1;  // npos + 1 is 0
@@ -161,7 +162,7 @@ inline size_t DocumentReader::cut_place() {
     return last_cut(tok, std::string_view(rest).substr(0, safe));
 }
 
-// What is before the cut becomes the block.
+// Makes what is before the cut the block.
 inline void DocumentReader::give_out(Block& block, size_t cut) {
     if (!files[file].jsonl && cut > document_begin) close_document(cut), document_is_new = false;
     block = Block{file, offset, rest.substr(0, cut), std::move(segments), at_end};
@@ -189,13 +190,14 @@ inline bool DocumentReader::next(Block& block) {
     }
 }
 
-// ---- what is no text
+// ---- files that are not text
 
 struct TextCheck {
     int64_t zero = -1, invalid = 0, first_invalid = -1;
-};  // places in the text, -1: none
+};  // positions in the text, -1: none
 
-// Zero bytes and bytes that are not UTF-8; eight at a time where all are ASCII.
+// Finds zero bytes and bytes that are not UTF-8. Where eight bytes are ASCII, it skips them at
+// once.
 inline TextCheck check_text(std::string_view text) {
     TextCheck check;
     for (size_t at = 0, length; at < text.size(); at += length) {

@@ -1,5 +1,5 @@
-// Work for several threads whose results come back in the order in which it was given: push() hands
-// an item to whichever worker is free, pop() waits for the oldest one that has not come back yet.
+// Threads that work on items, and return them in the order in which they were given. push() gives
+// an item to the next free worker; pop() waits for the oldest item that it has not returned yet.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -18,7 +18,7 @@ struct OrderedWorkers {
         std::exception_ptr failure;
     };
     std::function<void(Item&)> work;
-    std::deque<std::shared_ptr<Slot>> waiting, given;  // for a worker; not yet popped
+    std::deque<std::shared_ptr<Slot>> waiting, given;  // for a worker; all that were not popped yet
     std::mutex mutex;
     std::condition_variable work_there, work_done;
     std::vector<std::thread> threads;
@@ -27,7 +27,7 @@ struct OrderedWorkers {
     OrderedWorkers(int64_t count, std::function<void(Item&)> function) : work(std::move(function)) {
         try {
             for (int64_t i = 0; i < count; i++) threads.emplace_back([this] { serve(); });
-        } catch (...) {  // of a thread that the system refuses: those that there are do the work
+        } catch (...) {  // the system refused a thread: those that exist do the work
             if (!threads.empty()) return;
             throw;
         }

@@ -1,18 +1,18 @@
-// Token shards of a run of `tokenize`: PREFIX_train.bin, or with a limit PREFIX_train_000000.bin,
-// 000001 and so on, and likewise for validation. They are written under names ending in .tmp and
-// get their own only when all are whole and on the disk; a run that fails or is interrupted before
-// that leaves nothing behind.
+// The token shards that a run of `tokenize` writes: PREFIX_train.bin or, with a limit,
+// PREFIX_train_000000.bin, PREFIX_train_000001.bin and so on, and likewise for validation. They
+// have temporary names until all are complete and on the disk. A run that fails or is interrupted
+// before that leaves nothing behind.
 #pragma once
 #include <memory>
 #include "llmc/tokens_file.h"
 
-// Files that exit() takes away: those which were begun and have not got their names yet.
+// The temporary files that exit() removes.
 inline std::vector<std::string>& unpublished_files() {
     static std::vector<std::string> names;
     return names;
 }
 inline void remove_unpublished_at_exit() {
-    unpublished_files();  // made before, so that it is still there at exit
+    unpublished_files();  // created before atexit(), so that it still exists then
     atexit([] {
         for (const std::string& name : unpublished_files()) unlink(name.c_str());
     });
@@ -29,6 +29,7 @@ struct ShardSet {
     std::vector<ShardFile> shards;
     int64_t total = 0;
 
+    // Tokens that still fit into the last shard.
     int64_t room() const { return shards.empty() ? 0 : (limit ? limit : INT32_MAX) - shards.back().tokens; }
 };
 
@@ -53,7 +54,7 @@ inline void open_shard(ShardSet& set) {
     set.shards.back().writer->write(shard_header(0).value, sizeof(Header));
 }
 
-// Writes the number of tokens into the header of the last shard, and the file to the disk.
+// Writes the number of tokens into the header of the last shard, and flushes the file to the disk.
 inline void close_shard(ShardSet& set) {
     if (set.shards.empty() || set.shards.back().writer->fd < 0) return;
     set.shards.back().writer->rewrite(0, shard_header(set.shards.back().tokens).value, sizeof(Header));
@@ -70,12 +71,12 @@ inline void append_tokens(ShardSet& set, const uint16_t* tokens, int64_t count) 
     }
 }
 
-// Cuts a shard that is on the disk down to its first tokens.
+// Shortens a shard that is on the disk to its first tokens.
 inline void shorten_shard(ShardFile& shard, int64_t tokens) {
     const std::string& path = shard.writer->temporary;
     shard.tokens = tokens;
     const int fd = open(path.c_str(), O_RDWR);
-    if (fd >= 0) shard.writer->fd = fd;  // so that its errors are reported as those of writing are
+    if (fd >= 0) shard.writer->fd = fd;  // so that the writer reports its errors
     if (fd < 0 || ftruncate(fd, sizeof(Header) + tokens * sizeof(uint16_t)) != 0) shard.writer->fail();
     shard.writer->rewrite(0, shard_header(tokens).value, sizeof(Header));
     shard.writer->flush();
@@ -106,7 +107,7 @@ inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
     from.total -= count;
 }
 
-// All shards on the disk, then all names; those and that of the vocabulary, if there is one.
+// Flushes all shards to the disk; then gives them, and the vocabulary if there is one, their names.
 inline void publish_shards(std::vector<ShardSet*> sets, FileWriter* vocabulary) {
     for (ShardSet* set : sets) {
         if (set->shards.empty()) open_shard(*set);  // a file of no tokens, in place of what an earlier run left
@@ -119,8 +120,8 @@ inline void publish_shards(std::vector<ShardSet*> sets, FileWriter* vocabulary) 
     unpublished_files().clear();
 }
 
-// Numbered shards of an earlier run would be taken for those of this one by any pattern that
-// matches both.
+// Exit 2 if numbered shards of an earlier run are there: a pattern would match them together with
+// those of this run.
 inline void refuse_earlier_shards(const std::string& prefix) {
     const std::string base = prefix.substr(prefix.rfind('/') + 1);
     for (const std::string& name : list_folder(folder_of(prefix)))

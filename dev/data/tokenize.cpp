@@ -1,9 +1,9 @@
-// tokenize: text to token shards, and text to ids and back. Lesson: how a corpus of any size passes
-// through little memory.
+// tokenize: turns text into token shards, or into ids and back. The lesson is how a corpus of any
+// size is processed in little memory.
 //
-// One thread reads the files and cuts them into blocks (documents.h), all cores encode blocks
-// (ordered_workers.h, corpus.h), and the first thread writes their tokens in the order of the text
-// (shards.h). <|endoftext|> goes before each document.
+// One thread reads the files and cuts them into blocks (documents.h). All cores encode blocks
+// (ordered_workers.h, corpus.h). The first thread writes their tokens in the order of the text
+// (shards.h). Each document begins with <|endoftext|>.
 #include <optional>
 #include "dev/data/corpus.h"
 #include "dev/data/ordered_workers.h"
@@ -24,7 +24,7 @@ struct Settings {
 
 struct Flag {
     const char *name, *accepted, *fallback, *meaning;
-    std::optional<std::string> Settings::*text = nullptr;  // one of these four
+    std::optional<std::string> Settings::*text = nullptr;  // where the value goes: one of these four
     int64_t Settings::*whole = nullptr;
     double Settings::*real = nullptr;
     bool Settings::*sign = nullptr;
@@ -215,9 +215,8 @@ static bool makes_vocabulary(const Settings& s) { return s.bytes || s.train_voca
 static bool learns_tokens(const Settings& s) { return s.train_vocab > 257; }
 static std::string vocabulary_path(const Settings& s) { return *s.prefix + "_tokenizer.bin"; }
 
-// Exit 2 if the trainers would take the vocabulary beside the shards, which find it by its name
-// (llmc/default_files.h), for that of tokens which it did not make; or if GPT-2's would be
-// overwritten.
+// The trainers find the vocabulary beside the shards by its name (llmc/default_files.h). Exit 2 if
+// one is there that did not make these tokens, or if GPT-2's would be overwritten.
 static void check_vocabulary_beside(const Settings& s) {
     const std::string beside = vocabulary_path(s), gpt2 = default_file("dev/data/gpt2_tokenizer.bin");
     std::error_code unknown;
@@ -242,8 +241,8 @@ static void configure(Corpus& corpus, const Settings& s, bool many, int64_t all_
         corpus.tail_begin = all_bytes - std::llround((double)all_bytes * s.val_fraction);
 }
 
-// Reads the training split and learns the vocabulary that --train-vocab asks for; tok has that of
-// single bytes.
+// Reads the training split and learns the vocabulary that --train-vocab asks for. tok has the
+// tokens of single bytes, and gets the vocabulary.
 static void learn_vocabulary(Tokenizer& tok, const std::vector<TextFile>& files, const Settings& s, bool many,
                              int64_t all_bytes) {
     WordCounts words;

@@ -1,6 +1,6 @@
-// unigram TRAIN.bin VAL.bin V: the loss of a model that knows only how often each token occurs in
-// TRAIN (with one added to each count), on VAL. What a network has to beat before it has learned
-// anything about order.
+// unigram TRAIN.bin VAL.bin V: prints the loss on VAL of a model that knows only how often each
+// token occurs in TRAIN (with one added to each count). A network with a lower loss has learned
+// something about the order of tokens.
 #include <cmath>
 #include "llmc/tokens_file.h"
 
