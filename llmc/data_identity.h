@@ -1,6 +1,7 @@
-// Whether the training data is what it was when the run began: a checksum of each shard, over all
-// its bytes. Reading them takes as long as the disk does, so the checksums are remembered in the
-// out dir, in shards.txt, by size and time of the last change; a line for each shard:
+// Whether the training data is what it was when the run began: each shard has a checksum of all its
+// bytes. Computing it takes as long as reading the disk, so checksums are kept in the out dir, in
+// shards.txt. They hold as long as size and time of the last change of a shard stay the same. The
+// file has one line per shard:
 //
 //     CHECKSUM SIZE_BYTES CHANGED_NS PATH
 #pragma once
@@ -13,14 +14,14 @@ constexpr int64_t MAX_SHARDS_TXT_BYTES = 64 << 20;  // of a million shards and m
 
 inline std::string shards_path(const std::string& dir) { return dir + "/shards.txt"; }
 
-// The line that holds for a shard as it is now, but for its checksum.
+// The line of a shard as it is now, without its checksum.
 inline std::string shard_line(const Shard& shard) {
     return format(" %lld %lld %s", (long long)shard.stamp.size_bytes, (long long)shard.stamp.changed_ns,
                   shard.path.c_str());
 }
 
-// The checksums that shards.txt has for these shards, 0 for what it does not have. A line that is
-// damaged matches none.
+// The checksums that shards.txt has for these shards; 0 for a shard that it does not have. A
+// damaged line matches no shard.
 inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
     std::vector<uint64_t> checksums(shards.size());
     std::map<std::string, uint64_t> known;
@@ -35,6 +36,7 @@ inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const 
     return checksums;
 }
 
+// Writes shards.txt.
 inline void remember_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
     std::string text;
     for (const Shard* shard : shards)
@@ -44,8 +46,8 @@ inline void remember_checksums(const std::string& dir, const std::vector<Shard*>
     file.commit();
 }
 
-// Gives each shard its checksum. What rank 0 does not remember is split among the processes, shard
-// by shard.
+// Gives each shard its checksum; called by all ranks. Shards that rank 0 does not find in
+// shards.txt are split among the processes.
 inline void checksum_shards(const std::vector<Shard*>& shards, const std::string& dir, Logger& logger) {
     const size_t n = shards.size(), bytes = n * sizeof(uint64_t);
     if (n == 0) return;
@@ -68,6 +70,7 @@ inline void checksum_shards(const std::vector<Shard*>& shards, const std::string
     for (size_t i = 0; i < n; i++) shards[i]->checksum = known[i] ? known[i] : all[i % comm.processes * n + i];
 }
 
+// A checksum of the checksums of all shards.
 inline uint64_t identity_of(const DataLoader& data) {
     Checksum identity;
     for (const Shard& shard : data.shards) identity.add(&shard.checksum, sizeof(shard.checksum));

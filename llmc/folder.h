@@ -1,5 +1,5 @@
-// Folders: what is in them, making them, making sure that they last. What cannot be told (a folder
-// that may not be read, a disk that fails) ends the program; it is never taken for an empty folder.
+// Folders: listing, creating, flushing, locking, and file name patterns. A folder that cannot be
+// read ends the program (exit 1); it is never taken for an empty one.
 #pragma once
 #include <cerrno>
 #include <cstdint>
@@ -19,7 +19,7 @@ inline bool file_exists(const std::string& path) {
     return stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
 }
 
-// 0 if it is not there.
+// The size of a file; 0 if it does not exist.
 inline int64_t file_bytes(const std::string& path) {
     struct stat st;
     return stat(path.c_str(), &st) == 0 ? st.st_size : 0;
@@ -30,12 +30,13 @@ inline bool folder_exists(const std::string& path) {
     return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+// The folder that a path is in: "." if the path names none.
 inline std::string folder_of(const std::string& path) {
     size_t slash = path.rfind('/');
     return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Creates the folder and its parents. Exit 1 with the reason where that fails.
+// Creates a folder and its parents. Exit 1 with the reason if that fails.
 inline void make_folder(const std::string& path) {
     if (path.empty() || folder_exists(path)) return;
     if (path.find('/') != std::string::npos) make_folder(folder_of(path));
@@ -46,8 +47,8 @@ inline void make_folder(const std::string& path) {
         runtime_failure("cannot create the folder %s: a file of that name is in the way", path.c_str());
 }
 
-// Names come and go in memory first; this brings them to the disk. Some file systems have nothing
-// to flush, and say so.
+// Brings new and removed names of a folder to the disk; until then the change is only in memory.
+// File systems that have nothing to flush return an error, which is ignored.
 inline void flush_folder(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS);
@@ -56,10 +57,10 @@ inline void flush_folder(const std::string& path) {
     if (!good) runtime_failure("cannot flush the folder %s to the disk: %s", path.c_str(), strerror(reason));
 }
 
-// True if nothing has this name any more.
+// Removes a file. True if no file of this name exists afterwards.
 inline bool remove_file(const std::string& path) { return unlink(path.c_str()) == 0 || errno == ENOENT; }
 
-// The names in a folder, sorted; none if it is not there.
+// The names in a folder, sorted; none if it does not exist.
 inline std::vector<std::string> list_folder(const std::string& path) {
     std::vector<std::string> names;
     DIR* folder = opendir(path.c_str());
@@ -76,8 +77,8 @@ inline std::vector<std::string> list_folder(const std::string& path) {
     return names;
 }
 
-// One run at a time writes to a folder. The lock is the kernel's, on a file that stays there: it
-// ends with the process that holds it, however that ends.
+// Makes sure that only one run at a time writes to a folder. The lock is the kernel's, on a file
+// that stays there: it ends with the process that holds it, however that process ends.
 struct FolderLock {
     std::string path;
     int fd = -1;
@@ -89,7 +90,7 @@ struct FolderLock {
         if (fd >= 0) close(fd);
         fd = -1;
     }
-    // False if another process holds it.
+    // Takes the lock of a folder. False if another process holds it.
     bool take(const std::string& folder) {
         path = folder + "/run.lock";
         int tries = 0;
@@ -104,11 +105,11 @@ struct FolderLock {
                         strerror(reason));
                 return true;
             }
-        } while (!has_its_name() && tries++ < 10);  // removed between open and flock
+        } while (!has_its_name() && tries++ < 10);  // the file was removed between open and flock
         return true;
     }
-    // False if somebody has removed or replaced the file: whoever opens the name then locks another
-    // file than this one.
+    // False if the file was removed or replaced: a process that opens the name now locks another
+    // file.
     bool has_its_name() const {
         struct stat mine, named;
         return fstat(fd, &mine) == 0 && lstat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
@@ -118,7 +119,7 @@ struct FolderLock {
     bool keep() { return has_its_name() || take(folder_of(path)); }
 };
 
-// True if something has this name, a link that leads nowhere too.
+// True if anything has this name, a broken link included.
 inline bool name_exists(const std::string& path) {
     struct stat st;
     if (lstat(path.c_str(), &st) == 0) return true;
@@ -126,7 +127,7 @@ inline bool name_exists(const std::string& path) {
     return false;
 }
 
-// Appends to files what matches the rest of a pattern below a folder ("" or a path that ends in /).
+// Appends to `files` the files below a folder ("" or a path that ends in /) that match a pattern.
 inline void match_below(const std::string& folder, const std::string& pattern, std::vector<std::string>& files) {
     const size_t slash = pattern.find('/');
     const std::string part = pattern.substr(0, slash);
@@ -140,9 +141,9 @@ inline void match_below(const std::string& folder, const std::string& pattern, s
     }
 }
 
-// What matches a shell pattern, folders apart, sorted by name. A name that exists stands for
-// itself, whatever characters are in it. Links that lead nowhere and pipes are among what matches:
-// whoever opens them says so, so that none is dropped silently.
+// The files that match a shell pattern, sorted by name; folders are left out. A pattern that is the
+// name of a file stands for that file, whatever characters are in it. Broken links and pipes are
+// included, so that the program that opens them reports them.
 inline std::vector<std::string> glob_files(const std::string& pattern) {
     if (name_exists(pattern)) return {pattern};
     std::vector<std::string> files;

@@ -1,8 +1,9 @@
-// Where rank 0 is to be found: either said (-pi tcp -ps HOST[:PORT]) or left in a file of a folder
-// that all share (-pi fs -pf FOLDER); and where the token comes from that tells the run's own
-// processes from strangers. In the first case it is the variable COMM_TOKEN; without one rank 0
-// listens on its own machine only, or, started by hand for others, makes one up and prints it. In
-// the second it is in the file, which its owner alone can read.
+// Where the processes of a run meet: either at an address that is given (-pi tcp -ps HOST[:PORT]),
+// or by a file in a folder that all share (-pi fs -pf FOLDER). And where the token comes from by
+// which they recognise each other (handshake.h). With an address it is the variable COMM_TOKEN;
+// without that, rank 0 listens on its own machine only or, if it was started by hand for other
+// machines, makes a token up and prints it. With a folder the token is in the file, which only its
+// owner can read.
 #pragma once
 #include <sys/stat.h>
 #include "llmc/file.h"
@@ -16,7 +17,7 @@ inline bool is_port(const std::string& text, int64_t& port) {
     return !text.empty() && parse_whole(text, port) && port > 0 && port <= 65535;
 }
 
-// The place that `name` (a flag or variable) says: HOST or HOST:PORT. Exit 2 if it says none.
+// The place that a flag or variable `name` gives as HOST or HOST:PORT. Exit 2 if it gives none.
 inline Place place_of(const char* name, const std::string& server) {
     const size_t colon = server.rfind(':');
     const char* variable = getenv("MASTER_PORT");
@@ -32,13 +33,14 @@ inline Place place_of(const char* name, const std::string& server) {
     return {host, (int)port, {}, true};
 }
 
-// True if the name can only mean this machine itself.
+// True if a host name can only mean this machine.
 inline bool names_loopback(const std::string& host) {
     in_addr address;
     return host == "localhost" || (inet_pton(AF_INET, host.c_str(), &address) == 1 && is_loopback(address));
 }
 
-// What the processes that meet at a place given by -ps know and strangers do not.
+// The key that the processes of a run share when they meet at an address. Exit 2 if it is needed
+// and there is none.
 inline SipKey key_for(const Place& place, int64_t rank) {
     const char* token = getenv("COMM_TOKEN");
     const bool by_hand = launcher_value(LAUNCHER_RANKS) < 0;
@@ -58,8 +60,8 @@ inline SipKey key_for(const Place& place, int64_t rank) {
     return key_of(made_up);
 }
 
-// Rank 0's socket at a place. Some systems know their own name as an address that only they can
-// reach: then all of theirs are listened to.
+// Rank 0's listening socket at a place. On systems where the machine's own name stands for an
+// address that only itself can reach, rank 0 listens on all addresses.
 inline int listen_at(const Place& place) {
     const std::vector<in_addr> addresses = addresses_of(place.host);
     if (addresses.empty())
@@ -79,6 +81,8 @@ inline int listen_at(const Place& place) {
     return fd;
 }
 
+// Meets the other processes at an address; returns the connections (tcp.h). name: the flag or
+// variable that gave the address.
 inline std::vector<int> meet_at(const char* name, const std::string& server, const Member& me, int64_t timeout_s) {
     Place place = place_of(name, server);
     place.key = key_for(place, me.rank);
@@ -90,8 +94,8 @@ inline std::vector<int> meet_at(const char* name, const std::string& server, con
                  timeout_s)};
 }
 
-// The text of the file; returns why there is none. A file that others may have written is not
-// believed.
+// Reads the text of a meeting file; returns why that is not possible, or an empty text. A file that
+// other users may have written is refused.
 inline std::string read_meeting_text(const std::string& path, std::string& text) {
     text.clear();
     const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -105,8 +109,8 @@ inline std::string read_meeting_text(const std::string& path, std::string& text)
     return own ? "" : path + " is no file of this user";
 }
 
-// The file, HOST PORT TOKEN in one line, is there while a run meets. Another run that took it for a
-// stale one has left its own in its place: that one stays.
+// The meeting file of this process: one line, HOST PORT TOKEN, which exists while the run meets. If
+// another run took it for a stale one and replaced it by its own, that one stays.
 struct MeetingFile {
     std::string path, line;
     ~MeetingFile() { remove(); }
@@ -118,7 +122,8 @@ struct MeetingFile {
 };
 inline MeetingFile meeting_file;
 
-// What the text says; returns why it says nothing.
+// Reads host, port and token from the text of a meeting file; returns what is wrong with it, or an
+// empty text.
 inline std::string parse_meeting_text(const std::string& path, const std::string& text, Place& place) {
     char host[256], token[65], end;
     if (sscanf(text.c_str(), "%255s %d %64s%c", host, &place.port, token, &end) != 4 || end != '\n' || place.port < 1 ||
@@ -128,17 +133,19 @@ inline std::string parse_meeting_text(const std::string& path, const std::string
     return "";
 }
 
+// Both in one.
 inline std::string read_meeting_file(const std::string& path, Place& place) {
     std::string text;
     const std::string problem = read_meeting_text(path, text);
     return problem.empty() ? parse_meeting_text(path, text, place) : problem;
 }
 
-// True if rank 0 of a run that is meeting right now has left the file. text: what was in it.
+// True if the file is that of a run which is meeting right now: if its rank 0 answers. text becomes
+// what the file holds.
 inline bool is_live(const std::string& path, const Member& me, std::string& text) {
     Place place;
     std::string problem;
-    for (int tries = 0; tries < 10; tries++, usleep(50000)) {  // it may be being written
+    for (int tries = 0; tries < 10; tries++, usleep(50000)) {  // it may not be complete yet
         problem = read_meeting_text(path, text);
         if (problem.empty()) problem = parse_meeting_text(path, text, place);
         if (problem.empty()) break;
@@ -150,6 +157,8 @@ inline bool is_live(const std::string& path, const Member& me, std::string& text
     return verdict.code == I_AM_HERE;
 }
 
+// Writes the meeting file. Replaces the file of an earlier run; exit 1 if another run is meeting by
+// it.
 inline void leave_meeting_file(const std::string& path, const std::string& line, const Member& me) {
     for (int tries = 0;; tries++) {
         const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -175,6 +184,7 @@ inline void leave_meeting_file(const std::string& path, const std::string& line,
     }
 }
 
+// Meets the other processes by a file in a folder; returns the connections (tcp.h).
 inline std::vector<int> meet_by_file(const std::string& folder, const Member& me, int64_t timeout_s) {
     const std::string path = folder + "/rendezvous.txt";
     if (!folder_exists(folder))
@@ -191,7 +201,7 @@ inline std::vector<int> meet_by_file(const std::string& folder, const Member& me
     const std::vector<in_addr> addresses = addresses_of(host);
     const int probe = addresses.empty() || listener < 0 ? -1 : connect_by(addresses[0], port, now_seconds() + GUESS_S);
     if (probe >= 0) close(probe);
-    else {  // a machine that does not know its own name: it can be met from itself only
+    else {  // this machine does not know its own name: only its own processes can connect
         strcpy(host, "127.0.0.1");
         if (listener >= 0) close(listener);
         listener = listen_on(self, port = 0);

@@ -1,9 +1,10 @@
-// run.json in the out dir: the version, the command line and every flag of the run, so that `-o DIR
-// -y 1` alone goes on from there.
+// run.json in the out dir: version, command line and flags of the run, so that `-o DIR -y 1` is
+// enough to resume it.
 //
 //     {"version": "...", "command": "...", "flags": {"--train-data": "...", "--batch-size": 4, "--threads": null, ...}}
 //
-// null: not set, the program chooses; or a name that is not UTF-8, which JSON cannot hold.
+// null stands for a flag that is not set, so that the program chooses; or for a name that is not
+// UTF-8, which JSON cannot hold.
 #pragma once
 #include "llmc/file.h"
 #include "llmc/json_text.h"
@@ -11,8 +12,8 @@
 
 inline std::string run_json_path(const std::string& dir) { return dir + "/run.json"; }
 
-// Not taken over from an earlier run: what only concerns one start of a program, its place among
-// processes, and where the run is.
+// True for flags that a resumed run does not take over: those that concern one start of the
+// program, the number and meeting of processes, and the out dir.
 inline bool concerns_one_start(const OptionRow& row) {
     for (int64_t Options::*p : {&Options::resume, &Options::overwrite, &Options::num_processes, &Options::process_rank,
                                 &Options::gpus_per_node})
@@ -22,12 +23,13 @@ inline bool concerns_one_start(const OptionRow& row) {
     return !row.takes_value;
 }
 
+// The value of a flag, as text that gives the same value when it is read again.
 inline std::string option_value(const Options& o, const OptionRow& row) {
     if (row.text) return o.*row.text;
-    // all digits: the same number comes back
     return row.whole ? std::to_string(o.*row.whole) : format("%.17g", o.*row.real);
 }
 
+// Writes run.json.
 inline void write_run_json(const Options& o) {
     std::string flags;
     for (const OptionRow& row : option_table()) {
@@ -50,7 +52,8 @@ inline void write_run_json(const Options& o) {
                     path.c_str(), json.at, problem.c_str());
 }
 
-// The flags of the run in -o, but for those on the command line, which win.
+// Reads the flags of the run in -o, except those that are on the command line. Exit 1 if run.json
+// is damaged.
 inline void take_over_flags(Options& o) {
     constexpr int64_t MOST_BYTES = 1 << 20;
     const std::string path = run_json_path(o.out_dir);
@@ -103,8 +106,8 @@ inline void check_remembered_paths(const Options& o) {
     if (o.val_every > 0 && !only_generates(o)) check_remembered_path(o, "-j", &Options::val_data);
 }
 
-// The flags in force: of the command line, else, with -y 1, of the run to go on from, else the
-// defaults.
+// The flags in force: those of the command line; with -y 1, for the others, those of the run to
+// resume; else the defaults.
 inline Options options_of_run(int argc, char** argv) {
     Options o = parse_options(argc, argv);
     if (o.resume && o.overwrite)

@@ -1,10 +1,10 @@
-// SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask a run to finish its step, save and end. The first is
-// answered at once on stderr, and obeyed when all processes have heard of it: whatever takes long
-// asks between two pieces of its work. The second ends the process as it stands.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask a run to finish its step, save and end. The first signal
+// is answered at once on stderr. The run ends when all processes know of it; whatever takes long
+// asks stop_agreed() between two pieces of its work. A second signal ends the process immediately.
 //
-// A terminal, a shell and a launcher may each pass on one and the same wish, so what follows the
-// first within a moment is no second. Neither is SIGHUP: it says that the terminal is gone, and
-// may say so several times.
+// A terminal, a shell and a launcher may each pass on the same Ctrl-C, so a signal that follows the
+// first within a moment does not count as a second one. Nor does SIGHUP: it says that the terminal
+// is gone, and may come several times.
 #pragma once
 #include <fcntl.h>
 #include <time.h>
@@ -15,18 +15,18 @@
 #include "llmc/comm.h"
 
 struct Stop {
-    volatile sig_atomic_t signal = 0;  // the first that came to this process
+    volatile sig_atomic_t signal = 0;  // the first that this process got
     int agreed = 0;                    // the one that all processes know of
-    std::atomic<int64_t> first_ms{0};
-    char answers[2][160] = {};  // what the handler, which may not compose text, writes: one in use, one to fill
-    std::atomic<int> answer{0};
-    std::atomic<bool> at_once{true};  // nothing is lost yet
-    bool by_mpi = false;              // what the process prints goes to mpirun
+    std::atomic<int64_t> first_ms{0};  // when it came
+    char answers[2][160] = {};         // what the handler writes, since it must not compose text: one is
+    std::atomic<int> answer{0};        // in use, `answer`, and the other can be filled
+    std::atomic<bool> at_once{true};   // the first signal ends the process: there is nothing to save yet
+    bool by_mpi = false;               // what the process prints goes to mpirun
 };
 inline Stop stop;
-constexpr int64_t SAME_WISH_MS = 300;
+constexpr int64_t SAME_WISH_MS = 300;  // a later signal within this time is the same request
 
-// What a signal is answered with from here on.
+// Sets the answer to a signal from here on.
 inline void answer_signals(const std::string& text) {
     const int other = 1 - stop.answer;
     const std::string who = comm.rank > 0 ? format("rank %lld: ", (long long)comm.rank) : "";
@@ -35,10 +35,11 @@ inline void answer_signals(const std::string& text) {
     stop.answer = other;
 }
 
+// The exit status of a run that a signal has stopped.
 inline int stop_status(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
 
-// mpirun stops reading what its processes print when it is told to stop, and kills them a second
-// later. From here on a write does not wait for it: what the pipe cannot hold is dropped.
+// When mpirun is told to stop, it no longer reads what its processes print, and kills them a second
+// later. From here on a write does not wait for it: what the pipe cannot hold is lost.
 inline void never_wait_for_mpirun() {
     for (int fd : {1, 2}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
@@ -67,16 +68,16 @@ inline void catch_signals() {
     sigaction(SIGHUP, nullptr, &hangup);
     const bool outlives_terminal = hangup.sa_handler == SIG_IGN;  // started by nohup
     stop.by_mpi = started_by_mpi();
-    stop.at_once = comm.processes == 1;  // several end together, when they have started
+    stop.at_once = comm.processes == 1;  // several processes end together, once all have started
     answer_signals("stopping before the first step");
     for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
     if (!outlives_terminal) sigaction(SIGHUP, &action, nullptr);
-    ::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of write(), reported as one
-    ::signal(SIGPIPE, SIG_IGN);  // so is a reader of stdout that has gone away
+    ::signal(SIGXFSZ, SIG_IGN);  // then write() fails for a file over the limit, which is reported
+    ::signal(SIGPIPE, SIG_IGN);  // likewise if the reader of stdout is gone
 }
 
-// True, in all processes alike, once one of them has got a signal. The others go before
-// SIGUSR1, whose exit status is 0.
+// True in all processes, at the same call, once one of them has got a signal. If they got different
+// ones, the others take precedence over SIGUSR1, whose exit status is 0.
 inline bool stop_agreed() {
     if (stop.agreed) return true;
     for (int signal : comm_gather((int)stop.signal, "agreeing to go on"))
