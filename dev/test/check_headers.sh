@@ -3,7 +3,8 @@
 # CUDA as the simulator sees them, and with nvcc where it is installed.
 compiler=$1 flags=$2
 cpu_headers="llmc/*.h llmc/cpu/*.h dev/data/*.h dev/bench.h dev/bench_run.h dev/cpu/bench_cpu.h
-    dev/test/test.h dev/test/run_program.h dev/test/tokenized.h dev/test/cpu_oracle.h"
+    dev/test/test.h dev/test/run_program.h dev/test/tokenized.h dev/test/meeting.h dev/test/several.h
+    dev/test/cpu_oracle.h"
 sim_headers="llmc/cuda/*.cuh dev/cusim/cusim.h"
 twice=$(mktemp -d)/twice.cu
 trap 'rm -r "${twice%/*}"' EXIT
