@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD that makes a program's file calls go wrong, so that tests can try every
-// one of them:
+// A library for LD_PRELOAD that makes a program's file calls fail, so that tests can try each of
+// them:
 //
 //     FAIL_PATH=text FAIL_AT=n FAIL_HOW=EIO|KILL    the n-th call on a file whose path contains the text fails, or the
 //                                                   program is killed just before the n-th that changes something;

@@ -13,7 +13,7 @@ inline int free_port() {
     return port;
 }
 inline int connect_to(int port) { return connect_by(LOOPBACK, port, now_seconds() + 5); }
-// Connected as soon as somebody listens there.
+// A connection to a port, made as soon as somebody listens there.
 inline int connect_soon(int port) {
     for (int tries = 0; tries < 500; tries++, usleep(10000)) {
         const int fd = connect_to(port);
@@ -22,7 +22,8 @@ inline int connect_soon(int port) {
     return -1;
 }
 
-// A copy of this program does it, then ends with status 0; one that hangs is ended.
+// Does work() in a copy of this program, which then ends with status 0; one that hangs is ended
+// after 60 s.
 template <class Work>
 inline pid_t begin(const std::string& name, Work work) {
     fflush(stdout);

@@ -1,5 +1,5 @@
-// Tests that run whole programs, as a user runs them: what a program printed, how it ended, and
-// small data for it.
+// For tests that run whole programs, as a user runs them: starts a program, returns what it printed
+// and how it ended, and makes small data for it.
 #pragma once
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -30,13 +30,14 @@ inline void write_whole(const std::string& path, const std::string& bytes) {
 }
 inline std::string folder;  // of this test run
 
-// Programs that run at the same time have names, so that what they print does not mix.
+// Starts a shell command. Programs that run at the same time need different names, which keep apart
+// what they print.
 inline pid_t start(const std::string& command, const std::string& name = "") {
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
         const std::string into = " > " + folder + "/" + name + "out 2> " + folder + "/" + name + "err < /dev/null";
-        signal(SIGINT, SIG_DFL);  // a shell that runs the tests in the background has it ignored
+        signal(SIGINT, SIG_DFL);  // ignored if a shell runs the tests in the background
         execl("/bin/sh", "sh", "-c", ("exec " + command + into).c_str(), (char*)nullptr);
         _exit(127);
     }
@@ -62,7 +63,7 @@ inline bool same_files(const std::string& a, const std::string& b) {
 }
 inline std::string dir(const std::string& name) { return folder + "/" + name; }
 
-// A small vocabulary and little data, so that a run takes a fraction of a second.
+// A run with a small vocabulary and little data, which takes a fraction of a second.
 inline std::string tiny_run(const std::string& program, const std::string& more) {
     return program + " -i '" + folder + "/train_*.bin' -j " + folder +
            "/val.bin -e L2C32H2T16V256 -b 2 -t 16 -v 0 -s 0 --threads 2 " + more;
@@ -107,14 +108,14 @@ inline Steps steps_of(const Outcome& r) {
     Steps steps;
     for (size_t at = r.out.find("step  "); at < r.out.size(); at = r.out.find("\nstep  ", at + 1)) {
         double loss = NAN, norm = NAN;
-        // there is a z-score in brackets after the loss, or not
+        // a z-score in brackets may follow the loss
         sscanf(r.out.c_str() + at + (r.out[at] == '\n'), "step %*d/%*d | loss %lf%*[^|]| norm %lf", &loss, &norm);
         steps.losses.push_back(loss), steps.norms.push_back(norm);
     }
     return steps;
 }
-// Largest relative difference of losses (norms), beyond `unit`, that of the last digit printed;
-// infinity if there are not n steps in both.
+// The largest relative difference of losses (norms). Differences up to `unit`, one in the last
+// digit printed, count as none. Infinity if there are not n steps in both.
 inline double apart(const std::vector<double>& a, const std::vector<double>& b, size_t n, double unit = 1e-6) {
     if (a.size() != n || b.size() != n) return INFINITY;
     double worst = 0;
@@ -131,7 +132,7 @@ inline bool agree(const Outcome& a, const Outcome& b, size_t n, double loss_tole
     if (!good) printf("    loss apart by %.3g, norm by %.3g; %s%s\n", loss, norm, a.err.c_str(), b.err.c_str());
     return good;
 }
-// Of the two layers that these runs have.
+// Tolerances for the two layers that these runs have.
 const double LOSS16 = bf16_loss_tolerance(), NORM16 = bf16_model_tolerance(2);
 
 inline void make_test_folder() {

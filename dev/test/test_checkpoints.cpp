@@ -1,6 +1,6 @@
-// Checkpoints under attack: damaged, half-removed, replaced while in use, in folders with odd
-// names, on disks that fail at every call, and killed at every call. A run either goes on to the
-// same bits or says why not, and removes nothing.
+// Checkpoints that are damaged, half-removed, replaced while in use, in folders with odd names;
+// disks that fail at every call, and runs that are killed at every call. A run either goes on to
+// the same bits, or says why not and removes nothing.
 #include <sys/stat.h>
 #include <csignal>
 #include <map>
@@ -270,8 +270,8 @@ static std::string failing(const std::string& path, int n, const char* how) {
         format("FAIL_PATH=%s FAIL_AT=%d FAIL_HOW=%s FAIL_MARK=%s", dir(path).c_str(), n, how, dir("mark").c_str()));
 }
 
-// A run goes on from step 3, saves step 4 and prunes, while the n-th file call in its out dir
-// fails; for every n.
+// A run resumes at step 3, saves step 4 and prunes, while the n-th file call in its out dir fails;
+// for every n.
 static void failing_calls() {
     const std::string flags = "-n 1 -nk 2 -l 3e-3 -v 2 -m 1 ";
     EXPECT(run(tiny(flags + "-x 4 -o " + dir("calm4"))).status == 0);
@@ -316,7 +316,7 @@ static void failing_calls() {
     }
 }
 
-// Between the look at a file and its loading, another takes its name.
+// Another file takes the name of a checkpoint's file after it was verified and before it is loaded.
 static void swapped() {
     start_test("a model file that is replaced while it is loaded: what was opened is what is loaded");
     EXPECT(run(tiny("-x 1 -e L3C64H2T16V256 -o " + dir("larger"))).status == 0);

@@ -61,7 +61,7 @@ static std::string tokenizer_of(int vocab, size_t longest, int letters) {
     return bytes;
 }
 
-// A whole file with damage of the kinds that happen: a bit, a byte, a number at its limits, a part
+// A file with one kind of damage: a changed bit or byte, a number at its limits, a part that is
 // missing, doubled or swapped.
 static std::string damaged(std::string bytes) {
     const int64_t extremes[] = {0, 1, -1, 2, 255, 256, 257, 32767, 65535, 65536, INT32_MAX, INT32_MIN};
@@ -89,7 +89,7 @@ static void tokenizers() {
     for (int id = 0; id < 256; id++) bytes += {(char)1, (char)id};
     auto add = [&](const std::string& token) { bytes += (char)token.size() + token, vocab++; };
     for (int length = 2; length <= 180; length++) add(std::string(length, 'a'));
-    // The letter b at each place among letters a: all splits are into two tokens.
+    // The letter b at each position among letters a: all splits are into two tokens.
     for (int length = 2; length <= 180; length++)
         for (int place = 0; place < length; place++)
             add(std::string(place, 'a') + "b" + std::string(length - 1 - place, 'a'));
@@ -278,8 +278,17 @@ static void changed_shards() {
     EXPECT(finish(touched).status == 0);
 }
 
+static void small_text_files() {
+    start_test("lines of a small file: not a last one without an end; none of a file that is missing or too long");
+    write_whole(dir("lines.txt"), "one\n\ntwo\ncut sho");
+    EXPECT((read_lines(dir("lines.txt"), 100) == std::vector<std::string>{"one", "", "two"}));
+    EXPECT(read_lines(dir("lines.txt"), 16).size() == 3 && read_lines(dir("lines.txt"), 15).empty());
+    EXPECT(read_lines(dir("no lines.txt"), 100).empty() && read_lines(folder, 1 << 20).empty());
+}
+
 int main() {
     make_test_folder();
+    small_text_files();
     changed_shards();
     default_files();
     tokenizers();

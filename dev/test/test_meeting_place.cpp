@@ -3,6 +3,7 @@
 #include <ifaddrs.h>
 #include <csignal>
 #include "dev/test/meeting.h"
+#include "llmc/checkpoint_files.h"
 
 // ---- addresses and tokens
 

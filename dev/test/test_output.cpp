@@ -52,7 +52,7 @@ static Screen on_terminal(const std::string& command, int columns = 0) {
     screen.status = WIFEXITED(screen.status) ? WEXITSTATUS(screen.status) : 128 + WTERMSIG(screen.status);
     return screen;
 }
-// What stays to be seen: \r\033[K empties the line under way.
+// What remains visible on a terminal: \r\033[K clears the current line.
 static std::string seen(const std::string& written) {
     std::string text, line;
     for (size_t at = 0; at < written.size(); at++) {
@@ -127,7 +127,7 @@ static void step_lines() {
     EXPECT(contains(saved.out, "\nsaved step 2" + place) && contains(saved.out, "\nsaved step 4" + place));
 }
 
-// Everything printed here goes to a file, and is taken back from there.
+// What work() prints to a descriptor, by way of a file.
 template <class Work>
 static std::string captured(int fd, Work work) {
     fflush(nullptr);
@@ -236,7 +236,7 @@ static void greedy() {
     EXPECT(text == run(generate + "--top-k 1").out && text != run(generate).out);
 }
 
-// Mistakes that people make: the sentence says what was probably meant, or where to find it.
+// Common mistakes: the message says what was probably meant, or where to find it.
 static void hints() {
     struct Mistake {
         const char *flags, *hint;

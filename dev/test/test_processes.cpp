@@ -98,7 +98,7 @@ static void deaths() {
     double begin = now_seconds();
     Outcome r = finish(all);
     EXPECT(r.status != 0 && now_seconds() - begin < 30 && contains(r.out + r.err, "rank 1"));
-    // it is past step 1, and found
+    // the run is found, and past step 1
     EXPECT(contains(run(several(CPU, 2, "-x 1 -y 1 -z 1 -o " + dir("killed"))).out, "the run in"));
     start_test("a rank that hangs is noticed, and named by those who wait");
     all = start(several(CPU, 2, endless + dir("hanging") + " --comm-timeout 2"));
@@ -115,8 +115,7 @@ static void deaths() {
     for (const Stop& stop : {Stop{1, SIGTERM}, {1, SIGINT}, {2, SIGTERM}}) {
         start_test(format("signal %d to mpirun itself, %d processes: saved", stop.signal, stop.processes));
         const std::string name = format("mpirun%d_%d", stop.processes, stop.signal);
-        // the patience that mpirun has, 1 s by default, may be short on a machine that does other
-        // things beside
+        // by default mpirun waits 1 s, which may be too short on a busy machine
         all = start(MPIRUN + format("--mca odls_base_sigkill_timeout 3 -np %d %s", stop.processes, CPU.c_str()) +
                     " -i " + dir("train_0.bin") +
                     " -e L1C8H1V256T16 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 100000000 -o " + dir(name));

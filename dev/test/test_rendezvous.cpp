@@ -4,10 +4,10 @@
 #include <csignal>
 #include "dev/test/meeting.h"
 
-// ---- talking
+// ---- exchanging data
 
-// A value for every element of every rank, such that sums depend on their order; not inlined, lest
-// a product and a sum become one operation.
+// A value for every element of every rank, chosen so that sums depend on their order. It is not
+// inlined, or the compiler could fuse a product with a sum.
 __attribute__((noinline)) static float value_of(int rank, size_t i) {
     return (float)((i * 2654435761u + rank * 40503u) % 1000003u) * (rank == 1 ? 1e-3f : rank == 2 ? 97.0f : 1.0f);
 }
@@ -24,7 +24,7 @@ static void sum_under_signals(int rank, int port) {
     const size_t n = 100003;
     std::vector<float> data(3 * n);
     for (int round = 0; round < 40; round++) {
-        usleep(rank == round % 3 ? 3000 : 0);  // the others wait for this one
+        usleep(rank == round % 3 ? 3000 : 0);  // the other ranks wait for this one
         for (size_t i = 0; i < data.size(); i++) data[i] = value_of(rank, i + round);
         comm_reduce_scatter(data.data(), n, "the sum");
         for (size_t i = rank * n; i < (rank + 1) * n; i++)
@@ -68,8 +68,8 @@ static void talking() {
 
 // ---- strangers
 
-// Rank 0 with little room for connections, and the strangers; then rank 1, who must be let in while
-// the strangers stay.
+// Starts rank 0 with room for few connections, and strangers; then rank 1, which must be admitted
+// while the strangers stay.
 template <class Strangers>
 static void meets_in_spite_of(const std::string& what, Strangers strangers) {
     start_test("strangers at the door: " + what);
@@ -122,7 +122,8 @@ static void strangers() {
                            verdict.code == UNKNOWN_TOKEN);
                 }
         });
-    // What rank 1 says to whoever listens, in the words of earlier versions too.
+    // What rank 1 would tell any program that listens there, also in the protocol of earlier
+    // versions.
     int port = 0;
     const int trap = listen_on(LOOPBACK, port);
     const pid_t victim = begin("victim", [=] { join_run(2, 1, port); });
@@ -191,7 +192,7 @@ static void misfits() {
              "rank 1 waits for rank 0 at 127.0.0.1:" + std::to_string(nobody) + ": Connection refused (3 s of 4)\n"));
     start_test("an address that drops packets, one that is silent: --comm-timeout holds");
     int deaf = 0;
-    const int full = socket(AF_INET, SOCK_STREAM, 0);  // its queue is full, so that who connects hears nothing
+    const int full = socket(AF_INET, SOCK_STREAM, 0);  // its queue is full: a process that connects gets no answer
     sockaddr_in address = socket_address(LOOPBACK, 0);
     socklen_t length = sizeof(address);
     EXPECT(bind(full, (sockaddr*)&address, length) == 0 && listen(full, 0) == 0 &&

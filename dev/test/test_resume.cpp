@@ -87,7 +87,7 @@ static void hard_times() {
     struct rlimit old, small = {100 * 1024, RLIM_INFINITY};
     getrlimit(RLIMIT_FSIZE, &old);
     small.rlim_max = old.rlim_max;
-    setrlimit(RLIMIT_FSIZE, &small);  // a write beyond it fails, as on a full disk
+    setrlimit(RLIMIT_FSIZE, &small);  // a write beyond the limit fails, as on a full disk
     Outcome r = run(tiny("-x 8 -n 2 -y 1 -o " + dir("disk")));
     setrlimit(RLIMIT_FSIZE, &old);
     EXPECT(refused(r, 1, "cannot write"));

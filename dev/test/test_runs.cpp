@@ -183,8 +183,8 @@ static void hellaswag() {
 
 static std::string weights(const std::string& name, int step) { return model_path(dir(name), step); }
 
-// bf16 on the CPU: 30 steps stay as close to fp32 as its rounding allows; checkpoints move between
-// the two; nothing depends on threads.
+// bf16 on the CPU: 30 steps stay as close to fp32 as rounding allows, checkpoints of one precision
+// are resumed in the other, and nothing depends on the number of threads.
 static void bf16_runs() {
     const std::string flags = "-x 30 -l 2e-3 -k constant -c 0.1 -d 64 ", half = flags + "--precision bf16 ";
     const Outcome exact = run(tiny(flags)), master = run(tiny(half)), rounded = run(tiny(half + "-w 0"));

@@ -174,7 +174,7 @@ static void sizes() {
            !contains(run(tiny("-x 80")).out, "gone through"));
 }
 
-// Until the file has the text, or 60 s are over.
+// Waits until the file has the text; false after 60 s.
 static bool appears(const std::string& path, const std::string& text) {
     for (int tries = 0; tries < 1200; tries++, usleep(50000))
         if (contains(read_whole(path), text)) return true;
@@ -216,7 +216,7 @@ static void signals() {
         kill(child, signal);
         EXPECT(appears(folder + "/err", "once more to stop at once"));
         siginfo_t ended;
-        for (ended.si_pid = 0; ended.si_pid == 0; usleep(100000)) {  // within the first moment it is the same wish
+        for (ended.si_pid = 0; ended.si_pid == 0; usleep(100000)) {  // within 300 ms it counts as the same signal
             kill(child, signal);
             waitid(P_PID, child, &ended, WEXITED | WNOHANG | WNOWAIT);
         }

@@ -4,7 +4,7 @@
 #include <csignal>
 #include "dev/test/tokenized.h"
 
-// Documents that say who they are: the number, then some words.
+// Documents that can be told apart: a number, then some words.
 static std::vector<std::string> numbered(int count) {
     std::vector<std::string> texts;
     for (int i = 0; i < count; i++) texts.push_back(std::to_string(i) + " " + random_text(40));

@@ -104,7 +104,7 @@ static void separators() {
         texts.push_back(random_text(random_below(i % 50 == 0 ? 100000 : 300)) + "x\n");
         all += (i ? "\n5\n" : "") + texts.back();
     }
-    std::vector<std::string> want;  // random texts hold lines of a 5, too
+    std::vector<std::string> want;  // the random texts also contain lines of a single 5
     for (size_t at = 0, begin = 0; at < all.size();) {
         const size_t newline = std::min(all.find('\n', at), all.size());
         std::string line = all.substr(at, newline - at);

@@ -5,8 +5,8 @@
 #include "llmc/checkpoint.h"
 #include "llmc/tcp.h"
 
-// All ranks of a run without a launcher, as shell jobs; what rank 0 printed, and its status. rank:
-// the flags or variables of rank $r.
+// Runs all ranks of a run without a launcher, as shell jobs; returns what rank 0 printed and its
+// status. rank: the flags or variables of rank $r.
 static Outcome without_launcher(const std::string& program, int n, const std::string& rank, const std::string& more,
                                 const std::string& environment = "") {
     const std::string one =
@@ -83,7 +83,7 @@ static void meeting_without_mpi() {
     EXPECT(refused(finish(first), 1, "rank 1 has ended"));
 }
 
-// The peaks of both ranks' memory in a run of two processes, MiB, and what --plan says.
+// The peak memory of both ranks in a run of two processes, and what --plan says, in MiB.
 struct MemoryOfStage {
     double rank0, rank1, plan;
 };
@@ -112,7 +112,8 @@ static void memory() {
     }
 }
 
-// Two hosts, as network namespaces with a wire between them; needs the rights to make them.
+// Two hosts: network namespaces with a virtual wire between them. Skipped without the rights to
+// make them.
 static void two_hosts() {
     const std::string a = format("gpt2a%d", (int)getpid()), b = format("gpt2b%d", (int)getpid());
     auto clean = [&] { run("sh -c 'ip netns del " + a + "; ip netns del " + b + "' "); };
