@@ -1,5 +1,5 @@
-// Kernels: reference.h against finite differences, the fast ones against reference.h at awkward
-// sizes, thread counts bitwise.
+// The kernels of the CPU: those of reference.h against finite differences, the fast ones against
+// reference.h at awkward sizes, and bit for bit at several numbers of threads.
 #include <functional>
 #include "dev/test/test.h"
 #include "llmc/cpu/adamw.h"
@@ -20,11 +20,12 @@ static void use_threads(int threads) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(300, 256), thread_scratch_elems<bf16>(300, 256));
     transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
     device.transposed = transposed.data();
-    scratch.assign(threads * device.scratch_elems, NAN);  // what a kernel has not written it may not read
+    scratch.assign(threads * device.scratch_elems, NAN);  // a kernel may only read what it has written
     device.scratch = scratch.data();
 }
 
-// d(sum of out * weights)/d(input) by central differences must be what backward says.
+// Every element of `gradient` (or 40 of them) against a central difference of the objective, which
+// reads `input`: the largest difference over the largest gradient.
 static double difference_error(Floats& input, const Floats& gradient, std::function<double()> objective) {
     double worst = 0, magnitude = 1e-12;
     for (size_t i = 0; i < input.size(); i += std::max<size_t>(1, input.size() / 40)) {
@@ -34,9 +35,10 @@ static double difference_error(Floats& input, const Floats& gradient, std::funct
         input[i] = keep - h;
         const double low = objective();
         input[i] = keep;
-        const double d = (high - low) / (2.0 * h) - gradient[i];
-        if (!std::isfinite(d)) return INFINITY;
-        worst = std::fmax(worst, std::fabs(d)), magnitude = std::fmax(magnitude, std::fabs(gradient[i]));
+        const double difference = (high - low) / (2.0 * h) - gradient[i];
+        if (!std::isfinite(difference)) return INFINITY;
+        worst = std::fmax(worst, std::fabs(difference));
+        magnitude = std::fmax(magnitude, std::fabs(gradient[i]));
     }
     return worst / magnitude;
 }
@@ -45,175 +47,295 @@ static double dot(const Floats& a, const Floats& b) {
     for (size_t i = 0; i < a.size(); i++) total += (double)a[i] * b[i];
     return total;
 }
-// h^2 = 1e-4 of curvature, fp32 rounding 1e-7 / h, each times small factors
+// A central difference is off by h^2 = 1e-4 times a third derivative, and by the rounding of fp32,
+// 1e-7 / h; both times small factors.
 constexpr double DIFFERENCE_TOLERANCE = 2e-3;
 
-static void reference_against_differences() {
-    const int B = 2, T = 5, C = 12, NH = 3, OC = 7, rows = B * T, V = 9, Vp = 16;
+// In each of these tests the objective is the sum of the outputs, weighted with dout.
+static void layernorm_against_differences() {
     start_test("reference layernorm: gradients are those of finite differences");
-    Floats x = random_values(rows * C), w = random_values(C), b = random_values(C), g = random_values(rows * C),
-           out(rows * C), mean(rows), rstd(rows), dx(rows * C), dw(C), db(C);
-    auto layernorm = [&] {
+    const int rows = 10, C = 12;
+    Floats x = random_values(rows * C), w = random_values(C), b = random_values(C), out(rows * C), mean(rows),
+           rstd(rows);
+    Floats dx(rows * C), dw(C), db(C);
+    const Floats dout = random_values(rows * C);
+    auto objective = [&] {
         reference::layernorm_forward(out.data(), mean.data(), rstd.data(), x.data(), w.data(), b.data(), rows, C);
-        return dot(out, g);
+        return dot(out, dout);
     };
-    layernorm();
-    reference::layernorm_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(), w.data(), mean.data(),
+    objective();
+    reference::layernorm_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), mean.data(),
                                   rstd.data(), rows, C, false);
-    EXPECT(difference_error(x, dx, layernorm) < DIFFERENCE_TOLERANCE);
-    EXPECT(difference_error(w, dw, layernorm) < DIFFERENCE_TOLERANCE);
-    EXPECT(difference_error(b, db, layernorm) < DIFFERENCE_TOLERANCE);
+    EXPECT(difference_error(x, dx, objective) < DIFFERENCE_TOLERANCE);
+    EXPECT(difference_error(w, dw, objective) < DIFFERENCE_TOLERANCE);
+    EXPECT(difference_error(b, db, objective) < DIFFERENCE_TOLERANCE);
+
+    start_test("planted errors in a gradient: a wrong value, NaN; finite differences show each");
     Floats wrong = dx;
     wrong[0] += 0.1f;
-    EXPECT(!(difference_error(x, wrong, layernorm) < DIFFERENCE_TOLERANCE));  // planted error
+    EXPECT(!(difference_error(x, wrong, objective) < DIFFERENCE_TOLERANCE));
     wrong[0] = NAN;
-    EXPECT(!(difference_error(x, wrong, layernorm) < DIFFERENCE_TOLERANCE));
+    EXPECT(!(difference_error(x, wrong, objective) < DIFFERENCE_TOLERANCE));
+}
 
+static void matmul_against_differences() {
     start_test("reference matmul: gradients are those of finite differences");
-    Floats weight = random_values(OC * C), bias = random_values(OC), y(rows * OC), gy = random_values(rows * OC),
-           dweight(OC * C), dbias(OC);
-    auto matmul = [&] {
-        reference::matmul_forward(y.data(), x.data(), weight.data(), bias.data(), rows, C, OC);
-        return dot(y, gy);
+    const int rows = 10, C = 12, OC = 7;
+    Floats x = random_values(rows * C), weight = random_values(OC * C), bias = random_values(OC), out(rows * OC);
+    Floats dx(rows * C), dweight(OC * C), dbias(OC);
+    const Floats dout = random_values(rows * OC);
+    auto objective = [&] {
+        reference::matmul_forward(out.data(), x.data(), weight.data(), bias.data(), rows, C, OC);
+        return dot(out, dout);
     };
-    reference::matmul_backward(dx.data(), dweight.data(), dbias.data(), gy.data(), x.data(), weight.data(), rows, C, OC,
-                               false);
-    EXPECT(difference_error(x, dx, matmul) < DIFFERENCE_TOLERANCE);
-    EXPECT(difference_error(weight, dweight, matmul) < DIFFERENCE_TOLERANCE);
-    EXPECT(difference_error(bias, dbias, matmul) < DIFFERENCE_TOLERANCE);
+    reference::matmul_backward(dx.data(), dweight.data(), dbias.data(), dout.data(), x.data(), weight.data(), rows, C,
+                               OC, false);
+    EXPECT(difference_error(x, dx, objective) < DIFFERENCE_TOLERANCE);
+    EXPECT(difference_error(weight, dweight, objective) < DIFFERENCE_TOLERANCE);
+    EXPECT(difference_error(bias, dbias, objective) < DIFFERENCE_TOLERANCE);
+}
 
+static void gelu_against_differences() {
     start_test("reference gelu: gradient is that of finite differences");
-    auto gelu = [&] {
+    Floats x = random_values(120), out(120), dx(120);
+    const Floats dout = random_values(120);
+    auto objective = [&] {
         reference::gelu_forward(out.data(), x.data(), x.size());
-        return dot(out, g);
+        return dot(out, dout);
     };
-    reference::gelu_backward(dx.data(), g.data(), x.data(), x.size());
-    EXPECT(difference_error(x, dx, gelu) < DIFFERENCE_TOLERANCE);
+    reference::gelu_backward(dx.data(), dout.data(), x.data(), x.size());
+    EXPECT(difference_error(x, dx, objective) < DIFFERENCE_TOLERANCE);
+}
 
+static void attention_against_differences() {
     start_test("reference attention: gradients are those of finite differences");
-    Floats qkv = random_values(rows * 3 * C), lse(B * NH * T), dqkv(rows * 3 * C);
-    auto attention = [&] {
+    const int B = 2, T = 5, C = 12, NH = 3, rows = B * T;
+    Floats qkv = random_values(rows * 3 * C), out(rows * C), lse(B * NH * T), dqkv(rows * 3 * C);
+    const Floats dout = random_values(rows * C);
+    auto objective = [&] {
         reference::attention_forward(out.data(), lse.data(), qkv.data(), B, T, C, NH);
-        return dot(out, g);
+        return dot(out, dout);
     };
-    attention();
-    reference::attention_backward(dqkv.data(), g.data(), out.data(), lse.data(), qkv.data(), B, T, C, NH);
-    EXPECT(difference_error(qkv, dqkv, attention) < DIFFERENCE_TOLERANCE);
+    objective();
+    reference::attention_backward(dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), B, T, C, NH);
+    EXPECT(difference_error(qkv, dqkv, objective) < DIFFERENCE_TOLERANCE);
+}
 
+static void classifier_against_differences() {
     start_test("reference classifier: gradients are those of finite differences");
-    Floats wte = random_values(Vp * C), losses(rows), logits(rows * Vp), dwte(Vp * C);
-    std::vector<int> targets(rows), tokens(rows);
-    for (int i = 0; i < rows; i++) targets[i] = (i * 5) % V, tokens[i] = (i * 3) % V;
-    auto classifier = [&](float* dinp) {
+    const int rows = 10, C = 12, V = 9, Vp = 16;
+    const float dloss = 0.5f;
+    Floats x = random_values(rows * C), wte = random_values(Vp * C), losses(rows), logits(rows * Vp);
+    Floats dx(rows * C), dwte(Vp * C);
+    std::vector<int> targets(rows);
+    for (int i = 0; i < rows; i++) targets[i] = (i * 5) % V;
+    auto run = [&](float* dinp) {
         reference::classifier(losses.data(), dinp, dwte.data(), logits.data(), x.data(), wte.data(), targets.data(),
-                              rows, C, V, Vp, 0.5f, false);
+                              rows, C, V, Vp, dloss, false);
+    };
+    auto objective = [&] {
+        run(nullptr);
         double total = 0;
-        for (float l : losses) total += 0.5 * l;
+        for (float loss : losses) total += dloss * loss;
         return total;
     };
-    classifier(dx.data());
-    const Floats dx_kept = dx, dwte_kept = dwte;
-    EXPECT(difference_error(x, dx_kept, [&] { return classifier(nullptr); }) < DIFFERENCE_TOLERANCE);
-    EXPECT(difference_error(wte, dwte_kept, [&] { return classifier(nullptr); }) < DIFFERENCE_TOLERANCE);
-
-    start_test("reference encoder: gradients are those of finite differences");
-    Floats wpe = random_values((T + 2) * C), dwpe((T + 2) * C, 5.0f);
-    auto encoder = [&] {
-        reference::encoder_forward(out.data(), tokens.data(), wte.data(), wpe.data(), B, T, C);
-        return dot(out, g);
-    };
-    std::fill(dwte.begin(), dwte.end(), 0.0f);
-    reference::encoder_backward(dwte.data(), dwpe.data(), g.data(), tokens.data(), B, T, C, T + 2, false);
-    EXPECT(difference_error(wte, dwte, encoder) < DIFFERENCE_TOLERANCE);
-    EXPECT(difference_error(wpe, dwpe, encoder) < DIFFERENCE_TOLERANCE);
+    run(dx.data());
+    EXPECT(difference_error(x, dx, objective) < DIFFERENCE_TOLERANCE);
+    EXPECT(difference_error(wte, dwte, objective) < DIFFERENCE_TOLERANCE);
 }
+
+static void encoder_against_differences() {
+    start_test("reference encoder: gradients are those of finite differences");
+    const int B = 2, T = 5, C = 12, V = 9, maxT = T + 2, rows = B * T;
+    Floats wte = random_values(V * C), wpe = random_values(maxT * C), out(rows * C);
+    Floats dwte(V * C, 0.0f), dwpe(maxT * C, 5.0f);
+    const Floats dout = random_values(rows * C);
+    std::vector<int> tokens(rows);
+    for (int i = 0; i < rows; i++) tokens[i] = (i * 3) % V;
+    auto objective = [&] {
+        reference::encoder_forward(out.data(), tokens.data(), wte.data(), wpe.data(), B, T, C);
+        return dot(out, dout);
+    };
+    reference::encoder_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), B, T, C, maxT, false);
+    EXPECT(difference_error(wte, dwte, objective) < DIFFERENCE_TOLERANCE);
+    EXPECT(difference_error(wpe, dwpe, objective) < DIFFERENCE_TOLERANCE);
+}
+
+// -------------------------------------------------------------------------------------------------
+// fp32: the fast kernels against the reference
 
 struct Shape {
     int B, T, C, NH, OC, V;
 };
 
-// Everything the fast kernels compute at one shape, one result after another.
+// The kernels of reference.h and the fast ones as two types, so that one template calls either.
+#define EVERY_KERNEL(KERNEL) \
+    KERNEL(residual_layernorm_forward) \
+    KERNEL(layernorm_backward) \
+    KERNEL(matmul_forward) \
+    KERNEL(matmul_backward) \
+    KERNEL(attention_forward) \
+    KERNEL(attention_backward) \
+    KERNEL(attention_decode) \
+    KERNEL(classifier) \
+    KERNEL(encoder_forward) \
+    KERNEL(encoder_backward) \
+    KERNEL(adamw_update) \
+    KERNEL(global_norm_squared)
+#define REFERENCE_KERNEL(name) \
+    template <class... Arguments> \
+    static auto name(Arguments... arguments) { \
+        return ::reference::name(arguments...); \
+    }
+#define FAST_KERNEL(name) \
+    template <class... Arguments> \
+    static auto name(Arguments... arguments) { \
+        return ::name(arguments...); \
+    }
+struct Reference {
+    EVERY_KERNEL(REFERENCE_KERNEL)
+};
+struct Fast {
+    EVERY_KERNEL(FAST_KERNEL)
+};
+
+struct Inputs {
+    Shape s;
+    int rows, Vp, maxT;
+    Floats x, x2, w, b, weight, bias, gy, qkv, wte, wpe, squares;
+    std::vector<int> targets, tokens;
+
+    explicit Inputs(const Shape& shape)
+        : s(shape), rows(s.B * s.T), Vp(round_up(s.V, 128)), maxT(s.T + 3), targets(rows), tokens(rows) {
+        x = random_values(rows * s.C), x2 = random_values(rows * s.C);
+        w = random_values(s.C), b = random_values(s.C);
+        weight = random_values(s.OC * s.C), bias = random_values(s.OC);
+        gy = random_values(rows * s.OC), qkv = random_values(rows * 3 * s.C, 2);
+        wte = random_values(Vp * s.C), wpe = random_values(maxT * s.C), squares = random_values(rows * s.C);
+        for (float& v : squares) v = std::fabs(v);
+        for (int i = 0; i < rows; i++) targets[i] = (i * 31 + s.V - 1) % s.V, tokens[i] = (i * 17) % s.V;
+    }
+};
+
+// What the kernels compute, and how many terms are summed for each value.
 struct Results {
     std::vector<std::string> names;
     std::vector<Floats> values;
     std::vector<double> terms;
+    void add(const char* name, const Floats& result, double n_terms) {
+        names.push_back(name), values.push_back(result), terms.push_back(n_terms);
+    }
 };
 
-template <class Add>
-static void collect(Results& r, Add compute) {
-    compute([&](const char* name, const Floats& values, double terms) {
-        r.names.push_back(name), r.values.push_back(values), r.terms.push_back(terms);
-    });
+template <class Kernels>
+static void layernorm_results(Results& results, const Inputs& in) {
+    const int rows = in.rows, C = in.s.C;
+    Floats residual(rows * C), out(rows * C), mean(rows), rstd(rows);
+    Kernels::residual_layernorm_forward(residual.data(), out.data(), mean.data(), rstd.data(), in.x.data(),
+                                        in.x2.data(), in.w.data(), in.b.data(), rows, C);
+    results.add("layernorm out", out, C);
+    results.add("rstd", rstd, C);
+    Floats dx = in.x2, dw = in.w, db = in.b;  // added to
+    Kernels::layernorm_backward(dx.data(), dw.data(), db.data(), in.x.data(), residual.data(), in.w.data(), mean.data(),
+                                rstd.data(), rows, C, true);
+    results.add("layernorm dinp", dx, C);
+    results.add("layernorm dweight", dw, rows);
+    results.add("layernorm dbias", db, rows);
 }
 
-#define COMPUTE_ALL(KERNELS) \
-    [&](auto add) { \
-        Floats out(rows*C), mean(rows), rstd(rows), residual(rows*C), y(rows*OC), gelu_y(rows*OC), lse(B*NH*T), \
-            dqkv(rows * 3 * C), losses(rows), logits(rows*Vp); \
-        KERNELS residual_layernorm_forward(residual.data(), out.data(), mean.data(), rstd.data(), x.data(), x2.data(), \
-                                           w.data(), b.data(), rows, C); \
-        add("layernorm out", out, C), add("rstd", rstd, C); \
-        Floats dx = x2, dw = w, db = b; \
-        KERNELS layernorm_backward(dx.data(), dw.data(), db.data(), x.data(), residual.data(), w.data(), mean.data(), \
-                                   rstd.data(), rows, C, true); \
-        add("layernorm dinp", dx, C), add("layernorm dweight", dw, rows), add("layernorm dbias", db, rows); \
-        KERNELS matmul_forward(y.data(), x.data(), weight.data(), bias.data(), rows, C, OC, gelu_y.data()); \
-        add("matmul out", y, C), add("matmul gelu", gelu_y, C); \
-        Floats dinp(rows*C, NAN), dweight = weight, dbias = bias, fresh(OC * C, NAN), fresh_bias(OC, NAN); \
-        KERNELS matmul_backward(dinp.data(), dweight.data(), dbias.data(), gy.data(), x.data(), weight.data(), rows, \
-                                C, OC, true, x2.data()); \
-        add("matmul dinp", dinp, OC), add("matmul dweight", dweight, rows), add("matmul dbias", dbias, rows); \
-        KERNELS matmul_backward((float*)nullptr, fresh.data(), fresh_bias.data(), gy.data(), x.data(), weight.data(), \
-                                rows, C, OC, false); \
-        add("matmul dweight written", fresh, rows), add("matmul dbias written", fresh_bias, rows); \
-        KERNELS attention_forward(out.data(), lse.data(), qkv.data(), B, T, C, NH); \
-        KERNELS attention_backward(dqkv.data(), x.data(), out.data(), lse.data(), qkv.data(), B, T, C, NH); \
-        add("attention out", out, C + T), add("attention lse", lse, C + T), add("attention dqkv", dqkv, 4 * (C + T)); \
-        Floats dwte = wte, dlast(rows * C, NAN), dwpe((T + 3) * C, NAN); \
-        KERNELS classifier(losses.data(), (float*)nullptr, (float*)nullptr, logits.data(), x.data(), wte.data(), \
-                           targets.data(), rows, C, V, Vp, 0.0f, false); \
-        add("classifier losses alone", losses, C + V); \
-        KERNELS classifier(losses.data(), dlast.data(), dwte.data(), logits.data(), x.data(), wte.data(), \
-                           targets.data(), rows, C, V, Vp, 0.25f, true); \
-        add("classifier losses", losses, C + V), add("classifier dinp", dlast, 4 * (C + V)), \
-            add("classifier dwte", dwte, 4 * (C + rows)); \
-        KERNELS encoder_forward(out.data(), tokens.data(), wte.data(), wpe.data(), B, T, C); \
-        KERNELS encoder_backward(dwte.data(), dwpe.data(), x.data(), tokens.data(), B, T, C, T + 3, false); \
-        add("encoder out", out, 1), add("encoder dwte", dwte, rows + C), add("encoder dwpe", dwpe, B); \
-        Floats p = x, m = x2, v = gy2, keys(4 * C), values(4 * C), scores(NH * 4), one(C); \
-        KERNELS adamw_update(p.data(), (float*)nullptr, m.data(), v.data(), x2.data(), p.size(), \
-                             adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3)); \
-        add("adamw params", p, 4), add("adamw m", m, 4), add("adamw v", v, 4); \
-        for (int t = 0; t < std::min(T, 4); t++) \
-            KERNELS attention_decode(one.data(), keys.data(), values.data(), qkv.data() + t * 3 * C, scores.data(), t, \
-                                     4, C, NH); \
-        add("attention decode", one, C + T); \
-        add("norm", Floats(1, (float)KERNELS global_norm_squared(x.data(), x.size())), rows); \
-    }
+template <class Kernels>
+static void matmul_results(Results& results, const Inputs& in) {
+    const int rows = in.rows, C = in.s.C, OC = in.s.OC;
+    Floats y(rows * OC), gelu_y(rows * OC);
+    Kernels::matmul_forward(y.data(), in.x.data(), in.weight.data(), in.bias.data(), rows, C, OC, gelu_y.data());
+    results.add("matmul out", y, C);
+    results.add("matmul gelu", gelu_y, C);
+    Floats dinp(rows * C, NAN), dweight = in.weight, dbias = in.bias;  // the last two are added to
+    Kernels::matmul_backward(dinp.data(), dweight.data(), dbias.data(), in.gy.data(), in.x.data(), in.weight.data(),
+                             rows, C, OC, true, in.x2.data());
+    results.add("matmul dinp", dinp, OC);
+    results.add("matmul dweight", dweight, rows);
+    results.add("matmul dbias", dbias, rows);
+    Floats written(OC * C, NAN), bias_written(OC, NAN);
+    Kernels::matmul_backward((float*)nullptr, written.data(), bias_written.data(), in.gy.data(), in.x.data(),
+                             in.weight.data(), rows, C, OC, false);
+    results.add("matmul dweight written", written, rows);
+    results.add("matmul dbias written", bias_written, rows);
+}
+
+template <class Kernels>
+static void attention_results(Results& results, const Inputs& in) {
+    const int B = in.s.B, T = in.s.T, C = in.s.C, NH = in.s.NH, cached = 4;
+    Floats out(in.rows * C), lse(B * NH * T), dqkv(in.rows * 3 * C);
+    Kernels::attention_forward(out.data(), lse.data(), in.qkv.data(), B, T, C, NH);
+    Kernels::attention_backward(dqkv.data(), in.x.data(), out.data(), lse.data(), in.qkv.data(), B, T, C, NH);
+    results.add("attention out", out, C + T);
+    results.add("attention lse", lse, C + T);
+    results.add("attention dqkv", dqkv, 4 * (C + T));
+    Floats keys(cached * C), values(cached * C), scores(NH * cached), last(C);
+    for (int t = 0; t < std::min(T, cached); t++)
+        Kernels::attention_decode(last.data(), keys.data(), values.data(), in.qkv.data() + t * 3 * C, scores.data(), t,
+                                  cached, C, NH);
+    results.add("attention decode", last, C + T);
+}
+
+template <class Kernels>
+static void classifier_and_encoder_results(Results& results, const Inputs& in) {
+    const int B = in.s.B, T = in.s.T, C = in.s.C, V = in.s.V, rows = in.rows;
+    Floats losses(rows), logits(rows * in.Vp), dlast(rows * C, NAN), dwte = in.wte;  // dwte is added to
+    Kernels::classifier(losses.data(), (float*)nullptr, (float*)nullptr, logits.data(), in.x.data(), in.wte.data(),
+                        in.targets.data(), rows, C, V, in.Vp, 0.0f, false);
+    results.add("classifier losses alone", losses, C + V);
+    Kernels::classifier(losses.data(), dlast.data(), dwte.data(), logits.data(), in.x.data(), in.wte.data(),
+                        in.targets.data(), rows, C, V, in.Vp, 0.25f, true);
+    results.add("classifier losses", losses, C + V);
+    results.add("classifier dinp", dlast, 4 * (C + V));
+    results.add("classifier dwte", dwte, 4 * (C + rows));
+    Floats out(rows * C), dwpe(in.maxT * C, NAN);
+    Kernels::encoder_forward(out.data(), in.tokens.data(), in.wte.data(), in.wpe.data(), B, T, C);
+    Kernels::encoder_backward(dwte.data(), dwpe.data(), in.x.data(), in.tokens.data(), B, T, C, in.maxT, false);
+    results.add("encoder out", out, 1);
+    results.add("encoder dwte", dwte, rows + C);
+    results.add("encoder dwpe", dwpe, B);
+}
+
+template <class Kernels>
+static void update_results(Results& results, const Inputs& in) {
+    Floats p = in.x, m = in.x2, v = in.squares;
+    const AdamW constants = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3);
+    Kernels::adamw_update(p.data(), (float*)nullptr, m.data(), v.data(), in.x2.data(), p.size(), constants);
+    results.add("adamw params", p, 4);
+    results.add("adamw m", m, 4);
+    results.add("adamw v", v, 4);
+    const double squared = Kernels::global_norm_squared(in.x.data(), in.x.size());
+    results.add("norm", Floats(1, (float)squared), in.rows);
+}
+
+template <class Kernels>
+static Results all_results(const Inputs& in, int threads) {
+    use_threads(threads);
+    Results results;
+    layernorm_results<Kernels>(results, in);
+    matmul_results<Kernels>(results, in);
+    attention_results<Kernels>(results, in);
+    classifier_and_encoder_results<Kernels>(results, in);
+    update_results<Kernels>(results, in);
+    return results;
+}
 
 static void fast_against_reference(const Shape& s) {
-    const int B = s.B, T = s.T, C = s.C, NH = s.NH, OC = s.OC, V = s.V, Vp = round_up(V, 128), rows = B * T;
-    const std::string shape = format("B %d T %d C %d NH %d OC %d V %d", B, T, C, NH, OC, V);
+    const std::string shape = format("B %d T %d C %d NH %d OC %d V %d", s.B, s.T, s.C, s.NH, s.OC, s.V);
     seed_random_values(shape);
-    Floats x = random_values(rows * C), x2 = random_values(rows * C), w = random_values(C), b = random_values(C),
-           weight = random_values(OC * C), bias = random_values(OC);
-    Floats gy = random_values(rows * OC), qkv = random_values(rows * 3 * C, 2), wte = random_values(Vp * C),
-           wpe = random_values((T + 3) * C), gy2 = random_values(rows * C);
-    for (float& v : gy2) v = std::fabs(v);
-    std::vector<int> targets(rows), tokens(rows);
-    for (int i = 0; i < rows; i++) targets[i] = (i * 31 + V - 1) % V, tokens[i] = (i * 17) % V;
-    use_threads(1);
-    Results slow, fast, threaded;
-    collect(slow, COMPUTE_ALL(reference::));
-    collect(fast, COMPUTE_ALL(::));
-    use_threads(3);
-    collect(threaded, COMPUTE_ALL(::));
-    for (size_t i = 0; i < slow.names.size(); i++) {
-        start_test(slow.names[i] + ", " + shape);
-        const double error = relative_error(fast.values[i], slow.values[i]), tolerance = sum_tolerance(slow.terms[i]);
+    const Inputs in(s);
+    const Results want = all_results<Reference>(in, 1);
+    const Results fast = all_results<Fast>(in, 1), threaded = all_results<Fast>(in, 3);
+    for (size_t i = 0; i < want.names.size(); i++) {
+        start_test(want.names[i] + ", " + shape);
+        const Floats &got = fast.values[i], &got_threaded = threaded.values[i];
+        const double error = relative_error(got, want.values[i]), tolerance = sum_tolerance(want.terms[i]);
         if (!EXPECT(error <= tolerance)) printf("    error %.3g, tolerance %.3g\n", error, tolerance);
-        // same bits whatever the threads
-        EXPECT(memcmp(fast.values[i].data(), threaded.values[i].data(), fast.values[i].size() * sizeof(float)) == 0);
+        // the number of threads changes no bit
+        EXPECT(memcmp(got.data(), got_threaded.data(), got.size() * sizeof(float)) == 0);
     }
 }
 
@@ -221,7 +343,7 @@ static void fast_against_reference(const Shape& s) {
 // bf16
 
 typedef std::vector<bf16> Halves;
-// Random values that bf16 holds exactly, so that both sides start from the same numbers.
+// Random values that bf16 holds exactly, so that the reference in fp32 gets the same inputs.
 static Floats random_bf16(size_t n, double scale = 1) {
     Floats values = random_values(n, scale);
     for (float& v : values) v = (float)bf16(v);
@@ -230,8 +352,8 @@ static Floats random_bf16(size_t n, double scale = 1) {
 static Halves halves(const Floats& values) { return Halves(values.begin(), values.end()); }
 static Floats floats(const Halves& values) { return Floats(values.begin(), values.end()); }
 
-// A result beside the reference's, whose inputs were the same numbers: so many roundings to bf16 on
-// the way, a sum of so many terms.
+// Compares a result with the reference's for the same inputs. Its values are sums of `terms` terms
+// with `roundings` roundings to bf16 on the way.
 static void compare(const char* name, const Floats& got, const Floats& want, double roundings, double terms) {
     const double error = relative_error(got, want),
                  tolerance = roundings > 0 ? bf16_tolerance(roundings, terms) : sum_tolerance(terms);
@@ -242,112 +364,155 @@ static void bf16_products(const Shape& s, MatrixUnit unit) {
     const int C = s.C, OC = s.OC, rows = s.B * s.T;
     device.unit = unit;
     start_test(format("bf16 products on %s, rows %d C %d OC %d", MATRIX_UNIT_NAMES[unit], rows, C, OC));
-    const Floats x = random_bf16(rows * C), w = random_bf16(OC * C), b = random_bf16(OC), dout = random_bf16(rows * OC),
-                 pre = random_bf16(rows * C, 3);
-    Floats y(rows * OC), gelu_y(rows * OC), dx(rows * C), dw(OC * C), db(OC);
+    const Floats x = random_bf16(rows * C), w = random_bf16(OC * C), b = random_bf16(OC);
+    const Floats dout = random_bf16(rows * OC), pre = random_bf16(rows * C, 3);
     const Halves hx = halves(x), hw = halves(w), hb = halves(b), hdout = halves(dout), hpre = halves(pre);
-    Halves out(rows * OC), gelu_out(rows * OC), dinp(rows * C), dweight(OC * C), dbias(OC);
+
+    Floats y(rows * OC), gelu_y(rows * OC), dx(rows * C), dw(OC * C), db(OC);
     reference::matmul_forward(y.data(), x.data(), w.data(), b.data(), rows, C, OC, gelu_y.data());
     reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC, false,
                                pre.data());
+
+    Halves out(rows * OC), gelu_out(rows * OC), dinp(rows * C), dweight(OC * C), dbias(OC);
     matmul_forward(out.data(), hx.data(), hw.data(), hb.data(), rows, C, OC, gelu_out.data());
     matmul_backward(dinp.data(), dweight.data(), dbias.data(), hdout.data(), hx.data(), hw.data(), rows, C, OC, false,
                     hpre.data());
-    compare("out", floats(out), y, 1, C), compare("gelu", floats(gelu_out), gelu_y, 2, C);
-    compare("dinp", floats(dinp), dx, 1, OC), compare("dweight", floats(dweight), dw, 1, rows),
-        compare("dbias", floats(dbias), db, 1, rows);
-    Floats sums(OC * C, 0.5f), bias_sums(OC, 0.5f);  // fp32 gradients of bf16 operands round nothing
+    compare("out", floats(out), y, 1, C);
+    compare("gelu", floats(gelu_out), gelu_y, 2, C);
+    compare("dinp", floats(dinp), dx, 1, OC);
+    compare("dweight", floats(dweight), dw, 1, rows);
+    compare("dbias", floats(dbias), db, 1, rows);
+
+    // gradients in fp32, which are not rounded
+    Floats sums(OC * C, 0.5f), bias_sums(OC, 0.5f);
     for (float& v : dw) v += 0.5f;
     for (float& v : db) v += 0.5f;
     matmul_backward((bf16*)nullptr, sums.data(), bias_sums.data(), hdout.data(), hx.data(), hw.data(), rows, C, OC,
                     true);
-    compare("dweight, fp32, added to", sums, dw, 0, rows), compare("dbias, fp32, added to", bias_sums, db, 0, rows);
+    compare("dweight, fp32, added to", sums, dw, 0, rows);
+    compare("dbias, fp32, added to", bias_sums, db, 0, rows);
 }
 
 static void bf16_attention(const Shape& s, MatrixUnit unit) {
-    const int T = s.T, C = s.C, NH = s.NH, rows = s.B * T;
+    const int B = s.B, T = s.T, C = s.C, NH = s.NH, rows = B * T, HS = C / NH;
     device.unit = unit;
-    start_test(format("bf16 attention on %s, B %d T %d C %d NH %d", MATRIX_UNIT_NAMES[unit], s.B, T, C, NH));
+    start_test(format("bf16 attention on %s, B %d T %d C %d NH %d", MATRIX_UNIT_NAMES[unit], B, T, C, NH));
     const Floats qkv = random_bf16(rows * 3 * C, 1.5), dout = random_bf16(rows * C);
-    Floats y(rows * C), log_sums(s.B * NH * T), dqkv(rows * 3 * C), lse(s.B * NH * T), scores(NH * T);
-    Halves out(rows * C, bf16(NAN)), grads(rows * 3 * C, bf16(NAN)), keys(T * C), values(T * C), one(C);
     const Halves hqkv = halves(qkv), hdout = halves(dout);
-    reference::attention_forward(y.data(), log_sums.data(), qkv.data(), s.B, T, C, NH);
-    attention_forward(out.data(), lse.data(), hqkv.data(), s.B, T, C, NH);
-    reference::attention_backward(dqkv.data(), dout.data(), floats(out).data(), log_sums.data(), qkv.data(), s.B, T, C,
+
+    Floats y(rows * C), log_sums(B * NH * T), lse(B * NH * T);
+    Halves out(rows * C, bf16(NAN));
+    reference::attention_forward(y.data(), log_sums.data(), qkv.data(), B, T, C, NH);
+    attention_forward(out.data(), lse.data(), hqkv.data(), B, T, C, NH);
+    compare("out", floats(out), y, 2, HS + T);
+    compare("lse", lse, log_sums, 0, HS + T);
+
+    Floats dqkv(rows * 3 * C);
+    Halves grads(rows * 3 * C, bf16(NAN));
+    reference::attention_backward(dqkv.data(), dout.data(), floats(out).data(), log_sums.data(), qkv.data(), B, T, C,
                                   NH);
-    attention_backward(grads.data(), hdout.data(), out.data(), lse.data(), hqkv.data(), s.B, T, C, NH);
-    compare("out", floats(out), y, 2, C / NH + T), compare("lse", lse, log_sums, 0, C / NH + T),
-        compare("dqkv", floats(grads), dqkv, 3, C / NH + 2 * T);
+    attention_backward(grads.data(), hdout.data(), out.data(), lse.data(), hqkv.data(), B, T, C, NH);
+    compare("dqkv", floats(grads), dqkv, 3, HS + 2 * T);
+
+    Floats scores(NH * T);
+    Halves keys(T * C), values(T * C), one(C);
     for (int t = 0; t < std::min(T, 4); t++) {
         attention_decode(one.data(), keys.data(), values.data(), hqkv.data() + t * 3 * C, scores.data(), t, T, C, NH);
-        compare("decode", floats(one), Floats(y.begin() + t * C, y.begin() + (t + 1) * C), 1, C / NH + T);
+        compare("decode", floats(one), Floats(y.begin() + t * C, y.begin() + (t + 1) * C), 1, HS + T);
     }
 }
 
-static void bf16_others(const Shape& s) {
-    const int T = s.T, C = s.C, V = s.V, Vp = round_up(V, 128), rows = s.B * T;
-    start_test(format("bf16 layer norm, embedding, classifier, B %d T %d C %d V %d", s.B, T, C, V));
-    device.unit = best_matrix_unit();
-    const Floats x = random_bf16(rows * C), x2 = random_bf16(rows * C), w = random_bf16(C), b = random_bf16(C),
-                 wte = random_bf16(Vp * C), wpe = random_bf16((T + 3) * C);
-    const Halves hx = halves(x), hx2 = halves(x2), hw = halves(w), hb = halves(b), hwte = halves(wte),
-                 hwpe = halves(wpe);
-    Floats residual(rows * C), y(rows * C), mean(rows), rstd(rows), mean2(rows), rstd2(rows), dx = x2, dw(C), db(C);
-    Halves hresidual(rows * C), out(rows * C), dinp = hx2, dweight(C), dbias(C);
+static void bf16_layernorm(const Shape& s) {
+    const int C = s.C, rows = s.B * s.T;
+    start_test(format("bf16 layer norm, rows %d C %d", rows, C));
+    const Floats x = random_bf16(rows * C), x2 = random_bf16(rows * C), w = random_bf16(C), b = random_bf16(C);
+    const Halves hx = halves(x), hx2 = halves(x2), hw = halves(w), hb = halves(b);
+
+    Floats residual(rows * C), y(rows * C), mean(rows), rstd(rows);
     reference::residual_forward(residual.data(), x.data(), x2.data(), rows * C);
     for (float& v : residual) v = (float)bf16(v);  // the sum is stored, then normalised
     reference::layernorm_forward(y.data(), mean.data(), rstd.data(), residual.data(), w.data(), b.data(), rows, C);
+    Floats mean2(rows), rstd2(rows);
+    Halves hresidual(rows * C), out(rows * C);
     residual_layernorm_forward(hresidual.data(), out.data(), mean2.data(), rstd2.data(), hx.data(), hx2.data(),
                                hw.data(), hb.data(), rows, C);
     EXPECT(floats(hresidual) == residual);
-    compare("layernorm out", floats(out), y, 1, C), compare("rstd", rstd2, rstd, 0, C);
+    compare("out", floats(out), y, 1, C);
+    compare("rstd", rstd2, rstd, 0, C);
+
+    Floats dx = x2, dw(C), db(C);
+    Halves dinp = hx2, dweight(C), dbias(C);
     reference::layernorm_backward(dx.data(), dw.data(), db.data(), x.data(), residual.data(), w.data(), mean.data(),
                                   rstd.data(), rows, C, false);
     layernorm_backward(dinp.data(), dweight.data(), dbias.data(), hx.data(), hresidual.data(), hw.data(), mean2.data(),
                        rstd2.data(), rows, C, false);
-    compare("layernorm dinp", floats(dinp), dx, 1, C), compare("layernorm dweight", floats(dweight), dw, 1, rows),
-        compare("layernorm dbias", floats(dbias), db, 1, rows);
+    compare("dinp", floats(dinp), dx, 1, C);
+    compare("dweight", floats(dweight), dw, 1, rows);
+    compare("dbias", floats(dbias), db, 1, rows);
+}
 
-    std::vector<int> targets(rows), tokens(rows);
-    for (int i = 0; i < rows; i++) targets[i] = (i * 31 + V - 1) % V, tokens[i] = i % 3 ? (i * 17) % V : 1 % V;
-    Floats dwte(Vp * C, 0.25f), dwpe((T + 3) * C), losses(rows), losses2(rows), logits(rows * Vp), dlast(rows * C),
-        dtable(Vp * C);
-    Halves hdwte = halves(dwte), hdwpe((T + 3) * C), hlogits(rows * Vp), hdlast(rows * C), hdtable(Vp * C);
-    reference::encoder_forward(y.data(), tokens.data(), wte.data(), wpe.data(), s.B, T, C);
-    encoder_forward(out.data(), tokens.data(), hwte.data(), hwpe.data(), s.B, T, C);
-    reference::encoder_backward(dwte.data(), dwpe.data(), x.data(), tokens.data(), s.B, T, C, T + 3, false);
-    encoder_backward(hdwte.data(), hdwpe.data(), hx.data(), tokens.data(), s.B, T, C, T + 3, false);
-    compare("encoder out", floats(out), y, 1, 1), compare("encoder dwte", floats(hdwte), dwte, 1, rows),
-        compare("encoder dwpe", floats(hdwpe), dwpe, 1, s.B);
+static void bf16_encoder(const Shape& s) {
+    const int B = s.B, T = s.T, C = s.C, V = s.V, maxT = T + 3, rows = B * T;
+    start_test(format("bf16 embedding, B %d T %d C %d V %d", B, T, C, V));
+    const Floats wte = random_bf16(V * C), wpe = random_bf16(maxT * C), dout = random_bf16(rows * C);
+    const Halves hwte = halves(wte), hwpe = halves(wpe), hdout = halves(dout);
+    std::vector<int> tokens(rows);
+    for (int i = 0; i < rows; i++) tokens[i] = i % 3 ? (i * 17) % V : 1 % V;
 
+    Floats y(rows * C), dwte(V * C, 0.25f), dwpe(maxT * C);  // dwte is added to
+    reference::encoder_forward(y.data(), tokens.data(), wte.data(), wpe.data(), B, T, C);
+    reference::encoder_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), B, T, C, maxT, false);
+    Halves out(rows * C), hdwte(V * C, bf16(0.25f)), hdwpe(maxT * C);
+    encoder_forward(out.data(), tokens.data(), hwte.data(), hwpe.data(), B, T, C);
+    encoder_backward(hdwte.data(), hdwpe.data(), hdout.data(), tokens.data(), B, T, C, maxT, false);
+    compare("out", floats(out), y, 1, 1);
+    compare("dwte", floats(hdwte), dwte, 1, rows);
+    compare("dwpe", floats(hdwpe), dwpe, 1, B);
+}
+
+static float largest_magnitude(const Floats& values) {
+    float largest = 0;
+    for (float v : values) largest = std::fmax(largest, std::fabs(v));
+    return largest;
+}
+
+static void bf16_classifier(const Shape& s) {
+    const int C = s.C, V = s.V, Vp = round_up(V, 128), rows = s.B * s.T;
+    const float dloss = 0.25f;
+    start_test(format("bf16 classifier, rows %d C %d V %d", rows, C, V));
+    const Floats x = random_bf16(rows * C), wte = random_bf16(Vp * C);
+    const Halves hx = halves(x), hwte = halves(wte);
+    std::vector<int> targets(rows);
+    for (int i = 0; i < rows; i++) targets[i] = (i * 31 + V - 1) % V;
+
+    Floats want_losses(rows), logits(rows * Vp), want_dinp(rows * C), want_dwte(Vp * C);
     reference::matmul_forward(logits.data(), x.data(), wte.data(), (const float*)nullptr, rows, C, Vp);
-    const float largest =
-        std::max(*std::max_element(logits.begin(), logits.end()), -*std::min_element(logits.begin(), logits.end()));
     // Logits are rounded to bf16. This is the absolute error of a logit, and so the relative error
     // of its exponential.
-    const double logit_error = largest * BF16_ROUNDOFF;
-    reference::classifier(losses.data(), dlast.data(), dtable.data(), logits.data(), x.data(), wte.data(),
-                          targets.data(), rows, C, V, Vp, 0.25f, false);
-    Floats sums(Vp * C, NAN);
-    classifier(losses2.data(), hdlast.data(), hdtable.data(), hlogits.data(), hx.data(), hwte.data(), targets.data(),
-               rows, C, V, Vp, 0.25f, false, sums.data());
-    for (int i = 0; i < rows; i++) EXPECT(std::fabs(losses2[i] - losses[i]) <= logit_error + sum_tolerance(V));
-    EXPECT(relative_error(floats(hdlast), dlast) <= logit_error + bf16_tolerance(2, Vp) &&
-           relative_error(floats(hdtable), dtable) <= logit_error + bf16_tolerance(2, rows));
-    const Halves once = hdtable;
-    classifier(losses2.data(), hdlast.data(), hdtable.data(), hlogits.data(), hx.data(), hwte.data(), targets.data(),
-               rows, C, V, Vp, 0.25f, false, sums.data());
-    EXPECT(memcmp(once.data(), hdtable.data(), once.size() * 2) == 0);
-    if (rows <= classifier_chunk_rows(rows)) {  // one chunk: sums of its own change nothing
-        classifier(losses2.data(), hdlast.data(), hdtable.data(), hlogits.data(), hx.data(), hwte.data(),
-                   targets.data(), rows, C, V, Vp, 0.25f, false);
-        EXPECT(memcmp(once.data(), hdtable.data(), once.size() * 2) == 0);
-    }
+    const double logit_error = largest_magnitude(logits) * BF16_ROUNDOFF;
+    reference::classifier(want_losses.data(), want_dinp.data(), want_dwte.data(), logits.data(), x.data(), wte.data(),
+                          targets.data(), rows, C, V, Vp, dloss, false);
+
+    Floats losses(rows), sums(Vp * C, NAN);
+    Halves hlogits(rows * Vp), dinp(rows * C), dwte(Vp * C);
+    auto run = [&](float* dwte_sums) {
+        classifier(losses.data(), dinp.data(), dwte.data(), hlogits.data(), hx.data(), hwte.data(), targets.data(),
+                   rows, C, V, Vp, dloss, false, dwte_sums);
+    };
+    run(sums.data());
+    for (int i = 0; i < rows; i++) EXPECT(std::fabs(losses[i] - want_losses[i]) <= logit_error + sum_tolerance(V));
+    EXPECT(relative_error(floats(dinp), want_dinp) <= logit_error + bf16_tolerance(2, Vp));
+    EXPECT(relative_error(floats(dwte), want_dwte) <= logit_error + bf16_tolerance(2, rows));
+    const Halves first = dwte;
+    run(sums.data());
+    EXPECT(memcmp(first.data(), dwte.data(), first.size() * sizeof(bf16)) == 0);
+    if (rows > classifier_chunk_rows(rows)) return;
+    run(nullptr);  // in one chunk, the sums over chunks change nothing
+    EXPECT(memcmp(first.data(), dwte.data(), first.size() * sizeof(bf16)) == 0);
 }
 
 static void bf16_itself() {
-    start_test("bf16: to nearest, ties to even, NaN and infinity stay, vectors as single values");
+    start_test("bf16: to nearest, ties to even, NaN and infinity stay; vectors as single values");
     EXPECT(bf16(1.0f).bits == 0x3F80 && bf16(1.00390625f).bits == 0x3F80 && bf16(1.01171875f).bits == 0x3F82 &&
            bf16(3.4e38f).bits == 0x7F80 && std::isnan((float)bf16(NAN)));
     const Floats special = {0.0f, -0.0f, 1.0f, -1.00390625f, 1.01171875f, INFINITY, -INFINITY, 3.4e38f, NAN, 1e-30f};
@@ -362,33 +527,35 @@ static void bf16_itself() {
 }
 
 static void planted_bf16_errors() {
-    start_test("planted errors in a bf16 product: a pair exchanged, a tile left out, NaN; the comparison sees each");
-    const Floats a = random_bf16(32 * 64), b = random_bf16(64 * 48);
+    start_test("planted errors in a bf16 product: a tile left out, a pair exchanged, NaN; the comparison sees each");
+    const int M = 2 * TILE_ROWS, N = 3 * TILE_COLS, K = 2 * TILE_K;
+    const Floats a = random_bf16(M * K), b = random_bf16(K * N);
     const Halves ha = halves(a), hb = halves(b);
-    Halves tiles(6 * TILE_ELEMS);
-    Floats want(32 * 48), got(32 * 48);
-    auto product = [&](int64_t k_tiles) {
-        multiply_tiles({got.data(), 48, ha.data(), 64, 2, tiles.data(), 2 * TILE_ELEMS, 3, k_tiles, false});
-        return relative_error(got, want) <= sum_tolerance(64);
+    Floats want(M * N), got(M * N);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++)
+            for (int k = 0; k < K; k++) want[i * N + j] += a[i * K + k] * b[k * N + j];
+    Halves tiles(K * N);
+    pack_tiles(tiles.data(), {hb.data(), N, 1}, 0, K, 0, N);
+    auto product_is_right = [&](int64_t k_tiles) {
+        multiply_tiles({got.data(), N, ha.data(), K, 2, tiles.data(), 2 * TILE_ELEMS, 3, k_tiles, false});
+        return relative_error(got, want) <= sum_tolerance(K);
     };
-    for (int i = 0; i < 32; i++)
-        for (int j = 0; j < 48; j++)
-            for (int k = 0; k < 64; k++) want[i * 48 + j] += a[i * 64 + k] * b[k * 48 + j];
-    pack_tiles(tiles.data(), {hb.data(), 48, 1}, 0, 64, 0, 48);
-    EXPECT(product(2));
-    EXPECT(!product(1));
+    EXPECT(product_is_right(2));
+    EXPECT(!product_is_right(1));
     std::swap(tiles[100], tiles[101]);
-    EXPECT(!product(2));
+    EXPECT(!product_is_right(2));
     std::swap(tiles[100], tiles[101]);
     tiles[7] = NAN;
-    EXPECT(!product(2));
+    EXPECT(!product_is_right(2));
 }
 
 static void gelu_edges() {
-    start_test("gelu at the edges: zeros, subnormals, +-100, NaN, in place, every length");
+    start_test("gelu at the edges: zeros, subnormals, +-100, NaN, in place, several lengths");
     use_threads(2);
-    Floats special = {0.0f, -0.0f, 1e-40f, -1e-40f, 100.0f, -100.0f, 10.0f, -10.0f, 1e-3f, 3e4f, -3e4f},
-           slow(special.size()), fast = special, ones(special.size(), 1.0f), dslow = ones, dfast = ones;
+    const Floats special = {0.0f, -0.0f, 1e-40f, -1e-40f, 100.0f, -100.0f, 10.0f, -10.0f, 1e-3f, 3e4f, -3e4f};
+    const Floats ones(special.size(), 1.0f);
+    Floats slow(special.size()), fast = special, dslow = ones, dfast = ones;  // the fast ones in place
     reference::gelu_forward(slow.data(), special.data(), special.size());
     gelu_forward(fast.data(), fast.data(), fast.size());
     reference::gelu_backward(dslow.data(), ones.data(), special.data(), special.size());
@@ -400,12 +567,12 @@ static void gelu_edges() {
     float nan = NAN, out = 0;
     gelu_forward(&out, &nan, 1);
     EXPECT(std::isnan(out));
-    // each for itself: beside larger values an error in the tail is not seen
+    // One value at a time: beside larger values an error in the tail would not show.
     for (float x = -12; x < 12; x += 0.037f) {
         float a, b;
         reference::gelu_forward(&a, &x, 1);
         gelu_forward(&b, &x, 1);
-        // its rounding is an error of e to its power
+        // The exponent is rounded, which changes its exponential relatively by as many units.
         const double exponent = 2 * GELU_SCALE * std::fabs(x) * (1 + GELU_CUBIC * x * x);
         EXPECT(std::fabs(b - a) <= (8 + exponent) * std::ldexp(1.0, -23) * std::fabs(a) + 1e-36);
     }
@@ -455,36 +622,52 @@ static void rounding_up() {
     EXPECT(round_up((int64_t)1 << 40, 3) == ((int64_t)1 << 40) + 2);
 }
 
+static bool skip_without(MatrixUnit unit) {
+    if (has_matrix_unit(unit)) return false;
+    skip_test(format("bf16 on %s: this CPU has none (a CPU with it tests it)", MATRIX_UNIT_NAMES[unit]));
+    return true;
+}
+
 int main() {
     rounding_up();
-    reference_against_differences();
+    layernorm_against_differences();
+    matmul_against_differences();
+    gelu_against_differences();
+    attention_against_differences();
+    classifier_against_differences();
+    encoder_against_differences();
+
+    // B, T, C, NH, OC, V
     for (const Shape& s : {Shape{2, 1, 48, 3, 7, 3}, Shape{1, 33, 48, 1, 201, 97}, Shape{3, 33, 80, 1, 80, 130},
                            Shape{1, 67, 160, 2, 33, 257}, Shape{2, 65, 128, 1, 129, 50},
                            Shape{1, 130, 64, 4, 300, 1000}, Shape{1, 1, 16, 1, 16, 1}, Shape{5, 7, 31, 1, 17, 129},
                            Shape{1, 70, 256, 1, 100, 100}, Shape{1, 300, 96, 6, 40, 500}, Shape{1, 5, 1600, 25, 48, 40},
                            Shape{1, 20, 96, 2, 900, 1000}, Shape{2, 300, 32, 2, 24, 200}})
         fast_against_reference(s);
+
+    // products need B, T, C and OC; attention B, T, C and NH
+    const Shape product_shapes[] = {{1, 5, 48, 1, 17, 1},     {3, 33, 80, 1, 80, 1},    {1, 67, 160, 1, 33, 1},
+                                    {5, 7, 31, 1, 17, 1},     {1, 300, 96, 1, 40, 1},   {1, 9, 1600, 1, 48, 1},
+                                    {1, 1100, 33, 1, 200, 1}, {1, 600, 1100, 1, 800, 1}};
+    const Shape attention_shapes[] = {{1, 1, 16, 1, 0, 0},    {2, 33, 48, 3, 0, 0},  {3, 67, 40, 1, 0, 0},
+                                      {1, 130, 128, 2, 0, 0}, {2, 65, 192, 2, 0, 0}, {1, 300, 64, 1, 0, 0},
+                                      {1, 70, 256, 1, 0, 0},  {1, 50, 31, 1, 0, 0}};
     for (MatrixUnit unit : {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_AVX512_BF16, UNIT_AMX}) {
-        if (!has_matrix_unit(unit)) {
-            skip_test(format("bf16 on %s: this CPU has none (a CPU with it tests it)", MATRIX_UNIT_NAMES[unit]));
-            continue;
-        }
+        if (skip_without(unit)) continue;
         for (int threads : {1, 3}) {
             use_threads(threads);
-            for (const Shape& s : {Shape{1, 5, 48, 1, 17, 1}, Shape{3, 33, 80, 1, 80, 1}, Shape{1, 67, 160, 1, 33, 1},
-                                   Shape{5, 7, 31, 1, 17, 1}, Shape{1, 300, 96, 1, 40, 1}, Shape{1, 9, 1600, 1, 48, 1},
-                                   Shape{1, 1100, 33, 1, 200, 1}, Shape{1, 600, 1100, 1, 800, 1}})
-                bf16_products(s, unit);
-            for (const Shape& s : {Shape{1, 1, 16, 1, 0, 0}, Shape{2, 33, 48, 3, 0, 0}, Shape{3, 67, 40, 1, 0, 0},
-                                   Shape{1, 130, 128, 2, 0, 0}, Shape{2, 65, 192, 2, 0, 0}, Shape{1, 300, 64, 1, 0, 0},
-                                   Shape{1, 70, 256, 1, 0, 0}, Shape{1, 50, 31, 1, 0, 0}})
-                bf16_attention(s, unit);
+            for (const Shape& s : product_shapes) bf16_products(s, unit);
+            for (const Shape& s : attention_shapes) bf16_attention(s, unit);
         }
         planted_bf16_errors();
     }
+    device.unit = best_matrix_unit();
     for (const Shape& s : {Shape{1, 1, 16, 1, 16, 1}, Shape{2, 33, 48, 3, 7, 97}, Shape{1, 600, 80, 1, 80, 130},
-                           Shape{3, 67, 31, 1, 17, 257}, Shape{1, 5, 1600, 25, 48, 40}})
-        bf16_others(s);
+                           Shape{3, 67, 31, 1, 17, 257}, Shape{1, 5, 1600, 25, 48, 40}}) {
+        bf16_layernorm(s);
+        bf16_encoder(s);
+        bf16_classifier(s);
+    }
     bf16_itself();
     gelu_edges();
     nan_travels();
