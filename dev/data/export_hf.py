@@ -22,7 +22,8 @@ import numpy as np  # noqa: E402
 
 from hf_tokenizer import TOKENIZER_FILES, read_tokenizer, tokenizer_files  # noqa: E402
 from model_files import (  # noqa: E402
-    HEADER_BYTES, NAME_OF, ROOT, STORED, Progress, as_fp32, fail, model_table, read_json, stored_tensors, write_whole)
+    HEADER_BYTES, NAME_OF, ROOT, STORED, Progress, as_fp32, fail, model_table, read_json, read_values, stored_tensors,
+    write_whole)
 
 GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -45,10 +46,8 @@ def write_weights(file, table, dtype, model):
     progress = Progress("exporting", table["parameters"], "M parameters", 1_000_000)
     done, at = 0, HEADER_BYTES
     for row, name in stored_tensors(table):
-        values = np.fromfile(model, STORED[dtype], row["elems"], offset=at)
+        values = read_values(model, dtype, row["elems"], at, name)
         at += values.nbytes
-        if values.size != row["elems"]:
-            fail(f"{model} has changed while it was read: it ends within {name}")
         if not np.isfinite(as_fp32(values, dtype)).all():
             fail(f"{model} is damaged: {name} has values that are not finite")
         values = values[:math.prod(row["hf_shape"])]  # without the padding of the vocabulary

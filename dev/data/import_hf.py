@@ -35,7 +35,7 @@ ACCEPTED = {
     "scale_attn_by_inverse_layer_idx": [False],
     "add_cross_attention": [False],
 }
-BUFFERS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # older files hold the causal mask
+BUFFERS = re.compile(r"h\.\d{1,4}\.attn\.(bias|masked_bias)")  # older files hold the causal mask
 PREFIX, EMBEDDING, HEAD = "transformer.", "wte.weight", "lm_head.weight"
 
 
@@ -166,7 +166,7 @@ def main():
     parser.add_argument("--hub", metavar="URL", default=os.environ.get("HF_ENDPOINT", hub.URL),
                         help="where names are looked up (%(default)s)")
     parser.add_argument("--download-dir", metavar="FOLDER", default=hub.FOLDER, type=pathlib.Path,
-                        help="where downloads are kept (%(default)s)")
+                        help="where downloads are kept (dev/data/downloads)")
     options = parser.parse_args()
     out, source = pathlib.Path(options.out), pathlib.Path(options.model)
     if not options.out.endswith(".bin"):

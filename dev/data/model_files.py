@@ -25,7 +25,8 @@ LARGEST_HEADER = 100_000_000  # what the safetensors package accepts
 
 
 def fail(sentence):
-    sys.exit(f"error: {sentence}")
+    clear = "\r\033[K" if sys.stderr.isatty() else ""  # a line of progress
+    sys.exit(f"{clear}error: {sentence}")
 
 
 def model_table(*arguments):
@@ -77,6 +78,17 @@ def read_json(path):
     return members
 
 
+def read_values(path, dtype, count, offset, name):
+    """A tensor's values as they are stored, in one dimension."""
+    try:
+        values = np.fromfile(path, STORED[dtype], count, offset=offset)
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}")
+    if values.size != count:
+        fail(f"{path} has changed while it was read: it ends within {name}")
+    return values
+
+
 class Safetensors:
     """The tensors of one .safetensors file; their values stay on the disk until they are asked for."""
 
@@ -116,12 +128,7 @@ class Safetensors:
 
     def fp32(self, name):
         dtype, shape, (begin, _) = self.tensors[name]
-        try:
-            values = np.fromfile(self.path, STORED[dtype], math.prod(shape), offset=self.data_begin + begin)
-        except OSError as error:
-            fail(f"cannot read {self.path}: {error.strerror}")
-        if values.size != math.prod(shape):
-            fail(f"{self.path} has changed while it was read: it ends within {name}")
+        values = read_values(self.path, dtype, math.prod(shape), self.data_begin + begin, name)
         return as_fp32(values, dtype).reshape(shape)
 
 

@@ -392,6 +392,9 @@ def refusals_of_folders(folder):
     assert "is not there" in import_hf(folder / "nothing", folder / "out.bin", status=1)
     assert ".bin" in import_hf(folder, folder / "out", status=2)
     assert "not there" in import_hf(folder, folder / "nowhere/out.bin", status=2)
+    for module in import_hf_script, export_hf_script:  # -S: without the packages that pip installs
+        output = run(sys.executable, "-S", module.__file__, folder, folder / "out.bin", status=1)
+        assert output == "missing: numpy (pip install numpy)\n", output
     assert not list(folder.glob("out*"))
 
 
