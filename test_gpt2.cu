@@ -16,29 +16,30 @@
 typedef GPT2 Model;
 static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t, int64_t micro_steps,
                        const Options& options = {}) {
-    GPT2 g;
+    GPT2 model;
     Options o = options;
     o.tf32 = 0;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
-    g.layout = parameter_layout(config, 1);
-    settle_device(g, sizes, o);
-    allocate(g, g.sizes, o);
-    return g;
+    model.layout = parameter_layout(config, 1);
+    settle_device(model, sizes, o);
+    allocate(model, model.sizes, o);
+    return model;
 }
-static double loss_sum(GPT2& g) {
+static double loss_sum(GPT2& model) {
     DeviceResults results;
-    check_cuda(cudaStreamSynchronize(g.stream), "waiting");
-    check_cuda(cudaMemcpy(&results, g.results(), sizeof(results), cudaMemcpyDeviceToHost), "copying");
+    check_cuda(cudaStreamSynchronize(model.stream), "waiting");
+    check_cuda(cudaMemcpy(&results, model.results(), sizeof(results), cudaMemcpyDeviceToHost), "copying");
     return results.loss_sum;
 }
 static std::vector<float> copied(const float* values, int64_t n) { return std::vector<float>(values, values + n); }
-static std::vector<float> all_gradients(GPT2& g) {
-    const int64_t n = g.layout.total_elems();
-    return copied(g.sizes.sums_gradients() ? to_host(g, g.grad_sums, n) : to_host(g, g.grads, n), n);
+static std::vector<float> all_gradients(GPT2& model) {
+    const int64_t n = model.layout.total_elems();
+    return copied(model.sizes.sums_gradients() ? to_host(model, model.grad_sums, n) : to_host(model, model.grads, n),
+                  n);
 }
-static std::vector<float> all_weights(GPT2& g) {
-    const int64_t n = g.layout.total_elems();
-    return copied(g.master ? to_host(g, g.master, n) : to_host(g, g.params, n), n);
+static std::vector<float> all_weights(GPT2& model) {
+    const int64_t n = model.layout.total_elems();
+    return copied(model.master ? to_host(model, model.master, n) : to_host(model, model.params, n), n);
 }
 
 #include "dev/test/model_tests.h"
@@ -443,8 +444,8 @@ static void against_cpu(uint64_t seed) {
                       B, T, micro_steps));
     Options o;
     o.gelu_fusion = between(0, 2);
-    GPT2 g = make_model(config, B, T, between(0, 3), 0, micro_steps, o);
-    initialize_weights(g, seed);
+    GPT2 model = make_model(config, B, T, between(0, 3), 0, micro_steps, o);
+    initialize_weights(model, seed);
     CpuOracle* oracle = cpu_oracle_start(config, B, T, micro_steps, seed);
     std::vector<int> x(B * T), y(B * T);
     double worst_loss = 0, worst_norm = 0;
@@ -452,13 +453,13 @@ static void against_cpu(uint64_t seed) {
         for (int micro = 0; micro < micro_steps; micro++) {
             for (int& token : x) token = between(0, V - 1);
             for (int i = 0; i < B * T; i++) y[i] = (x[i] * 3 + 1) % V;
-            micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
+            micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
             cpu_oracle_micro_step(oracle, x.data(), y.data(), micro);
         }
         UpdateRule rule;
         rule.adamw = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
         rule.tokens = B * T * micro_steps, rule.grad_clip = 1.0, rule.rounding_seed = step;
-        const StepResult mine = update(g, rule), theirs = cpu_oracle_update(oracle, rule);
+        const StepResult mine = update(model, rule), theirs = cpu_oracle_update(oracle, rule);
         const double loss_error = std::fabs(mine.loss - theirs.loss) / theirs.loss,
                      norm_error = std::fabs(mine.norm - theirs.norm) / theirs.norm;
         // NaN stays
@@ -469,7 +470,7 @@ static void against_cpu(uint64_t seed) {
     if (!EXPECT(worst_norm < (BF16 ? model_tolerance(L) : 1e-4)))
         printf("    loss %.3g norm %.3g\n", worst_loss, worst_norm);
     cpu_oracle_end(oracle);
-    free_model(g);
+    free_model(model);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -484,17 +485,17 @@ static void plan_tests() {
             o.master_weights = level % 2;
 #ifdef CUSIM
             const size_t before = cusim::requested_bytes();
-            GPT2 g = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 0, micro_steps, o);
-            EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(g.sizes, o, &g)));
+            GPT2 model = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 0, micro_steps, o);
+            EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(model.sizes, o, &model)));
 #else
             size_t before = 0, after = 0, total = 0;
             check_cuda(cudaMemGetInfo(&before, &total), "asking for memory");
-            GPT2 g = make_model(GPT2Config{1024, 5000, 5120, 4, 4, 256}, 8, 512, level, 0, micro_steps, o);
+            GPT2 model = make_model(GPT2Config{1024, 5000, 5120, 4, 4, 256}, 8, 512, level, 0, micro_steps, o);
             check_cuda(cudaMemGetInfo(&after, &total), "asking for memory");
-            const int64_t taken = (int64_t)(before - after), planned = plan_bytes(plan_rows(g.sizes, o, &g));
+            const int64_t taken = (int64_t)(before - after), planned = plan_bytes(plan_rows(model.sizes, o, &model));
             EXPECT(taken >= planned && taken <= planned + (8 << 21));  // the driver hands out whole pieces of 2 MiB
 #endif
-            free_model(g);
+            free_model(model);
         }
 #ifdef CUSIM
     start_test("the plan of one of four processes, stage 1, is what it allocates, to the byte");
@@ -505,14 +506,14 @@ static void plan_tests() {
     o.zero_stage = 1;
     const size_t before = cusim::requested_bytes();
     Sizes sizes{GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, 1, 40, 0, true, 2, comm.processes};
-    GPT2 g;
-    g.layout = parameter_layout(sizes.config, comm.processes);
-    settle_device(g, sizes, o);
-    allocate(g, sizes, o);
-    EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &g)) &&
-           g.slice.state_elems(g.layout) * 4 == g.layout.total_elems());
+    GPT2 model;
+    model.layout = parameter_layout(sizes.config, comm.processes);
+    settle_device(model, sizes, o);
+    allocate(model, sizes, o);
+    EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &model)) &&
+           model.slice.state_elems(model.layout) * 4 == model.layout.total_elems());
     comm.processes = 1, comm.rank = 0;
-    free_model(g);
+    free_model(model);
 #endif
 }
 

@@ -126,13 +126,15 @@ void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
 // Layer l, from the gradient of its output to that of its input. The same three buffers serve all
 // layers. What they hold after each line, d(x) being the gradient of x:
 //
-//                  DRESIDUAL       BRANCH      DWIDE
-//     (before)     d(residual3)    free        free
-//     fcproj       d(residual3)    free        d(fch)          residual3 = residual2 + branch: d(branch) is
-//     d(residual3) fc           d(residual3)    d(ln2)      free ln2          d(residual2)    free        free
-//     d(residual2) = d(residual3) + what comes through ln2 attproj      d(residual2)    d(atty)     free attention
-//     d(residual2)    free        d(qkv) qkv          d(residual2)    d(ln1)      free ln1          d(input) free free
-//     d(input) = d(residual2) + what comes through ln1
+//     line         DRESIDUAL       BRANCH     DWIDE
+//     (before)     d(residual3)    free       free       residual3 = residual2 + branch: d(branch) = d(residual3)
+//     fcproj       d(residual3)    free       d(fch)
+//     fc           d(residual3)    d(ln2)     free
+//     ln2          d(residual2)    free       free       d(residual2) = d(residual3) + what came through ln2
+//     attproj      d(residual2)    d(atty)    free
+//     attention    d(residual2)    free       d(qkv)
+//     qkv          d(residual2)    d(ln1)     free
+//     ln1          d(input)        free       free       d(input) = d(residual2) + what came through ln1
 //
 // The two layer norms add to DRESIDUAL: what they read also goes on unchanged in the residual
 // stream, and the gradient of a value that is used twice is a sum. BRANCH and DWIDE are written:
@@ -325,7 +327,8 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     model.activations = activation_layout(sizes);
 }
 
-// What a process takes beside the memory that the other rows of its plan count.
+// What a process takes beside the other rows of its plan: estimates, rounded up. test_runs compares
+// the peak memory of runs with the sum of all rows.
 constexpr int64_t PROGRAM_BYTES = 12 << 20;    // code, libraries, stacks and small buffers
 constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds from the tokenizer's file
 

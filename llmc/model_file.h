@@ -83,7 +83,7 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
 }
 
 // Loads the weights of an open model file into a model of the same shape; exit 1 if the shapes
-// differ. The trainer provides set_tensor (train.h).
+// differ. set_tensor is in model.h.
 template <class Model>
 inline void load_model(Model& model, FileReader& file, Progress* progress = nullptr) {
     const GPT2Config& made = model.layout.config;

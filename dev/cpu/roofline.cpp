@@ -120,17 +120,17 @@ template <class floatX>
 static void report(int64_t B, int64_t T, const std::string& name, int steps, int threads) {
     const Machine machine = open_machine(threads);
     free_scratch();  // the trainer allocates its own
-    GPT2<floatX> g;
+    GPT2<floatX> model;
     Options o;
     o.threads = threads;
-    g.layout = parameter_layout(config_from_descriptor(name), 1);
-    Sizes sizes{g.layout.config, B, T, 0, 0, 0, true};
-    settle_device(g, sizes, o);
-    allocate(g, sizes, o);
-    initialize_weights(g, 42);
+    model.layout = parameter_layout(config_from_descriptor(name), 1);
+    Sizes sizes{model.layout.config, B, T, 0, 0, 0, true};
+    settle_device(model, sizes, o);
+    allocate(model, sizes, o);
+    initialize_weights(model, 42);
     std::vector<int> x(B * T), y(B * T);
     for (int64_t i = 0; i < B * T; i++)
-        x[i] = (int)(i * 7919 % g.layout.config.V), y[i] = (int)((i + 1) * 7919 % g.layout.config.V);
+        x[i] = (int)(i * 7919 % model.layout.config.V), y[i] = (int)((i + 1) * 7919 % model.layout.config.V);
     UpdateRule rule;
     rule.adamw = adamw_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), rule.tokens = (double)(B * T),
     rule.grad_clip = 1;
@@ -139,8 +139,8 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     for (int step = 0; step <= steps; step++) {
         timed::rows.clear();
         const double begin = now_seconds();
-        micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T), 0);
-        update(g, rule);
+        micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(B * T), 0);
+        update(model, rule);
         const double seconds = now_seconds() - begin;
         // step 0 also gets its memory from the system
         if (step > 0 && seconds < best_s) best_s = seconds, best = timed::rows;
@@ -148,7 +148,7 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     const double peak = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32];
     double bound_s = 0, kernels_s = 0;
     printf("%s, (B,T) = (%lld,%lld), %s: peaks %.0f GFLOP/s, %.1f GB/s\n", name.c_str(), (long long)B, (long long)T,
-           arithmetic(g).c_str(), 1e-9 * peak, 1e-9 * machine.memory_bytes_s);
+           arithmetic(model).c_str(), 1e-9 * peak, 1e-9 * machine.memory_bytes_s);
     printf("%-34s %5s %9s %6s %9s %8s %9s %9s\n", "kernel", "calls", "ms", "share", "GFLOP/s", "GB/s", "bound ms",
            "of bound");
     auto line = [&](const std::string& kernel, int calls, double s, double flops, double bytes, double bound) {

@@ -74,19 +74,19 @@ static void bf16_errors_as_pytorchs(const std::string& name, const std::vector<d
 static void against_pytorch(const std::string& name, const std::string& folder = FIXTURES) {
     const GPT2Config c = load_config(folder + name + ".bin");
     DebugState d = load_debug_state(folder + name + "_debug_state.bin", c);
-    Model g = make_model(c, d.B, d.T, 0, 2, 1);
-    load_model(g, folder + name + ".bin");
+    Model model = make_model(c, d.B, d.T, 0, 2, 1);
+    load_model(model, folder + name + ".bin");
     start_test(name + ": loss and gradients are PyTorch's");
-    micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
-    const double loss = loss_sum(g) / (double)(d.B * d.T), tolerance = model_tolerance(c.L);
+    micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+    const double loss = loss_sum(model) / (double)(d.B * d.T), tolerance = model_tolerance(c.L);
     EXPECT(std::fabs(loss - d.loss) <= loss_tolerance() * d.loss);
-    const std::vector<float> grads = all_gradients(g);
+    const std::vector<float> grads = all_gradients(model);
     std::vector<double> errors;
     size_t at = 0;
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, c); l++, at += tensor_elems(i, c)) {
             errors.push_back(
-                relative_error(grads.data() + g.layout.offset(i, l), d.grads.data() + at, tensor_elems(i, c)));
+                relative_error(grads.data() + model.layout.offset(i, l), d.grads.data() + at, tensor_elems(i, c)));
             // in sequences of one token mostly zero in exact arithmetic
             const bool noise = BF16 && d.T == 1 && (i == QKVW || i == QKVB) && errors.back() < 1;
             if (!noise && !EXPECT(errors.back() < tolerance))
@@ -97,15 +97,15 @@ static void against_pytorch(const std::string& name, const std::string& folder =
     start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
     for (int64_t b = 0; b < d.B; b++)
         for (int64_t t = 0; t < d.T; t++)
-            EXPECT(relative_error(decode(g, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) <
+            EXPECT(relative_error(decode(model, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) <
                    tolerance);
     start_test(name + ": losses without gradients are those with");
     std::vector<float> losses(d.B * d.T);
-    evaluate(g, d.x.data(), d.y.data(), d.B, d.T, losses.data());
+    evaluate(model, d.x.data(), d.y.data(), d.B, d.T, losses.data());
     double total = 0;
     for (float l : losses) total += l;
     EXPECT(std::fabs(total / (double)losses.size() - loss) < 1e-6 * loss);
-    free_model(g);
+    free_model(model);
 }
 
 struct TenSteps {
@@ -129,32 +129,32 @@ struct TenStepRun {
         dataloader_open(data, "-i", FIXTURES + name + "_tokens.bin", T, config.V, 1, false);
     }
     double rate(int64_t step) const { return learning_rate_at(schedule, step, 10, 2, 3e-3, 0.1); }
-    StepResult run_step(Model& g, int64_t step) {
+    StepResult run_step(Model& model, int64_t step) {
         std::vector<int> x(B * T), y(B * T);
         for (int64_t micro = 0; micro < micro_steps; micro++) {
             for (int64_t b = 0; b < B; b++)
                 load_window(data, (step * micro_steps + micro) * B + b, &x[b * T], &y[b * T]);
-            micro_step(g, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
+            micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
         }
         UpdateRule rule;
         rule.adamw = adamw_constants((float)rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
         rule.tokens = (double)(B * T * micro_steps), rule.grad_clip = 0.7, rule.rounding_seed = step;
-        return update(g, rule);
+        return update(model, rule);
     }
 };
 
 static TenSteps run_ten_steps(const std::string& name, const std::string& schedule, int64_t recompute,
                               int64_t variant) {
     TenStepRun run(name, schedule);
-    Model g = make_model(run.config, run.B, run.T, recompute, variant, run.micro_steps);
-    load_model(g, FIXTURES + name + ".bin");
+    Model model = make_model(run.config, run.B, run.T, recompute, variant, run.micro_steps);
+    load_model(model, FIXTURES + name + ".bin");
     TenSteps result;
     for (int64_t step = 0; step < 10; step++) {
-        const StepResult r = run.run_step(g, step);
+        const StepResult r = run.run_step(model, step);
         result.losses.push_back(r.loss), result.norms.push_back(r.norm);
     }
-    result.weights = all_weights(g);
-    free_model(g);
+    result.weights = all_weights(model);
+    free_model(model);
     return result;
 }
 
@@ -291,14 +291,16 @@ static void accumulation() {
     const GPT2Config c = load_config(FIXTURES + "a.bin");
     const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
     // the larger last: both use its scratch memory
-    Model h = make_model(c, 1, d.T, 1, 2, d.B), g = make_model(c, d.B, d.T, 1, 2, 1);
-    load_model(g, FIXTURES + "a.bin");
-    load_model(h, FIXTURES + "a.bin");
-    micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0);
-    for (int64_t b = 0; b < d.B; b++) micro_step(h, d.x.data() + b * d.T, d.y.data() + b * d.T, 1, d.T, 0.01f, b);
-    EXPECT(relative_error(all_gradients(h), all_gradients(g)) < (BF16 ? model_tolerance(c.L) : 1e-6));
-    free_model(g);
-    free_model(h);
+    Model micro_batches = make_model(c, 1, d.T, 1, 2, d.B), whole_batch = make_model(c, d.B, d.T, 1, 2, 1);
+    load_model(whole_batch, FIXTURES + "a.bin");
+    load_model(micro_batches, FIXTURES + "a.bin");
+    micro_step(whole_batch, d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0);
+    for (int64_t b = 0; b < d.B; b++)
+        micro_step(micro_batches, d.x.data() + b * d.T, d.y.data() + b * d.T, 1, d.T, 0.01f, b);
+    EXPECT(relative_error(all_gradients(micro_batches), all_gradients(whole_batch)) <
+           (BF16 ? model_tolerance(c.L) : 1e-6));
+    free_model(whole_batch);
+    free_model(micro_batches);
 }
 
 static void model_tests() {

@@ -10,40 +10,41 @@ typedef GPT2<floatX> Model;
 
 static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t threads,
                         int64_t micro_steps, const Options& options = {}) {
-    Model g;
+    Model model;
     Options o = options;
     o.threads = threads;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
-    g.layout = parameter_layout(config, 1);
-    settle_device(g, sizes, o);
-    allocate(g, sizes, o);
-    return g;
+    model.layout = parameter_layout(config, 1);
+    settle_device(model, sizes, o);
+    allocate(model, sizes, o);
+    return model;
 }
-static void free_model(Model& g) {
-    const int64_t elems = g.layout.total_elems();
-    for (float* p : {g.m, g.v, g.master})
+static void free_model(Model& model) {
+    const int64_t elems = model.layout.total_elems();
+    for (float* p : {model.m, model.v, model.master})
         if (p) unmap_memory(p, elems * sizeof(float));
-    unmap_memory(g.params, elems * sizeof(floatX));
-    unmap_memory(g.grads, elems * g.sizes.gradient_bytes());
-    unmap_memory(g.acts, g.activations.total_bytes);
+    unmap_memory(model.params, elems * sizeof(floatX));
+    unmap_memory(model.grads, elems * model.sizes.gradient_bytes());
+    unmap_memory(model.acts, model.activations.total_bytes);
     free_scratch();
 }
-static double loss_sum(Model& g) { return g.loss_sum; }
-static std::vector<float> all_gradients(Model& g) {
-    const int64_t elems = g.layout.total_elems();
-    return g.sizes.sums_gradients() ? std::vector<float>((float*)g.grads, (float*)g.grads + elems)
-                                    : std::vector<float>((floatX*)g.grads, (floatX*)g.grads + elems);
+static double loss_sum(Model& model) { return model.loss_sum; }
+static std::vector<float> all_gradients(Model& model) {
+    const int64_t elems = model.layout.total_elems();
+    return model.sizes.sums_gradients() ? std::vector<float>((float*)model.grads, (float*)model.grads + elems)
+                                        : std::vector<float>((floatX*)model.grads, (floatX*)model.grads + elems);
 }
-static std::vector<float> all_weights(Model& g) {
-    const int64_t elems = g.layout.total_elems();
-    return g.master ? std::vector<float>(g.master, g.master + elems) : std::vector<float>(g.params, g.params + elems);
+static std::vector<float> all_weights(Model& model) {
+    const int64_t elems = model.layout.total_elems();
+    return model.master ? std::vector<float>(model.master, model.master + elems)
+                        : std::vector<float>(model.params, model.params + elems);
 }
 
 #include "dev/test/model_tests.h"
 
-static int64_t planned(Model& g, const Options& o, const std::string& category) {
+static int64_t planned(Model& model, const Options& o, const std::string& category) {
     int64_t bytes = 0;
-    for (const PlanRow& row : plan_rows(g.sizes, o, &g))
+    for (const PlanRow& row : plan_rows(model.sizes, o, &model))
         if (row.category == category) bytes += row.bytes;
     return bytes;
 }
@@ -51,12 +52,12 @@ static void plan_is_exact() {
     start_test("the plan adds up to what is allocated, at every recompute level");
     Options o;
     for (int64_t level = 0; level <= 3; level++) {
-        Model g = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 2, 1);
-        const int64_t elems = g.layout.total_elems();
-        EXPECT(planned(g, o, "parameters") == elems * (int64_t)sizeof(floatX) &&
-               planned(g, o, "optimizer") == elems * (BF16 ? 12 : 8) &&
-               planned(g, o, "activations") == g.activations.total_bytes);
-        free_model(g);
+        Model model = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 2, 1);
+        const int64_t elems = model.layout.total_elems();
+        EXPECT(planned(model, o, "parameters") == elems * (int64_t)sizeof(floatX) &&
+               planned(model, o, "optimizer") == elems * (BF16 ? 12 : 8) &&
+               planned(model, o, "activations") == model.activations.total_bytes);
+        free_model(model);
     }
     start_test(
         "GPT-2 124M in memory: bf16 activations at most 0.55 of fp32's, all of it no more, at most 0.85 without master "
@@ -88,16 +89,16 @@ static void stochastic_rounding() {
     Options o;
     o.master_weights = 0;
     auto weights = [&](uint64_t seed, int64_t threads) {
-        Model g = make_model(c, d.B, d.T, 0, threads, 1, o);
-        load_model(g, FIXTURES + "a.bin");
-        EXPECT(!g.master);
-        micro_step(g, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+        Model model = make_model(c, d.B, d.T, 0, threads, 1, o);
+        load_model(model, FIXTURES + "a.bin");
+        EXPECT(!model.master);
+        micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
         UpdateRule rule;
         rule.adamw = adamw_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1);
         rule.tokens = (double)(d.B * d.T), rule.rounding_seed = seed;
-        update(g, rule);
-        const std::vector<float> result = all_weights(g);
-        free_model(g);
+        update(model, rule);
+        const std::vector<float> result = all_weights(model);
+        free_model(model);
         return result;
     };
     const std::vector<float> first = weights(7, 1), other = weights(8, 3);
