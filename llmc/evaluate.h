@@ -41,20 +41,44 @@ inline double validation_loss(Run<Model>& run) {
     return total / (double)(windows * run.T);
 }
 
+// A HellaSwag question's context and one of its completions, as a row of a batch: the positions
+// where the completion begins and ends.
+struct HellaSwagRow {
+    int begin, end;
+};
+
+// Writes a question's context and completion number `choice` to row r of run.x and run.y. What does
+// not fit in T loses its beginning.
+template <class Model>
+inline HellaSwagRow load_hellaswag_row(Run<Model>& run, const HellaSwagExample& question, int choice, int64_t r) {
+    const std::vector<int>& completion = question.completions[choice];
+    std::vector<int> text = question.context;
+    text.insert(text.end(), completion.begin(), completion.end());
+    const int64_t T = run.T, cut = std::max<int64_t>(0, (int64_t)text.size() - (T + 1));
+    text.erase(text.begin(), text.begin() + cut);
+    for (size_t t = 0; t + 1 < text.size(); t++) run.x[r * T + t] = text[t], run.y[r * T + t] = text[t + 1];
+    return {(int)std::max<int64_t>(1, (int64_t)question.context.size() - cut), (int)text.size()};
+}
+
+// Mean loss of a row's completion.
+inline double completion_loss(const float* losses, HellaSwagRow row) {
+    double total = 0;
+    for (int t = row.begin - 1; t + 1 < row.end; t++) total += losses[t];
+    return total / std::max(1, row.end - row.begin);
+}
+
 // How many HellaSwag questions the model answers correctly: those whose right completion has the
-// lowest mean loss of all. Each row of a batch is a context and one completion; a row that does not
-// fit in T loses its beginning. 0 if the run was stopped meanwhile.
+// lowest mean loss of all. Rank r of P takes the questions r, r + P, ... 0 if the run was stopped
+// meanwhile.
 template <class Model>
 inline int64_t hellaswag_correct(Run<Model>& run) {
-    int64_t correct = 0;
-    // this process's: rank, rank + P, ...
-    const int64_t questions = ceil_div((int64_t)run.hellaswag.size() - comm.rank, comm.processes);
-    // rank 0's
-    const int64_t most_questions = ceil_div((int64_t)run.hellaswag.size(), comm.processes);
-    const int64_t rows = questions * HELLASWAG_CHOICES, most_rows = most_questions * HELLASWAG_CHOICES, T = run.T;
-    std::vector<int> length(run.B), context(run.B);
-    Progress progress(run.logger, "HellaSwag", run.hellaswag.size(), "questions");
+    const int64_t all = run.hellaswag.size(), questions = ceil_div(all - comm.rank, comm.processes);
+    const int64_t rows = questions * HELLASWAG_CHOICES;
+    const int64_t most_rows = ceil_div(all, comm.processes) * HELLASWAG_CHOICES;  // those of rank 0
+    std::vector<HellaSwagRow> batch(run.B);
+    Progress progress(run.logger, "HellaSwag", all, "questions");
     double best = 0;
+    int64_t correct = 0;
     int answer = 0;
     auto question = [&](int64_t row) -> const HellaSwagExample& {
         return run.hellaswag[row / HELLASWAG_CHOICES * comm.processes + comm.rank];
@@ -63,24 +87,13 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
         const int64_t n = std::min(run.B, rows - first);
         if (n <= 0) continue;
         std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
+        for (int64_t r = 0; r < n; r++)
+            batch[r] = load_hellaswag_row(run, question(first + r), (int)((first + r) % HELLASWAG_CHOICES), r);
+        evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
         for (int64_t r = 0; r < n; r++) {
-            const HellaSwagExample& example = question(first + r);
-            std::vector<int> text = example.context;
-            const std::vector<int>& completion = example.completions[(first + r) % HELLASWAG_CHOICES];
-            text.insert(text.end(), completion.begin(), completion.end());
-            const int64_t cut = std::max<int64_t>(0, (int64_t)text.size() - (T + 1));
-            text.erase(text.begin(), text.begin() + cut);
-            length[r] = (int)text.size();
-            context[r] = (int)std::max<int64_t>(1, (int64_t)example.context.size() - cut);
-            for (int t = 0; t + 1 < length[r]; t++) run.x[r * T + t] = text[t], run.y[r * T + t] = text[t + 1];
-        }
-        evaluate(run.model, run.x.data(), run.y.data(), n, T, run.losses.data());
-        for (int64_t r = 0; r < n; r++) {
-            double total = 0;
-            for (int t = context[r] - 1; t + 1 < length[r]; t++) total += run.losses[r * T + t];
-            const double mean = total / std::max(1, length[r] - context[r]);
+            const double loss = completion_loss(&run.losses[r * run.T], batch[r]);
             const int choice = (int)((first + r) % HELLASWAG_CHOICES);
-            if (choice == 0 || mean < best) best = mean, answer = choice;
+            if (choice == 0 || loss < best) best = loss, answer = choice;
             if (choice == HELLASWAG_CHOICES - 1) correct += answer == question(first + r).label;
         }
         progress.reach((first + n) / HELLASWAG_CHOICES * comm.processes);
