@@ -49,9 +49,10 @@ inline std::string accepted_models() {
 }
 
 // The shape that a descriptor such as d12, gpt2:d12, gpt3:c768 or L6C384H6T256V512 names; false if
-// text is no descriptor.
-inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
+// text is no descriptor. Without V the shape has the default vocabulary.
+inline bool parse_descriptor(const std::string& text, GPT2Config& config, int64_t default_V = GPT2Config().V) {
     config = {};
+    config.V = default_V, config.Vp = padded_vocab(default_V);
     const std::string name = text.rfind("gpt2:d", 0) == 0 ? text.substr(5) : text;
     for (const NamedShape& shape : NAMED_SHAPES)
         if (name == shape.name) {
@@ -88,9 +89,9 @@ inline bool parse_descriptor(const std::string& text, GPT2Config& config) {
 }
 
 // The same, but exit 2 with the list of accepted models if text is no descriptor.
-inline GPT2Config config_from_descriptor(const std::string& text) {
+inline GPT2Config config_from_descriptor(const std::string& text, int64_t default_V = GPT2Config().V) {
     GPT2Config config;
-    if (!parse_descriptor(text, config))
+    if (!parse_descriptor(text, config, default_V))
         usage_error("-e %s is no model; accepted: %s", text.c_str(), accepted_models().c_str());
     return config;
 }

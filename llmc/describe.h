@@ -49,6 +49,8 @@ inline void describe_run(Run<Model>& run, const Sizes& sizes) {
                     (long long)c.L, (long long)c.C, (long long)c.NH, (long long)run.T, (long long)c.maxT,
                     (long long)c.V, grouped_text(parameter_count(c)).c_str(), arithmetic(run.model).c_str(),
                     plan_bytes(rows) / 1048576.0);
+    if (o.vocabulary && !o.given.count("--tokenizer"))
+        run.logger.note("vocabulary: %s tokens of %s", grouped_text(o.vocabulary).c_str(), o.tokenizer.c_str());
     if (o.max_steps == 0) return;
     const long long processes = comm.processes, shards = run.train_data.shards.size();
     const std::string tokens = grouped_text(run.train_data.total_tokens),

@@ -2,6 +2,7 @@
 // weights or the order of the training data.
 #pragma once
 #include "llmc/integer_math.h"
+#include "llmc/bits_per_byte.h"
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 
@@ -15,16 +16,22 @@ inline int64_t validation_batches(const Run<Model>& run) {
     return untrained && !o.given.count("--val-max-steps") ? 1 : o.val_max_steps;
 }
 
-// Mean loss over the first windows of the validation split, which are split among the processes.
-// The last batch may be smaller. The losses of each window are summed apart, then the sums in the
-// order of windows: the result depends neither on B nor on the number of processes. NAN if the run
-// was stopped meanwhile (stop.h).
+struct Validation {
+    double loss;
+    double bits_per_byte;  // NAN where the vocabulary is not known
+};
+
+// Mean loss over the first windows of the validation split, which are split among the processes,
+// and the same in bits per byte. The last batch may be smaller. The losses of each window are
+// summed apart, then the sums in the order of windows: the result depends neither on B nor on the
+// number of processes. NAN if the run was stopped meanwhile (stop.h).
 template <class Model>
-inline double validation_loss(Run<Model>& run) {
+inline Validation validate(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
     const int64_t batches = ceil_div(all, batch), most = validation_batches(run);
     const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
-    std::vector<double> sums(windows);
+    const bool counts_bytes = is_tokenizer_of(run.tokenizer, run.model.layout.config.V);
+    std::vector<double> sums(windows), bytes(counts_bytes ? windows : 0);
     Progress progress(run.logger, "validation", windows, "windows");
     for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {
         const int64_t w = first + comm.rank * run.B, n = std::min(run.B, windows - w);
@@ -32,13 +39,17 @@ inline double validation_loss(Run<Model>& run) {
         for (int64_t b = 0; b < n; b++) load_window(run.val_data, w + b, &run.x[b * run.T], &run.y[b * run.T]);
         evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
         for (int64_t i = 0; i < n * run.T; i++) sums[w + i / run.T] += run.losses[i];
+        for (int64_t b = 0; b < n && counts_bytes; b++)
+            bytes[w + b] = (double)bytes_of_targets(run.tokenizer, &run.y[b * run.T], run.T);
         progress.reach(w + batch);
     }
-    if (stop.agreed) return NAN;
+    if (stop.agreed) return {NAN, NAN};
     comm_merge(sums.data(), windows, "the sum of the validation losses");
-    double total = 0;
+    comm_merge(bytes.data(), (int64_t)bytes.size(), "the bytes of the validation windows");
+    double total = 0, total_bytes = 0;
     for (double sum : sums) total += sum;
-    return total / (double)(windows * run.T);
+    for (double n : bytes) total_bytes += n;
+    return {total / (double)(windows * run.T), total_bytes > 0 ? bits_per_byte(total, total_bytes) : NAN};
 }
 
 // A HellaSwag question's context and one of its completions, as a row of a batch: the positions
@@ -144,9 +155,10 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     const Options& o = run.options;
     const bool due = o.val_every > 0 && (step % o.val_every == 0 || last) && !only_generates(o);
     if (due && run.val_data.total_windows > 0) {
-        const double loss = validation_loss(run);
+        const auto [loss, bits] = validate(run);
         if (stop.agreed) return;
         run.logger.line("val loss %s", loss_text("%f", loss).c_str());
+        if (!std::isnan(bits)) run.logger.line("bits per byte %.4f", bits);
         run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", loss).c_str()));
     }
     if (due && !run.hellaswag.empty()) {

@@ -10,10 +10,15 @@
 template <class Model>
 inline void load_tokenizer(Run<Model>& run) {
     const Options& o = run.options;
-    if (o.prompt.empty() && (o.sample_every == 0 || o.sample_tokens == 0)) return;
-    if (o.prompt.empty() && !file_exists(o.tokenizer))
-        return warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
+    const bool samples = o.sample_every > 0 && o.sample_tokens > 0;
+    const bool validates = o.val_every > 0 && !only_generates(o);
+    if (o.prompt.empty() && !samples && !validates) return;
+    if (o.prompt.empty() && !file_exists(o.tokenizer)) {
+        if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
+        return;
+    }
     tokenizer_load(run.tokenizer, o.tokenizer, !o.prompt.empty());
+    check_vocabulary(o, run.model.layout.config);
     if (o.prompt.empty()) return;
     encode(run.tokenizer, o.prompt, run.prompt);
     const int64_t V = run.model.layout.config.V;

@@ -38,6 +38,7 @@ struct Options {
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: all cores
     std::string precision;                        // empty: the trainer's own
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
+    int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
     std::set<std::string> given;   // long names of the flags on the command line
     std::string program, command;  // the first word of the command line, and all of it, quoted for a shell
 };

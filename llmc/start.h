@@ -3,6 +3,7 @@
 #pragma once
 #include "llmc/checkpoint.h"
 #include "llmc/run_json.h"
+#include "llmc/vocabulary.h"
 
 inline bool is_model_file(const std::string& name) {
     return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
@@ -11,9 +12,10 @@ inline bool is_model_file(const std::string& name) {
 // The shape of the model: of the file that is open already (the checkpoint to resume), else of what
 // -e names, a file or a descriptor. The file stays open, so that the weights come from the same
 // file.
-inline GPT2Config config_of_model(const std::string& model, std::unique_ptr<FileReader>& file) {
-    if (!file && !is_model_file(model)) return config_from_descriptor(model);
-    if (!file) file = std::make_unique<FileReader>(model);
+inline GPT2Config config_of_model(const Options& o, std::unique_ptr<FileReader>& file) {
+    if (!file && !is_model_file(o.model))
+        return o.vocabulary ? config_from_descriptor(o.model, o.vocabulary) : config_from_descriptor(o.model);
+    if (!file) file = std::make_unique<FileReader>(o.model);
     GPT2Config config;
     file->rewind();
     read_model_header(*file, config);
@@ -41,7 +43,7 @@ inline std::string descriptor_of(const GPT2Config& c) {
 inline void check_same_model(const Options& o, const GPT2Config& saved) {
     if (!o.given.count("--model") || (is_model_file(o.model) && !file_exists(o.model))) return;
     std::unique_ptr<FileReader> file;
-    const std::string asked = descriptor_of(config_of_model(o.model, file)), has = descriptor_of(saved);
+    const std::string asked = descriptor_of(config_of_model(o, file)), has = descriptor_of(saved);
     if (asked != has)
         usage_error(
             "-e %s is %s, but the run to resume in %s has %s; -y 1 without -e goes on with that one, -y 0 "

@@ -122,6 +122,23 @@ inline void index_tokens(Tokenizer& tok) {
     for (const Tokenizer::PairSlot& pair : pairs) tok.pair_slots[pair_slot(tok, pair.pair)] = pair;
 }
 
+inline Header read_tokenizer_header(FileReader& file) {
+    Header header;
+    header.read(file, 20240328, "tokenizer");
+    const int vocab = header.value[2], eot = header.value[3];
+    if (header.value[1] != 2)
+        runtime_failure("%s has version %d of the tokenizer layout; 2 is expected (it names the end-of-text token)",
+                        file.path.c_str(), header.value[1]);
+    if (vocab < 257 || vocab > 65536 || eot < 0 || eot >= vocab)
+        runtime_failure("%s is damaged: %d tokens, end of text %d", file.path.c_str(), vocab, eot);
+    return header;
+}
+
+inline int64_t tokenizer_vocab_size(const std::string& path) {
+    FileReader file(path);
+    return read_tokenizer_header(file).value[2];
+}
+
 // Reads a tokenizer file: a header of 256 uint32 (20240328, version 2, vocabulary size, id of
 // <|endoftext|>), then for each id a length byte and that many bytes. Exit 1 if it is damaged. The
 // tables that encoding needs (20 MB) are left out unless for_encoding.
@@ -131,14 +148,8 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
             "--tokenizer %s is not there; a tokenizer file is expected (dev/data/tokenizer_file.py makes GPT-2's)",
             path.c_str());
     FileReader file(path);
-    Header header;
-    header.read(file, 20240328, "tokenizer");
+    const Header header = read_tokenizer_header(file);
     int vocab = header.value[2], eot = header.value[3];
-    if (header.value[1] != 2)
-        runtime_failure("%s has version %d of the tokenizer layout; 2 is expected (it names the end-of-text token)",
-                        path.c_str(), header.value[1]);
-    if (vocab < 257 || vocab > 65536 || eot < 0 || eot >= vocab)
-        runtime_failure("%s is damaged: %d tokens, end of text %d", path.c_str(), vocab, eot);
     if (file.size_bytes > (int64_t)sizeof(header.value) + vocab * 256ll)
         runtime_failure("%s is too long: it has %lld bytes, and %d tokens take at most 256 each", path.c_str(),
                         (long long)file.size_bytes, vocab);

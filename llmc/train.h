@@ -118,8 +118,9 @@ inline int64_t cache_positions(const Options& o, const GPT2Config& config) {
 template <class Model>
 inline Sizes settle_run(Run<Model>& run, bool resumed) {
     Options& o = run.options;
+    settle_tokenizer(o);
     if (!resumed) settle_model(o);  // a checkpoint has its own weights
-    const GPT2Config config = config_of_model(o.model, run.model_file);
+    const GPT2Config config = config_of_model(o, run.model_file);
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
     run.B = o.batch_size, run.T = o.seq_len;

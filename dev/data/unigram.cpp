@@ -1,7 +1,8 @@
-// unigram TRAIN.bin VAL.bin V: prints the loss on VAL of a model that knows only how often each
-// token occurs in TRAIN (with one added to each count). A network with a lower loss has learned
-// something about the order of tokens.
+// unigram TRAIN.bin VAL.bin V|TOKENIZER.bin: prints the loss on VAL of a model that knows only how
+// often each token occurs in TRAIN (with one added to each count) and, with a tokenizer file, its
+// bits per byte. A network with a lower loss has learned something about the order of tokens.
 #include <cmath>
+#include "llmc/bits_per_byte.h"
 #include "llmc/tokens_file.h"
 
 static std::vector<uint16_t> read_shard(const char* path, int64_t vocab) {
@@ -15,13 +16,24 @@ static std::vector<uint16_t> read_shard(const char* path, int64_t vocab) {
 }
 
 int main(int argc, char** argv) {
-    if (argc != 4 || atoll(argv[3]) < 1) usage_error("usage: unigram TRAIN.bin VAL.bin V");
-    const int64_t vocab = atoll(argv[3]);
+    const char* usage = "usage: unigram TRAIN.bin VAL.bin V|TOKENIZER.bin";
+    if (argc != 4) usage_error("%s", usage);
+    const bool has_tokenizer = file_exists(argv[3]);
+    Tokenizer tok;
+    if (has_tokenizer) tokenizer_load(tok, argv[3], false);
+    const int64_t vocab = has_tokenizer ? tok.vocab_size() : atoll(argv[3]);
+    if (vocab < 1) usage_error("%s", usage);
     const std::vector<uint16_t> train = read_shard(argv[1], vocab), val = read_shard(argv[2], vocab);
     if (val.empty()) runtime_failure("%s is empty", argv[2]);
     std::vector<double> count(vocab, 1.0);
     for (uint16_t token : train) count[token]++;
     double loss = 0;
     for (uint16_t token : val) loss -= std::log(count[token] / ((double)train.size() + (double)vocab));
-    printf("%.4f\n", loss / (double)val.size());
+    printf("%.4f", loss / (double)val.size());
+    const std::vector<int> targets(val.begin(), val.end());
+    if (has_tokenizer) {
+        const int64_t bytes = bytes_of_targets(tok, targets.data(), (int64_t)targets.size());
+        printf(" %.4f", bits_per_byte(loss, (double)bytes));
+    }
+    printf("\n");
 }

@@ -26,7 +26,7 @@ endef
 
 # ---- what `make test` runs. What takes longest to build comes first, so that the last to end are short.
 
-CPU   := train_gpt2_cpu tokenize $(DATA)
+CPU   := train_gpt2_cpu tokenize $(B)/unigram $(DATA)
 SIM16 := $(B)/BF16/train_gpt2sim
 SIM32 := $(B)/FP32/train_gpt2sim
 # Test programs: those that test headers, those that run the CPU's programs, and those that run the simulator's.

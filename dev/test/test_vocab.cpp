@@ -1,8 +1,10 @@
 // Vocabularies of one's own: what `tokenize --train-vocab` learns, what it refuses, and that the
 // trainers find it and measure with it.
+#include <filesystem>
 #include <map>
 #include "dev/data/bpe_trainer.h"
 #include "dev/test/run_program.h"
+#include "llmc/bits_per_byte.h"
 
 static uint64_t text_state = 88172645463325252u;
 static uint64_t random_below(uint64_t n) {
@@ -330,11 +332,135 @@ static void mistakes() {
     EXPECT(contains(help, "--train-vocab") && contains(help, "--bytes"));
 }
 
+// ---- the trainers
+
+static Outcome train(const std::string& flags) {
+    return run("./train_gpt2_cpu -b 2 -t 16 --threads 2 -s 0 -v 2 -m 3 -x 2 " + flags);
+}
+static std::string data(const std::string& name) {
+    return "-i " + dir(name + "_train.bin") + " -j " + dir(name + "_val.bin") + " ";
+}
+
+static void finding() {
+    write_whole(dir("text.txt"), made_up_text(20000));
+    EXPECT(good(tokenize("--train-vocab 600 " + dir("text.txt") + " -o " + dir("own"))));
+    EXPECT(good(tokenize("--train-vocab 600 --shard-tokens 3000 " + dir("text.txt") + " -o " + dir("parts"))));
+    start_test("the trainers find the vocabulary beside the shards, and V");
+    const std::string shape = "-e L2C32H2T16";
+    for (const std::string& flags : {data("own"), "-i " + dir("parts_train_000001.bin") + " -j " + dir("own_val.bin "),
+                                     "-i '" + dir("parts_train_*.bin") + "' -j '" + dir("parts_val_*.bin' ")}) {
+        const Outcome r = train(flags + shape);
+        EXPECT(good(r) && contains(r.out, "vocabulary: 600 tokens of " + folder) && contains(r.out, ", V 600: "));
+        EXPECT(contains(r.out, "\nbits per byte ") && contains(r.out, "\nval loss "));
+    }
+    EXPECT(contains(train(data("own") + "-e d6 --plan").out, "vocabulary 600 (padded to 640)"));
+    EXPECT(contains(train("-x 0 -j " + dir("own_val.bin") + " " + shape).out, ", V 600: "));
+    start_test("a V that contradicts it: too small is refused, larger than its padding gets a word");
+    EXPECT(good(train(data("own") + shape + "V600")));
+    Outcome r = train(data("own") + shape + "V640");
+    EXPECT(good(r) && r.err.empty() && contains(r.out, "bits per byte"));
+    r = train(data("own") + shape + "V641");
+    EXPECT(good(r) && contains(r.err, "own_tokenizer.bin") && !contains(r.out, "bits per byte"));
+    EXPECT(refused(train(data("own") + shape + "V599"), 2, "V600"));
+    start_test("--tokenizer is taken before what lies beside the shards; without either V is GPT-2's");
+    write_whole(dir("other_train.bin"), read_whole(dir("own_train.bin")));
+    r = train("-i " + dir("other_train.bin") + " -v 0 " + shape);
+    EXPECT(good(r) && contains(r.out, ", V 50257: ") && !contains(r.out, "vocabulary: "));
+    r = train("-i " + dir("other_train.bin") + " -v 0 " + shape + " --tokenizer " + dir("own_tokenizer.bin"));
+    EXPECT(good(r) && contains(r.out, ", V 600: "));
+    r = train(data("own") + "-v 0 " + shape + " --tokenizer dev/data/gpt2_tokenizer.bin");
+    EXPECT(good(r) && contains(r.out, ", V 50257: "));
+    start_test("a damaged file beside the shards: exit 1, one sentence");
+    write_whole(dir("other_tokenizer.bin"), "no tokenizer");
+    EXPECT(refused(train("-i " + dir("other_train.bin") + " -v 0 " + shape), 1, "other_tokenizer.bin"));
+    write_whole(dir("other_tokenizer.bin"), read_whole(dir("own_tokenizer.bin")).substr(0, 3000));
+    EXPECT(refused(train("-i " + dir("other_train.bin") + " " + shape), 1, "other_tokenizer.bin"));
+    start_test("a run goes on, and its folder as -e generates, with the vocabulary that it had");
+    EXPECT(good(train(data("own") + shape + " -o " + dir("log"))));
+    r = run("./train_gpt2_cpu -o " + dir("log") + " -y 1 -x 4");
+    EXPECT(good(r) && contains(r.out, ", V 600: ") && contains(r.out, "bits per byte"));
+    EXPECT(good(train("-o " + dir("log") + " -y 1 -x 5 " + shape)));
+    Tokenizer tok;
+    tokenizer_load(tok, dir("own_tokenizer.bin"), false);
+    r = run("./train_gpt2_cpu -e " + dir("log") + " -x 0 --prompt lemon -g 20 --quiet 1 --temperature 0");
+    EXPECT(good(r) && r.out.substr(0, 5) == "lemon" && r.err.empty());
+    const std::string newest = dir("log/model_00000005.bin");
+    const Outcome same = run("./train_gpt2_cpu -e " + newest +
+                             " -x 0 --prompt lemon -g 20 --quiet 1 --temperature 0 "
+                             "--tokenizer " +
+                             dir("own_tokenizer.bin"));
+    EXPECT(good(same) && same.out == r.out);
+}
+
+static double number_after(const std::string& text, const std::string& what) {
+    const size_t at = text.rfind(what);
+    return at == text.npos ? NAN : atof(text.c_str() + at + what.size());
+}
+
+static void bits() {
+    start_test("the bytes of targets, by hand");
+    Tokenizer tok;
+    set_vocabulary(tok, {"a", "bcd", "", "ef"});
+    const int targets[] = {0, 1, 1, 2, 3, 4, 0, 77};  // 4: <|endoftext|>, 77: none
+    EXPECT(bytes_of_targets(tok, targets, 8) == 1 + 3 + 3 + 0 + 2 + 0 + 1 + 0);
+    EXPECT(bytes_of_targets(tok, targets, 0) == 0);
+    EXPECT(std::fabs(bits_per_byte(10 * std::log(2.0), 5) - 2) < 1e-12);
+    EXPECT(is_tokenizer_of(tok, 5) && is_tokenizer_of(tok, 128) && !is_tokenizer_of(tok, 4) &&
+           !is_tokenizer_of(tok, 129) && !is_tokenizer_of(Tokenizer(), 5));
+    start_test("bits per byte of a run: the loss of all targets over their bytes, counted in the shard");
+    std::string documents;
+    for (int i = 0; i < 50; i++) documents += made_up_text(400) + "\n---\n";
+    write_whole(dir("documents.txt"), documents);
+    EXPECT(good(tokenize("--train-vocab 600 --split-on --- --val-split tail --val-fraction 0.2 " +
+                         dir("documents.txt") + " -o " + dir("bits"))));
+    Tokenizer own;
+    tokenizer_load(own, dir("bits_tokenizer.bin"), false);
+    const std::vector<int> val = shard(dir("bits_val.bin"));
+    for (const int windows : {6, -1}) {
+        const size_t all = (val.size() - 1) / 16, n = windows < 0 ? all : (size_t)windows;
+        double bytes = 0;
+        for (size_t i = 1; i <= n * 16; i++)
+            bytes += val[i] == own.end_of_text ? 0 : (double)own.bytes_of[val[i]].size();
+        const std::string flags = data("bits") + "-e L2C32H2T16 -m " + std::to_string(windows < 0 ? -1 : 3);
+        const Outcome r = train(flags);
+        const double loss = number_after(r.out, "val loss "), printed = number_after(r.out, "bits per byte ");
+        const double expected = loss * (double)(n * 16) / std::log(2.0) / bytes;
+        if (!EXPECT(good(r) && std::fabs(printed - expected) < 1e-4)) printf("    %f, not %f\n", printed, expected);
+        EXPECT(contains(r.out, format("bits per byte %.4f\n", printed)));
+    }
+    EXPECT(std::count(val.begin(), val.end(), own.end_of_text) > 0);
+    start_test("the same for any B and any number of processes; main.log is as it was");
+    const std::string flags = data("bits") + "-e L2C32H2T16 -m -1 -x 0 ";
+    const double one = number_after(train(flags).out, "bits per byte ");
+    EXPECT(one > 0 && number_after(train(flags + "-b 7").out, "bits per byte ") == one);
+    const std::string meet = dir("meet"), more = "-pn 2 -pi fs -pf " + meet + " --comm-timeout 60 -o " + dir("two");
+    std::filesystem::create_directories(meet);
+    const std::string command = "./train_gpt2_cpu -b 2 -t 16 --threads 1 -s 0 -v 2 ";
+    const pid_t second = start(command + flags + more + " -pr 1", "second");
+    const Outcome first = run(command + flags + more + " -pr 0");
+    EXPECT(good(first) && good(finish(second, "second")) && number_after(first.out, "bits per byte ") == one);
+    EXPECT(good(train(data("bits") + "-e L2C32H2T16 -o " + dir("logged"))));
+    EXPECT(!contains(read_whole(dir("logged/main.log")), "b") && contains(read_whole(dir("logged/main.log")), "tel:"));
+    start_test("not where the vocabulary is not the model's");
+    EXPECT(!contains(run(tiny_run("./train_gpt2_cpu", "-x 1 -v 1")).out, "bits per byte"));
+    start_test("the model of token frequencies says both");
+    const Outcome unigram =
+        run("build/unigram " + dir("bits_train.bin") + " " + dir("bits_val.bin") + " " + dir("bits_tokenizer.bin"));
+    double loss = 0, per_byte = 0, bytes = 0;
+    sscanf(unigram.out.c_str(), "%lf %lf", &loss, &per_byte);
+    for (int id : val) bytes += id == own.end_of_text ? 0 : (double)own.bytes_of[id].size();
+    EXPECT(std::fabs(per_byte - loss * (double)val.size() / std::log(2.0) / bytes) < 2e-4);
+    EXPECT(run("build/unigram " + dir("bits_train.bin") + " " + dir("bits_val.bin") + " 600").out ==
+           unigram.out.substr(0, unigram.out.find(' ')) + "\n");
+}
+
 int main() {
     make_test_folder();
     set_vocabulary(bytes_only, byte_tokens());
     learning();
     program();
     mistakes();
+    finding();
+    bits();
     return report_and_clean();
 }

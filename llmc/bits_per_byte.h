@@ -1,0 +1,26 @@
+// Bits per byte: the loss in a unit in which models with different vocabularies can be compared.
+//
+//     bits per byte = (sum of the losses of all targets) / ln 2 / (bytes that the targets stand for)
+//
+// A loss per token says little by itself: with a larger vocabulary a token stands for more text and
+// is harder to predict. Divided by bytes, the sum is what a text costs that is compressed with the
+// model's predictions. <|endoftext|> stands for no byte; its loss counts.
+#pragma once
+#include <cmath>
+#include "llmc/config.h"
+#include "llmc/tokenizer.h"
+
+inline int64_t bytes_of_targets(const Tokenizer& tok, const int* targets, int64_t n) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (targets[i] != tok.end_of_text) bytes += (int64_t)decode(tok, targets[i]).size();
+    return bytes;
+}
+
+inline double bits_per_byte(double loss_sum, double bytes) { return loss_sum / std::log(2.0) / bytes; }
+
+// Whether tokens of a model of V can be those of this tokenizer: the vocabularies are equal but for
+// padding.
+inline bool is_tokenizer_of(const Tokenizer& tok, int64_t V) {
+    return tok.vocab_size() <= V && V <= padded_vocab(tok.vocab_size());
+}

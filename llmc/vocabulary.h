@@ -1,0 +1,47 @@
+// Which vocabulary a run has. A run that has shards of its own vocabulary finds it beside them, and
+// a new model takes its size.
+#pragma once
+#include "llmc/config.h"
+#include "llmc/run_json.h"
+#include "llmc/tokenizer.h"
+
+// Where -e is a run's folder, the --tokenizer of that run; else empty.
+inline std::string tokenizer_of_run(const std::string& model) {
+    GPT2Config config;
+    if (parse_descriptor(model, config) || !name_exists(run_json_path(model))) return "";
+    Options run;
+    run.out_dir = model;
+    take_over_flags(run);
+    return file_exists(run.tokenizer) ? run.tokenizer : "";
+}
+
+// --tokenizer where it is not given, nor known from the run to resume: beside the shards of -i (of
+// -j if only that is given), or that of the run which -e names.
+inline void settle_tokenizer(Options& o) {
+    const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
+    if (!o.given.count("--tokenizer") && !resumes) {
+        const bool i = o.given.count("--train-data"), j = o.given.count("--val-data");
+        std::string found = i || j ? tokenizer_beside(i ? o.train_data : o.val_data) : tokenizer_of_run(o.model);
+        if (found.empty() && !i && !j) found = tokenizer_beside(o.train_data);
+        if (!found.empty()) o.tokenizer = found;
+    }
+    const std::string standard = Options().tokenizer;
+    const size_t length = o.tokenizer.size();
+    const bool is_standard =
+        length >= standard.size() && o.tokenizer.compare(length - standard.size(), standard.size(), standard) == 0;
+    if (!is_standard && file_exists(o.tokenizer)) o.vocabulary = tokenizer_vocab_size(o.tokenizer);
+}
+
+// Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.
+inline void check_vocabulary(const Options& o, const GPT2Config& config) {
+    if (o.vocabulary == 0 || config.V == o.vocabulary) return;
+    if (config.V < o.vocabulary)
+        usage_error(
+            "the model (-e %s) has a vocabulary of %lld tokens and %s has %lld: V%lld or no V is accepted in a "
+            "descriptor, or another --tokenizer",
+            o.model.c_str(), (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary,
+            (long long)o.vocabulary);
+    if (config.V > padded_vocab(o.vocabulary))
+        warning("the model (-e %s) has a vocabulary of %lld tokens and %s has only %lld", o.model.c_str(),
+                (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary);
+}
