@@ -6,7 +6,7 @@
 #include "llmc/run.h"
 #include "llmc/start.h"
 
-// The tokenizer, if the run samples, and the tokens of --prompt.
+// The tokenizer, if the run samples or validates, and the tokens of --prompt.
 template <class Model>
 inline void load_tokenizer(Run<Model>& run) {
     const Options& o = run.options;
