@@ -188,8 +188,8 @@ def main():
         fail(f"{config_path}: tie_word_embeddings is false; the trainers have one matrix for embedding and head")
     check_head(found)
     write_whole({out: lambda file: write_model(file, table, found, options.dtype)})
-    print(f"{out}: {table['L']} layers, {table['C']} channels, {table['NH']} heads, context {table['maxT']}, "
-          f"vocabulary {table['V']}, {table['parameters']:,} parameters in {options.dtype}")
+    shape = ", ".join(f"{name} {table[name]}" for name in ("L", "C", "NH", "maxT", "V"))
+    print(f"{out}: {shape}: {table['parameters']:,} parameters in {options.dtype}")
 
 
 if __name__ == "__main__":

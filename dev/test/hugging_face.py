@@ -468,8 +468,8 @@ def interrupted(folder):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """A stand-in for the hub: one model, in a folder. Like the hub it redirects, from old names and to where large files
-    are. Connections end after so many bytes of an answer."""
+    """A stand-in for the hub: one model, in a folder. Like the hub it redirects, from old names and to where large
+    files are. Connections end after so many bytes of an answer."""
     folder, most_bytes, ranges, false_checksum, stalls, asked = None, 1 << 30, True, False, False, []
 
     def answer(self, status, body, **headers):
