@@ -1,11 +1,10 @@
-// cusim: CUDA sources on a CPU. What a kernel compiled by an ordinary C++ compiler sees of the
-// simulated GPU.
+// cusim: CUDA sources on a CPU. What a kernel, compiled by an ordinary C++ compiler, sees of the
+// simulated GPU. README.md says how to use it, cusim_inside.h how it is built.
 //
-// Each CUDA thread is a fiber: a stack of its own and a switch that saves six registers. The fibers
-// of a block run on one OS thread, one at a time, each until it must wait (for a barrier, for the
-// other lanes of its warp); blocks are spread over the OS threads. Work in streams is kept until
-// the host waits for it, and device memory can be touched only while it runs. cusim.cpp has the
-// machinery, README.md how to use it.
+// Each CUDA thread is a fiber: a stack of its own, and a switch that saves six registers. The
+// fibers of a block run on one OS thread, one at a time. Each runs until it must wait, for a
+// barrier or for the other lanes of its warp. Blocks are spread over the OS threads. Work in
+// streams is executed when the host waits for it, and device memory is accessible only then.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +20,8 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// The running thread; the scheduler sets them with every switch. Plain variables, so that a
-// debugger can put conditions on them.
+// Of the running thread; the scheduler sets them at every switch. They are plain variables, so that
+// a debugger can use them in conditions.
 inline thread_local uint3 threadIdx, blockIdx;
 inline thread_local dim3 blockDim, gridDim;
 
@@ -32,24 +31,26 @@ typedef struct CusimEvent* cudaEvent_t;
 namespace cusim {
 
 // A line of source; as a default argument, the line of the call.
-struct Place {
+struct Location {
     const char* file;
     int line;
-    Place(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : file(file), line(line) {}
+    Location(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : file(file), line(line) {}
 };
-#define CUSIM_HERE cusim::Place()
+#define CUSIM_HERE cusim::Location()
 
-// Ends the program with one sentence that names kernel, block, thread and place.
-[[noreturn]] void fail(Place place, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
+// Ends the program with one sentence on stderr that names kernel, block, thread and location; exit
+// status 1.
+[[noreturn]] void fail(Location location, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
 
-void block_barrier(Place place);
+void block_barrier(Location location);  // __syncthreads
 
-// All lanes of `mask` come here with their arguments; the last to arrive calls compute(arguments by
-// lane, null where a lane is not in the mask).
-void warp_collective(unsigned mask, const char* what, Place place, void* arguments, void (*compute)(void** lanes));
+// What the lanes of a warp do together. The lanes of `mask` wait here for each other. The last to
+// arrive calls compute(lanes): the arguments of each lane, null where a lane is not in the mask.
+void warp_collective(unsigned mask, const char* what, Location location, void* arguments,
+                     void (*compute)(void** lanes));
 
-// Memory of the block. `key` tells one __shared__ variable from another; all threads of a block get
-// the same address.
+// Memory of the block. `key` distinguishes one __shared__ variable from another. All threads of a
+// block get the same address.
 void* shared_memory(const void* key, const char* name, size_t bytes, size_t alignment);
 void* dynamic_shared_memory();
 template <class T, int counter>
@@ -59,13 +60,14 @@ T& shared_variable(const char* name) {
 }
 
 // A vector access at p must be aligned to its size.
-void misaligned(const void* p, size_t bytes, Place place);
-inline void check_alignment(const void* p, size_t bytes, Place place) {
-    if ((uintptr_t)p % bytes != 0) misaligned(p, bytes, place);
+void misaligned(const void* p, size_t bytes, Location location);
+inline void check_alignment(const void* p, size_t bytes, Location location) {
+    if ((uintptr_t)p % bytes != 0) misaligned(p, bytes, location);
 }
 
-// cp.async: nothing arrives before the wait.
-void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Place place);
+// cp.async. A copy may arrive at any time up to the wait, in the fixed order (no CUSIM_SEED) not
+// before.
+void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Location location);
 void async_commit();
 void async_wait(int groups_left);
 
@@ -73,8 +75,8 @@ void enqueue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
                     cudaStream_t stream, std::function<void()> thread_body);
 void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work);
 
-// kernel<<<grid, block, shared_bytes, stream>>>(args...): arguments are captured by value now, and
-// every thread gets its own copy.
+// kernel<<<grid, block, shared_bytes, stream>>>(args...). The arguments are copied at the launch,
+// and again for every thread.
 template <class... Params, class... Args>
 void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t stream, Args&&... args) {
@@ -83,11 +85,11 @@ void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, 
                    [kernel, captured] { std::apply(kernel, captured); });
 }
 
-// Bytes from p on that no kernel may touch: checked after every kernel, trapped at once under
-// SANITIZE=address.
+// A redzone: `bytes` bytes from p on that no kernel may write, which is checked after every kernel.
+// With SANITIZE=address, an access is reported at once, a read too.
 void guard(const char* name, void* p, size_t bytes);
 
-// Of all cudaMalloc that have not been freed.
+// Bytes of all cudaMalloc that have not been freed.
 size_t requested_bytes();
 
 }  // namespace cusim

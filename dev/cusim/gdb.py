@@ -30,7 +30,7 @@ class CudaThreads(gdb.Command):
         worker, threads = block()
         for thread in threads:
             state = int(thread["state"])
-            where = f" {thread['place']['file'].string()}:{thread['place']['line']}" if state in (2, 3) else ""
+            where = f" {thread['location']['file'].string()}:{thread['location']['line']}" if state in (2, 3) else ""
             here = "  <- here" if int(worker["current"]) == int(thread.address) else ""
             print(f"thread {name(thread)} {STATES[state]}{where}{here}")
 
@@ -51,7 +51,7 @@ class CudaThread(gdb.Command):
             state = "not started" if int(thread["state"]) == 0 else "finished"
             raise gdb.GdbError(f"thread {name(thread)} has {state}")
         # The switch saved the registers on the thread's stack: r15 r14 r13 r12 rbx rbp, then where it returns to.
-        sp = int(thread["fiber"]["stack_pointer"])
+        sp = int(thread["fiber"]["context"]["stack_pointer"])
         word = lambda i: int(gdb.parse_and_eval(f"*(unsigned long*){sp + 8 * i}"))
         registers = ["r15", "r14", "r13", "r12", "rbx", "rbp", "rip"]
         keep = {r: int(gdb.parse_and_eval(f"(unsigned long)${r}")) for r in registers + ["rsp"]}

@@ -11,8 +11,8 @@
 #include "llmc/integer_math.h"
 
 #ifdef CUSIM  // as a default argument: the line of the call, for the message about a misaligned access
-#define CALLED_FROM , cusim::Place place = CUSIM_HERE
-#define CHECK_ALIGNMENT(p) cusim::check_alignment(p, 16, place)
+#define CALLED_FROM , cusim::Location location = CUSIM_HERE
+#define CHECK_ALIGNMENT(p) cusim::check_alignment(p, 16, location)
 #else
 #define CALLED_FROM
 #define CHECK_ALIGNMENT(p)

@@ -1,5 +1,5 @@
-// What this project uses of the CUDA runtime, for an ordinary C++ compiler. Behind it:
-// dev/cusim/cusim.cpp.
+// What this project uses of the CUDA runtime, for an ordinary C++ compiler. Implemented in
+// dev/cusim/cusim_*.cpp.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -27,9 +27,9 @@ struct alignas(16) float4 {
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
 // ---- in kernels
-inline void __syncthreads(cusim::Place place = CUSIM_HERE) { cusim::block_barrier(place); }
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, cusim::Place place = CUSIM_HERE) {
-    cusim::warp_collective(mask, "__syncwarp", place, nullptr, nullptr);
+inline void __syncthreads(cusim::Location location = CUSIM_HERE) { cusim::block_barrier(location); }
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, cusim::Location location = CUSIM_HERE) {
+    cusim::warp_collective(mask, "__syncwarp", location, nullptr, nullptr);
 }
 
 namespace cusim {
@@ -39,9 +39,9 @@ struct Shuffle {
     int from;
 };
 template <class T>
-T shuffle(unsigned mask, T value, int from, const char* what, Place place) {
+T shuffle(unsigned mask, T value, int from, const char* what, Location location) {
     Shuffle<T> mine{value, value, from};
-    warp_collective(mask, what, place, &mine, [](void** lanes) {
+    warp_collective(mask, what, location, &mine, [](void** lanes) {
         for (int i = 0; i < 32; i++) {
             Shuffle<T>* s = (Shuffle<T>*)lanes[i];
             if (s && lanes[s->from & 31]) s->result = ((Shuffle<T>*)lanes[s->from & 31])->value;
@@ -52,18 +52,18 @@ T shuffle(unsigned mask, T value, int from, const char* what, Place place) {
 inline int lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
 }  // namespace cusim
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Place place = CUSIM_HERE) {
-    return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", place);
+T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Location location = CUSIM_HERE) {
+    return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", location);
 }
 
-// Cache hints: loads and stores that must be aligned, nothing more.
+// Loads and stores with cache hints, which mean nothing here; they must be aligned.
 template <class T>
-T __ldcs(const T* p, cusim::Place place = CUSIM_HERE) {
-    return cusim::check_alignment(p, sizeof(T), place), *p;
+T __ldcs(const T* p, cusim::Location location = CUSIM_HERE) {
+    return cusim::check_alignment(p, sizeof(T), location), *p;
 }
 template <class T>
-void __stcs(T* p, T value, cusim::Place place = CUSIM_HERE) {
-    cusim::check_alignment(p, sizeof(T), place), *p = value;
+void __stcs(T* p, T value, cusim::Location location = CUSIM_HERE) {
+    cusim::check_alignment(p, sizeof(T), location), *p = value;
 }
 
 inline int min(int a, int b) { return a < b ? a : b; }

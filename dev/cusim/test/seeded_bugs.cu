@@ -1,10 +1,10 @@
-// Kernels with one mistake each, to see that the simulator finds it; `good` has none.
-// dev/test/test_cusim.cpp runs them all.
+// Kernels with one mistake each, which the simulator must find; a few have none.
+// dev/test/test_sim.cpp runs all of them.
 //
 //     make build/cusim_seeded_bugs && build/cusim_seeded_bugs off_by_one
 //
-// Exit 0: the result is right. 3: it is wrong (poison, another order). 1: the simulator stopped the
-// kernel and said why.
+// Exit status 0: the result is right. 3: it is wrong (poison, another order). 1: the simulator
+// stopped the kernel and said why.
 #include <cmath>
 #include <functional>
 #include <map>
@@ -30,7 +30,7 @@ static int verdict(const float* p, std::function<float(int)> expected, int n = N
     return good ? 0 : 3;
 }
 
-// out[i] = the value of the thread `distance` places further, through shared memory.
+// out[i] = i + distance modulo N: the value of another thread, through shared memory.
 template <bool barrier>
 __global__ void exchange_kernel(float* out, int distance) {
     __shared__ float values[N];
@@ -62,7 +62,7 @@ __global__ void shared_off_by_one_kernel(float* out) {
     out[threadIdx.x] = values[threadIdx.x];
 }
 __global__ void block_race_kernel(float* out) { out[0] = (float)blockIdx.x; }
-// right if blocks follow one another
+// right only if blocks run one after the other
 __global__ void block_order_kernel(float* out) { out[threadIdx.x] += (float)(blockIdx.x + 1); }
 __global__ void copy_kernel(float* out, const float* inp) { out[threadIdx.x] = inp[threadIdx.x]; }
 __global__ void divergent_barrier_kernel(float* out) {
@@ -70,7 +70,7 @@ __global__ void divergent_barrier_kernel(float* out) {
     else __syncthreads();
     out[threadIdx.x] = 1;
 }
-__global__ void early_exit_kernel(float* out) {  // allowed: those that have returned are not waited for
+__global__ void early_exit_kernel(float* out) {  // correct: a barrier does not wait for threads that returned
     out[threadIdx.x] = 1;
     if (threadIdx.x >= 40) return;
     __syncthreads();
@@ -142,37 +142,49 @@ int main(int argc, char** argv) {
         {"good", [] { return exchange<true>(1); }},
         {"missing_barrier", [] { return exchange<false>(1); }},  // reads poison
         {"missing_barrier_hidden",
-         [] { return exchange<false>(N - 1); }},  // right as long as threads run in order, but for the first
+         [] { return exchange<false>(N - 1); }},  // only thread 0 reads a value that is not there yet
         {"off_by_one", [&] { return run("off_by_one", off_by_one_kernel, 2, N, out, N); }},
         {"read_off_by_one",
          [&] {
-             return run("read_off_by_one", read_off_by_one_kernel, 1, N, out, (const float*)device_array<float>(N), N),
-                    verdict(out, zeros);
+             run("read_off_by_one", read_off_by_one_kernel, 1, N, out, (const float*)device_array<float>(N), N);
+             return verdict(out, zeros);
          }},
         {"shared_off_by_one", [&] { return run("shared_off_by_one", shared_off_by_one_kernel, 1, N, out); }},
         {"block_race",
          [&] {
-             return run("block_race", block_race_kernel, 16, 1, out), verdict(
-                                                                          out, [](int) { return 15.0f; }, 1);
+             run("block_race", block_race_kernel, 16, 1, out);
+             return verdict(
+                 out, [](int) { return 15.0f; }, 1);
          }},
         {"block_order",
-         [&] { return run("block_order", block_order_kernel, 16, N, out), verdict(out, [](int) { return 136.0f; }); }},
+         [&] {
+             run("block_order", block_order_kernel, 16, N, out);
+             return verdict(out, [](int) { return 136.0f; });
+         }},
         {"uninitialised",
          [&] {
-             return run("copy", copy_kernel, 1, N, out, (const float*)device_array<float>(N, false)),
-                    verdict(out, zeros);
+             run("copy", copy_kernel, 1, N, out, (const float*)device_array<float>(N, false));
+             return verdict(out, zeros);
          }},
         {"divergent_barrier", [&] { return run("divergent_barrier", divergent_barrier_kernel, 1, N, out); }},
-        {"early_exit", [&] { return run("early_exit", early_exit_kernel, 1, N, out), verdict(out, ones); }},
+        {"early_exit",
+         [&] {
+             run("early_exit", early_exit_kernel, 1, N, out);
+             return verdict(out, ones);
+         }},
         {"barrier_in_half_a_warp",
          [&] { return run("barrier_in_half_a_warp", barrier_in_half_a_warp_kernel, 1, N, out); }},
         {"shuffle_masks_differ", [&] { return run("shuffle_mask", shuffle_mask_kernel, 1, 32, out); }},
         {"shuffle_not_in_mask", [&] { return run("shuffle_not_in_mask", shuffle_not_in_mask_kernel, 1, 32, out); }},
         {"async_copy",
-         [&] { return run("async_copy", async_copy_kernel<true>, 1, N, out, (const float*)inp), verdict(out, zeros); }},
+         [&] {
+             run("async_copy", async_copy_kernel<true>, 1, N, out, (const float*)inp);
+             return verdict(out, zeros);
+         }},
         {"missing_async_wait",
          [&] {
-             return run("async_copy", async_copy_kernel<false>, 1, N, out, (const float*)inp), verdict(out, zeros);
+             run("async_copy", async_copy_kernel<false>, 1, N, out, (const float*)inp);
+             return verdict(out, zeros);
          }},
         {"stream_wait", [] { return two_streams(true); }},
         {"missing_stream_wait", [] { return two_streams(false); }},

@@ -1,0 +1,215 @@
+// What the files of the simulator share, and what each of them does for the others. cusim.h is what
+// kernels see of the simulator.
+//
+//     cusim_fibers.cpp    stacks, and switching from one to another
+//     cusim_blocks.cpp    a block at work: scheduler, barriers, warps
+//     cusim_shared.cpp    its shared memory, and cp.async
+//     cusim_memory.cpp    device memory: allocations, redzones, faults
+//     cusim_streams.cpp   streams, events, kernel launches
+//     cusim_runtime.cpp   the CUDA runtime's functions
+//     cusim_blas.cpp      cuBLASLt
+//     cusim_nccl.cpp      NCCL
+#pragma once
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+#include "dev/cusim/include/cuda_runtime.h"
+
+namespace cusim {
+
+constexpr size_t PAGE = 4096, REDZONE_BYTES = 256;
+// per block, on the smallest chips from sm_80 to sm_120
+constexpr size_t SHARED_DEFAULT_BYTES = 48 << 10, SHARED_MOST_BYTES = 99 << 10;
+constexpr int MOST_THREADS = 1024;  // per block
+// POISON fills memory that nobody has written: 0xFFFF.. is NaN in fp32, bf16 and fp64. CANARY fills
+// redzones.
+constexpr unsigned char POISON = 0xFF, CANARY = 0xFD;
+
+// -------------------------------------------------------------------------------------------------
+// settings from the environment, random numbers
+
+inline uint64_t environment_number(const char* name, uint64_t fallback) {
+    const char* text = getenv(name);
+    return text && *text ? strtoull(text, nullptr, 10) : fallback;
+}
+// CUSIM_SEED: everything that a GPU leaves open happens in an order drawn from it; 0: in one fixed
+// order.
+inline uint64_t seed() {
+    static const uint64_t value = environment_number("CUSIM_SEED", 0);
+    return value;
+}
+inline uint64_t random_bits(uint64_t& state) {  // splitmix64
+    uint64_t h = state += 0x9E3779B97F4A7C15u;
+    h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9u;
+    h = (h ^ (h >> 27)) * 0x94D049BB133111EBu;
+    return h ^ (h >> 31);
+}
+
+// -------------------------------------------------------------------------------------------------
+// what the sanitizers are told (these functions do nothing in other builds)
+
+// AddressSanitizer: bytes that nobody may access. (cusim_memory.cpp)
+void poison(const void* p, size_t bytes);
+void unpoison(const void* p, size_t bytes);
+
+// ThreadSanitizer: what a thread did before tsan_release(p) comes before what another thread does
+// after tsan_acquire(p).
+#ifdef CUSIM_SANITIZE_thread
+extern "C" {
+void __tsan_acquire(void* p);
+void __tsan_release(void* p);
+}
+inline void tsan_acquire(void* p) { __tsan_acquire(p); }
+inline void tsan_release(void* p) { __tsan_release(p); }
+#else
+inline void tsan_acquire(void*) {}
+inline void tsan_release(void*) {}
+#endif
+
+// -------------------------------------------------------------------------------------------------
+// cusim_fibers.cpp
+
+struct Copy {  // one cp.async on its way
+    void* to;
+    const void* from;
+    size_t bytes, bytes_read;
+};
+struct Context;  // a saved state of execution: registers and stack
+struct Fiber {
+    Context* context;
+    std::vector<Copy> copies;    // of its thread, on their way
+    std::vector<size_t> groups;  // number of copies up to each commit
+};
+
+// A fiber that runs body() when it is first switched to; body must not return. `number` spreads the
+// stacks over the sets of the cache.
+Fiber* new_fiber(void (*body)(), size_t number);
+// The context of the OS thread that calls it.
+Context* this_context();
+void switch_context(Context* from, Context* to);
+// The first thing in body().
+void fiber_begins();
+bool in_guard_of_stack(const Fiber* fiber, const void* p);
+extern const size_t STACK_BYTES;
+
+// -------------------------------------------------------------------------------------------------
+// cusim_blocks.cpp
+
+// gdb.py knows these values by number.
+enum State { NOT_STARTED, RUNNABLE, AT_BARRIER, IN_COLLECTIVE, FINISHED };
+
+struct Thread {
+    uint3 index;
+    int id;
+    State state;
+    Fiber* fiber;
+    Location location;  // where it waits
+    unsigned mask;      // of the collective it waits in
+    const char* what;   // the name of the collective
+    void* arguments;
+    void (*compute)(void** lanes);
+};
+struct Warp {
+    unsigned live, waiting;  // lanes that have not returned; lanes in a collective
+};
+struct SharedVariable {
+    const void* key;
+    const char* name;
+    char* begin;
+    size_t bytes;
+};
+struct Kernel {
+    std::string name;
+    dim3 grid, block;
+    size_t shared_bytes;
+    std::function<void()> body;
+    std::atomic<uint64_t> next_block{0};
+    // the i-th block to start is number (block_first + i block_step) % blocks
+    uint64_t blocks, block_step = 1, block_first = 0;
+    char begin_token, end_token;  // for TSan: the order of host, kernel, host
+};
+
+// The threads of a block that can go on, each at most once, in the order in which they became so.
+struct RunQueue {
+    int ring[MOST_THREADS];
+    unsigned first = 0, size = 0;
+    int& at(unsigned i) { return ring[(first + i) % MOST_THREADS]; }
+    void push(int id) { at(size++) = id; }
+    int pop() { return size--, ring[first++ % MOST_THREADS]; }
+};
+
+// An OS thread that runs blocks, one after the other, and the block it is running.
+struct Worker {
+    Context* home = nullptr;
+    std::vector<Fiber*> fibers, idle;
+    std::vector<Thread> threads;
+    std::vector<Warp> warps;
+    RunQueue runnable;
+    Kernel* kernel = nullptr;
+    uint3 block{};
+    Thread* current = nullptr;
+    int live = 0, waiting = 0;  // threads that have not returned; threads at the barrier
+    char* shared = nullptr;     // shared memory with redzones: 2 SHARED_MOST_BYTES
+    size_t shared_used = 0;
+    std::vector<SharedVariable> variables;
+    char barrier_token = 0, block_token = 0;  // for TSan: the order that barriers and the block's start make
+    uint64_t random = 0;
+};
+inline thread_local Worker* worker = nullptr;
+
+const Location NOWHERE(nullptr, 0);
+
+// Runs all blocks of a kernel, on all OS threads.
+void run_kernel(Kernel& kernel);
+
+// -------------------------------------------------------------------------------------------------
+// cusim_shared.cpp
+
+// Before a block: empty shared memory, but for the launch's dynamic part. After it: no redzone has
+// changed.
+void reset_shared(Worker& w);
+void check_shared(Worker& w);
+
+// -------------------------------------------------------------------------------------------------
+// cusim_memory.cpp
+
+struct Allocation {
+    char *map, *user;  // what mmap returned, what cudaMalloc returned
+    size_t map_bytes, bytes;
+};
+// Device memory can be accessed while one of these exists; otherwise an access by the host faults.
+struct DeviceAccess {
+    DeviceAccess();
+    ~DeviceAccess();
+    static bool open();
+};
+// memset that the sanitizers do not see: to them it would be an access by the scheduler.
+void fill(void* p, unsigned char value, size_t bytes);
+// Faults become a message that names kernel, block, thread and line.
+void catch_faults();
+// After a kernel: no redzone has changed.
+void check_guards(const char* kernel);
+// Null if there is no memory.
+void* allocate_device(size_t bytes);
+void free_device(void* p);
+size_t device_bytes();              // of the simulated GPU: CUSIM_MEMORY_MIB
+std::map<char*, size_t>& pinned();  // cudaMallocHost
+
+// -------------------------------------------------------------------------------------------------
+// cusim_streams.cpp
+
+void synchronize(cudaStream_t stream);
+void synchronize_all();
+// Dynamic shared memory that cudaFuncSetAttribute has allowed, by kernel.
+std::map<const void*, size_t>& dynamic_shared_limits();
+
+// -------------------------------------------------------------------------------------------------
+// cusim_runtime.cpp
+
+bool has_device();  // CUSIM_DEVICES
+// Keeps an error for cudaGetLastError, and returns it.
+cudaError_t error(cudaError_t e);
+
+}  // namespace cusim

@@ -1,0 +1,112 @@
+// The CUDA runtime's functions: errors, devices, memory. Those of streams and events are in
+// cusim_streams.cpp.
+#include "dev/cusim/cusim_inside.h"
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+namespace cusim {
+
+static cudaError_t last_error = cudaSuccess;
+cudaError_t error(cudaError_t e) {
+    if (e != cudaSuccess) last_error = e;
+    return e;
+}
+static int devices() { return (int)environment_number("CUSIM_DEVICES", 1); }
+static int driver() { return (int)environment_number("CUSIM_DRIVER", 13000); }
+bool has_device() { return devices() > 0; }
+
+}  // namespace cusim
+
+using namespace cusim;
+
+// -------------------------------------------------------------------------------------------------
+// errors, devices
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+const char* cudaGetErrorString(cudaError_t e) {
+    switch (e) {
+        case cudaSuccess: return "no error";
+        case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+        case cudaErrorInvalidDevice: return "invalid device ordinal";
+        case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+        default: return "invalid argument";
+    }
+}
+cudaError_t cudaDriverGetVersion(int* version) { return *version = driver(), cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = devices();
+    if (driver() < 12000) return error(cudaErrorInsufficientDriver);
+    return *count ? cudaSuccess : error(cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int device) { return device < devices() ? cudaSuccess : error(cudaErrorInvalidDevice); }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+    if (!has_device()) return error(cudaErrorNoDevice);
+    if (device >= devices()) return error(cudaErrorInvalidDevice);
+    *p = {};
+    std::stringstream names(getenv("CUSIM_NAMES") ? getenv("CUSIM_NAMES") : "cusim");
+    std::string name;
+    for (int i = 0; i <= device && std::getline(names, name, ','); i++) {}  // the last name, where there are too few
+    snprintf(p->name, sizeof(p->name), "%s", name.c_str());
+    const int capability = (int)environment_number("CUSIM_CAPABILITY", 80);
+    p->major = capability / 10, p->minor = capability % 10, p->multiProcessorCount = 4;
+    p->sharedMemPerBlockOptin = SHARED_MOST_BYTES, p->totalGlobalMem = device_bytes();
+    return cudaSuccess;
+}
+cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes) {
+    if ((size_t)bytes > SHARED_MOST_BYTES) return error(cudaErrorInvalidValue);
+    dynamic_shared_limits()[kernel] = bytes;
+    return cudaSuccess;
+}
+
+// -------------------------------------------------------------------------------------------------
+// memory
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+    *total = device_bytes(), *free_bytes = *total - std::min(*total, requested_bytes());
+    return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** p, size_t bytes) {
+    catch_faults();
+    if (!has_device()) return error(cudaErrorNoDevice);
+    void* memory = allocate_device(bytes);
+    if (!memory) return error(cudaErrorMemoryAllocation);
+    *p = memory;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* p) {
+    if (p) free_device(p);
+    return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** p, size_t bytes) {
+    *p = malloc(bytes ? bytes : 1);
+    if (!*p) return error(cudaErrorMemoryAllocation);
+    memset(*p, POISON, bytes);
+    pinned()[(char*)*p] = bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* p) {
+    synchronize_all();
+    pinned().erase((char*)p);
+    free(p);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    bool is_pinned = false;
+    for (auto& [begin, size] : pinned()) is_pinned |= from >= begin && (char*)from + bytes <= begin + size;
+    if (kind == cudaMemcpyHostToDevice && !is_pinned) {  // pageable memory is read before the call returns
+        std::vector<char> staged((const char*)from, (const char*)from + bytes);
+        auto copy = [to, staged = std::move(staged)] { memcpy(to, staged.data(), staged.size()); };
+        enqueue_host("cudaMemcpyAsync", stream, std::move(copy));
+    } else enqueue_host("cudaMemcpyAsync", stream, [=] { memcpy(to, from, bytes); });
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+    enqueue_host("cudaMemsetAsync", stream, [=] { memset(p, value, bytes); });
+    return cudaSuccess;
+}

@@ -1,0 +1,175 @@
+// Streams, events and kernel launches. A stream is a queue of operations. They are executed by the
+// OS thread that waits for them, and only as far as that wait requires: work that nobody waits for
+// comes as late as possible, so that a missing wait shows.
+#include "dev/cusim/cusim_inside.h"
+#include <dlfcn.h>
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <utility>
+#include "llmc/clock.h"
+
+namespace cusim {
+
+struct Operation {
+    std::string name;
+    std::function<void()> run;
+    cudaEvent_t event = nullptr;
+    uint64_t version = 0;  // of the event: which of its records
+    enum Kind { WORK, RECORD, WAIT } kind = WORK;
+};
+
+}  // namespace cusim
+
+struct CusimStream {
+    std::deque<cusim::Operation> queue;
+};
+struct CusimEvent {
+    uint64_t recorded = 0, reached = 0;  // versions: of the newest record in a queue, of the newest executed
+    double time = 0;
+};
+
+namespace cusim {
+
+static std::vector<cudaStream_t>& streams() {
+    static auto* all = new std::vector<cudaStream_t>{new CusimStream};  // [0] stands for the default stream
+    return *all;
+}
+static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : streams()[0]; }
+
+static bool ready(cudaStream_t s) {
+    if (s->queue.empty()) return false;
+    const Operation& front = s->queue.front();
+    return front.kind != Operation::WAIT || front.event->reached >= front.version;
+}
+
+static void run_front(cudaStream_t s) {
+    Operation op = std::move(s->queue.front());
+    s->queue.pop_front();
+    if (op.kind == Operation::WORK) op.run(), check_guards(op.name.c_str());
+    if (op.kind == Operation::RECORD && op.event->reached < op.version)
+        op.event->reached = op.version, op.event->time = now_seconds();
+}
+
+// Runs operations until done() holds: those of the preferred stream, and of other streams only
+// while the preferred one waits for them. With a seed: whatever is ready, in random order.
+template <class Done>
+static void run_until(cudaStream_t preferred, Done done) {
+    static uint64_t random = seed();
+    if (DeviceAccess::open()) return;  // called by an operation that is being executed
+    DeviceAccess access;
+    while (!done()) {
+        std::vector<cudaStream_t> candidates;
+        if (!seed() && preferred && ready(preferred)) candidates.push_back(preferred);
+        else
+            for (cudaStream_t s : streams())
+                if (ready(s)) candidates.push_back(s);
+        if (candidates.empty()) fail(NOWHERE, "the host waits for a stream that waits for an event nobody records");
+        run_front(candidates[seed() ? random_bits(random) % candidates.size() : candidates.size() - 1]);
+    }
+}
+void synchronize(cudaStream_t stream) {
+    cudaStream_t s = stream_of(stream);
+    run_until(s, [&] { return s->queue.empty(); });
+}
+void synchronize_all() {
+    auto is_empty = [](cudaStream_t s) { return s->queue.empty(); };
+    run_until(nullptr, [&] { return std::all_of(streams().begin(), streams().end(), is_empty); });
+}
+
+static void enqueue(cudaStream_t stream, Operation op) {
+    if (!stream) synchronize_all();  // the legacy default stream waits for all others
+    stream_of(stream)->queue.push_back(std::move(op));
+    if (!stream) synchronize_all();
+}
+void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work) {
+    enqueue(stream, {name, std::move(work)});
+}
+
+// -------------------------------------------------------------------------------------------------
+// kernel launches
+
+std::map<const void*, size_t>& dynamic_shared_limits() {
+    static auto* all = new std::map<const void*, size_t>;
+    return *all;
+}
+
+// CUSIM_LAUNCHES=file: every kernel's symbol with each combination of threads and dynamic shared
+// memory it was launched with.
+static void note_launch(const void* function, uint64_t threads, size_t shared_bytes) {
+    static FILE* file = getenv("CUSIM_LAUNCHES") ? fopen(getenv("CUSIM_LAUNCHES"), "w") : nullptr;
+    static std::map<std::pair<const void*, std::pair<uint64_t, size_t>>, bool> seen;
+    if (!file || std::exchange(seen[{function, {threads, shared_bytes}}], true)) return;
+    Dl_info info;
+    if (!dladdr(function, &info) || !info.dli_sname) return;
+    fprintf(file, "%s %llu %zu\n", info.dli_sname, (unsigned long long)threads, shared_bytes);
+    fflush(file);
+}
+
+static void check_launch(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes) {
+    const uint64_t threads = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
+    if (threads == 0 || threads > MOST_THREADS || block.z > 64 || blocks == 0 || grid.x > 0x7FFFFFFFu ||
+        grid.y > 65535 || grid.z > 65535)
+        fail(NOWHERE, "kernel %s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads is beyond what a GPU accepts", name,
+             grid.x, grid.y, grid.z, block.x, block.y, block.z);
+    const auto limit = dynamic_shared_limits().find(function);
+    const size_t shared_limit = limit == dynamic_shared_limits().end() ? SHARED_DEFAULT_BYTES : limit->second;
+    if (shared_bytes > shared_limit)
+        fail(NOWHERE,
+             "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)",
+             name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
+    note_launch(function, threads, shared_bytes);
+}
+
+void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes,
+                    cudaStream_t stream, std::function<void()> body) {
+    catch_faults();
+    check_launch(name, function, grid, block, shared_bytes);
+    auto kernel = std::make_shared<Kernel>();
+    kernel->name = name, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes;
+    kernel->body = std::move(body), kernel->blocks = (uint64_t)grid.x * grid.y * grid.z;
+    enqueue(stream, {name, [kernel] { run_kernel(*kernel); }});
+}
+
+}  // namespace cusim
+
+// -------------------------------------------------------------------------------------------------
+// streams and events of the CUDA runtime
+
+using namespace cusim;
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    if (!has_device()) return error(cudaErrorNoDevice);
+    streams().push_back(*stream = new CusimStream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    synchronize(stream);
+    streams().erase(std::find(streams().begin(), streams().end(), stream));
+    delete stream;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronize(stream), cudaSuccess; }
+// A program may ask again and again until the stream is done, so asking must execute its work.
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+cudaError_t cudaDeviceSynchronize() { return synchronize_all(), cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CusimEvent, cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return synchronize_all(), delete event, cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    enqueue(stream, {"cudaEventRecord", nullptr, event, ++event->recorded, Operation::RECORD});
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    enqueue(stream, {"cudaStreamWaitEvent", nullptr, event, event->recorded, Operation::WAIT});
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    const uint64_t version = event->recorded;
+    run_until(nullptr, [&] { return event->reached >= version; });
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+    return *ms = (float)((end->time - begin->time) * 1e3), cudaSuccess;
+}
