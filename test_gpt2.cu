@@ -49,7 +49,7 @@ static std::vector<float> all_weights(GPT2& model) {
 
 static cudaStream_t stream;
 
-// Device memory with the given values, as T, or n elements of poison.
+// Device memory with the given values, converted to T; or n elements of 0xFFFF.., which are NaN.
 template <class T>
 struct DeviceArray {
     T* data;
@@ -79,13 +79,13 @@ typedef DeviceArray<floatX> Array;
 typedef DeviceArray<float> Array32;
 
 static Floats floats(const std::vector<floatX>& values) { return Floats(values.begin(), values.end()); }
-// Random values that floatX holds exactly, so that both sides start from the same numbers.
+// Random values that floatX represents exactly, so that both sides start from the same numbers.
 static Floats random_floatX(size_t n, double scale = 1) {
     Floats values = random_values(n, scale);
     for (float& v : values) v = (float)(floatX)v;
     return values;
 }
-// A result of `roundings` roundings to floatX and sums of `terms` terms in fp32.
+// For results with `roundings` roundings to floatX and sums of `terms` terms in fp32.
 static double kernel_tolerance(double roundings, double terms) {
     return BF16 ? bf16_tolerance(roundings, terms) : sum_tolerance(terms);
 }
@@ -104,7 +104,7 @@ static void encoder_kernels(const Shape& s) {
     start_test("encoder, " + shape_text(s));
     const Floats wte = random_floatX(V * s.C), wpe = random_floatX(maxT * s.C), dout = random_floatX(rows * s.C);
     std::vector<int> tokens(rows), order(rows), begin(rows + 1);
-    // one token far more often than others
+    // one token is far more frequent than the others
     for (int64_t i = 0; i < rows; i++) tokens[i] = (int)(i * i % 5 == 0 ? 3 : i * 7 % V);
     Floats out(rows * s.C), dwte = random_floatX(V * s.C), dwpe(maxT * s.C, NAN);
     DeviceArray<int> d_tokens(tokens);
@@ -267,7 +267,7 @@ static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     EXPECT(d_losses.values() == got);
 }
 
-// Scores where only a softmax that subtracts the maximum works.
+// Scores with which only a softmax that subtracts the maximum works.
 static void large_scores(double level) {
     const double tolerance = BF16 ? 0.02 : 1e-4;
     const int64_t C = 16, V = 297, Vp = padded_vocab(V), T = 70;
@@ -304,6 +304,30 @@ static void large_scores(double level) {
     EXPECT(relative_error(d_dqkv.values(), dqkv) < tolerance);
 }
 
+// The results of a step on the device, for one process.
+struct StepResults {
+    DeviceArray<DeviceResults> device{4};  // one, with room for the sums of its rank
+    DeviceArray<double> partials{NORM_MOST_BLOCKS};
+    StepResults() { check_cuda(cudaMemsetAsync(device, 0, 4 * sizeof(DeviceResults), stream), "clearing"); }
+    void compute(const floatX* grads, const SliceMap& map, const UpdateRule& rule) {
+        sum_squares(device.data, partials.data, grads, map, 0, stream);
+        finish_norm(device.data, 1, rule, stream);
+    }
+    DeviceResults copy() {
+        DeviceResults r;
+        check_cuda(cudaStreamSynchronize(stream), "waiting");
+        check_cuda(cudaMemcpy(&r, device.data, sizeof(r), cudaMemcpyDeviceToHost), "copying");
+        return r;
+    }
+};
+
+static UpdateRule clipping_rule() {
+    UpdateRule rule;
+    rule.adamw = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    rule.tokens = 10, rule.grad_clip = 0.5;
+    return rule;
+}
+
 static void update_kernels() {
     const GPT2Config config{24, 37, 128, 2, 2, 40};
     const ParameterLayout layout = parameter_layout(config, 1);
@@ -313,28 +337,19 @@ static void update_kernels() {
     Floats p = params, m = random_values(n, 0.01), v = random_values(n, 0.01);
     for (float& x : v) x = x * x;
     Array d_params(params), d_grads(grads);
-    Array32 d_master(params), d_m(m), d_v(v), d_partials(2 * NORM_MOST_BLOCKS);
-    DeviceArray<DeviceResults> d_results(4);  // and the sums of one rank
-    check_cuda(cudaMemsetAsync(d_results.data, 0, 4 * sizeof(DeviceResults), stream), "clearing");
+    Array32 d_master(params), d_m(m), d_v(v);
+    StepResults results;
     const SliceMap whole = slice_map(layout, {});
-    auto norm_of = [&](const floatX* values, const SliceMap& map, const UpdateRule& r) {
-        sum_squares(d_results.data, (double*)d_partials.data, values, map, 0, stream);
-        finish_norm(d_results.data, 1, r, stream);
+    const UpdateRule rule = clipping_rule();
+    auto update_with = [&](const floatX* gradients, const UpdateRule& r) {
+        results.compute(gradients, whole, r);
+        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, gradients, whole, r.adamw,
+                     decay_ranges(layout), results.device.data, 7, stream);
     };
-    UpdateRule rule;
-    rule.adamw = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
-    rule.tokens = 10, rule.grad_clip = 0.5;
-    norm_of(d_grads.data, whole, rule);
-    adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_grads.data, whole, rule.adamw,
-                 decay_ranges(layout), d_results.data, 7, stream);
-    auto results = [&] {
-        DeviceResults r;
-        check_cuda(cudaStreamSynchronize(stream), "waiting");
-        check_cuda(cudaMemcpy(&r, d_results.data, sizeof(r), cudaMemcpyDeviceToHost), "copying");
-        return r;
-    };
+    update_with(d_grads.data, rule);
     const double norm = std::sqrt(reference::global_norm_squared(grads.data(), n));
-    EXPECT(std::fabs(results().norm - norm) < 1e-6 * norm && results().wanted == 1);
+    EXPECT(std::fabs(results.copy().norm - norm) < 1e-6 * norm && results.copy().wanted == 1);
+    const Floats after = d_params.values(), exact = BF16 ? d_master.values() : after;
     AdamW k = rule.adamw;
     k.grad_scale = (float)(0.5 / norm);
     for (int i = 0; i < NUM_TENSORS; i++)
@@ -342,51 +357,48 @@ static void update_kernels() {
             const int64_t at = layout.offset(i, l), elems = tensor_elems(i, config);
             k.weight_decay = TENSORS[i].decayed ? 0.1f : 0.0f;
             reference::adamw_update(&p[at], (float*)nullptr, &m[at], &v[at], &grads[at], elems, k);
-            const Floats after = BF16 ? d_master.values() : d_params.values();
-            EXPECT(relative_error(&after[at], &p[at], elems) < 1e-6);
+            EXPECT(relative_error(&exact[at], &p[at], elems) < 1e-6);
         }
-    const Floats after = d_params.values(), before = d_m.values();
-    if (BF16) {
-        const Floats exact = d_master.values();
-        for (int64_t i = 0; i < n; i++) EXPECT(after[i] == (float)(floatX)exact[i]);
-    }
+    for (int64_t i = 0; i < n; i++) EXPECT(after[i] == (float)(floatX)exact[i]);
+
     start_test("an update that is not wanted changes nothing: NaN, infinity, outliers");
+    const Floats before = d_m.values();
     for (float bad : {NAN, INFINITY, 1e30f, 0.0f}) {
         Floats broken = grads;
         broken[n / 2] = bad;
         Array d_broken(broken);
         UpdateRule strict = rule;
-        strict.norm_limit = bad == 0 ? norm / 2 : INFINITY;
-        if (bad == 1e30f) strict.norm_limit = 1e20;
-        norm_of(d_broken.data, whole, strict);
-        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, d_broken.data, whole,
-                     rule.adamw, decay_ranges(layout), d_results.data, 7, stream);
-        EXPECT(results().wanted == 0 && d_params.values() == after && d_m.values() == before);
+        strict.norm_limit = bad == 0 ? norm / 2 : bad == 1e30f ? 1e20 : INFINITY;
+        update_with(d_broken.data, strict);
+        EXPECT(results.copy().wanted == 0 && d_params.values() == after && d_m.values() == before);
     }
-    if (!BF16) return;
+}
+
+static void stochastic_rounding() {
     start_test("stochastic rounding: always a neighbour, the mean is right, another seed gives other bits");
-    const int64_t many = 1 << 14;
+    const int64_t n = 1 << 14;
     const float exact = 1.0f + 0.3f / 128;  // between 1 and the next bf16, nearer to 1
-    Floats zeros(many, 0.0f), ones(many, 1.0f);
+    UpdateRule rule = clipping_rule();
+    rule.grad_clip = 0;
+    AdamW grow = rule.adamw;  // p = keep p, with keep = exact
+    grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
+    DecayRanges all{};
+    all.layer_elems = all.layers_end = n, all.count[0] = 1, all.end[0][0] = n;
+    const SliceMap flat{n, n, 0, 1, 0};
     auto rounded = [&](uint64_t seed) {
-        Array d_p(ones), d_g(zeros);
-        Array32 d_m(zeros), d_v(ones);
-        UpdateRule still = rule;
-        still.grad_clip = 0;
-        const SliceMap flat{many, many, 0, 1, 0};
-        norm_of(d_g.data, flat, still);
-        AdamW grow = still.adamw;  // p = keep * p with keep just above 1
-        grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
-        DecayRanges all{};
-        all.layer_elems = all.layers_end = many, all.count[0] = 1, all.end[0][0] = many;
-        adamw_update(d_p.data, (float*)nullptr, d_m.data, d_v.data, d_g.data, flat, grow, all, d_results.data, seed,
+        Array d_p(Floats(n, 1.0f)), d_g(Floats(n, 0.0f));
+        Array32 d_m(Floats(n, 0.0f)), d_v(Floats(n, 1.0f));
+        float* const no_master = nullptr;
+        StepResults results;
+        results.compute(d_g.data, flat, rule);
+        adamw_update(d_p.data, no_master, d_m.data, d_v.data, d_g.data, flat, grow, all, results.device.data, seed,
                      stream);
         return d_p.values();
     };
     const Floats a = rounded(1), b = rounded(1), c = rounded(2);
     double mean = 0;
-    for (float x : a) EXPECT(x == 1.0f || x == 1.0078125f), mean += x / many;
-    EXPECT(std::fabs(mean - exact) < 4 * 0.0078125 * std::sqrt(0.3 * 0.7 / many));
+    for (float x : a) EXPECT(x == 1.0f || x == 1.0078125f), mean += x / n;
+    EXPECT(std::fabs(mean - exact) < 4 * 0.0078125 * std::sqrt(0.3 * 0.7 / n));
     EXPECT(a == b && a != c);
 }
 
@@ -422,10 +434,11 @@ static void kernel_tests(bool quick) {
     for (int64_t n : {33, 1, 31, 4095, 3 * 1600})
         if (!quick || n == 33) gelu_kernels(n);
     classifier_kernels(33, 48, 97);
-    // the last in two chunks
+    // the last one in two chunks
     if (!quick) classifier_kernels(1, 16, 1), classifier_kernels(5, 32, 5000), classifier_kernels(2100, 16, 40);
     for (double level : LARGE_SCORES) large_scores(level);
     update_kernels();
+    if (BF16) stochastic_rounding();
     checkers();
     blas.plans.clear();
     check_cuda(cudaStreamDestroy(stream), "freeing a stream");
@@ -462,7 +475,7 @@ static void against_cpu(uint64_t seed) {
         const StepResult mine = update(model, rule), theirs = cpu_oracle_update(oracle, rule);
         const double loss_error = std::fabs(mine.loss - theirs.loss) / theirs.loss,
                      norm_error = std::fabs(mine.norm - theirs.norm) / theirs.norm;
-        // NaN stays
+        // written so that a NaN stays
         worst_loss = loss_error <= worst_loss ? worst_loss : loss_error,
         worst_norm = norm_error <= worst_norm ? worst_norm : norm_error;
     }
@@ -493,13 +506,13 @@ static void plan_tests() {
             GPT2 model = make_model(GPT2Config{1024, 5000, 5120, 4, 4, 256}, 8, 512, level, 0, micro_steps, o);
             check_cuda(cudaMemGetInfo(&after, &total), "asking for memory");
             const int64_t taken = (int64_t)(before - after), planned = plan_bytes(plan_rows(model.sizes, o, &model));
-            EXPECT(taken >= planned && taken <= planned + (8 << 21));  // the driver hands out whole pieces of 2 MiB
+            EXPECT(taken >= planned && taken <= planned + (8 << 21));  // the driver allocates in units of 2 MiB
 #endif
             free_model(model);
         }
 #ifdef CUSIM
     start_test("the plan of one of four processes, stage 1, is what it allocates, to the byte");
-    // as if they had met
+    // as if the processes had been connected
     check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
     comm.processes = 4, comm.rank = 2;
     Options o;

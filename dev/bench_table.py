@@ -76,11 +76,12 @@ def others(text, machine):
 
 
 def requested_bytes(programs):
-    lines = ["| ladder | bytes requested, of the least |", "|---|---|"]
+    lines = ["| ladder | bytes requested, as a multiple of the least |", "|---|---|"]
     for program in programs:
         listed, _ = children.run([program, "--list"])
         for part in re.split(r"(?m)^(?=\w)", listed)[1:]:
             rungs = re.findall(r"^  (\S+) .*bytes requested ([\d.?]+) of the least", part, re.M)
+            rungs = rungs or [(name, "?") for name in re.findall(r"^  (\S+) ", part, re.M)]  # nobody has counted them
             shape = part.splitlines()[0].split(") ")[1].split()[0]
             cells = [f"{name} {of if of == '?' else number(float(of))}" for name, of in rungs]
             lines.append(f"| {part.split()[0]} at {shape} | " + ", ".join(cells) + " |")

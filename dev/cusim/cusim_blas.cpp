@@ -1,5 +1,5 @@
-// cuBLASLt's part of the simulated GPU: products by the CPU's GEMM in fp32, then the epilogue, then
-// one rounding to the type of the result, which is what the library promises.
+// cuBLASLt in the simulator: products by the CPU's GEMM in fp32, then the epilogue, then one
+// rounding to the type of the result, as the library promises.
 #include <algorithm>
 #include <vector>
 #include "dev/cusim/include/cublasLt.h"
@@ -26,10 +26,10 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
                     float beta, void* D, const CusimMatrix& d) {
     const int64_t m = d.rows, n = d.cols, k = desc.transA == CUBLAS_OP_N ? a.cols : a.rows;
     static std::vector<float> scratch;
-    const Device before = device;  // the GEMM's threads and scratch memory are ours while it runs
+    const Device before = device;  // threads and scratch memory of the GEMM, as long as it runs
     device.threads = m * n * k < 1 << 25 ? 1 : available_threads();
 #ifdef CUSIM_SANITIZE_thread
-    // ThreadSanitizer does not see how threads of code that it has not compiled wait for each other
+    // ThreadSanitizer does not see how threads wait for each other in code that it has not compiled
     device.threads = 1;
 #endif
     device.scratch_elems = round_up(GEMM_SCRATCH_ELEMS, 16);

@@ -1,6 +1,5 @@
-// NCCL's part of the simulated GPU: collectives of the processes by whatever way llmc/comm.h has
-// them talk (MPI, TCP), as operations of their stream. Sums of bf16 are taken in fp32 and rounded
-// once.
+// NCCL in the simulator: collectives of the processes by llmc/comm.h (MPI or TCP), as operations of
+// their stream. Sums of bf16 are computed in fp32 and rounded once.
 #include "dev/cusim/include/nccl.h"
 #include <vector>
 #include "dev/cusim/include/cuda_bf16.h"

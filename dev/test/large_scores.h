@@ -1,14 +1,14 @@
 // Scores so large, or so far below zero, that a softmax which does not subtract their maximum
-// overflows or divides by zero: for tests of every softmax there is. They come as products with one
-// nonzero channel, so that kernels which multiply first are given the scores themselves.
+// overflows or divides by zero: for tests of every softmax. The scores are products in which one
+// channel is not zero, so that kernels which multiply first get exactly these scores.
 #pragma once
 #include <algorithm>
 #include "dev/test/test.h"
 
 constexpr double LARGE_SCORES[] = {100, -100, 1e30, -1e30};  // e^88.8 is infinite in fp32
 
-// n scores around `level`: 10 apart at 100, so that many count; at 1e30 two neighbours in fp32 are
-// 8e22 apart, so that one has it all.
+// n scores around `level`. At 100 they spread over 10, so many of them count. At 1e30, neighbours
+// in fp32 are 8e22 apart, so the largest score has probability 1.
 inline std::vector<float> scores_around(double level, size_t n) {
     std::vector<float> scores = random_values(n);
     for (float& s : scores) s = (float)(level + (std::fabs(level) == 100 ? 5 : 0.4 * std::fabs(level)) * s);
@@ -31,8 +31,8 @@ inline double exact_loss(const std::vector<double>& scores, size_t n, size_t tar
     return std::log(total) - (scores[target] - highest);
 }
 
-// Inputs of a classifier of C channels and V words, one row: x is 1 and zeros, wte the scores and
-// zeros; the scores as floatX holds them.
+// Inputs of a classifier with C channels and V words, one row. x is 1 and then zeros, the rows of
+// wte are a score and then zeros. `scores` are the values after rounding to floatX.
 template <class floatX>
 struct LargeLogits {
     std::vector<floatX> x, wte;
@@ -43,7 +43,8 @@ struct LargeLogits {
         x[0] = floatX(1.0f);
         for (int64_t v = 0; v < V; v++) wte[v * C] = floatX(wanted[v]), scores[v] = (double)(float)wte[v * C];
     }
-    // dlogits of dloss 1 are what the classifier adds to the first channel of dwte.
+    // With dloss 1, what the classifier adds to the first channel of dwte is the gradient of the
+    // logits.
     void check(int target, float loss, const std::vector<float>& dwte, double tolerance) const {
         const double want = exact_loss(scores, scores.size(), target);
         EXPECT(std::fabs(loss - want) <= tolerance * (1 + std::fabs(want)));
@@ -53,8 +54,8 @@ struct LargeLogits {
     }
 };
 
-// qkv (T, 3 HS) of one head: all queries are the same, and of their product with the keys the scale
-// 1/sqrt(HS) leaves the scores.
+// qkv (T, 3 HS) of one head. All queries are the same; the keys are such that q.k / sqrt(HS) are
+// the scores.
 template <class floatX>
 struct LargeAttention {
     std::vector<floatX> qkv;

@@ -1,5 +1,5 @@
-// GPUs that are not there, are too old, or have names that resemble each other; and the lab's
-// collectives, which must bring data from one process to another.
+// GPUs that are absent, too old, or have similar names; and the lab's collectives, which must carry
+// data from one process to another.
 #include "dev/test/run_program.h"
 #include "llmc/mfu.h"
 
@@ -64,8 +64,8 @@ static void collectives() {
     const std::string trace = dir("trace");
     const Outcome two = run("env COMM_TRACE=" + trace + " mpirun -np 2 --oversubscribe --allow-run-as-root " + LAB);
     EXPECT(two.status == 0 && contains(two.out, "4 passed, 0 failed"));
-    // Two variants, each on 1024 and 3680 floats: half of them to the other process to be summed,
-    // and half of the sums.
+    // Two variants, each on 1024 and 3680 floats (3696 rounded down to whole slices). Each process
+    // sends half of the values, to be summed, and then half of the sums.
     EXPECT(contains(read_whole(trace), format("wire_bytes %d\n", 2 * 4 * (1024 + 3680))));
 }
 

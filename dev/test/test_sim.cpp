@@ -1,6 +1,6 @@
-// The GPU trainer in the simulator as a user runs it, beside the CPU trainer: the same numbers,
-// checkpoints that go from one to the other, errors; and the simulator itself: each of its checks
-// finds the bug that was planted for it.
+// The GPU trainer in the simulator, run as a user runs it, beside the CPU trainer: the same
+// numbers, checkpoints that one writes and the other reads, errors. And the simulator itself: each
+// of its checks finds the bug that was planted for it.
 #include <regex>
 #include "dev/test/run_program.h"
 #include "llmc/checkpoint.h"
@@ -23,24 +23,32 @@ static void same_numbers() {
     start_test("20 steps: the comparison sees another learning rate");
     EXPECT(!(apart(steps_of(run(tiny_run(SIM16, std::string(TRAINING) + "-l 4e-3"))).losses, steps_of(cpu).losses, 20) <
              LOSS16));
+}
+
+static const std::string FOUR_STEPS = std::string(TRAINING) + "-x 4 -o ";
+
+static void same_bits() {
     start_test(
         "the same bits in any order of blocks, warps and lanes, on any number of threads, at any recompute level");
-    const std::string more = std::string(TRAINING) + "-x 4 -o ";
-    EXPECT(run(tiny_run(SIM16, more + dir("order"))).status == 0);
+    EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir("order"))).status == 0);
     for (const char* variant : {"CUSIM_SEED=1", "CUSIM_SEED=2", "CUSIM_SEED=3", "CUSIM_THREADS=1"}) {
-        EXPECT(run("env " + std::string(variant) + " " + tiny_run(SIM16, more + dir(variant))).status == 0);
+        EXPECT(run("env " + std::string(variant) + " " + tiny_run(SIM16, FOUR_STEPS + dir(variant))).status == 0);
         EXPECT(same_files(dir("order/model_00000004.bin"), dir(std::string(variant) + "/model_00000004.bin")));
     }
     for (const char* level : {"0", "3"}) {
-        EXPECT(run(tiny_run(SIM16, more + dir(std::string("level") + level) + " -r " + level)).status == 0);
+        EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir(std::string("level") + level) + " -r " + level)).status == 0);
         EXPECT(same_files(dir("order/state_00000004_00000.bin"),
                           dir(std::string("level") + level + "/state_00000004_00000.bin")));
     }
     start_test("stochastic rounding: the same seed gives the same bits, another seed others");
     for (const char* run_name : {"w0a", "w0b"})
-        EXPECT(run(tiny_run(SIM16, more + dir(run_name) + " -w 0")).status == 0);
+        EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir(run_name) + " -w 0")).status == 0);
     EXPECT(same_files(dir("w0a/model_00000004.bin"), dir("w0b/model_00000004.bin")) &&
            !same_files(dir("w0a/model_00000004.bin"), dir("order/model_00000004.bin")));
+}
+
+// Of the model that same_bits() saved.
+static void same_evaluations() {
     start_test("validation, HellaSwag and samples agree with the CPU trainer's");
     write_hellaswag(dir("hella.bin"));
     const std::string evaluation = "-x 0 -v 1 -m -1 -h 1 --hellaswag-data " + dir("hella.bin") +
@@ -53,7 +61,7 @@ static void same_numbers() {
     auto from = [](const Outcome& r, const char* word) {
         return r.out.substr(std::min(r.out.find(word), r.out.size()));
     };
-    // and the sample after it, the likeliest token each time
+    // from there to the end, so the sample too: the most likely token each time
     EXPECT(!from(a, "HellaSwag:").empty() && from(a, "HellaSwag:") == from(b, "HellaSwag:"));
     EXPECT(a.status == 0 && val(a) > 1 && std::fabs(val(b) - val(a)) < 1e-5 * val(a) &&
            std::fabs(val(c) - val(a)) < LOSS16 * val(a));
@@ -170,6 +178,8 @@ static void detectors() {
 int main() {
     make_test_folder();
     same_numbers();
+    same_bits();
+    same_evaluations();
     one_to_the_other();
     errors();
     detectors();

@@ -1,5 +1,5 @@
-// What this project uses of cuBLASLt. Behind it, in dev/cusim/cusim_blas.cpp: the CPU's GEMM, and
-// the epilogues.
+// What this project uses of cuBLASLt. Implemented in dev/cusim/cusim_blas.cpp, with the GEMM of
+// llmc/cpu.
 #pragma once
 #include "cuda_runtime.h"
 

@@ -1,5 +1,4 @@
-// What this project uses of NCCL. Behind it, in dev/cusim/cusim_nccl.cpp: the collectives of
-// llmc/comm.h.
+// What this project uses of NCCL. Implemented in dev/cusim/cusim_nccl.cpp, with llmc/comm.h.
 #pragma once
 #include "cuda_runtime.h"
 
