@@ -21,8 +21,8 @@
 // -------------------------------------------------------------------------------------------------
 // types
 
-// 128 bits, the most that one thread loads or stores with one instruction: 4 fp32 or 8 bf16
-// elements. 32 threads with neighbouring Packs access four whole cache lines of 128 bytes.
+// 128 bits: 4 fp32 or 8 bf16 elements. It is the widest access of one thread that all chips from
+// sm_80 on have. 32 threads with neighbouring Packs access four whole cache lines of 128 bytes.
 template <class T>
 struct alignas(16) Pack {
     static constexpr int size = 16 / sizeof(T);

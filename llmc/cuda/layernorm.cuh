@@ -1,11 +1,11 @@
 // Layer norm, and the residual sum before it; formulas and shapes: llmc/cpu/layernorm.h. C must be
 // a multiple of Pack<floatX>::size.
 //
-// Forward: one warp per row, 4 rows per block. Its second and third pass over the row find it in
-// the first-level cache. Backward: at most 256 blocks, each of which walks over rows. A thread
-// handles the same columns of each row, so the sums over rows, dweight and dbias, stay in its
-// registers; each block writes its sums to `partials`, and a second kernel adds them in order. No
-// atomics.
+// Forward: one warp per row, 4 rows per block. The second and third pass over the row find it in
+// the first-level cache, unless other warps have displaced it. Backward: at most 256 blocks, each
+// of which walks over rows. A thread handles the same columns of each row, so the sums over rows,
+// dweight and dbias, stay in its registers; each block writes its sums to `partials`, and a second
+// kernel adds them in order. No atomics.
 //
 // Memory-bound. Forward moves 2 values per element (4 with the residual sum), backward 4: dout, inp
 // and dinp are read, dinp is written.
