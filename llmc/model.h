@@ -25,7 +25,8 @@ struct ModelMemory {
     char* acts = nullptr;              // activations.total_bytes
     std::vector<float> host_values;    // what to_host() returned last
 
-    // A tensor of the parameters, an activation in floatX or in fp32.
+    // Where a parameter tensor lies, and an activation, in floatX or in fp32; of one layer, if
+    // every layer has its own.
     floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
     floatX* act(int a, int64_t layer = 0) { return (floatX*)address(a, layer); }
     float* act32(int a, int64_t layer = 0) { return (float*)address(a, layer); }

@@ -130,7 +130,7 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     return {config, run.B, run.T, o.recompute, cache_T, logit_rows, o.max_steps != 0, run.micro_steps, comm.processes};
 }
 
-// Ends the run (exit 2) unless all processes have the same flags, model, data and checkpoint.
+// Ends the run (exit 1) unless all processes have the same flags, model, data and checkpoint.
 template <class Model>
 inline void check_processes_agree(const Run<Model>& run, int64_t resumed_step) {
     const GPT2Config& c = run.model.layout.config;

@@ -64,7 +64,7 @@ static void plan_is_exact() {
         "weights");
     for (auto [B, T] : {std::pair<int64_t, int64_t>{4, 64}, {4, 256}, {1, 1024}})
         for (int64_t level : {0, 1}) {
-            auto plan = [&](auto model, bool master) {
+            auto plan = [&, B = B, T = T](auto model, bool master) {
                 Options options;
                 options.master_weights = master;
                 model.layout = parameter_layout(config_from_descriptor("d12"), 1);
