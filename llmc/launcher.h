@@ -26,6 +26,9 @@ inline long long launcher_value(const char* const (&names)[N]) {
     return -1;
 }
 
+// True if MPI's launcher started this process: mpirun, or srun --mpi=pmix.
+inline bool started_by_mpi() { return launcher_value({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) >= 0; }
+
 // A name that the processes of one launch on one machine have in common.
 inline std::string launch_name() {
     std::string name = std::to_string(getsid(0));

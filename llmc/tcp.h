@@ -5,7 +5,7 @@
 // No process waits forever: if no byte has moved for timeout_s, or a connection breaks, the run
 // ends with a message that names the rank on the other side.
 #pragma once
-#include "llmc/meeting_place.h"
+#include "llmc/socket.h"
 
 struct Tcp {
     std::vector<int> peers;  // rank 0: by rank, [0] unused; others: [0] is rank 0

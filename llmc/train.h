@@ -1,6 +1,7 @@
 // One training run, from flags to the last checkpoint: the same code whatever device the model
 // computes on. model_contract.h lists what the trainer provides.
 #pragma once
+#include "llmc/comm_start.h"
 #include "llmc/describe.h"
 #include "llmc/evaluate.h"
 #include "llmc/model_contract.h"
