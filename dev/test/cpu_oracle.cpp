@@ -1,5 +1,5 @@
-// See cpu_oracle.h. The headers come first, in the global namespace; then the trainer alone goes
-// into a namespace of its own.
+// See cpu_oracle.h. The headers are included first, in the global namespace; then the trainer alone
+// is put into a namespace of its own.
 #include "dev/test/cpu_oracle.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/classifier.h"
@@ -34,4 +34,4 @@ void cpu_oracle_micro_step(CpuOracle* oracle, const int* x, const int* y, int64_
     micro_step(oracle->model, x, y, s.B, s.T, 1.0f / (float)(s.B * s.T * s.micro_steps), micro);
 }
 StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateRule& rule) { return update(oracle->model, rule); }
-void cpu_oracle_end(CpuOracle* oracle) { delete oracle; }  // its memory goes with the program
+void cpu_oracle_end(CpuOracle* oracle) { delete oracle; }  // the rest of its memory is freed when the program ends

@@ -1,5 +1,5 @@
-// The CPU trainer behind five functions, for tests of the CUDA one: both have a struct GPT2, so
-// they live in different programs' parts.
+// The CPU trainer behind four functions, for tests of the CUDA trainer. Both define a struct GPT2,
+// so the CPU trainer is compiled by itself, in cpu_oracle.cpp.
 #pragma once
 #include "llmc/config.h"
 #include "llmc/update_rule.h"

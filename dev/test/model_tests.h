@@ -1,19 +1,22 @@
 // A model against PyTorch's numbers: logits, loss, every gradient, ten steps of AdamW, initial
-// weights; then its invariants, bitwise. The same tests for both trainers, and each precision. A
-// test program includes one of them, and defines before it includes this:
+// weights. Then its invariants, bit for bit. The same tests run for both trainers and each
+// precision. A test program includes one trainer, and defines before it includes this header:
 //
 //     types Model, floatX
-//     Model make_model(config, B, T, recompute, variant, micro_steps)      variant: what must not change a bit (on the
-//     CPU, threads) void free_model(Model&) double loss_sum(Model&), std::vector<float> all_gradients(Model&),
-//     all_weights(Model&)       in memory order; weights at their most exact
+//     Model make_model(config, B, T, recompute, variant, micro_steps)
+//                  variant: something that must not change a bit; on the CPU the number of threads
+//     void free_model(Model&)
+//     double loss_sum(Model&)
+//     std::vector<float> all_gradients(Model&), all_weights(Model&)
+//                  in the order of memory; of the weights the most exact copy
 #pragma once
 #include <unistd.h>
 #include "dev/test/test.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 
-// How far from exact a result may be, relative to its largest value. In fp32 it is the sums of many
-// terms that round.
+// How far from exact a result may be, relative to its largest value. In fp32 the errors come from
+// sums of many terms.
 static const bool BF16 = sizeof(floatX) == 2;
 static double model_tolerance(int64_t L) { return BF16 ? bf16_model_tolerance((double)L) : 1e-5; }
 static double loss_tolerance() { return BF16 ? bf16_loss_tolerance() : 2e-6; }
@@ -37,27 +40,31 @@ static DebugState load_debug_state(const std::string& path, const GPT2Config& c)
     h.read(file, 20240327, "debug state");
     DebugState d;
     d.B = h.value[2], d.T = h.value[3];
-    const int64_t rows = d.B * d.T;
-    d.x.resize(rows), d.y.resize(rows), d.logits.resize(rows * c.V),
-        d.grads.resize((file.size_bytes - 1024 - rows * 8 - rows * c.V * 4 - 4) / 4);
-    file.read(d.x.data(), rows * 4, "x"), file.read(d.y.data(), rows * 4, "y"),
-        file.read(d.logits.data(), rows * c.V * 4, "logits");
-    file.read(&d.loss, 4, "loss"), file.read(d.grads.data(), d.grads.size() * 4, "gradients");
+    const int64_t rows = d.B * d.T, header_bytes = 1024, before_grads = header_bytes + rows * 8 + rows * c.V * 4 + 4;
+    d.x.resize(rows);
+    d.y.resize(rows);
+    d.logits.resize(rows * c.V);
+    d.grads.resize((file.size_bytes - before_grads) / 4);
+    file.read(d.x.data(), rows * 4, "x");
+    file.read(d.y.data(), rows * 4, "y");
+    file.read(d.logits.data(), rows * c.V * 4, "logits");
+    file.read(&d.loss, 4, "loss");
+    file.read(d.grads.data(), d.grads.size() * 4, "gradients");
     return d;
 }
 
-// The third of qkvb that belongs to the keys: its gradient is zero in exact arithmetic (a constant
-// added to all scores of a query), so what is left is noise, and Adam makes full steps of it. In
-// sequences of one token a query has one key, whose probability is 1 whatever the score: then this
-// holds for all that makes queries and keys.
+// Elements whose gradient is zero in exact arithmetic, so that the computed one is noise, and Adam
+// makes full steps of it. One is the key third of qkvb: it adds a constant to all scores of a
+// query, which the softmax cancels. In sequences of one token a query has one key, whose
+// probability is 1 whatever its score, so all parameters of queries and keys are such elements.
 static bool has_no_gradient(int tensor, int64_t i, int64_t C, int64_t T) {
     if (tensor == QKVW) return T == 1 && i < 2 * C * C;
     return tensor == QKVB && i < 2 * C && (i >= C || T == 1);
 }
 
-// PyTorch's own bf16 run of the same model, in the fixture, makes errors of the same size: its
-// worst is within our tolerance, so that this is not too tight, and ours are on average no larger
-// than half as much again.
+// The fixture has the errors of PyTorch's own bf16 run of the same model. Its largest error must be
+// within our tolerance, so that the tolerance is not too tight. Ours must on average be at most 1.5
+// times as large as PyTorch's.
 static void bf16_errors_as_pytorchs(const std::string& name, const std::vector<double>& errors, double tolerance) {
     start_test(name + ": errors of bf16 are of the size of PyTorch's");
     FILE* file = fopen((FIXTURES + name + "_bf16.txt").c_str(), "r");
@@ -87,7 +94,7 @@ static void against_pytorch(const std::string& name, const std::string& folder =
         for (int64_t l = 0; l < tensor_layers(i, c); l++, at += tensor_elems(i, c)) {
             errors.push_back(
                 relative_error(grads.data() + model.layout.offset(i, l), d.grads.data() + at, tensor_elems(i, c)));
-            // in sequences of one token mostly zero in exact arithmetic
+            // In sequences of one token these gradients are mostly zero in exact arithmetic.
             const bool noise = BF16 && d.T == 1 && (i == QKVW || i == QKVB) && errors.back() < 1;
             if (!noise && !EXPECT(errors.back() < tolerance))
                 printf("    %s layer %d: error %.3g\n", TENSORS[i].name, (int)l, errors.back());
@@ -113,8 +120,7 @@ struct TenSteps {
     std::vector<float> weights;
 };
 
-// The windows and rule of step `step` of ten, with accumulation, clipping and a schedule, over the
-// recorded tokens in order.
+// Ten steps with accumulation, clipping and a schedule, over the tokens of the fixture in order.
 struct TenStepRun {
     GPT2Config config;
     int64_t B, T;
@@ -158,8 +164,8 @@ static TenSteps run_ten_steps(const std::string& name, const std::string& schedu
     return result;
 }
 
-// The same ten steps of PyTorch in bf16 with fp32 master weights: lines two to eleven of the
-// fixture.
+// Compares with the same ten steps of PyTorch in bf16 with fp32 master weights, which are lines 2
+// to 11 of the fixture.
 static void ten_steps_as_pytorchs_bf16(const std::string& name, const TenSteps& ours, int64_t L) {
     start_test(name + ": ten steps in bf16 are PyTorch's in bf16");
     FILE* file = fopen((FIXTURES + name + "_bf16.txt").c_str(), "r");
@@ -189,21 +195,23 @@ static void ten_steps_against_pytorch(const std::string& name, const std::string
     }
     if (file) fclose(file);
     EXPECT(steps == 10);
-    // weights: Adam turns rounding into steps of full size wherever a gradient is small
+    // Weights are compared in fp32 only: where a gradient is small, Adam turns its rounding into
+    // full steps.
     if (BF16) return ten_steps_as_pytorchs_bf16(name, ours, c.L);
     Model after = make_model(c, 1, 1, 0, 1, 1);
     load_model(after, FIXTURES + name + "_after.bin");
     const std::vector<float> theirs = all_weights(after);
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, c); l++) {
+            const int64_t offset = after.layout.offset(i, l);
             double worst = 0;
             for (int64_t k = 0; k < tensor_elems(i, c); k++) {
-                const double difference =
-                    std::fabs(ours.weights[after.layout.offset(i, l) + k] - theirs[after.layout.offset(i, l) + k]);
-                if (!has_no_gradient(i, k, c.C, run.T)) worst = difference <= worst ? worst : difference;  // NaN stays
+                if (has_no_gradient(i, k, c.C, run.T)) continue;
+                const double difference = std::fabs(ours.weights[offset + k] - theirs[offset + k]);
+                worst = difference <= worst ? worst : difference;  // NaN stays
             }
-            // a step is at most about lr = 3e-3; where the gradient itself is at the level of
-            // rounding, Adam's ratio m/sqrt(v) is not determined
+            // A step is at most about lr = 3e-3. Where a gradient is no larger than its rounding
+            // error, Adam's ratio m/sqrt(v) is undetermined.
             if (!EXPECT(worst < 2e-4)) printf("    %s layer %d: %.3g\n", TENSORS[i].name, (int)l, worst);
         }
     free_model(after);
@@ -216,9 +224,7 @@ static bool same_bits(const TenSteps& a, const TenSteps& b) {
 static void invariants(const std::string& name) {
     const TenSteps base = run_ten_steps(name, "cosine", 0, 1);
     start_test(name + ": the same bits on a second run, and as variants 2 and 3");
-    EXPECT(same_bits(base, run_ten_steps(name, "cosine", 0, 1)) &&
-           same_bits(base, run_ten_steps(name, "cosine", 0, 2)) &&
-           same_bits(base, run_ten_steps(name, "cosine", 0, 3)));
+    for (int64_t variant : {1, 2, 3}) EXPECT(same_bits(base, run_ten_steps(name, "cosine", 0, variant)));
     for (int64_t level = 1; level <= 3; level++) {
         start_test(name + format(": the same bits at recompute level %d", (int)level));
         EXPECT(same_bits(base, run_ten_steps(name, "cosine", level, 2)));
@@ -290,7 +296,7 @@ static void accumulation() {
     start_test("a batch in one micro-step or in several: the same gradient to rounding");
     const GPT2Config c = load_config(FIXTURES + "a.bin");
     const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
-    // the larger last: both use its scratch memory
+    // The larger model is made last: both use its scratch memory.
     Model micro_batches = make_model(c, 1, d.T, 1, 2, d.B), whole_batch = make_model(c, d.B, d.T, 1, 2, 1);
     load_model(whole_batch, FIXTURES + "a.bin");
     load_model(micro_batches, FIXTURES + "a.bin");

@@ -1,4 +1,5 @@
-// The CPU model in fp32 (test_model_bf16.cpp: in bf16): the tests of model_tests.h, and its plan.
+// The CPU model in fp32 (in bf16: test_model_bf16.cpp): the tests of model_tests.h, its plan, and
+// stochastic rounding.
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2_cpu.cpp"
 
@@ -54,36 +55,46 @@ static void plan_is_exact() {
     for (int64_t level = 0; level <= 3; level++) {
         Model model = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 2, 1);
         const int64_t elems = model.layout.total_elems();
-        EXPECT(planned(model, o, "parameters") == elems * (int64_t)sizeof(floatX) &&
-               planned(model, o, "optimizer") == elems * (BF16 ? 12 : 8) &&
-               planned(model, o, "activations") == model.activations.total_bytes);
+        EXPECT(planned(model, o, "parameters") == elems * (int64_t)sizeof(floatX));
+        EXPECT(planned(model, o, "optimizer") == elems * (BF16 ? 12 : 8));
+        EXPECT(planned(model, o, "activations") == model.activations.total_bytes);
         free_model(model);
     }
+}
+
+struct PlannedBytes {
+    double activations, all;
+};
+template <class X>
+static PlannedBytes plan_of_124m(int64_t B, int64_t T, int64_t level, bool master_weights) {
+    GPT2<X> model;
+    Options options;
+    options.master_weights = master_weights;
+    model.layout = parameter_layout(config_from_descriptor("d12"), 1);
+    Sizes sizes{model.layout.config, B, T, level, 0, 0, true};
+    settle_device(model, sizes, options);
+    const std::vector<PlanRow> rows = plan_rows(sizes, options, &model);
+    int64_t activations = 0;
+    for (const PlanRow& row : rows) activations += row.category == "activations" ? row.bytes : 0;
+    return {(double)activations, (double)plan_bytes(rows)};
+}
+static void bf16_takes_less_memory() {
     start_test(
         "GPT-2 124M in memory: bf16 activations at most 0.55 of fp32's, all of it no more, at most 0.85 without master "
         "weights");
     for (auto [B, T] : {std::pair<int64_t, int64_t>{4, 64}, {4, 256}, {1, 1024}})
         for (int64_t level : {0, 1}) {
-            auto plan = [&, B = B, T = T](auto model, bool master) {
-                Options options;
-                options.master_weights = master;
-                model.layout = parameter_layout(config_from_descriptor("d12"), 1);
-                Sizes sizes{model.layout.config, B, T, level, 0, 0, true};
-                settle_device(model, sizes, options);
-                int64_t activations = 0;
-                const std::vector<PlanRow> rows = plan_rows(sizes, options, &model);
-                for (const PlanRow& row : rows) activations += row.category == "activations" ? row.bytes : 0;
-                return std::pair<double, double>{(double)activations, (double)plan_bytes(rows)};
-            };
-            const auto fp32 = plan(GPT2<float>{}, true), half = plan(GPT2<bf16>{}, true),
-                       rounded = plan(GPT2<bf16>{}, false);
-            EXPECT(half.first <= 0.55 * fp32.first && half.second <= fp32.second &&
-                   rounded.second <= 0.85 * fp32.second);
+            const PlannedBytes fp32 = plan_of_124m<float>(B, T, level, true);
+            const PlannedBytes half = plan_of_124m<bf16>(B, T, level, true);
+            const PlannedBytes rounded = plan_of_124m<bf16>(B, T, level, false);
+            EXPECT(half.activations <= 0.55 * fp32.activations);
+            EXPECT(half.all <= fp32.all);
+            EXPECT(rounded.all <= 0.85 * fp32.all);
         }
 }
 
 static void stochastic_rounding() {
-    start_test("without master weights: the same bits again, other bits with another seed, and the mean is right");
+    start_test("without master weights: the same bits again, other bits with another seed");
     const GPT2Config c = load_config(FIXTURES + "a.bin");
     const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
     Options o;
@@ -102,24 +113,26 @@ static void stochastic_rounding() {
         return result;
     };
     const std::vector<float> first = weights(7, 1), other = weights(8, 3);
-    EXPECT(first == weights(7, 3) && (first != other) == BF16);
-    if (!BF16) return;
-    Model exact = make_model(c, 1, 1, 0, 1, 1);
-    load_model(exact, FIXTURES + "a.bin");
+    EXPECT(first == weights(7, 3));
+    EXPECT((first != other) == BF16);
+}
+
+static void mean_of_stochastic_rounding() {
+    start_test("stochastic rounding: the mean of many updated weights is right");
     // Updates of 1e-4 downwards from 1, below which bf16 numbers are 2^-8 apart: rounding to
     // nearest would lose each of them.
-    const float step = 1e-4f, weight = 1.0f;
-    std::vector<bf16> params(1 << 16, bf16(weight));
-    std::vector<float> m(params.size()), v(params.size());
-    const std::vector<bf16> grads(params.size(), bf16(1.0f));
-    adamw_update(params.data(), (float*)nullptr, m.data(), v.data(), grads.data(), params.size(),
-                 adamw_constants(step, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1), 3, 0);
+    const double step = 1e-4, weight = 1, spacing = 1.0 / 256;
+    const size_t n = 1 << 16;
+    std::vector<bf16> params(n, bf16((float)weight));
+    const std::vector<bf16> grads(n, bf16(1.0f));
+    std::vector<float> m(n), v(n);
+    const AdamW constants = adamw_constants((float)step, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1);
+    adamw_update(params.data(), (float*)nullptr, m.data(), v.data(), grads.data(), n, constants, 3, 0);
     double mean = 0;
-    for (bf16 p : params) mean += (float)p / (double)params.size();
-    // 4 standard deviations of the mean
-    EXPECT(std::fabs(mean - (weight - step)) <
-           4 * std::ldexp(1.0, -8) * std::sqrt(step / std::ldexp(1.0, -8) / (double)params.size()));
-    free_model(exact);
+    for (bf16 p : params) mean += (float)p / (double)n;
+    // Each weight goes down by `spacing` with probability step / spacing.
+    const double deviation = spacing * std::sqrt(step / spacing / (double)n);
+    EXPECT(std::fabs(mean - (weight - step)) < 4 * deviation);
 }
 
 // test_model FOLDER/ NAME...: instead of all tests, models that a script has made (hugging_face.py)
@@ -129,6 +142,8 @@ int main(int argc, char** argv) {
     if (argc > 1) return report_tests();
     model_tests();
     plan_is_exact();
+    bf16_takes_less_memory();
     stochastic_rounding();
+    mean_of_stochastic_rounding();
     return report_tests();
 }

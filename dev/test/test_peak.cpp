@@ -1,5 +1,5 @@
-// What MFU is a share of: the peak is kept from run to run, only grows, and none is shown that a
-// step has passed.
+// The peak that MFU is a share of: it is kept from run to run, only grows, and is not shown if a
+// step has been faster.
 #define TRAINER_WITHOUT_MAIN
 #include <dirent.h>
 #include "dev/test/test.h"

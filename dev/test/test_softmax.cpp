@@ -1,5 +1,6 @@
-// Every softmax of the CPU at scores where only one that subtracts the maximum works: reference.h,
-// the fast kernels in fp32 and bf16, the sampler. (The CUDA kernels': test_gpt2.cu.)
+// Every softmax of the CPU at scores where only a softmax that subtracts the maximum works: those
+// of reference.h, of the fast kernels in fp32 and bf16, and of the sampler. test_gpt2.cu does the
+// same for the CUDA kernels.
 #include "dev/test/large_scores.h"
 #include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/classifier.h"
@@ -22,8 +23,8 @@ static std::vector<float> floats(const std::vector<floatX>& values) {
     return std::vector<float>(values.begin(), values.end());
 }
 
-// A score near 100 is a product rounded to fp32, 100 * 2^-24 off, and so is e to its power,
-// relatively.
+// A score near 100 is rounded to fp32, which changes it by up to 100 * 2^-24, and its exponential
+// relatively by as much.
 template <class floatX>
 constexpr double tolerance() {
     return sizeof(floatX) == 2 ? 0.02 : 1e-4;
@@ -61,7 +62,8 @@ static void attention_at(double level, const std::string& who, Forward forward, 
                (int64_t)1);
         inputs.check(floats(one).data(), t, tolerance<floatX>());
     }
-    // e^(s - lse) of scores that are rounded means nothing when a last place is 8e22
+    // At 1e30 neighbouring numbers in fp32 are 8e22 apart, so e^(s - lse) of a rounded score is
+    // noise.
     if (std::fabs(level) > 100) return;
     std::vector<float> want(T * 3 * HS), want_lse(T), want_out(T * HS);
     const std::vector<float> qkv = floats(inputs.qkv), dout = random_values(T * HS);
@@ -81,6 +83,20 @@ static void fast_kernels(double level, const std::string& who) {
                          ALL_ARGUMENTS(attention_decode));
 }
 
+// The sampler computes in double, where e^709.8 is infinite.
+static void sampler_at(double level) {
+    start_test(format("sampling at logits around %g", level));
+    const size_t V = 300;
+    const std::vector<float> logits = scores_around(level, V);
+    std::vector<double> got;
+    for (double temperature : {1.0, 0.5}) {
+        std::vector<double> scores(logits.begin(), logits.end());
+        for (double& s : scores) s /= temperature;
+        sampling_probabilities(got, logits.data(), V, temperature, 0, 1.0);
+        EXPECT(relative_error(got.data(), exact_softmax(scores, V).data(), V) < 1e-6);
+    }
+}
+
 int main() {
     for (double level : LARGE_SCORES) {
         prepare(1, UNIT_PORTABLE);
@@ -96,16 +112,6 @@ int main() {
             else skip_test(who + ": this CPU has none (a CPU with it tests it)");
         }
     }
-    for (double level : {1000.0, -1000.0, 1e30, -1e30}) {  // the sampler computes in double, where e^709.8 is infinite
-        start_test(format("sampling at logits around %g", level));
-        const std::vector<float> logits = scores_around(level, 300);
-        std::vector<double> got;
-        for (double temperature : {1.0, 0.5}) {
-            std::vector<double> scores(logits.begin(), logits.end());
-            for (double& s : scores) s /= temperature;
-            sampling_probabilities(got, logits.data(), 300, temperature, 0, 1.0);
-            EXPECT(relative_error(got.data(), exact_softmax(scores, 300).data(), 300) < 1e-6);
-        }
-    }
+    for (double level : {1000.0, -1000.0, 1e30, -1e30}) sampler_at(level);
     return report_tests();
 }

@@ -1,6 +1,6 @@
-// The pool behind parallel_for: every piece once, loops inside loops, exceptions, ends of the
-// program and forks in the middle, more threads than cores; the number of cores; what the peak is
-// measured and remembered as.
+// The thread pool behind parallel_for: every piece runs once, loops inside loops, exceptions,
+// programs that end or fork during a loop, more threads than cores. Then the number of available
+// cores.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +10,8 @@
 #include "dev/test/test.h"
 #include "llmc/cpu/device.h"
 
-// How a child process ends that runs f; 1000 if it hangs, 128 + the signal if it is killed.
+// The exit status of a child process that runs f; 128 + the signal if a signal ends it, 1000 if it
+// hangs.
 template <class F>
 static int in_a_child(F f) {
     fflush(stdout);
@@ -42,7 +43,7 @@ static bool each_once(int64_t n) {
 static void loops() {
     for (int threads : {1, 2, 3, 16}) {
         device.threads = threads;
-        start_test(format("every piece once, in loops of all lengths, %d threads", threads));
+        start_test(format("every piece runs once, in loops of several lengths, %d threads", threads));
         for (int64_t n : {0, 1, 2, 3, 17, 1000}) EXPECT(each_once(n));
         for (int i = 0; i < 2000; i++) EXPECT(each_once(5));
         start_test(format("loops after a pause that puts the workers to sleep, %d threads", threads));
@@ -50,7 +51,7 @@ static void loops() {
             usleep((useconds_t)(2e6 * YIELD_SECONDS));
             EXPECT(each_once(40));
         }
-        start_test(format("two threads are never given one number, nor one above the last, %d threads", threads));
+        start_test(format("two threads never have the same number, nor one too high, %d threads", threads));
         std::vector<std::atomic<int>> users(threads);
         std::atomic<bool> good{true};
         parallel_for(3000, [&](int64_t) {
@@ -171,7 +172,7 @@ static void cores() {
 }
 
 int main() {
-    ends();  // before other tests have made this process large, or several threads
+    ends();  // before other tests have made this process large and started its threads
     loops();
     more_than_one_caller();
     ends();
