@@ -31,7 +31,7 @@ inline double exact_loss(const std::vector<double>& scores, size_t n, size_t tar
     return std::log(total) - (scores[target] - highest);
 }
 
-// Inputs of a classifier with C channels and V words, one row. x is 1 and then zeros, the rows of
+// Inputs of a classifier with C channels and V tokens, one row. x is 1 and then zeros, the rows of
 // wte are a score and then zeros. `scores` are the values after rounding to floatX.
 template <class floatX>
 struct LargeLogits {
