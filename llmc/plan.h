@@ -32,6 +32,7 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& la
     for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, slice.state_elems(layout) * 4});
     if (master) rows.push_back({"optimizer", "master weights", part, slice.state_elems(layout) * 4});
 }
+// The rows of the activations that these sizes need.
 inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         const int64_t copies = activation_copies(a, s), bytes = activation_bytes(a, s);
@@ -61,8 +62,8 @@ struct ScalingEstimate {
     double compute_s, communicate_s, hidden_s;
 };
 
-// wire_bytes: what each process sends in a step, half of it (the gradients' reduce-scatter) while
-// the last micro-step's backward pass, two thirds of its time, is under way.
+// wire_bytes: what each process sends in a step. Half of it, the reduce-scatter of the gradients,
+// travels during the backward pass of the last micro-step, which takes two thirds of its time.
 inline ScalingEstimate estimate_scaling(const Cluster& c, double step_flops, double wire_bytes, int64_t processes,
                                         int64_t node_processes, int64_t buckets, int64_t micro_steps) {
     ScalingEstimate e;
