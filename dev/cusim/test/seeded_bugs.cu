@@ -133,71 +133,74 @@ static int two_streams(bool waits) {
     return verdict(out, [](int i) { return (float)i; });
 }
 
-int main(int argc, char** argv) {
-    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-    float *out = device_array<float>(N), *inp = device_array<float>(4 * N + 4);
+// Every case by its name. out (N) and inp (4 N + 4) are zeros on the device.
+static std::map<std::string, std::function<int()>> all_cases(float* out, const float* inp) {
     auto ones = [](int) { return 1.0f; };
     auto zeros = [](int) { return 0.0f; };
-    const std::map<std::string, std::function<int()>> cases = {
+    auto last_block = [](int) { return 15.0f; };
+    return {
         {"good", [] { return exchange<true>(1); }},
         {"missing_barrier", [] { return exchange<false>(1); }},  // reads poison
         {"missing_barrier_hidden",
          [] { return exchange<false>(N - 1); }},  // only thread 0 reads a value that is not there yet
-        {"off_by_one", [&] { return run("off_by_one", off_by_one_kernel, 2, N, out, N); }},
+        {"off_by_one", [=] { return run("off_by_one", off_by_one_kernel, 2, N, out, N); }},
         {"read_off_by_one",
-         [&] {
+         [=] {
              run("read_off_by_one", read_off_by_one_kernel, 1, N, out, (const float*)device_array<float>(N), N);
              return verdict(out, zeros);
          }},
-        {"shared_off_by_one", [&] { return run("shared_off_by_one", shared_off_by_one_kernel, 1, N, out); }},
+        {"shared_off_by_one", [=] { return run("shared_off_by_one", shared_off_by_one_kernel, 1, N, out); }},
         {"block_race",
-         [&] {
+         [=] {
              run("block_race", block_race_kernel, 16, 1, out);
-             return verdict(
-                 out, [](int) { return 15.0f; }, 1);
+             return verdict(out, last_block, 1);
          }},
         {"block_order",
-         [&] {
+         [=] {
              run("block_order", block_order_kernel, 16, N, out);
              return verdict(out, [](int) { return 136.0f; });
          }},
         {"uninitialised",
-         [&] {
+         [=] {
              run("copy", copy_kernel, 1, N, out, (const float*)device_array<float>(N, false));
              return verdict(out, zeros);
          }},
-        {"divergent_barrier", [&] { return run("divergent_barrier", divergent_barrier_kernel, 1, N, out); }},
+        {"divergent_barrier", [=] { return run("divergent_barrier", divergent_barrier_kernel, 1, N, out); }},
         {"early_exit",
-         [&] {
+         [=] {
              run("early_exit", early_exit_kernel, 1, N, out);
              return verdict(out, ones);
          }},
         {"barrier_in_half_a_warp",
-         [&] { return run("barrier_in_half_a_warp", barrier_in_half_a_warp_kernel, 1, N, out); }},
-        {"shuffle_masks_differ", [&] { return run("shuffle_mask", shuffle_mask_kernel, 1, 32, out); }},
-        {"shuffle_not_in_mask", [&] { return run("shuffle_not_in_mask", shuffle_not_in_mask_kernel, 1, 32, out); }},
+         [=] { return run("barrier_in_half_a_warp", barrier_in_half_a_warp_kernel, 1, N, out); }},
+        {"shuffle_masks_differ", [=] { return run("shuffle_mask", shuffle_mask_kernel, 1, 32, out); }},
+        {"shuffle_not_in_mask", [=] { return run("shuffle_not_in_mask", shuffle_not_in_mask_kernel, 1, 32, out); }},
         {"async_copy",
-         [&] {
-             run("async_copy", async_copy_kernel<true>, 1, N, out, (const float*)inp);
+         [=] {
+             run("async_copy", async_copy_kernel<true>, 1, N, out, inp);
              return verdict(out, zeros);
          }},
         {"missing_async_wait",
-         [&] {
-             run("async_copy", async_copy_kernel<false>, 1, N, out, (const float*)inp);
+         [=] {
+             run("async_copy", async_copy_kernel<false>, 1, N, out, inp);
              return verdict(out, zeros);
          }},
         {"stream_wait", [] { return two_streams(true); }},
         {"missing_stream_wait", [] { return two_streams(false); }},
-        {"misaligned", [&] { return run("misaligned", misaligned_kernel, 1, N, out, (const float*)inp); }},
-        {"fault", [&] { return run("fault", fault_kernel, 1, N, out); }},
-        {"null", [&] { return run("null", null_kernel, 1, N, out); }},
-        {"host_access", [&] { return (int)out[3]; }},
-        {"too_many_threads", [&] { return run("copy", copy_kernel, 1, 1025, out, (const float*)inp); }},
-        {"big_shared", [&] { return run("big_shared", big_shared_kernel, 1, N, out); }},
-        {"big_dynamic_shared",
-         [&] { return launch("copy", copy_kernel, 1, N, 49 << 10, stream, out, (const float*)inp), 0; }},
-        {"stack_overflow", [&] { return run("stack_overflow", stack_overflow_kernel, 1, N, out); }},
+        {"misaligned", [=] { return run("misaligned", misaligned_kernel, 1, N, out, inp); }},
+        {"fault", [=] { return run("fault", fault_kernel, 1, N, out); }},
+        {"null", [=] { return run("null", null_kernel, 1, N, out); }},
+        {"host_access", [=] { return (int)out[3]; }},
+        {"too_many_threads", [=] { return run("copy", copy_kernel, 1, 1025, out, inp); }},
+        {"big_shared", [=] { return run("big_shared", big_shared_kernel, 1, N, out); }},
+        {"big_dynamic_shared", [=] { return launch("copy", copy_kernel, 1, N, 49 << 10, stream, out, inp), 0; }},
+        {"stack_overflow", [=] { return run("stack_overflow", stack_overflow_kernel, 1, N, out); }},
     };
+}
+
+int main(int argc, char** argv) {
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    const auto cases = all_cases(device_array<float>(N), device_array<float>(4 * N + 4));
     const auto found = argc == 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         for (auto& [name, run] : cases) printf("%s\n", name.c_str());
