@@ -1,7 +1,7 @@
-# The tests: parts of `make test` and `make test-all`. make runs parts side by side and beside the compilers of others,
-# JOBS at a time. A part has folders and ports of its own and waits for no other part; if it shares files with one, that
-# one is among its needs. A part that calls make needs all that another part may be building. dev/test/part.sh runs a
-# part and keeps what it printed in build/test, dev/test/run.sh adds up the results. `make part-NAME` runs one alone.
+# The tests: parts of `make test` and `make test-all`. make builds what the parts need and runs them, JOBS at a time. A
+# part has folders and ports of its own and waits for no other part; if it shares files with one, that one is among its
+# needs. A part that calls make needs all that another part may be building. dev/test/part.sh runs a part and keeps what
+# it printed in build/test, dev/test/run.sh adds up the results. `make part-NAME` runs one alone.
 #
 #   $(call program,NAME,NEEDS,COMMAND)        a test program, whose last line is N passed, N failed, N skipped
 #   $(call check,NAME,TITLE,NEEDS,COMMAND)    passes if the command succeeds; `skip "what enables it"` skips it
@@ -24,7 +24,7 @@ part-$(2): $(4)
 	@dev/test/part.sh $(1) '$(2)' '$(strip $(3))' '$(strip $(5))'
 endef
 
-# ---- what `make test` runs. What takes longest to build comes first, so that the last to end are short.
+# ---- what `make test` runs. What takes longest comes first, so that those that end last are short.
 
 CPU   := train_gpt2_cpu tokenize $(B)/unigram $(DATA)
 SIM16 := $(B)/BF16/train_gpt2sim
@@ -34,16 +34,21 @@ TESTS     := test_kernels test_model test_model_bf16 test_softmax test_threads t
 TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output test_rendezvous test_tokenize \
              test_token_shards test_meeting_place test_vocab test_data_files
 TESTS_SIM := test_processes test_without_mpi test_sim test_gpus
+# What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
+$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%): private CXXFLAGS += -O1
 
 $(foreach t,$(TESTS_SIM),$(call program,$t,\
     $(B)/$t $(CPU) $(SIM16) $(SIM32) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce,$(B)/$t))
-$(call program,test_gpt2sim_BF16,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim)
+$(call program,test_gpt2sim_kernels,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim kernels)
 $(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t))
 $(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))
-$(foreach l,$(LADDERS),$(call program,ladder_cpu_$(notdir $l),$l,$l --check))
-$(foreach l,$(SIM_LADDERS),$(call program,ladder_cuda_$(notdir $l),$l,$l --check))
+ladders = $(foreach l,$(2),$(call program,ladder_$(1)_$(notdir $l),$l,$l --check))
+SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
+$(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
+$(call ladders,cuda,$(filter $(SHORT_LADDERS),$(SIM_LADDERS)))
 
-$(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
+$(call check,headers_quick,every header compiles alone after the standard library,$(SIM_SOURCES),\
+    dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)" quick)
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
 $(call check,model_contract,the compiler names what a trainer does not provide,,dev/test/model_contract.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
@@ -51,8 +56,6 @@ $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
 $(call check,format,laid out as make format does,,\
     dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
-$(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
-    build/bench/roofline 2 16 $p L2C48H3V300 1))
 $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
 $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
 $(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
@@ -61,7 +64,12 @@ SHORT := $(PARTS)
 
 # ---- what `make test-all` adds
 
-$(call program,test_gpt2sim_FP32,$(B)/FP32/test_gpt2sim,$(B)/FP32/test_gpt2sim)
+$(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,$(B)/$p/test_gpt2sim))
+$(call ladders,cpu,$(filter-out $(SHORT_LADDERS),$(LADDERS)))
+$(call ladders,cuda,$(filter-out $(SHORT_LADDERS),$(SIM_LADDERS)))
+$(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
+$(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
+    build/bench/roofline 2 16 $p L2C48H3V300 1))
 BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products
 $(call check,reference,KERNELS=reference trains,$(CPU),dev/test/reference_trainer.sh)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
