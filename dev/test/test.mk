@@ -35,7 +35,7 @@ TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output 
              test_token_shards test_meeting_place test_vocab test_data_files
 TESTS_SIM := test_processes test_without_mpi test_sim test_gpus
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
-$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%): private CXXFLAGS += -O1
+$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%): private CXXFLAGS += $(if $(DEBUG),,-O1)
 
 $(foreach t,$(TESTS_SIM),$(call program,$t,\
     $(B)/$t $(CPU) $(SIM16) $(SIM32) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce,$(B)/$t))
