@@ -1,7 +1,8 @@
 # Sourced by the scripts that run the tests: what the log says, and what build/test keeps.
 
 say() {  # what happens, to what, how it went: with the minutes and seconds since the tests began
-    elapsed=$(($(date +%s) - $(cat build/test/began 2>/dev/null || date +%s)))
+    now=$(date +%s)
+    elapsed=$((now - $(cat build/test/began 2>/dev/null || echo "$now")))
     printf '%3d:%02d  %-9s  %s\n' $((elapsed / 60)) $((elapsed % 60)) "$1" "$2${3:+: $3}"
 }
 start_clock() { began=$(date +%s.%N); }
