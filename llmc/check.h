@@ -43,13 +43,19 @@ inline void clear_the_way() {
     fflush(stdout);
 }
 
-[[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
-    const std::string sentence = format_list(fmt, args);
+// What went wrong, on stderr, with the rank where there are several.
+inline void print_error(const std::string& sentence) {
     const bool several = launcher_value(LAUNCHER_SIZES) > 1;
     clear_the_way();
-    if (status == 2) say_last_sentence(sentence);  // as a rule all ranks make the same mistake
-    else if (several) fprintf(stderr, "error: rank %lld: %s\n", launcher_value(LAUNCHER_RANKS), sentence.c_str());
+    if (several) fprintf(stderr, "error: rank %lld: %s\n", launcher_value(LAUNCHER_RANKS), sentence.c_str());
     else fprintf(stderr, "error: %s\n", sentence.c_str());
+}
+
+[[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
+    const std::string sentence = format_list(fmt, args);
+    clear_the_way();
+    if (status == 2) say_last_sentence(sentence);  // as a rule all ranks make the same mistake
+    else print_error(sentence);
     exit(status);
 }
 

@@ -6,6 +6,7 @@
 //     CHECKSUM SIZE_BYTES CHANGED_NS PATH
 #pragma once
 #include <map>
+#include <set>
 #include "llmc/comm.h"
 #include "llmc/dataloader.h"
 #include "llmc/logger.h"
@@ -20,15 +21,21 @@ inline std::string shard_line(const Shard& shard) {
                   shard.path.c_str());
 }
 
-// The checksums that shards.txt has for these shards; 0 for a shard that it does not have. A
-// damaged line matches no shard.
-inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
-    std::vector<uint64_t> checksums(shards.size());
+// The lines of shards.txt: what shard_line() returns for a shard, and its checksum. A damaged line
+// is left out.
+inline std::map<std::string, uint64_t> read_shards_txt(const std::string& dir) {
     std::map<std::string, uint64_t> known;
     for (const std::string& line : read_lines(shards_path(dir), MAX_SHARDS_TXT_BYTES)) {
         const size_t space = line.find(' ');
         if (space == 16) known[line.substr(space)] = strtoull(line.c_str(), nullptr, 16);
     }
+    return known;
+}
+
+// The checksums that shards.txt has for these shards; 0 for a shard that it does not have.
+inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const std::vector<Shard*>& shards) {
+    std::vector<uint64_t> checksums(shards.size());
+    const std::map<std::string, uint64_t> known = read_shards_txt(dir);
     for (size_t i = 0; i < shards.size(); i++) {
         const auto found = known.find(shard_line(*shards[i]));
         if (found != known.end()) checksums[i] = found->second;
@@ -64,6 +71,7 @@ inline void checksum_shards(const std::vector<Shard*>& shards, const std::string
             if (!is_mine(i)) continue;
             FileReader file(shards[i]->path);
             mine[i] = checksum_of(file, [&](int64_t more) { progress.add(more); });
+            file.expect_good();
         }
     }
     comm_gather(all.data(), mine.data(), bytes, "the checksums of the data");
@@ -74,5 +82,45 @@ inline void checksum_shards(const std::vector<Shard*>& shards, const std::string
 inline uint64_t identity_of(const DataLoader& data) {
     Checksum identity;
     for (const Shard& shard : data.shards) identity.add(&shard.checksum, sizeof(shard.checksum));
+    return identity.value();
+}
+
+// The data that the run in the out dir was validated on, if that was not what it is validated on
+// now: the name of its first shard. Empty if it is the same, if there was or is none, and where
+// shards.txt does not say. What is no training data there is validation data.
+inline std::string other_validation_data(const std::string& dir, const DataLoader& train, const DataLoader& val) {
+    std::set<uint64_t> trained, then, now;
+    std::string name;
+    for (const Shard& shard : train.shards) trained.insert(shard.checksum);
+    for (const Shard& shard : val.shards) now.insert(shard.checksum);
+    for (const auto& [line, checksum] : read_shards_txt(dir)) {
+        if (trained.count(checksum)) continue;
+        const size_t path = line.find(' ', line.find(' ', 1) + 1) + 1;
+        if (then.empty()) name = line.substr(path);
+        then.insert(checksum);
+    }
+    for (uint64_t checksum : trained) now.erase(checksum);
+    return then.empty() || now.empty() || then == now ? "" : name;
+}
+
+// A checksum of a sample of each shard, the same bytes on every rank: as many blocks as there are
+// equal parts of the shard, each block somewhere in its part. Ranks that read other files under the
+// same names are found out by it without any of them reading all.
+inline uint64_t sample_identity(const std::vector<Shard*>& shards) {
+    constexpr int64_t BLOCK_BYTES = 4096, MAX_BLOCKS = 64, BLOCKS_OF_ALL = 4096;
+    const int64_t blocks = std::max<int64_t>(1, std::min<int64_t>(MAX_BLOCKS, BLOCKS_OF_ALL / (shards.size() + 1)));
+    Checksum identity;
+    char block[BLOCK_BYTES];
+    for (size_t i = 0; i < shards.size(); i++) {
+        FileReader file(shards[i]->path);
+        const int64_t part = file.size_bytes / blocks, room = std::max<int64_t>(1, part - BLOCK_BYTES + 1);
+        for (int64_t b = 0; b < blocks; b++) {
+            const int64_t begin = b * part + (int64_t)(Checksum::mix(i, b + 1) % (uint64_t)room);
+            const size_t bytes = std::min<int64_t>(BLOCK_BYTES, file.size_bytes - begin);
+            file.seek(begin);
+            file.read(block, bytes, "the tokens");
+            identity.add(block, bytes);
+        }
+    }
     return identity.value();
 }

@@ -34,13 +34,14 @@ struct DataLoader {
 };
 
 // A checksum of a file's first and last 4 KiB. The same bytes are added to `all`, if that is given.
+// Of no use if the file cannot be read: file.problem says so, here and below.
 inline uint64_t checksum_of_ends(FileReader& file, Checksum* all) {
     char ends[4096];
     Checksum sum;
     for (int64_t at : {(int64_t)0, std::max<int64_t>(0, file.size_bytes - (int64_t)sizeof(ends))}) {
         const size_t bytes = std::min<int64_t>(sizeof(ends), file.size_bytes - at);
         file.seek(at);
-        file.read(ends, bytes, "the tokens");
+        if (!file.try_read(ends, bytes, "the tokens")) break;
         sum.add(ends, bytes);
         if (all) all->add(ends, bytes);
     }
@@ -69,6 +70,7 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
         loader.total_tokens += shard.tokens;
         loader.total_windows += shard.windows;
         shard.ends = checksum_of_ends(file, &identity);
+        file.expect_good();
         loader.shards.push_back(shard);
     }
     loader.ends_identity = identity.value();
@@ -97,28 +99,30 @@ template <class Read>
 inline uint64_t checksum_of(FileReader& file, Read read) {
     file.rewind();
     std::vector<char> piece(1 << 20);
-    while (file.position < file.size_bytes) {
+    while (file.good() && file.position < file.size_bytes) {
         const size_t bytes = std::min<int64_t>(piece.size(), file.size_bytes - file.position);
-        file.read(piece.data(), bytes, "the tokens");
+        file.try_read(piece.data(), bytes, "the tokens");
         read((int64_t)bytes);
     }
     return std::max<uint64_t>(1, file.checksum.value());
 }
 
-// Exit 1 if the shard's tokens have changed since the run began. A new time of last change or inode
-// alone is no change: the checksum decides or, if it was not computed, size, first and last 4 KiB.
-inline void check_unchanged(Shard& shard, FileReader& file) {
+// Empty unless the shard's tokens have changed since the run began, or cannot be read. A new time
+// of last change or inode alone is no change: the checksum decides or, if it was not computed,
+// size, first and last 4 KiB.
+inline std::string change_of(Shard& shard, FileReader& file) {
     const FileStamp now = file.stamp();
-    if (now == shard.stamp) return;
+    if (now == shard.stamp) return "";
     const bool same = now.size_bytes == shard.stamp.size_bytes &&
                       (shard.checksum ? checksum_of(file, [](int64_t) {}) == shard.checksum
                                       : checksum_of_ends(file, nullptr) == shard.ends);
+    if (!file.good()) return file.problem;
     if (!same)
-        runtime_failure(
-            "%s has changed since this run began, which ends here; what it saved is untouched, and with -o "
-            "-y 1 goes on once the file is again what it was",
-            shard.path.c_str());
+        return shard.path +
+               " has changed since this run began, which ends here; with -o, -y 1 goes on once the file is again what "
+               "it was";
     shard.stamp = now;
+    return "";
 }
 
 // Opens shard_order[position] and puts its windows in the order of the epoch.
@@ -126,15 +130,16 @@ inline void start_shard(DataLoader& loader, int64_t position) {
     const uint32_t index = loader.shard_order[position];
     const Shard& shard = loader.shards[index];
     loader.open_shard = position;
-    loader.file = std::make_unique<FileReader>(shard.path);
+    loader.file = std::make_unique<FileReader>(shard.path, FileReader::TELL);
     if (loader.shuffle)
         loader.window_order =
             permutation(shard.windows, generator_for(loader.seed, RANDOM_WINDOWS, loader.epoch, index));
 }
 
-// Loads window w = 0, 1, ... of the run: inputs x (T) and targets y (T). Exit 1, naming shard and
-// offset, if a token is not in the vocabulary, or the shard has changed.
-inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
+// Loads window w = 0, 1, ... of the run: inputs x (T) and targets y (T). Returns what is wrong,
+// with the shard's name, if it cannot be read, has changed, or has a token that is not in the
+// vocabulary; empty if nothing.
+inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y) {
     const int64_t epoch = w / loader.total_windows, in_epoch = w % loader.total_windows, T = loader.T;
     if (epoch != loader.epoch) start_epoch(loader, epoch);
     const auto begin = loader.first_window.begin(), end = loader.first_window.end();
@@ -142,17 +147,26 @@ inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
     if (position != loader.open_shard) start_shard(loader, position);
     int64_t in_shard = in_epoch - loader.first_window[position];
     if (loader.shuffle) in_shard = loader.window_order[in_shard];
-    check_unchanged(loader.shards[loader.shard_order[position]], *loader.file);
-    loader.file->seek(TOKENS_HEADER_BYTES + in_shard * T * 2);
-    loader.file->read(loader.window.data(), (T + 1) * 2, "the tokens");
+    FileReader& file = *loader.file;
+    if (!file.good()) return file.problem;
+    const std::string change = change_of(loader.shards[loader.shard_order[position]], file);
+    if (!change.empty()) return change;
+    file.seek(TOKENS_HEADER_BYTES + in_shard * T * 2);
+    if (!file.try_read(loader.window.data(), (T + 1) * 2, "the tokens")) return file.problem;
     for (int64_t t = 0; t <= T; t++) {
         const int token = loader.window[t];
         if (token >= loader.vocab)
-            runtime_failure(
+            return format(
                 "%s: token %d at offset %lld is not in the model's vocabulary of %lld; the file is "
                 "damaged, or made with another tokenizer (V in -e sets the vocabulary of a new model)",
-                loader.file->path.c_str(), token, (long long)(in_shard * T + t), (long long)loader.vocab);
+                file.path.c_str(), token, (long long)(in_shard * T + t), (long long)loader.vocab);
         if (t < T) x[t] = token;
         if (t > 0) y[t - 1] = token;
     }
+    return "";
+}
+// The same; exit 1 if anything is wrong.
+inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
+    const std::string problem = try_load_window(loader, w, x, y);
+    if (!problem.empty()) runtime_failure("%s", problem.c_str());
 }

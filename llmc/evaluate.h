@@ -36,14 +36,14 @@ inline Validation validate(Run<Model>& run) {
     for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {
         const int64_t w = first + comm.rank * run.B, n = std::min(run.B, windows - w);
         if (n <= 0) continue;
-        for (int64_t b = 0; b < n; b++) load_window(run.val_data, w + b, &run.x[b * run.T], &run.y[b * run.T]);
+        for (int64_t b = 0; b < n; b++) load_row(run, run.val_data, w + b, b);
         evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
         for (int64_t i = 0; i < n * run.T; i++) sums[w + i / run.T] += run.losses[i];
         for (int64_t b = 0; b < n && counts_bytes; b++)
             bytes[w + b] = (double)bytes_of_targets(run.tokenizer, &run.y[b * run.T], run.T);
         progress.reach(w + batch);
     }
-    if (stop.agreed) return {NAN, NAN};
+    if (stop_agreed()) return {NAN, NAN};
     comm_merge(sums.data(), windows, "the sum of the validation losses");
     comm_merge(bytes.data(), (int64_t)bytes.size(), "the bytes of the validation windows");
     double total = 0, total_bytes = 0;

@@ -86,6 +86,13 @@ inline void identify_data(Run<Model>& run, int64_t resumed_step) {
             "or -y 0 --overwrite 1",
             o.train_data.c_str(), o.out_dir.c_str());
     run.state.data_identity = identity;
+    if (resumed_step < 0 || comm.rank > 0) return;
+    const std::string other = other_validation_data(o.out_dir, run.train_data, run.val_data);
+    if (!other.empty())
+        warning(
+            "-j %s is other data than the run in %s was validated on (%s): its validation losses up to step %lld "
+            "cannot be compared with those after it",
+            o.val_data.c_str(), o.out_dir.c_str(), other.c_str(), (long long)resumed_step);
 }
 
 // The weights: drawn, or from the model file; of a resumed run with its optimizer state.

@@ -72,16 +72,16 @@ inline std::string first_bytes(const std::string& path, int64_t most) {
 }
 
 // Exit 2 if the out dir has a file of a name that runs write, but that no run has written: `-o .`
-// must not cost a user a main.log of his own.
+// must not cost a user a main.log of his own. Where run.json is a run's, the folder is one, too.
 inline void check_own_files(const Options& o) {
-    const std::string json = "{\n  \"version\":", log = first_bytes(o.out_dir + "/main.log", 2),
-                      flags = first_bytes(o.out_dir + "/run.json", json.size()),
-                      sums = first_bytes(o.out_dir + "/shards.txt", 17);
-    const size_t digits = sums.find_first_not_of("0123456789abcdef");
+    const std::string json = "{\n  \"version\":", flags = first_bytes(o.out_dir + "/run.json", json.size());
+    if (flags == json) return;
+    const std::string log = first_bytes(o.out_dir + "/main.log", 2), sums = first_bytes(o.out_dir + "/shards.txt", 17);
+    const bool is_sum = sums.size() == 17 && sums.find_first_not_of("0123456789abcdef") == 16 && sums[16] == ' ';
     const char* foreign = nullptr;
     if (log != std::string("s:", log.size())) foreign = "main.log";
-    if (!flags.empty() && flags != json) foreign = "run.json";
-    if (!sums.empty() && (sums.size() < 17 || digits != 16 || sums[16] != ' ')) foreign = "shards.txt";
+    if (!flags.empty()) foreign = "run.json";
+    if (!sums.empty() && !is_sum) foreign = "shards.txt";
     if (foreign)
         usage_error(
             "-o %s holds a %s that no run has written, and that this one would write over; another folder is "

@@ -14,10 +14,13 @@
 #include <csignal>
 #include "llmc/comm.h"
 
+constexpr int STOP_FAILED = -1;  // in the place of a signal: a process cannot go on, its weights are good
+
 struct Stop {
     volatile sig_atomic_t signal = 0;  // the first that this process got
     int agreed = 0;                    // the one that all processes know of
-    std::atomic<int64_t> first_ms{0};  // when it came
+    bool failed = false;               // this process has printed why it cannot go on
+    std::atomic<int64_t> first_ms{0};  // when the signal came
     char answers[2][160] = {};         // what the handler writes, since it must not compose text: one is
     std::atomic<int> answer{0};        // in use, `answer`, and the other can be filled
     std::atomic<bool> at_once{true};   // the first signal ends the process: there is nothing to save yet
@@ -35,8 +38,8 @@ inline void answer_signals(const std::string& text) {
     stop.answer = other;
 }
 
-// The exit status of a run that a signal has stopped.
-inline int stop_status(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
+// The exit status of a run that was stopped.
+inline int stop_status(int signal) { return signal == SIGUSR1 ? 0 : signal == STOP_FAILED ? 1 : 128 + signal; }
 
 // When mpirun is told to stop, it no longer reads what its processes print, and kills them a second
 // later. From here on a write does not wait for it: what the pipe cannot hold is lost.
@@ -76,11 +79,12 @@ inline void catch_signals() {
     ::signal(SIGPIPE, SIG_IGN);  // likewise if the reader of stdout is gone
 }
 
-// True in all processes, at the same call, once one of them has got a signal. If they got different
-// ones, the others take precedence over SIGUSR1, whose exit status is 0.
+// True in all processes, at the same call, once one of them has failed or got a signal. A failure
+// takes precedence over signals, and SIGUSR1, whose exit status is 0, comes last.
 inline bool stop_agreed() {
     if (stop.agreed) return true;
-    for (int signal : comm_gather((int)stop.signal, "agreeing to go on"))
-        if (signal && (stop.agreed == 0 || stop.agreed == SIGUSR1)) stop.agreed = signal;
+    auto weight = [](int signal) { return signal == STOP_FAILED ? 3 : signal == SIGUSR1 ? 1 : signal ? 2 : 0; };
+    for (int signal : comm_gather(stop.failed ? STOP_FAILED : (int)stop.signal, "agreeing to go on"))
+        if (weight(signal) > weight(stop.agreed)) stop.agreed = signal;
     return stop.agreed != 0;
 }

@@ -10,12 +10,13 @@
 #include "llmc/schedule.h"
 #include "llmc/step_log.h"
 
-// The tokens of this rank's micro-batch number `micro` of the step, into run.x and run.y.
+// Loads the tokens of this rank's micro-batch number `micro` of the step into run.x and run.y. Sets
+// stop.failed if that fails.
 template <class Model>
 inline void load_micro_batch(Run<Model>& run, int64_t micro) {
     const int64_t step_begin = run.options.overfit_one_batch ? 0 : run.state.position_windows;
     const int64_t first = step_begin + (micro * comm.processes + comm.rank) * run.B;
-    for (int64_t b = 0; b < run.B; b++) load_window(run.train_data, first + b, &run.x[b * run.T], &run.y[b * run.T]);
+    for (int64_t b = 0; b < run.B; b++) load_row(run, run.train_data, first + b, b);
 }
 
 // What the update of this step needs beside the gradients.
@@ -34,7 +35,8 @@ inline UpdateRule update_rule(const Run<Model>& run, double rate) {
     return rule;
 }
 
-// One step: the gradients of all its micro-batches, then one update of the weights.
+// One step: the gradients of all its micro-batches, then one update of the weights. No update if a
+// process could not load its tokens.
 template <class Model>
 inline void train_step(Run<Model>& run) {
     const Options& o = run.options;
@@ -43,8 +45,13 @@ inline void train_step(Run<Model>& run) {
     for (int64_t micro = 0; micro < run.micro_steps; micro++) {
         show_time_left(run, micro);
         load_micro_batch(run, micro);
+        if (stop.failed && comm.processes == 1) break;
         const float dloss = 1.0f / (float)o.total_batch_size;  // the loss of a step is the mean over its tokens
         micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, dloss, micro);
+    }
+    if (comm_any(stop.failed, "whether all processes have their data")) {
+        stop.agreed = STOP_FAILED;
+        return comm_wait("the sum of the gradients");
     }
     const double rate =
         learning_rate_at(o.lr_schedule, state.step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
@@ -70,7 +77,7 @@ inline int training_loop(Run<Model>& run) {
         answer_signals(o.max_steps == 0 ? "stopping"
                                         : format("stopping after step %lld, %s", (long long)run.state.step, then));
         stop.at_once = false;
-        evaluate_and_sample(run, run.state.step, last);
+        if (!stop.agreed) evaluate_and_sample(run, run.state.step, last);
         if (stop_agreed()) return end_early(run);
         if (last) return 0;
         answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, then));
@@ -133,7 +140,7 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
 
 // Ends the run (exit 1) unless all processes have the same flags, model, data and checkpoint.
 template <class Model>
-inline void check_processes_agree(const Run<Model>& run, int64_t resumed_step) {
+inline void check_processes_agree(Run<Model>& run, int64_t resumed_step) {
     const GPT2Config& c = run.model.layout.config;
     const std::string shape = format("%lld %lld %lld %lld %lld", (long long)c.L, (long long)c.C, (long long)c.NH,
                                      (long long)c.V, (long long)c.maxT);
@@ -141,6 +148,8 @@ inline void check_processes_agree(const Run<Model>& run, int64_t resumed_step) {
     comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.ends_identity,
                            (unsigned long long)run.val_data.ends_identity, (long long)resumed_step),
                     "data and checkpoint");
+    const uint64_t sample = comm.processes > 1 ? sample_identity(all_shards(run)) : 0;
+    comm_check_same(std::to_string(sample), "data");
 }
 
 template <class Model>

@@ -197,7 +197,7 @@ static void one_run_a_folder() {
     EXPECT(until([&] { return contains(read_whole(dir("out")), "step "); }));
     unlink(lock.c_str());
     EXPECT(until([&] { return file_exists(lock); }));
-    const pid_t late = start(on, "late");
+    const pid_t late = start(brief + on, "late");
     EXPECT(refused(finish(late, "late"), 2, "is going on now"));
     start_test("run.lock is removed while the run is stopped, and another begins: the first leaves the folder to it");
     kill(robbed, SIGSTOP);
@@ -234,6 +234,33 @@ static void one_run_a_folder() {
     start_test("a model that cannot be loaded does not cost the earlier run its checkpoints");
     const Outcome bad = run(tiny("-x 9 --overwrite 1 -e " + dir("bad.bin") + " -o " + dir("five")));
     EXPECT(refused(bad, 1, "bad.bin is damaged") && steps_in("five") == std::vector<int64_t>{5});
+}
+
+static void changed_data() {
+    struct Case {
+        const char *what, *flags;
+    };
+    const std::string good = read_whole(dir("train_0.bin")), live = dir("live.bin");
+    for (const Case& c : {Case{"training", "-v 0 -i "}, {"validation", "-v 10 -j "}}) {
+        start_test(
+            format("a %s shard changes while the run goes on: saved, one sentence, exit 1, and it goes on", c.what));
+        const std::string name = format("live_%s", c.what), flags = c.flags + live + " -o " + dir(name);
+        write_whole(live, good);
+        const pid_t child = start(brief + tiny("-x 100000000 " + flags));
+        for (int tries = 0; tries < 400 && !contains(read_whole(dir(name + "/main.log")), "s:20 trl"); tries++)
+            usleep(50000);
+        FILE* file = fopen(live.c_str(), "r+b");
+        fseek(file, good.size() / 2, SEEK_SET);
+        fputc(good[good.size() / 2] ^ 1, file);
+        fclose(file);
+        const Outcome r = finish(child);
+        const std::vector<int64_t> steps = steps_in(name);
+        EXPECT(refused(r, 1, "live.bin has changed") && steps.size() == 1 && steps[0] > 20);
+        EXPECT(!steps.empty() && contains(r.out, format("stopped at step %lld\n", (long long)steps[0])));
+        write_whole(live, good);
+        const Outcome on = run(tiny(format("-x %lld -y 1 ", (long long)(steps.empty() ? 0 : steps[0]) + 1) + flags));
+        EXPECT(on.status == 0 && contains(on.out, "resumed at step "));
+    }
 }
 
 static void last_lines() {
@@ -357,6 +384,7 @@ int main() {
     not_finite();
     as_used();
     one_run_a_folder();
+    changed_data();
     last_lines();
     if (build_library()) {
         failing_calls();

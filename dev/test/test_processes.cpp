@@ -156,6 +156,35 @@ static void starts() {
                               dir("val.bin") + " -e L2C32H2T16V256 -b 2 -t 16 -x 2 -v 0 -s 0'";
     r = run(MPIRUN + std::string("-np 1 ") + here + " : -np 1 " + there);
     EXPECT(r.status != 0 && contains(r.err, "data and checkpoint of rank 1 are not those of rank 0"));
+    start_test("shards that differ between machines in their middle are noticed");
+    std::vector<uint16_t> tokens(200000, 7);
+    write_tokens(dir("train_0.bin.large"), tokens.data(), tokens.size());
+    std::fill(tokens.begin() + 80000, tokens.begin() + 110000, 8);
+    write_tokens(dir("elsewhere/train_0.bin.large"), tokens.data(), tokens.size());
+    auto large = [](std::string command) {
+        return command.replace(command.find("train_0.bin"), 11, "train_0.bin.large");
+    };
+    r = run(MPIRUN + std::string("-np 1 ") + large(here) + " : -np 1 " + large(there));
+    EXPECT(r.status != 0 && contains(r.err, "data of rank 1 are not those of rank 0"));
+    start_test(
+        "a shard that changes while several processes train: all save and end, one sentence from each that saw it");
+    const std::string live = dir("live.bin"), whole = read_whole(dir("train_0.bin"));
+    for (int n : {2, 3}) {
+        write_whole(live, whole);
+        const std::string name = format("live%d", n), out = "-z 1 -i " + live + " -o " + dir(name);
+        const pid_t all = start(several(CPU, n, "-x 100000 " + out));
+        EXPECT(wait_for_step(name, 5));
+        FILE* file = fopen(live.c_str(), "r+b");
+        fseek(file, 2000, SEEK_SET);
+        fputc(whole[2000] ^ 1, file);
+        fclose(file);
+        r = finish(all);
+        const std::vector<int64_t> steps = finished_steps(dir(name));
+        EXPECT(r.status == 1 && contains(r.err, "live.bin has changed") && steps.size() == 1 && steps[0] > 5);
+        write_whole(live, whole);
+        r = run(several(CPU, 1, format("-x %lld -y 1 ", (long long)(steps.empty() ? 0 : steps[0]) + 1) + out));
+        EXPECT(r.status == 0 && contains(r.out, "resumed at step "));
+    }
     start_test("a number of processes that the launcher did not start: exit 2, one sentence");
     EXPECT(refused(run(tiny_run(CPU, "-pn 2")), 2, "--num-processes 2"));
     EXPECT(refused(run(tiny_run(SIM16, "-pn 2")), 2, "--num-processes 2"));

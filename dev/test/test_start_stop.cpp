@@ -326,6 +326,20 @@ static void going_on() {
     EXPECT(contains(run(tiny("-x 1 -y 1 " + in("new"))).out, "a new run begins"));
     unlink(done_path(dir("new"), 1).c_str());
     EXPECT(contains(run(tiny("-x 1 -y 1 " + in("new"))).err, "DONE_00000001 is not there"));
+    start_test("-y 1 with other validation data says which; a copy of it, and none, are nothing to speak of");
+    const std::string other_val = dir("other_val.bin"), copy = dir("copy_val.bin");
+    run("cp " + dir("val.bin") + " " + copy);
+    std::string tokens = read_whole(copy);
+    tokens[tokens.size() / 2] ^= 1;
+    write_whole(other_val, tokens);
+    EXPECT(passed(run(tiny("-x 1 -v 1 " + in("judged")))));
+    const Outcome same = run(again + "-x 2 -j " + copy + " " + in("judged"));
+    EXPECT(passed(same) && same.err.empty());
+    const Outcome judged = run(again + "-x 3 -j " + other_val + " " + in("judged"));
+    EXPECT(passed(judged) && one_line(judged.err) && contains(judged.err, "-j " + other_val) &&
+           contains(judged.err, copy));
+    const Outcome since = run(again + "-x 4 " + in("judged")), none = run(again + "-x 5 -v 0 " + in("judged"));
+    EXPECT(passed(since) && since.err.empty() && passed(none) && none.err.empty());
     start_test("a folder whose name is not UTF-8: the run goes on there");
     EXPECT(passed(run(tiny("-x 1 " + in("\xff\xfe")))) && passed(run(tiny("-x 2 -y 1 " + in("\xff\xfe")))));
     start_test("a folder that a pattern names as it is stands for itself alone");
