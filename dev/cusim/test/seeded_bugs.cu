@@ -200,7 +200,8 @@ static std::map<std::string, std::function<int()>> all_cases(float* out, const f
 
 int main(int argc, char** argv) {
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-    const auto cases = all_cases(device_array<float>(N), device_array<float>(4 * N + 4));
+    float *out = device_array<float>(N), *inp = device_array<float>(4 * N + 4);
+    const auto cases = all_cases(out, inp);
     const auto found = argc == 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         for (auto& [name, run] : cases) printf("%s\n", name.c_str());
