@@ -134,7 +134,7 @@ dev/data/shakespeare_train.bin: | dev/data/shakespeare_val.bin
 	test -f $@ || $(SHARDS)
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
-quickstart: train_gpt2_cpu $(B)/unigram $(DATA)   ## trains a small GPT-2 in about two minutes, and samples from it
+quickstart: train_gpt2_cpu tokenize $(B)/unigram   ## trains a small GPT-2 in about two minutes, and samples from it
 	@scripts/quickstart.sh
 
 test:                                 ## what a change may break, in a few minutes: all but the long campaigns

@@ -16,7 +16,7 @@ import json
 import os
 import time
 
-from bench_parts import MODELS, PEERS, Generation, Products, Steps, Tokenizer
+from bench_parts import MODELS, NANO, PEERS, Generation, Products, Steps, Tokenizer
 from bench_tasks import ROOT, run_tasks, say
 from children import have
 from readme import this_cpu, write_of_machine
@@ -108,6 +108,8 @@ def main():
     if "steps" in args.parts:
         for B, T in args.shapes:
             tasks += Steps(args, B, T, report).tasks()
+        if args.model == "d12":
+            tasks += Steps(args, 12, 64, report, model=NANO).tasks()
     if "products" in args.parts:
         for rows in args.rows:
             tasks += Products(args, rows, report).tasks()

@@ -10,7 +10,9 @@ import time
 from bench_tasks import ROOT, Task, child, say
 from children import have
 
-MODELS = {"d12": "12,768,12,50257", "L2C64H2T64": "2,64,2,50257"}  # the shape for -e, and for dev/torch_step.py
+# The shape for -e, and for dev/torch_step.py. NANO is that of scripts/shakespeare_char.sh.
+NANO, BYTES = "L4C128H4T64V257", "dev/data/shakespeare_bytes"
+MODELS = {"d12": "12,768,12,50257", "L2C64H2T64": "2,64,2,50257", NANO: "4,128,4,257"}
 OURS = {"fp32": ["--precision", "fp32"], "bf16, fp32 master": ["--precision", "bf16"],
         "bf16, no master": ["--precision", "bf16", "-w", "0"]}
 # precision, mode: bf16 is autocast with fp32 weights, all-bf16 has no fp32 anywhere
@@ -18,15 +20,18 @@ PEERS = ["fp32 eager", "fp32 compile", "fp32 tuned", "bf16 eager", "bf16 compile
 
 
 class Steps:
-    """Training steps at one shape (B, T), of all programs."""
-    def __init__(self, args, B, T, report):
+    """Training steps at one shape (B, T), of all programs. A model other than that of the bench is so small that many
+    steps are timed."""
+    def __init__(self, args, B, T, report, model=None):
         self.args, self.B, self.T, self.report = args, B, T, report
+        self.model, self.steps = model or args.model, args.steps * (50 if model else 1)
+        self.what = f"step ({B},{T})" + (f" of {model}" if model else "")
+        self.is_of_bench = model is None
         self.times, self.memory, self.plan, self.bound = {}, {}, {}, {}
 
     def tasks(self):
-        tokens, steps = self.B * self.T, self.args.steps
-        what = f"step ({self.B},{self.T})"
-        tasks = []
+        steps, what, tasks = self.steps, self.what, []
+        tokens = self.B * self.T * (1 if self.is_of_bench else 0.01)  # what as many of the bench's model cost
         for _ in range(self.args.rounds):
             for name in OURS:
                 seconds = 3 + (steps + 1) * tokens * (0.0018 if name == "fp32" else 0.001)
@@ -45,8 +50,12 @@ class Steps:
         self.memory[name] = max(self.memory.get(name, 0), rss)
 
     def ours(self, name):
-        command = ["./train_gpt2_cpu", "-e", self.args.model, "-b", self.B, "-t", self.T, "-x", self.args.steps + 1,
+        command = ["./train_gpt2_cpu", "-e", self.model, "-b", self.B, "-t", self.T, "-x", self.steps + 1,
                    "-v", 0, "-s", 0, "-r", 0, "--threads", self.args.threads, *OURS[name]]
+        if self.model == NANO:
+            command += ["-i", BYTES + "_train.bin"]
+            if not (ROOT / (BYTES + "_train.bin")).exists():
+                child(["./tokenize", "--bytes", 1, "dev/data/shakespeare", "--val-split", "tail", "-o", BYTES])
         output, rss = child(command)
         plan, _ = child(command + ["--plan"])
         self.plan[name] = float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1])
@@ -56,13 +65,13 @@ class Steps:
         precision, mode = peer.split()
         env = {"THP_MEM_ALLOC_ENABLE": "1"} if mode == "tuned" else {}
         command = [sys.executable, "dev/torch_step.py", "--mode", mode, "--precision", precision, "-b", self.B,
-                   "-t", self.T, "--threads", self.args.threads, "--steps", self.args.steps,
-                   "--shape", MODELS[self.args.model]]
+                   "-t", self.T, "--threads", self.args.threads, "--steps", self.steps,
+                   "--shape", MODELS[self.model]]
         output, rss = child(command, env)
         self.keep(peer, [float(v) for v in re.search(r"MS (.*)", output)[1].split()], rss)
 
     def roofline(self, precision):
-        table, _ = child(["build/bench/roofline", self.B, self.T, precision, self.args.model, 3, self.args.threads])
+        table, _ = child(["build/bench/roofline", self.B, self.T, precision, self.model, 3, self.args.threads])
         self.bound[precision] = float(re.search(r"^all\s+(.*)", table, re.M)[1].split()[5])
         self.report.rooflines.append(table)
         say(table)
@@ -79,8 +88,8 @@ class Steps:
                 rival = {"fp32": "fp32", "bf16": "bf16, fp32 master", "all-bf16": "bf16, no master"}[precision]
                 kind = {"fp32": "fp32", "bf16": "bf16 autocast", "all-bf16": "all bf16"}[precision]
                 who, note = f"PyTorch {mode}, {kind}", f"{ms[0] / self.times[rival][0]:.2f} times ours, {rival}"
-            self.report.row(f"step ({self.B},{self.T})", who, ms, note, MiB=self.memory[name])
-        for precision, ours in (("fp32", "fp32"), ("bf16", "bf16, fp32 master")):
+            self.report.row(self.what, who, ms, note, MiB=self.memory[name])
+        for precision, ours in (("fp32", "fp32"), ("bf16", "bf16, fp32 master")) if self.is_of_bench else ():
             theirs = [ms[0] for name, ms in self.times.items() if name.split()[0] == precision and name not in OURS]
             found = (self.times[ours][0], min(theirs, default=None), f"({self.B},{self.T})")
             self.report.steps.setdefault((self.B * self.T, precision), found)

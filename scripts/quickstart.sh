@@ -1,10 +1,11 @@
 #!/bin/sh
-# From nothing to a small language model. `make quickstart` has built the trainer and tokenized Shakespeare; this script
-# trains for about two minutes on two cores, compares the result with a model that knows only token frequencies, and
-# samples. Started again, it resumes, or samples once more.
+# From nothing to a small language model, in about two minutes on two cores. `make quickstart` has built the programs;
+# this script learns a vocabulary from Shakespeare, trains a model on the text, samples from it, and compares it with a
+# model that knows only token frequencies. Run again, it goes on from what is there.
 set -e
 out=log_quickstart
-steps=450
+data=dev/data/shakespeare4096
+steps=2700
 model_file=$out/model_$(printf %08d $steps).bin
 model=L4C192H6T128
 
@@ -12,17 +13,26 @@ model=L4C192H6T128
 precision=fp32
 grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo 2>/dev/null && precision=bf16
 
-baseline=$(build/unigram dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin 50257)
+# With GPT-2's 50,257 tokens, most of so small a model would be its embedding. With 4,096 it is a third.
+if [ ! -f ${data}_tokenizer.bin ] || [ ! -f ${data}_train.bin ] || [ ! -f ${data}_val.bin ]; then
+    ./tokenize --train-vocab 4096 dev/data/shakespeare --val-split tail -o $data
+fi
+read_data="-i ${data}_train.bin -j ${data}_val.bin"
+baseline=$(build/unigram ${data}_train.bin ${data}_val.bin ${data}_tokenizer.bin)
+baseline_loss=${baseline% *} baseline_bits=${baseline#* }
 echo "Training a GPT-2 of 4 layers and 192 channels on the works of Shakespeare," \
     "in $precision on the CPU, $steps steps."
-echo "A model that knows only how often each token occurs has a validation loss of $baseline."
+echo "A model that knows only how often each token occurs has a validation loss of $baseline_loss," \
+    "$baseline_bits bits per byte."
 if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
     echo "It is already trained, in $out: here is another sample."
-    ./train_gpt2_cpu -e "$model_file" -x 0 -v 0 -g 120 --top-k 50 --prompt "ROMEO." --seed "$(date +%s)" --quiet 1
+    ./train_gpt2_cpu -e "$model_file" --tokenizer ${data}_tokenizer.bin -x 0 -v 0 -g 200 --top-k 50 --temperature 0.8 \
+        --prompt "ROMEO." \
+        --seed "$(date +%s)" --quiet 1
 else
-    # Beside this script, so that a signal to either reaches the trainer, which saves and says how to go on.
-    ./train_gpt2_cpu -e $model -o $out -y 1 --precision $precision -b 8 -t 128 -x $steps -l 2e-3 -u 30 -q 0.1 -c 0.1 \
-        -n 100 -nk 2 -v 100 -m 40 -s 1000000 -g 120 --top-k 50 &
+    # In the background, so that the script can pass a signal on to the trainer, which saves and says how to go on.
+    ./train_gpt2_cpu -e $model $read_data -o $out -y 1 --precision $precision -b 8 -t 128 -r 0 -x $steps -l 3e-3 -u 50 \
+        -q 0.05 -c 0.1 -n 900 -nk 2 -v 450 -m 20 -s 1000000 -g 200 --top-k 50 --temperature 0.8 &
     trainer=$!
     for signal in INT TERM USR1; do trap "kill -$signal $trainer 2>/dev/null" $signal; done
     status=0
@@ -34,9 +44,11 @@ else
     [ $status -eq 0 ] || exit $status
     [ -f "$out/DONE_$(printf %08d $steps)" ] || exit 0  # stopped by SIGUSR1
 fi
-loss=$(sed -n 's/^s:[0-9]* tel://p' $out/main.log | tail -n 1)
-echo "Validation loss: $loss; model of token frequencies: $baseline."
-echo "Longer:        ./train_gpt2_cpu -o $out -y 1 -x 3000 -l 1e-3 -k constant   (resumes from $out)"
-echo "Bigger:        ./train_gpt2_cpu -e d6 --precision $precision -o log_d6 -b 4 -t 256 -d 4096 -x 2000" \
-    "-l 1e-3 -u 100 -q 0.1 -n 50 -nk 2   (--plan says what it needs)"
-echo "With a prompt: ./train_gpt2_cpu -e $model_file -x 0 --prompt \"To be, or not to be\" -g 100 --top-k 50"
+whole_split=$(./train_gpt2_cpu -e "$model_file" $read_data --precision $precision -b 8 -t 128 -x 0 -m -1 -s 0 --quiet 1)
+loss=$(echo "$whole_split" | sed -n 's/^val loss //p') bits=$(echo "$whole_split" | sed -n 's/^bits per byte //p')
+echo "Validation loss: $loss, $bits bits per byte;" \
+    "model of token frequencies: $baseline_loss, $baseline_bits bits per byte."
+echo "Longer:        ./train_gpt2_cpu -o $out -y 1 -x 6000 -l 1e-3 -k constant   (resumes from $out)"
+echo "Bigger:        ./train_gpt2_cpu -e d6 $read_data --precision $precision -o log_d6 -b 4 -t 256 \\"
+echo "                   -d 4096 -x 2000 -l 1e-3 -u 100 -q 0.1 -n 50 -nk 2   (--plan says what it needs)"
+echo "With a prompt: ./train_gpt2_cpu -e $out -x 0 --prompt \"To be, or not to be\" -g 100 --top-k 50 --temperature 0.8"

@@ -16,6 +16,9 @@ for recipe in scripts/run_gpt*.sh; do
     GPUS=1 "$recipe" $tiny > "$folder/log" 2>&1 || true
     runs "$recipe" "$folder/log"
 done
+scripts/shakespeare_char.sh -x 2 -v 2 -m 1 -g 4 > "$folder/log" 2>&1 || true
+runs shakespeare_char.sh "$folder/log"
+grep -q "^bits per byte" "$folder/log"
 if command -v mpirun > /dev/null; then
     rm -rf "$OUT_DIR"
     GPUS=2 scripts/run_gpt2_124M.sh $tiny > "$folder/log" 2>&1 || true

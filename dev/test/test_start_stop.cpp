@@ -272,9 +272,9 @@ static void signals() {
 
 static void quickstart() {
     const std::string here = dir("quick");
-    run("sh -c 'mkdir -p " + here + "/build && ln -s $PWD/dev $PWD/train_gpt2_cpu " + here +
+    run("sh -c 'mkdir -p " + here + "/build && ln -s $PWD/dev $PWD/train_gpt2_cpu $PWD/tokenize " + here +
         " && ln -s $PWD/scripts/quickstart.sh " + here + "/start'");
-    write_whole(here + "/build/unigram", "#!/bin/sh\necho 6.4\n");
+    write_whole(here + "/build/unigram", "#!/bin/sh\necho 6.4 3.2\n");
     run("chmod +x " + here + "/build/unigram");
     for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
         start_test(format("quickstart and signal %d: saved, no summary of an unfinished run, its exit status", signal));
