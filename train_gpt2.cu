@@ -32,18 +32,33 @@ constexpr const char *PRECISION = "bf16", *OTHER_PRECISION = "fp32";
 #endif
 constexpr bool IS_FP32 = sizeof(floatX) == 4;
 
-// The model: parameters, activations and optimizer state (llmc/model.h), and what it has on a GPU.
-struct GPT2 : ModelMemory<floatX> {
+// The model as on a CPU; what a GPU adds begins with the stream.
+struct GPT2 {
+    typedef floatX Element;
+    ParameterLayout layout;
+    Sizes sizes;
+    ActivationLayout activations;
+    BucketSlice slice;                 // what this process updates of every bucket
+    floatX* params = nullptr;          // layout.total_elems()
+    floatX* grads = nullptr;           // what backward() writes: grads_elems()
+    float* grad_sums = nullptr;        // their sums over micro-steps: layout.total_elems(), or null if there are none
+    float *m = nullptr, *v = nullptr;  // AdamW's state: slice.state_elems() each
+    float* master = nullptr;           // as many fp32 weights, or null if there are none
+    char* acts = nullptr;              // activations.total_bytes
     cudaStream_t stream = nullptr;
-    floatX* grads = nullptr;     // what backward() writes: grads_elems()
-    float* grad_sums = nullptr;  // their sums over micro-steps: layout.total_elems(), or null if there are none
     DecayRanges decayed;
     int* host_tokens = nullptr;             // pinned: inputs, targets and their order, of each micro-step
     DeviceResults* host_results = nullptr;  // pinned
     TokenOrder tokens{};
     int gelu_fusion = 0;
-    double peak = 0;  // FLOP/s, from the table in llmc/mfu.h
+    double peak = 0;                 // FLOP/s, from the table in llmc/mfu.h
+    std::vector<float> host_values;  // what to_host() returned last
 
+    floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
+    floatX* act(int a, int64_t layer = 0) { return (floatX*)(acts + activations.offset(a, layer)); }
+    float* act32(int a, int64_t layer = 0) { return (float*)(acts + activations.offset(a, layer)); }
+    int* ints(int a) { return (int*)(acts + activations.offset(a, 0)); }
+    DeviceResults* results() { return (DeviceResults*)(acts + activations.offset(RESULTS, 0)); }
     // Where backward() writes the gradient of a tensor. Where gradients are summed, all layers use
     // the memory of the first in turn; behind it lies what is outside the layers, but wte.
     floatX* grad(int tensor, int64_t layer = 0) {
@@ -56,8 +71,6 @@ struct GPT2 : ModelMemory<floatX> {
         if (sizes.sums_gradients()) return grad_sums + layout.offset(WTE);
         return IS_FP32 ? (float*)grad(WTE) : act32(DWTE);
     }
-    int* ints(int a) { return (int*)address(a); }
-    DeviceResults* results() { return (DeviceResults*)address(RESULTS); }
 };
 
 // n values of the model as fp32 in model.host_values; waits for the device.
@@ -72,7 +85,7 @@ const float* to_host(GPT2& model, const T* from, int64_t n);
 void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
     Range range("layer_forward");
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
-    const auto [param, act, act32] = model.of_layer(l);
+    const auto [param, act, act32] = of_layer(model, l);
     const cudaStream_t stream = model.stream;
     matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C, stream);
     attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream);
@@ -88,7 +101,7 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
 void forward(GPT2& model, int64_t B, int64_t T) {
     Range range("forward");
     const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
-    const auto [param, act, act32] = model.of_layer(0);
+    const auto [param, act, act32] = of_layer(model, 0);
     const cudaStream_t stream = model.stream;
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
     layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), act(ENCODED), param(LN1W), param(LN1B), rows, C,
@@ -97,7 +110,7 @@ void forward(GPT2& model, int64_t B, int64_t T) {
         layer_forward(model, l, B, T);
         // The layer's last addition, and the layer norm of its sum: ln1 of the next layer, or lnf.
         floatX *residual3 = model.act(RESIDUAL3, l), *residual2 = model.act(RESIDUAL2, l), *branch = model.act(BRANCH);
-        const auto [param, act, act32] = model.of_layer(l + 1);
+        const auto [param, act, act32] = of_layer(model, l + 1);
         if (l + 1 < L)
             residual_layernorm_forward(residual3, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual2, branch,
                                        param(LN1W), param(LN1B), rows, C, stream);
@@ -148,7 +161,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
     Range range("layer_recompute");
     const int64_t C = model.layout.config.C, rows = B * T, level = model.sizes.recompute;
-    const auto [param, act, act32] = model.of_layer(l);
+    const auto [param, act, act32] = of_layer(model, l);
     const cudaStream_t stream = model.stream;
     if (level >= 2)
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input(model, l), param(LN1W), param(LN1B),
@@ -165,7 +178,7 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
 void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
     Range range("layer_backward");
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
-    const auto [param, act, act32] = model.of_layer(l);
+    const auto [param, act, act32] = of_layer(model, l);
     const auto grad = [&](int tensor) { return model.grad(tensor, l); };
     const cudaStream_t stream = model.stream;
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
@@ -213,7 +226,7 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
     const GPT2Config& c = model.layout.config;
     const int64_t rows = B * T, last = c.L - 1;
     const bool add_in_place = add && IS_FP32;  // bf16 gradients are written, and added to sums elsewhere
-    const auto [param, act, act32] = model.of_layer(last);
+    const auto [param, act, act32] = of_layer(model, last);
     const cudaStream_t stream = model.stream;
     floatX* dresidual = act(DRESIDUAL);
     classifier(act32(LOSSES), act(BRANCH), model.dwte(), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
@@ -299,7 +312,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
     check_cuda(cudaMemcpyAsync(input, &token, sizeof(int), cudaMemcpyHostToDevice, stream), "copying a token");
     encoder_forward(residual, input, model.param(WTE), model.param(WPE), 1, 1, C, position, stream);
     for (int64_t l = 0; l < c.L; l++) {
-        const auto [param, act, act32] = model.of_layer(l);
+        const auto [param, act, act32] = of_layer(model, l);
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1, C, stream);
         matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C, stream);
         attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position, model.sizes.cache_T, C,
@@ -312,7 +325,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
         matmul_forward(branch, act(FCH_GELU), param(FCPROJW), param(FCPROJB), 1, 4 * C, C, stream);
         residual_forward(residual, residual, branch, C, stream);
     }
-    const auto [param, act, act32] = model.of_layer(c.L - 1);
+    const auto [param, act, act32] = of_layer(model, c.L - 1);
     const floatX* const no_bias = nullptr;
     layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C, stream);
     matmul_forward(act(LOGITS), act(LNF), param(WTE), no_bias, 1, C, c.Vp, stream);
@@ -408,13 +421,15 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
         for (int64_t copy = 0; copy < activation_copies(a, s) && activation_bytes(a, s) > 0; copy++)
-            guard_memory(ACTIVATIONS[a].name, model.address(a, copy) + activation_bytes(a, s) - GUARD_BYTES);
+            guard_memory(ACTIVATIONS[a].name,
+                         model.acts + model.activations.offset(a, copy) + activation_bytes(a, s) - GUARD_BYTES);
     const size_t tokens_bytes = s.micro_steps * host_tokens_per_micro_step(s) * sizeof(int);
     check_cuda(cudaMallocHost(&model.host_tokens, tokens_bytes), "allocating host memory");
     check_cuda(cudaMallocHost(&model.host_results, sizeof(DeviceResults)), "allocating host memory");
     check_cuda(cudaStreamSynchronize(model.stream), "clearing memory");
     if (!blas.handle) check_blas(cublasLtCreate(&blas.handle), "starting");
-    blas.workspace = model.address(BLAS_WORKSPACE), blas.workspace_bytes = BLAS_WORKSPACE_BYTES, blas.tf32 = o.tf32;
+    blas.workspace = model.acts + model.activations.offset(BLAS_WORKSPACE, 0),
+    blas.workspace_bytes = BLAS_WORKSPACE_BYTES, blas.tf32 = o.tf32;
     model.peak = gpu_peak_flops(gpu.name, !IS_FP32, o.tf32);
 }
 

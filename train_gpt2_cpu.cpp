@@ -37,21 +37,34 @@ using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forw
 }
 #endif
 
-// The model: parameters, activations and optimizer state (llmc/model.h), and its gradients.
+// The model. Its tensors are listed in llmc/tensors.h, its activations in llmc/activations.h.
 template <class floatX>
-struct GPT2 : ModelMemory<floatX> {
-    char* grads = nullptr;  // layout.total_elems(), in floatX, or in fp32 where they are summed (Sizes)
-    double loss_sum = 0;    // over the tokens of this step so far
-    double peak = 0;        // FLOP/s, measured (llmc/cpu/peak_file.h)
+struct GPT2 {
+    typedef floatX Element;
+    ParameterLayout layout;
+    Sizes sizes;
+    ActivationLayout activations;
+    BucketSlice slice;                 // what this process updates of every bucket
+    floatX* params = nullptr;          // layout.total_elems()
+    char* grads = nullptr;             // as many, in floatX, or in fp32 where they are summed (Sizes)
+    float *m = nullptr, *v = nullptr;  // AdamW's state: slice.state_elems() each
+    float* master = nullptr;           // as many fp32 weights, or null if there are none
+    char* acts = nullptr;              // activations.total_bytes
+    double loss_sum = 0;               // over the tokens of this step so far
+    double peak = 0;                   // FLOP/s, measured (llmc/cpu/peak_file.h)
     int peak_measurements = 0;
+    std::vector<float> host_values;  // what to_host() returned last
 
+    floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
     template <class floatG>
     floatG* grad(int tensor, int64_t layer = 0) {
-        return (floatG*)grads + this->layout.offset(tensor, layer);
+        return (floatG*)grads + layout.offset(tensor, layer);
     }
+    floatX* act(int a, int64_t layer = 0) { return (floatX*)(acts + activations.offset(a, layer)); }
+    float* act32(int a, int64_t layer = 0) { return (float*)(acts + activations.offset(a, layer)); }
     float* dwte_sums() {
-        if (!this->sizes.has_dwte_sums()) return nullptr;
-        return this->sizes.dwte_sums_borrow_gradients() ? (float*)grads : this->act32(DWTE);
+        if (!sizes.has_dwte_sums()) return nullptr;
+        return sizes.dwte_sums_borrow_gradients() ? (float*)grads : act32(DWTE);
     }
 };
 
@@ -63,7 +76,7 @@ struct GPT2 : ModelMemory<floatX> {
 template <class floatX>
 void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
-    const auto [param, act, act32] = model.of_layer(l);
+    const auto [param, act, act32] = of_layer(model, l);
     kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C);
     kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH);
     kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C);
@@ -77,7 +90,7 @@ void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
 template <class floatX>
 void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
-    const auto [param, act, act32] = model.of_layer(0);
+    const auto [param, act, act32] = of_layer(model, 0);
     kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
     kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), act(ENCODED), param(LN1W), param(LN1B), rows,
                                C);
@@ -85,7 +98,7 @@ void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
         layer_forward(model, l, B, T);
         // The layer's last addition, and the layer norm of its sum: ln1 of the next layer, or lnf.
         floatX *residual3 = model.act(RESIDUAL3, l), *residual2 = model.act(RESIDUAL2, l), *branch = model.act(BRANCH);
-        const auto [param, act, act32] = model.of_layer(l + 1);
+        const auto [param, act, act32] = of_layer(model, l + 1);
         if (l + 1 < L)
             kernels::residual_layernorm_forward(residual3, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual2,
                                                 branch, param(LN1W), param(LN1B), rows, C);
@@ -112,7 +125,7 @@ void evaluate(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
 template <class floatX>
 void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, rows = B * T, level = model.sizes.recompute;
-    const auto [param, act, act32] = model.of_layer(l);
+    const auto [param, act, act32] = of_layer(model, l);
     if (level >= 2)
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input(model, l), param(LN1W),
                                    param(LN1B), rows, C);
@@ -143,7 +156,7 @@ void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
 template <class floatG, class floatX>
 void layer_backward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T, bool add) {
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
-    const auto [param, act, act32] = model.of_layer(l);
+    const auto [param, act, act32] = of_layer(model, l);
     const auto grad = [&](int tensor) { return model.template grad<floatG>(tensor, l); };
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
     kernels::matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), dresidual, act(FCH_GELU), param(FCPROJW), rows, 4 * C,
@@ -177,7 +190,7 @@ void backward(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
               bool last_micro) {
     const GPT2Config& c = model.layout.config;
     const int64_t rows = B * T, last = c.L - 1;
-    const auto [param, act, act32] = model.of_layer(last);
+    const auto [param, act, act32] = of_layer(model, last);
     const auto grad = [&](int tensor) { return model.template grad<floatG>(tensor); };
     kernels::classifier(act32(LOSSES), act(BRANCH), grad(WTE), act(LOGITS), act(LNF), param(WTE), y, rows, c.C, c.V,
                         c.Vp, dloss, add, model.dwte_sums());
@@ -289,7 +302,7 @@ const float* decode(GPT2<floatX>& model, int token, int64_t position) {
     floatX *residual = model.act(ENCODED), *branch = model.act(BRANCH);
     kernels::encoder_forward(residual, &token, model.param(WTE), model.param(WPE), 1, 1, C, position);
     for (int64_t l = 0; l < c.L; l++) {
-        const auto [param, act, act32] = model.of_layer(l);
+        const auto [param, act, act32] = of_layer(model, l);
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1,
                                    C);
         kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C);
@@ -302,7 +315,7 @@ const float* decode(GPT2<floatX>& model, int token, int64_t position) {
         kernels::matmul_forward(branch, act(FCH_GELU), param(FCPROJW), param(FCPROJB), 1, 4 * C, C);
         kernels::residual_forward(residual, residual, branch, C);
     }
-    const auto [param, act, act32] = model.of_layer(c.L - 1);
+    const auto [param, act, act32] = of_layer(model, c.L - 1);
     const floatX* const no_bias = nullptr;
     kernels::layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C);
     kernels::matmul_forward(act(LOGITS), act(LNF), param(WTE), no_bias, 1, C, c.Vp);

@@ -141,7 +141,8 @@ inline int64_t activation_bytes(int a, const Sizes& s) {
 // Where each activation lies in one block of memory, in bytes: its first copy, and the distance
 // from one layer's copy to the next layer's, 0 if all layers share one.
 struct ActivationLayout {
-    int64_t offset[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_bytes = 0;
+    int64_t first[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_bytes = 0;
+    int64_t offset(int a, int64_t layer) const { return first[a] + layer * layer_stride[a]; }
 };
 // Exit 2 if the bytes of all activations do not fit 64 bits. Those of one copy always do, within
 // the limits of the flags.
@@ -157,7 +158,7 @@ inline ActivationLayout activation_layout(const Sizes& s) {
             (long long)s.B, (long long)s.T, (long long)s.config.L, (long long)s.config.C, total_bytes);
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         const int64_t bytes = activation_bytes(a, s), copies = activation_copies(a, s);
-        layout.offset[a] = layout.total_bytes;
+        layout.first[a] = layout.total_bytes;
         layout.layer_stride[a] = copies > 1 ? bytes : 0;
         layout.total_bytes += bytes * copies;
     }

@@ -1,6 +1,5 @@
-// What a model keeps in memory, and what both trainers do with it in the same way. Their GPT2
-// structs derive from ModelMemory; what differs between devices is in the trainers
-// (model_contract.h).
+// What both trainers do in the same way with their model, a struct GPT2; what differs between
+// devices is in the trainers (model_contract.h).
 #pragma once
 #include <tuple>
 #include "llmc/activations.h"
@@ -12,38 +11,18 @@
 enum OptimizerState { STATE_M, STATE_V, STATE_MASTER };
 inline const char* const STATE_NAMES[] = {"m", "v", "the master weights"};
 
-template <class floatX>
-struct ModelMemory {
-    typedef floatX Element;
-    ParameterLayout layout;
-    Sizes sizes;
-    ActivationLayout activations;
-    BucketSlice slice;                 // what this process updates of every bucket
-    floatX* params = nullptr;          // layout.total_elems()
-    float *m = nullptr, *v = nullptr;  // AdamW's state: slice.state_elems() each
-    float* master = nullptr;           // as many fp32 weights, or null if there are none
-    char* acts = nullptr;              // activations.total_bytes
-    std::vector<float> host_values;    // what to_host() returned last
-
-    // Where a parameter tensor lies, and an activation, in floatX or in fp32; of one layer, if
-    // every layer has its own.
-    floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
-    floatX* act(int a, int64_t layer = 0) { return (floatX*)address(a, layer); }
-    float* act32(int a, int64_t layer = 0) { return (float*)address(a, layer); }
-    char* address(int a, int64_t layer = 0) {
-        return acts + activations.offset[a] + layer * activations.layer_stride[a];
-    }
-
-    // The same for one layer: auto [param, act, act32] = model.of_layer(l).
-    auto of_layer(int64_t layer) {
-        return std::make_tuple([=](int tensor) { return param(tensor, layer); }, [=](int a) { return act(a, layer); },
-                               [=](int a) { return act32(a, layer); });
-    }
-};
+// The parameters and activations of one layer, by name: const auto [param, act, act32] =
+// of_layer(model, l).
+template <class Model>
+auto of_layer(Model& model, int64_t layer) {
+    return std::make_tuple([&model, layer](int tensor) { return model.param(tensor, layer); },
+                           [&model, layer](int a) { return model.act(a, layer); },
+                           [&model, layer](int a) { return model.act32(a, layer); });
+}
 
 // What layer l reads from the residual stream.
-template <class floatX>
-floatX* layer_input(ModelMemory<floatX>& model, int64_t l) {
+template <class Model>
+auto layer_input(Model& model, int64_t l) {
     return l == 0 ? model.act(ENCODED) : model.act(RESIDUAL3, l - 1);
 }
 
@@ -51,9 +30,9 @@ template <class floatX>
 constexpr bool is_bf16() {
     return sizeof(floatX) == 2;
 }
-template <class floatX>
-const char* precision_name(const ModelMemory<floatX>&) {
-    return is_bf16<floatX>() ? "bf16" : "fp32";
+template <class Model>
+const char* precision_name(const Model&) {
+    return is_bf16<typename Model::Element>() ? "bf16" : "fp32";
 }
 
 // Whether a run with these options keeps fp32 master weights.
@@ -63,16 +42,16 @@ bool has_master(const Options& o) {
 }
 
 // How many of m, v and master weights the model keeps.
-template <class floatX>
-int64_t optimizer_states(const ModelMemory<floatX>& model) {
+template <class Model>
+int64_t optimizer_states(const Model& model) {
     return model.master ? 3 : 2;
 }
 // Where a state lies. Weights in fp32 are their own master; null if 16-bit weights have none.
-template <class floatX>
-float* state_memory(ModelMemory<floatX>& model, int state) {
+template <class Model>
+float* state_memory(Model& model, int state) {
     if (state == STATE_M) return model.m;
     if (state == STATE_V) return model.v;
-    return is_bf16<floatX>() ? model.master : (float*)model.params;
+    return is_bf16<typename Model::Element>() ? model.master : (float*)model.params;
 }
 
 // This rank's slice of a bucket's state, on the host: layout.slice_elems(bucket) values. In ZeRO
@@ -114,8 +93,9 @@ const float* tensor_data(Model& model, int tensor, int64_t layer, int64_t first,
 
 // Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
 // updated weights (stage 1) to all.
-template <class floatX>
-int64_t wire_bytes_per_step(const ModelMemory<floatX>& model) {
+template <class Model>
+int64_t wire_bytes_per_step(const Model& model) {
+    typedef typename Model::Element floatX;
     const int64_t summed = model.sizes.gradient_bytes(), gathered = model.slice.parts > 1 ? sizeof(floatX) : summed;
     return model.layout.total_elems() / comm.processes * (comm.processes - 1) * (summed + gathered);
 }

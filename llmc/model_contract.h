@@ -1,7 +1,6 @@
-// What a trainer provides: a struct Model that derives from ModelMemory (model.h), and these
-// functions on it. A run (train.h) calls nothing else of a trainer. run_main instantiates
-// ModelContract, so that the compiler's first error names a function that is missing or returns
-// another type.
+// What a trainer provides: a struct Model with the members named below, and these functions on it.
+// A run (train.h) calls nothing else of a trainer. run_main instantiates ModelContract, so that the
+// compiler's first error names a function that is missing or returns another type.
 #pragma once
 #include <type_traits>
 #include "llmc/model.h"
@@ -13,7 +12,6 @@
 template <class Model>
 struct ModelContract {
     typedef typename Model::Element floatX;
-    static_assert(std::is_base_of<ModelMemory<floatX>, Model>::value, "a model derives from ModelMemory");
 
     // What the calls below are given; declared for their types alone.
     static Model& model;
@@ -22,11 +20,27 @@ struct ModelContract {
     static const UpdateRule& rule;
     static const int *x, *y;
     static int token;
-    static int64_t n, B, T, micro, position;
+    static int64_t n, B, T, micro, position, layer;
     static float dloss, *state, *losses;
     static double reached;
     static floatX* weights;
     static const float* values;
+
+    // ---- members
+
+    PROVIDES(ParameterLayout&, (model.layout));
+    PROVIDES(Sizes&, (model.sizes));
+    PROVIDES(ActivationLayout&, (model.activations));
+    // What this process updates of every bucket.
+    PROVIDES(BucketSlice&, (model.slice));
+    // AdamW's state, model.slice.state_elems() each, and as many fp32 weights or null.
+    PROVIDES(float*&, (model.m));
+    PROVIDES(float*&, (model.v));
+    PROVIDES(float*&, (model.master));
+    // A tensor of the parameters; an activation in floatX, and one in fp32.
+    PROVIDES(floatX*, model.param(0, layer));
+    PROVIDES(floatX*, model.act(0, layer));
+    PROVIDES(float*, model.act32(0, layer));
 
     // ---- memory
 

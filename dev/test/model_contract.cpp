@@ -2,7 +2,18 @@
 // model_contract.sh compiles it whole, and with lines taken out or changed.
 #include "llmc/model_contract.h"
 
-struct Model : ModelMemory<bf16> {};
+struct Model {
+    typedef bf16 Element;
+    ParameterLayout layout;
+    Sizes sizes;
+    ActivationLayout activations;
+    BucketSlice slice;
+    float *m, *v;
+    float* master;
+    bf16* param(int tensor, int64_t layer);
+    bf16* act(int a, int64_t layer);
+    float* act32(int a, int64_t layer);
+};
 
 void settle_device(Model&, Sizes&, const Options&);
 std::vector<PlanRow> plan_rows(const Sizes&, const Options&, Model*);
