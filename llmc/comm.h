@@ -31,7 +31,7 @@ struct Comm {
     bool traced = false;
     // Called before comm_gather(). A simulated GPU runs only while its host waits for it: this
     // makes it finish the collectives that were started before.
-    void (*before_waiting)() = nullptr;
+    void (*before_gather)() = nullptr;
 #ifdef USE_MPI
     struct Pending {
         MPI_Request request;
@@ -66,7 +66,7 @@ inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* 
         memcpy(out, mine, bytes);
         return;
     }
-    if (comm.before_waiting) comm.before_waiting();
+    if (comm.before_gather) comm.before_gather();
     if (tcp.active()) return tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
 #ifdef USE_MPI
     MPI_Request request;

@@ -72,11 +72,11 @@ inline std::vector<std::string> byte_tokens() {
 struct BpeTrainer {
     static constexpr uint16_t INSIDE = 0xFFFF, BETWEEN_WORDS = 0xFFFE;  // no ids: the highest is 65,533
     static constexpr size_t LONGEST_TOKEN = 255;                        // bytes; the file has one byte for the length
-    static constexpr size_t MOST_PLACES = UINT32_MAX;
+    static constexpr size_t MOST_POSITIONS = UINT32_MAX;
 
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> places;  // ascending; some no longer hold the pair
+        std::vector<uint32_t> positions;  // ascending; some no longer hold the pair
     };
     struct Candidate {
         int64_t count;
@@ -98,21 +98,21 @@ struct BpeTrainer {
     bool learn_token();  // false if no pair is left
 
     static uint32_t key(int left, int right) { return (uint32_t)left << 16 | (uint32_t)right; }
-    uint32_t length_at(uint32_t place) const { return (uint32_t)tokens[parts[place]].size(); }
-    uint32_t key_at(uint32_t place) const { return key(parts[place], parts[place + length_at(place)]); }
-    int64_t occurrences(uint32_t place) const {
-        return word_count[std::upper_bound(word_begin.begin(), word_begin.end(), place) - word_begin.begin() - 1];
+    uint32_t length_at(uint32_t position) const { return (uint32_t)tokens[parts[position]].size(); }
+    uint32_t key_at(uint32_t position) const { return key(parts[position], parts[position + length_at(position)]); }
+    int64_t occurrences(uint32_t position) const {
+        return word_count[std::upper_bound(word_begin.begin(), word_begin.end(), position) - word_begin.begin() - 1];
     }
-    void add_pair(uint32_t place, int64_t count);
-    void remove_pair(uint32_t place, int64_t count);
-    void merge(uint32_t place, int id);
+    void add_pair(uint32_t position, int64_t count);
+    void remove_pair(uint32_t position, int64_t count);
+    void merge(uint32_t position, int id);
     void queue_new_pairs();
 };
 
 inline BpeTrainer::BpeTrainer(const WordCounts& words) {
-    if (words.bytes.size() + words.words.size() >= MOST_PLACES)
+    if (words.bytes.size() + words.words.size() >= MOST_POSITIONS)
         runtime_failure("the text has %zu bytes of different words, more than a vocabulary can be trained on (%zu)",
-                        words.bytes.size(), MOST_PLACES);
+                        words.bytes.size(), MOST_POSITIONS);
     uint16_t id_of_byte[256];
     for (int id = 0; id < 256; id++) id_of_byte[(unsigned char)tokens[id][0]] = (uint16_t)id;
     parts.push_back(BETWEEN_WORDS);
@@ -127,35 +127,35 @@ inline BpeTrainer::BpeTrainer(const WordCounts& words) {
     queue_new_pairs();
 }
 
-// Counts the pair of the part at `place` and its right neighbour, which has just come to be in a
+// Counts the pair of the part at `position` and its right neighbour, which has just come to be in a
 // word that occurs `count` times.
-inline void BpeTrainer::add_pair(uint32_t place, int64_t count) {
-    if (length_at(place) + length_at(place + length_at(place)) > LONGEST_TOKEN) return;
-    const auto [entry, is_new] = pairs.try_emplace(key_at(place));
+inline void BpeTrainer::add_pair(uint32_t position, int64_t count) {
+    if (length_at(position) + length_at(position + length_at(position)) > LONGEST_TOKEN) return;
+    const auto [entry, is_new] = pairs.try_emplace(key_at(position));
     if (is_new) new_pairs.push_back(entry->first);
     entry->second.count += count;
-    entry->second.places.push_back(place);
+    entry->second.positions.push_back(position);
 }
 
 // The reverse, before a merge ends the pair there. The position stays in the list; learn_token()
 // ignores it, because other parts are there then.
-inline void BpeTrainer::remove_pair(uint32_t place, int64_t count) {
-    const auto entry = pairs.find(key_at(place));
+inline void BpeTrainer::remove_pair(uint32_t position, int64_t count) {
+    const auto entry = pairs.find(key_at(position));
     if (entry != pairs.end()) entry->second.count -= count;
 }
 
-// Makes the part at `place` and its right neighbour one part, the token `id`.
-inline void BpeTrainer::merge(uint32_t place, int id) {
-    const int64_t count = occurrences(place);
-    const uint32_t middle = place + length_at(place), end = middle + length_at(middle);
-    const bool has_left = parts[place - 1] != BETWEEN_WORDS, has_right = parts[end] != BETWEEN_WORDS;
-    const uint32_t left = has_left ? place - length_at(place - 1) : place;
+// Makes the part at `position` and its right neighbour one part, the token `id`.
+inline void BpeTrainer::merge(uint32_t position, int id) {
+    const int64_t count = occurrences(position);
+    const uint32_t middle = position + length_at(position), end = middle + length_at(middle);
+    const bool has_left = parts[position - 1] != BETWEEN_WORDS, has_right = parts[end] != BETWEEN_WORDS;
+    const uint32_t left = has_left ? position - length_at(position - 1) : position;
     if (has_left) remove_pair(left, count);
     if (has_right) remove_pair(middle, count);
     parts[middle - 1] = parts[middle] = INSIDE;
-    parts[place] = parts[end - 1] = (uint16_t)id;
+    parts[position] = parts[end - 1] = (uint16_t)id;
     if (has_left) add_pair(left, count);
-    if (has_right) add_pair(place, count);
+    if (has_right) add_pair(position, count);
 }
 
 inline void BpeTrainer::queue_new_pairs() {
@@ -173,14 +173,14 @@ inline bool BpeTrainer::learn_token() {
             heap.push({count, best.pair});
             continue;
         }
-        const std::vector<uint32_t> places = std::move(entry->second.places);
+        const std::vector<uint32_t> positions = std::move(entry->second.positions);
         pairs.erase(entry);
         if (count == 0) continue;
 
         const int left = (int)(best.pair >> 16), right = (int)(best.pair & 0xFFFF), id = (int)tokens.size();
         const size_t left_length = tokens[left].size();
         tokens.push_back(tokens[left] + tokens[right]);
-        for (uint32_t at : places)
+        for (uint32_t at : positions)
             if (parts[at] == left && parts[at + left_length] == right) merge(at, id);
         queue_new_pairs();
         return true;

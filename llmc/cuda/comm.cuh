@@ -41,7 +41,7 @@ inline void gpu_comm_start() {
     check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
     check_cuda(cudaEventCreateWithFlags(&gpu_comm.event, cudaEventDisableTiming), "making an event");
 #ifdef CUSIM
-    comm.before_waiting = [] { check_cuda(cudaDeviceSynchronize(), "moving the simulated GPU"); };
+    comm.before_gather = [] { check_cuda(cudaDeviceSynchronize(), "moving the simulated GPU"); };
 #endif
 #else
     usage_error("--num-processes %lld: this program was built without NCCL; 1 is accepted", (long long)comm.processes);
