@@ -33,12 +33,15 @@ SIM32 := $(B)/FP32/train_gpt2sim
 TESTS     := test_kernels test_model test_model_bf16 test_softmax test_threads test_peak test_host
 TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output test_rendezvous test_tokenize \
              test_token_shards test_meeting_place test_vocab test_data_files
-TESTS_SIM := test_processes test_without_mpi test_sim test_gpus
+TESTS_SIM := test_without_mpi test_sim test_gpus
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
-$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%): private CXXFLAGS += $(if $(DEBUG),,-O1)
+$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%) $(B)/test_processes: private CXXFLAGS += $(if $(DEBUG),,-O1)
 
+TRAINERS := $(CPU) $(SIM16) $(SIM32)
+$(call program,test_processes,$(B)/test_processes $(TRAINERS),\
+    $(B)/test_processes checkpoints deaths starts order_and_bytes)
 $(foreach t,$(TESTS_SIM),$(call program,$t,\
-    $(B)/$t $(CPU) $(SIM16) $(SIM32) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce,$(B)/$t))
+    $(B)/$t $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce,$(B)/$t))
 $(call program,test_gpt2sim_kernels,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim kernels)
 $(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t))
 $(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))
@@ -47,8 +50,6 @@ SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
 $(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter $(SHORT_LADDERS),$(SIM_LADDERS)))
 
-$(call check,headers_quick,every header compiles alone after the standard library,$(SIM_SOURCES),\
-    dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)" quick)
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
 $(call check,model_contract,the compiler names what a trainer does not provide,,dev/test/model_contract.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
@@ -64,6 +65,7 @@ SHORT := $(PARTS)
 
 # ---- what `make test-all` adds
 
+$(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),$(B)/test_processes same_numbers)
 $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,$(B)/$p/test_gpt2sim))
 $(call ladders,cpu,$(filter-out $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter-out $(SHORT_LADDERS),$(SIM_LADDERS)))

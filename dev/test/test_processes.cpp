@@ -2,6 +2,7 @@
 // number of processes, stages that agree to the bit, checkpoints that any number of processes
 // resumes, ranks that die, hang or were started differently.
 #include <csignal>
+#include <set>
 #include "dev/test/several.h"
 #include "llmc/checkpoint.h"
 #include "llmc/tcp.h"
@@ -252,17 +253,20 @@ static void order_and_bytes() {
     EXPECT(optimizer(1) > 0 && std::fabs(optimizer(1) / optimizer(4) - 4) < 0.05);
 }
 
-int main() {
+// test_processes [GROUP...]: all tests, or those of the functions named.
+int main(int argc, char** argv) {
+    const std::set<std::string> groups(argv + 1, argv + argc);
     make_test_folder();
     if (run(std::string(MPIRUN) + "-np 2 true").status != 0 ||
         !contains(run(several(CPU, 2, "-x 1")).out, "step    1/1")) {
         skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
         return report_and_clean();
     }
-    same_numbers();
-    checkpoints();
-    deaths();
-    starts();
-    order_and_bytes();
+    auto wanted = [&](const char* group) { return groups.empty() || groups.count(group); };
+    if (wanted("same_numbers")) same_numbers();
+    if (wanted("checkpoints")) checkpoints();
+    if (wanted("deaths")) deaths();
+    if (wanted("starts")) starts();
+    if (wanted("order_and_bytes")) order_and_bytes();
     return report_and_clean();
 }
