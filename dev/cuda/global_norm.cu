@@ -64,7 +64,6 @@ __global__ void norm_of_results_kernel(float* out, const DeviceResults* results)
 
 BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     const int64_t n = shape[0], all = ceil_div(n, THREADS), few = std::min<int64_t>(all, 1024);
-    const dim3 blocks((unsigned)all), few_blocks((unsigned)few);
     float *grads = random_floats(n), *out = buffer<float>(1);
     bf16* d_grads = on_device<bf16>(grads, n);
     float *d_out = device_buffer<float>(1), *d_parts = device_buffer<float>(std::max<int64_t>(all, MOST_PARTS));
@@ -74,45 +73,30 @@ BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     bytes(2.0 * n), requested_by_all(2.0 * n);
     output("sum", out, 1, 0), device_output("sum", d_out, 1, sum_tolerance(n));
     expected([=] { *out = (float)reference::global_norm_squared(grads, n); });
-    auto add_up = [=](int64_t parts) {
-        launch("norm_parts", norm_parts_kernel, 1, THREADS, 0, stream, d_out, d_parts, parts);
-    };
-    auto single = [=] {
-        launch("norm_single", norm_single_kernel, 1, 1, 0, stream, d_parts, d_grads, (size_t)n);
-        add_up(1);
+    // What every rung but the last does: a kernel leaves a sum per block, and one block adds these
+    // up.
+    auto in_two_kernels = [=](const char* name, auto kernel, int64_t blocks, int threads) {
+        return [=] {
+            launch(name, kernel, (unsigned)blocks, threads, 0, stream, d_parts, d_grads, (size_t)n);
+            launch("norm_parts", norm_parts_kernel, 1, THREADS, 0, stream, d_out, d_parts, blocks);
+        };
     };
     if (n < 1 << 20)
         variant_bf16("single", "one thread adds everything: the definition, and how slow one thread of a GPU is",
-                     single);
-    auto interleaved = [=] {
-        launch("norm_interleaved", norm_interleaved_kernel, blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
-        add_up(all);
-    };
+                     in_two_kernels("norm_single", norm_single_kernel, 1, 1));
     variant_bf16("interleaved", "one thread per element, then a tree in shared memory whose active threads are strided",
-                 interleaved);
-    auto sequential = [=] {
-        launch("norm_sequential", norm_sequential_kernel, blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
-        add_up(all);
-    };
+                 in_two_kernels("norm_interleaved", norm_interleaved_kernel, all, THREADS));
     variant_bf16(
         "sequential",
         "the active threads are neighbours: whole warps finish early instead of diverging, without bank conflicts",
-        sequential);
-    auto shuffle = [=] {
-        launch("norm_shuffle", norm_shuffle_kernel, blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
-        add_up(all);
-    };
+        in_two_kernels("norm_sequential", norm_sequential_kernel, all, THREADS));
     variant_bf16("shuffle",
                  "within a warp, values pass from register to register: two barriers per block instead of nine",
-                 shuffle);
-    auto grid_stride = [=] {
-        launch("norm_grid", norm_grid_kernel, few_blocks, THREADS, 0, stream, d_parts, d_grads, (size_t)n);
-        add_up(few);
-    };
+                 in_two_kernels("norm_shuffle", norm_shuffle_kernel, all, THREADS));
     variant_bf16(
         "grid-stride",
         "at most 1024 blocks; each thread first adds many elements in a register, so nearly all of the work is loads",
-        grid_stride);
+        in_two_kernels("norm_grid", norm_grid_kernel, few, THREADS));
     auto shipped = [=] {
         const SliceMap whole{n, 0, n, 1, 0};
         sum_squares(d_results, d_partials, d_grads, whole, 0, stream);

@@ -2,7 +2,7 @@
 """Compares the vocabulary that `tokenize --train-vocab` learns with that of Hugging Face's `tokenizers` on the same
 texts: the tokens in their order, and how many tokens the texts become.
 
-    pip install tokenizers
+    pip install numpy tokenizers
     make tokenize && python3 dev/data/compare_bpe.py [--vocab 4096] [TEXT...]     # TEXT: files; default: Shakespeare
 """
 import pathlib
@@ -11,7 +11,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import children  # noqa: E402
 
-children.need("tokenizers")
+children.need("numpy", "tokenizers")
 import argparse  # noqa: E402
 import json  # noqa: E402
 import struct  # noqa: E402
@@ -19,6 +19,8 @@ import tempfile  # noqa: E402
 import time  # noqa: E402
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
+
+import hf_tokenizer  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -30,12 +32,8 @@ def ours(texts, vocab):
         children.run([ROOT / "tokenize", "--train-vocab", str(vocab), "--val-fraction", "0", "--val-split", "tail",
                       *texts, "-o", f"{tmp}/x"])
         seconds = time.monotonic() - begin
-        body = pathlib.Path(f"{tmp}/x_tokenizer.bin").read_bytes()
+        tokens, _ = hf_tokenizer.read_tokenizer(f"{tmp}/x_tokenizer.bin")
         count = struct.unpack("<3i", pathlib.Path(f"{tmp}/x_train.bin").read_bytes()[:12])[2]
-    at, tokens = 1024, []
-    while at < len(body):
-        tokens.append(body[at + 1:at + 1 + body[at]])
-        at += 1 + body[at]
     return tokens[:-1], count - len(texts), seconds  # without <|endoftext|>
 
 
@@ -49,19 +47,12 @@ def theirs(texts, vocab):
     begin = time.monotonic()
     tokenizer.train_from_iterator(texts, trainer)
     seconds = time.monotonic() - begin
-    byte_of = {char: byte for byte, char in byte_level_characters().items()}
+    byte_of = {char: byte for byte, char in hf_tokenizer.characters().items()}
     ids = tokenizer.get_vocab()
     tokens = [bytes(byte_of[c] for c in token) for token in sorted(ids, key=ids.get)]
     count = sum(len(e.ids) for e in tokenizer.encode_batch(texts))
     merges = len(json.loads(tokenizer.to_str())["model"]["merges"])
     return tokens, count, seconds, merges
-
-
-def byte_level_characters():
-    """{byte: the character that stands for it in GPT-2's files}."""
-    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printed]
-    return {**{byte: chr(byte) for byte in printed}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
 
 
 def main():
