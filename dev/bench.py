@@ -7,8 +7,8 @@ oneDNN and OpenBLAS; the tokenizer; generation.
     make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--write]
 
 Each program runs in its own process, and rounds are interleaved. The ratio of the minima is what to compare. Results go
-to the terminal and, with --write, into README.md and dev/cpu/README.md, where each kind of CPU (AMX, AVX512-BF16, ...)
-has a table of its own.
+to the terminal and, with --write, into README.md and dev/cpu/README.md, where each part has a table of its own for each
+kind of CPU (AMX, AVX512-BF16, ...); tables of parts that were not measured stay.
 """
 import children  # noqa: F401: Ctrl-C
 import argparse
@@ -21,17 +21,17 @@ from bench_tasks import ROOT, run_tasks, say
 from children import have
 from readme import this_cpu, write_of_machine
 
-PARTS = ["steps", "products", "tokenizer", "generation"]
+PARTS = ["steps", "products", "small", "tokenizer", "generation"]
 
 
 class Report:
-    """What was measured: rows of the table, and what goes into dev/cpu/README.md."""
+    """What was measured: the rows of each part's table, and what goes into dev/cpu/README.md."""
     def __init__(self):
-        self.rows, self.rooflines, self.products, self.sentences, self.steps = [], [], [], [], {}
+        self.rows, self.rooflines, self.products, self.sentences, self.steps = [], {}, [], [], {}
 
-    def row(self, what, who, sorted_ms, note, **more):
+    def row(self, part, what, who, sorted_ms, note, **more):
         ms = {"min_ms": sorted_ms[0], "median_ms": sorted_ms[len(sorted_ms) // 2]}
-        self.rows.append({"what": what, "who": who, **ms, "note": note, **more})
+        self.rows.append({"part": part, "what": what, "who": who, **ms, "note": note, **more})
         memory = f"{more['MiB']:6.0f} MiB  " if "MiB" in more else ""
         say(f"{what:20} {who:34} min {ms['min_ms']:8.1f} ms  median {ms['median_ms']:8.1f} ms  {memory}{note}")
 
@@ -47,19 +47,29 @@ class Report:
                 say(self.sentences[-1])
 
 
+def cells(r):
+    """The cells of a row. Steps of small models take milliseconds, of which the tenths matter."""
+    ms = lambda key: f"{r[key]:,.{0 if r[key] >= 100 else 1}f} ms" if key in r else ""
+    memory = f"{r['MiB']:,.0f} MiB" if "MiB" in r else ""
+    return [r["what"], r["who"], ms("min_ms"), ms("median_ms"), memory, r["note"]]
+
+
 def write_readme(report, machine, kind):
-    """Writes the tables of this kind of CPU into the READMEs; those of other kinds stay."""
+    """Writes the tables of the parts that were measured into the READMEs; those of other parts and kinds of CPU stay."""
     measured = f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`."
-    lines = ["| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
-    for r in report.rows:
-        cell = lambda key, unit: f"{r[key]:,.0f} {unit}" if key in r else ""
-        lines.append(f"| {r['what']} | {r['who']} | {cell('min_ms', 'ms')} | {cell('median_ms', 'ms')} | "
-                     f"{cell('MiB', 'MiB')} | {r['note']} |")
-    above = "\n".join([measured, *report.sentences])
-    write_of_machine(ROOT / "README.md", "bench", kind, "\n".join([above, "", *lines]))
-    steps = "\n".join(f"```\n{table}```" for table in report.rooflines)
-    for name, content in (("roofline", steps), ("products", "\n\n".join(report.products))):
-        write_of_machine(ROOT / "dev/cpu/README.md", name, kind, f"{measured}\n\n{content}")
+    main, cpu = ROOT / "README.md", ROOT / "dev/cpu/README.md"
+    for part in PARTS:
+        rows = [r for r in report.rows if r["part"] == part]
+        if rows:
+            above = "\n".join([measured, *(report.sentences if part == "steps" else [])])
+            lines = ["| what | who | min | median | peak memory | |", "|---|---|---|---|---|---|"]
+            lines += ["| " + " | ".join(cells(r)) + " |" for r in rows]
+            write_of_machine(main, f"bench {part}", kind, "\n".join([above, "", *lines]))
+    for part, tables in report.rooflines.items():
+        blocks = "\n".join(f"```\n{table}```" for table in tables)
+        write_of_machine(cpu, f"roofline {part}", kind, f"{measured}\n\n{blocks}")
+    if report.products:
+        write_of_machine(cpu, "products", kind, f"{measured}\n\n" + "\n\n".join(report.products))
 
 
 def shapes(text):
@@ -92,8 +102,10 @@ def parse():
     parser.add_argument("--model", choices=MODELS, default="d12", help="of steps and products")
     parser.add_argument("--write", action="store_true", help="put the tables into README.md and dev/cpu/README.md")
     args = parser.parse_args()
-    if args.write and (args.parts != PARTS or args.model != "d12" or args.peers != PEERS):
-        parser.error("--write replaces whole tables; all parts and peers of d12 are accepted with it")
+    if args.write and (args.model != "d12" or args.peers != PEERS):
+        parser.error("--write replaces whole tables; all peers of d12 are accepted with it")
+    if args.write and ("steps" in args.parts) != ("products" in args.parts):
+        parser.error("--write compares steps with products; both or neither are accepted with it")
     return args
 
 
@@ -108,8 +120,8 @@ def main():
     if "steps" in args.parts:
         for B, T in args.shapes:
             tasks += Steps(args, B, T, report).tasks()
-        if args.model == "d12":
-            tasks += Steps(args, 12, 64, report, model=NANO).tasks()
+    if "small" in args.parts:
+        tasks += Steps(args, 12, 64, report, model=NANO).tasks()
     if "products" in args.parts:
         for rows in args.rows:
             tasks += Products(args, rows, report).tasks()

@@ -27,6 +27,7 @@ class Steps:
         self.model, self.steps = model or args.model, args.steps * (50 if model else 1)
         self.what = f"step ({B},{T})" + (f" of {model}" if model else "")
         self.is_of_bench = model is None
+        self.part = "steps" if self.is_of_bench else "small"
         self.times, self.memory, self.plan, self.bound = {}, {}, {}, {}
 
     def tasks(self):
@@ -73,7 +74,7 @@ class Steps:
     def roofline(self, precision):
         table, _ = child(["build/bench/roofline", self.B, self.T, precision, self.model, 3, self.args.threads])
         self.bound[precision] = float(re.search(r"^all\s+(.*)", table, re.M)[1].split()[5])
-        self.report.rooflines.append(table)
+        self.report.rooflines.setdefault(self.part, []).append(table)
         say(table)
 
     def rows(self):
@@ -88,7 +89,7 @@ class Steps:
                 rival = {"fp32": "fp32", "bf16": "bf16, fp32 master", "all-bf16": "bf16, no master"}[precision]
                 kind = {"fp32": "fp32", "bf16": "bf16 autocast", "all-bf16": "all bf16"}[precision]
                 who, note = f"PyTorch {mode}, {kind}", f"{ms[0] / self.times[rival][0]:.2f} times ours, {rival}"
-            self.report.row(self.what, who, ms, note, MiB=self.memory[name])
+            self.report.row(self.part, self.what, who, ms, note, MiB=self.memory[name])
         for precision, ours in (("fp32", "fp32"), ("bf16", "bf16, fp32 master")) if self.is_of_bench else ():
             theirs = [ms[0] for name, ms in self.times.items() if name.split()[0] == precision and name not in OURS]
             found = (self.times[ours][0], min(theirs, default=None), f"({self.B},{self.T})")
@@ -159,7 +160,7 @@ class Products:
             note = f"{gflops:,.0f} GFLOP/s, {100 * gflops / self.peak[name[-4:]]:.0f}% of the peak"
             if name != ours:
                 note += f"; {total[name][0] / total[ours][0]:.2f} times ours"
-            self.report.row(f"products, {self.n_rows} rows", name, total[name], note)
+            self.report.row("products", f"products, {self.n_rows} rows", name, total[name], note)
         lines = [f"| {self.n_rows} rows, GFLOP/s | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for product in products:
             best = {name: min(ms[product] for ms in self.passes[name]) for name in names}
@@ -227,7 +228,8 @@ class Tokenizer:
             note = "whole program: start, reading, writing"
             if who == "tiktoken":
                 note = f"encode_ordinary_batch alone; {min(ms) / min(self.ms['this tokenizer', n]):.2f} times ours"
-            self.report.row("tokenize 20 MB", f"{who}, {('one core', 'two cores')[n - 1]}", sorted(ms), note)
+            cores = ("one core", "two cores")[n - 1]
+            self.report.row("tokenizer", "tokenize 20 MB", f"{who}, {cores}", sorted(ms), note)
 
 
 GENERATE = r"""
@@ -284,4 +286,4 @@ class Generation:
         for who, ms in self.ms.items():
             ours = min(self.ms["this trainer, fp32"])
             note = "key/value cache" if who.startswith("this") else f"{min(ms) / ours:.2f} times ours"
-            self.report.row("generation, a token", who, sorted(ms), note)
+            self.report.row("generation", "generation, a token", who, sorted(ms), note)

@@ -14,7 +14,7 @@ for row in 'step (1,32) *this trainer, bf16, no master' 'products, 32 rows *this
 done
 grep -q '^| head dweight | [0-9,]* | [0-9,]* |$' "$out" || fail "no products"
 python3 -c 'import json; assert len(json.load(open("build/bench.json"))["rows"]) == 7' || fail "build/bench.json"
-for wrong in "--peers fp33" "--parts nothing" "--write --model L2C64H2T64" "--shapes 4"; do
+for wrong in "--peers fp33" "--parts nothing" "--write --model L2C64H2T64" "--write --parts steps" "--shapes 4"; do
     status=0; python3 dev/bench.py $wrong > "$out" 2> "$err" || status=$?
     [ $status = 2 ] && ! grep -q Traceback "$err" || fail "$wrong was accepted"
 done

@@ -11,10 +11,10 @@ import readme
 CPUINFO = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu {}\n"
 
 
-def write(text, machine, kind):
+def write(text, machine, kind, parts=("steps",)):
     report = bench.Report()
-    report.rows = [{"what": "step", "who": text, "min_ms": 1, "note": ""}]
-    report.rooflines, report.products = [f"kernel {text}"], [f"product {text}"]
+    report.rows = [{"part": part, "what": "step", "who": text, "min_ms": 1, "note": ""} for part in parts]
+    report.rooflines, report.products = {"steps": [f"kernel {text}"]}, [f"product {text}"]
     bench.write_readme(report, machine, kind)
 
 
@@ -22,13 +22,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         bench.ROOT = root = pathlib.Path(folder)
         (root / "dev/cpu").mkdir(parents=True)
-        names = {root / "README.md": ["bench"], root / "dev/cpu/README.md": ["roofline", "products"]}
+        names = {root / "README.md": ["bench steps", "bench small"],
+                 root / "dev/cpu/README.md": ["roofline steps", "products"]}
         for path, tables in names.items():
             places = [f"<!-- {name} tables -->\n\n<!-- {name} avx512-bf16 begin -->\nan AMD one\n"
                       f"<!-- {name} avx512-bf16 end -->\n" for name in tables]
             path.write_text("before\n" + "between\n".join(places) + "after\n")
-        write("FIRST", "an Intel one", "amx")
-        write("SECOND", "an Intel one", "amx")  # replaces the first one's table
+        write("FIRST", "an Intel one", "amx", ("steps", "small"))
+        write("SECOND", "an Intel one", "amx", ("steps", "small"))  # replaces the first one's tables
         for path, tables in names.items():
             text = path.read_text()
             assert "before" in text and "after" in text and text.count("an AMD one") == len(tables), text
@@ -36,15 +37,15 @@ def main():
             for name in tables:
                 begin, end = text.index(f"<!-- {name} amx begin -->"), text.index(f"<!-- {name} amx end -->")
                 assert "SECOND" in text[begin:end] and end < text.index(f"<!-- {name} avx512-bf16 begin -->"), text
-        write("THIRD", "another AMD one", "avx512-bf16")
+        write("THIRD", "another AMD one", "avx512-bf16")  # of one part: the table of the other stays
         text = (root / "README.md").read_text()
-        assert "SECOND" in text and "THIRD" in text and "\nan AMD one" not in text, text
+        assert text.count("SECOND") == 2 and text.count("THIRD") == 1 and text.count("\nan AMD one") == 1, text
         (root / "README.md").write_text("nothing")
         try:
             write("FOURTH", "an Intel one", "amx")
             raise AssertionError("a README without a place for tables was accepted")
         except SystemExit as error:
-            assert "<!-- bench tables -->" in str(error), error
+            assert "<!-- bench steps tables -->" in str(error), error
         info = root / "cpuinfo"
         for flags, kind in (("avx2 avx512f avx512_bf16 amx_bf16", "amx"), ("avx2 avx512f avx512_bf16", "avx512-bf16"),
                             ("avx2 avx512f", "avx512"), ("avx2", "avx2")):
