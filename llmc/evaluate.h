@@ -3,8 +3,8 @@
 #pragma once
 #include "llmc/integer_math.h"
 #include "llmc/bits_per_byte.h"
+#include "llmc/generate.h"
 #include "llmc/run.h"
-#include "llmc/sampler.h"
 
 // How many batches a validation takes, -1 for all. Before the first step of a run that begins with
 // random weights the loss is about ln V, whatever the text: one batch shows that, unless -m was
@@ -113,41 +113,6 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
     return (int64_t)comm_sum((double)correct, "the sum of the answers");
 }
 
-// Generates text and prints it. Each sample has its own generator of random numbers, made from seed
-// and step. A run that only generates prints nothing but the text.
-template <class Model>
-inline void sample_text(Run<Model>& run, int64_t step) {
-    const Options& o = run.options;
-    const GPT2Config& c = run.model.layout.config;
-    const bool has_words = run.tokenizer.vocab_size() > 0;
-    const int64_t room = run.model.sizes.cache_T;
-    std::vector<int> text = run.prompt;
-    if (text.empty()) text.push_back(has_words && run.tokenizer.end_of_text < c.V ? run.tokenizer.end_of_text : 0);
-    const bool framed = !only_generates(o);
-    if (framed) run.logger.line("generating:\n---");
-    run.logger.clear_line_in_work();
-    printf("%s", o.prompt.c_str());
-    MersenneTwister rng = generator_for(o.seed, RANDOM_SAMPLE, step);
-    std::vector<double> probs;
-    int64_t position = 0, begin = std::max<int64_t>(0, (int64_t)text.size() - room);
-    for (int64_t made = 0; made < o.sample_tokens && !stop.signal; made++) {
-        const float* logits = nullptr;
-        // context full: go on from its second half
-        if (position == room) position = 0, begin = (int64_t)text.size() - std::max<int64_t>(1, room / 2);
-        for (; begin + position < (int64_t)text.size(); position++)
-            logits = decode(run.model, text[begin + position], position);
-        sampling_probabilities(probs, logits, c.V, o.temperature, o.top_k, o.top_p);
-        const int token = pick_token(probs, rng.uniform_double());
-        text.push_back(token);
-        if (has_words) {
-            const std::string_view bytes = decode(run.tokenizer, token);
-            if (!bytes.empty()) fwrite(bytes.data(), 1, bytes.size(), stdout);
-        } else printf("%d ", token);
-        fflush(stdout);
-    }
-    run.logger.line("%s", framed ? "\n---" : "");
-}
-
 // What is due between steps: validation loss, HellaSwag, a sample. Returns early if the run was
 // stopped meanwhile.
 template <class Model>
@@ -169,5 +134,5 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
         run.logger.record(format("s:%lld eval:%.4f", (long long)step, share));
     }
     const bool sample_due = last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0);
-    if (sample_due && run.model.sizes.cache_T > 0 && comm.rank == 0) sample_text(run, step);
+    if (sample_due && run.model.sizes.cache_T > 0 && comm.rank == 0) sample_text(run, o.prompt, run.prompt, step);
 }

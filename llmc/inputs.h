@@ -13,7 +13,8 @@ inline void load_tokenizer(Run<Model>& run) {
     const bool samples = o.sample_every > 0 && o.sample_tokens > 0;
     const bool validates = o.val_every > 0 && !only_generates(o);
     if (o.prompt.empty() && !samples && !validates) return;
-    if (o.prompt.empty() && !file_exists(o.tokenizer)) {
+    const bool stops = samples && !o.stop.empty();
+    if (o.prompt.empty() && !stops && !file_exists(o.tokenizer)) {
         if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
         return;
     }

@@ -23,7 +23,8 @@ struct Options {
     int64_t warmup_steps = 0;
     double skip_loss_z = 0, skip_grad_z = 0;
     int64_t val_every = 20, val_max_steps = 20, sample_every = 20, sample_tokens = 64;
-    std::string prompt;
+    std::string prompt, stop;
+    int64_t samples = 1;
     double temperature = 1.0, top_p = 1.0;
     int64_t top_k = 0;
     int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1,
@@ -44,7 +45,7 @@ struct OptionRow {
     std::string Options::*text;          // where the value goes: exactly one of text, whole, real
     int64_t Options::*whole;
     double Options::*real;
-    double lowest, highest;                     // of whole and real
+    double lowest, highest;                     // of whole and real; lowest also the fewest bytes of text
     const char *accepted, *fallback, *meaning;  // for --help; text: a list "a, b" in accepted is all it accepts
     // Whether lowest and highest themselves are accepted. A value must always be finite.
     enum Bounds { CLOSED, ABOVE_LOWEST, BELOW_HIGHEST, ABOVE_LOWEST_CLOSED } bounds = CLOSED;
@@ -69,6 +70,10 @@ inline const std::vector<OptionRow>& option_table() {
     auto single = [real](auto... columns) {
         OptionRow row = real(columns...);
         return row.fp32 = true, row;
+    };
+    auto nonempty = [text](auto... columns) {
+        OptionRow row = text(columns...);
+        return row.lowest = 1, row;
     };
     auto sign = [](const char* l, int64_t Options::*p, const char* meaning) {
         return OptionRow{"", l, nullptr, p, nullptr, 0, 1, "", "", meaning, OptionRow::CLOSED, false};
@@ -126,6 +131,9 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-s", "--sample-every", &O::sample_every, 0, many, "0..", "20", "steps between samples; 0 = never"),
         whole("-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64", "tokens in a sample"),
         text("", "--prompt", &O::prompt, "text", "none", "what a sample begins with; with -x 0 the run only generates"),
+        whole("", "--samples", &O::samples, 1, 1 << 20, "1..", "1",
+              "how many, each with random numbers of its own; --quiet 1 with -x 0 ends each with a NUL byte"),
+        nonempty("", "--stop", &O::stop, "text", "none", "a sample ends before this text, as at the end of a document"),
         real("", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "of sampling: below 1 likelier tokens are preferred; 0 = greedy, always the likeliest"),
         whole("", "--top-k", &O::top_k, 0, many, "0..", "0 = off", "sample among the k likeliest tokens"),

@@ -44,6 +44,7 @@ inline bool is_inside(const OptionRow& row, double n) {
 inline std::string option_problem(Options& options, const OptionRow& row, const std::string& value) {
     if (row.text) {
         if (!is_choice(row.accepted, value)) return "is not one of the choices";
+        if ((double)value.size() < row.lowest) return "has no characters";
         options.*row.text = value;
         return "";
     }

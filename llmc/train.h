@@ -117,7 +117,7 @@ inline int64_t find_checkpoint(Run<Model>& run) {
 // Positions that generation needs keys and values for. A prompt has at most as many tokens as
 // bytes.
 inline int64_t cache_positions(const Options& o, const GPT2Config& config) {
-    const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || (o.max_steps == 0 && !o.prompt.empty()));
+    const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || only_generates(o));
     const int64_t prompt_tokens = std::max<int64_t>(1, o.prompt.size());
     return samples ? std::min<int64_t>(config.maxT, prompt_tokens + o.sample_tokens) : 0;
 }

@@ -25,6 +25,23 @@ inline int32_t code_point_at(std::string_view text, size_t at, size_t& length) {
     return cp;
 }
 
+// How many bytes from text[at] on can be the beginning of a character, a whole one included; 0 if
+// text[at] begins none. After four of the first bytes not every second one is possible (overlong
+// forms, surrogates, code points above U+10FFFF).
+inline size_t begun_character(std::string_view text, size_t at) {
+    const unsigned char first = text[at];
+    if (first < 0xC2 || first > 0xF4) return first < 0x80 ? 1 : 0;
+    const size_t need = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    unsigned char low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    unsigned char high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    size_t n = 1;
+    for (; n < need && at + n < text.size(); n++, low = 0x80, high = 0xBF) {
+        const unsigned char next = text[at + n];
+        if (next < low || next > high) break;
+    }
+    return n;
+}
+
 inline bool is_utf8(std::string_view text) {
     for (size_t at = 0, length; at < text.size(); at += length)
         if (code_point_at(text, at, length) < 0) return false;

@@ -50,6 +50,7 @@ SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
 $(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter $(SHORT_LADDERS),$(SIM_LADDERS)))
 
+$(call program,talk,$(CPU) $(SIM16),dev/test/talk.py)
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
 $(call check,model_contract,the compiler names what a trainer does not provide,,dev/test/model_contract.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
