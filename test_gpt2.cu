@@ -20,6 +20,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     Options o = options;
     o.tf32 = 0;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
+    sizes.recompute_every = o.recompute_every;
     model.layout = parameter_layout(config, 1);
     settle_device(model, sizes, o);
     allocate(model, model.sizes, o);
@@ -491,19 +492,19 @@ static void against_cpu(uint64_t seed) {
 
 static void plan_tests() {
     for (int64_t micro_steps : {1, 2})
-        for (int64_t level = 0; level <= 3; level++) {
-            start_test(format("the plan is what is allocated, to the byte: recompute %d, %d micro-steps", (int)level,
-                              (int)micro_steps));
+        for (auto [level, every] : LEVELS_OF_5_LAYERS) {
+            start_test(format("the plan is what is allocated, to the byte: recompute %d, every %d, %d micro-steps",
+                              (int)level, (int)every, (int)micro_steps));
             Options o;
-            o.master_weights = level % 2;
+            o.master_weights = level % 2, o.recompute_every = every;
 #ifdef CUSIM
             const size_t before = cusim::requested_bytes();
-            GPT2 model = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 0, micro_steps, o);
+            GPT2 model = make_model(GPT2Config{40, 97, 128, 5, 3, 48}, 3, 33, level, 0, micro_steps, o);
             EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(model.sizes, o, &model)));
 #else
             size_t before = 0, after = 0, total = 0;
             check_cuda(cudaMemGetInfo(&before, &total), "asking for memory");
-            GPT2 model = make_model(GPT2Config{1024, 5000, 5120, 4, 4, 256}, 8, 512, level, 0, micro_steps, o);
+            GPT2 model = make_model(GPT2Config{1024, 5000, 5120, 5, 4, 256}, 8, 512, level, 0, micro_steps, o);
             check_cuda(cudaMemGetInfo(&after, &total), "asking for memory");
             const int64_t taken = (int64_t)(before - after), planned = plan_bytes(plan_rows(model.sizes, o, &model));
             EXPECT(taken >= planned && taken <= planned + (8 << 21));  // the driver allocates in units of 2 MiB

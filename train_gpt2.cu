@@ -81,7 +81,7 @@ const float* to_host(GPT2& model, const T* from, int64_t n);
 // forward
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
-// stream. forward() fuses that addition with the layer norm that follows it.
+// stream.
 void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
     Range range("layer_forward");
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
@@ -97,27 +97,34 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
     matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C, stream);
 }
 
+// Layers first to end-1, from the residual stream that the first of them reads to the branch of the
+// last. The addition that ends a layer is fused with the layer norm that opens the next.
+void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T) {
+    const int64_t C = model.layout.config.C, rows = B * T;
+    const cudaStream_t stream = model.stream;
+    for (int64_t l = first; l < end; l++) {
+        const auto [param, act, act32] = of_layer(model, l);
+        floatX* input = layer_input(model, l);
+        if (l == first)
+            layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), input, param(LN1W), param(LN1B), rows, C,
+                              stream);
+        else
+            residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), model.act(RESIDUAL2, l - 1),
+                                       act(BRANCH), param(LN1W), param(LN1B), rows, C, stream);
+        layer_forward(model, l, B, T);
+    }
+}
+
 // inputs (B,T), on the device, to lnf (B,T,C).
 void forward(GPT2& model, int64_t B, int64_t T) {
     Range range("forward");
-    const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
-    const auto [param, act, act32] = of_layer(model, 0);
+    const int64_t C = model.layout.config.C, L = model.layout.config.L;
+    const auto [param, act, act32] = of_layer(model, L - 1);
     const cudaStream_t stream = model.stream;
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
-    layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), act(ENCODED), param(LN1W), param(LN1B), rows, C,
-                      stream);
-    for (int64_t l = 0; l < L; l++) {
-        layer_forward(model, l, B, T);
-        // The layer's last addition, and the layer norm of its sum: ln1 of the next layer, or lnf.
-        floatX *residual3 = model.act(RESIDUAL3, l), *residual2 = model.act(RESIDUAL2, l), *branch = model.act(BRANCH);
-        const auto [param, act, act32] = of_layer(model, l + 1);
-        if (l + 1 < L)
-            residual_layernorm_forward(residual3, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual2, branch,
-                                       param(LN1W), param(LN1B), rows, C, stream);
-        else
-            residual_layernorm_forward(residual3, act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual2, branch,
-                                       param(LNFW), param(LNFB), rows, C, stream);
-    }
+    forward_layers(model, 0, L, B, T);
+    residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2), act(BRANCH),
+                               param(LNFW), param(LNFB), B * T, C, stream);
 }
 
 // The pinned memory of micro-step `micro`: room for inputs, targets, and the order of the tokens.
@@ -157,19 +164,25 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 // -------------------------------------------------------------------------------------------------
 // backward
 
-// Recomputes what the recompute level did not keep of layer l.
+// Before the backward pass of layer l: recomputes what the recompute level did not keep. Which
+// layers at a time, and why not the last ones: see train_gpt2_cpu.cpp.
 void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
     Range range("layer_recompute");
-    const int64_t C = model.layout.config.C, rows = B * T, level = model.sizes.recompute;
-    const auto [param, act, act32] = of_layer(model, l);
+    const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
+    const int64_t level = model.sizes.recompute, k = model.sizes.segment_layers(), first = l / k * k;
     const cudaStream_t stream = model.stream;
-    if (level >= 2)
+    if (first + k >= L) return;
+    if (level >= 3) {
+        if (l + 1 == first + k) forward_layers(model, first, first + k, B, T);
+        return;
+    }
+    const auto [param, act, act32] = of_layer(model, l);
+    if (level >= 2) {
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input(model, l), param(LN1W), param(LN1B),
                           rows, C, stream);
-    if (level >= 3) return layer_forward(model, l, B, T);
-    if (level >= 2)
         layernorm_forward(act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), act(RESIDUAL2), param(LN2W), param(LN2B), rows, C,
                           stream);
+    }
     if (level >= 1) gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C, stream);
 }
 
@@ -422,7 +435,7 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
         for (int64_t copy = 0; copy < activation_copies(a, s) && activation_bytes(a, s) > 0; copy++)
             guard_memory(ACTIVATIONS[a].name,
-                         model.acts + model.activations.offset(a, copy) + activation_bytes(a, s) - GUARD_BYTES);
+                         model.acts + model.activations.copy_offset(a, copy) + activation_bytes(a, s) - GUARD_BYTES);
     const size_t tokens_bytes = s.micro_steps * host_tokens_per_micro_step(s) * sizeof(int);
     check_cuda(cudaMallocHost(&model.host_tokens, tokens_bytes), "allocating host memory");
     check_cuda(cudaMallocHost(&model.host_results, sizeof(DeviceResults)), "allocating host memory");

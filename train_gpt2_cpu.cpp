@@ -72,7 +72,7 @@ struct GPT2 {
 // forward
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
-// stream. forward() fuses that addition with the layer norm that follows it.
+// stream.
 template <class floatX>
 void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
@@ -86,26 +86,34 @@ void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
     kernels::matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C);
 }
 
+// Layers first to end-1, from the residual stream that the first of them reads to the branch of the
+// last. The addition that ends a layer is fused with the layer norm that opens the next.
+template <class floatX>
+void forward_layers(GPT2<floatX>& model, int64_t first, int64_t end, int64_t B, int64_t T) {
+    const int64_t C = model.layout.config.C, rows = B * T;
+    for (int64_t l = first; l < end; l++) {
+        const auto [param, act, act32] = of_layer(model, l);
+        floatX* input = layer_input(model, l);
+        if (l == first)
+            kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), input, param(LN1W), param(LN1B),
+                                       rows, C);
+        else
+            kernels::residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD),
+                                                model.act(RESIDUAL2, l - 1), act(BRANCH), param(LN1W), param(LN1B),
+                                                rows, C);
+        layer_forward(model, l, B, T);
+    }
+}
+
 // x (B,T) to lnf (B,T,C).
 template <class floatX>
 void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
-    const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
-    const auto [param, act, act32] = of_layer(model, 0);
+    const int64_t C = model.layout.config.C, L = model.layout.config.L;
+    const auto [param, act, act32] = of_layer(model, L - 1);
     kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
-    kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), act(ENCODED), param(LN1W), param(LN1B), rows,
-                               C);
-    for (int64_t l = 0; l < L; l++) {
-        layer_forward(model, l, B, T);
-        // The layer's last addition, and the layer norm of its sum: ln1 of the next layer, or lnf.
-        floatX *residual3 = model.act(RESIDUAL3, l), *residual2 = model.act(RESIDUAL2, l), *branch = model.act(BRANCH);
-        const auto [param, act, act32] = of_layer(model, l + 1);
-        if (l + 1 < L)
-            kernels::residual_layernorm_forward(residual3, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual2,
-                                                branch, param(LN1W), param(LN1B), rows, C);
-        else
-            kernels::residual_layernorm_forward(residual3, act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual2,
-                                                branch, param(LNFW), param(LNFB), rows, C);
-    }
+    forward_layers(model, 0, L, B, T);
+    kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
+                                        act(BRANCH), param(LNFW), param(LNFB), B * T, C);
 }
 
 // Losses of all positions of x, y (B,T), without gradients.
@@ -121,18 +129,25 @@ void evaluate(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
 // -------------------------------------------------------------------------------------------------
 // backward
 
-// Recomputes what the recompute level did not keep of layer l.
+// Before the backward pass of layer l: recomputes what the recompute level did not keep. From level
+// 3 on that is a whole segment of layers, at its last layer. The last segment needs nothing: the
+// forward pass ended with it, and its activations are still there.
 template <class floatX>
 void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
-    const int64_t C = model.layout.config.C, rows = B * T, level = model.sizes.recompute;
+    const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
+    const int64_t level = model.sizes.recompute, k = model.sizes.segment_layers(), first = l / k * k;
+    if (first + k >= L) return;
+    if (level >= 3) {
+        if (l + 1 == first + k) forward_layers(model, first, first + k, B, T);
+        return;
+    }
     const auto [param, act, act32] = of_layer(model, l);
-    if (level >= 2)
+    if (level >= 2) {
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input(model, l), param(LN1W),
                                    param(LN1B), rows, C);
-    if (level >= 3) return layer_forward(model, l, B, T);
-    if (level >= 2)
         kernels::layernorm_forward(act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), act(RESIDUAL2), param(LN2W), param(LN2B),
                                    rows, C);
+    }
     if (level >= 1) kernels::gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C);
 }
 

@@ -5,6 +5,8 @@
 // A row that is per layer has L copies, unless the recompute level drops it: then the backward pass
 // recomputes it, and one copy serves all layers in turn.
 //   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers
+//   level 4 keeps the residual stream between segments of k layers. The backward pass recomputes one segment at a time,
+//   and k copies serve the layers in turn (Chen et al. 2016, arXiv:1604.06174). Level 3 is the same with k = 1.
 // floatX is the trainer's type of weights and activations, fp32 or bf16.
 #pragma once
 #include <algorithm>
@@ -24,9 +26,12 @@ struct Sizes {
     int64_t micro_steps = 1, processes = 1;
     bool gpu = false;
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0;
-    int64_t guard_bytes = 0;  // unused bytes after each tensor, which the simulator watches
+    int64_t guard_bytes = 0;      // unused bytes after each tensor, which the simulator watches
+    int64_t recompute_every = 1;  // layers of a segment at recompute level 4
 
     int64_t rows() const { return B * T; }
+    // Layers that the backward pass recomputes at a time.
+    int64_t segment_layers() const { return training && recompute == 4 ? recompute_every : 1; }
 
     // Whether 16-bit gradients are summed in fp32: over micro-steps, and on a CPU also over
     // processes.
@@ -50,8 +55,10 @@ struct Sizes {
 
 struct ActivationInfo {
     const char *name, *shape;
-    enum Copies { ONE, EACH } copies;  // one for the model, or one for each layer
-    int dropped_at;                    // the recompute level from which on one copy serves all layers
+    // One for the model, or one for each layer, or one for the last layer of each segment and k-1
+    // that serve the layers between in turn.
+    enum Copies { ONE, EACH, SEGMENTS } copies;
+    int dropped_at;  // the recompute level from which on k copies serve all layers
     enum Purpose { FORWARD, BACKWARD, GENERATION } purpose;
     ElementType type;
     enum Devices { ALL, GPU } devices;
@@ -83,7 +90,7 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   X(LN2_RSTD,       "ln2_rstd",       "(B,T)",          EACH, 3,     FORWARD,    FP32,   ALL, rows) \
   X(FCH,            "fch",            "(B,T,4C)",       EACH, 3,     FORWARD,    FLOATX, ALL, rows * 4 * C) \
   X(FCH_GELU,       "fch_gelu",       "(B,T,4C)",       EACH, 1,     FORWARD,    FLOATX, ALL, rows * 4 * C) \
-  X(RESIDUAL3,      "residual3",      "(B,T,C)",        EACH, NEVER, FORWARD,    FLOATX, ALL, rows * C) \
+  X(RESIDUAL3,      "residual3",      "(B,T,C)",    SEGMENTS, NEVER, FORWARD,    FLOATX, ALL, rows * C) \
   X(LNF,            "lnf",            "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, rows * C) \
   X(LNF_MEAN,       "lnf_mean",       "(B,T)",          ONE,  NEVER, FORWARD,    FP32,   ALL, rows) \
   X(LNF_RSTD,       "lnf_rstd",       "(B,T)",          ONE,  NEVER, FORWARD,    FP32,   ALL, rows) \
@@ -127,9 +134,17 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     if (info.devices == ActivationInfo::GPU && !s.gpu) return 0;
     if (info.purpose == ActivationInfo::BACKWARD && !s.training) return 0;
     if (info.purpose == ActivationInfo::GENERATION && s.cache_T == 0) return 0;
+    const int64_t L = s.config.L, k = s.segment_layers();
     if (info.copies == ActivationInfo::ONE) return 1;
-    const bool only_forward = !s.training && info.purpose == ActivationInfo::FORWARD && a != RESIDUAL3;
-    return only_forward || s.recompute >= info.dropped_at ? 1 : s.config.L;
+    if (info.copies == ActivationInfo::SEGMENTS) return L / k + k - 1;
+    const bool only_forward = !s.training && info.purpose == ActivationInfo::FORWARD;
+    return only_forward || s.recompute >= info.dropped_at ? k : L;
+}
+// Which of so many copies a layer uses. SEGMENTS: the copies that are kept follow the k-1 others.
+inline int64_t copy_of_layer(int a, int64_t layer, int64_t copies, int64_t k) {
+    const bool ends_segment = (layer + 1) % k == 0;
+    if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS) return ends_segment ? k - 1 + layer / k : layer % k;
+    return copies > 0 ? layer % copies : 0;
 }
 
 // Bytes of one copy: a multiple of 256, so that every vector load is aligned, and the guard.
@@ -138,11 +153,14 @@ inline int64_t activation_bytes(int a, const Sizes& s) {
     return elems == 0 ? 0 : round_up(elems * type_bytes[ACTIVATIONS[a].type], 256) + s.guard_bytes;
 }
 
-// Where each activation lies in one block of memory, in bytes: its first copy, and the distance
-// from one layer's copy to the next layer's, 0 if all layers share one.
+// Where each activation lies in one block of memory, in bytes: its copies, one after the other.
 struct ActivationLayout {
-    int64_t first[NUM_ACTIVATIONS], layer_stride[NUM_ACTIVATIONS], total_bytes = 0;
-    int64_t offset(int a, int64_t layer) const { return first[a] + layer * layer_stride[a]; }
+    int64_t first[NUM_ACTIVATIONS], bytes[NUM_ACTIVATIONS], copies[NUM_ACTIVATIONS], total_bytes = 0;
+    int64_t segment_layers;
+    int64_t copy_offset(int a, int64_t copy) const { return first[a] + copy * bytes[a]; }
+    int64_t offset(int a, int64_t layer) const {
+        return copy_offset(a, copy_of_layer(a, layer, copies[a], segment_layers));
+    }
 };
 // Exit 2 if the bytes of all activations do not fit 64 bits. Those of one copy always do, within
 // the limits of the flags.
@@ -156,11 +174,11 @@ inline ActivationLayout activation_layout(const Sizes& s) {
             "-b %lld with -t %lld and a model of %lld layers and %lld channels needs %.1e bytes for its activations; "
             "up to 4e18 are accepted",
             (long long)s.B, (long long)s.T, (long long)s.config.L, (long long)s.config.C, total_bytes);
+    layout.segment_layers = s.segment_layers();
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        const int64_t bytes = activation_bytes(a, s), copies = activation_copies(a, s);
         layout.first[a] = layout.total_bytes;
-        layout.layer_stride[a] = copies > 1 ? bytes : 0;
-        layout.total_bytes += bytes * copies;
+        layout.bytes[a] = activation_bytes(a, s), layout.copies[a] = activation_copies(a, s);
+        layout.total_bytes += layout.bytes[a] * layout.copies[a];
     }
     return layout;
 }

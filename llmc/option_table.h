@@ -28,7 +28,7 @@ struct Options {
     double temperature = 1.0, top_p = 1.0;
     int64_t top_k = 0;
     int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1,
-            zero_stage = 0, log_gpu_every = -1;
+            recompute_every = 0, zero_stage = 0, log_gpu_every = -1;
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
     int64_t comm_timeout = 600;
     std::string dist_init = "mpi", server_ip, fs_path;
@@ -147,8 +147,10 @@ inline const std::vector<OptionRow>& option_table() {
               "fp32 copy of 16-bit weights; 0 = stochastic rounding"),
         whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1 = 0",
               "CUDA: GELU in the GEMM's epilogue"),
-        whole("-r", "--recompute", &O::recompute, 0, 3, "0, 1, 2, 3", "1",
-              "recompute in backward: 0 nothing, 1 gelu, 2 gelu and layernorm, 3 the whole block"),
+        whole("-r", "--recompute", &O::recompute, 0, 4, "0, 1, 2, 3, 4", "1",
+              "recompute in backward: 0 nothing, 1 gelu, 2 gelu and layernorm, 3 the whole block, 4 several blocks"),
+        whole("", "--recompute-every", &O::recompute_every, 1, 1000, "1..", "sqrt(L)",
+              "-r 4 keeps the input of every so many layers, and recomputes as many at a time"),
         whole("-z", "--zero-stage", &O::zero_stage, 0, 1, "0, 1", "0", "1: optimizer state sharded over the processes"),
         whole("-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off",
               "steps between lines on clocks, power, temperature, memory"),

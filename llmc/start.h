@@ -98,6 +98,18 @@ inline void take_out_dir(FolderLock& lock, const Options& o) {
             o.out_dir.c_str());
 }
 
+// Layers that -r 4 recomputes at a time: sqrt(L) unless --recompute-every says.
+inline void settle_recomputation(Options& o, int64_t L) {
+    const long long every = o.recompute_every;
+    if (o.recompute != 4 && o.given.count("--recompute-every"))
+        usage_error("--recompute-every %lld has no effect with -r %lld; -r 4 is accepted", every,
+                    (long long)o.recompute);
+    if (every > L)
+        usage_error("--recompute-every %lld is more than the model's layers; 1 to %lld are accepted", every,
+                    (long long)L);
+    if (o.recompute == 4 && every == 0) o.recompute_every = std::lround(std::sqrt((double)L));
+}
+
 // Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.
 inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
@@ -118,6 +130,7 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.total_batch_size % micro_tokens != 0)
         usage_error("-d %lld is no multiple of B*T*processes = %lld*%lld*%lld; multiples of %lld are accepted",
                     (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
+    settle_recomputation(o, config.L);
     if (only_generates(o) && o.sample_tokens == 0)
         usage_error("-g 0 with --prompt and -x 0 leaves nothing to do; 1 or more is accepted");
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");

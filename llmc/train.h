@@ -135,7 +135,10 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     run.model.layout = parameter_layout(config, comm.processes);
     const int64_t cache_T = cache_positions(o, config), logit_rows = 0;  // the device settles these rows
-    return {config, run.B, run.T, o.recompute, cache_T, logit_rows, o.max_steps != 0, run.micro_steps, comm.processes};
+    Sizes sizes{config,           run.B,           run.T,         o.recompute, cache_T, logit_rows,
+                o.max_steps != 0, run.micro_steps, comm.processes};
+    sizes.recompute_every = std::max<int64_t>(1, o.recompute_every);
+    return sizes;
 }
 
 // Ends the run (exit 1) unless all processes have the same flags, model, data and checkpoint.

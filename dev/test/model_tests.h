@@ -256,6 +256,46 @@ static void invariants(const std::string& name) {
     rmdir(dir.c_str());
 }
 
+// Recompute levels, and layers that level 4 recomputes at a time, of a model of 5 layers.
+struct Recomputation {
+    int64_t level, every;
+};
+constexpr Recomputation LEVELS_OF_5_LAYERS[] = {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}, {4, 3}, {4, 5}};
+
+// Losses, norm and weights of two steps of two micro-steps each, with drawn weights.
+static TenSteps two_steps_of_5_layers(const Recomputation& r) {
+    const GPT2Config config{17, 97, 128, 5, 2, 32};
+    const int64_t B = 2, T = 17;
+    Options o;
+    o.recompute_every = r.every;
+    Model model = make_model(config, B, T, r.level, 2, 2, o);
+    initialize_weights(model, 1);
+    std::vector<int> x(B * T), y(B * T);
+    TenSteps result;
+    for (int64_t step = 0; step < 2; step++) {
+        for (int64_t micro = 0; micro < 2; micro++) {
+            for (int64_t i = 0; i < B * T; i++)
+                x[i] = (int)((i * i + 7 * i + 13 * micro + step) % 97), y[i] = (int)((5 * i + micro) % 97);
+            micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(2 * B * T), micro);
+        }
+        UpdateRule rule;
+        rule.adamw = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        rule.tokens = (double)(2 * B * T);
+        const StepResult updated = update(model, rule);
+        result.losses.push_back(updated.loss), result.norms.push_back(updated.norm);
+    }
+    result.weights = all_weights(model);
+    free_model(model);
+    return result;
+}
+static void recomputation() {
+    const TenSteps base = two_steps_of_5_layers(LEVELS_OF_5_LAYERS[0]);
+    for (const Recomputation& r : LEVELS_OF_5_LAYERS) {
+        start_test(format("5 layers: the same bits at recompute level %d, every %d", (int)r.level, (int)r.every));
+        EXPECT(std::isfinite(base.losses[1]) && same_bits(base, two_steps_of_5_layers(r)));
+    }
+}
+
 static void initial_weights() {
     start_test("initial weights are the numbers that PyTorch draws");
     const GPT2Config c = load_config(FIXTURES + "init_42.bin");
@@ -316,6 +356,7 @@ static void model_tests() {
     ten_steps_against_pytorch("c", "cosine");
     invariants("a");
     invariants("b");
+    recomputation();
     initial_weights();
     accumulation();
 }

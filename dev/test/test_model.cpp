@@ -15,6 +15,7 @@ static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t 
     Options o = options;
     o.threads = threads;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
+    sizes.recompute_every = o.recompute_every;
     model.layout = parameter_layout(config, 1);
     settle_device(model, sizes, o);
     allocate(model, sizes, o);
@@ -51,15 +52,22 @@ static int64_t planned(Model& model, const Options& o, const std::string& catego
 }
 static void plan_is_exact() {
     start_test("the plan adds up to what is allocated, at every recompute level");
-    Options o;
-    for (int64_t level = 0; level <= 3; level++) {
-        Model model = make_model(GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, level, 2, 1);
+    std::map<std::pair<int64_t, int64_t>, int64_t> activations;
+    for (auto [level, every] : LEVELS_OF_5_LAYERS) {
+        Options o;
+        o.recompute_every = every;
+        Model model = make_model(GPT2Config{40, 97, 128, 5, 3, 48}, 3, 33, level, 2, 1, o);
         const int64_t elems = model.layout.total_elems();
         EXPECT(planned(model, o, "parameters") == elems * (int64_t)sizeof(floatX));
         EXPECT(planned(model, o, "optimizer") == elems * (BF16 ? 12 : 8));
         EXPECT(planned(model, o, "activations") == model.activations.total_bytes);
+        activations[{level, every}] = model.activations.total_bytes;
         free_model(model);
     }
+    start_test("memory of level 4: one layer at a time is level 3, all at a time is level 0; more between them");
+    EXPECT((activations[{4, 1}] == activations[{3, 1}] && activations[{4, 5}] == activations[{0, 1}]));
+    EXPECT((activations[{4, 1}] < activations[{4, 2}] && activations[{4, 2}] < activations[{4, 3}] &&
+            activations[{4, 3}] < activations[{4, 5}]));
 }
 
 struct PlannedBytes {

@@ -50,6 +50,8 @@ static void flags() {
                           {"-y 1", "-y"},
                           {"--plan=1", "--plan"},
                           {"-ge 3", "-ge"},
+                          {"-r 4 --recompute-every 3", "--recompute-every 3"},
+                          {"-r 3 --recompute-every 1", "--recompute-every 1"},
                           {"--shuffle 2", "--shuffle"},
                           {"stray", "stray"}}) {
         start_test(std::string("refused with exit 2: ") + c.flags);
