@@ -82,15 +82,16 @@ void matmul_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp,
             [&] { ::matmul_backward(dinp, dweight, dbias, dout, inp, weight, n, C, OC, add, pre_gelu); });
 }
 template <class X>
-void attention_forward(X* out, float* lse, const X* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+void attention_forward(X* out, float* lse, const X* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                       const int* starts) {
     measure("attention", 2.0 * B * T * T * C, 4.0 * B * T * C * sizeof(X),
-            [&] { ::attention_forward(out, lse, qkv, B, T, C, NH); });
+            [&] { ::attention_forward(out, lse, qkv, B, T, C, NH, starts); });
 }
 template <class X>
 void attention_backward(X* dqkv, const X* dout, const X* out, const float* lse, const X* qkv, int64_t B, int64_t T,
-                        int64_t C, int64_t NH) {
+                        int64_t C, int64_t NH, const int* starts) {
     measure("attention backward", 5.0 * B * T * T * C, 8.0 * B * T * C * sizeof(X),
-            [&] { ::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH); });
+            [&] { ::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH, starts); });
 }
 template <class X, class G>
 void classifier(float* losses, X* dinp, G* dwte, X* logits, const X* inp, const X* wte, const int* targets, int64_t n,

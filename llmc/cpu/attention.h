@@ -27,6 +27,10 @@
 //     dq_i  = sum_j ds_ij k_j
 //     dk_j  = sum_i ds_ij q_i
 //
+// Where a sequence holds several documents that must not see each other (documents.h), j begins at
+// start(i), the first position of query i's document. A document then is what a sequence is above:
+// its blocks are counted from its first position, and the code beneath never reads another's rows.
+//
 // Forward takes two products of 2 T^2/2 HS FLOPs per head, backward five. Memory: q, k, v and out
 // are read or written once; scratch per thread is O(T HS). Queries, keys and values are read from
 // the packed qkv (B,T,3C) that the linear layer wrote. attention_bf16.h has the same in bf16.
@@ -34,6 +38,7 @@
 #include <cmath>
 #include <limits>
 #include "llmc/cpu/gemm.h"
+#include "llmc/documents.h"
 
 // The register tile, as in gemm.h.
 constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = VEC_REGISTERS == 32 ? 6 : 4;
@@ -86,9 +91,23 @@ inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_str
     }
 }
 
-// The rows of one head in sequence b of a buffer (B,T,stride), which begin at `column`.
-inline MatrixView<float> head_rows(const float* data, int64_t b, int64_t T, int64_t stride, int64_t column) {
-    return {data + b * T * stride + column, stride, 1};
+// One head of one document: its number of positions, and where its first one lies in buffers
+// (B,T,3C), (B,T,C) and (B,NH,T).
+struct DocumentHead {
+    int64_t length, in_qkv, in_out, in_lse;
+};
+
+// Calls f(DocumentHead) for each head of each document, the heads of a batch in parallel. starts
+// (B,T) as in documents.h, or null where each sequence is one document.
+template <class F>
+inline void for_each_document_head(const int* starts, int64_t B, int64_t T, int64_t C, int64_t NH, F f) {
+    parallel_for(B * NH, [&](int64_t bh) {
+        const int64_t b = bh / NH, channel = bh % NH * (C / NH);
+        for_each_document(starts ? starts + b * T : nullptr, T, [&](int64_t first, int64_t length) {
+            const int64_t row = b * T + first;
+            f(DocumentHead{length, row * 3 * C + channel, row * C + channel, bh * T + first});
+        });
+    });
 }
 
 // For each lane, whether query i of a block on the diagonal sees key j + lane.
@@ -135,46 +154,49 @@ inline void softmax_block(floatP* p, const float* scores, float* m, float* l, fl
     }
 }
 
-// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds queries, then
-// keys, then values, each NH heads of C/NH channels.
-inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
-    const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
+// One head of a document of T positions: from its rows of qkv, 3C apart, to its rows of out, C
+// apart, and to lse (T).
+inline void attention_forward_head(float* out, float* lse, const float* qkv, int64_t T, int64_t C, int64_t HS) {
+    const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
-    parallel_for(B * NH, [&](int64_t bh) {
-        const int64_t b = bh / NH, h = bh % NH;
-        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS),
-             v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
-        float* k_columns = thread_scratch(attention_scratch_elems(T, HS));  // panels of HS rows, a column for each key
-        float* v_rows = k_columns + HS * Tp;  // panels of T rows, a column for each channel
-        float* s = v_rows + T * HSp;
-        float* o = s + ATT_BLOCK * ATT_BLOCK;
-        float* m = o + ATT_BLOCK * HSp;
-        float* l = m + ATT_BLOCK;
-        pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
-        pack_panels<ATT_NR>(v_rows, v, 0, T, 0, HS);
-        for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
-            const int64_t queries = std::min(ATT_BLOCK, T - q0);
-            memset(o, 0, ATT_BLOCK * HSp * sizeof(float));
-            memset(l, 0, ATT_BLOCK * VEC_FLOATS * sizeof(float));
-            for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity();
-            for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
-                const int64_t keys = std::min(ATT_BLOCK, T - k0);
-                block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
-                              queries, ceil_div(keys, ATT_NR), HS, false);
-                (k0 == q0 ? softmax_block<true, float> : softmax_block<false, float>)(s, s, m, l, o, HSp, queries,
-                                                                                      scale);
-                block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true,
-                              k0 == q0 ? LOWER : WHOLE);
-            }
-            for (int64_t i = 0; i < queries; i++) {
-                const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
-                lse[bh * T + q0 + i] = m[i] + std::log(total);
-                for_each_vector(HS, [&](size_t c, size_t count) {
-                    store_some(out + (b * T + q0 + i) * C + h * HS + c, load_some(o + i * HSp + c, count) * inverse,
-                               count);
-                });
-            }
+    const MatrixView<float> q{qkv, 3 * C, 1}, k{qkv + C, 3 * C, 1}, v{qkv + 2 * C, 3 * C, 1};
+    float* k_columns = thread_scratch(attention_scratch_elems(T, HS));  // panels of HS rows, a column for each key
+    float* v_rows = k_columns + HS * Tp;                                // panels of T rows, a column for each channel
+    float* s = v_rows + T * HSp;
+    float* o = s + ATT_BLOCK * ATT_BLOCK;
+    float* m = o + ATT_BLOCK * HSp;
+    float* l = m + ATT_BLOCK;
+    pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
+    pack_panels<ATT_NR>(v_rows, v, 0, T, 0, HS);
+    for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
+        const int64_t queries = std::min(ATT_BLOCK, T - q0);
+        memset(o, 0, queries * HSp * sizeof(float));
+        memset(l, 0, queries * VEC_FLOATS * sizeof(float));
+        for (int64_t i = 0; i < queries; i++) m[i] = -std::numeric_limits<float>::infinity();
+        for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
+            const int64_t keys = std::min(ATT_BLOCK, T - k0);
+            block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
+                          queries, ceil_div(keys, ATT_NR), HS, false);
+            (k0 == q0 ? softmax_block<true, float> : softmax_block<false, float>)(s, s, m, l, o, HSp, queries, scale);
+            block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true,
+                          k0 == q0 ? LOWER : WHOLE);
         }
+        for (int64_t i = 0; i < queries; i++) {
+            const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
+            lse[q0 + i] = m[i] + std::log(total);
+            for_each_vector(HS, [&](size_t c, size_t count) {
+                store_some(out + (q0 + i) * C + c, load_some(o + i * HSp + c, count) * inverse, count);
+            });
+        }
+    }
+}
+
+// out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds queries, then
+// keys, then values, each NH heads of C/NH channels. starts: see for_each_document_head.
+inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                              const int* starts = nullptr) {
+    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
+        attention_forward_head(out + d.in_out, lse + d.in_lse, qkv + d.in_qkv, d.length, C, C / NH);
     });
 }
 
@@ -193,70 +215,75 @@ inline void softmax_block_backward(float* p, float* ds, const float* lse, const 
         }
 }
 
+// One head of a document of T positions: from its rows of dout, out (C apart) and qkv (3C apart),
+// and lse (T), to its rows of dqkv.
+inline void attention_backward_head(float* dqkv, const float* dout, const float* out, const float* lse,
+                                    const float* qkv, int64_t T, int64_t C, int64_t HS) {
+    const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
+    const float scale = 1.0f / std::sqrt((float)HS);
+    const MatrixView<float> q{qkv, 3 * C, 1}, k{qkv + C, 3 * C, 1}, v{qkv + 2 * C, 3 * C, 1}, o{out, C, 1},
+        d_o{dout, C, 1};
+    // panels of HS rows, a column for each key, as v_columns
+    float* k_columns = thread_scratch(attention_scratch_elems(T, HS));
+    float* v_columns = k_columns + HS * Tp;
+    float* k_rows = v_columns + HS * Tp;  // panels of T rows, a column for each channel, as q_rows and do_rows
+    float* q_rows = k_rows + T * HSp;
+    float* do_rows = q_rows + T * HSp;
+    float* dk = do_rows + T * HSp;  // sums over all queries, as dv
+    float* dv = dk + T * HSp;
+    float* p = dv + T * HSp;  // of one block, as ds, dq and D
+    float* ds = p + ATT_BLOCK * ATT_BLOCK;
+    float* dq = ds + ATT_BLOCK * ATT_BLOCK;
+    float* D = dq + ATT_BLOCK * HSp;
+    pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
+    pack_panels<ATT_NR>(v_columns, v.transposed(), 0, HS, 0, T);
+    pack_panels<ATT_NR>(k_rows, k, 0, T, 0, HS);
+    pack_panels<ATT_NR>(q_rows, q, 0, T, 0, HS);
+    pack_panels<ATT_NR>(do_rows, d_o, 0, T, 0, HS);
+    memset(dk, 0, 2 * T * HSp * sizeof(float));
+    auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
+        for (int64_t i = 0; i < rows; i++)
+            for_each_vector(HS, [&](size_t c, size_t count) {
+                store_some(dqkv + (first + i) * 3 * C + column + c, load_some(from + i * HSp + c, count), count);
+            });
+    };
+    for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
+        const int64_t queries = std::min(ATT_BLOCK, T - q0);
+        for (int64_t i = 0; i < queries; i++) {
+            vfloat total{};
+            for_each_vector(HS, [&](size_t c, size_t count) {
+                total += load_some(o.at(q0 + i, c), count) * load_some(d_o.at(q0 + i, c), count);
+            });
+            D[i] = sum(total);
+        }
+        memset(dq, 0, queries * HSp * sizeof(float));
+        for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
+            const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = ceil_div(keys, ATT_NR);
+            block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
+                          queries, key_panels, HS, false);
+            block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
+                          queries, key_panels, HS, false);
+            (k0 == q0 ? softmax_block_backward<true> : softmax_block_backward<false>)(p, ds, lse + q0, D, queries,
+                                                                                      scale);
+            block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true,
+                          k0 == q0 ? UPPER : WHOLE);
+            block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true,
+                          k0 == q0 ? UPPER : WHOLE);
+            block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true,
+                          k0 == q0 ? LOWER : WHOLE);
+        }
+        store_rows(0, q0, queries, dq);
+    }
+    store_rows(C, 0, T, dk);
+    store_rows(2 * C, 0, T, dv);
+}
+
 // dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv of the forward pass.
 inline void attention_backward(float* dqkv, const float* dout, const float* out, const float* lse, const float* qkv,
-                               int64_t B, int64_t T, int64_t C, int64_t NH) {
-    const int64_t HS = C / NH, Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
-    const float scale = 1.0f / std::sqrt((float)HS);
-    parallel_for(B * NH, [&](int64_t bh) {
-        const int64_t b = bh / NH, h = bh % NH;
-        auto q = head_rows(qkv, b, T, 3 * C, h * HS), k = head_rows(qkv, b, T, 3 * C, C + h * HS),
-             v = head_rows(qkv, b, T, 3 * C, 2 * C + h * HS);
-        auto o = head_rows(out, b, T, C, h * HS), d_o = head_rows(dout, b, T, C, h * HS);
-        // panels of HS rows, a column for each key, as v_columns
-        float* k_columns = thread_scratch(attention_scratch_elems(T, HS));
-        float* v_columns = k_columns + HS * Tp;
-        float* k_rows = v_columns + HS * Tp;  // panels of T rows, a column for each channel, as q_rows and do_rows
-        float* q_rows = k_rows + T * HSp;
-        float* do_rows = q_rows + T * HSp;
-        float* dk = do_rows + T * HSp;  // sums over all queries, as dv
-        float* dv = dk + Tp * HSp;
-        float* p = dv + Tp * HSp;  // of one block, as ds, dq and D
-        float* ds = p + ATT_BLOCK * ATT_BLOCK;
-        float* dq = ds + ATT_BLOCK * ATT_BLOCK;
-        float* D = dq + ATT_BLOCK * HSp;
-        pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
-        pack_panels<ATT_NR>(v_columns, v.transposed(), 0, HS, 0, T);
-        pack_panels<ATT_NR>(k_rows, k, 0, T, 0, HS);
-        pack_panels<ATT_NR>(q_rows, q, 0, T, 0, HS);
-        pack_panels<ATT_NR>(do_rows, d_o, 0, T, 0, HS);
-        memset(dk, 0, 2 * Tp * HSp * sizeof(float));
-        auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
-            for (int64_t i = 0; i < rows; i++)
-                for_each_vector(HS, [&](size_t c, size_t count) {
-                    store_some(dqkv + (b * T + first + i) * 3 * C + column + h * HS + c,
-                               load_some(from + i * HSp + c, count), count);
-                });
-        };
-        for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
-            const int64_t queries = std::min(ATT_BLOCK, T - q0);
-            for (int64_t i = 0; i < queries; i++) {
-                vfloat total{};
-                for_each_vector(HS, [&](size_t c, size_t count) {
-                    total += load_some(o.at(q0 + i, c), count) * load_some(d_o.at(q0 + i, c), count);
-                });
-                D[i] = sum(total);
-            }
-            memset(dq, 0, ATT_BLOCK * HSp * sizeof(float));
-            for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
-                const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = ceil_div(keys, ATT_NR);
-                block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
-                              queries, key_panels, HS, false);
-                block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR,
-                              HS, 0, queries, key_panels, HS, false);
-                (k0 == q0 ? softmax_block_backward<true> : softmax_block_backward<false>)(p, ds, lse + bh * T + q0, D,
-                                                                                          queries, scale);
-                block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true,
-                              k0 == q0 ? UPPER : WHOLE);
-                block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true,
-                              k0 == q0 ? UPPER : WHOLE);
-                block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true,
-                              k0 == q0 ? LOWER : WHOLE);
-            }
-            store_rows(0, q0, queries, dq);
-        }
-        store_rows(C, 0, T, dk);
-        store_rows(2 * C, 0, T, dv);
+                               int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
+    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
+        attention_backward_head(dqkv + d.in_qkv, dout + d.in_out, out + d.in_out, lse + d.in_lse, qkv + d.in_qkv,
+                                d.length, C, C / NH);
     });
 }
 

@@ -92,62 +92,66 @@ inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t st
 }
 
 // See attention.h.
-inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
-    const HeadSizes s(T, C / NH);
-    const float scale = 1.0f / std::sqrt((float)s.HS);
-    parallel_for(B * NH, [&](int64_t bh) {
-        const int64_t b = bh / NH, h = bh % NH;
-        const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C;
-        Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
-        bf16* k_tiles = memory.take<bf16>(s.Tp * s.HSk);  // K^T: k is the channels, a column for each key
-        bf16* v_tiles = memory.take<bf16>(s.Tp * s.HSn);  // V: k is the positions, a column for each channel
-        bf16* p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);
-        bf16* q_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        float* scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
-        float* o = memory.take<float>(ATT_BLOCK * s.HSn);
-        float* m = memory.take<float>(ATT_BLOCK);
-        float* l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
-        pack_tiles(k_tiles, {k, 1, 3 * C}, 0, s.HS, 0, T);
-        pack_tiles(v_tiles, {v, 3 * C, 1}, 0, T, 0, s.HS);
-        for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
-            const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = ceil_div(queries, TILE_ROWS);
-            const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, q_copy);
-            memset(o, 0, ATT_BLOCK * s.HSn * sizeof(float));
-            for (int64_t i = 0; i < ATT_BLOCK; i++) m[i] = -std::numeric_limits<float>::infinity();
-            memset(l, 0, ATT_BLOCK * VEC_FLOATS * sizeof(float));
-            for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
-                const int64_t keys = std::min(ATT_BLOCK, T - k0);
-                const Triangle part = k0 == q0 ? LOWER : WHOLE;
-                scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, ceil_div(keys, TILE_COLS),
-                               s.channel_tiles(), part);
-                (part == LOWER ? softmax_block<true, bf16> : softmax_block<false, bf16>)(p, scores, m, l, o, s.HSn,
-                                                                                         queries, scale);
-                memset((void*)(p + queries * ATT_BLOCK), 0, (strips * TILE_ROWS - queries) * ATT_BLOCK * sizeof(bf16));
-                positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, ceil_div(keys, TILE_K), s, part);
-            }
-            for (int64_t i = 0; i < queries; i++) {
-                const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
-                lse[bh * T + q0 + i] = m[i] + std::log(total);
-                for_each_vector(s.HS, [&](size_t c, size_t count) {
-                    store_some(out + (b * T + q0 + i) * C + h * s.HS + c, load_some(o + i * s.HSn + c, count) * inverse,
-                               count);
-                });
-            }
+inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64_t T, int64_t C, int64_t HS) {
+    const HeadSizes s(T, HS);
+    const float scale = 1.0f / std::sqrt((float)HS);
+    const bf16 *q = qkv, *k = q + C, *v = q + 2 * C;
+    Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
+    bf16* k_tiles = memory.take<bf16>(s.Tp * s.HSk);  // K^T: k is the channels, a column for each key
+    bf16* v_tiles = memory.take<bf16>(s.Tp * s.HSn);  // V: k is the positions, a column for each channel
+    bf16* p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);
+    bf16* q_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
+    float* scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
+    float* o = memory.take<float>(ATT_BLOCK * s.HSn);
+    float* m = memory.take<float>(ATT_BLOCK);
+    float* l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
+    pack_tiles(k_tiles, {k, 1, 3 * C}, 0, s.HS, 0, T);
+    pack_tiles(v_tiles, {v, 3 * C, 1}, 0, T, 0, s.HS);
+    for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
+        const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = ceil_div(queries, TILE_ROWS);
+        const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, q_copy);
+        memset(o, 0, strips * TILE_ROWS * s.HSn * sizeof(float));
+        for (int64_t i = 0; i < queries; i++) m[i] = -std::numeric_limits<float>::infinity();
+        memset(l, 0, queries * VEC_FLOATS * sizeof(float));
+        for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
+            const int64_t keys = std::min(ATT_BLOCK, T - k0);
+            const Triangle part = k0 == q0 ? LOWER : WHOLE;
+            scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, ceil_div(keys, TILE_COLS), s.channel_tiles(),
+                           part);
+            (part == LOWER ? softmax_block<true, bf16> : softmax_block<false, bf16>)(p, scores, m, l, o, s.HSn, queries,
+                                                                                     scale);
+            memset((void*)(p + queries * ATT_BLOCK), 0, (strips * TILE_ROWS - queries) * ATT_BLOCK * sizeof(bf16));
+            positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, ceil_div(keys, TILE_K), s, part);
         }
+        for (int64_t i = 0; i < queries; i++) {
+            const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
+            lse[q0 + i] = m[i] + std::log(total);
+            for_each_vector(s.HS, [&](size_t c, size_t count) {
+                store_some(out + (q0 + i) * C + c, load_some(o + i * s.HSn + c, count) * inverse, count);
+            });
+        }
+    }
+}
+inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                              const int* starts = nullptr) {
+    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
+        attention_forward_head(out + d.in_out, lse + d.in_lse, qkv + d.in_qkv, d.length, C, C / NH);
     });
 }
 
 // p and ds, P^T and dS^T of one block, from its scores S^T and dP^T. All are 64 x 64, with a row
-// for each key and a column for each query. If MASKED, only the first `queries` columns are there,
-// and key i is seen by the queries from first + i on. lse and D belong to the queries. ds_tiles is
-// dS^T as tiles.
+// for each key and a column for each query. If MASKED, only the first `keys` rows and `queries`
+// columns are there, and key i is seen by the queries from first + i on. lse and D belong to the
+// queries. ds_tiles is dS^T as tiles.
 template <bool MASKED>
 inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse,
-                            const float* D, int64_t queries, int64_t first, float scale) {
-    for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
+                            const float* D, int64_t keys, int64_t queries, int64_t first, float scale) {
+    const int64_t rows = MASKED ? round_up(keys, TILE_K) : ATT_BLOCK,
+                  columns = MASKED ? round_up(queries, TILE_K) : ATT_BLOCK;
+    for (int64_t j = 0; j < columns; j += VEC_FLOATS) {
         const vfloat log_sums = load(lse + j), d = load(D + j);
         const vint query = lane_numbers() + (int32_t)j, there = query < (int32_t)queries;
-        for (int64_t i = 0; i < ATT_BLOCK; i += 2) {
+        for (int64_t i = 0; i < rows; i += 2) {
             vhalf grads[2];
 #pragma GCC unroll 2
             for (int k = 0; k < 2; k++) {
@@ -169,82 +173,83 @@ inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scor
 }
 
 // See attention.h.
-inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
-                               int64_t B, int64_t T, int64_t C, int64_t NH) {
-    const HeadSizes s(T, C / NH);
-    const float scale = 1.0f / std::sqrt((float)s.HS);
-    parallel_for(B * NH, [&](int64_t bh) {
-        const int64_t b = bh / NH, h = bh % NH, kt_stride = transposed_stride(s.Tp);
-        const bf16 *q = qkv + b * T * 3 * C + h * s.HS, *k = q + C, *v = q + 2 * C;
-        const bf16 *d_o = dout + b * T * C + h * s.HS, *o = out + b * T * C + h * s.HS;
-        Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
-        bf16* q_columns = memory.take<bf16>(s.Tp * s.HSk);          // Q^T: k is the channels, a column for each query
-        bf16* do_columns = memory.take<bf16>(s.Tp * s.HSk);         // dO^T, likewise
-        bf16* q_tiles = memory.take<bf16>(s.Tp * s.HSn);            // Q: k is the positions, a column for each channel
-        bf16* do_tiles = memory.take<bf16>(s.Tp * s.HSn);           // dO, likewise
-        bf16* k_transposed = memory.take<bf16>(s.HSn * kt_stride);  // K^T as a left operand: a row for each channel
-        bf16* p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);         // P^T of one block
-        bf16* ds = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);        // dS^T of one block
-        bf16* ds_tiles = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);  // the same as a right operand
-        bf16* k_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        bf16* v_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
-        float* dk = memory.take<float>(s.Tp * s.HSn);  // sums over all queries, as dv
-        float* dv = memory.take<float>(s.Tp * s.HSn);
-        float* scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
-        float* dp = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
-        float* dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn);  // of one block of queries, as dq, D, log_sums
-        float* dq = memory.take<float>(ATT_BLOCK * s.HSn);
-        float* D = memory.take<float>(ATT_BLOCK);
-        float* log_sums = memory.take<float>(ATT_BLOCK);
-        pack_tiles(q_columns, {q, 1, 3 * C}, 0, s.HS, 0, T);
-        pack_tiles(do_columns, {d_o, 1, C}, 0, s.HS, 0, T);
-        pack_tiles(q_tiles, {q, 3 * C, 1}, 0, T, 0, s.HS);
-        pack_tiles(do_tiles, {d_o, C, 1}, 0, T, 0, s.HS);
-        pack_rows(k_transposed, kt_stride, k, 3 * C, 0, s.HS, s.HSn, T);
-        memset(dk, 0, s.Tp * s.HSn * sizeof(float));
-        memset(dv, 0, s.Tp * s.HSn * sizeof(float));
-        auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
-            for (int64_t i = 0; i < rows; i++)
+inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
+                                    int64_t T, int64_t C, int64_t HS) {
+    const HeadSizes s(T, HS);
+    const float scale = 1.0f / std::sqrt((float)HS);
+    const int64_t kt_stride = transposed_stride(s.Tp);
+    const bf16 *q = qkv, *k = q + C, *v = q + 2 * C, *d_o = dout, *o = out;
+    Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
+    bf16* q_columns = memory.take<bf16>(s.Tp * s.HSk);          // Q^T: k is the channels, a column for each query
+    bf16* do_columns = memory.take<bf16>(s.Tp * s.HSk);         // dO^T, likewise
+    bf16* q_tiles = memory.take<bf16>(s.Tp * s.HSn);            // Q: k is the positions, a column for each channel
+    bf16* do_tiles = memory.take<bf16>(s.Tp * s.HSn);           // dO, likewise
+    bf16* k_transposed = memory.take<bf16>(s.HSn * kt_stride);  // K^T as a left operand: a row for each channel
+    bf16* p = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);         // P^T of one block
+    bf16* ds = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);        // dS^T of one block
+    bf16* ds_tiles = memory.take<bf16>(ATT_BLOCK * ATT_BLOCK);  // the same as a right operand
+    bf16* k_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
+    bf16* v_copy = memory.take<bf16>(ATT_BLOCK * s.HSk);
+    float* dk = memory.take<float>(s.Tp * s.HSn);  // sums over all queries, as dv
+    float* dv = memory.take<float>(s.Tp * s.HSn);
+    float* scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
+    float* dp = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
+    float* dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn);  // of one block of queries, as dq, D, log_sums
+    float* dq = memory.take<float>(ATT_BLOCK * s.HSn);
+    float* D = memory.take<float>(ATT_BLOCK);
+    float* log_sums = memory.take<float>(ATT_BLOCK);
+    pack_tiles(q_columns, {q, 1, 3 * C}, 0, s.HS, 0, T);
+    pack_tiles(do_columns, {d_o, 1, C}, 0, s.HS, 0, T);
+    pack_tiles(q_tiles, {q, 3 * C, 1}, 0, T, 0, s.HS);
+    pack_tiles(do_tiles, {d_o, C, 1}, 0, T, 0, s.HS);
+    pack_rows(k_transposed, kt_stride, k, 3 * C, 0, s.HS, s.HSn, T);
+    memset(dk, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
+    memset(dv, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
+    auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
+        for (int64_t i = 0; i < rows; i++)
+            for_each_vector(s.HS, [&](size_t c, size_t count) {
+                store_some(dqkv + (first + i) * 3 * C + column + c, load_some(from + i * s.HSn + c, count), count);
+            });
+    };
+    for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
+        const int64_t queries = std::min(ATT_BLOCK, T - q0), columns = ceil_div(queries, TILE_COLS),
+                      query_tiles = ceil_div(queries, TILE_K);
+        for (int64_t i = 0; i < ATT_BLOCK; i++) {
+            vfloat total{};
+            if (i < queries)
                 for_each_vector(s.HS, [&](size_t c, size_t count) {
-                    store_some(dqkv + (b * T + first + i) * 3 * C + column + h * s.HS + c,
-                               load_some(from + i * s.HSn + c, count), count);
+                    total += load_some(o + (q0 + i) * C + c, count) * load_some(d_o + (q0 + i) * C + c, count);
                 });
-        };
-        for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
-            const int64_t queries = std::min(ATT_BLOCK, T - q0), columns = ceil_div(queries, TILE_COLS),
-                          query_tiles = ceil_div(queries, TILE_K);
-            for (int64_t i = 0; i < ATT_BLOCK; i++) {
-                vfloat total{};
-                if (i < queries)
-                    for_each_vector(s.HS, [&](size_t c, size_t count) {
-                        total += load_some(o + (q0 + i) * C + c, count) * load_some(d_o + (q0 + i) * C + c, count);
-                    });
-                D[i] = sum(total);
-                log_sums[i] = i < queries ? lse[bh * T + q0 + i] : 0;
-            }
-            for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
-                const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = ceil_div(keys, TILE_ROWS);
-                const Triangle part = k0 == q0 ? UPPER : WHOLE;
-                scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_copy), q_columns + q0 * s.HSk,
-                               strips, columns, s.channel_tiles(), part);
-                scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_copy), do_columns + q0 * s.HSk, strips,
-                               columns, s.channel_tiles(), part);
-                (part == WHOLE && queries == ATT_BLOCK
-                     ? scores_backward<false>
-                     : scores_backward<true>)(p, ds, ds_tiles, scores, dp, log_sums, D, queries, k0 - q0, scale);
-                positions_product(dv + k0 * s.HSn, p, do_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s,
-                                  part);
-                positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s,
-                                  part);
-                multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles,
-                                ATT_TILES * TILE_ELEMS, columns, ceil_div(keys, TILE_K), k0 > 0});
-            }
-            for (int64_t c = 0; c < s.HSn; c += TILE_ROWS)
-                for (int64_t i = 0; i < columns * TILE_COLS; i += TILE_COLS)
-                    transpose_16(dq + i * s.HSn + c, s.HSn, dq_transposed + c * ATT_BLOCK + i, ATT_BLOCK);
-            store_rows(0, q0, queries, dq);
+            D[i] = sum(total);
+            log_sums[i] = i < queries ? lse[q0 + i] : 0;
         }
-        store_rows(C, 0, T, dk);
-        store_rows(2 * C, 0, T, dv);
+        for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
+            const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = ceil_div(keys, TILE_ROWS);
+            const Triangle part = k0 == q0 ? UPPER : WHOLE;
+            scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_copy), q_columns + q0 * s.HSk, strips,
+                           columns, s.channel_tiles(), part);
+            scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_copy), do_columns + q0 * s.HSk, strips,
+                           columns, s.channel_tiles(), part);
+            (part == WHOLE && queries == ATT_BLOCK
+                 ? scores_backward<false>
+                 : scores_backward<true>)(p, ds, ds_tiles, scores, dp, log_sums, D, keys, queries, k0 - q0, scale);
+            positions_product(dv + k0 * s.HSn, p, do_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
+            positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
+            multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles,
+                            ATT_TILES * TILE_ELEMS, columns, ceil_div(keys, TILE_K), k0 > 0});
+        }
+        for (int64_t c = 0; c < s.HSn; c += TILE_ROWS)
+            for (int64_t i = 0; i < columns * TILE_COLS; i += TILE_COLS)
+                transpose_16(dq + i * s.HSn + c, s.HSn, dq_transposed + c * ATT_BLOCK + i, ATT_BLOCK);
+        store_rows(0, q0, queries, dq);
+    }
+    store_rows(C, 0, T, dk);
+    store_rows(2 * C, 0, T, dv);
+}
+inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
+                               int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
+    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
+        attention_backward_head(dqkv + d.in_qkv, dout + d.in_out, out + d.in_out, lse + d.in_lse, qkv + d.in_qkv,
+                                d.length, C, C / NH);
     });
 }

@@ -219,6 +219,10 @@ void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX*
 //
 // The largest score is subtracted before e is raised to it, since e^89 is too large for fp32; p
 // does not change by that.
+//
+// With a document mask t sees start(t) <= t2 <= t, where start(t) is the first position of its
+// document (llmc/documents.h); in all these sums, positions before start(t) are left out.
+inline int64_t first_seen(const int* starts, int64_t b, int64_t t, int64_t T) { return starts ? starts[b * T + t] : 0; }
 
 // The score of key t2 for query t, in sequence b and head h.
 template <class floatX>
@@ -232,24 +236,27 @@ float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64
 
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds the queries of all
 // heads, NH times HS values, then all keys, then all values; a row of out holds all heads likewise.
-// The backward pass recomputes p from lse, so that its T x T values need not be kept.
+// The backward pass recomputes p from lse, so that its T x T values need not be kept. starts (B,T)
+// is the document mask, or null.
 template <class floatX>
-void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH) {
+void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                       const int* starts = nullptr) {
     const int64_t HS = C / NH;
     std::vector<float> scores(T);  // of one query
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < NH; h++)
             for (int64_t t = 0; t < T; t++) {
+                const int64_t start = first_seen(starts, b, t, T);
                 float highest = -INFINITY, total = 0;
-                for (int64_t t2 = 0; t2 <= t; t2++) {
+                for (int64_t t2 = start; t2 <= t; t2++) {
                     scores[t2] = attention_score(qkv, b, t, t2, h, T, C, HS);
                     highest = std::fmax(highest, scores[t2]);
                 }
-                for (int64_t t2 = 0; t2 <= t; t2++) total += std::exp(scores[t2] - highest);
+                for (int64_t t2 = start; t2 <= t; t2++) total += std::exp(scores[t2] - highest);
                 float log_sum = lse[(b * NH + h) * T + t] = highest + std::log(total);
                 floatX* o = out + (b * T + t) * C + h * HS;
                 for (int64_t i = 0; i < HS; i++) o[i] = 0;
-                for (int64_t t2 = 0; t2 <= t; t2++) {
+                for (int64_t t2 = start; t2 <= t; t2++) {
                     float p = std::exp(scores[t2] - log_sum);
                     const floatX* v = qkv + (b * T + t2) * 3 * C + 2 * C + h * HS;
                     for (int64_t i = 0; i < HS; i++) o[i] += p * v[i];
@@ -267,7 +274,7 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
 // code ds is Ds / sqrt(HS).
 template <class floatX>
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
-                        int64_t B, int64_t T, int64_t C, int64_t NH) {
+                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
     const int64_t HS = C / NH;
     const float scale = 1.0f / std::sqrt((float)HS);
     for (int64_t i = 0; i < B * T * 3 * C; i++) dqkv[i] = 0;
@@ -279,7 +286,7 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
                 floatX* dq = dqkv + (b * T + t) * 3 * C + h * HS;
                 float D = 0;
                 for (int64_t i = 0; i < HS; i++) D += d_o[i] * o[i];
-                for (int64_t t2 = 0; t2 <= t; t2++) {
+                for (int64_t t2 = first_seen(starts, b, t, T); t2 <= t; t2++) {
                     const floatX *k = qkv + (b * T + t2) * 3 * C + C + h * HS, *v = k + C;
                     floatX *dk = dqkv + (b * T + t2) * 3 * C + C + h * HS, *dv = dk + C;
                     float p = std::exp(attention_score(qkv, b, t, t2, h, T, C, HS) - lse[(b * NH + h) * T + t]), dp = 0;
