@@ -382,7 +382,8 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2<floatX>* m
     int64_t largest = 0;
     for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
     if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
-    if (!o.prompt.empty()) rows.push_back({"program", "tokenizer", "to encode the prompt", TOKENIZER_BYTES});
+    if (encodes(o)) rows.push_back({"program", "tokenizer", "to encode text", TOKENIZER_BYTES});
+    if (validates_on_text(o)) rows.push_back({"program", "tokens of -j", "at most", text_tokens_bytes(o.val_data)});
     rows.push_back({"program", "code, stacks", "", PROGRAM_BYTES});
     return rows;
 }

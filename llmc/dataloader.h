@@ -6,9 +6,14 @@
 // and shard alone. Which tokens window w of the run holds is therefore a pure function of w: the
 // position in the data is one counter, and any range of windows can be split among any number of
 // processes.
+//
+// A text (text_data.h) stands for a shard of its tokens. Its last window may be shorter than T, so
+// that none of the text is left out.
 #pragma once
 #include <memory>
+#include "llmc/integer_math.h"
 #include "llmc/random.h"
+#include "llmc/text_data.h"
 #include "llmc/tokens_file.h"
 
 struct Shard {
@@ -17,6 +22,9 @@ struct Shard {
     FileStamp stamp;        // as it was opened
     uint64_t ends = 0;      // a checksum of its first and last 4 KiB
     uint64_t checksum = 0;  // of all its bytes, 0 if nobody has asked (data_identity.h)
+    TextTokens text;        // of a text, else empty
+
+    bool in_memory() const { return !text.tokens.empty(); }
 };
 
 struct DataLoader {
@@ -48,10 +56,32 @@ inline uint64_t checksum_of_ends(FileReader& file, Checksum* all) {
     return sum.value();
 }
 
-// Opens every shard that the pattern matches and checks its header. Exit 1 if there is none, one is
-// damaged, or all together hold no window. flag: the one that gave the pattern, for messages.
+// Opens a shard and checks its header, or tokenizes a text if a tokenizer is given. Adds what
+// identifies its tokens to `identity`.
+inline Shard open_shard(const std::string& path, int64_t T, Checksum& identity, const Tokenizer* tok, Logger* logger) {
+    FileReader file(path);
+    Shard shard;
+    shard.path = path, shard.stamp = file.stamp();
+    shard.ends = checksum_of_ends(file, &identity);
+    file.rewind();
+    if (tok) {
+        shard.text = tokens_of_text(file, *tok, *logger);
+        identity.add(shard.text.tokens.data(), shard.text.tokens.size() * sizeof(uint16_t));
+    }
+    shard.tokens = tok ? (int64_t)shard.text.tokens.size() : read_tokens_header(file);
+    const int64_t targets = std::max<int64_t>(0, shard.tokens - 1);
+    shard.windows = tok ? ceil_div(targets, T) : targets / T;
+    if (shard.windows > UINT32_MAX)
+        runtime_failure("%s has too many windows of %lld tokens", path.c_str(), (long long)T);
+    file.expect_good();
+    return shard;
+}
+
+// Opens every shard that the pattern matches; with a tokenizer, every text. Exit 1 if there is
+// none, one is damaged, or all together hold no window. flag: the one that gave the pattern, for
+// messages.
 inline void dataloader_open(DataLoader& loader, const char* flag, const std::string& pattern, int64_t T, int64_t vocab,
-                            uint64_t seed, bool shuffle) {
+                            uint64_t seed, bool shuffle, const Tokenizer* tok = nullptr, Logger* logger = nullptr) {
     loader.T = T, loader.vocab = vocab, loader.seed = seed, loader.shuffle = shuffle;
     std::vector<std::string> paths = glob_files(pattern);
     if (paths.empty())
@@ -61,17 +91,9 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
             flag, pattern.c_str());
     Checksum identity;
     for (const std::string& path : paths) {
-        FileReader file(path);
-        Shard shard;
-        shard.path = path, shard.tokens = read_tokens_header(file), shard.stamp = file.stamp();
-        shard.windows = shard.tokens > 0 ? (shard.tokens - 1) / T : 0;
-        if (shard.windows > UINT32_MAX)
-            runtime_failure("%s has too many windows of %lld tokens", path.c_str(), (long long)T);
-        loader.total_tokens += shard.tokens;
-        loader.total_windows += shard.windows;
-        shard.ends = checksum_of_ends(file, &identity);
-        file.expect_good();
-        loader.shards.push_back(shard);
+        loader.shards.push_back(open_shard(path, T, identity, tok, logger));
+        loader.total_tokens += loader.shards.back().tokens;
+        loader.total_windows += loader.shards.back().windows;
     }
     loader.ends_identity = identity.value();
     if (loader.total_windows == 0)
@@ -130,36 +152,67 @@ inline void start_shard(DataLoader& loader, int64_t position) {
     const uint32_t index = loader.shard_order[position];
     const Shard& shard = loader.shards[index];
     loader.open_shard = position;
-    loader.file = std::make_unique<FileReader>(shard.path, FileReader::TELL);
+    if (!shard.in_memory()) loader.file = std::make_unique<FileReader>(shard.path, FileReader::TELL);
     if (loader.shuffle)
         loader.window_order =
             permutation(shard.windows, generator_for(loader.seed, RANDOM_WINDOWS, loader.epoch, index));
 }
 
-// Loads window w = 0, 1, ... of the run: inputs x (T) and targets y (T). Returns what is wrong,
-// with the shard's name, if it cannot be read, has changed, or has a token that is not in the
-// vocabulary; empty if nothing.
-inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y) {
-    const int64_t epoch = w / loader.total_windows, in_epoch = w % loader.total_windows, T = loader.T;
+// Reads window `index` of a shard into loader.window. Returns what is wrong, empty if nothing.
+inline std::string read_window(DataLoader& loader, Shard& shard, int64_t index) {
+    const int64_t T = loader.T, first = index * T;
+    if (shard.in_memory()) {
+        std::fill(loader.window.begin(), loader.window.end(), 0);
+        const auto begin = shard.text.tokens.begin() + first;
+        std::copy(begin, begin + std::min(T + 1, shard.tokens - first), loader.window.begin());
+        return "";
+    }
+    FileReader& file = *loader.file;
+    if (!file.good()) return file.problem;
+    const std::string change = change_of(shard, file);
+    if (!change.empty()) return change;
+    file.seek(TOKENS_HEADER_BYTES + first * 2);
+    return file.try_read(loader.window.data(), (T + 1) * 2, "the tokens") ? "" : file.problem;
+}
+
+// Where window w is: the position of its shard in shard_order, and its number in the order of the
+// shard's windows. Starts the epoch of w.
+struct WindowPlace {
+    int64_t position, in_shard;
+};
+inline WindowPlace place_of_window(DataLoader& loader, int64_t w) {
+    const int64_t epoch = w / loader.total_windows, in_epoch = w % loader.total_windows;
     if (epoch != loader.epoch) start_epoch(loader, epoch);
     const auto begin = loader.first_window.begin(), end = loader.first_window.end();
     const int64_t position = std::upper_bound(begin, end, in_epoch) - begin - 1;
+    return {position, in_epoch - loader.first_window[position]};
+}
+
+// How many targets window w has: T, or fewer at the end of a text. Not for shuffled data.
+inline int64_t targets_of_window(DataLoader& loader, int64_t w) {
+    const WindowPlace place = place_of_window(loader, w);
+    const Shard& shard = loader.shards[loader.shard_order[place.position]];
+    return std::min(loader.T, shard.tokens - 1 - place.in_shard * loader.T);
+}
+
+// Loads window w = 0, 1, ... of the run: inputs x (T) and targets y (T). Where a text has ended,
+// they are 0. Returns what is wrong, with the shard's name, if it cannot be read, has changed, or
+// has a token that is not in the vocabulary; empty if nothing.
+inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y) {
+    const auto [position, place] = place_of_window(loader, w);
+    const int64_t T = loader.T;
     if (position != loader.open_shard) start_shard(loader, position);
-    int64_t in_shard = in_epoch - loader.first_window[position];
-    if (loader.shuffle) in_shard = loader.window_order[in_shard];
-    FileReader& file = *loader.file;
-    if (!file.good()) return file.problem;
-    const std::string change = change_of(loader.shards[loader.shard_order[position]], file);
-    if (!change.empty()) return change;
-    file.seek(TOKENS_HEADER_BYTES + in_shard * T * 2);
-    if (!file.try_read(loader.window.data(), (T + 1) * 2, "the tokens")) return file.problem;
+    const int64_t in_shard = loader.shuffle ? loader.window_order[place] : place;
+    Shard& shard = loader.shards[loader.shard_order[position]];
+    const std::string problem = read_window(loader, shard, in_shard);
+    if (!problem.empty()) return problem;
     for (int64_t t = 0; t <= T; t++) {
         const int token = loader.window[t];
         if (token >= loader.vocab)
             return format(
                 "%s: token %d at offset %lld is not in the model's vocabulary of %lld; the file is "
                 "damaged, or made with another tokenizer (V in -e sets the vocabulary of a new model)",
-                file.path.c_str(), token, (long long)(in_shard * T + t), (long long)loader.vocab);
+                shard.path.c_str(), token, (long long)(in_shard * T + t), (long long)loader.vocab);
         if (t < T) x[t] = token;
         if (t > 0) y[t - 1] = token;
     }

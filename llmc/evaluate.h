@@ -8,10 +8,11 @@
 
 // How many batches a validation takes, -1 for all. Before the first step of a run that begins with
 // random weights the loss is about ln V, whatever the text: one batch shows that, unless -m was
-// given.
+// given. A run that only evaluates takes the whole of a text.
 template <class Model>
 inline int64_t validation_batches(const Run<Model>& run) {
     const Options& o = run.options;
+    if (o.max_steps == 0 && is_text(o.val_data) && !o.given.count("--val-max-steps")) return -1;
     const bool untrained = run.random_weights && run.state.step == 0 && o.max_steps != 0;
     return untrained && !o.given.count("--val-max-steps") ? 1 : o.val_max_steps;
 }
@@ -19,28 +20,36 @@ inline int64_t validation_batches(const Run<Model>& run) {
 struct Validation {
     double loss;
     double bits_per_byte;  // NAN where the vocabulary is not known
+    double loss_sum = NAN;
+    int64_t tokens = 0, bytes = 0;  // of the targets
 };
 
 // Mean loss over the first windows of the validation split, which are split among the processes,
-// and the same in bits per byte. The last batch may be smaller. The losses of each window are
-// summed apart, then the sums in the order of windows: the result depends neither on B nor on the
-// number of processes. NAN if the run was stopped meanwhile (stop.h).
+// and the same in bits per byte. The last batch may be smaller, and so may the last window of a
+// text: its row is filled up, and what is computed there is left out of the sum. The losses of each
+// window are summed apart, then the sums in the order of windows: the result depends neither on B
+// nor on the number of processes. NAN if the run was stopped meanwhile (stop.h).
 template <class Model>
 inline Validation validate(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
     const int64_t batches = ceil_div(all, batch), most = validation_batches(run);
     const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
-    const bool counts_bytes = is_tokenizer_of(run.tokenizer, run.model.layout.config.V);
+    const bool counts_bytes =
+        is_text(run.options.val_data) || is_tokenizer_of(run.tokenizer, run.model.layout.config.V);
     std::vector<double> sums(windows), bytes(counts_bytes ? windows : 0);
+    int64_t tokens = 0;
+    for (int64_t w = 0; w < windows; w++) tokens += targets_of_window(run.val_data, w);
     Progress progress(run.logger, "validation", windows, "windows");
     for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {
         const int64_t w = first + comm.rank * run.B, n = std::min(run.B, windows - w);
         if (n <= 0) continue;
         for (int64_t b = 0; b < n; b++) load_row(run, run.val_data, w + b, b);
         evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
-        for (int64_t i = 0; i < n * run.T; i++) sums[w + i / run.T] += run.losses[i];
-        for (int64_t b = 0; b < n && counts_bytes; b++)
-            bytes[w + b] = (double)bytes_of_targets(run.tokenizer, &run.y[b * run.T], run.T);
+        for (int64_t b = 0; b < n; b++) {
+            const int64_t targets = targets_of_window(run.val_data, w + b), row = b * run.T;
+            for (int64_t t = 0; t < targets; t++) sums[w + b] += run.losses[row + t];
+            if (counts_bytes) bytes[w + b] = (double)bytes_of_targets(run.tokenizer, &run.y[row], targets);
+        }
         progress.reach(w + batch);
     }
     if (stop_agreed()) return {NAN, NAN};
@@ -49,7 +58,21 @@ inline Validation validate(Run<Model>& run) {
     double total = 0, total_bytes = 0;
     for (double sum : sums) total += sum;
     for (double n : bytes) total_bytes += n;
-    return {total / (double)(windows * run.T), total_bytes > 0 ? bits_per_byte(total, total_bytes) : NAN};
+    const double bits = total_bytes > 0 ? bits_per_byte(total, total_bytes) : NAN;
+    return {total / (double)tokens, bits, total, tokens, (int64_t)total_bytes};
+}
+
+// The perplexities of a text (text_data.h), if all of it was evaluated.
+template <class Model>
+inline void report_perplexity(Run<Model>& run, const Validation& v) {
+    const DataLoader& data = run.val_data;
+    int64_t tokens = 0, words = 0;
+    for (const Shard& text : data.shards) tokens += text.tokens - 1, words += text.text.words;
+    if (!is_text(run.options.val_data) || v.tokens < tokens) return;
+    auto per = [&](int64_t n) { return loss_text("%.7g", n > 0 ? std::exp(v.loss_sum / (double)n) : NAN); };
+    run.logger.line("perplexity: %s per token, %s per word, %s per byte (%s, %s, %s)", per(tokens).c_str(),
+                    per(words).c_str(), per(v.bytes).c_str(), count_text(tokens, "token").c_str(),
+                    count_text(words, "word").c_str(), count_text(v.bytes, "byte").c_str());
 }
 
 // A HellaSwag question's context and one of its completions, as a row of a batch: the positions
@@ -120,11 +143,12 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     const Options& o = run.options;
     const bool due = o.val_every > 0 && (step % o.val_every == 0 || last) && !only_generates(o);
     if (due && run.val_data.total_windows > 0) {
-        const auto [loss, bits] = validate(run);
+        const Validation v = validate(run);
         if (stop.agreed) return;
-        run.logger.line("val loss %s", loss_text("%f", loss).c_str());
-        if (!std::isnan(bits)) run.logger.line("bits per byte %.4f", bits);
-        run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", loss).c_str()));
+        run.logger.line("val loss %s", loss_text("%f", v.loss).c_str());
+        if (!std::isnan(v.bits_per_byte)) run.logger.line("bits per byte %.4f", v.bits_per_byte);
+        report_perplexity(run, v);
+        run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", v.loss).c_str()));
     }
     if (due && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);

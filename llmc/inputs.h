@@ -11,15 +11,15 @@ template <class Model>
 inline void load_tokenizer(Run<Model>& run) {
     const Options& o = run.options;
     const bool samples = o.sample_every > 0 && o.sample_tokens > 0;
-    const bool validates = o.val_every > 0 && !only_generates(o);
-    if (o.prompt.empty() && !samples && !validates) return;
+    if (o.prompt.empty() && !samples && !validates(o)) return;
     const bool stops = samples && !o.stop.empty();
-    if (o.prompt.empty() && !stops && !file_exists(o.tokenizer)) {
+    if (!encodes(o) && !stops && !file_exists(o.tokenizer)) {
         if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
         return;
     }
-    tokenizer_load(run.tokenizer, o.tokenizer, !o.prompt.empty());
+    tokenizer_load(run.tokenizer, o.tokenizer, encodes(o));
     check_vocabulary(o, run.model.layout.config);
+    if (validates_on_text(o)) check_text_vocabulary(o, run.tokenizer, run.model.layout.config);
     if (o.prompt.empty()) return;
     encode(run.tokenizer, o.prompt, run.prompt);
     const int64_t V = run.model.layout.config.V;
@@ -51,8 +51,9 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     load_tokenizer(run);
     if (o.max_steps != 0) open_train_data(run);
     if (o.max_steps != 0 && resumed_step >= 0) check_resumable(o, run.state);
-    if (o.val_every > 0 && !only_generates(o))
-        dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, V, o.seed, false);
+    const Tokenizer* text_tokenizer = validates_on_text(o) ? &run.tokenizer : nullptr;
+    if (validates(o))
+        dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, V, o.seed, false, text_tokenizer, &run.logger);
     if (o.hellaswag && !only_generates(o)) {
         if (file_exists(o.hellaswag_data)) run.hellaswag = hellaswag_load(o.hellaswag_data, V);
         else

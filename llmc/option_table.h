@@ -83,7 +83,9 @@ inline const std::vector<OptionRow>& option_table() {
     static const std::vector<OptionRow> table = {
         text("-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
              "token shards to train on"),
-        text("-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin", "token shards to validate on"),
+        text("-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin",
+             "token shards to validate on, or texts, *.txt: with -x 0 all of the text, and its perplexity per token, "
+             "word and byte"),
         text("", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin",
              "turns tokens into text and back"),
         text("", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin",

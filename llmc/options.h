@@ -133,6 +133,18 @@ inline Options parse_options(int argc, char** argv) {
 // True if the run does nothing but generate from a prompt.
 inline bool only_generates(const Options& options) { return options.max_steps == 0 && !options.prompt.empty(); }
 
+// Whether -j names texts, not token shards.
+inline bool is_text(const std::string& pattern) {
+    const std::string end = ".txt";
+    return pattern.size() > end.size() && pattern.compare(pattern.size() - end.size(), end.size(), end) == 0;
+}
+
+// True if the run computes a validation loss: on texts, or on token shards.
+inline bool validates(const Options& options) { return options.val_every > 0 && !only_generates(options); }
+inline bool validates_on_text(const Options& options) { return validates(options) && is_text(options.val_data); }
+// True if the run turns text into tokens.
+inline bool encodes(const Options& options) { return !options.prompt.empty() || validates_on_text(options); }
+
 inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;
     return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);

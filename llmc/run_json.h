@@ -103,7 +103,7 @@ inline void check_remembered_path(const Options& o, const char* flag, std::strin
 inline void check_remembered_paths(const Options& o) {
     if (o.plan) return;
     if (o.max_steps != 0) check_remembered_path(o, "-i", &Options::train_data);
-    if (o.val_every > 0 && !only_generates(o)) check_remembered_path(o, "-j", &Options::val_data);
+    if (validates(o)) check_remembered_path(o, "-j", &Options::val_data);
 }
 
 // The flags in force: those of the command line; with -y 1, for the others, those of the run to

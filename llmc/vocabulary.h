@@ -16,11 +16,11 @@ inline std::string tokenizer_of_run(const std::string& model) {
 }
 
 // --tokenizer where it is not given, nor known from the run to resume: beside the shards of -i (of
-// -j if only that is given), or that of the run which -e names.
+// -j if only those are given), or that of the run which -e names.
 inline void settle_tokenizer(Options& o) {
     const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
     if (!o.given.count("--tokenizer") && !resumes) {
-        const bool i = o.given.count("--train-data"), j = o.given.count("--val-data");
+        const bool i = o.given.count("--train-data"), j = o.given.count("--val-data") && !is_text(o.val_data);
         std::string found = i || j ? tokenizer_beside(i ? o.train_data : o.val_data) : tokenizer_of_run(o.model);
         if (found.empty() && !i && !j) found = tokenizer_beside(o.train_data);
         if (!found.empty()) o.tokenizer = found;
@@ -30,6 +30,16 @@ inline void settle_tokenizer(Options& o) {
     const bool is_standard =
         length >= standard.size() && o.tokenizer.compare(length - standard.size(), standard.size(), standard) == 0;
     if (!is_standard && file_exists(o.tokenizer)) o.vocabulary = tokenizer_vocab_size(o.tokenizer);
+}
+
+// Exit 2 if texts are to be validated on, and the model cannot hold the tokens that the tokenizer
+// makes of them.
+inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const GPT2Config& config) {
+    if (tok.vocab_size() > config.V)
+        usage_error(
+            "-j %s would be tokenized by %s, which has %lld tokens, and the model (-e %s) only %lld; --tokenizer with "
+            "the model's own vocabulary is accepted",
+            o.val_data.c_str(), o.tokenizer.c_str(), (long long)tok.vocab_size(), o.model.c_str(), (long long)config.V);
 }
 
 // Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.
