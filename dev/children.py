@@ -1,5 +1,6 @@
 """Runs programs for a script so that Ctrl-C ends them and the script, without a traceback. Import it first: modules
 that take long to import would otherwise print one."""
+import atexit
 import importlib.util
 import os
 import signal
@@ -42,24 +43,30 @@ def stop(number, _frame=None):
 
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, stop)
+atexit.register(signal_all, signal.SIGTERM)  # a script that fails ends what it has started
 
 
-def run(command, text="", env=None, cwd=None):
-    """Runs a command to its end, with text on its stdin. Returns what it printed, and its peak of resident memory in
-    MiB. If it fails, the script ends with its message."""
+def start(command, **keywords):
+    """Starts a program that ends when the script is interrupted. The script ends if it does not start."""
     global starting
-    command = [str(c) for c in command]
     starting = True
     try:
-        process = subprocess.Popen(command, cwd=cwd, env={**os.environ, **(env or {})}, text=True, errors="replace",
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
+        process = subprocess.Popen(command, start_new_session=True, **keywords)
     except OSError as error:
         sys.exit(f"{command[0]} does not start: {error.strerror}")
     running.add(process)
     starting = False
     if stopped_by:
         stop(stopped_by)
+    return process
+
+
+def run(command, text="", env=None, cwd=None):
+    """Runs a command to its end, with text on its stdin. Returns what it printed, and its peak of resident memory in
+    MiB. If it fails, the script ends with its message."""
+    command = [str(c) for c in command]
+    process = start(command, cwd=cwd, env={**os.environ, **(env or {})}, text=True, errors="replace",
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         process.stdin.write(text)
         process.stdin.close()

@@ -20,10 +20,10 @@ import math  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+from files import ROOT, Progress, fail, write_whole  # noqa: E402
 from hf_tokenizer import TOKENIZER_FILES, read_tokenizer, tokenizer_files  # noqa: E402
 from model_files import (  # noqa: E402
-    HEADER_BYTES, NAME_OF, ROOT, STORED, Progress, as_fp32, fail, model_table, read_json, read_values, stored_tensors,
-    write_whole)
+    HEADER_BYTES, NAME_OF, STORED, as_fp32, model_table, read_json, read_values, stored_tensors)
 
 GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

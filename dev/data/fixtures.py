@@ -21,11 +21,12 @@ import random  # noqa: E402
 import struct  # noqa: E402
 
 import numpy as np  # noqa: E402
-import tiktoken  # noqa: E402
 import torch  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 from transformers.generation.logits_process import (  # noqa: E402
     TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
+
+from tokenizer_file import gpt2_encoder  # noqa: E402
 
 OUT = pathlib.Path(__file__).parents[1] / "test" / "fixtures"
 LAYER_TENSORS = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias",
@@ -260,17 +261,6 @@ def sampling():
         values = [f"{v:.9g}" for v in logits[0].tolist() + probs.tolist()]
         lines.append(" ".join([str(V), str(temperature), str(top_k), str(top_p)] + values))
     (OUT / "sampling.txt").write_text("\n".join(lines) + "\n")
-
-
-def gpt2_encoder():
-    """tiktoken's own, from the ranks in our tokenizer file."""
-    path = pathlib.Path(__file__).parent / "gpt2_tokenizer.bin"
-    data, at, ranks = path.read_bytes(), 1024, {}
-    for i in range(50256):
-        ranks[data[at + 1:at + 1 + data[at]]] = i
-        at += 1 + data[at]
-    pattern = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
 
 
 def tokenizer():

@@ -8,7 +8,7 @@ import json
 import pathlib
 import struct
 
-from model_files import fail
+from files import fail
 
 MAGIC, VERSION, HEADER_BYTES = 20240328, 2, 1024
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")

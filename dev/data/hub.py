@@ -1,5 +1,5 @@
-"""Downloads a model from the Hugging Face hub. A download resumes where it stopped, and is checked against the size and
-checksum that the hub lists.
+"""Downloads from the Hugging Face hub, and from other places whose checksums are known. A download resumes where it
+stopped, and is checked against its size and checksum.
 """
 import hashlib
 import http.client
@@ -11,7 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from model_files import ROOT, Progress, fail, flush_folder
+from files import ROOT, Progress, fail, flush_folder
 
 URL = "https://huggingface.co"
 FOLDER = ROOT / "dev/data/downloads"
@@ -28,30 +28,59 @@ def failed(what, url, error):
     fail(f"{what} cannot be read from {url}: {getattr(error, 'reason', None) or error}")
 
 
-def listed_files(name, hub):
-    """The revision of a model, and its files that import needs: (name, size, kind of checksum, checksum) of each."""
-    url = f"{hub}/api/models/{name}?blobs=true"
+def answer_of(url, what, kind, hub):
+    """What the hub answers, parsed, and the address of the next page if there is one."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
-            answer = json.load(response)
+            more = re.search(r'<([^>]*)>; *rel="next"', response.headers.get("Link") or "")
+            return json.load(response), more and more[1]
     except urllib.error.HTTPError as error:
         if error.code in (401, 404):  # the hub says 401 of what is not there, or is not for everybody
-            fail(f"{name} is neither a file or folder here nor a public model of {hub}")
-        failed(name, url, error)
+            fail(f"{what} is neither a file or folder here nor a public {kind} of {hub}")
+        failed(what, url, error)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        failed(name, url, error)
+        failed(what, url, error)
+
+
+def listed_file(name, size, blob, large, checksum_name):
+    """(name, size, kind of checksum, checksum) of a file; a large one has a sha256, others what git calls them by."""
+    kind, checksum = ("sha256", large[checksum_name]) if large else ("git", blob)
+    if not re.fullmatch("[0-9a-f]{40,64}", checksum):
+        raise ValueError
+    return name, int(size), kind, checksum
+
+
+def unlisted(url):
+    fail(f"{url} does not list files with sizes and checksums")
+
+
+def listed_model(name, hub):
+    """The revision of a model, and its files that import needs, as listed_file() gives them."""
+    url = f"{hub}/api/models/{name}?blobs=true"
+    answer, _ = answer_of(url, name, "model", hub)
     try:
-        files = []
-        for file in answer["siblings"]:
-            if WANTED.fullmatch(file["rfilename"]):
-                large = file.get("lfs")
-                kind, checksum = ("sha256", large["sha256"]) if large else ("git", file["blobId"])
-                if not re.fullmatch("[0-9a-f]{40,64}", checksum):
-                    raise ValueError
-                files.append((file["rfilename"], int(file["size"]), kind, checksum))
+        files = [listed_file(file["rfilename"], file["size"], file["blobId"], file.get("lfs"), "sha256")
+                 for file in answer["siblings"] if WANTED.fullmatch(file["rfilename"])]
         return str(answer["sha"]), files
     except (KeyError, TypeError, ValueError):
-        fail(f"{url} does not list files with sizes and checksums")
+        unlisted(url)
+
+
+def listed_dataset(name, folder, hub):
+    """The revision of a dataset, and the .parquet files in one of its folders, sorted, as listed_file() gives them."""
+    url = f"{hub}/api/datasets/{name}/refs"
+    try:
+        branches, _ = answer_of(url, name, "dataset", hub)
+        revision = next(branch["targetCommit"] for branch in branches["branches"] if branch["name"] == "main")
+        files, url = [], f"{hub}/api/datasets/{name}/tree/{revision}/{folder}"
+        while url:
+            answer, more = answer_of(url, f"{folder} of {name}", "dataset", hub)
+            files += [listed_file(file["path"], file["size"], file["oid"], file.get("lfs"), "oid")
+                      for file in answer if file["type"] == "file" and file["path"].endswith(".parquet")]
+            url = more
+        return revision, sorted(files)
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        unlisted(url)
 
 
 def has_checksum(path, kind, checksum):
@@ -80,7 +109,7 @@ def receive(url, file, size, progress):
             file.truncate()
         while file.tell() < size:
             try:
-                block = response.read(1 << 18)
+                block = response.read1(1 << 18)  # what is there by now
             except (OSError, http.client.HTTPException) as error:
                 return error
             if not block:
@@ -89,13 +118,18 @@ def receive(url, file, size, progress):
             progress.reach(file.tell())
 
 
-def fetch(url, path, size, kind, checksum):
+def is_there(path, size, kind, checksum):
+    return path.is_file() and path.stat().st_size == size and has_checksum(path, kind, checksum)
+
+
+def fetch(url, path, size, kind, checksum, progress=None):
     """Downloads one file. The partial file has the checksum in its name, so only the same content is ever resumed."""
     part = path.with_name(f"{path.name}.{checksum[:16]}.part")
-    progress, failures = Progress(path.name, size, "MB", 1_000_000), 0
+    failures = 0
     with open(part, "ab") as file:
         if file.tell():
             print(f"{path.name}: goes on from byte {file.tell():,}", flush=True)
+        progress = progress or Progress(path.name, size, "MB", 1_000_000, file.tell())
         while (have := file.tell()) < size:
             problem = receive(url, file, size, progress)
             failures = 0 if file.tell() > have else failures + 1
@@ -108,15 +142,25 @@ def fetch(url, path, size, kind, checksum):
     progress.done()
     if part.stat().st_size != size or not has_checksum(part, kind, checksum):
         part.unlink()
-        fail(f"{url} did not send the file that the hub lists: the checksum of {path.name} is wrong; it was removed")
+        fail(f"{url} did not send the file that was expected: the checksum of {path.name} is wrong; it was removed")
     os.replace(part, path)
     flush_folder(path.parent)
+
+
+def single_file(url, folder, size, kind, checksum):
+    """Downloads one file whose checksum is known, if it is not there yet; returns its path."""
+    path = folder / url.rpartition("/")[2]
+    if not is_there(path, size, kind, checksum):
+        print(f"{url} ({size / 1e6:,.1f} MB) into {path}", flush=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fetch(url, path, size, kind, checksum)
+    return path
 
 
 def download(name, hub, base):
     """Downloads the files of a model that are not there yet; returns their folder."""
     hub = hub.rstrip("/")
-    revision, files = listed_files(name, hub)
+    revision, files = listed_model(name, hub)
     if not any(file[0].endswith(".safetensors") for file in files):
         fail(f"{name} of {hub} has no .safetensors file")
     sharded = any(file[0] == "model.safetensors.index.json" for file in files)
@@ -131,7 +175,7 @@ def download(name, hub, base):
         folder.mkdir(parents=True, exist_ok=True)
         for file, size, *checksum in files:
             path = folder / file
-            if not (path.is_file() and path.stat().st_size == size and has_checksum(path, *checksum)):
+            if not is_there(path, size, *checksum):
                 fetch(f"{hub}/{name}/resolve/{urllib.parse.quote(revision)}/{file}", path, size, *checksum)
     except OSError as error:
         fail(f"cannot write {error.filename or folder}: {error.strerror}")

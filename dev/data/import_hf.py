@@ -23,8 +23,9 @@ import re  # noqa: E402
 import numpy as np  # noqa: E402
 
 import hub  # noqa: E402
+from files import Progress, fail, write_whole  # noqa: E402
 from model_files import (  # noqa: E402
-    NAME_OF, STORED, Progress, Safetensors, as_bf16, as_fp32, fail, model_table, read_json, stored_tensors, write_whole)
+    NAME_OF, STORED, Safetensors, as_bf16, as_fp32, model_table, read_json, stored_tensors)
 
 # What config.json may say besides the sizes. The first value is the default. The three activations are the same
 # formula, GELU with tanh.

@@ -1,5 +1,5 @@
-"""What import_hf.py and export_hf.py share: model files (llmc/model_file.h), .safetensors files, files written whole.
-Names and shapes of the tensors come from build/host/model_table, which is built from llmc/tensors.h.
+"""What import_hf.py and export_hf.py share: model files (llmc/model_file.h) and .safetensors files. Names and shapes of
+the tensors come from build/host/model_table, which is built from llmc/tensors.h.
 
 A .safetensors file holds the length of its header in 8 bytes, little-endian; the header as JSON, {name: {"dtype",
 "shape", "data_offsets": [begin, end]}}; then the values of all tensors without gaps. Offsets count from where the
@@ -12,21 +12,16 @@ import pathlib
 import struct
 import subprocess
 import sys
-import time
 
 import children
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from files import ROOT, fail
+
 HEADER_BYTES = 1024  # of a model file: 256 int32
 STORED = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}  # numpy has no bf16: its bits
 NAME_OF = {"fp32": "F32", "bf16": "BF16"}
 LARGEST_HEADER = 100_000_000  # what the safetensors package accepts
-
-
-def fail(sentence):
-    clear = "\r\033[K" if sys.stderr.isatty() else ""  # a line of progress
-    sys.exit(f"{clear}error: {sentence}")
 
 
 def model_table(*arguments):
@@ -130,61 +125,3 @@ class Safetensors:
         dtype, shape, (begin, _) = self.tensors[name]
         values = read_values(self.path, dtype, math.prod(shape), self.data_begin + begin, name)
         return as_fp32(values, dtype).reshape(shape)
-
-
-def flush_folder(folder):
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_whole(writers, outdated=()):
-    """Writes files that are whole or absent: {path: function that writes to an open file}. All are first written under
-    temporary names and flushed to the disk; then the outdated files are removed and the new ones renamed, in order."""
-    temporary = {path: pathlib.Path(f"{path}.tmp") for path in map(pathlib.Path, writers)}
-    children.temporary_files.update(temporary.values())
-    path = None
-    try:
-        for path, write in zip(temporary, writers.values()):
-            temporary[path].unlink(missing_ok=True)
-            with open(temporary[path], "xb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-        for path in map(pathlib.Path, outdated):
-            path.unlink(missing_ok=True)
-        for path in temporary:
-            os.replace(temporary[path], path)
-        for folder in {path.parent for path in temporary}:
-            flush_folder(folder)
-    except OSError as error:
-        fail(f"cannot write {path}: {error.strerror}")
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
-        children.temporary_files.difference_update(temporary.values())
-
-
-class Progress:
-    """How far long work is: on a terminal in the last line, elsewhere on stderr every 10 s."""
-
-    def __init__(self, what, total, unit, divisor=1):
-        self.what, self.total, self.unit, self.divisor = what, total, unit, divisor
-        self.terminal = sys.stderr.isatty()
-        self.begin = self.shown = time.monotonic()
-
-    def reach(self, done):
-        now = time.monotonic()
-        if now - self.shown < (0.2 if self.terminal else 10) or not self.total:
-            return
-        self.shown = now
-        left = (now - self.begin) * (self.total - done) / max(done, 1)
-        line = (f"{self.what}: {done // self.divisor:,} of {self.total // self.divisor:,} {self.unit}, "
-                f"{left:.0f} s left")
-        print(f"\r{line}\033[K" if self.terminal else f"{line}\n", end="", file=sys.stderr, flush=True)
-
-    def done(self):
-        if self.terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -33,6 +33,17 @@ def merge_ranks():
     return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
 
 
+def gpt2_encoder():
+    """tiktoken's own, from the ranks in our tokenizer file. Tests and fixtures compare with it."""
+    import tiktoken
+    data, at, ranks = OUT.read_bytes(), 1024, {}
+    for i in range(50256):
+        ranks[data[at + 1:at + 1 + data[at]]] = i
+        at += 1 + data[at]
+    pattern = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+
+
 def main():
     ranks = merge_ranks()
     tokens = sorted(ranks, key=ranks.get)

@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "dev"), str(ROOT / "dev/data")]
+sys.path[:0] = [str(ROOT / "dev"), str(ROOT / "dev/data"), str(ROOT / "dev/test")]
 import children  # noqa: E402
 
 children.need("numpy", "safetensors", "tiktoken", "torch", "transformers")
@@ -17,7 +17,6 @@ if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
 import contextlib  # noqa: E402
 import hashlib  # noqa: E402
-import http.server  # noqa: E402
 import io  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
@@ -28,7 +27,6 @@ import shutil  # noqa: E402
 import signal  # noqa: E402
 import subprocess  # noqa: E402
 import tempfile  # noqa: E402
-import threading  # noqa: E402
 import time  # noqa: E402
 import traceback  # noqa: E402
 
@@ -39,6 +37,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 import export_hf as export_hf_script  # noqa: E402
+import file_server  # noqa: E402
 import fixtures  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
 
@@ -449,9 +448,9 @@ def full_disk(folder):
 
 def interrupted(folder):
     """Ctrl-C within a write: no traceback, the old file stays, the new one is gone."""
-    program = ("import pathlib, sys, time, model_files\n"
+    program = ("import pathlib, sys, time, files\n"
                "def write(file): file.write(b'new'); print('writing', flush=True); time.sleep(60)\n"
-               "model_files.write_whole({pathlib.Path(sys.argv[1]): write})")
+               "files.write_whole({pathlib.Path(sys.argv[1]): write})")
     (folder / "out.bin").write_text("old")
     for number in signal.SIGINT, signal.SIGTERM:
         process = subprocess.Popen([sys.executable, "-c", program, str(folder / "out.bin")], text=True,
@@ -467,20 +466,10 @@ def interrupted(folder):
 # ---- the hub
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
+class Hub(file_server.Handler):
     """A stand-in for the hub: one model, in a folder. Like the hub it redirects, from old names and to where large
-    files are. Connections end after so many bytes of an answer."""
-    folder, most_bytes, ranges, false_checksum, stalls, asked = None, 1 << 30, True, False, False, []
-
-    def answer(self, status, body, **headers):
-        self.send_response(status)
-        for name, value in {"Content-Length": len(body), **headers}.items():
-            self.send_header(name.replace("_", "-"), str(value))
-        self.end_headers()
-        self.wfile.write(body[:self.most_bytes])
-        if self.stalls and len(body) > self.most_bytes:
-            self.server.stalled.wait()
-        self.close_connection = True
+    files are."""
+    folder, false_checksum = None, False
 
     def siblings(self):
         for path in sorted(self.folder.iterdir()):
@@ -494,7 +483,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         Hub.asked.append((self.path, self.headers.get("Range")))
         if self.path == "/api/models/somebody/small?blobs=true":
-            return self.answer(200, json.dumps({"sha": "abcdef0123456789", "siblings": list(self.siblings())}).encode())
+            return self.answer_json({"sha": "abcdef0123456789", "siblings": list(self.siblings())})
         if self.path == "/api/models/small?blobs=true":
             return self.answer(307, b"", Location="/api/models/somebody/small?blobs=true")
         path = self.folder / self.path.rpartition("/")[2]
@@ -503,14 +492,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return self.answer(404, b"")
         if self.path.startswith(places) and path.stat().st_size > 10000:
             return self.answer(302, b"", Location=f"/large/{path.name}")
-        data, begin = path.read_bytes(), re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
-        if not begin or not self.ranges:
-            return self.answer(200, data)
-        at = int(begin[1])
-        return self.answer(206, data[at:], Content_Range=f"bytes {at}-{len(data) - 1}/{len(data)}")
-
-    def log_message(self, *arguments):
-        pass
+        return self.answer_file(path.read_bytes())
 
 
 def from_the_hub(folder):
@@ -519,10 +501,8 @@ def from_the_hub(folder):
     model.save_pretrained(folder / "single")
     model.save_pretrained(folder / "shards", max_shard_size="100KB")
     fixtures.write_model(folder / "expected.bin", model)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.stalled = threading.Event()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    flags = ["--hub", f"http://127.0.0.1:{server.server_port}", "--download-dir", folder / "downloads"]
+    server, address = file_server.serve(Hub)
+    flags = ["--hub", address, "--download-dir", folder / "downloads"]
     parts = folder / "downloads/somebody--small"
 
     def fresh(**settings):

@@ -80,6 +80,8 @@ $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),p
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
     dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/hugging_face.py)
+$(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
+    dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)
 sim_check = $(call check,$(1),$(2),$(4),env CUSIM_SEED=$(3) $(4) $(5))
