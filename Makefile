@@ -6,7 +6,7 @@
 #   SANITIZE=          address (with undefined), thread, or nothing
 #   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
 #   HOSTCXX=g++        compiles what make itself runs, if CXX compiles for another machine
-#   MPI=               several processes: found by a test compile (Open MPI); no: without
+#   MPI= READLINE=     processes (Open MPI), line editing (GNU readline): found by a test compile; no: without
 #   DEBUG=             1: no optimisation and full debug information, for gdb
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80,
 #                      90a, 100 and PTX
@@ -23,7 +23,6 @@ SANITIZE ?=
 PRECISION ?= BF16
 GPU_ARCH ?=
 DEBUG    ?=
-MPI      ?=
 
 # -O3             the compiler's full optimizer; no -Ofast and no finite-math: NaN must stay NaN, sums keep their order
 # -ffp-contract   a*b+c as one fused multiply-add, which is what the peak counts
@@ -51,18 +50,19 @@ ifneq ($(filter-out address thread,$(SANITIZE)),)
 $(error SANITIZE=$(SANITIZE) is unknown; address, thread and nothing are accepted)
 endif
 
-# MPI where a test program with it compiles and links.
+# yes if a program compiles and links, unless the variable says no: $(call found,VARIABLE,header,call,flags).
+found = $(if $(filter no,$($(1))),,$(shell mkdir -p build; \
+        printf '\043include <stdio.h>\n\043include <$(2)>\nint main(){$(3);}' | \
+        $(CXX) -x c++ - -o build/found.$$$$ $(4) 2>/dev/null && echo yes; rm -f build/found.$$$$))
 MPI_COMPILE := $(shell mpicxx --showme:compile 2>/dev/null)
 MPI_LINK    := $(shell mpicxx --showme:link 2>/dev/null)
-MPI_TEST     = mkdir -p build; printf '\043include <mpi.h>\nint main(){MPI_Init(0,0);}' | \
-               $(CXX) $(MPI_COMPILE) -x c++ - -o build/mpi_test.$$$$ $(MPI_LINK) 2>/dev/null && echo yes; \
-               rm -f build/mpi_test.$$$$
-ifneq ($(MPI),no)
-ifeq ($(shell $(MPI_TEST)),yes)
+ifeq ($(call found,MPI,mpi.h,MPI_Init(0$(comma)0),$(MPI_COMPILE) $(MPI_LINK)),yes)
 CXXFLAGS += -DUSE_MPI $(addprefix -isystem ,$(patsubst -I%,%,$(filter -I%,$(MPI_COMPILE))))
 LDLIBS   += -Wl,--as-needed $(MPI_LINK)
 endif
-endif
+EDIT_LINK := $(if $(call found,READLINE,readline/readline.h,rl_callback_sigcleanup(),-lreadline),-lreadline)
+CXXFLAGS += $(if $(EDIT_LINK),-DUSE_READLINE)
+LDLIBS   += $(if $(EDIT_LINK),-Wl$(comma)--as-needed $(EDIT_LINK))
 
 # Files that change when what they hold does; programs depend on them.
 stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
@@ -101,15 +101,15 @@ GENCODE  := $(foreach a,$(ARCHS),$(if $(filter ptx,$a),$(call gencode,$a,80,comp
 # -Wno-parentheses nvcc's intermediate file has some of its own
 NVCCFLAGS = -std=c++17 -O3 -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) \
             -Xcompiler "-Wall -Wextra -Wno-parentheses"
-NVCC_FILE := $(call stamp,build/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI))
-NVCC_LIBS = -lcublasLt -ldl $(NCCL_LINK)
+NVCC_FILE := $(call stamp,build/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(EDIT_LINK))
+NVCC_LIBS = -lcublasLt -ldl $(NCCL_LINK) $(EDIT_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
 WITH_MPI  = $(findstring -DUSE_MPI,$(CXXFLAGS))
 NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(MPI_LINK))
 NCCL_TEST = mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > \
             build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes
 NCCL      = $(shell $(NCCL_TEST))
-NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE)))
+NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) $(if $(EDIT_LINK),-DUSE_READLINE)
 
 train_gpt2cu: train_gpt2.cu $(NVCC_FILE)       ## the GPU trainer (needs the CUDA toolkit)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)

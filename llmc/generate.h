@@ -1,14 +1,14 @@
-// Generation: the model's probabilities of what follows a text, a token drawn from them (sampler.h),
-// and again for the text with that token. The cache of keys and values spares the model all
-// positions but the new one. A sample ends after -g tokens, at the end-of-text token, or before the
-// text of --stop.
+// Generation: the model's probabilities of what follows a text, a token drawn from them
+// (sampler.h), and again for the text with that token. The cache of keys and values spares the
+// model all positions but the new one. A sample ends after -g tokens, at the end-of-text token, or
+// before the text of --stop.
 #pragma once
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 #include "llmc/text_stream.h"
 
-// A text that the model continues. The cache has the keys and values of `cached` of its tokens, from
-// number `begin` on.
+// A text that the model continues. The cache has the keys and values of `cached` of its tokens,
+// from number `begin` on.
 struct Context {
     std::vector<int> tokens;
     int64_t begin = 0, cached = 0;
@@ -32,7 +32,7 @@ inline const float* logits_after(Model& model, Context& context) {
     if (context.cached == cache_T) context.cached = 0, context.begin = length - std::max<int64_t>(1, cache_T / 2);
     const float* logits = nullptr;
     for (int64_t t = context.begin + context.cached; t < length; t++) {
-        if (stop.signal) return nullptr;
+        if (stop_wanted()) return nullptr;
         logits = decode(model, context.tokens[t], context.cached++);
     }
     return logits;
@@ -88,15 +88,15 @@ inline void continue_text(Run<Model>& run, Context& context, MersenneTwister rng
     time.seconds += now_seconds() - begin;
 }
 
-// Draws --samples continuations of a prompt and prints them, each after the prompt. Sample k has its
-// own generator of random numbers, made from seed, step and k. Without a prompt the text begins
+// Draws --samples continuations of a prompt and prints them, each after the prompt. Sample k has
+// its own generator of random numbers, made from seed, step and k. Without a prompt the text begins
 // after an end of text. A run that only generates prints nothing but the text; with --quiet 1 a NUL
 // byte ends each of several samples.
 template <class Model>
 inline void sample_text(Run<Model>& run, const std::string& prompt, const std::vector<int>& tokens, int64_t step) {
     const Options& o = run.options;
     const bool knows_end = run.tokenizer.vocab_size() > 0 && run.tokenizer.end_of_text < run.model.layout.config.V;
-    const bool framed = !only_generates(o), ends_with_nul = !framed && o.quiet && o.samples > 1;
+    const bool framed = !only_generates(o), ends_with_nul = !framed && !o.talks && o.quiet && o.samples > 1;
     const char* separator = framed || o.samples > 1 ? "\n---" : "";
     Context context;
     GenerationTime time;
@@ -105,7 +105,7 @@ inline void sample_text(Run<Model>& run, const std::string& prompt, const std::v
     const int64_t prompt_tokens = (int64_t)context.tokens.size();
     if (framed) run.logger.line("generating:\n---");
     run.logger.clear_line_in_work();
-    for (int64_t k = 0; k < o.samples && !stop.signal; k++) {
+    for (int64_t k = 0; k < o.samples && !stop_wanted(); k++) {
         rewind(context, prompt_tokens, run.model.sizes.cache_T);
         print_now(prompt);
         continue_text(run, context, generator_for(o.seed, RANDOM_SAMPLE, step, k), time);

@@ -11,7 +11,7 @@ template <class Model>
 inline void load_tokenizer(Run<Model>& run) {
     const Options& o = run.options;
     const bool samples = o.sample_every > 0 && o.sample_tokens > 0;
-    if (o.prompt.empty() && !samples && !validates(o)) return;
+    if (!has_prompt(o) && !samples && !validates(o)) return;
     const bool stops = samples && !o.stop.empty();
     if (!encodes(o) && !stops && !file_exists(o.tokenizer)) {
         if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
@@ -19,7 +19,7 @@ inline void load_tokenizer(Run<Model>& run) {
     }
     tokenizer_load(run.tokenizer, o.tokenizer, encodes(o));
     check_vocabulary(o, run.model.layout.config);
-    if (validates_on_text(o)) check_text_vocabulary(o, run.tokenizer, run.model.layout.config);
+    if (o.talks || validates_on_text(o)) check_text_vocabulary(o, run.tokenizer, run.model.layout.config);
     if (o.prompt.empty()) return;
     encode(run.tokenizer, o.prompt, run.prompt);
     const int64_t V = run.model.layout.config.V;

@@ -35,6 +35,7 @@ struct Options {
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: all cores
     std::string precision;                        // empty: the trainer's own
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
+    bool talks = false;            // the prompts come from the terminal (talk.h)
     int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
     std::set<std::string> given;   // long names of the flags on the command line
     std::string program, command;  // the first word of the command line, and all of it, quoted for a shell
@@ -132,9 +133,11 @@ inline const std::vector<OptionRow>& option_table() {
               "batches of a validation (of untrained weights: 1 unless given); -1 = the whole split"),
         whole("-s", "--sample-every", &O::sample_every, 0, many, "0..", "20", "steps between samples; 0 = never"),
         whole("-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64", "tokens in a sample"),
-        text("", "--prompt", &O::prompt, "text", "none", "what a sample begins with; with -x 0 the run only generates"),
+        text("", "--prompt", &O::prompt, "text", "none",
+             "what a sample begins with; with -x 0 the run only generates; without it -x 0 on a terminal asks for "
+             "prompts, unless -j, -v, -m, -h, --hellaswag-data or -s asks for something else"),
         whole("", "--samples", &O::samples, 1, 1 << 20, "1..", "1",
-              "how many, each with random numbers of its own; --quiet 1 with -x 0 ends each with a NUL byte"),
+              "of the prompt, each with random numbers of its own; --quiet 1 with -x 0 ends each with a NUL byte"),
         nonempty("", "--stop", &O::stop, "text", "none", "a sample ends before this text, as at the end of a document"),
         real("", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "of sampling: below 1 likelier tokens are preferred; 0 = greedy, always the likeliest"),

@@ -130,8 +130,9 @@ inline Options parse_options(int argc, char** argv) {
     return options;
 }
 
+inline bool has_prompt(const Options& options) { return options.talks || !options.prompt.empty(); }
 // True if the run does nothing but generate from a prompt.
-inline bool only_generates(const Options& options) { return options.max_steps == 0 && !options.prompt.empty(); }
+inline bool only_generates(const Options& options) { return options.max_steps == 0 && has_prompt(options); }
 
 // Whether -j names texts, not token shards.
 inline bool is_text(const std::string& pattern) {
@@ -143,7 +144,7 @@ inline bool is_text(const std::string& pattern) {
 inline bool validates(const Options& options) { return options.val_every > 0 && !only_generates(options); }
 inline bool validates_on_text(const Options& options) { return validates(options) && is_text(options.val_data); }
 // True if the run turns text into tokens.
-inline bool encodes(const Options& options) { return !options.prompt.empty() || validates_on_text(options); }
+inline bool encodes(const Options& options) { return has_prompt(options) || validates_on_text(options); }
 
 inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;

@@ -132,7 +132,7 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
                     (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
     settle_recomputation(o, config.L);
     if (only_generates(o) && o.sample_tokens == 0)
-        usage_error("-g 0 with --prompt and -x 0 leaves nothing to do; 1 or more is accepted");
+        usage_error("-g 0 with -x 0 and a prompt leaves nothing to do; 1 or more is accepted");
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");
     if (o.out_dir.empty() && o.checkpoint_every > 0)
         warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);

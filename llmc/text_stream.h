@@ -2,8 +2,8 @@
 // or within the text at which a sample stops (--stop); such bytes are held back until the tokens
 // after them decide. What comes out is valid UTF-8: bytes that belong to no character become
 // U+FFFD, one for each maximal subpart of a character (The Unicode Standard, section 3.9), as in
-// Python's decode(errors="replace"). So does NUL, which separates samples, and, on a terminal, every
-// control character but tab, newline and carriage return: a terminal would obey it.
+// Python's decode(errors="replace"). So does NUL, which separates samples, and, on a terminal,
+// every control character but tab, newline and carriage return: a terminal would obey it.
 #pragma once
 #include <algorithm>
 #include "llmc/utf8.h"

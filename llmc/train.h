@@ -9,6 +9,7 @@
 #include "llmc/program.h"
 #include "llmc/schedule.h"
 #include "llmc/step_log.h"
+#include "llmc/talk.h"
 
 // Loads the tokens of this rank's micro-batch number `micro` of the step into run.x and run.y. Sets
 // stop.failed if that fails.
@@ -77,7 +78,8 @@ inline int training_loop(Run<Model>& run) {
         answer_signals(o.max_steps == 0 ? "stopping"
                                         : format("stopping after step %lld, %s", (long long)run.state.step, then));
         stop.at_once = false;
-        if (!stop.agreed) evaluate_and_sample(run, run.state.step, last);
+        if (o.talks) converse(run);
+        else if (!stop.agreed) evaluate_and_sample(run, run.state.step, last);
         if (stop_agreed()) return end_early(run);
         if (last) return 0;
         answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, then));
@@ -118,7 +120,7 @@ inline int64_t find_checkpoint(Run<Model>& run) {
 // bytes.
 inline int64_t cache_positions(const Options& o, const GPT2Config& config) {
     const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || only_generates(o));
-    const int64_t prompt_tokens = std::max<int64_t>(1, o.prompt.size());
+    const int64_t prompt_tokens = o.talks ? config.maxT : std::max<int64_t>(1, o.prompt.size());
     return samples ? std::min<int64_t>(config.maxT, prompt_tokens + o.sample_tokens) : 0;
 }
 
@@ -165,6 +167,7 @@ inline int run_main(const Options& options) {
     join_processes(run);
     CommSession session;
     catch_signals();
+    o.talks = wants_conversation(o);
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
 
     if (comm.rank == 0 && writes_out_dir(o)) check_own_files(o);

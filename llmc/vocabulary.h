@@ -35,11 +35,12 @@ inline void settle_tokenizer(Options& o) {
 // Exit 2 if texts are to be validated on, and the model cannot hold the tokens that the tokenizer
 // makes of them.
 inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const GPT2Config& config) {
+    const std::string text = o.talks ? "a prompt" : "-j " + o.val_data;
     if (tok.vocab_size() > config.V)
         usage_error(
-            "-j %s would be tokenized by %s, which has %lld tokens, and the model (-e %s) only %lld; --tokenizer with "
+            "%s would be tokenized by %s, which has %lld tokens, and the model (-e %s) only %lld; --tokenizer with "
             "the model's own vocabulary is accepted",
-            o.val_data.c_str(), o.tokenizer.c_str(), (long long)tok.vocab_size(), o.model.c_str(), (long long)config.V);
+            text.c_str(), o.tokenizer.c_str(), (long long)tok.vocab_size(), o.model.c_str(), (long long)config.V);
 }
 
 // Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.

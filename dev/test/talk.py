@@ -1,12 +1,19 @@
 #!/usr/bin/env python3
-"""Generated text: whole characters, --stop, --samples, of the CPU trainer and of the GPU trainer in the simulator."""
+"""Generated text: whole characters, --stop, --samples; conversations on a terminal: editing, history, Ctrl-C, Ctrl-D;
+of the CPU trainer and of the GPU trainer in the simulator."""
+import fcntl
 import os
 import pathlib
+import pty
 import re
+import select
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CPU, SIM = ["./train_gpt2_cpu", "--threads", "1"], ["build/BF16/train_gpt2sim"]
@@ -25,6 +32,7 @@ class Tests:
     def __init__(self, folder):
         self.folder, self.counts = folder, [0, 0]
         write_tokenizer(folder / BYTES, [bytes([byte]) for byte in range(256)])
+        (folder / "inputrc").write_text("set enable-bracketed-paste off\n")  # it writes codes between the lines
         # The same tokens under another name: with the same seed, a sample shows which tokens the text has.
         write_tokenizer(folder / NAMED, [b"<%02x>" % byte for byte in range(256)])
 
@@ -49,6 +57,57 @@ class Tests:
         except (AssertionError, subprocess.TimeoutExpired) as error:
             self.counts[1] += 1
             print(f"FAILED {name}: {error!r}"[:2000])
+
+
+class Conversation:
+    """A trainer on a terminal of its own, and what it has written there."""
+
+    def __init__(self, tests, program, *flags, term="xterm", shape=SHAPE, tokenizer=BYTES):
+        terminal, child_side = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
+        self.fd, self.child_side, self.written, self.seen = terminal, child_side, b"", 0
+        self.modes = termios.tcgetattr(child_side)
+        environment = {k: v for k, v in os.environ.items() if k != "LANG" and not k.startswith("LC_")}
+        environment.update(TERM=term, INPUTRC=str(tests.folder / "inputrc"))
+        command = [*program, *shape, "--tokenizer", tests.folder / tokenizer, *flags]
+        take_terminal = lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.child = subprocess.Popen(command, cwd=ROOT, stdin=child_side, stdout=child_side, stderr=child_side,
+                                      env=environment, preexec_fn=take_terminal)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.kill()
+        self.child.wait()
+        os.close(self.fd)
+        os.close(self.child_side)
+
+    def read(self, seconds):
+        if select.select([self.fd], [], [], seconds)[0]:
+            self.written += os.read(self.fd, 65536)
+
+    def expect(self, text, seconds=20):
+        """Waits until the program has written this, after what was waited for before."""
+        until = time.monotonic() + seconds
+        while text not in self.written[self.seen:]:
+            assert time.monotonic() < until, f"{text} is missing in {self.written[self.seen:]}"
+            self.read(0.1)
+        self.seen = self.written.index(text, self.seen) + len(text)
+
+    def type(self, text):
+        self.expect(b"> ")
+        os.write(self.fd, text.encode())
+
+    def finish(self):
+        """The exit status. The terminal must be left as it was."""
+        until = time.monotonic() + 20
+        while self.child.poll() is None:
+            assert time.monotonic() < until, f"it does not end: {self.written}"
+            self.read(0.05)
+        self.read(0)
+        assert termios.tcgetattr(self.child_side) == self.modes, "the terminal has other modes than before"
+        return self.child.returncode
 
 
 def shown(raw):
@@ -106,6 +165,87 @@ def long_prompt(tests, program):
         assert again == first + b"\n", (size, first, again)
 
 
+def on_terminal(text):
+    """What a terminal gets of a text: no control characters; the lines end as terminals want it."""
+    return re.sub("[^\t\n\r -~\xa0-\U0010ffff]", "\ufffd", text.decode()).replace("\n", "\r\n").encode()
+
+
+KEYS = {"typed": "To be\r", "Backspace": "To bX\x7fe\r", "Backspace over a character of two bytes": "To bé\x7fe\r",
+        "Ctrl-A": "o be\x01T\r", "Left": "To e\x1b[Db\r"}
+
+
+def first_line(tests, program, keys, term="xterm"):
+    """The first prompt has the text that --prompt gives."""
+    text = tests.run(program, "--prompt", "To be", "-g", "30", "--quiet", "1").stdout
+    with Conversation(tests, program, "-g", "30", term=term) as talk:
+        talk.expect(b"each line is a prompt")
+        talk.type(keys)
+        talk.expect(b"\n" + on_terminal(text))
+        talk.expect(b"prompt: 5 tokens, ")
+        talk.type("\x04")
+        assert talk.finish() == 0
+
+
+def history(tests):
+    with Conversation(tests, CPU, "-g", "5", "--temperature", "0", "--quiet", "1") as talk:
+        for keys, text in (("first\r", b"first"), ("second\r", b"second"), ("\x1b[A\r", b"second"),
+                           ("\x1b[A\x1b[A\r", b"first")):
+            talk.type(keys)
+            talk.expect(b"\n" + on_terminal(tests.run(CPU, "-g", "5", "--temperature", "0", "--quiet", "1", "--prompt",
+                                                      text).stdout))
+        talk.type("\x04")
+        assert talk.finish() == 0 and b"tok/s" not in talk.written and b"each line" not in talk.written
+
+
+def interrupts(tests, program, term="xterm"):
+    """Ctrl-C stops a sample, drops a line, and says at an empty prompt how to leave."""
+    with Conversation(tests, program, "-g", "1000000", term=term) as talk:
+        talk.type("long\r")
+        talk.expect(b"\nlong")
+        for _ in range(5):
+            size = len(talk.written)
+            while len(talk.written) == size:
+                talk.read(1)
+        os.write(talk.fd, b"\x03")
+        talk.expect(b"generated: ")
+        talk.type("\x03")
+        talk.expect(b"(Ctrl-D ends)")
+        talk.type("dropped")
+        talk.expect(b"dropped")
+        os.write(talk.fd, b"\x03")
+        talk.type("\r")  # an empty line is no prompt
+        talk.type("\x04")
+        assert talk.finish() == 0 and talk.written.count(b"tok/s\r\n") == 1 and talk.written.count(b"dropped") == 1
+
+
+def ended_by_signal(tests):
+    with Conversation(tests, CPU) as talk:
+        talk.expect(b"> ")
+        talk.child.send_signal(signal.SIGTERM)
+        assert talk.finish() == 128 + signal.SIGTERM
+    with Conversation(tests, CPU, "-g", "1000000") as talk:
+        talk.type("long\r")
+        talk.expect(b"\nlong")
+        talk.child.send_signal(signal.SIGUSR1)
+        assert talk.finish() == 0
+
+
+def samples_on_terminal(tests):
+    with Conversation(tests, CPU, "-g", "9", "--samples", "2", "--quiet", "1") as talk:
+        texts = tests.run(CPU, "-g", "9", "--samples", "2", "--quiet", "1", "--prompt", "To").stdout.split(b"\0")
+        talk.type("To\r")
+        talk.expect(b"\n" + on_terminal(b"\n---\n".join(texts[:2]) + b"\n"))
+
+
+def no_conversation(tests):
+    for flags in (["-s", "1", "-v", "0"], ["--prompt", "To be"]):
+        with Conversation(tests, CPU, "-g", "3", *flags) as talk:
+            assert talk.finish() == 0 and b"> " not in talk.written and b"each line" not in talk.written
+    with Conversation(tests, CPU, shape=["-e", "L1C32H2T64V300", "-x", "0"],
+                      tokenizer=ROOT / "dev/data/gpt2_tokenizer.bin") as talk:
+        assert talk.finish() == 2 and b"a prompt would be tokenized by" in talk.written
+
+
 def refused(tests):
     for flags, message in ((["--stop", ""], b"--stop (empty)"), (["--samples", "0"], b"--samples 0")):
         result = tests.run(CPU, *flags)
@@ -124,8 +264,23 @@ def main():
         tests.test("a sample ends at the end of text", end_of_text, tests, CPU)
         tests.test("text longer than the context", long_prompt, tests, CPU)
         tests.test("what is refused", refused, tests)
+        with_readline = b"libreadline" in (ROOT / CPU[0]).read_bytes()
+        if with_readline:
+            for name, keys in KEYS.items():
+                tests.test(f"a conversation: {name}", first_line, tests, CPU, keys)
+            tests.test("history", history, tests)
+        else:
+            print("SKIPPED editing of prompts (apt-get install libreadline-dev)")
+        tests.test("a conversation: TERM=dumb", first_line, tests, CPU, "To be\r", "dumb")
+        tests.test("a conversation in the simulator", first_line, tests, SIM, "To be\r")
+        tests.test("Ctrl-C", interrupts, tests, CPU)
+        tests.test("Ctrl-C, TERM=dumb", interrupts, tests, CPU, "dumb")
+        tests.test("Ctrl-C in the simulator", interrupts, tests, SIM)
+        tests.test("other signals end a conversation", ended_by_signal, tests)
+        tests.test("several samples in a conversation", samples_on_terminal, tests)
+        tests.test("a terminal, but no conversation", no_conversation, tests)
     passed, failed = tests.counts
-    print(f"{passed} passed, {failed} failed, 0 skipped")
+    print(f"{passed} passed, {failed} failed, {int(not with_readline)} skipped")
     sys.exit(failed > 0)
 
 
