@@ -32,8 +32,8 @@ inline void settle_tokenizer(Options& o) {
     if (!is_standard && file_exists(o.tokenizer)) o.vocabulary = tokenizer_vocab_size(o.tokenizer);
 }
 
-// Exit 2 if texts are to be validated on, and the model cannot hold the tokens that the tokenizer
-// makes of them.
+// Exit 2 if texts are to be validated on or prompts asked for, and the model cannot hold the tokens
+// that the tokenizer makes of them.
 inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const GPT2Config& config) {
     const std::string text = o.talks ? "a prompt" : "-j " + o.val_data;
     if (tok.vocab_size() > config.V)
