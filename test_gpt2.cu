@@ -242,7 +242,7 @@ static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     const int64_t Vp = padded_vocab(V);
     const Floats x = random_floatX(rows * C, 3), wte = random_floatX(Vp * C);
     std::vector<int> targets(rows);
-    for (int64_t r = 0; r < rows; r++) targets[r] = (int)(r * 31 % V);
+    for (int64_t r = 0; r < rows; r++) targets[r] = r % 5 == 3 ? IGNORED_TARGET : (int)(r * 31 % V);
     Floats losses(rows), logits(rows * Vp), dx(rows * C), dwte = random_floatX(Vp * C);
     Array d_x(x), d_wte(wte), d_logits(rows * Vp), d_dx(rows * C);
     Array32 d_losses(rows), d_dwte(dwte);
@@ -259,6 +259,7 @@ static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     const double logit_error = largest * (BF16 ? BF16_ROUNDOFF : 2 * sum_tolerance(C));
     const Floats got = d_losses.values();
     for (int64_t r = 0; r < rows; r++) EXPECT(std::fabs(got[r] - losses[r]) <= logit_error + sum_tolerance(V));
+    for (int64_t r = 3; r < rows; r += 5) EXPECT(got[r] == 0);
     EXPECT(relative_error(d_dx.values(), dx) < logit_error + kernel_tolerance(2, Vp));
     EXPECT(relative_error(d_dwte.values(), dwte) < logit_error + kernel_tolerance(1, rows));
     const Floats dlogits = d_logits.values();

@@ -281,7 +281,7 @@ template <class floatG, class floatX>
 StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     const ParameterLayout& layout = model.layout;
     comm_wait("the sum of the gradients");
-    const double loss = comm_sum(model.loss_sum, "the sum of the losses") / rule.tokens;
+    const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), rule);
     const double norm = std::sqrt(gradient_norm_squared<floatG>(model));
     if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
     AdamW constants = rule.adamw;

@@ -4,16 +4,19 @@
 //
 // A loss per token says little by itself: with a larger vocabulary a token stands for more text and
 // is harder to predict. Divided by bytes, the sum is what a text costs that is compressed with the
-// model's predictions. <|endoftext|> stands for no byte; its loss counts.
+// model's predictions. <|endoftext|> stands for no byte; its loss counts. Targets that a loss mask
+// leaves out have no loss, and their bytes do not count.
 #pragma once
 #include <cmath>
 #include "llmc/config.h"
+#include "llmc/constants.h"
 #include "llmc/tokenizer.h"
 
 inline int64_t bytes_of_targets(const Tokenizer& tok, const int* targets, int64_t n) {
     int64_t bytes = 0;
     for (int64_t i = 0; i < n; i++)
-        if (targets[i] != tok.end_of_text) bytes += (int64_t)decode(tok, targets[i]).size();
+        if (targets[i] != tok.end_of_text && targets[i] != IGNORED_TARGET)
+            bytes += (int64_t)decode(tok, targets[i]).size();
     return bytes;
 }
 

@@ -11,18 +11,23 @@
 // that none of the text is left out.
 #pragma once
 #include <memory>
+#include "llmc/constants.h"
 #include "llmc/integer_math.h"
+#include "llmc/mask_file.h"
 #include "llmc/random.h"
 #include "llmc/text_data.h"
-#include "llmc/tokens_file.h"
 
-struct Shard {
+struct DataFile {
     std::string path;
-    int64_t tokens = 0, windows = 0;
     FileStamp stamp;        // as it was opened
     uint64_t ends = 0;      // a checksum of its first and last 4 KiB
     uint64_t checksum = 0;  // of all its bytes, 0 if nobody has asked (data_identity.h)
-    TextTokens text;        // of a text, else empty
+};
+
+struct Shard {
+    DataFile file, mask;  // mask: which of the tokens count (mask_file.h); no path if all do
+    int64_t tokens = 0, windows = 0;
+    TextTokens text;  // of a text, else empty
 
     bool in_memory() const { return !text.tokens.empty(); }
 };
@@ -30,16 +35,28 @@ struct Shard {
 struct DataLoader {
     std::vector<Shard> shards;
     int64_t T = 0, vocab = 0, total_tokens = 0, total_windows = 0;
-    uint64_t seed = 0, ends_identity = 0;  // of the first and last 4 KiB of each shard
-    bool shuffle = false;
+    int64_t counted_tokens = 0;            // by the masks
+    uint64_t seed = 0, ends_identity = 0;  // of the first and last 4 KiB of each file
+    bool shuffle = false, masked = false;
 
     // the order of the current epoch, and the shard that is open
     int64_t epoch = -1, open_shard = -1;  // open_shard: its position in shard_order
     std::vector<uint32_t> shard_order, window_order;
     std::vector<int64_t> first_window;  // of each shard in shard_order, then the total
-    std::unique_ptr<FileReader> file;
+    std::unique_ptr<FileReader> file, mask_file;
     std::vector<uint16_t> window;  // T + 1 tokens
+    std::vector<uint8_t> mask;     // the bytes with the bits of T targets
 };
+
+// The files of all shards: of each the tokens and, where there is one, the mask.
+inline std::vector<DataFile*> files_of(DataLoader& loader) {
+    std::vector<DataFile*> files;
+    for (Shard& shard : loader.shards) {
+        files.push_back(&shard.file);
+        if (loader.masked) files.push_back(&shard.mask);
+    }
+    return files;
+}
 
 // A checksum of a file's first and last 4 KiB. The same bytes are added to `all`, if that is given.
 // Of no use if the file cannot be read: file.problem says so, here and below.
@@ -49,7 +66,7 @@ inline uint64_t checksum_of_ends(FileReader& file, Checksum* all) {
     for (int64_t at : {(int64_t)0, std::max<int64_t>(0, file.size_bytes - (int64_t)sizeof(ends))}) {
         const size_t bytes = std::min<int64_t>(sizeof(ends), file.size_bytes - at);
         file.seek(at);
-        if (!file.try_read(ends, bytes, "the tokens")) break;
+        if (!file.try_read(ends, bytes, "the data")) break;
         sum.add(ends, bytes);
         if (all) all->add(ends, bytes);
     }
@@ -61,8 +78,7 @@ inline uint64_t checksum_of_ends(FileReader& file, Checksum* all) {
 inline Shard open_shard(const std::string& path, int64_t T, Checksum& identity, const Tokenizer* tok, Logger* logger) {
     FileReader file(path);
     Shard shard;
-    shard.path = path, shard.stamp = file.stamp();
-    shard.ends = checksum_of_ends(file, &identity);
+    shard.file = {path, file.stamp(), checksum_of_ends(file, &identity)};
     file.rewind();
     if (tok) {
         shard.text = tokens_of_text(file, *tok, *logger);
@@ -104,6 +120,29 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
     loader.window.resize(T + 1);
 }
 
+// Opens the masks, one for each shard in the same order, and checks their headers. Exit 1 if one is
+// damaged, belongs to a shard of another length, or if no token counts.
+inline void dataloader_open_masks(DataLoader& loader, const std::vector<std::string>& paths) {
+    Checksum identity;
+    identity.add(&loader.ends_identity, sizeof(loader.ends_identity));
+    for (size_t i = 0; i < paths.size(); i++) {
+        Shard& shard = loader.shards[i];
+        FileReader file(paths[i]);
+        const MaskHeader header = read_mask_header(file);
+        if (header.tokens != shard.tokens)
+            runtime_failure("%s is the loss mask of %lld tokens and %s has %lld: the mask of this shard is expected",
+                            file.path.c_str(), (long long)header.tokens, shard.file.path.c_str(),
+                            (long long)shard.tokens);
+        loader.counted_tokens += header.counted;
+        shard.mask = {file.path, file.stamp(), checksum_of_ends(file, &identity)};
+        file.expect_good();
+    }
+    loader.ends_identity = identity.value(), loader.masked = true;
+    loader.mask.resize(mask_bytes(loader.T) + 1);
+    if (loader.counted_tokens == 0)
+        runtime_failure("%s counts no token as a target: there is nothing to learn or to evaluate", paths[0].c_str());
+}
+
 // Puts the shards in the order of an epoch.
 inline void start_epoch(DataLoader& loader, int64_t epoch) {
     const int64_t n = loader.shards.size();
@@ -123,27 +162,28 @@ inline uint64_t checksum_of(FileReader& file, Read read) {
     std::vector<char> piece(1 << 20);
     while (file.good() && file.position < file.size_bytes) {
         const size_t bytes = std::min<int64_t>(piece.size(), file.size_bytes - file.position);
-        file.try_read(piece.data(), bytes, "the tokens");
+        file.try_read(piece.data(), bytes, "the data");
         read((int64_t)bytes);
     }
     return std::max<uint64_t>(1, file.checksum.value());
 }
 
-// Empty unless the shard's tokens have changed since the run began, or cannot be read. A new time
+// Empty unless the file's content has changed since the run began, or cannot be read. A new time
 // of last change or inode alone is no change: the checksum decides or, if it was not computed,
 // size, first and last 4 KiB.
-inline std::string change_of(Shard& shard, FileReader& file) {
+inline std::string change_of(DataFile& known, FileReader& file) {
+    if (!file.good()) return file.problem;
     const FileStamp now = file.stamp();
-    if (now == shard.stamp) return "";
-    const bool same = now.size_bytes == shard.stamp.size_bytes &&
-                      (shard.checksum ? checksum_of(file, [](int64_t) {}) == shard.checksum
-                                      : checksum_of_ends(file, nullptr) == shard.ends);
+    if (now == known.stamp) return "";
+    const bool same = now.size_bytes == known.stamp.size_bytes &&
+                      (known.checksum ? checksum_of(file, [](int64_t) {}) == known.checksum
+                                      : checksum_of_ends(file, nullptr) == known.ends);
     if (!file.good()) return file.problem;
     if (!same)
-        return shard.path +
+        return known.path +
                " has changed since this run began, which ends here; with -o, -y 1 goes on once the file is again what "
                "it was";
-    shard.stamp = now;
+    known.stamp = now;
     return "";
 }
 
@@ -152,71 +192,100 @@ inline void start_shard(DataLoader& loader, int64_t position) {
     const uint32_t index = loader.shard_order[position];
     const Shard& shard = loader.shards[index];
     loader.open_shard = position;
-    if (!shard.in_memory()) loader.file = std::make_unique<FileReader>(shard.path, FileReader::TELL);
+    if (!shard.in_memory()) loader.file = std::make_unique<FileReader>(shard.file.path, FileReader::TELL);
+    if (loader.masked) loader.mask_file = std::make_unique<FileReader>(shard.mask.path, FileReader::TELL);
     if (loader.shuffle)
         loader.window_order =
             permutation(shard.windows, generator_for(loader.seed, RANDOM_WINDOWS, loader.epoch, index));
 }
 
-// Reads window `index` of a shard into loader.window. Returns what is wrong, empty if nothing.
-inline std::string read_window(DataLoader& loader, Shard& shard, int64_t index) {
-    const int64_t T = loader.T, first = index * T;
-    if (shard.in_memory()) {
-        std::fill(loader.window.begin(), loader.window.end(), 0);
-        const auto begin = shard.text.tokens.begin() + first;
-        std::copy(begin, begin + std::min(T + 1, shard.tokens - first), loader.window.begin());
-        return "";
-    }
-    FileReader& file = *loader.file;
-    if (!file.good()) return file.problem;
-    const std::string change = change_of(shard, file);
-    if (!change.empty()) return change;
-    file.seek(TOKENS_HEADER_BYTES + first * 2);
-    return file.try_read(loader.window.data(), (T + 1) * 2, "the tokens") ? "" : file.problem;
-}
-
-// Where window w is: the position of its shard in shard_order, and its number in the order of the
-// shard's windows. Starts the epoch of w.
 struct WindowPlace {
-    int64_t position, in_shard;
+    Shard& shard;
+    int64_t first;  // its first token there
 };
-inline WindowPlace place_of_window(DataLoader& loader, int64_t w) {
+
+// Opens the shard that has window w = 0, 1, ... of the run.
+inline WindowPlace find_window(DataLoader& loader, int64_t w) {
     const int64_t epoch = w / loader.total_windows, in_epoch = w % loader.total_windows;
     if (epoch != loader.epoch) start_epoch(loader, epoch);
     const auto begin = loader.first_window.begin(), end = loader.first_window.end();
     const int64_t position = std::upper_bound(begin, end, in_epoch) - begin - 1;
-    return {position, in_epoch - loader.first_window[position]};
-}
-
-// How many targets window w has: T, or fewer at the end of a text. Not for shuffled data.
-inline int64_t targets_of_window(DataLoader& loader, int64_t w) {
-    const WindowPlace place = place_of_window(loader, w);
-    const Shard& shard = loader.shards[loader.shard_order[place.position]];
-    return std::min(loader.T, shard.tokens - 1 - place.in_shard * loader.T);
-}
-
-// Loads window w = 0, 1, ... of the run: inputs x (T) and targets y (T). Where a text has ended,
-// they are 0. Returns what is wrong, with the shard's name, if it cannot be read, has changed, or
-// has a token that is not in the vocabulary; empty if nothing.
-inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y) {
-    const auto [position, place] = place_of_window(loader, w);
-    const int64_t T = loader.T;
     if (position != loader.open_shard) start_shard(loader, position);
-    const int64_t in_shard = loader.shuffle ? loader.window_order[place] : place;
-    Shard& shard = loader.shards[loader.shard_order[position]];
-    const std::string problem = read_window(loader, shard, in_shard);
+    int64_t in_shard = in_epoch - loader.first_window[position];
+    if (loader.shuffle) in_shard = loader.window_order[in_shard];
+    return {loader.shards[loader.shard_order[position]], in_shard * loader.T};
+}
+
+// Reads a window's tokens into loader.window. Returns what is wrong, empty if nothing; so do the
+// functions below.
+inline std::string read_window(DataLoader& loader, const WindowPlace& window) {
+    Shard& shard = window.shard;
+    if (shard.in_memory()) {
+        std::fill(loader.window.begin(), loader.window.end(), 0);
+        const auto begin = shard.text.tokens.begin() + window.first;
+        std::copy(begin, begin + std::min(loader.T + 1, shard.tokens - window.first), loader.window.begin());
+        return "";
+    }
+    FileReader& file = *loader.file;
+    const std::string change = change_of(shard.file, file);
+    if (!change.empty()) return change;
+    file.seek(TOKENS_HEADER_BYTES + window.first * 2);
+    return file.try_read(loader.window.data(), (loader.T + 1) * 2, "the tokens") ? "" : file.problem;
+}
+
+// Reads the bits of a window's targets, of which the one at position t is bit `first_bit` + t of
+// loader.mask.
+inline std::string read_mask(DataLoader& loader, const WindowPlace& window, int64_t& first_bit) {
+    FileReader& file = *loader.mask_file;
+    const std::string change = change_of(window.shard.mask, file);
+    if (!change.empty()) return change;
+    const int64_t begin = window.first + 1, end = begin + loader.T, byte = begin / 8;
+    first_bit = begin % 8;
+    file.seek(MASK_HEADER_BYTES + byte);
+    return file.try_read(loader.mask.data(), mask_bytes(end) - byte, "the loss mask") ? "" : file.problem;
+}
+
+// Adds to `counted` how many targets of window w count by the mask.
+inline std::string try_count_targets(DataLoader& loader, int64_t w, int64_t& counted) {
+    int64_t first_bit = 0;
+    const std::string problem = read_mask(loader, find_window(loader, w), first_bit);
+    if (problem.empty())
+        for (int64_t t = 0; t < loader.T; t++) counted += mask_bit(loader.mask.data(), first_bit + t);
+    return problem;
+}
+
+// Sets the targets y (T) of a window that do not count to IGNORED_TARGET: those behind the end of a
+// text, and those that the mask leaves out.
+inline std::string ignore_targets(DataLoader& loader, const WindowPlace& window, int* y) {
+    for (int64_t t = window.shard.tokens - 1 - window.first; t < loader.T; t++) y[t] = IGNORED_TARGET;
+    if (!loader.masked) return "";
+    int64_t first_bit = 0;
+    const std::string problem = read_mask(loader, window, first_bit);
+    if (problem.empty())
+        for (int64_t t = 0; t < loader.T; t++)
+            if (!mask_bit(loader.mask.data(), first_bit + t)) y[t] = IGNORED_TARGET;
+    return problem;
+}
+
+// Loads window w = 0, 1, ... of the run: inputs x (T), which are 0 where a text has ended, and
+// targets y (T), which are IGNORED_TARGET where they do not count. A problem is a file, which the
+// message names, that cannot be read, has changed, or has a token that is not in the vocabulary.
+inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y) {
+    const WindowPlace window = find_window(loader, w);
+    const std::string problem = read_window(loader, window);
     if (!problem.empty()) return problem;
+    const int64_t T = loader.T;
     for (int64_t t = 0; t <= T; t++) {
         const int token = loader.window[t];
         if (token >= loader.vocab)
             return format(
                 "%s: token %d at offset %lld is not in the model's vocabulary of %lld; the file is "
                 "damaged, or made with another tokenizer (V in -e sets the vocabulary of a new model)",
-                shard.path.c_str(), token, (long long)(in_shard * T + t), (long long)loader.vocab);
+                window.shard.file.path.c_str(), token, (long long)(window.first + t), (long long)loader.vocab);
         if (t < T) x[t] = token;
         if (t > 0) y[t - 1] = token;
     }
-    return "";
+    return ignore_targets(loader, window, y);
 }
 // The same; exit 1 if anything is wrong.
 inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {

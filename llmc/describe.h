@@ -59,6 +59,8 @@ inline void describe_run(Run<Model>& run, const Sizes& sizes) {
                     shards == 1 ? "" : "s", tokens.c_str(), (long long)run.max_steps, step_tokens.c_str(),
                     (long long)run.micro_steps, run.micro_steps == 1 ? "" : "s",
                     processes > 1 ? format(" on each of %lld processes", processes).c_str() : "");
+    if (run.train_data.masked)
+        run.logger.note("loss mask: %s of the tokens count", grouped_text(run.train_data.counted_tokens).c_str());
     const double epochs = (double)run.max_steps * (double)o.total_batch_size / (double)run.train_data.total_tokens;
     if (epochs > 1) run.logger.note("the data is gone through %.1f times (epochs)", epochs);
     if (o.out_dir.empty()) run.logger.note("no -o: nothing of this run is kept");

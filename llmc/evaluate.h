@@ -24,11 +24,11 @@ struct Validation {
     int64_t tokens = 0, bytes = 0;  // of the targets
 };
 
-// Mean loss over the first windows of the validation split, which are split among the processes,
-// and the same in bits per byte. The last batch may be smaller, and so may the last window of a
-// text: its row is filled up, and what is computed there is left out of the sum. The losses of each
-// window are summed apart, then the sums in the order of windows: the result depends neither on B
-// nor on the number of processes. NAN if the run was stopped meanwhile (stop.h).
+// Mean loss over the targets that count in the first windows of the validation split, which are
+// split among the processes, and the same in bits per byte. The last batch may be smaller. The
+// losses of each window are summed apart, then the sums in the order of windows: the result depends
+// neither on B nor on the number of processes. NAN if no target counts, or if the run was stopped
+// meanwhile (stop.h).
 template <class Model>
 inline Validation validate(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
@@ -36,30 +36,31 @@ inline Validation validate(Run<Model>& run) {
     const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
     const bool counts_bytes =
         is_text(run.options.val_data) || is_tokenizer_of(run.tokenizer, run.model.layout.config.V);
-    std::vector<double> sums(windows), bytes(counts_bytes ? windows : 0);
-    int64_t tokens = 0;
-    for (int64_t w = 0; w < windows; w++) tokens += targets_of_window(run.val_data, w);
+    std::vector<double> sums(windows), targets(windows), bytes(counts_bytes ? windows : 0);
     Progress progress(run.logger, "validation", windows, "windows");
     for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {
         const int64_t w = first + comm.rank * run.B, n = std::min(run.B, windows - w);
         if (n <= 0) continue;
         for (int64_t b = 0; b < n; b++) load_row(run, run.val_data, w + b, b);
         evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
-        for (int64_t b = 0; b < n; b++) {
-            const int64_t targets = targets_of_window(run.val_data, w + b), row = b * run.T;
-            for (int64_t t = 0; t < targets; t++) sums[w + b] += run.losses[row + t];
-            if (counts_bytes) bytes[w + b] = (double)bytes_of_targets(run.tokenizer, &run.y[row], targets);
+        for (int64_t i = 0; i < n * run.T; i++) {
+            sums[w + i / run.T] += run.losses[i];
+            targets[w + i / run.T] += run.y[i] != IGNORED_TARGET;
         }
+        for (int64_t b = 0; b < n && counts_bytes; b++)
+            bytes[w + b] = (double)bytes_of_targets(run.tokenizer, &run.y[b * run.T], run.T);
         progress.reach(w + batch);
     }
     if (stop_agreed()) return {NAN, NAN};
     comm_merge(sums.data(), windows, "the sum of the validation losses");
     comm_merge(bytes.data(), (int64_t)bytes.size(), "the bytes of the validation windows");
-    double total = 0, total_bytes = 0;
+    comm_merge(targets.data(), windows, "the number of the validation targets");
+    double total = 0, tokens = 0, total_bytes = 0;
     for (double sum : sums) total += sum;
+    for (double n : targets) tokens += n;
     for (double n : bytes) total_bytes += n;
     const double bits = total_bytes > 0 ? bits_per_byte(total, total_bytes) : NAN;
-    return {total / (double)tokens, bits, total, tokens, (int64_t)total_bytes};
+    return {tokens > 0 ? total / tokens : NAN, bits, total, (int64_t)tokens, (int64_t)total_bytes};
 }
 
 // The perplexities of a text (text_data.h), if all of it was evaluated.

@@ -43,6 +43,41 @@ inline void open_train_data(Run<Model>& run) {
             (long long)needed);
 }
 
+// The masks of the training data, by --loss-mask, one for each shard of -i.
+template <class Model>
+inline void open_train_masks(Run<Model>& run) {
+    const Options& o = run.options;
+    const std::vector<std::string> masks = glob_files(o.loss_mask);
+    const size_t shards = run.train_data.shards.size();
+    if (masks.empty())
+        runtime_failure("--loss-mask %s matches no file; `tokenize` makes masks of .jsonl files with prompts",
+                        o.loss_mask.c_str());
+    if (masks.size() != shards)
+        usage_error("--loss-mask %s matches %s, -i %s matches %zu; one mask for each shard is accepted",
+                    o.loss_mask.c_str(), count_text((int64_t)masks.size(), "file").c_str(), o.train_data.c_str(),
+                    shards);
+    dataloader_open_masks(run.train_data, masks);
+}
+
+// The masks of the validation data, which lie beside its shards. If none of them is there, all
+// tokens count.
+template <class Model>
+inline void open_val_masks(Run<Model>& run) {
+    std::vector<std::string> masks;
+    std::string missing;
+    for (const Shard& shard : run.val_data.shards) {
+        const std::string path = mask_path_of(shard.file.path);
+        if (file_exists(path)) masks.push_back(path);
+        else missing = path;
+    }
+    if (missing.empty()) return dataloader_open_masks(run.val_data, masks);
+    if (!masks.empty())
+        runtime_failure("%s is not there, but %s is: of -j %s all shards or none have a loss mask beside them",
+                        missing.c_str(), masks[0].c_str(), run.options.val_data.c_str());
+    warning("%s is not there: the validation loss is the mean over all tokens of -j %s", missing.c_str(),
+            run.options.val_data.c_str());
+}
+
 // Opens all inputs but the weights.
 template <class Model>
 inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
@@ -50,10 +85,14 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     const int64_t V = run.model.layout.config.V;
     load_tokenizer(run);
     if (o.max_steps != 0) open_train_data(run);
+    if (o.max_steps != 0 && !o.loss_mask.empty()) open_train_masks(run);
     if (o.max_steps != 0 && resumed_step >= 0) check_resumable(o, run.state);
     const Tokenizer* text_tokenizer = validates_on_text(o) ? &run.tokenizer : nullptr;
-    if (validates(o))
+    if (validates(o)) {
         dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, V, o.seed, false, text_tokenizer, &run.logger);
+        if (!o.loss_mask.empty() && !text_tokenizer) open_val_masks(run);
+    }
+    for (const DataLoader* data : {&run.train_data, &run.val_data}) check_masks(*data, run.logger);
     if (o.hellaswag && !only_generates(o)) {
         if (file_exists(o.hellaswag_data)) run.hellaswag = hellaswag_load(o.hellaswag_data, V);
         else
@@ -66,11 +105,10 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
 }
 
 template <class Model>
-inline std::vector<Shard*> all_shards(Run<Model>& run) {
-    std::vector<Shard*> shards;
-    for (DataLoader* data : {&run.train_data, &run.val_data})
-        for (Shard& shard : data->shards) shards.push_back(&shard);
-    return shards;
+inline std::vector<DataFile*> all_data_files(Run<Model>& run) {
+    std::vector<DataFile*> files = files_of(run.train_data);
+    for (DataFile* file : files_of(run.val_data)) files.push_back(file);
+    return files;
 }
 
 // A run that writes an out dir identifies its training data by a checksum of all bytes. Exit 2 if
@@ -80,13 +118,14 @@ template <class Model>
 inline void identify_data(Run<Model>& run, int64_t resumed_step) {
     const Options& o = run.options;
     if (!writes_out_dir(o)) return;
-    checksum_shards(all_shards(run), o.out_dir, run.logger);
+    checksum_files(all_data_files(run), o.out_dir, run.logger);
     const uint64_t identity = identity_of(run.train_data), saved = run.state.data_identity;
     if (resumed_step >= 0 && saved != identity && saved != run.train_data.ends_identity)
         usage_error(
-            "-i %s is other data than the run to resume in %s was trained on; the same shards are accepted, "
+            "-i %s%s is other data than the run to resume in %s was trained on; the same shards are accepted, "
             "or -y 0 --overwrite 1",
-            o.train_data.c_str(), o.out_dir.c_str());
+            o.train_data.c_str(), o.loss_mask.empty() ? "" : (" with --loss-mask " + o.loss_mask).c_str(),
+            o.out_dir.c_str());
     run.state.data_identity = identity;
     if (resumed_step < 0 || comm.rank > 0) return;
     const std::string other = other_validation_data(o.out_dir, run.train_data, run.val_data);

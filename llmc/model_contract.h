@@ -62,8 +62,8 @@ struct ModelContract {
     // ---- computation
 
     // Forward and backward pass of micro-batch number `micro` = 0, 1, ... of a step; x, y (B,T) are
-    // inputs and targets, dloss is the gradient of each position's loss. Gradients of micro-batches
-    // add up; number 0 begins a new sum.
+    // inputs and targets (IGNORED_TARGET: the position has no loss), dloss is the gradient of each
+    // position's loss. Gradients of micro-batches add up; number 0 begins a new sum.
     PROVIDES(void, micro_step(model, x, y, B, T, dloss, micro));
     // The end of a step: loss, norm, clipping, AdamW. Waits for the device.
     PROVIDES(StepResult, update(model, rule));

@@ -12,7 +12,7 @@
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
 
 struct Options {
-    std::string train_data = "dev/data/shakespeare_train.bin", val_data = "dev/data/shakespeare_val.bin";
+    std::string train_data = "dev/data/shakespeare_train.bin", val_data = "dev/data/shakespeare_val.bin", loss_mask;
     std::string tokenizer = "dev/data/gpt2_tokenizer.bin", hellaswag_data = "dev/data/hellaswag/hellaswag_val.bin";
     std::string model = "d12", out_dir;
     int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0, overwrite = 0;
@@ -87,6 +87,9 @@ inline const std::vector<OptionRow>& option_table() {
         text("-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin",
              "token shards to validate on, or texts, *.txt: with -x 0 all of the text, and its perplexity per token, "
              "word and byte"),
+        text("", "--loss-mask", &O::loss_mask, "glob", "none",
+             "which tokens of -i count as targets, as `tokenize` writes it of prompts and completions: one mask for "
+             "each shard; those of -j lie beside its shards, X.mask for X.bin"),
         text("", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin",
              "turns tokens into text and back"),
         text("", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin",

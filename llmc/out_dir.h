@@ -31,7 +31,7 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
     run.logger.rewind(resumed ? run.state.step : 0);
     if (comm.rank != 0) return;
     write_run_json(run.options);
-    remember_checksums(dir, all_shards(run));
+    remember_checksums(dir, all_data_files(run));
 }
 
 // Whether a resumed run has nothing left to do. A run that was killed after its last checkpoint

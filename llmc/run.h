@@ -32,14 +32,16 @@ struct Run {
     double pace_time = 0;                     // which began then
 };
 
-// Loads window w into row b of run.x and run.y. If that fails, prints the reason and sets
-// stop.failed: the run is saved and ends when all processes know. Until then they compute on what
-// the row holds, and no update follows.
-template <class Model>
-inline void load_row(Run<Model>& run, DataLoader& data, int64_t w, int64_t b) {
-    if (stop.failed) return;
-    const std::string problem = try_load_window(data, w, &run.x[b * run.T], &run.y[b * run.T]);
+// If there is a problem with the data, prints it and sets stop.failed: the run is saved and ends
+// when all processes know. Until then they compute on what their rows hold, and no update follows.
+inline void fail_on(const std::string& problem) {
     if (problem.empty()) return;
     print_error(problem);
     stop.failed = true;
+}
+
+// Loads window w into row b of run.x and run.y.
+template <class Model>
+inline void load_row(Run<Model>& run, DataLoader& data, int64_t w, int64_t b) {
+    if (!stop.failed) fail_on(try_load_window(data, w, &run.x[b * run.T], &run.y[b * run.T]));
 }

@@ -103,6 +103,7 @@ inline void check_remembered_path(const Options& o, const char* flag, std::strin
 inline void check_remembered_paths(const Options& o) {
     if (o.plan) return;
     if (o.max_steps != 0) check_remembered_path(o, "-i", &Options::train_data);
+    if (o.max_steps != 0 && !o.loss_mask.empty()) check_remembered_path(o, "--loss-mask", &Options::loss_mask);
     if (validates(o)) check_remembered_path(o, "-j", &Options::val_data);
 }
 

@@ -69,6 +69,7 @@ inline void stop_if_not_finite(Run<Model>& run, const StepResult& result) {
 // Says that the last step did not update the weights.
 template <class Model>
 inline void log_skipped_update(Run<Model>& run, double loss, const UpdateRule& rule) {
-    run.logger.line("step %lld: update skipped, its %s is an outlier", (long long)run.state.step + 1,
-                    loss > rule.loss_limit ? "loss" : "gradient norm");
+    const char* outlier = loss > rule.loss_limit ? "its loss is an outlier" : "its gradient norm is an outlier";
+    run.logger.line("step %lld: update skipped, %s", (long long)run.state.step + 1,
+                    rule.tokens > 0 ? outlier : "the loss mask counts none of its tokens");
 }

@@ -11,24 +11,43 @@
 #include "llmc/step_log.h"
 #include "llmc/talk.h"
 
+// The first window of this rank's micro-batch number `micro` of the step.
+template <class Model>
+inline int64_t first_window(const Run<Model>& run, int64_t micro) {
+    const int64_t step_begin = run.options.overfit_one_batch ? 0 : run.state.position_windows;
+    return step_begin + (micro * comm.processes + comm.rank) * run.B;
+}
+
 // Loads the tokens of this rank's micro-batch number `micro` of the step into run.x and run.y. Sets
 // stop.failed if that fails.
 template <class Model>
 inline void load_micro_batch(Run<Model>& run, int64_t micro) {
-    const int64_t step_begin = run.options.overfit_one_batch ? 0 : run.state.position_windows;
-    const int64_t first = step_begin + (micro * comm.processes + comm.rank) * run.B;
+    const int64_t first = first_window(run, micro);
     for (int64_t b = 0; b < run.B; b++) load_row(run, run.train_data, first + b, b);
 }
 
-// What the update of this step needs beside the gradients.
+// The tokens of the step that count: all, or with a loss mask those that it counts. They must be
+// known before the first backward pass, which divides by their number. Sets stop.failed if the mask
+// cannot be read.
 template <class Model>
-inline UpdateRule update_rule(const Run<Model>& run, double rate) {
+inline double counted_tokens(Run<Model>& run) {
+    if (!run.train_data.masked) return (double)run.options.total_batch_size;
+    int64_t mine = 0;
+    for (int64_t micro = 0; micro < run.micro_steps; micro++)
+        for (int64_t b = 0; b < run.B && !stop.failed; b++)
+            fail_on(try_count_targets(run.train_data, first_window(run, micro) + b, mine));
+    return comm_sum((double)mine, "the number of tokens that count");  // exact: a sum of whole numbers
+}
+
+// What the update of this step, of which so many tokens count, needs beside the gradients.
+template <class Model>
+inline UpdateRule update_rule(const Run<Model>& run, double rate, double tokens) {
     const Options& o = run.options;
     const int64_t step = run.state.step;
     UpdateRule rule;
     rule.adamw = adamw_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)o.weight_decay, 1.0f,
                                  step + 1);
-    rule.tokens = (double)o.total_batch_size;
+    rule.tokens = tokens;
     rule.grad_clip = o.grad_clip;
     rule.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
     rule.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
@@ -42,12 +61,12 @@ template <class Model>
 inline void train_step(Run<Model>& run) {
     const Options& o = run.options;
     StateHeader& state = run.state;
-    const double begin = now_seconds();
+    const double begin = now_seconds(), tokens = counted_tokens(run);
     for (int64_t micro = 0; micro < run.micro_steps; micro++) {
         show_time_left(run, micro);
         load_micro_batch(run, micro);
         if (stop.failed && comm.processes == 1) break;
-        const float dloss = 1.0f / (float)o.total_batch_size;  // the loss of a step is the mean over its tokens
+        const float dloss = 1.0f / (float)std::max(1.0, tokens);  // the loss of a step is the mean over its tokens
         micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, dloss, micro);
     }
     if (comm_any(stop.failed, "whether all processes have their data")) {
@@ -56,9 +75,10 @@ inline void train_step(Run<Model>& run) {
     }
     const double rate =
         learning_rate_at(o.lr_schedule, state.step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
-    const UpdateRule rule = update_rule(run, rate);
+    const UpdateRule rule = update_rule(run, rate, tokens);
     const StepResult result = update(run.model, rule);
-    const double loss_z = state.loss_outlier.z_score(result.loss), norm_z = state.norm_outlier.z_score(result.norm);
+    const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
+    const double norm_z = tokens > 0 ? state.norm_outlier.z_score(result.norm) : NAN;
     log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin});
     stop_if_not_finite(run, result);
     if (!result.updated) log_skipped_update(run, result.loss, rule);
@@ -153,7 +173,7 @@ inline void check_processes_agree(Run<Model>& run, int64_t resumed_step) {
     comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.ends_identity,
                            (unsigned long long)run.val_data.ends_identity, (long long)resumed_step),
                     "data and checkpoint");
-    const uint64_t sample = comm.processes > 1 ? sample_identity(all_shards(run)) : 0;
+    const uint64_t sample = comm.processes > 1 ? sample_identity(all_data_files(run)) : 0;
     comm_check_same(std::to_string(sample), "data");
 }
 

@@ -27,7 +27,7 @@ inline AdamW adamw_constants(float learning_rate, float beta1, float beta2, floa
 
 struct UpdateRule {
     AdamW adamw;           // weight_decay is that of the tensors marked in tensors.h; the update sets grad_scale
-    double tokens;         // of the step; its loss is the mean over them
+    double tokens;         // of the step that count; its loss is the mean over them
     double grad_clip = 0;  // the largest norm of the gradient; 0: no limit
     double loss_limit = INFINITY, norm_limit = INFINITY;  // above either the update is skipped
     uint64_t rounding_seed = 0;                           // of stochastic rounding (cuda/adamw.cuh)
@@ -38,10 +38,17 @@ struct StepResult {
     bool updated;
 };
 
-// Whether this step updates the weights: not if loss or norm is not finite, or is an outlier.
+// The loss of a step from the sum over its tokens; 0 if none of them counts.
+HOST_DEVICE inline double mean_loss(double sum, const UpdateRule& rule) {
+    return rule.tokens > 0 ? sum / rule.tokens : 0;
+}
+
+// Whether this step updates the weights: not if none of its tokens counts, and not if loss or norm
+// is not finite, or is an outlier.
 HOST_DEVICE inline bool update_wanted(double loss, double norm, const UpdateRule& rule) {
     const double largest = 1.7976931348623157e308;
-    return fabs(loss) <= largest && fabs(norm) <= largest && !(loss > rule.loss_limit) && !(norm > rule.norm_limit);
+    return rule.tokens > 0 && fabs(loss) <= largest && fabs(norm) <= largest && !(loss > rule.loss_limit) &&
+           !(norm > rule.norm_limit);
 }
 
 // The factor that brings the norm of the gradient down to the limit (Pascanu et al. 2013,

@@ -349,6 +349,34 @@ static void accumulation() {
     free_model(micro_batches);
 }
 
+static void ignored_targets() {
+    start_test("targets that are ignored have no loss; gradients of some targets and of the others add up");
+    const GPT2Config c = load_config(FIXTURES + "a.bin");
+    const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
+    Model model = make_model(c, d.B, d.T, 1, 2, 2);
+    load_model(model, FIXTURES + "a.bin");
+    std::vector<int> some = d.y, others = d.y;
+    for (size_t i = 0; i < d.y.size(); i++) (i * i % 7 < 3 ? some : others)[i] = IGNORED_TARGET;
+    const auto gradients = [&](const std::vector<int>& first, const std::vector<int>& second) {
+        micro_step(model, d.x.data(), first.data(), d.B, d.T, 0.01f, 0);
+        micro_step(model, d.x.data(), second.data(), d.B, d.T, 0.01f, 1);
+        return all_gradients(model);
+    };
+    const std::vector<int> none(d.y.size(), IGNORED_TARGET);
+    const std::vector<float> whole = gradients(d.y, none);
+    const double loss = loss_sum(model);
+    EXPECT(relative_error(gradients(some, others), whole) < (BF16 ? model_tolerance(c.L) : 1e-6));
+    EXPECT(std::fabs(loss_sum(model) - loss) < 1e-6 * loss);
+    EXPECT(!(relative_error(gradients(some, none), whole) < model_tolerance(c.L)));
+    for (float gradient : gradients(none, none)) EXPECT(gradient == 0);
+    EXPECT(loss_sum(model) == 0);
+    std::vector<float> all(d.y.size()), losses(d.y.size());
+    evaluate(model, d.x.data(), d.y.data(), d.B, d.T, all.data());
+    evaluate(model, d.x.data(), some.data(), d.B, d.T, losses.data());
+    for (size_t i = 0; i < losses.size(); i++) EXPECT(losses[i] == (some[i] == IGNORED_TARGET ? 0 : all[i]));
+    free_model(model);
+}
+
 static void model_tests() {
     for (const char* name : {"a", "b", "c"}) against_pytorch(name);
     ten_steps_against_pytorch("a", "cosine");
@@ -359,4 +387,5 @@ static void model_tests() {
     recomputation();
     initial_weights();
     accumulation();
+    ignored_targets();
 }

@@ -128,7 +128,7 @@ static void classifier_against_differences() {
     Floats x = random_values(rows * C), wte = random_values(Vp * C), losses(rows), logits(rows * Vp);
     Floats dx(rows * C), dwte(Vp * C);
     std::vector<int> targets(rows);
-    for (int i = 0; i < rows; i++) targets[i] = (i * 5) % V;
+    for (int i = 0; i < rows; i++) targets[i] = i % 4 == 2 ? IGNORED_TARGET : (i * 5) % V;
     auto run = [&](float* dinp) {
         reference::classifier(losses.data(), dinp, dwte.data(), logits.data(), x.data(), wte.data(), targets.data(),
                               rows, C, V, Vp, dloss, false);
@@ -142,6 +142,7 @@ static void classifier_against_differences() {
     run(dx.data());
     EXPECT(difference_error(x, dx, objective) < DIFFERENCE_TOLERANCE);
     EXPECT(difference_error(wte, dwte, objective) < DIFFERENCE_TOLERANCE);
+    for (int i = 0; i < rows; i++) EXPECT((losses[i] == 0) == (i % 4 == 2));
 }
 
 static void encoder_against_differences() {
@@ -214,6 +215,7 @@ struct Inputs {
         wte = random_values(Vp * s.C), wpe = random_values(maxT * s.C), squares = random_values(rows * s.C);
         for (float& v : squares) v = std::fabs(v);
         for (int i = 0; i < rows; i++) targets[i] = (i * 31 + s.V - 1) % s.V, tokens[i] = (i * 17) % s.V;
+        for (int i = 3; i < rows; i += 5) targets[i] = IGNORED_TARGET;
     }
 };
 
@@ -483,7 +485,7 @@ static void bf16_classifier(const Shape& s) {
     const Floats x = random_bf16(rows * C), wte = random_bf16(Vp * C);
     const Halves hx = halves(x), hwte = halves(wte);
     std::vector<int> targets(rows);
-    for (int i = 0; i < rows; i++) targets[i] = (i * 31 + V - 1) % V;
+    for (int i = 0; i < rows; i++) targets[i] = i % 5 == 3 ? IGNORED_TARGET : (i * 31 + V - 1) % V;
 
     Floats want_losses(rows), logits(rows * Vp), want_dinp(rows * C), want_dwte(Vp * C);
     reference::matmul_forward(logits.data(), x.data(), wte.data(), (const float*)nullptr, rows, C, Vp);

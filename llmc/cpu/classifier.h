@@ -7,6 +7,8 @@
 //     Dlogits = dloss (p - onehot(target))
 //     Dinp    = Dlogits wte,   Dwte = Dlogits^T inp
 //
+// Rows whose target is IGNORED_TARGET have no loss and no gradient.
+//
 // The logits are the largest activation (V is 50257), and no other layer reads them. So the rows
 // are processed in chunks. In each chunk the gradients replace the logits in place, both products
 // with them follow, and the next chunk uses the same memory. Columns V to Vp - 1 are there only for
@@ -14,6 +16,7 @@
 // gradients, 2 without.
 #pragma once
 #include <cmath>
+#include "llmc/constants.h"
 #include "llmc/cpu/matmul.h"
 
 // The rows of a chunk: enough that reading wte and adding to dwte takes little time beside the
@@ -27,9 +30,13 @@ int64_t classifier_transposed_elems(int64_t rows, int64_t Vp) {
 }
 
 // The loss of one row. Its logits (Vp) are replaced by their gradients, dloss (p - onehot(target)),
-// or left as they are if dloss is 0.
+// or left as they are if dloss is 0. If the target is IGNORED_TARGET, loss and gradient are 0.
 template <class floatX>
 VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t Vp, float dloss) {
+    if (target == IGNORED_TARGET) {
+        if (dloss != 0) std::fill(logits, logits + Vp, floatX(0.0f));
+        return 0;
+    }
     vfloat highest = broadcast((float)logits[0]), total{};
     const int64_t whole = V / VEC_FLOATS * VEC_FLOATS;
     for (int64_t i = 0; i < whole; i += VEC_FLOATS) {

@@ -29,6 +29,7 @@
 #include <cmath>
 #include <cstdint>
 #include <vector>
+#include "llmc/constants.h"
 #include "llmc/update_rule.h"
 
 namespace reference {
@@ -341,6 +342,8 @@ inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 //     Dlogits[r,v] = dloss (p[r,v] - (1 if v = targets[r], else 0))        for v < V, else 0
 //     Dinp         = Dlogits wte,   Dwte = Dlogits^T inp
 //
+// A row whose target is IGNORED_TARGET has no part in the Loss: its loss and its Dlogits are 0.
+//
 // losses (rows) is written, from inp (rows,C), wte (Vp,C), targets (rows). logits (rows,Vp) is
 // scratch; with gradients, Dlogits replaces the logits there. If dinp (rows,C) is not null, it is
 // written, and dwte (Vp,C) is written, or added to if add. The last argument is for bf16 alone.
@@ -351,6 +354,11 @@ void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const
     matmul_forward(logits, inp, wte, (const floatX*)nullptr, rows, C, Vp);
     for (int64_t r = 0; r < rows; r++) {
         floatX* x = logits + r * Vp;
+        if (targets[r] == IGNORED_TARGET) {
+            losses[r] = 0;
+            for (int64_t v = 0; v < Vp && dinp; v++) x[v] = 0;
+            continue;
+        }
         float highest = -INFINITY;
         double total = 0;
         for (int64_t v = 0; v < V; v++) highest = std::fmax(highest, x[v]);

@@ -8,6 +8,7 @@
 // Memory-bound: reads and writes each logit once from memory, and reads it once more from the
 // cache.
 #pragma once
+#include "llmc/constants.h"
 #include "llmc/cuda/matmul.cuh"
 
 // Rows per chunk. More rows make the products more efficient, and the logits larger: with GPT-2's
@@ -29,7 +30,8 @@ struct SoftmaxState {
 };
 
 // losses (rows) are written. If gradients, logits (rows, Vp) become (p - onehot(target)) dloss,
-// with 0 in columns V .. Vp - 1; otherwise they stay. One block per row, one Pack per thread at a
+// with 0 in columns V .. Vp - 1; otherwise they stay. Of a row whose target is IGNORED_TARGET, loss
+// and gradient are 0. One block per row, one Pack per thread at a
 // time. States are joined in a thread, then across lanes, then across warps.
 template <class floatX>
 __global__ void __launch_bounds__(CLASSIFIER_THREADS)
@@ -39,6 +41,13 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     __shared__ SoftmaxState warps[CLASSIFIER_THREADS / 32];
     floatX* row = logits + (int64_t)blockIdx.x * Vp;
     const int target = targets[blockIdx.x];
+    if (target == IGNORED_TARGET) {
+        if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+        Pack<floatX> zeros;
+        for (int k = 0; k < N; k++) zeros[k] = (floatX)0.0f;
+        for (int64_t c = threadIdx.x * N; c < Vp && gradients; c += CLASSIFIER_THREADS * N) store_pack(row + c, zeros);
+        return;
+    }
     SoftmaxState state{-INFINITY, 0};
     for (int64_t c = threadIdx.x * N; c < V; c += CLASSIFIER_THREADS * N) {
         const Pack<floatX> x = load_pack(row + c);

@@ -82,7 +82,7 @@ __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule r
     double losses = 0, squares = 0;
     for (int r = 0; r < processes; r++)
         losses += rank_sums(results)[r].losses, squares += rank_sums(results)[r].squares;
-    const double loss = losses / rule.tokens, norm = sqrt(squares);
+    const double loss = mean_loss(losses, rule), norm = sqrt(squares);
     results->loss = loss, results->norm = norm;
     results->wanted = update_wanted(loss, norm, rule);
     results->grad_scale = clipping_scale(norm, rule);

@@ -1,0 +1,218 @@
+// Runs with a loss mask: the loss is the mean over the tokens that count, in training and
+// validation, for any split into micro-steps and processes, on CPUs and in the simulator; masks
+// that are damaged, of another shard, missing or changed; masks that count nothing.
+#include "dev/test/masks.h"
+#include "dev/test/several.h"
+#include "llmc/checkpoint.h"
+#include "llmc/dataloader.h"
+
+// Prompts and completions of changing lengths: windows count between none and all of their tokens.
+static bool completion(int64_t i) { return i % 97 > 40 || i % 13 == 5; }
+static bool prompt(int64_t i) { return !completion(i); }
+
+static void write_masks(const std::function<bool(int64_t)>& counts) {
+    for (const char* name : {"train_0.bin", "train_1.bin", "val.bin"}) write_mask(dir(name), counts);
+}
+static std::string masked() { return "--loss-mask '" + folder + "/train_*.mask' "; }
+
+static double val_loss(const Outcome& r) {
+    const size_t at = r.out.find("val loss ");
+    return at == r.out.npos ? NAN : atof(r.out.c_str() + at + 9);
+}
+static double first_loss(const Outcome& r) {
+    const Steps steps = steps_of(r);
+    return steps.losses.empty() ? NAN : steps.losses[0];
+}
+
+static const char* TRAINING = "-x 12 -d 192 -l 3e-3 -c 0.1 --grad-clip 0.8 -f 0 ";
+
+static void mean_over_counted() {
+    start_test("a mask that counts every token changes no bit");
+    write_masks([](int64_t) { return true; });
+    const std::string evaluated = "-x 12 -v 3 -m -1 -d 192 -o ";
+    EXPECT(run(tiny_run(CPU, evaluated + dir("plain"))).status == 0);
+    EXPECT(run(tiny_run(CPU, evaluated + dir("ones ") + masked())).status == 0);
+    EXPECT(same_files(model_path(dir("plain"), 12), model_path(dir("ones"), 12)));
+    EXPECT(same_files(dir("plain/main.log"), dir("ones/main.log")));
+
+    start_test("the losses of completions and of prompts, times their numbers, add up to the loss of all tokens");
+    const std::string one_step = "-x 1 -v 1 -m -1 -d 192 -b 3 --shuffle 0 ";
+    const Outcome whole = run(tiny_run(CPU, one_step));
+    double step_sum = 0, val_sum = 0, step_tokens = 0, val_tokens = 0;
+    for (const auto& counts : {completion, prompt}) {
+        write_masks(counts);
+        const Outcome r = run(tiny_run(CPU, one_step + masked()));
+        double of_step = 0, of_val = 0;
+        for (int64_t i = 1; i <= 192; i++) of_step += counts(i);
+        for (int64_t i = 1; i <= 1488; i++) of_val += counts(i);  // the windows of 1500 tokens
+        step_sum += of_step * first_loss(r), val_sum += of_val * val_loss(r);
+        step_tokens += of_step, val_tokens += of_val;
+    }
+    EXPECT(step_tokens == 192 && std::fabs(step_sum / 192 - first_loss(whole)) < 2e-6);
+    EXPECT(val_tokens == 1488 && std::fabs(val_sum / 1488 - val_loss(whole)) < 2e-6);
+}
+
+static void any_split() {
+    write_masks(completion);
+    const std::string training = TRAINING + masked();
+    const Outcome base = run(tiny_run(CPU, training + "-b 12 -v 12 -m -1 "));
+    start_test("12 micro-steps that count different numbers of tokens are one large one, to rounding");
+    const Outcome micro = run(tiny_run(CPU, training + "-b 1 -v 12 -m -1 "));
+    EXPECT(agree(micro, base, 12, 1e-5, 1e-5) && std::fabs(val_loss(micro) - val_loss(base)) < 1e-5);
+    start_test("the comparison sees a mask");
+    EXPECT(!(apart(steps_of(run(tiny_run(CPU, std::string(TRAINING) + "-b 12 "))).losses, steps_of(base).losses, 12) <
+             1e-3));
+    start_test("bf16, recomputation, several threads");
+    EXPECT(agree(run(tiny_run(CPU, training + "-b 2 --precision bf16 -r 3")), base, 12, LOSS16, NORM16));
+    start_test("resumed: the same bits");
+    const std::string out = "-b 2 -n 5 -v 4 -m 3 -o ";
+    EXPECT(run(tiny_run(CPU, training + out + dir("calm"))).status == 0);
+    EXPECT(run(tiny_run(CPU, training + out + dir("parts"))).status == 0);
+    remove_checkpoint(dir("parts"), 12), remove_checkpoint(dir("parts"), 10);
+    const Outcome resumed = run(CPU + " -y 1 -o " + dir("parts"));
+    EXPECT(resumed.status == 0 && contains(resumed.out, "resumed at step 5"));
+    EXPECT(same_files(model_path(dir("calm"), 12), model_path(dir("parts"), 12)));
+    EXPECT(same_files(dir("calm/main.log"), dir("parts/main.log")));
+    start_test("several processes, stages 0 and 1: the numbers of one");
+    if (run(std::string(MPIRUN) + "-np 2 true").status != 0)
+        return skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
+    for (const char* stage : {"0", "1"}) {
+        const Outcome two = run(several(CPU, 2, training + "-v 12 -m -1 -z " + stage));
+        EXPECT(agree(two, base, 12, 1e-4, 1e-4) && std::fabs(val_loss(two) - val_loss(base)) < 1e-4);
+    }
+}
+
+static void simulated_gpus() {
+    write_masks(completion);
+    const std::string training = TRAINING + masked() + "-v 12 -m 2 ";
+    const Outcome cpu = run(tiny_run(CPU, training));
+    for (const std::string& program : {SIM32, SIM16}) {
+        start_test(program + ": the numbers of the CPU trainer");
+        const bool half = program == SIM16;
+        const Outcome r = run(tiny_run(program, training));
+        EXPECT(agree(r, cpu, 12, half ? LOSS16 : 1e-4, half ? NORM16 : 1e-4));
+        EXPECT(std::fabs(val_loss(r) - val_loss(cpu)) < (half ? LOSS16 : 1e-4) * val_loss(cpu));
+    }
+}
+
+static void nothing_counts(const std::string& program) {
+    start_test(program + ": a step without tokens that count changes no weight, and training goes on");
+    // Step 2 has tokens 193 to 384 as targets.
+    write_masks([](int64_t i) { return i < 193 || i > 384; });
+    const std::string flags = "-x 3 -d 192 -n 1 --shuffle 0 -c 0.1 -o " + dir("gap") + " --overwrite 1 ";
+    const Outcome r = run(tiny_run(program, flags + masked()));
+    const Steps steps = steps_of(r);
+    EXPECT(r.status == 0 && contains(r.out, "step 2: update skipped, the loss mask counts none of its tokens"));
+    EXPECT(steps.losses.size() == 3 && steps.losses[0] > 1 && steps.losses[1] == 0 && steps.losses[2] > 1);
+    EXPECT(steps.norms.size() == 3 && steps.norms[0] > 0 && steps.norms[1] == 0 && steps.norms[2] > 0);
+    EXPECT(same_files(model_path(dir("gap"), 1), model_path(dir("gap"), 2)));
+    EXPECT(!same_files(model_path(dir("gap"), 2), model_path(dir("gap"), 3)));
+    EXPECT(!contains(r.out, "nan"));
+}
+
+static void bad_masks() {
+    write_masks(completion);
+    const std::string one = "-x 1 ", mask = dir("train_1.mask"), good = read_whole(mask);
+    auto damaged = [&](const std::string& bytes, int status, const std::string& expected) {
+        write_whole(mask, bytes);
+        const bool is_refused = refused(run(tiny_run(CPU, one + masked())), status, expected);
+        write_whole(mask, good);
+        return is_refused;
+    };
+    auto changed = [&](size_t at, int by) {
+        std::string bytes = good;
+        bytes[at] = (char)(bytes[at] ^ by);
+        return bytes;
+    };
+    start_test("a mask that is damaged is refused with one sentence, exit 1");
+    EXPECT(run(tiny_run(CPU, one + masked())).status == 0);
+    EXPECT(damaged(good.substr(0, good.size() - 1), 1, "train_1.mask is cut short"));
+    EXPECT(damaged(good + "x", 1, "train_1.mask is too long"));
+    EXPECT(damaged(good.substr(0, 100), 1, "train_1.mask is no loss mask"));
+    EXPECT(damaged(changed(0, 1), 1, "train_1.mask is no loss mask"));
+    EXPECT(damaged(changed(4, 2), 1, "version 3"));
+    EXPECT(damaged(changed(11, 0x80), 1, "damaged"));
+    EXPECT(damaged(changed(12, 1), 1, "damaged"));
+    EXPECT(damaged(changed(24, 1), 1, "damaged"));
+    EXPECT(damaged(changed(1100, 4), 1, "damaged"));
+    start_test("a mask of another shard is refused, of the same length too");
+    EXPECT(damaged(read_whole(dir("train_0.mask")), 1, "train_1.mask is not the loss mask of"));
+    EXPECT(damaged(changed(16, 1), 1, "train_1.mask is not the loss mask of"));
+    const std::vector<uint16_t> few(700, 3);
+    write_tokens(dir("few.bin"), few.data(), few.size());
+    EXPECT(damaged(mask_of(dir("few.bin"), completion), 1, "of 700 tokens"));
+    start_test("masks that are not there: none for -i, too few, too many, some of -j");
+    EXPECT(refused(run(tiny_run(CPU, one + "--loss-mask " + dir("no*.mask"))), 1, "matches no file"));
+    EXPECT(refused(run(tiny_run(CPU, one + "--loss-mask " + mask)), 2, "matches 1 file"));
+    EXPECT(refused(run(tiny_run(CPU, one + "--loss-mask '" + folder + "/*.mask'")), 2, "matches 3 files"));
+    unlink(dir("train_0.mask").c_str());
+    const std::string both = tiny_run(CPU, "-x 0 -v 1 -m 1 --loss-mask x -j '" + folder + "/train_*.bin'");
+    EXPECT(refused(run(both), 1, "train_0.mask is not there, but"));
+    unlink(mask.c_str());
+    const Outcome plain = run(both);
+    EXPECT(plain.status == 0 && one_line(plain.err) && contains(plain.err, "the mean over all tokens of -j"));
+    start_test("a mask that counts no token is refused");
+    write_masks([](int64_t) { return false; });
+    EXPECT(refused(run(tiny_run(CPU, one + masked())), 1, "counts no token"));
+}
+
+static void changed_masks() {
+    start_test("a run is not resumed with another mask, or without its mask");
+    write_masks(completion);
+    const std::string flags = "-x 2 -o " + dir("kept") + " ", more = "-x 3 -y 1 -o " + dir("kept") + " ";
+    EXPECT(run(tiny_run(CPU, flags + masked())).status == 0);
+    EXPECT(refused(run(tiny_run(CPU, more + "--loss-mask=")), 2, "-i"));
+    write_mask(dir("train_1.bin"), [](int64_t i) { return completion(i) || i == 700; });
+    EXPECT(refused(run(tiny_run(CPU, more + masked())), 2, "--loss-mask"));
+    write_mask(dir("train_1.bin"), completion);
+    EXPECT(run(tiny_run(CPU, more + masked())).status == 0);
+
+    start_test("a mask that changes while a run trains is noticed");
+    DataLoader loader;
+    int x[16], y[16];
+    int64_t counted = 0;
+    dataloader_open(loader, "-i", dir("train_1.bin"), 16, 256, 42, true);
+    dataloader_open_masks(loader, {dir("train_1.mask")});
+    EXPECT(try_load_window(loader, 0, x, y).empty() && try_count_targets(loader, 0, counted).empty());
+    write_mask(dir("train_1.bin"), prompt);
+    start_epoch(loader, 0);  // opens the files again
+    EXPECT(contains(try_load_window(loader, 0, x, y), "train_1.mask has changed"));
+    EXPECT(contains(try_count_targets(loader, 0, counted), "train_1.mask has changed"));
+}
+
+static void windows() {
+    start_test("each target has the bit of its own token, wherever the window begins");
+    for (const int T : {1, 7, 16, 100}) {
+        DataLoader loader;
+        write_mask(dir("val.bin"), completion);
+        dataloader_open(loader, "-j", dir("val.bin"), T, 256, 42, false);
+        dataloader_open_masks(loader, {dir("val.mask")});
+        const std::string shard = read_whole(dir("val.bin"));
+        std::vector<int> x(T), y(T);
+        bool right = true;
+        for (int64_t w = 0; w < loader.total_windows; w++) {
+            int64_t counted = 0, expected = 0;
+            load_window(loader, w, x.data(), y.data());
+            EXPECT(try_count_targets(loader, w, counted).empty());
+            for (int64_t t = 0, i = w * T + 1; t < T; t++, i++) {
+                right = right && y[t] == (completion(i) ? (unsigned char)shard[1024 + 2 * i] : -1);
+                right = right && x[t] == (unsigned char)shard[1024 + 2 * (i - 1)];
+                expected += completion(i);
+            }
+            right = right && counted == expected;
+        }
+        EXPECT(right);
+    }
+}
+
+int main() {
+    make_test_folder();
+    windows();
+    mean_over_counted();
+    any_split();
+    simulated_gpus();
+    for (const std::string& program : {CPU, SIM32, SIM16}) nothing_counts(program);
+    bad_masks();
+    changed_masks();
+    return report_and_clean();
+}
