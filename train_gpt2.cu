@@ -130,6 +130,10 @@ void forward(GPT2& model, int64_t B, int64_t T) {
 // The pinned memory of micro-step `micro`: room for inputs, targets, and the order of the tokens.
 int64_t host_tokens_per_micro_step(const Sizes& s) { return 4 * s.rows() + 1; }
 
+int64_t host_tokens_bytes(const Sizes& s) {
+    return s.micro_steps * host_tokens_per_micro_step(s) * (int64_t)sizeof(int);
+}
+
 // x and y (B,T) to the GPU by way of pinned memory, which belongs to micro-step `micro` until the
 // step ends. For a backward pass also the order of the tokens.
 void upload_tokens(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, int64_t micro, bool training) {
@@ -378,6 +382,8 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported(sizes.config, o);
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
     sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
+    // the plan of a card that --device names, made in the simulator
+    if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     sizes.logit_rows = classifier_chunk_rows(sizes.rows());
     model.sizes = sizes;
     model.gelu_fusion = (int)std::max<int64_t>(0, o.gelu_fusion);
@@ -400,6 +406,27 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     }
     plan_activations(rows, s);
     return rows;
+}
+
+// What the process takes of the host's memory, without what the driver takes. Program and tensor
+// are estimates.
+std::vector<PlanRow> host_plan_rows(const Sizes& s, const Options&, GPT2*) {
+    int64_t largest = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, s.config));
+    return {{"host", "tokens, pinned", "of all micro-steps", host_tokens_bytes(s)},
+            {"host", "results, pinned", "", (int64_t)sizeof(DeviceResults)},
+            {"host", "weights on load", "one tensor", largest * (4 + s.floatX_bytes)},
+            {"host", "code, stacks", "", 12 << 20}};
+}
+// The first GPU of this machine, if there is one.
+PlanDevice this_device(GPT2&, const Options& o) {
+    int driver = 0, devices = 0;
+    cudaDeviceProp gpu;
+    const bool there = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 &&
+                       cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
+                       cudaGetDeviceProperties(&gpu, 0) == cudaSuccess;
+    const GpuPeak* known = there ? find_gpu(gpu.name) : nullptr;
+    return known ? device_of(*known, gpu.name, !IS_FP32, o.tf32) : PlanDevice{};
 }
 
 // Exit 1 if the GPU has not enough free memory for these rows.
@@ -436,8 +463,7 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
         for (int64_t copy = 0; copy < activation_copies(a, s) && activation_bytes(a, s) > 0; copy++)
             guard_memory(ACTIVATIONS[a].name,
                          model.acts + model.activations.copy_offset(a, copy) + activation_bytes(a, s) - GUARD_BYTES);
-    const size_t tokens_bytes = s.micro_steps * host_tokens_per_micro_step(s) * sizeof(int);
-    check_cuda(cudaMallocHost(&model.host_tokens, tokens_bytes), "allocating host memory");
+    check_cuda(cudaMallocHost(&model.host_tokens, host_tokens_bytes(s)), "allocating host memory");
     check_cuda(cudaMallocHost(&model.host_results, sizeof(DeviceResults)), "allocating host memory");
     check_cuda(cudaStreamSynchronize(model.stream), "clearing memory");
     if (!blas.handle) check_blas(cublasLtCreate(&blas.handle), "starting");

@@ -389,9 +389,19 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2<floatX>* m
 }
 
 template <class floatX>
+std::vector<PlanRow> host_plan_rows(const Sizes&, const Options&, GPT2<floatX>*) {
+    return {};
+}
+
+inline int64_t machine_bytes() { return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
+template <class floatX>
+PlanDevice this_device(GPT2<floatX>&, const Options&) {
+    return {"this machine", find_peak(is_bf16<floatX>()), 0, (double)machine_bytes()};
+}
+
+template <class floatX>
 void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
-    const int64_t needed = plan_bytes(plan_rows(s, o, &model));
-    const int64_t present = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    const int64_t needed = plan_bytes(plan_rows(s, o, &model)), present = machine_bytes();
     if (needed > present)
         runtime_failure(
             "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "

@@ -10,6 +10,7 @@
 // floatX is the trainer's type of weights and activations, fp32 or bf16.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 #include "llmc/tensors.h"
@@ -66,6 +67,9 @@ struct ActivationInfo {
 };
 
 constexpr int NEVER = 99;
+
+// Layers of a segment at recompute level 4, unless a flag says: sqrt(L), as Chen et al. propose.
+inline int64_t default_recompute_every(int64_t L) { return std::lround(std::sqrt((double)L)); }
 
 // On a GPU: partial sums of layernorm_backward, of matmul_backward and of the gradient's norm.
 inline int64_t partials_elems(int64_t C) { return std::max<int64_t>(512 * C, 4096); }

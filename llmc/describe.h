@@ -1,42 +1,7 @@
-// What a run is and needs, in words: --plan, and the first lines of the log.
+// What a run is and needs, in words: the first lines of the log.
 #pragma once
 #include "llmc/plan_disk.h"
 #include "llmc/run.h"
-
-// What several GPUs would take for a step of so many FLOPs.
-inline void print_scaling(double step_flops, int64_t wire_bytes, int64_t gpus_per_node, const Sizes& s) {
-    const Cluster c;
-    const ScalingEstimate e = estimate_scaling(c, step_flops, (double)wire_bytes, comm.processes, gpus_per_node,
-                                               s.config.L + 1, s.micro_steps);
-    printf(
-        "on GPUs of %.0f TFLOP/s used to %.0f%%, %.0f GB/s between those of a node, %.0f GB/s a GPU between nodes of "
-        "%lld, %.0f us a message:\n",
-        c.flops / 1e12, 100 * c.utilisation, c.node_bytes_s / 1e9, c.network_bytes_s / 1e9, (long long)gpus_per_node,
-        1e6 * c.message_s);
-    printf(
-        "a step computes for %.2f ms and communicates for %.2f ms, of which %.2f ms hide behind the backward pass: "
-        "efficiency %.1f%%\n",
-        1e3 * e.compute_s, 1e3 * e.communicate_s, 1e3 * e.hidden_s,
-        100 * e.compute_s / (e.compute_s + e.communicate_s - e.hidden_s));
-}
-
-// What --plan prints.
-template <class Model>
-inline void print_plan(const Options& o, const Sizes& s, Model* model) {
-    const GPT2Config& c = s.config;
-    printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
-           (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
-           (long long)parameter_count(c));
-    const std::vector<PlanRow> rows = plan_rows(s, o, model);
-    print_plan_rows(stdout, rows);
-    if (o.max_steps != 0) print_disk_plan(o, planned_checkpoint_bytes(s, model->layout, rows));
-    const double step_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
-    const int64_t wire_bytes = wire_bytes_per_step(*model);
-    printf("FLOPs a step: %.4e (%lld tokens)\n", step_flops, (long long)o.total_batch_size);
-    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
-           (long long)comm.processes);
-    if (s.gpu) print_scaling(step_flops, wire_bytes, o.gpus_per_node, s);
-}
 
 // The lines of the log that say what the run is: the model and what computes it, the data and how
 // it is divided.

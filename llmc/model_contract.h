@@ -4,6 +4,7 @@
 #pragma once
 #include <type_traits>
 #include "llmc/model.h"
+#include "llmc/plan_device.h"
 #include "llmc/update_rule.h"
 
 #define PROVIDES(result, call) \
@@ -49,6 +50,10 @@ struct ModelContract {
     PROVIDES(void, settle_device(model, sizes, options));
     // The memory that the model would take, row by row; its sum is what allocate() allocates.
     PROVIDES(std::vector<PlanRow>, plan_rows(sizes, options, &model));
+    // What the process takes of the host's memory besides, where the model lies on a GPU.
+    PROVIDES(std::vector<PlanRow>, host_plan_rows(sizes, options, &model));
+    // The device of this machine, as far as it is known; for --plan.
+    PROVIDES(PlanDevice, this_device(model, options));
     // Allocates parameters, optimizer state, activations and gradients; exit 1 if memory is too
     // small.
     PROVIDES(void, allocate(model, sizes, options));

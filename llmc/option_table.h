@@ -34,6 +34,8 @@ struct Options {
     std::string dist_init = "mpi", server_ip, fs_path;
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: all cores
     std::string precision;                        // empty: the trainer's own
+    std::string device;                           // for --plan; empty: this machine
+    double price = 0;                             // of a device for an hour
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
     bool talks = false;            // the prompts come from the terminal (talk.h)
     int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
@@ -179,6 +181,10 @@ inline const std::vector<OptionRow>& option_table() {
         whole("", "--quiet", &O::quiet, 0, 1, "0, 1", "0",
               "1 = only step lines, evaluations, samples, warnings; no settings, progress, `saved` lines"),
         sign("--plan", &O::plan, "print what the run would need and stop"),
+        text("", "--device", &O::device, "a GPU's name or peaks", "this machine",
+             "what --plan estimates times for: H100 and the like, or TFLOP/s,GB/s,GiB"),
+        real("", "--price", &O::price, 0, INFINITY, R::CLOSED, "0..", "none",
+             "of one device for one hour, for --plan: what the run would cost"),
         sign("--version", &O::version, "print the version and stop"),
         sign("--help", &O::help, "print this and stop"),
     };

@@ -49,32 +49,6 @@ inline double flops_per_token(const GPT2Config& c, int64_t T) {
     return 6 * matmul_params + 3.5 * 2 * T * c.C * c.L;
 }
 
-// An estimate of how long several GPUs would take for a step. They compute at a fixed share of
-// their peak. They communicate in rings (Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), in
-// the alpha-beta model: P-1 messages, each at a fixed cost, and all bytes at the bandwidth of the
-// slowest link.
-struct Cluster {
-    double flops = 312e12, utilisation = 0.45;            // of an A100, bf16 dense; the share that is reached
-    double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
-    double message_s = 10e-6;
-};
-struct ScalingEstimate {
-    double compute_s, communicate_s, hidden_s;
-};
-
-// wire_bytes: what each process sends in a step. Half of it, the reduce-scatter of the gradients,
-// travels during the backward pass of the last micro-step, which takes two thirds of its time.
-inline ScalingEstimate estimate_scaling(const Cluster& c, double step_flops, double wire_bytes, int64_t processes,
-                                        int64_t node_processes, int64_t buckets, int64_t micro_steps) {
-    ScalingEstimate e;
-    e.compute_s = step_flops / (double)processes / (c.flops * c.utilisation);
-    const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
-    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / 2 / bandwidth;
-    e.communicate_s = 2 * one_way_s;
-    e.hidden_s = std::min(one_way_s, e.compute_s / (double)micro_steps * 2 / 3);
-    return e;
-}
-
 inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
     int64_t category_bytes = 0;
     fprintf(out, "%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");

@@ -107,7 +107,7 @@ inline void settle_recomputation(Options& o, int64_t L) {
     if (every > L)
         usage_error("--recompute-every %lld is more than the model's layers; 1 to %lld are accepted", every,
                     (long long)L);
-    if (o.recompute == 4 && every == 0) o.recompute_every = std::lround(std::sqrt((double)L));
+    if (o.recompute == 4 && every == 0) o.recompute_every = default_recompute_every(L);
 }
 
 // Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.

@@ -6,6 +6,7 @@
 #include "llmc/evaluate.h"
 #include "llmc/model_contract.h"
 #include "llmc/out_dir.h"
+#include "llmc/print_plan.h"
 #include "llmc/program.h"
 #include "llmc/schedule.h"
 #include "llmc/step_log.h"
@@ -184,6 +185,7 @@ inline int run_main(const Options& options) {
     Options& o = run.options = options;
     if (o.help) return print_help(o.program.c_str()), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
+    check_plan_flags(o);
     join_processes(run);
     CommSession session;
     catch_signals();

@@ -16,6 +16,7 @@
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
+#include "llmc/plan_time.h"
 #include "llmc/train.h"
 
 namespace timed {
@@ -27,88 +28,83 @@ struct Row {
 static std::vector<Row> rows;  // in the order of their first calls
 
 template <class F>
-void measure(const std::string& name, double flops, double bytes, F f) {
-    auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
-    if (row == rows.end()) rows.push_back({name, 0, 0, 0, 0}), row = rows.end() - 1;
+void measure(const KernelWork& work, F f) {
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == work.name; });
+    if (row == rows.end()) rows.push_back({work.name, 0, 0, 0, 0}), row = rows.end() - 1;
     const double begin = now_seconds();
     f();
-    row->seconds += now_seconds() - begin, row->flops += flops, row->bytes += bytes, row->calls++;
+    row->seconds += now_seconds() - begin, row->flops += work.flops, row->bytes += work.bytes, row->calls++;
 }
 
 template <class X>
 void encoder_forward(X* out, const int* inp, const X* wte, const X* wpe, int64_t B, int64_t T, int64_t C,
                      int64_t first = 0) {
-    measure("embedding", 0, 3.0 * B * T * C * sizeof(X),
-            [&] { ::encoder_forward(out, inp, wte, wpe, B, T, C, first); });
+    measure(work::embedding(B * T, C, sizeof(X)), [&] { ::encoder_forward(out, inp, wte, wpe, B, T, C, first); });
 }
 template <class X, class G>
 void encoder_backward(G* dwte, G* dwpe, const X* dout, const int* inp, int64_t B, int64_t T, int64_t C, int64_t maxT,
                       bool add) {
-    measure("embedding backward", 0, (double)B * T * C * (sizeof(X) + 2 * sizeof(G)) + (double)maxT * C * sizeof(G),
+    measure(work::embedding_backward(B * T, C, maxT, sizeof(X), sizeof(G)),
             [&] { ::encoder_backward(dwte, dwpe, dout, inp, B, T, C, maxT, add); });
 }
 template <class X>
 void layernorm_forward(X* out, float* mean, float* rstd, const X* inp, const X* weight, const X* bias, int64_t n,
                        int64_t C) {
-    measure("layernorm", 0, 2.0 * n * C * sizeof(X),
-            [&] { ::layernorm_forward(out, mean, rstd, inp, weight, bias, n, C); });
+    measure(work::layernorm(n, C, sizeof(X)), [&] { ::layernorm_forward(out, mean, rstd, inp, weight, bias, n, C); });
 }
 template <class X>
 void residual_layernorm_forward(X* residual, X* out, float* mean, float* rstd, const X* a, const X* b, const X* weight,
                                 const X* bias, int64_t n, int64_t C) {
-    measure("residual + layernorm", 0, 4.0 * n * C * sizeof(X),
+    measure(work::residual_layernorm(n, C, sizeof(X)),
             [&] { ::residual_layernorm_forward(residual, out, mean, rstd, a, b, weight, bias, n, C); });
 }
 template <class X, class G>
 void layernorm_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp, const X* weight, const float* mean,
                         const float* rstd, int64_t n, int64_t C, bool add) {
-    measure("layernorm backward", 0, 4.0 * n * C * sizeof(X),
+    measure(work::layernorm_backward(n, C, sizeof(X)),
             [&] { ::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, n, C, add); });
 }
 using ::residual_forward, ::gelu_forward, ::classifier_chunk_rows, ::attention_decode;
 template <class X>
 void matmul_forward(X* out, const X* inp, const X* weight, const X* bias, int64_t n, int64_t C, int64_t OC,
                     X* gelu_out = nullptr) {
-    measure(format("matmul %lld x %lld%s", (long long)C, (long long)OC, gelu_out ? ", gelu" : ""), 2.0 * n * C * OC,
-            sizeof(X) * (double)(n * C + C * OC + (gelu_out ? 2 : 1) * n * OC),
+    measure(work::matmul(n, C, OC, gelu_out, sizeof(X)),
             [&] { ::matmul_forward(out, inp, weight, bias, n, C, OC, gelu_out); });
 }
 template <class X, class G>
 void matmul_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp, const X* weight, int64_t n, int64_t C,
                      int64_t OC, bool add, const X* pre_gelu = nullptr) {
-    measure(format("matmul backward %lld x %lld%s", (long long)C, (long long)OC, pre_gelu ? ", gelu" : ""),
-            4.0 * n * C * OC,
-            sizeof(X) * (double)((pre_gelu ? 3 : 2) * n * C + C * OC + n * OC) + sizeof(G) * (double)(C * OC),
+    measure(work::matmul_backward(n, C, OC, pre_gelu, sizeof(X), sizeof(G)),
             [&] { ::matmul_backward(dinp, dweight, dbias, dout, inp, weight, n, C, OC, add, pre_gelu); });
 }
 template <class X>
 void attention_forward(X* out, float* lse, const X* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
                        const int* starts) {
-    measure("attention", 2.0 * B * T * T * C, 4.0 * B * T * C * sizeof(X),
+    measure(work::attention(B * T, T, C, sizeof(X)),
             [&] { ::attention_forward(out, lse, qkv, B, T, C, NH, starts); });
 }
 template <class X>
 void attention_backward(X* dqkv, const X* dout, const X* out, const float* lse, const X* qkv, int64_t B, int64_t T,
                         int64_t C, int64_t NH, const int* starts) {
-    measure("attention backward", 5.0 * B * T * T * C, 8.0 * B * T * C * sizeof(X),
+    measure(work::attention_backward(B * T, T, C, sizeof(X)),
             [&] { ::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH, starts); });
 }
 template <class X, class G>
 void classifier(float* losses, X* dinp, G* dwte, X* logits, const X* inp, const X* wte, const int* targets, int64_t n,
                 int64_t C, int64_t V, int64_t Vp, float dloss, bool add, float* sums = nullptr) {
-    measure("classifier", (dinp ? 6.0 : 2.0) * n * C * Vp, (double)Vp * C * (sizeof(X) + sizeof(G)),
+    measure(work::classifier(n, C, Vp, dinp, sizeof(X), sizeof(G)),
             [&] { ::classifier(losses, dinp, dwte, logits, inp, wte, targets, n, C, V, Vp, dloss, add, sums); });
 }
 template <class G>
 double global_norm_squared(const G* grads, size_t n) {
     double result = 0;
-    measure("gradient norm", 0, (double)n * sizeof(G), [&] { result = ::global_norm_squared(grads, n); });
+    measure(work::gradient_norm(n, sizeof(G)), [&] { result = ::global_norm_squared(grads, n); });
     return result;
 }
 template <class X, class G>
 void adamw_update(X* params, float* master, float* m, float* v, const G* grads, size_t n, const AdamW& k, uint64_t seed,
                   int64_t index) {
-    measure("adamw", 0, (double)n * (16 + sizeof(G) + (master ? 8 + sizeof(X) : 2 * sizeof(X))),
+    measure(work::adamw(n, master, sizeof(X), sizeof(G)),
             [&] { ::adamw_update(params, master, m, v, grads, n, k, seed, index); });
 }
 }  // namespace timed
@@ -116,6 +112,19 @@ void adamw_update(X* params, float* master, float* m, float* v, const G* grads, 
 #define KERNELS_TIMED
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2_cpu.cpp"
+
+// Exit 1 unless the kernels that ran are those that --plan counts.
+static void check_planned_work(const std::vector<KernelWork>& kernels) {
+    for (const KernelWork& planned : kernels) {
+        const auto row = std::find_if(timed::rows.begin(), timed::rows.end(),
+                                      [&](const timed::Row& r) { return r.name == planned.name; });
+        const double calls = (double)planned.calls;
+        const auto same = [&](double ran, double each) { return std::fabs(ran - calls * each) <= 1e-9 * ran; };
+        if (row == timed::rows.end() || !same(row->flops, planned.flops) || !same(row->bytes, planned.bytes))
+            runtime_failure("%s: its FLOPs and bytes are not those of --plan", planned.name.c_str());
+    }
+    if (timed::rows.size() != kernels.size()) runtime_failure("--plan leaves out a kernel that has run");
+}
 
 template <class floatX>
 static void report(int64_t B, int64_t T, const std::string& name, int steps, int threads) {
@@ -146,6 +155,8 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
         // step 0 also gets its memory from the system
         if (step > 0 && seconds < best_s) best_s = seconds, best = timed::rows;
     }
+    const int64_t elems = model.layout.total_elems();
+    check_planned_work(step_kernels(model.sizes, elems, elems, has_master<floatX>(o)));
     const double peak = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32];
     double bound_s = 0, kernels_s = 0;
     printf("%s, (B,T) = (%lld,%lld), %s: peaks %.0f GFLOP/s, %.1f GB/s\n", name.c_str(), (long long)B, (long long)T,

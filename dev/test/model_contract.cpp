@@ -17,6 +17,8 @@ struct Model {
 
 void settle_device(Model&, Sizes&, const Options&);
 std::vector<PlanRow> plan_rows(const Sizes&, const Options&, Model*);
+std::vector<PlanRow> host_plan_rows(const Sizes&, const Options&, Model*);
+PlanDevice this_device(Model&, const Options&);
 void allocate(Model&, const Sizes&, const Options&);
 template <class T>
 const float* to_host(Model&, const T*, int64_t);

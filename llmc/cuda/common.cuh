@@ -169,10 +169,11 @@ struct Range {
 
 // Scratch memory for cuBLASLt (32 MiB is what NVIDIA recommends for Hopper), and guard bytes
 // between tensors, which only the simulator has: it checks that no kernel writes there.
+constexpr int64_t CARD_BLAS_WORKSPACE_BYTES = 32 << 20;
 #ifdef CUSIM
 constexpr int64_t BLAS_WORKSPACE_BYTES = 1 << 16, GUARD_BYTES = 256;
 inline void guard_memory(const char* name, void* p) { cusim::guard(name, p, GUARD_BYTES); }
 #else
-constexpr int64_t BLAS_WORKSPACE_BYTES = 32 << 20, GUARD_BYTES = 0;
+constexpr int64_t BLAS_WORKSPACE_BYTES = CARD_BLAS_WORKSPACE_BYTES, GUARD_BYTES = 0;
 inline void guard_memory(const char*, void*) {}
 #endif

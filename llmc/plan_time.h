@@ -1,0 +1,87 @@
+// How long a step takes at least on a device, by the roofline (Williams et al. 2009,
+// doi:10.1145/1498765.1498785): each kernel needs the time of its FLOPs at the peak, or that of its
+// bytes at the bandwidth, whichever is longer. And what several GPUs take in all.
+#pragma once
+#include "llmc/plan.h"
+#include "llmc/plan_device.h"
+#include "llmc/work.h"
+
+// The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
+// sums the squares of, and which it updates.
+inline std::vector<KernelWork> step_kernels(const Sizes& s, int64_t norm_elems, int64_t update_elems, bool master) {
+    const GPT2Config& c = s.config;
+    const double n = (double)s.rows(), C = (double)c.C, T = (double)s.T, x = (double)s.floatX_bytes;
+    const double written = s.gpu ? x : (double)s.gradient_bytes(), g = (double)s.gradient_bytes();
+    const int64_t L = c.L, k = s.segment_layers(), segments = (L - 1) / k;  // segments before the last: recomputed
+    const int64_t again = segments * k * (s.recompute >= 3), norms_again = (L - 1) * (s.recompute == 2);
+    std::vector<KernelWork> kernels;
+    const auto add = [&](KernelWork kernel, int64_t calls) {
+        kernel.calls = calls;
+        if (calls > 0) kernels.push_back(kernel);
+    };
+    const int64_t m = s.micro_steps, layers = m * L, forwards = m * (L + again);
+    const int64_t first_norms = m * (1 + 2 * norms_again + (again > 0 ? segments : 0));
+    add(work::embedding(n, C, x), m);
+    add(work::layernorm(n, C, x), first_norms);
+    add(work::matmul(n, C, 3 * C, false, x), forwards);
+    add(work::attention(n, T, C, x), forwards);
+    add(work::matmul(n, C, C, false, x), forwards);
+    add(work::residual_layernorm(n, C, x), m * (2 * L + (again > 0 ? 2 * again - segments : 0)));
+    add(work::matmul(n, C, 4 * C, true, x), forwards);
+    add(work::matmul(n, 4 * C, C, false, x), forwards);
+    add(work::gelu(n * 4 * C, x), m * (L - 1) * (s.recompute == 1 || s.recompute == 2));
+    add(work::classifier(n, C, (double)c.Vp, true, x, written), m);
+    add(work::layernorm_backward(n, C, x), m * (2 * L + 1));
+    add(work::matmul_backward(n, 4 * C, C, true, x, written), layers);
+    add(work::matmul_backward(n, C, 4 * C, false, x, written), layers);
+    add(work::matmul_backward(n, C, C, false, x, written), layers);
+    add(work::attention_backward(n, T, C, x), layers);
+    add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
+    add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
+    add(work::gradient_sums((double)parameter_layout(c, s.processes).total_elems(), x),
+        m * (s.gpu && s.sums_gradients()));
+    add(work::gradient_norm((double)norm_elems, g), 1);
+    add(work::adamw((double)update_elems, master, x, g), 1);
+    return kernels;
+}
+
+struct TimeBound {
+    double seconds = 0, of_bytes_s = 0;  // in all; of the kernels whose bytes take longer than their FLOPs
+};
+inline TimeBound time_bound(const std::vector<KernelWork>& kernels, const PlanDevice& device) {
+    TimeBound bound;
+    for (const KernelWork& kernel : kernels) {
+        const double flops_s = kernel.flops / device.flops_s;
+        const double bytes_s = device.bytes_s > 0 ? kernel.bytes / device.bytes_s : 0;
+        bound.seconds += (double)kernel.calls * std::max(flops_s, bytes_s);
+        if (bytes_s > flops_s) bound.of_bytes_s += (double)kernel.calls * bytes_s;
+    }
+    return bound;
+}
+
+// Several GPUs: they compute at a fixed share of their peak, and communicate in rings (Patarasuk &
+// Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), in the alpha-beta model: P-1 messages, each at a
+// fixed cost, and all bytes at the bandwidth of the slowest link.
+struct Cluster {
+    double flops = 312e12, utilisation = 0.45;            // of an A100, bf16 dense; the share that is reached
+    double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
+    double message_s = 10e-6;
+};
+struct ScalingEstimate {
+    double compute_s, communicate_s, hidden_s;
+    double step_s() const { return compute_s + communicate_s - hidden_s; }
+};
+
+// compute_s: what a step takes without communication. wire_bytes: what each process sends in a
+// step. Half of it, the reduce-scatter of the gradients, travels during the backward pass of the
+// last micro-step, which takes two thirds of its time.
+inline ScalingEstimate estimate_scaling(const Cluster& c, double compute_s, double wire_bytes, int64_t processes,
+                                        int64_t node_processes, int64_t buckets, int64_t micro_steps) {
+    ScalingEstimate e;
+    e.compute_s = compute_s;
+    const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
+    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / 2 / bandwidth;
+    e.communicate_s = 2 * one_way_s;
+    e.hidden_s = std::min(one_way_s, e.compute_s / (double)micro_steps * 2 / 3);
+    return e;
+}

@@ -1,0 +1,52 @@
+// What the kernels of a step compute and move: FLOPs, and bytes if every operand is read or written
+// once. dev/cpu/roofline.cpp compares them with measured times; plan_time.h adds them up.
+//
+// n = B*T positions. x and g are the bytes of an activation and of a gradient.
+#pragma once
+#include <cstdint>
+#include <string>
+#include "llmc/check.h"
+
+struct KernelWork {
+    std::string name;
+    double flops, bytes;  // of one call
+    int64_t calls = 1;
+};
+
+namespace work {
+inline KernelWork embedding(double n, double C, double x) { return {"embedding", 0, 3 * n * C * x}; }
+inline KernelWork embedding_backward(double n, double C, double maxT, double x, double g) {
+    return {"embedding backward", 0, n * C * (x + 2 * g) + maxT * C * g};
+}
+inline KernelWork layernorm(double n, double C, double x) { return {"layernorm", 0, 2 * n * C * x}; }
+inline KernelWork residual_layernorm(double n, double C, double x) {
+    return {"residual + layernorm", 0, 4 * n * C * x};
+}
+inline KernelWork layernorm_backward(double n, double C, double x) { return {"layernorm backward", 0, 4 * n * C * x}; }
+inline KernelWork gelu(double elems, double x) { return {"gelu", 0, 2 * elems * x}; }
+inline std::string matmul_name(const char* name, double C, double OC, bool gelu) {
+    return format("%s %.0f x %.0f%s", name, C, OC, gelu ? ", gelu" : "");
+}
+inline KernelWork matmul(double n, double C, double OC, bool gelu, double x) {
+    return {matmul_name("matmul", C, OC, gelu), 2 * n * C * OC, x * (n * C + C * OC + (gelu ? 2 : 1) * n * OC)};
+}
+inline KernelWork matmul_backward(double n, double C, double OC, bool gelu, double x, double g) {
+    return {matmul_name("matmul backward", C, OC, gelu), 4 * n * C * OC,
+            x * ((gelu ? 3 : 2) * n * C + C * OC + n * OC) + g * C * OC};
+}
+inline KernelWork attention(double n, double T, double C, double x) {
+    return {"attention", 2 * n * T * C, 4 * n * C * x};
+}
+inline KernelWork attention_backward(double n, double T, double C, double x) {
+    return {"attention backward", 5 * n * T * C, 8 * n * C * x};
+}
+inline KernelWork classifier(double n, double C, double Vp, bool backward, double x, double g) {
+    return {"classifier", (backward ? 6 : 2) * n * C * Vp, Vp * C * (x + g)};
+}
+// fp32 sums of the gradients of several micro-steps: read with the gradients, and written.
+inline KernelWork gradient_sums(double elems, double x) { return {"gradient sums", 0, elems * (8 + x)}; }
+inline KernelWork gradient_norm(double elems, double g) { return {"gradient norm", 0, elems * g}; }
+inline KernelWork adamw(double elems, bool master, double x, double g) {
+    return {"adamw", 0, elems * (16 + g + (master ? 8 + x : 2 * x))};
+}
+}  // namespace work
