@@ -79,13 +79,12 @@ void matmul_backward(X* dinp, G* dweight, G* dbias, const X* dout, const X* inp,
 }
 template <class X>
 void attention_forward(X* out, float* lse, const X* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                       const int* starts) {
-    measure(work::attention(B * T, T, C, sizeof(X)),
-            [&] { ::attention_forward(out, lse, qkv, B, T, C, NH, starts); });
+                       const int* starts = nullptr) {
+    measure(work::attention(B * T, T, C, sizeof(X)), [&] { ::attention_forward(out, lse, qkv, B, T, C, NH, starts); });
 }
 template <class X>
 void attention_backward(X* dqkv, const X* dout, const X* out, const float* lse, const X* qkv, int64_t B, int64_t T,
-                        int64_t C, int64_t NH, const int* starts) {
+                        int64_t C, int64_t NH, const int* starts = nullptr) {
     measure(work::attention_backward(B * T, T, C, sizeof(X)),
             [&] { ::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH, starts); });
 }
