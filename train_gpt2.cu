@@ -20,6 +20,7 @@
 #include "llmc/cuda/device.cuh"
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/nvml.cuh"
+#include "llmc/cuda/part_clock.cuh"
 #include "llmc/mfu.h"
 #include "llmc/train.h"
 
@@ -53,6 +54,9 @@ struct GPT2 {
     int gelu_fusion = 0;
     double peak = 0;                 // FLOP/s, from the table in llmc/mfu.h
     std::vector<float> host_values;  // what to_host() returned last
+    GpuPartClock parts;              // of the step
+    DeviceReading reading;           // of this step
+    int64_t allocated_bytes = 0;     // on the device
 
     floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
     floatX* act(int a, int64_t layer = 0) { return (floatX*)(acts + activations.offset(a, layer)); }
@@ -271,8 +275,10 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
 void micro_step(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
     Range range("micro_step");
     const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
+    model.parts.enter(PART_FORWARD);
     upload_tokens(model, x, y, B, T, micro, true);
     forward(model, B, T);
+    model.parts.enter(PART_BACKWARD);
     backward(model, B, T, dloss, add, last_micro);
     loss_sum(&model.results()->loss_sum, model.act32(LOSSES), B * T, add, model.stream);
 }
@@ -292,23 +298,29 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     const auto gather = [&](auto* elems, int64_t b) {
         gpu_all_gather(elems + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
     };
+    model.parts.enter(PART_COMMUNICATION);
     gpu_comm_join(stream);  // the sums of the gradients
+    model.parts.enter(PART_UPDATE);
     const SliceMap own_slices = slice_map(layout, {comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_all_gather((double*)rank_sums(results), 2, -1, stream);
     for (int64_t b = 0; b < layout.buckets() && !updates_slices; b++) gather(grads, b);
+    model.parts.enter(PART_COMMUNICATION);
     gpu_comm_join(stream);
+    model.parts.enter(PART_UPDATE);
     finish_norm(results, comm.processes, rule, stream);
     adamw_update(model.params, model.master, model.m, model.v, grads, slice_map(layout, model.slice), rule.adamw,
                  model.decayed, results, rule.rounding_seed, stream);
     check_cuda(cudaMemcpyAsync(model.host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
+    model.parts.enter(NO_PART);
     for (int64_t b = 0; b < layout.buckets() && updates_slices; b++) gather(model.params, b);
 }
 StepResult update(GPT2& model, const UpdateRule& rule) {
     Range range("update");
     if (model.sizes.sums_gradients()) update_from(model, model.grad_sums, rule);
     else update_from(model, model.grads, rule);
+    if (model.parts.on) model.reading = gpu_reading();
     wait_for_stream(model.stream, "waiting for the step");
     gpu_comm_join(model.stream);  // what comes next needs the weights
     return {model.host_results->loss, model.host_results->norm, model.host_results->wanted != 0};
@@ -444,8 +456,10 @@ void check_free_memory(const std::vector<PlanRow>& rows) {
 void allocate(GPT2& model, const Sizes& s, const Options& o) {
     const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
     check_free_memory(plan_rows(s, o, &model));
+    model.allocated_bytes = plan_bytes(plan_rows(s, o, &model));
     gpu_comm_start();
     check_cuda(cudaStreamCreateWithFlags(&model.stream, cudaStreamNonBlocking), "making a stream");
+    model.parts.stream = model.stream;
     auto take = [&](auto*& p, int64_t bytes) {
         check_cuda(cudaMalloc(&p, bytes), "allocating");
         check_cuda(cudaMemsetAsync(p, 0, bytes, model.stream), "clearing memory");
@@ -478,6 +492,7 @@ void free_model(GPT2& model) {
         check_cuda(cudaFree(p), "freeing memory");
     check_cuda(cudaFreeHost(model.host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.host_results), "freeing memory");
+    model.parts.free();
     check_cuda(cudaStreamDestroy(model.stream), "freeing a stream");
 }
 
@@ -511,6 +526,8 @@ const char* kernels_name(GPT2&) { return "GPU"; }
 #endif
 std::string arithmetic(GPT2&) { return PRECISION; }
 std::string device_status(GPT2&) { return gpu_status(); }
+int64_t peak_bytes(GPT2& model) { return model.allocated_bytes; }
+DeviceReading device_reading(GPT2& model) { return model.reading; }
 
 #ifndef TRAINER_WITHOUT_MAIN
 int main(int argc, char** argv) {

@@ -21,6 +21,7 @@
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/cpu/reference.h"
+#include "llmc/cpu/resident.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/train.h"
 
@@ -54,6 +55,7 @@ struct GPT2 {
     double peak = 0;                   // FLOP/s, measured (llmc/cpu/peak_file.h)
     int peak_measurements = 0;
     std::vector<float> host_values;  // what to_host() returned last
+    PartClock parts;                 // of the step
 
     floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
     template <class floatG>
@@ -191,9 +193,11 @@ void layer_backward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T, bool a
 template <class floatG, class floatX>
 void reduce_gradients(GPT2<floatX>& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
+    model.parts.enter(PART_COMMUNICATION);
     if constexpr (sizeof(floatG) == 4)
         comm_reduce_scatter_start((float*)model.grads + layout.bucket_begin[bucket], layout.slice_elems(bucket),
                                   bucket);
+    model.parts.enter(PART_BACKWARD);
 }
 
 // Losses of all positions, and the gradients of all parameters, where dloss is the gradient of each
@@ -226,7 +230,9 @@ void backward(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
 // Forward and backward pass of micro-batch number `micro` of a step.
 template <class floatX>
 void micro_step(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
+    model.parts.enter(PART_FORWARD);
     forward(model, x, B, T);
+    model.parts.enter(PART_BACKWARD);
     const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
     if (model.sizes.sums_gradients()) backward<float>(model, x, y, B, T, dloss, add, last_micro);
     else backward<floatX>(model, x, y, B, T, dloss, add, last_micro);
@@ -280,29 +286,37 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, AdamW constants, const U
 template <class floatG, class floatX>
 StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     const ParameterLayout& layout = model.layout;
+    model.parts.enter(PART_COMMUNICATION);
     comm_wait("the sum of the gradients");
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), rule);
+    model.parts.enter(PART_UPDATE);
     const double norm = std::sqrt(gradient_norm_squared<floatG>(model));
     if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
     AdamW constants = rule.adamw;
     constants.grad_scale = clipping_scale(norm, rule);
     const bool updates_slices = model.slice.parts > 1;
     const auto gather = [&](auto* elems, int64_t b) {
+        model.parts.enter(PART_COMMUNICATION);
         comm_all_gather_start(elems + layout.bucket_begin[b], layout.slice_elems(b), b);
     };
     for (int64_t b = 0; b < layout.buckets() && !updates_slices; b++) gather((floatG*)model.grads, b);
     comm_wait("the collection of the gradients");
     for (int64_t b = 0; b < layout.buckets(); b++) {
+        model.parts.enter(PART_UPDATE);
         update_bucket<floatG>(model, b, constants, rule);
         if (updates_slices) gather(model.params, b);
         comm_progress();
     }
+    model.parts.enter(PART_COMMUNICATION);
     comm_wait("the collection of the weights");
     return {loss, norm, true};
 }
 template <class floatX>
 StepResult update(GPT2<floatX>& model, const UpdateRule& rule) {
-    return model.sizes.sums_gradients() ? update_from<float>(model, rule) : update_from<floatX>(model, rule);
+    const bool sums = model.sizes.sums_gradients();
+    const StepResult result = sums ? update_from<float>(model, rule) : update_from<floatX>(model, rule);
+    model.parts.enter(NO_PART);
+    return result;
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -454,6 +468,14 @@ std::string arithmetic(GPT2<floatX>&) {
 template <class floatX>
 std::string device_status(GPT2<floatX>&) {
     return "";
+}
+template <class floatX>
+int64_t peak_bytes(GPT2<floatX>&) {
+    return most_resident_bytes();
+}
+template <class floatX>
+DeviceReading device_reading(GPT2<floatX>&) {
+    return {};
 }
 
 #ifndef TRAINER_WITHOUT_MAIN

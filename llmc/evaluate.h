@@ -137,6 +137,28 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
     return (int64_t)comm_sum((double)correct, "the sum of the answers");
 }
 
+// The results of a validation: on stdout, in evals.jsonl and in main.log.
+template <class Model>
+inline void report_validation(Run<Model>& run, int64_t step, const Validation& v) {
+    const std::string loss = json_number_text(v.loss), bits = json_number_text(v.bits_per_byte);
+    run.logger.line("val loss %s", loss_text("%f", v.loss).c_str());
+    if (!std::isnan(v.bits_per_byte)) run.logger.line("bits per byte %.4f", v.bits_per_byte);
+    report_perplexity(run, v);
+    run.files.evals.record(format("{\"step\": %lld, \"val_loss\": %s, \"bits_per_byte\": %s}", (long long)step,
+                                  loss.c_str(), bits.c_str()));
+    run.files.log.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", v.loss).c_str()));
+}
+// Those of HellaSwag.
+template <class Model>
+inline void report_hellaswag(Run<Model>& run, int64_t step, int64_t correct) {
+    const int64_t questions = (int64_t)run.hellaswag.size();
+    const double share = (double)correct / (double)questions;
+    run.logger.line("HellaSwag: %lld/%lld = %f", (long long)correct, (long long)questions, share);
+    run.files.evals.record(format("{\"step\": %lld, \"hellaswag\": %.9g, \"correct\": %lld, \"questions\": %lld}",
+                                  (long long)step, share, (long long)correct, (long long)questions));
+    run.files.log.record(format("s:%lld eval:%.4f", (long long)step, share));
+}
+
 // What is due between steps: validation loss, HellaSwag, a sample. Returns early if the run was
 // stopped meanwhile.
 template <class Model>
@@ -146,17 +168,12 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     if (due && run.val_data.total_windows > 0) {
         const Validation v = validate(run);
         if (stop.agreed) return;
-        run.logger.line("val loss %s", loss_text("%f", v.loss).c_str());
-        if (!std::isnan(v.bits_per_byte)) run.logger.line("bits per byte %.4f", v.bits_per_byte);
-        report_perplexity(run, v);
-        run.logger.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", v.loss).c_str()));
+        report_validation(run, step, v);
     }
     if (due && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);
         if (stop.agreed) return;
-        const double share = (double)correct / (double)run.hellaswag.size();
-        run.logger.line("HellaSwag: %lld/%zu = %f", (long long)correct, run.hellaswag.size(), share);
-        run.logger.record(format("s:%lld eval:%.4f", (long long)step, share));
+        report_hellaswag(run, step, correct);
     }
     const bool sample_due = last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0);
     if (sample_due && run.model.sizes.cache_T > 0 && comm.rank == 0) sample_text(run, o.prompt, run.prompt, step);

@@ -3,6 +3,7 @@
 // model all positions but the new one. A sample ends after -g tokens, at the end-of-text token, or
 // before the text of --stop.
 #pragma once
+#include "llmc/json_text.h"
 #include "llmc/run.h"
 #include "llmc/sampler.h"
 #include "llmc/text_stream.h"
@@ -61,13 +62,15 @@ inline void print_now(const std::string& text) {
 }
 
 // Continues a text, and prints what follows as it comes: characters, or numbers of tokens if there
-// is no tokenizer.
+// is no tokenizer. Returns what it printed.
 template <class Model>
-inline void continue_text(Run<Model>& run, Context& context, MersenneTwister rng, GenerationTime& time) {
+inline std::string continue_text(Run<Model>& run, Context& context, MersenneTwister rng, GenerationTime& time) {
     const Options& o = run.options;
     const int64_t V = run.model.layout.config.V;
     const bool has_words = run.tokenizer.vocab_size() > 0;
     TextStream stream{o.stop, run.logger.terminal};
+    std::string printed;
+    const auto print = [&](const std::string& text) { print_now(text), printed += text; };
     std::vector<double> probs;
     double begin = now_seconds();
     for (int64_t made = 0; made < o.sample_tokens && !stream.stopped; made++) {
@@ -82,10 +85,18 @@ inline void continue_text(Run<Model>& run, Context& context, MersenneTwister rng
         time.tokens++;
         if (has_words && token == run.tokenizer.end_of_text) break;
         context.tokens.push_back(token);
-        print_now(has_words ? stream.add(decode(run.tokenizer, token)) : format("%d ", token));
+        print(has_words ? stream.add(decode(run.tokenizer, token)) : format("%d ", token));
     }
-    print_now(stream.finish());
+    print(stream.finish());
     time.seconds += now_seconds() - begin;
+    return printed;
+}
+
+// Records a sample in evals.jsonl.
+template <class Model>
+inline void record_sample(Run<Model>& run, int64_t step, const std::string& sample, const std::string& prompt) {
+    run.files.evals.record(format("{\"step\": %lld, \"sample\": %s, \"prompt\": %s}", (long long)step,
+                                  json_text(sample).c_str(), json_text(prompt).c_str()));
 }
 
 // Draws --samples continuations of a prompt and prints them, each after the prompt. Sample k has
@@ -108,7 +119,8 @@ inline void sample_text(Run<Model>& run, const std::string& prompt, const std::v
     for (int64_t k = 0; k < o.samples && !stop_wanted(); k++) {
         rewind(context, prompt_tokens, run.model.sizes.cache_T);
         print_now(prompt);
-        continue_text(run, context, generator_for(o.seed, RANDOM_SAMPLE, step, k), time);
+        const std::string sample = continue_text(run, context, generator_for(o.seed, RANDOM_SAMPLE, step, k), time);
+        if (!stop.signal) record_sample(run, step, sample, prompt);
         if (ends_with_nul) print_now(std::string(1, '\0'));
         else run.logger.line("%s", k + 1 < o.samples || framed ? separator : "");
     }

@@ -4,6 +4,7 @@
 // The whole text is checked, not only the field that is wanted. Functions return false where it is
 // not JSON; then json.problem says what is wrong, and json.at where.
 #pragma once
+#include <cmath>
 #include "llmc/check.h"
 #include "llmc/utf8.h"
 
@@ -160,3 +161,6 @@ inline std::string json_text(const std::string& text) {
     }
     return quoted + "\"";
 }
+
+// A number, with as many digits as make up an fp32. JSON has no infinity and no NaN: they are null.
+inline std::string json_number_text(double value) { return std::isfinite(value) ? format("%.9g", value) : "null"; }

@@ -1,7 +1,6 @@
 // What a run prints. stdout has one line per step. Long work shows its progress: on a terminal in a
 // last line that is drawn over itself, elsewhere on stderr, if nothing was printed for a while.
-// main.log in the out dir is what llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:`
-// training loss, `eval:` HellaSwag.
+// run_files.h is about what a run records in files.
 #pragma once
 #include <sys/ioctl.h>
 #include <cmath>
@@ -46,14 +45,11 @@ inline std::string fit_terminal(const std::string& text) {
 constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;
 
 struct Logger {
-    std::string path;       // of main.log, empty without an out dir
     bool terminal = false;  // stdout is one
     bool in_work = false;   // the terminal's last line is one of progress
     bool silent = false;    // all ranks but 0
     bool quiet = false;     // --quiet 1
     double silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
-    std::string unwritten{};  // lines of main.log that could not be written yet
-    bool warned = false;      // about them
 
     void clear_line_in_work() {
         if (in_work) printf("\r\033[K");
@@ -93,56 +89,6 @@ struct Logger {
         va_start(args, fmt);
         if (!silent && !quiet) print_line(fmt, args);
         va_end(args);
-    }
-    // Appends one line to main.log. A failure does not end the run: the line is kept for the next
-    // time, with a warning, and finish() ends the run with an error if it could never be written.
-    void record(const std::string& text) {
-        if (path.empty() || silent) return;
-        unwritten += text + "\n";
-        write_log();
-    }
-    void write_log() {
-        errno = ENOSPC;  // what a write that was cut short means
-        const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
-        const ssize_t written = fd >= 0 ? write(fd, unwritten.data(), unwritten.size()) : -1;
-        const int reason = errno;
-        if (fd >= 0) close(fd);
-        unwritten.erase(0, std::max<ssize_t>(0, written));
-        if (unwritten.empty() || warned) return;
-        warned = true;
-        clear_line_in_work();
-        warning("cannot write %s: %s; training goes on, and its lines are kept for later", path.c_str(),
-                strerror(reason));
-    }
-    // To be called at the end of a run. Exit 1 if lines of main.log could not be written.
-    void finish() {
-        if (!unwritten.empty()) write_log();
-        if (!unwritten.empty())
-            runtime_failure("the last %zu bytes of %s could not be written; training and checkpoints are whole",
-                            unwritten.size(), path.c_str());
-    }
-    // The complete lines of main.log, each with its newline.
-    std::vector<std::string> recorded() const {
-        std::vector<std::string> lines;
-        FileReader file(path, FileReader::TELL);
-        if (file.missing) return lines;
-        file.expect_good();
-        std::string all(file.size_bytes, '\0');
-        file.read(all.data(), all.size(), "the log");
-        for (size_t at = 0, end; (end = all.find('\n', at)) != all.npos; at = end + 1)
-            lines.push_back(all.substr(at, end + 1 - at));
-        return lines;
-    }
-    // Keeps the lines of steps before `step`, which the checkpoint to resume from includes, and
-    // drops the rest.
-    void rewind(int64_t step) {
-        if (path.empty() || silent) return;
-        std::string kept;
-        for (const std::string& line : recorded())
-            if (line.compare(0, 2, "s:") == 0 && atoll(line.c_str() + 2) < step) kept += line;
-        FileWriter file(path);
-        file.write(kept.data(), kept.size());
-        file.commit();
     }
 };
 

@@ -3,8 +3,10 @@
 // compiler's first error names a function that is missing or returns another type.
 #pragma once
 #include <type_traits>
+#include "llmc/device_reading.h"
 #include "llmc/model.h"
 #include "llmc/plan_device.h"
+#include "llmc/step_parts.h"
 #include "llmc/update_rule.h"
 
 #define PROVIDES(result, call) \
@@ -19,6 +21,7 @@ struct ModelContract {
     static Sizes& sizes;
     static const Options& options;
     static const UpdateRule& rule;
+    static StepPart part;
     static const int *x, *y;
     static int token;
     static int64_t n, B, T, micro, position, layer;
@@ -38,6 +41,9 @@ struct ModelContract {
     PROVIDES(float*&, (model.m));
     PROVIDES(float*&, (model.v));
     PROVIDES(float*&, (model.master));
+    // The clock of the parts of a step (step_parts.h).
+    PROVIDES(void, model.parts.enter(part));
+    PROVIDES(PartSeconds, model.parts.end_step());
     // A tensor of the parameters; an activation in floatX, and one in fp32.
     PROVIDES(floatX*, model.param(0, layer));
     PROVIDES(floatX*, model.act(0, layer));
@@ -88,5 +94,9 @@ struct ModelContract {
     PROVIDES(std::string, arithmetic(model));
     // Clocks, power and the like for -lg; empty if there is nothing to say.
     PROVIDES(std::string, device_status(model));
+    // The largest amount of the device's memory that this process has taken so far.
+    PROVIDES(int64_t, peak_bytes(model));
+    // What the device told about itself during this step.
+    PROVIDES(DeviceReading, device_reading(model));
 };
 #undef PROVIDES

@@ -1,15 +1,28 @@
 // What a run writes: its out dir, its checkpoints, and how it ends when a signal stops it.
 #pragma once
 #include "llmc/inputs.h"
+#include "llmc/metrics.h"
 
-// Opens the out dir. A new run begins a new main.log; a resumed one cuts main.log back to its
-// checkpoint. A folder that did not exist when the program started is locked here.
+// Begins the files of a new run, or cuts those of a resumed one back to its checkpoint.
+template <class Model>
+inline void open_run_files(Run<Model>& run) {
+    const std::string& dir = run.options.out_dir;
+    const int64_t step = run.state.step;  // 0 for a new run
+    RunFiles& files = run.files;
+    files.log.path = dir + "/main.log", files.metrics.path = dir + "/metrics.csv",
+    files.evals.path = dir + "/evals.jsonl";
+    files.metrics.header = metrics_header();
+    files.log.rewind(step), files.evals.rewind(step);
+    const std::vector<std::string> metrics = files.metrics.rewind(step);
+    if (!metrics.empty()) run.seconds_before = metric_of(metrics.back(), METRIC_SECONDS).value_or(0);
+}
+
+// Opens the out dir. A folder that did not exist when the program started is locked here.
 template <class Model>
 inline void open_out_dir(Run<Model>& run, bool resumed) {
     const std::string& dir = run.options.out_dir;
     if (dir.empty() || run.options.max_steps == 0) return;
     make_folder(dir);
-    run.logger.path = dir + "/main.log";
     if (comm.rank == 0 && run.lock.fd < 0) {
         take_out_dir(run.lock, run.options);
         if (!finished_steps(dir).empty()) runtime_failure("another run began in %s, and ended, just now", dir.c_str());
@@ -28,29 +41,37 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
                 "removed once this run has saved one",
                 dir.c_str(), earlier.size());
     }
-    run.logger.rewind(resumed ? run.state.step : 0);
     if (comm.rank != 0) return;
+    open_run_files(run);
     write_run_json(run.options);
     remember_checksums(dir, all_data_files(run));
 }
 
+// Whether the files of a run lack what the last step writes. Without an evals.jsonl, an earlier
+// version wrote them.
+template <class Model>
+inline bool lacks_last_lines(const Run<Model>& run) {
+    const std::string& dir = run.options.out_dir;
+    const long long step = run.state.step;
+    const auto count = [](const RunFile& file, const std::string& begin) {
+        int64_t n = 0;
+        for (const std::string& line : file.lines()) n += line.rfind(begin, 0) == 0;
+        return n;
+    };
+    const RunFile log{dir + "/main.log"}, evals{dir + "/evals.jsonl"};
+    const bool validates = run.options.val_every > 0, samples = run.model.sizes.cache_T > 0;
+    if (validates && count(log, format("s:%lld tel:", step)) == 0) return true;
+    if (validates && !run.hellaswag.empty() && count(log, format("s:%lld eval:", step)) == 0) return true;
+    const std::string sample = format("{\"step\": %lld, \"sample\":", step);
+    return samples && file_exists(evals.path) && count(evals, sample) < run.options.samples;
+}
+
 // Whether a resumed run has nothing left to do. A run that was killed after its last checkpoint
-// still has to evaluate: main.log lacks the lines of the end.
+// still has to evaluate and to sample.
 template <class Model>
 inline bool is_finished(Run<Model>& run) {
     if (run.options.max_steps == 0 || run.state.step < run.max_steps) return false;
-    bool lacks = false;
-    if (comm.rank == 0 && run.state.step == run.max_steps && run.options.val_every > 0) {
-        Logger log;
-        log.path = run.options.out_dir + "/main.log";
-        bool validated = false, asked = false;
-        const std::string step = format("s:%lld ", (long long)run.state.step);
-        for (const std::string& line : log.recorded()) {
-            validated |= line.rfind(step + "tel:", 0) == 0;
-            asked |= line.rfind(step + "eval:", 0) == 0;
-        }
-        lacks = !validated || (!asked && !run.hellaswag.empty());
-    }
+    const bool lacks = comm.rank == 0 && run.state.step == run.max_steps && lacks_last_lines(run);
     return !comm_any(lacks, "whether anything is left to do");
 }
 

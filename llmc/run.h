@@ -5,6 +5,7 @@
 #include "llmc/hellaswag.h"
 #include "llmc/logger.h"
 #include "llmc/options.h"
+#include "llmc/run_files.h"
 #include "llmc/stop.h"
 #include "llmc/tokenizer.h"
 
@@ -13,6 +14,7 @@ struct Run {
     Options options;
     Model model;
     Logger logger;
+    RunFiles files;  // their paths are set on rank 0
     Tokenizer tokenizer;
     DataLoader train_data, val_data;
     StateHeader state;
@@ -28,6 +30,8 @@ struct Run {
     int64_t first_step = 0, saved_step = -1;  // where this program began; its last checkpoint
     bool random_weights = false;              // the weights were drawn, not read from a file
     double started;                           // when the first step began
+    double seconds_before = 0;                // how long the programs took that this one continues
+    double evaluation_seconds = 0;            // before this step
     int64_t pace_step = 0;                    // the time left is estimated from this step on,
     double pace_time = 0;                     // which began then
 };

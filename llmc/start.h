@@ -77,9 +77,13 @@ inline void check_own_files(const Options& o) {
     const std::string json = "{\n  \"version\":", flags = first_bytes(o.out_dir + "/run.json", json.size());
     if (flags == json) return;
     const std::string log = first_bytes(o.out_dir + "/main.log", 2), sums = first_bytes(o.out_dir + "/shards.txt", 17);
+    const std::string metrics = first_bytes(o.out_dir + "/metrics.csv", 5);
+    const std::string evals = first_bytes(o.out_dir + "/evals.jsonl", 8);
     const bool is_sum = sums.size() == 17 && sums.find_first_not_of("0123456789abcdef") == 16 && sums[16] == ' ';
     const char* foreign = nullptr;
     if (log != std::string("s:", log.size())) foreign = "main.log";
+    if (metrics != std::string("step,", metrics.size())) foreign = "metrics.csv";
+    if (evals != std::string("{\"step\":", evals.size())) foreign = "evals.jsonl";
     if (!flags.empty()) foreign = "run.json";
     if (!sums.empty() && !is_sum) foreign = "shards.txt";
     if (foreign)

@@ -1,8 +1,7 @@
 // What a run says about its steps: the line in work, the step's line, outliers, and the sentence
 // with which a run ends whose loss is not finite.
 #pragma once
-#include "llmc/plan.h"
-#include "llmc/run.h"
+#include "llmc/step_metrics.h"
 #include "llmc/update_rule.h"
 
 // The line in work: the step and its micro-step, the time that the run has taken, and an estimate
@@ -21,33 +20,29 @@ inline void show_time_left(Run<Model>& run, int64_t micro) {
     run.logger.progress(text);
 }
 
-// What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).
-struct StepReport {
-    double rate, loss, norm, loss_z, norm_z, seconds;
-};
-
 inline std::string z_text(double z) { return std::isnan(z) ? "" : format("(%+.2fz)", z); }
 
 // Model FLOPs utilisation: the FLOP/s of this process relative to the peak of its device.
 template <class Model>
-inline std::string mfu_text(Run<Model>& run, double seconds) {
-    const double flops = flops_per_token(run.model.layout.config, run.T) * (double)run.options.total_batch_size;
-    const double reached = flops / seconds / comm.processes, peak = peak_flops(run.model, reached);
-    return peak > 0 ? format("%.1f%% %s MFU", 100 * reached / peak, precision_name(run.model)) : "n/a MFU";
+inline std::string mfu_text(const Run<Model>& run, const Throughput& t) {
+    if (t.peak == 0) return "n/a MFU";
+    return format("%.1f%% %s MFU", 100 * t.flops_per_s / t.peak, precision_name(run.model));
 }
 
-// The lines of the step that has just ended, on stdout and in main.log.
+// The lines of the step that has just ended, on stdout, in main.log and in metrics.csv.
 template <class Model>
 inline void log_step(Run<Model>& run, const StepReport& r) {
     const Options& o = run.options;
     const long long step = run.state.step, max_steps = run.max_steps;
-    const std::string mfu = mfu_text(run, r.seconds);
+    const Throughput speed = throughput(run, r.seconds);
+    const std::string mfu = mfu_text(run, speed);
     run.logger.line("step %4lld/%lld | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s", step + 1,
                     max_steps, loss_text("%7.6f", r.loss).c_str(), z_text(r.loss_z).c_str(),
                     loss_text("%6.4f", r.norm).c_str(), z_text(r.norm_z).c_str(), r.rate, r.seconds * 1e3, mfu.c_str(),
                     (double)o.total_batch_size / r.seconds);
     const std::string loss = loss_text("%.4f", r.loss), norm = loss_text("%.2f", r.norm);
-    run.logger.record(format("s:%lld trl:%s lr:%.6f norm:%s", step, loss.c_str(), r.rate, norm.c_str()));
+    run.files.log.record(format("s:%lld trl:%s lr:%.6f norm:%s", step, loss.c_str(), r.rate, norm.c_str()));
+    record_metrics(run, r, speed);
     if (o.log_gpu_every <= 0 || (step + 1) % o.log_gpu_every != 0) return;
     const std::string status = device_status(run.model);
     if (!status.empty()) run.logger.line("%s", status.c_str());

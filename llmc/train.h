@@ -64,6 +64,7 @@ inline void train_step(Run<Model>& run) {
     StateHeader& state = run.state;
     const double begin = now_seconds(), tokens = counted_tokens(run);
     for (int64_t micro = 0; micro < run.micro_steps; micro++) {
+        run.model.parts.enter(PART_DATA);
         show_time_left(run, micro);
         load_micro_batch(run, micro);
         if (stop.failed && comm.processes == 1) break;
@@ -93,14 +94,17 @@ inline int training_loop(Run<Model>& run) {
     const Options& o = run.options;
     const char* then = o.out_dir.empty() ? "nothing is kept without -o" : "saving";
     run.first_step = run.state.step, run.started = now_seconds();
+    run.model.parts.on = writes_out_dir(o);
     for (;;) {
         const bool last = run.state.step >= run.max_steps;
         expect_own_folder(run);
         answer_signals(o.max_steps == 0 ? "stopping"
                                         : format("stopping after step %lld, %s", (long long)run.state.step, then));
         stop.at_once = false;
+        const double evaluation = now_seconds();
         if (o.talks) converse(run);
         else if (!stop.agreed) evaluate_and_sample(run, run.state.step, last);
+        run.evaluation_seconds = now_seconds() - evaluation;
         if (stop_agreed()) return end_early(run);
         if (last) return 0;
         answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, then));
@@ -225,6 +229,6 @@ inline int run_main(const Options& options) {
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
     const int status = training_loop(run);
-    run.logger.finish();
+    run.files.finish();
     return status;
 }

@@ -128,7 +128,7 @@ struct Corpus {
 
     // all_bytes: of the files, negative if that is not known.
     Corpus(const std::vector<TextFile>& f, int64_t all_bytes, const char* work)
-        : files(f), logger{"", stdout_is_terminal()}, progress(logger, work, all_bytes, "MB", 1000000) {
+        : files(f), logger{stdout_is_terminal()}, progress(logger, work, all_bytes, "MB", 1000000) {
         int64_t begin = 0;
         for (const TextFile& file : files) file_begin.push_back(begin), begin += file.bytes;
     }

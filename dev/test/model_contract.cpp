@@ -10,6 +10,7 @@ struct Model {
     BucketSlice slice;
     float *m, *v;
     float* master;
+    PartClock parts;
     bf16* param(int tensor, int64_t layer);
     bf16* act(int a, int64_t layer);
     float* act32(int a, int64_t layer);
@@ -32,5 +33,7 @@ double peak_flops(Model&, double);
 const char* kernels_name(Model&);
 std::string arithmetic(Model&);
 std::string device_status(Model&);
+int64_t peak_bytes(Model&);
+DeviceReading device_reading(Model&);
 
 static_assert(sizeof(ModelContract<Model>) > 0, "");

@@ -11,11 +11,11 @@ expect_first_error() {  # what it must name
 }
 
 $cxx $flags $source || fail "the trainer of declarations does not fulfil the contract"
-for name in slice master; do
+for name in slice master parts; do
     grep -v " $name;" $source > $copy
     expect_first_error "$name"
 done
-for name in param settle_device micro_step decode device_status; do
+for name in param settle_device micro_step decode device_status device_reading; do
     grep -v "[ *]$name(" $source > $copy
     expect_first_error "$name"
 done

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include "dev/test/test.h"
+#include "llmc/metrics.h"
 #include "llmc/tokens_file.h"
 
 struct Outcome {
@@ -62,6 +63,35 @@ inline bool same_files(const std::string& a, const std::string& b) {
     return !x.empty() && x == y;
 }
 inline std::string dir(const std::string& name) { return folder + "/" + name; }
+
+// metrics.csv without the columns that differ between runs with the same results. Empty if the file
+// has another header, or a line with more or fewer columns.
+inline std::string unmeasured_metrics(const std::string& path) {
+    const std::string text = read_whole(path);
+    if (text.rfind(metrics_header(), 0) != 0) return "";
+    std::string kept;
+    for (size_t at = 0, end; at < text.size(); at = end + 1) {
+        int column = 0;
+        for (end = at; end < text.size() && text[end] != '\n'; end++) {
+            if (!METRICS[std::min(column, NUM_METRICS - 1)].measured) kept += text[end];
+            column += text[end] == ',';
+        }
+        if (column != NUM_METRICS - 1) return "";
+        kept += "\n";
+    }
+    return kept;
+}
+// Whether two runs have recorded the same in their out dirs.
+inline bool same_records(const std::string& a, const std::string& b) {
+    const std::string metrics = unmeasured_metrics(dir(a) + "/metrics.csv");
+    const bool same_metrics = !metrics.empty() && metrics == unmeasured_metrics(dir(b) + "/metrics.csv");
+    const bool same_log = same_files(dir(a) + "/main.log", dir(b) + "/main.log");
+    const bool same_evals = read_whole(dir(a) + "/evals.jsonl") == read_whole(dir(b) + "/evals.jsonl");
+    if (!same_metrics || !same_log || !same_evals)
+        printf("    %s and %s: metrics.csv %s, main.log %s, evals.jsonl %s\n", a.c_str(), b.c_str(),
+               same_metrics ? "same" : "differs", same_log ? "same" : "differs", same_evals ? "same" : "differs");
+    return same_metrics && same_log && same_evals;
+}
 
 // A run with a small vocabulary and little data, which takes a fraction of a second.
 inline std::string tiny_run(const std::string& program, const std::string& more) {

@@ -18,6 +18,7 @@ static std::map<std::string, std::string> contents(const std::string& name) {
     for (const std::string& file : list_folder(dir(name)))  // run.json has the command line
         if (file != "run.json" && file != "run.lock" && file_exists(dir(name) + "/" + file))
             files[file] = read_whole(dir(name) + "/" + file);
+    if (files.count("metrics.csv")) files["metrics.csv"] = unmeasured_metrics(dir(name) + "/metrics.csv");
     return files;
 }
 static std::vector<int64_t> steps_in(const std::string& name) { return finished_steps(dir(name)); }
@@ -83,7 +84,7 @@ static void pruning() {
     EXPECT(run(tiny("-x 21 -nk 2 -y 1 -o " + dir("rest"))).status == 0);
     std::vector<std::string> left;
     for (const auto& file : contents("rest")) left.push_back(file.first);
-    EXPECT((steps_in("rest") == std::vector<int64_t>{20, 21}) && left.size() == 9);
+    EXPECT((steps_in("rest") == std::vector<int64_t>{20, 21}) && left.size() == 11);
     EXPECT(read_whole(model_path(dir("rest"), 7)) == "the user's own");
 }
 
@@ -94,7 +95,7 @@ static void odd_names() {
         EXPECT(run(tiny("-x 3 -n 1 -nk 1 -o " + quoted)).status == 0);
         const Outcome r = run(tiny("-x 6 -n 1 -nk 1 -y 1 -o " + quoted));
         EXPECT(r.status == 0 && contains(r.out, "resumed at step 3") && (steps_in(name) == std::vector<int64_t>{6}));
-        EXPECT(contents(name).size() <= 6);
+        EXPECT(contents(name).size() <= 8);
     }
     start_test("a folder whose name would match another's does not touch that one's files");
     EXPECT(run(tiny("-x 3 -n 1 -o " + dir("runA"))).status == 0);
@@ -162,7 +163,7 @@ static void not_finite() {
     const Outcome r = run(tiny("-x 2 -l 3e38 -c 1e5 -y 1 -o " + dir("inf")));
     EXPECT(refused(r, 1, "has values that are not finite") && contains(r.err, "wte"));
     auto after = contents("inf");
-    after["main.log"] = before.at("main.log");
+    for (const char* file : {"main.log", "metrics.csv"}) after[file] = before.at(file);
     EXPECT(after == before);
 }
 
@@ -230,7 +231,7 @@ static void one_run_a_folder() {
     EXPECT(run(tiny("-x 12 -n 10 --overwrite 1 -o " + dir("over"))).status == 0);
     std::vector<std::string> left;
     for (const auto& file : contents("over")) left.push_back(file.first);
-    EXPECT((steps_in("over") == std::vector<int64_t>{10, 12}) && left.size() == 9);
+    EXPECT((steps_in("over") == std::vector<int64_t>{10, 12}) && left.size() == 11);
     EXPECT(read_whole(model_path(dir("over"), 7)) == "the user's own");
     start_test("a model that cannot be loaded does not cost the earlier run its checkpoints");
     const Outcome bad = run(tiny("-x 9 --overwrite 1 -e " + dir("bad.bin") + " -o " + dir("five")));
@@ -267,15 +268,21 @@ static void changed_data() {
 static void last_lines() {
     start_test("killed between the last checkpoint and the last validation: -y 1 writes the line that is missing");
     write_hellaswag(dir("hella.bin"));
-    const std::string flags = "-x 5 -v 5 -m 2 -h 1 --hellaswag-data " + dir("hella.bin") + " -o " + dir("last");
+    const std::string flags = "-x 5 -v 5 -m 2 -h 1 -s 1000 --hellaswag-data " + dir("hella.bin") + " -o " + dir("last");
     EXPECT(run(tiny(flags)).status == 0);
-    const std::string log = read_whole(dir("last/main.log"));
+    const std::string log = read_whole(dir("last/main.log")), evals = read_whole(dir("last/evals.jsonl"));
     const size_t tel = log.find("s:5 tel:"), eval = log.find("s:5 eval:");
     EXPECT(tel < log.size() && eval < log.size());
     for (size_t cut : {tel, tel + 5, eval, eval + 8, log.size() - 1}) {
         write_whole(dir("last/main.log"), log.substr(0, cut));
         const Outcome r = run(tiny(flags + " -y 1"));
         EXPECT(r.status == 0 && contains(r.out, "HellaSwag: ") && read_whole(dir("last/main.log")) == log);
+    }
+    const size_t sample = evals.find("{\"step\": 5, \"sample\"");
+    EXPECT(sample < evals.size());
+    for (size_t cut : {sample, sample + 30, evals.size() - 1}) {
+        write_whole(dir("last/evals.jsonl"), evals.substr(0, cut));
+        EXPECT(run(tiny(flags + " -y 1")).status == 0 && read_whole(dir("last/evals.jsonl")) == evals);
     }
     const Outcome r = run(tiny(flags + " -y 1"));
     EXPECT(r.status == 0 && contains(r.out, "already at step 5") && read_whole(dir("last/main.log")) == log);
@@ -315,7 +322,7 @@ static void failing_calls() {
             fired = file_exists(dir("mark"));
             const bool ended = r.status == 0 || r.status == (*how == 'K' ? 128 + SIGKILL : 1);
             const bool same4 = *how != 'K' || (run(tiny(flags + "-x 4 -y 1 -o " + dir("end"))).status == 0 &&
-                                               same_files(dir("end/main.log"), dir("calm4/main.log")));
+                                               same_records("end", "calm4"));
             const Outcome on = run(tiny(flags + "-x 5 -y 1 -o " + dir("end")));
             const bool good = ended && !contains(r.out, "step    1/") && same4 && on.status == 0 &&
                               contains(on.out, "resumed at step ") && contents("end") == contents("calm");
@@ -331,7 +338,8 @@ static void failing_calls() {
         run(failing("cut", n, "KILL") + tiny("-x 4 -y 1 -o " + dir("cut")));
         fired = file_exists(dir("mark"));
         EXPECT(run(tiny("-x 6 -n 6 -nk 1 -y 1 -o " + dir("cut"))).status == 0);
-        if (!EXPECT(contents("cut").size() == 5)) break;  // model, state, DONE, main.log, shards.txt
+        // model, state, DONE, shards.txt, and three files of records
+        if (!EXPECT(contents("cut").size() == 7)) break;
     }
     start_test("a folder of shards that cannot be read, in whatever call: never a run on fewer of them");
     const std::string flags3 = "-x 3 -i '" + dir("shards/deep/[ab].bin") + "'";

@@ -34,8 +34,8 @@ static void folders() {
     EXPECT(passed(over) && contains(over.out, "marked incomplete") &&
            finished_steps(dir("first")) == std::vector<int64_t>{3});
     EXPECT(!contains(read_whole(dir("first/main.log")), "s:3 trl"));
-    start_test("a main.log, run.json or shards.txt that no run has written is not written over");
-    for (const char* name : {"main.log", "run.json", "shards.txt"}) {
+    start_test("a file of a run's name that no run has written is not written over");
+    for (const char* name : {"main.log", "metrics.csv", "evals.jsonl", "run.json", "shards.txt"}) {
         const std::string own = dir("own-" + std::string(name)), file = own + "/" + name;
         run("mkdir " + own);
         write_whole(file, "precious, since 1623\n");
