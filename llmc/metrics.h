@@ -3,6 +3,12 @@
 //
 // The file is cut back like main.log when a run is resumed (run_files.h). Columns marked `measured`
 // differ between two runs with the same results.
+//
+//     seconds     goes on from the last line that is kept: neither the time between two programs nor that of steps
+//                 that are done again counts
+//     mfu         model FLOPs utilisation (mfu.h), 1 = 100%; FLOPs are counted as --plan does
+//     peak_bytes  resident memory on a CPU; what is allocated on a GPU
+//     gpu_*       NVML is read at most ten times per second
 #pragma once
 #include <array>
 #include <optional>
@@ -17,34 +23,34 @@ struct MetricInfo {
 };
 
 // clang-format off
-//  constant           column             printf    measured? meaning
+//  constant             column              printf   measured? meaning
 #define METRIC_TABLE(X) \
-  X(METRIC_STEP,       "step",            "%.0f",   false, "counted from 0, as in main.log") \
-  X(METRIC_TOKENS,     "tokens",          "%.0f",   false, "trained on so far, this step included") \
-  X(METRIC_SECONDS,    "seconds",         "%.3f",   true,  "since the run began, without the time between a stop and -y 1") \
-  X(METRIC_LOSS,       "loss",            "%.9g",   false, "mean over the tokens of the step, before its update") \
-  X(METRIC_NORM,       "grad_norm",       "%.9g",   false, "of that mean's gradient, before clipping") \
-  X(METRIC_RATE,       "learning_rate",   "%.9g",   false, "") \
-  X(METRIC_STEP_MS,    "step_ms",         "%.3f",   true,  "the step by the host's clock, without what follows in validation_ms") \
-  X(METRIC_DATA,       "data_ms",         "%.3f",   true,  "parts of the step (step_parts.h)") \
-  X(METRIC_FORWARD,    "forward_ms",      "%.3f",   true,  "") \
-  X(METRIC_BACKWARD,   "backward_ms",     "%.3f",   true,  "with what is recomputed") \
-  X(METRIC_COMM,       "communication_ms", "%.3f",  true,  "waiting for other processes") \
-  X(METRIC_UPDATE,     "update_ms",       "%.3f",   true,  "") \
-  X(METRIC_VALIDATION, "validation_ms",   "%.3f",   true,  "validation, HellaSwag and samples before this step") \
-  X(METRIC_TOKEN_RATE, "tokens_per_s",    "%.9g",   true,  "of all processes") \
-  X(METRIC_FLOPS,      "flops_per_s",     "%.9g",   true,  "of all processes, by the count of plan.h") \
-  X(METRIC_MFU,        "mfu",             "%.6f",   true,  "flops_per_s relative to the peak of all devices; 1 = 100%") \
-  X(METRIC_PEAK,       "peak_bytes",      "%.0f",   true,  "of memory, of the process that takes most: resident; on a GPU, allocated there") \
-  X(METRIC_SLOWEST,    "slowest_rank",    "%.0f",   true,  "the process whose own work, all parts but communication, took longest") \
-  X(METRIC_SLOWER_BY,  "slower_by_ms",    "%.3f",   true,  "how much longer than that of the fastest") \
-  X(METRIC_CLOCK,      "gpu_mhz",         "%.0f",   true,  "of rank 0's GPU, while it computes the step; read at most ten times per second") \
-  X(METRIC_POWER,      "gpu_watts",       "%.3f",   true,  "") \
-  X(METRIC_CELSIUS,    "gpu_celsius",     "%.0f",   true,  "") \
-  X(METRIC_JOULES,     "gpu_joules",      "%.3f",   true,  "energy since the line before that has a value here") \
-  X(METRIC_NOISE,      "noise",           "%.17g",  false, "--noise-scale 1 (noise_scale.h): estimates of the gradient's variance per token,") \
-  X(METRIC_SIGNAL,     "signal",          "%.17g",  false, "of the squared norm of the true gradient,") \
-  X(METRIC_NOISE_SCALE, "noise_scale",    "%.9g",   false, "and the ratio of their running means: the noise scale, in tokens")
+  X(METRIC_STEP,         "step",             "%.0f",  false, "counted from 0, as in main.log") \
+  X(METRIC_TOKENS,       "tokens",           "%.0f",  false, "trained on so far, this step included") \
+  X(METRIC_SECONDS,      "seconds",          "%.3f",  true,  "since the run began") \
+  X(METRIC_LOSS,         "loss",             "%.9g",  false, "mean over the tokens of the step, before its update") \
+  X(METRIC_NORM,         "grad_norm",        "%.9g",  false, "of the gradient of that mean, before clipping") \
+  X(METRIC_RATE,         "learning_rate",    "%.9g",  false, "") \
+  X(METRIC_STEP_MS,      "step_ms",          "%.3f",  true,  "by the host's clock") \
+  X(METRIC_DATA,         "data_ms",          "%.3f",  true,  "the parts of the step (step_parts.h)") \
+  X(METRIC_FORWARD,      "forward_ms",       "%.3f",  true,  "") \
+  X(METRIC_BACKWARD,     "backward_ms",      "%.3f",  true,  "") \
+  X(METRIC_COMM,         "communication_ms", "%.3f",  true,  "") \
+  X(METRIC_UPDATE,       "update_ms",        "%.3f",  true,  "") \
+  X(METRIC_VALIDATION,   "validation_ms",    "%.3f",  true,  "validation, HellaSwag, samples: before the step") \
+  X(METRIC_TOKEN_RATE,   "tokens_per_s",     "%.9g",  true,  "of all processes") \
+  X(METRIC_FLOPS,        "flops_per_s",      "%.9g",  true,  "of all processes") \
+  X(METRIC_MFU,          "mfu",              "%.6f",  true,  "flops_per_s relative to the peak of the devices") \
+  X(METRIC_PEAK,         "peak_bytes",       "%.0f",  true,  "memory of the process that takes most") \
+  X(METRIC_SLOWEST,      "slowest_rank",     "%.0f",  true,  "whose parts but communication took longest,") \
+  X(METRIC_SLOWER_BY,    "slower_by_ms",     "%.3f",  true,  "and how much longer than the fastest rank's") \
+  X(METRIC_CLOCK,        "gpu_mhz",          "%.0f",  true,  "rank 0's GPU in the middle of the step") \
+  X(METRIC_POWER,        "gpu_watts",        "%.3f",  true,  "") \
+  X(METRIC_CELSIUS,      "gpu_celsius",      "%.0f",  true,  "") \
+  X(METRIC_JOULES,       "gpu_joules",       "%.3f",  true,  "energy since the last line that has a value") \
+  X(METRIC_NOISE,        "noise",            "%.17g", false, "--noise-scale 1 (noise_scale.h)") \
+  X(METRIC_SIGNAL,       "signal",           "%.17g", false, "") \
+  X(METRIC_NOISE_SCALE,  "noise_scale",      "%.9g",  false, "in tokens")
 // clang-format on
 #define CONSTANT_OF_ROW(constant, ...) constant,
 #define INFO_OF_ROW(constant, ...) {__VA_ARGS__},

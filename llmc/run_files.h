@@ -1,7 +1,8 @@
 // The text files of the out dir to which a run appends lines. Each line belongs to a step, counted
 // from 0:
 //
-//     main.log       what llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:` training loss, `eval:` HellaSwag
+//     main.log       what llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:` training loss,
+//                    `eval:` HellaSwag
 //     metrics.csv    one line per step (metrics.h)
 //     evals.jsonl    one JSON object per line:
 //                    {"step": 20, "val_loss": 3.28, "bits_per_byte": 1.09}        null where there is no such number
@@ -69,7 +70,8 @@ struct RunFile {
         if (!all.empty() && !header.empty() && all[0] != header && step > 0) {
             const std::string old = path + ".old";
             warning("%s has other columns, of another version: it is kept as %s", path.c_str(), old.c_str());
-            if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path.c_str(), strerror(errno));
+            if (rename(path.c_str(), old.c_str()) != 0)
+                runtime_failure("cannot rename %s: %s", path.c_str(), strerror(errno));
             all.clear();
         }
         for (const std::string& line : all)
@@ -94,7 +96,6 @@ struct RunFiles {
             lost += format("%sthe last %zu bytes of %s", lost.empty() ? "" : ", ", file->unwritten.size(),
                            file->path.c_str());
         }
-        if (!lost.empty())
-            runtime_failure("%s could not be written; training and checkpoints are whole", lost.c_str());
+        if (!lost.empty()) runtime_failure("%s could not be written; training and checkpoints are whole", lost.c_str());
     }
 };

@@ -31,8 +31,7 @@ template <class Model>
 inline void record_metrics(Run<Model>& run, const StepReport& r, const Throughput& t) {
     if (!writes_out_dir(run.options)) return;
     const PartSeconds parts = run.model.parts.end_step();
-    const double own_work_s =
-        parts[PART_DATA] + parts[PART_FORWARD] + parts[PART_BACKWARD] + parts[PART_UPDATE];
+    const double own_work_s = parts[PART_DATA] + parts[PART_FORWARD] + parts[PART_BACKWARD] + parts[PART_UPDATE];
     const RankStep mine{own_work_s, (double)peak_bytes(run.model)};
     const std::vector<RankStep> ranks = comm_gather(mine, "the times of the step");
     if (comm.rank > 0) return;
