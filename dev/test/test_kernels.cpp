@@ -395,6 +395,33 @@ static void bf16_products(const Shape& s, MatrixUnit unit) {
     compare("dbias, fp32, added to", bias_sums, db, 0, rows);
 }
 
+// Few rows are multiplied by another kernel: against the reference, the same bits for any number of
+// threads, and nothing written behind the end.
+template <class floatX>
+static void few_rows(int rows, int C, int OC) {
+    constexpr bool BF16 = sizeof(floatX) == 2;
+    start_test(format("%s products of few rows, rows %d C %d OC %d", BF16 ? "bf16" : "fp32", rows, C, OC));
+    const Floats x = random_bf16(rows * C), w = random_bf16(OC * C), b = random_bf16(OC);
+    const std::vector<floatX> inp(x.begin(), x.end()), weight(w.begin(), w.end()), bias(b.begin(), b.end());
+    for (const bool biased : {true, false}) {
+        Floats want(rows * OC);
+        reference::matmul_forward(want.data(), x.data(), w.data(), biased ? b.data() : nullptr, rows, C, OC);
+        std::vector<floatX> first;
+        for (int threads : {1, 2, 7}) {
+            use_threads(threads);
+            std::vector<floatX> out(rows * OC + 1, floatX(7.0f));
+            matmul_forward(out.data(), inp.data(), weight.data(), biased ? bias.data() : nullptr, rows, C, OC);
+            EXPECT((float)out.back() == 7.0f);
+            out.pop_back();
+            if (first.empty()) first = out;
+            EXPECT(memcmp(out.data(), first.data(), out.size() * sizeof(floatX)) == 0);
+            const Floats got(out.begin(), out.end());
+            EXPECT(relative_error(got.data(), want.data(), rows * OC) <
+                   (BF16 ? bf16_tolerance(1, C) : sum_tolerance(C)));
+        }
+    }
+}
+
 static void bf16_attention(const Shape& s, MatrixUnit unit) {
     const int B = s.B, T = s.T, C = s.C, NH = s.NH, rows = B * T, HS = C / NH;
     device.unit = unit;
@@ -646,6 +673,12 @@ int main() {
                            Shape{1, 70, 256, 1, 100, 100}, Shape{1, 300, 96, 6, 40, 500}, Shape{1, 5, 1600, 25, 48, 40},
                            Shape{1, 20, 96, 2, 900, 1000}, Shape{2, 300, 32, 2, 24, 200}})
         fast_against_reference(s);
+
+    for (int rows : {1, 2, 3, 4})
+        for (const auto& [C, OC] : std::vector<std::pair<int, int>>{{1, 1}, {31, 5}, {33, 70}, {97, 130}, {768, 257}}) {
+            few_rows<float>(rows, C, OC);
+            few_rows<bf16>(rows, C, OC);
+        }
 
     // products need B, T, C and OC; attention B, T, C and NH
     const Shape product_shapes[] = {{1, 5, 48, 1, 17, 1},     {3, 33, 80, 1, 80, 1},    {1, 67, 160, 1, 33, 1},

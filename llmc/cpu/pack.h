@@ -134,9 +134,7 @@ VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, i
         }
 }
 // Interleaves VEC_FLOATS values of two rows, to pairs.
-VEC_INLINE vfloat pairs(vhalf even, vhalf odd) {
-    return (vfloat)(__builtin_convertvector(even, vuint) | __builtin_convertvector(odd, vuint) << 16);
-}
+VEC_INLINE vfloat pairs(vhalf even, vhalf odd) { return (vfloat)(zero_extend(even) | zero_extend(odd) << 16); }
 
 // tile = 32 rows of 16 values each; rows are row_stride apart.
 VEC_INLINE void pack_tile_of_rows(bf16* tile, const bf16* rows, int64_t row_stride) {
