@@ -232,7 +232,8 @@ static void order_and_bytes() {
                     format("%s, %d processes, stage %d: a layer's gradients leave before the next backward begins; "
                            "bytes sent are the plan's",
                            program.c_str(), n, stage));
-                const std::string flags = format("-x 1 -z %d", stage), trace_file = dir("trace");
+                const std::string flags = format("-x 1 -z %d%s", stage, n == 3 ? " -r 4" : "");
+                const std::string trace_file = dir("trace");
                 unlink(trace_file.c_str());
                 EXPECT(run("env COMM_TRACE=" + trace_file + " " + several(program, n, flags)).status == 0);
                 const std::string trace = read_whole(trace_file);
