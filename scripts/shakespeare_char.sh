@@ -1,7 +1,8 @@
 #!/bin/sh
 # nanoGPT's first demo, as its README has it for a CPU: 4 layers, 4 heads, 128 channels, context 64, 12 sequences per
 # step, 2,000 steps, one token per character. Here every byte is a token. nanoGPT's text is "tiny Shakespeare", 1.1 MB;
-# put as dev/data/tiny_shakespeare.txt it is used, else the 5 MB of dev/data/shakespeare are.
+# where dev/data/tiny_shakespeare.txt is there it is used (python3 dev/data/get.py tinyshakespeare downloads it), else
+# the 5 MB of dev/data/shakespeare are.
 #
 #   scripts/shakespeare_char.sh [more flags, which win over the ones below]
 #

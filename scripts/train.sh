@@ -5,7 +5,8 @@
 #   GPUS=8 scripts/run_gpt2_124M.sh [more flags, which win over the recipe's]
 #   PROGRAM=./train_gpt2_cpu GPUS=2 scripts/run_gpt2_124M.sh -e d6 ...         the CPU trainer, two processes
 #
-# The data: token shards (llm.c's layout) of FineWeb or any other text, as a pattern in TRAIN_DATA and VAL_DATA.
+# The data: token shards (llm.c's layout) of FineWeb, which `python3 dev/data/get.py fineweb10B` makes, or of any other
+# text, as a pattern in TRAIN_DATA and VAL_DATA. HellaSwag: `python3 dev/data/hellaswag.py`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PROGRAM=${PROGRAM:-./train_gpt2cu}

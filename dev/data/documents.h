@@ -7,7 +7,8 @@
 #include "llmc/tokenizer.h"
 
 constexpr size_t BLOCK_BYTES = 256 << 10;         // of a block, where the text allows a cut
-constexpr size_t LONGEST_UNCUT_BYTES = 16 << 20;  // of text that cannot be cut, and of a line of .jsonl
+constexpr size_t LONGEST_UNCUT_BYTES = 16 << 20;  // of text that cannot be cut
+constexpr size_t LONGEST_LINE_BYTES = 256 << 20;  // of .jsonl: a document, which is encoded as a whole
 
 struct TextFile {
     std::string path;  // "-": stdin
@@ -183,10 +184,11 @@ inline bool DocumentReader::next(Block& block) {
         if (!files[file].jsonl && separator) find_separators();
         const size_t cut = cut_place();
         if (cut > 0 || at_end) return give_out(block, cut), true;
-        if (rest.size() >= LONGEST_UNCUT_BYTES)
+        const bool jsonl = files[file].jsonl;
+        const size_t longest = jsonl ? LONGEST_LINE_BYTES : LONGEST_UNCUT_BYTES;
+        if (rest.size() >= longest)
             runtime_failure("%s: no %s in %zu MiB from byte %lld on; this is no text", files[file].name(),
-                            files[file].jsonl ? "end of the line" : "place between words", LONGEST_UNCUT_BYTES >> 20,
-                            (long long)offset);
+                            jsonl ? "end of the line" : "place between words", longest >> 20, (long long)offset);
     }
 }
 

@@ -20,8 +20,8 @@ from json.encoder import encode_basestring as json_string  # noqa: E402
 from files import ROOT, fail, write_whole  # noqa: E402
 
 TOKENS_HEADER_BYTES = 1024
-LONGEST_LINE = 1 << 28  # of .jsonl, in bytes
-STORY_SEED = 1337       # llm.c shuffles the stories of each file
+LONGEST_LINE = 256 << 20  # of .jsonl, in bytes; what ./tokenize accepts
+STORY_SEED = 1337         # llm.c shuffles the stories of each file
 
 
 # ---- .parquet
@@ -163,7 +163,11 @@ class Tokens:
             fail(f"{command[0]} does not start: {error.strerror}; make tokenize builds it")
 
     def add(self, document):
-        self.process.stdin.write(b'{"text":%s}\n' % json_string(document).encode())
+        line = b'{"text":%s}\n' % json_string(document).encode()
+        if len(line) >= LONGEST_LINE:
+            fail(f"a document of {len(line) >> 20:,} MiB, which begins with {document[:40]!r}, is too long; "
+                 f"{LONGEST_LINE >> 20} MiB are accepted, and by ./tokenize texts of any length")
+        self.process.stdin.write(line)
 
     def finish(self):
         try:

@@ -16,21 +16,19 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import children  # noqa: E402
 import argparse  # noqa: E402
-import hashlib  # noqa: E402
 import os  # noqa: E402
 import shutil  # noqa: E402
-import tarfile  # noqa: E402
-import threading  # noqa: E402
 
 import hub  # noqa: E402
+from dataset_files import DOWNLOADS_AHEAD, HubFiles, LocalFiles, files_in, identity, unpack  # noqa: E402
 from files import ROOT, fail, wrong_use, write_whole  # noqa: E402
 from token_parts import TokenParts, read_json, write_json  # noqa: E402
 
 FINEWEB = {"val": "first", "kinds": (".parquet",)}
 DATASETS = {
     "tinyshakespeare": {
-        "prefix": "dev/data/tiny_shakespeare", "val": "first", "val_tokens": 32768, "shard_tokens": 0, "kinds": (".txt",),
-        "speech": True,
+        "prefix": "dev/data/tiny_shakespeare", "val": "first", "val_tokens": 32768, "shard_tokens": 0,
+        "kinds": (".txt",), "speech": True,
         "url": "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/"
                "tinyshakespeare/input.txt",
         "file": (1_115_394, "sha256", "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
@@ -50,130 +48,11 @@ DATASETS = {
 }
 OWN = {"val": "drawn", "kinds": (".parquet", ".jsonl", ".txt")}
 SHARD_TOKENS = 100_000_000
-DOWNLOADS_AHEAD = 2     # files that are downloaded while another is tokenized
+UNPACKED = 5            # times the size of the archive, about
 TOKENS_PER_BYTE = 0.25  # of text, about; .parquet files hold text in half of its bytes, about
 
 
 # ---- where the files come from
-
-
-class LocalFiles:
-    def __init__(self, paths):
-        self.names = [str(path) for path in paths]
-        self.sizes = [path.stat().st_size for path in paths]
-
-    def path(self, index):
-        return self.names[index]
-
-    def ready(self, index):
-        return True
-
-    def release_before(self, index):
-        pass
-
-    def note(self):
-        return ""
-
-
-class HubFiles:
-    """Files that a thread downloads, in order, not far ahead of what is tokenized; then they are removed."""
-
-    def __init__(self, name, revision, listed, folder, address, keep):
-        self.names, self.sizes = [file[0] for file in listed], [file[1] for file in listed]
-        self.listed, self.folder, self.keep = listed, folder, keep
-        self.url = f"{address}/datasets/{name}/resolve/{revision}"
-        self.wanted_from = self.downloaded = 0  # files before these are not wanted any more; are there
-        self.have, self.failure = 0, None       # bytes of the file under way
-        self.changed = threading.Condition()
-
-    def start(self, first):
-        self.wanted_from = self.downloaded = first
-        self.folder.mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=self.download, daemon=True).start()
-
-    def download(self):
-        try:
-            for index in range(self.downloaded, len(self.listed)):
-                with self.changed:
-                    self.changed.wait_for(lambda: index <= self.wanted_from + DOWNLOADS_AHEAD)
-                name, *file = self.listed[index]
-                path = pathlib.Path(self.path(index))
-                if not hub.is_there(path, *file):
-                    hub.fetch(f"{self.url}/{name}", path, *file, progress=self)
-                self.have, self.downloaded = 0, index + 1
-        except OSError as error:
-            self.failure = f"cannot write {error.filename or self.folder}: {error.strerror}"
-        except SystemExit as end:
-            self.failure = str(end)
-
-    def reach(self, have):  # these two are what hub.fetch() calls
-        self.have = have
-
-    def done(self):
-        pass
-
-    def path(self, index):
-        return str(self.folder / self.names[index].replace("/", "--"))
-
-    def ready(self, index):
-        if self.failure and index >= self.downloaded:
-            fail(self.failure.removeprefix("error: "))
-        return index < self.downloaded
-
-    def release_before(self, index):
-        for done in range(self.wanted_from, min(index, self.downloaded)):
-            if not self.keep:
-                pathlib.Path(self.path(done)).unlink(missing_ok=True)
-        with self.changed:
-            self.wanted_from = max(self.wanted_from, index)
-            self.changed.notify()
-
-    def note(self):
-        if self.downloaded == len(self.listed):
-            return ""
-        size = self.sizes[self.downloaded]
-        return (f"; file {self.downloaded + 1} of {len(self.listed)} downloading, "
-                f"{self.have // 1_000_000:,} of {size // 1_000_000:,} MB")
-
-
-def files_in(source, kinds):
-    """The files of these kinds: in a folder and those in it, sorted by path, or the one that is named."""
-    if source.is_file():
-        paths = [source] if source.suffix in kinds else []
-    elif source.is_dir():
-        paths = sorted(path for path in source.rglob("*") if path.suffix in kinds and path.is_file())
-    else:
-        fail(f"{source} is not there")
-    if not paths:
-        kinds = " or ".join(kinds)
-        fail(f"the folder {source} holds no {kinds} file" if source.is_dir() else f"{source} is no {kinds} file")
-    return paths
-
-
-def identity(paths):
-    """What changes when one of the files does."""
-    listed = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    return {"from": f"{len(paths)} files", "identity": hashlib.sha256(repr(listed).encode()).hexdigest()}
-
-
-def unpacked(archive, folder):
-    """The folder with the .json files of TinyStories' archive."""
-    if folder.is_dir():
-        return folder
-    temporary = folder.with_suffix(".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    print(f"unpacking {archive}", flush=True)
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                if member.isfile() and member.name.endswith(".json"):
-                    with open(temporary / pathlib.PurePath(member.name).name, "xb") as out:
-                        shutil.copyfileobj(tar.extractfile(member), out, 1 << 20)
-    except (tarfile.TarError, EOFError, FileExistsError) as error:
-        fail(f"{archive} is damaged or no archive of .json files: {error}")
-    os.rename(temporary, folder)
-    return folder
 
 
 def listed_files(data, name, options, folder):
@@ -193,10 +72,10 @@ def listed_files(data, name, options, folder):
     return files
 
 
-# ---- the whole
+# ---- the run
 
 
-def say_disk_use(prefix, data, files, parts, keeps_all):
+def say_disk_use(files, parts, keeps_all):
     """Says how much disk the run takes, and warns if there is less."""
     text = sum(size * (2 if name.endswith(".parquet") else 1) for name, size in zip(files.names, files.sizes))
     tokens = 2 * TOKENS_PER_BYTE * text
@@ -205,9 +84,9 @@ def say_disk_use(prefix, data, files, parts, keeps_all):
         other = tokens
     if isinstance(files, HubFiles):
         other += sum(files.sizes) if keeps_all else sum(sorted(files.sizes)[-DOWNLOADS_AHEAD - 2:])
-    free = shutil.disk_usage(prefix.parent).free
+    free = shutil.disk_usage(parts.folder).free
     print(f"disk: about {tokens / 1e6:,.0f} MB for the tokens, {other / 1e6:,.0f} MB until they are complete; "
-          f"{free / 1e6:,.0f} MB are free in {prefix.parent}", flush=True)
+          f"{free / 1e6:,.0f} MB are free in {parts.folder.parent}", flush=True)
     if free < tokens + other:
         print("warning: that may be too little; what is done stays, and the same command goes on", file=sys.stderr)
 
@@ -221,19 +100,21 @@ def parse_flags():
     flag("name", metavar="NAME", help="a dataset, or a folder or file of one's own")
     flag("--from", dest="source", metavar="LOCAL", type=pathlib.Path, help="a local copy, used in place of a download")
     flag("-o", dest="prefix", metavar="PREFIX", type=pathlib.Path, help="writes PREFIX_train*.bin and PREFIX_val*.bin")
-    flag("--shard-tokens", metavar="N", type=int, default=SHARD_TOKENS, help="tokens in a file (%(default)s)")
+    flag("--shard-tokens", metavar="N", type=int, help=f"tokens in a file ({SHARD_TOKENS})")
     flag("--column", metavar="NAME", help="of a folder of one's own: the column or field with the text (text)")
     flag("--val-fraction", metavar="F", type=float, help="of a folder of one's own: the chance of each document to be "
          "for validation (0.1)")
     flag("--seed", metavar="N", type=int, help="of that draw (42)")
     flag("--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)),
          help="parts that are tokenized at the same time (one per core)")
-    flag("--part-bytes", metavar="N", type=int, default=256_000_000, help="of text in a part, about (%(default)s)")
+    flag("--part-bytes", metavar="N", type=int, default=128_000_000, help="of text in a part, about (%(default)s)")
     flag("--hub", metavar="URL", default=os.environ.get("HF_ENDPOINT", hub.URL), help="the hub (%(default)s)")
     flag("--download-dir", metavar="FOLDER", default=hub.FOLDER, type=pathlib.Path,
          help="where downloads are put (dev/data/downloads)")
     flag("--keep-downloads", action="store_true", help="do not remove a .parquet file when it is tokenized")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.hub = options.hub.rstrip("/")
+    return options
 
 
 def check_flags(options):
@@ -242,13 +123,17 @@ def check_flags(options):
         wrong_use(f"{options.name} is no dataset and no folder or file here; datasets: {', '.join(DATASETS)}")
     if own and not options.prefix:
         wrong_use("-o is missing; it gives the prefix of the files to write")
+    if options.prefix and not options.prefix.name:
+        wrong_use(f"-o {options.prefix}: a name is accepted, to which _train and _val are appended")
     if own and options.source:
         wrong_use(f"--from is for a dataset; {options.name} is a local copy itself")
     for name in "column", "val_fraction", "seed":
         if not own and getattr(options, name) is not None:
             wrong_use(f"--{name.replace('_', '-')} is for a folder of one's own; that of {options.name} is fixed")
+    if options.shard_tokens is not None and "shard_tokens" in DATASETS.get(options.name, OWN):
+        wrong_use(f"--shard-tokens: {options.name} is one file for each split, as llm.c has it")
     for name in "shard_tokens", "workers", "part_bytes":
-        if not 1 <= getattr(options, name) < 2**31:
+        if getattr(options, name) is not None and not 1 <= getattr(options, name) < 2**31:
             wrong_use(f"--{name.replace('_', '-')} {getattr(options, name)}: 1 to {2**31 - 1} is accepted")
     if not 0 < (0.1 if options.val_fraction is None else options.val_fraction) < 1:
         wrong_use(f"--val-fraction {options.val_fraction}: a number between 0 and 1 is accepted")
@@ -268,18 +153,19 @@ def sources(data, options, own, folder):
         return listed_files(data, options.name, options, folder)
     if options.name == "tinystories" and not (source and source.is_dir()):
         texts = folder / "texts"
-        source = unpacked(texts if texts.is_dir() else source or single_file(data, options), texts)
+        if not texts.is_dir():
+            size = source.stat().st_size if source else data["file"][0]
+            print(f"disk: about {UNPACKED * size / 1e6:,.0f} MB for the unpacked archive until the tokens are complete")
+            unpack(source or single_file(data, options), texts)
+        source = texts
     elif not source:
         source = single_file(data, options)
     return LocalFiles(files_in(source, data["kinds"]))
 
 
-def main():
-    options = parse_flags()
-    own = check_flags(options)
-    data = OWN if own else DATASETS[options.name]
-    prefix = options.prefix or ROOT / data["prefix"]
-    shard_tokens = data.get("shard_tokens", options.shard_tokens)
+def recipe_of(data, options, own):
+    """What the shards are made of, and how."""
+    shard_tokens = data.get("shard_tokens", options.shard_tokens or SHARD_TOKENS)
     recipe = {"dataset": None if own else options.name, "val": data["val"], "shard_tokens": shard_tokens,
               "val_tokens": data.get("val_tokens", shard_tokens), "part_bytes": options.part_bytes,
               "column": options.column or data.get("column", "text"), "speech": data.get("speech", False),
@@ -288,29 +174,42 @@ def main():
         source = pathlib.Path(options.name) if own else options.source
         kinds = (".gz", ".json") if options.name == "tinystories" else data["kinds"]
         recipe.update(identity(files_in(source, kinds)))
+    return recipe
+
+
+def make_shards(data, options, own, parts):
+    """(name, bytes) of all shards."""
     if "hub" in data:
         children.need("pyarrow")  # before the first download, not after it
-    parts = TokenParts(prefix, recipe, options.workers)
+    parts.open()
+    files = sources(data, options, own, parts.folder)
+    say_disk_use(files, parts, options.keep_downloads)
+    first = parts.resume()
+    if first:
+        print(f"goes on with file {first + 1} of {len(files.names)}", flush=True)
+    if isinstance(files, HubFiles):
+        files.start(first)
+    return parts.run(options.name, files)
+
+
+def main():
+    options = parse_flags()
+    own = check_flags(options)
+    data = OWN if own else DATASETS[options.name]
+    prefix = options.prefix or ROOT / data["prefix"]
+    parts = TokenParts(prefix, recipe_of(data, options, own), options.workers)
     shards, text = parts.complete_shards(), prefix.with_name(f"{prefix.name}.txt")
     if options.name == "tinyshakespeare" and (shards is None or not text.is_file()):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         content = (options.source or single_file(data, options)).read_bytes()
         write_whole({text: lambda file: file.write(content)})
     if shards is None:
-        parts.open()
-        files = sources(data, options, own, parts.folder)
-        say_disk_use(prefix, data, files, parts, options.keep_downloads)
-        first = parts.resume()
-        if first:
-            print(f"goes on with file {first + 1} of {len(files.names)}", flush=True)
-        if isinstance(files, HubFiles):
-            files.start(first)
-        shards = parts.run(options.name, files)
+        shards = make_shards(data, options, own, parts)
     if parts.empty:
         print(f"warning: left out: {parts.empty:,} empty documents", file=sys.stderr)
     for split in "train", "val":
         tokens = sum((size - 1024) // 2 for name, size in shards if name.startswith(f"{prefix.name}_{split}"))
-        pattern = prefix.with_name(f"{prefix.name}_{split}{'_*' if shard_tokens else ''}.bin")
+        pattern = prefix.with_name(f"{prefix.name}_{split}{'_*' if parts.recipe['shard_tokens'] else ''}.bin")
         print(f"{split}: {tokens:,} tokens in {pattern}")
 
 

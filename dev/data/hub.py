@@ -18,6 +18,7 @@ FOLDER = ROOT / "dev/data/downloads"
 WANTED = re.compile(r"config\.json|model\.safetensors(\.index\.json)?|model-\d+-of-\d+\.safetensors")
 ATTEMPTS = 5  # in a row that bring no bytes
 TIMEOUT_S = 60
+TRY_AGAIN = (408, 429)  # a timeout; too many requests
 
 
 def is_name(text):
@@ -98,7 +99,7 @@ def receive(url, file, size, progress):
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
-        if error.code < 500:
+        if error.code < 500 and error.code not in TRY_AGAIN:
             failed(url.rpartition("/")[2], url, error)
         return error
     except (OSError, http.client.HTTPException) as error:

@@ -276,8 +276,8 @@ class TokenParts:
             fail(f"no text in {', '.join(self.files.names[:3])}{', ...' if len(self.files.names) > 3 else ''}")
         missing = [split for split in ("train", "val") if not any(name.startswith(split) for name in names)]
         if missing:
-            fail(f"no tokens are left for {' and '.join(missing)}: too few documents for this --val-fraction, --seed or "
-                 f"--shard-tokens; remove {self.folder} to begin with others")
+            fail(f"no tokens are left for {' and '.join(missing)}: too few documents for this --val-fraction, --seed "
+                 f"or --shard-tokens; remove {self.folder} to begin with others")
         made = []
         for name in names:
             shard = self.prefix.with_name(f"{self.prefix.name}_{name}")

@@ -41,7 +41,8 @@ from tokenizer_file import gpt2_encoder  # noqa: E402
 END_OF_TEXT = 50256
 encoder = gpt2_encoder()
 SHAKESPEARE = (ROOT / "dev/data/shakespeare/hamlet.txt").read_text()
-NASTY = ["\n", "\n\n", " ", "\u00e9\u2603\U0001f600", "\u2028\x7f\x85", "\x00\x01\x1f", "\"\\/", "<|endoftext|>", "\t\r\n"]
+NASTY = ["\n", "\n\n", " ", "\u00e9\u2603\U0001f600", "\u2028\x7f\x85", "\x00\x01\x1f", "\"\\/", "<|endoftext|>",
+         "\t\r\n"]
 
 
 # ---- what a test needs
@@ -231,38 +232,104 @@ def own_folder(folder):
     assert results[0] == results[1] != results[2]
 
 
+def little_memory(folder):
+    """Of a large row group only a part is in memory."""
+    texts = 60 * some_documents(1000, 8, 6000)  # 175 MB
+    write_parquet(folder / "x.parquet", texts, rows=len(texts))
+    program = ("import sys, documents\n"
+               "print(sum(map(len, documents.parquet_documents(sys.argv[1], 0, 1, 'text'))))\n"
+               "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))")
+    output = run(sys.executable, "-c", program, folder / "x.parquet",
+                 env={**os.environ, "PYTHONPATH": f"{ROOT}/dev:{ROOT}/dev/data"})
+    count, peak_kib = map(int, output.split())
+    assert count == sum(map(len, texts)) > 170e6 and peak_kib < 150 << 10, output
+
+
 # ---- runs that end early
 
 
 def killed(folder):
-    """A run that is killed again and again, at any moment, ends with the same shards, and does no part twice."""
-    texts = fineweb_sample(folder / "local", documents=500)
-    tokens, draw, kills, resumed = tokens_of(texts), random.Random(3), 0, 0
+    """A run that is killed again and again ends with the same shards, and does no part twice."""
+    tokens, draw = tokens_of(fineweb_sample(folder / "local", documents=500)), random.Random(3)
     command = [sys.executable, get_script.__file__, "fineweb10B", "--from", folder / "local", "-o",
-               folder / "out/fineweb", "--shard-tokens", "60000", "--part-bytes", "100000", "--workers", "2"]
+               folder / "out/fineweb", "--shard-tokens", 60_000, "--part-bytes", 100_000, "--workers", 2]
     parts = folder / "out/fineweb_parts"
-    complete = {}
-    while True:
+
+    def complete():
+        """What is complete, by its name: a shard has another inode if it is written again, a part another folder."""
+        found = [*parts.glob("*.bin"), *parts.glob("p??????")]
+        return {path: path.stat().st_ino for path in found}
+
+    before = {}
+    for _ in range(6):
         process = subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    cwd=ROOT)
-        try:
-            process.wait(draw.uniform(0.1, 1.5))
-            assert process.returncode == 0, process.stderr.read()
-            break
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            kills += 1
-        assert kills < 60, "no run gets further"
+        while not complete().keys() - before.keys():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.2))
+        process.kill()
+        process.wait()
         assert not list((folder / "out").glob("*.bin")), "shards have their names before all are complete"
-        now = {path: path.stat().st_ino for path in parts.glob("*.bin")}
-        now.update((path, path.stat().st_ino) for path in parts.glob("p??????/train.bin"))
-        again = [path for path in complete if now.get(path, complete[path]) != complete[path]]
-        assert len(again) <= 1, f"made twice: {again}"
-        resumed += bool(complete)
-        complete = now
-    assert kills > 3 and resumed > 0, (kills, resumed)
+        now = complete()
+        again = [path for path in before if now.get(path) != before[path]]
+        assert len(again) <= 1, f"made twice: {again}"  # a shard that was complete when its position was not written
+        before = now
+    get(*command[2:])
     expect_shards(folder / "out", "fineweb", tokens, 60_000)
+
+
+CRASHES = ["mkdir", "open", "remove", "rename", "replace", "rmdir", "unlink"]  # of os: what changes a folder
+
+
+def crashing_run(arguments, at):
+    """Runs get.py in a process that dies, without any cleaning up, before its change of a folder number `at`. Returns
+    whether it died."""
+    process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 99
+    left = [at]
+
+    def dying(function):
+        def changed(*arguments, **keywords):
+            left[0] -= 1
+            if left[0] == 0:
+                os._exit(99)
+            return function(*arguments, **keywords)
+        return changed
+
+    status = 1
+    try:
+        for name in CRASHES:
+            setattr(os, name, dying(getattr(os, name)))
+        get(*arguments)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def crashes(folder):
+    """A run that dies before any of its changes of a folder goes on to the same shards."""
+    source, texts = folder / "mine", some_documents(40, 7, 300)
+    source.mkdir()
+    (source / "x.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+
+    def arguments(name):
+        return [source, "-o", folder / name / "mine", "--shard-tokens", 1000, "--part-bytes", 3000, "--workers", 4]
+
+    get(*arguments("whole"))
+    expected = {path.name: path.read_bytes() for path in (folder / "whole").iterdir()}
+    assert len(expected) > 4
+    at = deaths = 0
+    while True:
+        at += 1 + at // 4
+        if not crashing_run(arguments("out"), at):
+            break
+        deaths += 1
+        get(*arguments("out"))
+        assert {path.name: path.read_bytes() for path in (folder / "out").iterdir()} == expected, at
+        shutil.rmtree(folder / "out")
+    assert deaths > 8, deaths
 
 
 # ---- downloads
@@ -468,7 +535,8 @@ def refusals(folder):
     refused_file("FILE has text that is no UTF-8", "x.jsonl", b'{"text": "\\ud800"}\n')
     refused_file("FILE is no UTF-8 text: the byte at 2", "x.txt", b"ab\xff")
     refused_file("no text in FILE", "x.txt", b"")
-    refused_file("FILE: a JSON list of objects with a string 'story'", "x.json", b'[{"text": 1}]', dataset=["tinystories"])
+    refused_file("FILE: a JSON list of objects with a string 'story'", "x.json", b'[{"text": 1}]',
+                 dataset=["tinystories"])
     refused_file("no tokens are left for val", "x.txt", b"abc", "--val-fraction", "1e-9")
     refused_file("no tokens are left for train", "x.parquet", whole, dataset=["fineweb10B"])
     (folder / "x.tar.gz").write_bytes(b"x" * 5000)
@@ -610,9 +678,9 @@ def hellaswag(folder):
 
 
 def main():
-    tests = [fineweb, shards_that_end_with_a_document, tinyshakespeare, tinystories, own_folder, killed, from_the_hub,
-             single_files, refusals, refusals_of_what_is_there, full_disk, interrupted, a_part_is_killed, two_at_once,
-             hellaswag]
+    tests = [fineweb, shards_that_end_with_a_document, tinyshakespeare, tinystories, own_folder, little_memory, killed,
+             crashes, from_the_hub, single_files, refusals, refusals_of_what_is_there, full_disk, interrupted,
+             a_part_is_killed, two_at_once, hellaswag]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
     failed = 0
     for test in chosen:

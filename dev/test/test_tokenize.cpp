@@ -127,6 +127,13 @@ static void json_lines() {
                 "\n {\"id\":{},\"x\":[],\"text\":\"\xc3\xa9t\xc3\xa9\"} \r\n{\"te\\u0078t\": \"last\", \"z\": true}");
     EXPECT(good(tokenize(dir("a.jsonl") + " -o " + dir("json") + " --val-split tail")));
     EXPECT(written(dir("json")) == documents({"a\n\"b\" \xc3\xa9\xf0\x9f\x98\x80/", "\xc3\xa9t\xc3\xa9", "last"}));
+    start_test(".jsonl: a document of 17 MiB");
+    std::string words;
+    while (words.size() < 17 << 20) words += "a line of words ";
+    write_whole(dir("long.jsonl"), "{\"text\": \"" + words + "\"}\n{\"text\": \"end\"}\n");
+    EXPECT(good(tokenize(dir("long.jsonl") + " -o " + dir("json") + " --val-split tail")));
+    EXPECT(written(dir("json")) == documents({words, "end"}));
+    unlink(dir("long.jsonl").c_str());
     start_test("--jsonl FIELD, also of stdin; empty documents are left out with a word");
     write_whole(dir("b.jsonl"), "{\"body\": \"one\"}\n{\"body\": \"\"}\n{\"body\": \"no\", \"body\": \"two\"}\n");
     const Outcome r =
