@@ -155,19 +155,6 @@ inline void start_epoch(DataLoader& loader, int64_t epoch) {
         loader.first_window.push_back(loader.first_window.back() + loader.shards[s].windows);
 }
 
-// The checksum of a whole file, never 0. read(bytes) is called after each piece.
-template <class Read>
-inline uint64_t checksum_of(FileReader& file, Read read) {
-    file.rewind();
-    std::vector<char> piece(1 << 20);
-    while (file.good() && file.position < file.size_bytes) {
-        const size_t bytes = std::min<int64_t>(piece.size(), file.size_bytes - file.position);
-        file.try_read(piece.data(), bytes, "the data");
-        read((int64_t)bytes);
-    }
-    return std::max<uint64_t>(1, file.checksum.value());
-}
-
 // Empty unless the file's content has changed since the run began, or cannot be read. A new time
 // of last change or inode alone is no change: the checksum decides or, if it was not computed,
 // size, first and last 4 KiB.

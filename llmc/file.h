@@ -211,6 +211,19 @@ struct FileReader {
     }
 };
 
+// The checksum of a whole file, never 0. read(bytes) is called after each piece.
+template <class Read>
+inline uint64_t checksum_of(FileReader& file, Read read) {
+    file.rewind();
+    std::vector<char> piece(1 << 20);
+    while (file.good() && file.position < file.size_bytes) {
+        const size_t bytes = std::min<int64_t>(piece.size(), file.size_bytes - file.position);
+        file.try_read(piece.data(), bytes, "its bytes");
+        read((int64_t)bytes);
+    }
+    return std::max<uint64_t>(1, file.checksum.value());
+}
+
 // The lines of a small text file, without their newlines; none if it cannot be read or has more
 // than max_bytes. A last line without a newline was never finished, and is left out.
 inline std::vector<std::string> read_lines(const std::string& path, int64_t max_bytes) {

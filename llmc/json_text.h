@@ -5,6 +5,7 @@
 // not JSON; then json.problem says what is wrong, and json.at where.
 #pragma once
 #include <cmath>
+#include <vector>
 #include "llmc/check.h"
 #include "llmc/utf8.h"
 
@@ -134,20 +135,27 @@ inline bool json_value(JsonReader& json, int depth = 0) {
     }
 }
 
-// The text of a field of the object in json.line; of two fields of that name, the last. False if
-// the line is no object, or has no such field.
-inline bool json_field(JsonReader& json, std::string_view field, std::string& text) {
+// Reads the object in json.line, and of each of these fields the text, if it is there and is a
+// string; of two fields of a name, the last. False if the line is no object.
+struct JsonField {
+    std::string_view name;
+    std::string text;
     bool found = false;
+    size_t other = 0;  // where a value of another kind is in the line, 0 if there is none
+};
+inline bool json_fields(JsonReader& json, std::vector<JsonField>& fields) {
+    for (JsonField& field : fields) field.found = false, field.other = 0;
     const bool good = json_object(json, [&](const std::string& name) {
-        if (name != field) return json_value(json);
-        if (json.peek() != '"') return json.fail("the field is no string");
-        text.clear(), found = true;
-        return json_string(json, &text);
+        for (JsonField& field : fields) {
+            if (name != field.name) continue;
+            field.found = json.peek() == '"', field.other = field.found ? 0 : json.at, field.text.clear();
+            return field.found ? json_string(json, &field.text) : json_value(json);
+        }
+        return json_value(json);
     });
     if (!good) return false;
     json.skip_space();
-    if (json.at < json.line.size()) return json.fail("something after the object");
-    return found || json.fail("the field is not there");
+    return json.at == json.line.size() || json.fail("something after the object");
 }
 
 // A text as a JSON string. A byte that is not UTF-8 becomes U+FFFD.

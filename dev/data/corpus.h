@@ -2,6 +2,7 @@
 // the order of the text, checks them, and writes the tokens.
 #pragma once
 #include <csignal>
+#include <optional>
 #include "dev/data/bpe_trainer.h"
 #include "dev/data/documents.h"
 #include "dev/data/shards.h"
@@ -13,31 +14,82 @@ struct Encoded {
     Block block;
     int64_t train_bytes = INT64_MAX;  // what begins after them is for validation (Corpus::tail_begin)
     std::vector<uint16_t> tokens;
+    std::vector<uint8_t> counts;       // of prompts and completions: 1 for a token that counts, else 0
     std::vector<size_t> starts;        // where in tokens a document begins
     size_t validates_from = SIZE_MAX;  // where in tokens that is
     TextCheck check;
     int64_t lines = 0, empty = 0;  // of .jsonl: lines seen, documents without a byte
     std::string problem;           // of the last line, if it is not accepted
+    std::optional<bool> prompted;  // whether its documents have prompts; not set if there is none
+    int64_t first_line = 0;        // of .jsonl: the line of the first document
 };
 
-// Calls take(text, starts_document, position in the block) for each document of a block of .jsonl.
+// A part of a document: all of it, a prompt, or a completion; or what is before or behind a cut.
+struct Part {
+    std::string_view text;
+    bool starts_document = true, validates = false;
+    bool counts = true;  // false: of a prompt
+};
+
+// What is wrong with a document that has a prompt where the others have none, or the reverse.
+inline std::string mixed_documents(bool prompted) {
+    return format("has %s \"prompt\", but the documents before it have %s: all or none of them are accepted with one",
+                  prompted ? "a" : "no", prompted ? "none" : "one");
+}
+
+// The fields of a .jsonl file that hold a document.
+struct DocumentFields {
+    std::string text = "text";
+    bool prompts = true;  // where that is not there, "prompt" and "completion" are
+
+    std::string expected() const {
+        const std::string one = "a JSON object with a string \"" + text + "\"";
+        return prompts ? one + ", or with strings \"prompt\" and \"completion\"," : one;
+    }
+};
+
+// Reads the document of a line into fields: {text} or {text, prompt, completion}. Sets `prompted`
+// if it is a prompt and a completion. False if there is none: json.problem says why.
+inline bool json_document(JsonReader& json, std::vector<JsonField>& fields, bool& prompted) {
+    if (!json_fields(json, fields)) return false;
+    const auto absent = [&](const JsonField& field) {
+        if (field.other) json.at = field.other;
+        return json.fail(field.other ? "the field is no string" : "the field is not there");
+    };
+    const auto there = [](const JsonField& field) { return field.found || field.other; };
+    prompted = fields.size() > 1 && !there(fields[0]) && (there(fields[1]) || there(fields[2]));
+    for (size_t i = prompted ? 1 : 0; i < (prompted ? 3 : 1); i++)
+        if (!fields[i].found) return absent(fields[i]);
+    return true;
+}
+
+// Calls take(part, position in the block) for each document of a block of .jsonl: once, or for a
+// prompt and its completion, which are encoded apart, so that no token belongs to both.
 template <class Take>
-inline void each_line_of_jsonl(const std::string& field, Encoded& out, Take take) {
+inline void each_line_of_jsonl(const DocumentFields& names, Encoded& out, Take take) {
     const std::string_view text = out.block.text;
-    std::string document;
+    std::vector<JsonField> fields(names.prompts ? 3 : 1);
+    fields[0].name = names.text;
+    if (names.prompts) fields[1].name = "prompt", fields[2].name = "completion";
     for (size_t at = 0, end; at < text.size(); at = end + 1) {
         end = std::min(text.find('\n', at), text.size());
         out.lines++;
         JsonReader json{text.substr(at, end - at)};
         json.skip_space();
         if (json.at == json.line.size()) continue;
-        document.clear();
-        if (!json_field(json, field, document)) {
-            out.problem = format("column %zu: %s", json.at + 1, json.problem);
+        bool prompted = false;
+        if (!json_document(json, fields, prompted)) {
+            out.problem = format("column %zu: %s; %s is expected", json.at + 1, json.problem, names.expected().c_str());
             return;
         }
-        if (document.empty()) out.empty++;
-        else take(std::string_view(document), true, at);
+        if (!out.prompted) out.prompted = prompted, out.first_line = out.lines;
+        if (*out.prompted != prompted) {
+            out.problem = mixed_documents(prompted);
+            return;
+        }
+        if (prompted ? fields[1].text.empty() && fields[2].text.empty() : fields[0].text.empty()) out.empty++;
+        else if (!prompted) take(Part{fields[0].text}, at);
+        else take(Part{fields[1].text, true, false, false}, at), take(Part{fields[2].text, false}, at);
     }
 }
 
@@ -50,33 +102,40 @@ inline size_t end_of_training(const Tokenizer& tok, std::string_view block, cons
     return at;
 }
 
-// Calls take(text, starts_document, validates) for all texts of a block. A text that lies in both
-// splits comes in two parts, the one for training first.
+// Calls take(part) for all texts of a block. A text that lies in both splits comes in two parts,
+// the one for training first.
 template <class Take>
-inline void each_document(const Tokenizer& tok, bool jsonl, const std::string& field, Encoded& out, Take take) {
+inline void each_document(const Tokenizer& tok, bool jsonl, const DocumentFields& fields, Encoded& out, Take take) {
     const std::string_view block = out.block.text;
     if (jsonl)
-        return each_line_of_jsonl(field, out, [&](std::string_view text, bool starts, size_t at) {
-            take(text, starts, (int64_t)at >= out.train_bytes);
+        return each_line_of_jsonl(fields, out, [&](Part part, size_t at) {
+            part.validates = (int64_t)at >= out.train_bytes;
+            take(part);
         });
+    if (!out.block.segments.empty()) out.prompted = false;
     out.check = check_text(block);
     if (out.check.zero >= 0) return;
     for (const Segment& s : out.block.segments) {
         const size_t cut = end_of_training(tok, block, s, out.train_bytes);
-        if (cut > s.begin) take(block.substr(s.begin, cut - s.begin), s.starts_document, false);
-        if (cut < s.end) take(block.substr(cut, s.end - cut), s.starts_document && cut == s.begin, true);
+        if (cut > s.begin) take(Part{block.substr(s.begin, cut - s.begin), s.starts_document, false});
+        if (cut < s.end) take(Part{block.substr(cut, s.end - cut), s.starts_document && cut == s.begin, true});
     }
 }
 
-inline void encode_block(const Tokenizer& tok, bool jsonl, const std::string& field, Encoded& out) {
+// Encodes the texts of a block. Each document begins with <|endoftext|>, which is what follows the
+// completion before it, and so counts.
+inline void encode_block(const Tokenizer& tok, bool jsonl, const DocumentFields& fields, Encoded& out) {
     std::vector<int> ids;
     out.tokens.reserve(out.block.text.size() / 3);
-    each_document(tok, jsonl, field, out, [&](std::string_view text, bool starts, bool validates) {
+    each_document(tok, jsonl, fields, out, [&](const Part& part) {
         ids.clear();
-        if (validates) out.validates_from = std::min(out.validates_from, out.tokens.size());
-        if (starts) out.starts.push_back(out.tokens.size()), ids.push_back(tok.end_of_text);
-        encode(tok, text, ids);
+        if (part.validates) out.validates_from = std::min(out.validates_from, out.tokens.size());
+        if (part.starts_document) out.starts.push_back(out.tokens.size()), ids.push_back(tok.end_of_text);
+        encode(tok, part.text, ids);
         out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
+        if (!out.prompted.value_or(false)) return;
+        if (part.starts_document) out.counts.push_back(1);
+        out.counts.resize(out.tokens.size(), part.counts);
     });
 }
 
@@ -101,7 +160,8 @@ inline bool drawn(int64_t seed, int64_t n, double fraction) {
 struct Corpus {
     const std::vector<TextFile>& files;
     std::vector<int64_t> file_begin;  // of each file, among the bytes of all
-    std::string field;                // of .jsonl
+    DocumentFields fields;            // of .jsonl
+    std::optional<bool> prompted;     // whether the documents so far have prompts
     bool by_documents = false;        // validation: documents that are drawn, or the last tokens
     double val_fraction = 0;
     // Where a vocabulary is trained, there are no tokens to count yet, so the tail is made of
@@ -146,9 +206,10 @@ inline void Corpus::count_words(const Tokenizer& tok, DocumentReader& reader, Wo
     bool trains = true;
     for (Encoded e; reader.next(e.block); e = Encoded()) {
         e.train_bytes = train_bytes(e.block);
-        each_document(tok, files[e.block.file].jsonl, field, e, [&](std::string_view text, bool starts, bool tail) {
-            if (starts) trains = !(by_documents && drawn(seed, documents, val_fraction)), documents++;
-            if (!trains || tail) return;
+        each_document(tok, files[e.block.file].jsonl, fields, e, [&](const Part& part) {
+            const std::string_view text = part.text;
+            if (part.starts_document) trains = !(by_documents && drawn(seed, documents, val_fraction)), documents++;
+            if (!trains || part.validates) return;
             for (size_t at = 0, end; at < text.size(); at = end) {
                 end = next_piece(tok, text, at);
                 words.add(text.substr(at, end - at));
@@ -166,9 +227,13 @@ inline void Corpus::count_words(const Tokenizer& tok, DocumentReader& reader, Wo
 inline void Corpus::check(const Encoded& e) {
     const TextFile& file = files[e.block.file];
     lines += e.lines, bytes += (int64_t)e.block.text.size(), empty += e.empty;
-    if (!e.problem.empty())
-        runtime_failure("%s, line %lld, %s; a JSON object with a string \"%s\" is expected", file.name(),
-                        (long long)lines, e.problem.c_str(), field.c_str());
+    if (!e.problem.empty()) runtime_failure("%s, line %lld, %s", file.name(), (long long)lines, e.problem.c_str());
+    if (e.prompted && prompted && *e.prompted != *prompted) {
+        const std::string where =
+            e.first_line ? format(", line %lld,", (long long)(lines - e.lines + e.first_line)) : "";
+        runtime_failure("%s%s %s", file.name(), where.c_str(), mixed_documents(*e.prompted).c_str());
+    }
+    if (!prompted) prompted = e.prompted;
     if (e.check.zero >= 0)
         runtime_failure("%s has a zero byte at %lld: it is no UTF-8 text; nothing was written", file.name(),
                         (long long)(e.block.offset + e.check.zero));
@@ -182,12 +247,15 @@ inline void Corpus::check(const Encoded& e) {
 }
 
 inline void Corpus::append(const Encoded& e, size_t begin, size_t end) {
-    if (end > begin) append_tokens(*target, e.tokens.data() + begin, (int64_t)(end - begin));
+    if (end == begin) return;
+    const uint8_t* counts = target->masked ? e.counts.data() + begin : nullptr;
+    append_tokens(*target, e.tokens.data() + begin, counts, (int64_t)(end - begin));
 }
 
 // Writes the tokens of a block to the splits that its documents are for.
 inline void Corpus::take(const Encoded& e) {
     check(e);
+    train.masked = val.masked = prompted.value_or(false);
     if (tail_begin >= 0) {
         const size_t cut = std::min(e.validates_from, e.tokens.size());
         target = &train, append(e, 0, cut);
@@ -253,4 +321,10 @@ inline void Corpus::finish() {
            count_text(documents, "document").c_str(), count_text(all, "token").c_str(), (long long)train.total,
            where(train).c_str(), (long long)val.total, where(val).c_str(),
            by_documents ? drawn_text.c_str() : "the tail");
+    int64_t counted = 0;
+    for (const ShardSet* set : {&train, &val})
+        for (const ShardFile& shard : set->shards) counted += shard.mask ? shard.mask->header.counted : 0;
+    if (train.masked)
+        printf("loss masks beside them, .mask in place of .bin: %s\n",
+               (count_text(counted, "token") + (counted == 1 ? " counts" : " count")).c_str());
 }

@@ -51,10 +51,15 @@ static const std::vector<Flag>& flag_table() {
               &S::shard_tokens, 1, INT32_MAX),
         text("--split-on", "LINE", "none",
              "a line equal to this stands between two documents of a text; without it each text is one", &S::split_on),
-        text("--jsonl", "FIELD", "text",
-             "the field that holds the document, in the JSON object on each line of a .jsonl file; when given, stdin "
-             "and named files that do not end in .txt are read as .jsonl too",
-             &S::jsonl),
+        text(
+            "--jsonl", "FIELD", "text",
+            "the field that holds the document, in the JSON object on each line of a .jsonl file; when given, stdin "
+            "and named files that do not end in .txt are read as .jsonl too. Where it is not given and \"text\" is not "
+            "there, \"prompt\" and \"completion\" hold the document; each shard X.bin then has a loss mask X.mask "
+            "beside it (the trainers' --loss-mask), in which the completions count, and the end of text behind them, "
+            "but not the prompts. The two are encoded apart, with nothing between them: a completion usually begins "
+            "with a space",
+            &S::jsonl),
         {"--val-fraction", "0..1", "0.1", "of the tokens, for validation", nullptr, nullptr, &S::val_fraction},
         text("--val-split", "documents, tail", "documents with .jsonl, --split-on or 100 files and more, else tail",
              "what validates: documents drawn by --seed, each with the chance --val-fraction, or the last tokens",
@@ -232,7 +237,7 @@ static void check_vocabulary_beside(const Settings& s) {
 }
 
 static void configure(Corpus& corpus, const Settings& s, bool many, int64_t all_bytes) {
-    corpus.field = s.jsonl.value_or("text");
+    if (s.jsonl) corpus.fields = {*s.jsonl, false};
     corpus.by_documents = s.val_split ? *s.val_split == "documents" : many;
     corpus.val_fraction = s.val_fraction, corpus.seed = s.seed;
     corpus.train.prefix = *s.prefix + "_train", corpus.val.prefix = *s.prefix + "_val";
@@ -290,7 +295,7 @@ static void tokenize_corpus(Tokenizer& tok, const Settings& s) {
 
     const int64_t threads = s.threads ? s.threads : std::max(1u, std::thread::hardware_concurrency());
     DocumentReader reader(tok, files, s.split_on ? &*s.split_on : nullptr);
-    auto work = [&](Encoded& e) { encode_block(tok, files[e.block.file].jsonl, corpus.field, e); };
+    auto work = [&](Encoded& e) { encode_block(tok, files[e.block.file].jsonl, corpus.fields, e); };
     OrderedWorkers<Encoded> workers(threads, work);
     size_t under_way = 0;  // bytes given to the workers; four blocks a thread keep them busy
     for (bool more = true; more || !workers.empty();) {

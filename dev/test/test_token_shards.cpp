@@ -1,8 +1,10 @@
-// What `tokenize` writes: the split into training and validation, numbered shards, and nothing at
-// all if it fails or is interrupted.
+// What `tokenize` writes: the split into training and validation, numbered shards, loss masks, and
+// nothing at all if it fails or is interrupted.
 #include <sys/stat.h>
 #include <csignal>
+#include "dev/test/masks.h"
 #include "dev/test/tokenized.h"
+#include "llmc/json_text.h"
 
 // Documents that can be told apart: a number, then some words.
 static std::vector<std::string> numbered(int count) {
@@ -93,6 +95,105 @@ static void shards() {
     EXPECT(good(tokenize(in + dir("sharded") + "/new/y --shard-tokens 50000")));
 }
 
+// The tokens of prompts and completions as `tokenize` should write them, and which of them count.
+struct Masked {
+    std::vector<int> ids;
+    std::vector<bool> counts;
+
+    void add(const std::string& prompt, const std::string& completion) {
+        ids.push_back(EOT), counts.push_back(true);
+        encode(tok, prompt, ids);
+        counts.resize(ids.size(), false);
+        encode(tok, completion, ids);
+        counts.resize(ids.size(), true);
+    }
+};
+
+// Whether the shard has these tokens from `first` on, and beside it their mask, byte for byte.
+static bool is_masked_shard(const std::string& path, const Masked& all, size_t first, size_t& after) {
+    const std::vector<int> ids = shard(path);
+    after = first + ids.size();
+    const bool same = after <= all.ids.size() && std::equal(ids.begin(), ids.end(), all.ids.begin() + first);
+    const std::string mask = read_whole(path.substr(0, path.size() - 4) + ".mask");
+    return same && mask == mask_of(path, [&](int64_t i) { return all.counts[first + i]; });
+}
+
+static void prompts() {
+    const std::string out = fresh_folder("masked");
+    Masked all;
+    std::string lines[2];
+    for (int i = 0; i < 400; i++) {
+        const std::string prompt = i % 50 == 7 ? "" : random_text(random_below(20)),
+                          completion = i % 60 == 8 ? "" : random_text(1 + random_below(30));
+        if (prompt.empty() && completion.empty()) continue;
+        all.add(prompt, completion);
+        lines[i >= 170] +=
+            "{\"id\": [1], \"completion\": " + json_text(completion) + ", \"prompt\": " + json_text(prompt) + "}\n";
+    }
+    write_whole(dir("p0.jsonl"), lines[0]), write_whole(dir("p1.jsonl"), lines[1]);
+    const std::string in = dir("p0.jsonl") + " " + dir("p1.jsonl") + " -o " + out + "/";
+    for (const char* more :
+         {"", "--threads 1", "--threads 3", "--shard-tokens 1000", "--shard-tokens 77 --threads 2"}) {
+        start_test(std::string("prompts and completions: tokens and loss masks, split at the tail: ") + more);
+        const bool numbered = strstr(more, "--shard");
+        EXPECT(good(tokenize(in + (numbered ? std::to_string(strlen(more)) : "x") + " --val-split tail " + more)));
+        size_t at = 0;
+        for (const char* split : {"train", "val"}) {
+            const std::string prefix = out + "/" + (numbered ? std::to_string(strlen(more)) : "x") + "_" + split;
+            if (!numbered) EXPECT(is_masked_shard(prefix + ".bin", all, at, at));
+            for (int n = 0; numbered && file_exists(prefix + format("_%06d.bin", n)); n++)
+                EXPECT(is_masked_shard(prefix + format("_%06d.bin", n), all, at, at));
+            EXPECT(at > (split[0] == 't' ? 0 : all.ids.size() * 8 / 10));
+        }
+        EXPECT(at == all.ids.size());
+    }
+    start_test("documents are drawn for validation with their masks; without validation its mask is empty");
+    EXPECT(good(tokenize(in + "y --val-fraction 0.3")) && good(tokenize(in + "z --val-fraction 0")));
+    size_t after = 0;
+    EXPECT(is_masked_shard(out + "/z_train.bin", all, 0, after) && after == all.ids.size());
+    EXPECT(is_masked_shard(out + "/z_val.bin", all, after, after));
+    const auto ones = [&](const std::string& name) {
+        int64_t count = 0;
+        for (unsigned char c : read_whole(out + "/" + name).substr(1024)) count += __builtin_popcount(c);
+        return count;
+    };
+    EXPECT(ones("y_train.mask") + ones("y_val.mask") == std::count(all.counts.begin(), all.counts.end(), true));
+    EXPECT(shard(out + "/y_train.bin").size() + shard(out + "/y_val.bin").size() == all.ids.size());
+    start_test("text comes before prompts; --jsonl FIELD reads that alone; no mask of an earlier run stays");
+    write_whole(dir("t.jsonl"), "{\"prompt\": \"p\", \"completion\": \"c\", \"text\": \"both\"}\n{\"text\": \"x\"}\n");
+    EXPECT(good(tokenize(dir("t.jsonl") + " -o " + out + "/x --val-fraction 0")));
+    EXPECT(shard(out + "/x_train.bin") == documents({"both", "x"}) && !file_exists(out + "/x_train.mask"));
+    EXPECT(!file_exists(out + "/x_val.mask"));
+    write_whole(dir("t.jsonl"), "{\"prompt\": \"p\", \"completion\": \"c\"}\n");
+    EXPECT(good(tokenize(dir("t.jsonl") + " -o " + out + "/w --val-fraction 0 --jsonl prompt")));
+    EXPECT(shard(out + "/w_train.bin") == documents({"p"}) && !file_exists(out + "/w_train.mask"));
+    start_test("documents with and without prompts are not mixed: the file and the line are named");
+    const std::string prompted = "{\"prompt\": \"p\", \"completion\": \"c\"}\n", plain = "{\"text\": \"x\"}\n";
+    const auto mixed = [&](const std::string& first, const std::string& second, const std::string& expected) {
+        write_whole(dir("m0.jsonl"), first), write_whole(dir("m1.jsonl"), second);
+        return refused(tokenize(dir("m0.jsonl") + " " + dir("m1.jsonl") + " -o " + out + "/m"), 1, expected);
+    };
+    EXPECT(mixed(prompted + "\n" + plain, prompted, "m0.jsonl, line 3, has no \"prompt\""));
+    EXPECT(mixed(plain + plain, plain + prompted, "m1.jsonl, line 2, has a \"prompt\""));
+    EXPECT(mixed(plain + plain, "\n" + prompted, "m1.jsonl, line 2, has a \"prompt\""));
+    EXPECT(mixed(prompted, "{\"prompt\": \"p\"}\n", "m1.jsonl, line 1, column 16: the field is not there"));
+    EXPECT(mixed(prompted, "{\"prompt\": \"p\", \"completion\": 7}\n", "column 31: the field is no string"));
+    write_whole(dir("m.txt"), "words");
+    EXPECT(refused(tokenize(dir("p0.jsonl") + " " + dir("m.txt") + " -o " + out + "/m"), 1, "m.txt has no \"prompt\""));
+    EXPECT(!file_exists(out + "/m_train.bin") && !file_exists(out + "/m_train.mask"));
+    for (const std::string& name : names_in(out)) EXPECT(!contains(name, ".tmp"));
+    start_test("a learned vocabulary: bytes of prompts and completions");
+    EXPECT(good(tokenize(in + "b --bytes 1 --val-fraction 0")));
+    Masked as_bytes;
+    for (size_t i = 0; i < all.ids.size(); i++) {
+        if (all.ids[i] == EOT) as_bytes.ids.push_back(256);
+        else
+            for (char byte : decode(tok, all.ids[i])) encode(tok, std::string(1, byte), as_bytes.ids);
+        as_bytes.counts.resize(as_bytes.ids.size(), all.counts[i]);
+    }
+    EXPECT(is_masked_shard(out + "/b_train.bin", as_bytes, 0, after) && after == as_bytes.ids.size());
+}
+
 static void interruptions() {
     const std::string out = fresh_folder("cut");
     write_whole(dir("long.txt"), random_text(400000));
@@ -130,6 +231,7 @@ int main() {
     prepare_tokenize_tests();
     splits();
     shards();
+    prompts();
     interruptions();
     return report_and_clean();
 }
