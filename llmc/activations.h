@@ -60,7 +60,10 @@ struct ActivationInfo {
     // that serve the layers between in turn.
     enum Copies { ONE, EACH, SEGMENTS } copies;
     int dropped_at;  // the recompute level from which on k copies serve all layers
-    enum Purpose { FORWARD, BACKWARD, GENERATION } purpose;
+    // When what it holds is needed: from the forward to the backward pass of its layer; from the
+    // forward pass on; from the end of the forward pass to the beginning of the backward pass; in
+    // the backward pass; between steps.
+    enum Purpose { LAYER, FORWARD, CLASSIFIER, BACKWARD, GENERATION } purpose;
     ElementType type;
     enum Devices { ALL, GPU } devices;
     int64_t (*elems)(const Sizes& s);  // of one copy
@@ -82,26 +85,26 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
 #define ACTIVATION_TABLE(X) \
   /* kept from the forward pass for the backward pass */ \
   X(ENCODED,        "encoded",        "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, rows * C) \
-  X(LN1,            "ln1",            "(B,T,C)",        EACH, 2,     FORWARD,    FLOATX, ALL, rows * C) \
-  X(LN1_MEAN,       "ln1_mean",       "(B,T)",          EACH, 3,     FORWARD,    FP32,   ALL, rows) \
-  X(LN1_RSTD,       "ln1_rstd",       "(B,T)",          EACH, 3,     FORWARD,    FP32,   ALL, rows) \
-  X(QKV,            "qkv",            "(B,T,3C)",       EACH, 3,     FORWARD,    FLOATX, ALL, rows * 3 * C) \
-  X(ATTY,           "atty",           "(B,T,C)",        EACH, 3,     FORWARD,    FLOATX, ALL, rows * C) \
-  X(ATT_LSE,        "att_lse",        "(B,NH,T)",       EACH, 3,     FORWARD,    FP32,   ALL, rows * NH) \
-  X(RESIDUAL2,      "residual2",      "(B,T,C)",        EACH, 3,     FORWARD,    FLOATX, ALL, rows * C) \
-  X(LN2,            "ln2",            "(B,T,C)",        EACH, 2,     FORWARD,    FLOATX, ALL, rows * C) \
-  X(LN2_MEAN,       "ln2_mean",       "(B,T)",          EACH, 3,     FORWARD,    FP32,   ALL, rows) \
-  X(LN2_RSTD,       "ln2_rstd",       "(B,T)",          EACH, 3,     FORWARD,    FP32,   ALL, rows) \
-  X(FCH,            "fch",            "(B,T,4C)",       EACH, 3,     FORWARD,    FLOATX, ALL, rows * 4 * C) \
-  X(FCH_GELU,       "fch_gelu",       "(B,T,4C)",       EACH, 1,     FORWARD,    FLOATX, ALL, rows * 4 * C) \
-  X(RESIDUAL3,      "residual3",      "(B,T,C)",    SEGMENTS, NEVER, FORWARD,    FLOATX, ALL, rows * C) \
-  X(LNF,            "lnf",            "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, rows * C) \
-  X(LNF_MEAN,       "lnf_mean",       "(B,T)",          ONE,  NEVER, FORWARD,    FP32,   ALL, rows) \
-  X(LNF_RSTD,       "lnf_rstd",       "(B,T)",          ONE,  NEVER, FORWARD,    FP32,   ALL, rows) \
-  X(LOSSES,         "losses",         "(B,T)",          ONE,  NEVER, FORWARD,    FP32,   ALL, rows) \
+  X(LN1,            "ln1",            "(B,T,C)",        EACH, 2,     LAYER,      FLOATX, ALL, rows * C) \
+  X(LN1_MEAN,       "ln1_mean",       "(B,T)",          EACH, 3,     LAYER,      FP32,   ALL, rows) \
+  X(LN1_RSTD,       "ln1_rstd",       "(B,T)",          EACH, 3,     LAYER,      FP32,   ALL, rows) \
+  X(QKV,            "qkv",            "(B,T,3C)",       EACH, 3,     LAYER,      FLOATX, ALL, rows * 3 * C) \
+  X(ATTY,           "atty",           "(B,T,C)",        EACH, 3,     LAYER,      FLOATX, ALL, rows * C) \
+  X(ATT_LSE,        "att_lse",        "(B,NH,T)",       EACH, 3,     LAYER,      FP32,   ALL, rows * NH) \
+  X(RESIDUAL2,      "residual2",      "(B,T,C)",        EACH, 3,     LAYER,      FLOATX, ALL, rows * C) \
+  X(LN2,            "ln2",            "(B,T,C)",        EACH, 2,     LAYER,      FLOATX, ALL, rows * C) \
+  X(LN2_MEAN,       "ln2_mean",       "(B,T)",          EACH, 3,     LAYER,      FP32,   ALL, rows) \
+  X(LN2_RSTD,       "ln2_rstd",       "(B,T)",          EACH, 3,     LAYER,      FP32,   ALL, rows) \
+  X(FCH,            "fch",            "(B,T,4C)",       EACH, 3,     LAYER,      FLOATX, ALL, rows * 4 * C) \
+  X(FCH_GELU,       "fch_gelu",       "(B,T,4C)",       EACH, 1,     LAYER,      FLOATX, ALL, rows * 4 * C) \
+  X(RESIDUAL3,      "residual3",      "(B,T,C)",    SEGMENTS, NEVER, LAYER,      FLOATX, ALL, rows * C) \
+  X(LNF,            "lnf",            "(B,T,C)",        ONE,  NEVER, CLASSIFIER, FLOATX, ALL, rows * C) \
+  X(LNF_MEAN,       "lnf_mean",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
+  X(LNF_RSTD,       "lnf_rstd",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
+  X(LOSSES,         "losses",         "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
   /* scratch of every pass */ \
   X(BRANCH,         "branch",         "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, rows * C) \
-  X(LOGITS,         "logits",         "(chunk,Vp)",     ONE,  NEVER, FORWARD,    FLOATX, ALL, s.logit_rows * Vp) \
+  X(LOGITS,         "logits",         "(chunk,Vp)",     ONE,  NEVER, CLASSIFIER, FLOATX, ALL, s.logit_rows * Vp) \
   /* scratch of the backward pass */ \
   X(DRESIDUAL,      "dresidual",      "(B,T,C)",        ONE,  NEVER, BACKWARD,   FLOATX, ALL, rows * C) \
   X(DWIDE,          "dwide",          "(B,T,4C)",       ONE,  NEVER, BACKWARD,   FLOATX, ALL, rows * 4 * C) \
@@ -128,6 +131,7 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
        return elems; \
    }},
 // clang-format on
+inline const char* const PURPOSE_NAMES[] = {"its layer", "both passes", "classifier", "backward", "generation"};
 enum Activation { ACTIVATION_TABLE(CONSTANT_OF_ROW) NUM_ACTIVATIONS };
 inline const ActivationInfo ACTIVATIONS[] = {ACTIVATION_TABLE(INFO_OF_ROW)};
 #undef CONSTANT_OF_ROW
@@ -141,7 +145,7 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     const int64_t L = s.config.L, k = s.segment_layers();
     if (info.copies == ActivationInfo::ONE) return 1;
     if (info.copies == ActivationInfo::SEGMENTS) return L / k + k - 1;
-    const bool only_forward = !s.training && info.purpose == ActivationInfo::FORWARD;
+    const bool only_forward = !s.training && info.purpose == ActivationInfo::LAYER;
     return only_forward || s.recompute >= info.dropped_at ? k : L;
 }
 // Which of so many copies a layer uses. SEGMENTS: the copies that are kept follow the k-1 others.

@@ -6,6 +6,7 @@
 struct PlanRow {
     std::string category, name, shape;
     int64_t bytes;
+    std::string lives_in = "";  // of activations: when they are needed (activations.h)
 };
 
 inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
@@ -38,7 +39,8 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
         const int64_t copies = activation_copies(a, s), bytes = activation_bytes(a, s);
         if (copies * bytes > 0)
             rows.push_back({"activations", ACTIVATIONS[a].name,
-                            format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies});
+                            format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies,
+                            PURPOSE_NAMES[ACTIVATIONS[a].purpose]});
     }
 }
 
@@ -51,10 +53,11 @@ inline double flops_per_token(const GPT2Config& c, int64_t T) {
 
 inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
     int64_t category_bytes = 0;
-    fprintf(out, "%-14s %-16s %-18s %16s\n", "category", "name", "shape", "bytes");
+    fprintf(out, "%-14s %-16s %-18s %16s   %s\n", "category", "name", "shape", "bytes", "lives in");
     for (size_t i = 0; i < rows.size(); i++) {
-        fprintf(out, "%-14s %-16s %-18s %16lld\n", rows[i].category.c_str(), rows[i].name.c_str(),
-                rows[i].shape.c_str(), (long long)rows[i].bytes);
+        fprintf(out, "%-14s %-16s %-18s %16lld%s%s\n", rows[i].category.c_str(), rows[i].name.c_str(),
+                rows[i].shape.c_str(), (long long)rows[i].bytes, rows[i].lives_in.empty() ? "" : "   ",
+                rows[i].lives_in.c_str());
         category_bytes += rows[i].bytes;
         if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
             fprintf(out, "%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "",

@@ -36,7 +36,7 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
             printf(" %9.1f", (double)bytes_at(at_level(s, o, level)) / 1048576.0);
     };
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        if (ACTIVATIONS[a].copies == ActivationInfo::ONE || ACTIVATIONS[a].purpose != ActivationInfo::FORWARD) continue;
+        if (ACTIVATIONS[a].purpose != ActivationInfo::LAYER) continue;
         others -= activation_copies(a, s) * activation_bytes(a, s);
         line(ACTIVATIONS[a].name, [&](const Sizes& t) { return activation_copies(a, t) * activation_bytes(a, t); });
     }

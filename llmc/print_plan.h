@@ -6,8 +6,7 @@
 #include "llmc/run.h"
 
 // What several GPUs would take for a step of so many FLOPs.
-inline ScalingEstimate print_scaling(const Cluster& c, double step_flops, int64_t wire_bytes, const Options& o,
-                                     const Sizes& s) {
+inline void print_scaling(const Cluster& c, double step_flops, int64_t wire_bytes, const Options& o, const Sizes& s) {
     const double compute_s = step_flops / (double)s.processes / (c.flops * c.utilisation);
     const ScalingEstimate e =
         estimate_scaling(c, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1, s.micro_steps);
@@ -20,7 +19,6 @@ inline ScalingEstimate print_scaling(const Cluster& c, double step_flops, int64_
         "a step computes for %.2f ms and communicates for %.2f ms, of which %.2f ms hide behind the backward pass: "
         "efficiency %.1f%%\n",
         1e3 * e.compute_s, 1e3 * e.communicate_s, 1e3 * e.hidden_s, 100 * e.compute_s / e.step_s());
-    return e;
 }
 
 // What a process takes, and what the processes of one machine take together.

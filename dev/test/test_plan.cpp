@@ -38,9 +38,9 @@ static double total_bytes(const std::string& flags) { return number_after(run(fl
 static void parameters_and_their_state() {
     start_test("the worked example has the parameters of the literature, but for tied embeddings; 16 bytes for each");
     const int64_t V = 40512, C = 768, L = 12, T = 512, untied = 2 * V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-    EXPECT(untied == 147675648);  // 147.68M
-    const int64_t tied = untied - V * C;                    // the classifier is the embedding
-    const int64_t padded = tied + (40576 - V) * C;          // the vocabulary is padded to a multiple of 128
+    EXPECT(untied == 147675648);                    // 147.68M
+    const int64_t tied = untied - V * C;            // the classifier is the embedding
+    const int64_t padded = tied + (40576 - V) * C;  // the vocabulary is padded to a multiple of 128
     for (const std::string& program : {CPU + " --precision bf16", SIM16 + " --device H100"}) {
         const Outcome plan = run(program + EXAMPLE);
         auto bytes = plan_table(plan.out);
@@ -95,8 +95,8 @@ static void recompute_levels() {
     const std::string whole = run(flags + "4").out;
     const size_t at = whole.find("the whole run");
     double mib[5];
-    EXPECT(at != whole.npos && sscanf(whole.c_str() + at, "the whole run %lf %lf %lf %lf %lf", &mib[0], &mib[1], &mib[2],
-                                      &mib[3], &mib[4]) == 5);
+    EXPECT(at != whole.npos && sscanf(whole.c_str() + at, "the whole run %lf %lf %lf %lf %lf", &mib[0], &mib[1],
+                                      &mib[2], &mib[3], &mib[4]) == 5);
     EXPECT(contains(whole, "-r 4: 2 layers at a time") && contains(whole, "-r 4*"));
     for (int level = 0; level < 5; level++) {
         const std::string alone = CPU + format(" --plan -e L5C64H2T64 -b 8 -r %d", level);
@@ -140,8 +140,12 @@ static void time_and_cost() {
     const std::string flags =
         CPU + " --plan -e L5C64H2T64V50304 -b 2 -x 3600 --price 36 --device 0.001,1e9,1 ";  // 1 GFLOP/s
     const double layer = n * (24 * C * C + 2 * T * C), all = 3 * L * layer + 0.5 * n * 2 * T * C * L + 6 * n * C * V;
-    const std::pair<const char*, double> cases[] = {
-        {"-r 0", 0}, {"-r 1", 0}, {"-r 2", 0}, {"-r 3", 4}, {"-r 4 --recompute-every 2", 4}, {"-r 4 --recompute-every 3", 3}};
+    const std::pair<const char*, double> cases[] = {{"-r 0", 0},
+                                                    {"-r 1", 0},
+                                                    {"-r 2", 0},
+                                                    {"-r 3", 4},
+                                                    {"-r 4 --recompute-every 2", 4},
+                                                    {"-r 4 --recompute-every 3", 3}};
     for (auto [level, recomputed_layers] : cases) {
         const std::string plan = run(flags + level).out;
         const double expected = (all + recomputed_layers * layer) / peak;
@@ -166,16 +170,18 @@ static void devices() {
     EXPECT(contains(run(SIM16 + " --plan -e d12 --device H100").out, "on H100 (989.4 TFLOP/s, 3350 GB/s)"));
     EXPECT(contains(run(SIM16 + " --plan -e d12 --device H100").out, "of the 79.0 GiB"));
     EXPECT(contains(run(SIM16 + " --plan -e d12 --device 'RTX 4090'").out, "on RTX 4090 (165.2"));
-    for (const std::string& wrong : {SIM16 + " --plan --device H101", CPU + " --plan --device H100",
-                                     CPU + " --plan --device 1,2", CPU + " --plan --device 1,2,3,4",
-                                     CPU + " --plan --device 1,0,3", CPU + " --plan --device 1,nan,3",
-                                     CPU + " --device 1,2,3", CPU + " --price 2", CPU + " --plan --price -1"}) {
+    for (const std::string& wrong :
+         {SIM16 + " --plan --device H101", CPU + " --plan --device H100", CPU + " --plan --device 1,2",
+          CPU + " --plan --device 1,2,3,4", CPU + " --plan --device 1,0,3", CPU + " --plan --device 1,nan,3",
+          CPU + " --device 1,2,3", CPU + " --price 2", CPU + " --plan --price -1"}) {
         const Outcome r = run(wrong);
-        if (!EXPECT(r.status == 2 && one_line(r.err) && r.out.empty())) printf("    %s: %s\n", wrong.c_str(), r.err.c_str());
+        if (!EXPECT(r.status == 2 && one_line(r.err) && r.out.empty()))
+            printf("    %s: %s\n", wrong.c_str(), r.err.c_str());
     }
     start_test("host memory of a GPU's process is in its plan; so is what the processes of a machine take together");
     const std::string plan = run(SIM16 + " --plan -e d12 -b 2 -t 64 -pn 4 --device H100").out;
-    const double one = number_after(plan, "peak of a process: "), four = number_after(plan, "4 processes of a machine: ");
+    const double one = number_after(plan, "peak of a process: "),
+                 four = number_after(plan, "4 processes of a machine: ");
     EXPECT(contains(plan, "tokens, pinned") && one > 0 && four > 0 && contains(plan, " GiB of GPUs, "));
     EXPECT(std::fabs(four - 4 * one) < 0.3);
 }
