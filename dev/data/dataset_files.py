@@ -1,5 +1,5 @@
-"""The files of a dataset: local ones, or those of the Hugging Face hub, which a thread downloads while the first ones are
-tokenized. token_parts.py asks for names, sizes, and
+"""The files of a dataset: local ones, or those of the Hugging Face hub, which a thread downloads while the first ones
+are tokenized. token_parts.py asks for names, sizes, and
     ready(index), path(index)   whether a file is there, and where
     release_before(index)       the files before this one are tokenized
     note()                      what a line of progress says besides
@@ -14,7 +14,7 @@ import threading
 import hub
 from files import fail
 
-DOWNLOADS_AHEAD = 2  # files that are downloaded while another is tokenized
+DOWNLOADS_AHEAD = 2  # files that are there, or under way, beside the one that is tokenized
 
 
 class LocalFiles:

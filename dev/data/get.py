@@ -68,7 +68,7 @@ def listed_files(data, name, options, folder):
     files = HubFiles(repository, revision, listed, options.download_dir / name, options.hub, options.keep_downloads)
     print(f"{name} is {repository}, {subfolder}, revision {revision[:12]}, from {options.hub}: {len(listed)} files, "
           f"{sum(files.sizes) / 1e6:,.0f} MB, into {files.folder}, "
-          + ("kept there" if options.keep_downloads else f"at most {DOWNLOADS_AHEAD + 2} at a time"), flush=True)
+          + ("kept there" if options.keep_downloads else f"at most {DOWNLOADS_AHEAD + 1} at a time"), flush=True)
     return files
 
 
@@ -83,7 +83,7 @@ def say_disk_use(files, parts, keeps_all):
     if not parts.recipe["shard_tokens"]:
         other = tokens
     if isinstance(files, HubFiles):
-        other += sum(files.sizes) if keeps_all else sum(sorted(files.sizes)[-DOWNLOADS_AHEAD - 2:])
+        other += sum(files.sizes) if keeps_all else sum(sorted(files.sizes)[-DOWNLOADS_AHEAD - 1:])
     free = shutil.disk_usage(parts.folder).free
     print(f"disk: about {tokens / 1e6:,.0f} MB for the tokens, {other / 1e6:,.0f} MB until they are complete; "
           f"{free / 1e6:,.0f} MB are free in {parts.folder.parent}", flush=True)
@@ -97,6 +97,7 @@ def parse_flags():
                                      allow_abbrev=False)
     parser.error = wrong_use
     flag = parser.add_argument
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     flag("name", metavar="NAME", help="a dataset, or a folder or file of one's own")
     flag("--from", dest="source", metavar="LOCAL", type=pathlib.Path, help="a local copy, used in place of a download")
     flag("-o", dest="prefix", metavar="PREFIX", type=pathlib.Path, help="writes PREFIX_train*.bin and PREFIX_val*.bin")
@@ -105,7 +106,7 @@ def parse_flags():
     flag("--val-fraction", metavar="F", type=float, help="of a folder of one's own: the chance of each document to be "
          "for validation (0.1)")
     flag("--seed", metavar="N", type=int, help="of that draw (42)")
-    flag("--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)),
+    flag("--workers", metavar="N", type=int, default=cores,
          help="parts that are tokenized at the same time (one per core)")
     flag("--part-bytes", metavar="N", type=int, default=128_000_000, help="of text in a part, about (%(default)s)")
     flag("--hub", metavar="URL", default=os.environ.get("HF_ENDPOINT", hub.URL), help="the hub (%(default)s)")

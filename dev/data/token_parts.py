@@ -10,6 +10,7 @@ The folder PREFIX_parts holds everything until the shards are complete:
 Then the shards get their names, PREFIX.json says what they were made of, and the folder is removed.
 """
 import fcntl
+import glob
 import json
 import os
 import pathlib
@@ -22,11 +23,12 @@ import time
 
 import children
 import documents
-from files import Progress, fail, flush_folder, wrong_use, write_whole
+from files import ROOT, Progress, fail, flush_folder, wrong_use, write_whole
 
 MAGIC, VERSION = 20240520, 1
 MOST_TOKENS = 2**31 - 1  # that the header can count
 COPY_BYTES = 1 << 22
+GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
 
 
 def write_shard(file, sources):
@@ -57,9 +59,12 @@ def read_json(path, otherwise=None):
 
 
 class TokenParts:
-    """recipe: val, "first" (tokens), "file" (the first one) or "drawn" (documents); val_tokens, val_fraction, seed;
-    shard_tokens, 0 for one file; part_bytes; column; speech; and whatever else must not change when a run is resumed.
-    """
+    """The members of a recipe:
+        val                        what validates: "first": the first val_tokens; "file": the first file; "drawn": each
+                                   document with the chance val_fraction, drawn by seed
+        shard_tokens, part_bytes   how much is in a shard (0: all of a split), and of text in a part, about
+        column, speech             how documents.py reads
+    and whatever else must not change when a run is resumed."""
 
     def __init__(self, prefix, recipe, workers):
         self.prefix, self.recipe, self.workers = prefix, recipe, workers
@@ -89,9 +94,10 @@ class TokenParts:
     def open(self):
         """Takes the folder. No two runs work in it."""
         if not self.folder.exists():
-            for split in "train", "val":
-                for shard in self.prefix.parent.glob(f"{self.prefix.name}_{split}*.bin"):
-                    wrong_use(f"{shard} is there already; another -o is accepted, or this one when it is removed")
+            for kind in "train", "val", "tokenizer":  # the trainers would read the shards with that vocabulary
+                for path in self.prefix.parent.glob(f"{glob.escape(self.prefix.name)}_{kind}*.bin"):
+                    if not (GPT2_TOKENIZER.exists() and path.samefile(GPT2_TOKENIZER)):
+                        wrong_use(f"{path} is there already; another -o is accepted, or this one when it is removed")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = open(self.folder / "lock", "w")
         try:
