@@ -205,32 +205,86 @@ def exported_runs(folder):
             same_logits(folder, "run")
 
 
-def one_step(folder):
-    """Imported, trained for a step and exported: the weights of the same step of AdamW in PyTorch."""
-    B, T, rate, decay, epsilon, clip = 4, 32, 1e-2, 0.1, 1e-3, 0.5  # so large an eps that noise makes no full steps
-    model = fixtures.make_model(2, 48, 3, 32, 97, seed=11)
-    model.save_pretrained(folder / "before")
-    tokens = np.random.default_rng(4).integers(0, 97, B * T + 1)
-    fixtures.write_tokens(folder / "tokens.bin", tokens)
-    import_hf(folder / "before", folder / "before.bin")
-    run(ROOT / "train_gpt2_cpu", "-i", folder / "tokens.bin", "-e", folder / "before.bin", "-b", B, "-t", T, "-x", 1,
-        "-v", 0, "-s", 0, "-l", rate, "-c", decay, "--eps", epsilon, "--grad-clip", clip, "--shuffle", 0,
-        "-o", folder / "run")
-    export_hf(folder / "run", folder / "after")
+RATE, DECAY, EPSILON, CLIP = 1e-2, 0.1, 1e-3, 0.5  # so large an eps that noise makes no full steps
 
-    data = torch.tensor(tokens.astype(np.int64))
-    _, loss = fixtures.loss_of(model, data[:-1].view(B, T), data[1:].view(B, T))
+
+def step_of_ours(folder, *flags):
+    """What a run of one step prints, from before.bin to a checkpoint in run/."""
+    return run(ROOT / "train_gpt2_cpu", "-i", folder / "tokens.bin", "-e", folder / "before.bin", "-x", 1, "-v", 0,
+               "-s", 0, "-l", RATE, "-c", DECAY, "--eps", EPSILON, "--grad-clip", CLIP, "--shuffle", 0, "-o",
+               folder / "run", "--overwrite", 1, *flags)
+
+
+def step_of_pytorch(model, x, y):
+    """Loss and norm of the same step in PyTorch. Targets of -100 are ignored: the ignore_index of its loss."""
+    _, loss = fixtures.loss_of(model, x, y)
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
-    torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], lr=rate,
-                      betas=(0.9, 0.95), eps=epsilon).step()
+    torch.optim.AdamW([{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}], lr=RATE,
+                      betas=(0.9, 0.95), eps=EPSILON).step()
+    return loss.item(), norm.item()
+
+
+def same_step(folder, model):
+    """The checkpoint in run/ has the weights of the model, and they are not those before the step."""
+    export_hf(folder / "run", folder / "after")
     before, after = dict(load(folder / "before").named_parameters()), dict(load(folder / "after").named_parameters())
     for name, wanted in model.named_parameters():
         moved = (wanted - before[name]).abs().max().item()
         error = (wanted - after[name]).abs().max().item()
         assert moved > 1e-4 and error < 1e-6, f"{name}: off by {error:.3g} where the step is {moved:.3g}"
+
+
+def one_step(folder):
+    """Imported, trained for a step and exported: the weights of the same step of AdamW in PyTorch."""
+    B, T = 4, 32
+    model = fixtures.make_model(2, 48, 3, 32, 97, seed=11)
+    model.save_pretrained(folder / "before")
+    tokens = np.random.default_rng(4).integers(0, 97, B * T + 1)
+    fixtures.write_tokens(folder / "tokens.bin", tokens)
+    import_hf(folder / "before", folder / "before.bin")
+    step_of_ours(folder, "-b", B, "-t", T)
+    data = torch.tensor(tokens.astype(np.int64))
+    step_of_pytorch(model, data[:-1].view(B, T), data[1:].view(B, T))
+    same_step(folder, model)
+
+
+def masked_step(folder):
+    """A step on prompts and completions is PyTorch's with ignore_index, for any split into micro-steps."""
+    windows, T = 6, 32
+    draw, letters = random.Random(8), "abcdefgh \u00e9"
+    lines = [{key: "".join(draw.choices(letters, k=draw.randrange(*sizes)))
+              for key, sizes in (("prompt", (0, 40)), ("completion", (1, 20)))} for _ in range(20)]
+    (folder / "sft.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run(ROOT / "tokenize", folder / "sft.jsonl", "-o", folder / "sft", "--bytes", 1, "--val-fraction", 0)
+    (folder / "sft_train.bin").rename(folder / "tokens.bin")
+    tokens = np.fromfile(folder / "tokens.bin", "<u2", offset=1024)[:windows * T + 1].astype(np.int64)
+    bits = np.fromfile(folder / "sft_train.mask", "u1", offset=1024)
+    counts = np.unpackbits(bits, bitorder="little")[:windows * T + 1]
+    expected = np.concatenate([np.repeat([1, 0, 1], [1, len(line["prompt"].encode()), len(line["completion"].encode())])
+                               for line in lines])
+    assert np.array_equal(counts, expected[:len(counts)])
+    x = torch.tensor(tokens[:-1]).view(windows, T)
+    y = torch.tensor(np.where(counts == 1, tokens, -100)[1:]).view(windows, T)
+    in_micro_steps = (y.view(3, -1) != -100).sum(1).tolist()
+    assert len(set(in_micro_steps)) == 3, in_micro_steps  # the mean over the step is not the mean of means
+
+    model = fixtures.make_model(2, 48, 3, 32, 257, seed=12)
+    model.save_pretrained(folder / "before")
+    import_hf(folder / "before", folder / "before.bin")
+    loss, norm = step_of_pytorch(model, x, y)
+    tokenizer = "--tokenizer", folder / "sft_tokenizer.bin"
+    for B, *more in (2,), (1, "-r", 3), (6,), (2, "--precision", "bf16"):
+        output = step_of_ours(folder, "-b", B, "-t", T, "-d", windows * T, "--loss-mask", folder / "sft_train.mask",
+                              *tokenizer, *more)
+        ours = re.search(r"loss ([\d.]+) *\| *norm ([\d.]+)", output)
+        tolerance = 5e-3 if more[-1:] == ["bf16"] else 1e-5
+        assert abs(float(ours[1]) - loss) < tolerance * loss, (B, more, loss, output)
+        assert abs(float(ours[2]) - norm) < 10 * tolerance * norm, (B, more, norm, output)
+        if "bf16" not in more:
+            same_step(folder, model)
 
 
 def gpt2_tokenizer(folder):
@@ -568,7 +622,7 @@ def from_the_hub(folder):
 
 def main():
     torch.set_num_threads(1)
-    tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, one_step, gpt2_tokenizer,
+    tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, one_step, masked_step, gpt2_tokenizer,
              other_tokenizers, refusals_of_config, refusals_of_tensors, refusals_of_folders, refusals_of_export,
              full_disk, interrupted, from_the_hub]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
