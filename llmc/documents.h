@@ -12,7 +12,9 @@
 // whose beginning is in another window. Positions go on: wpe is indexed by the position in the
 // sequence.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include "llmc/integer_math.h"
 
 // starts (B,T), written: for each position of tokens (B,T), the first position of its document.
 inline void find_documents(int* starts, const int* tokens, int64_t B, int64_t T, int end_of_text) {
@@ -32,4 +34,23 @@ inline void for_each_document(const int* starts, int64_t T, F f) {
         while (end < T && starts[end] == first) end++;
         f(first, end - first);
     }
+}
+
+// A part of a document that one block of GPU threads works on: tile number `index` of the document
+// of `length` positions that begins at position `first` of all B*T.
+struct DocumentTile {
+    int first, length, index;
+};
+// Cuts all documents into tiles of `rows` positions; the last tile of a document may be shorter.
+// Writes up to B*T tiles, those with the most tiles before them first, and returns how many.
+inline int64_t cut_documents(DocumentTile* tiles, const int* starts, int64_t B, int64_t T, int64_t rows) {
+    int64_t count = 0;
+    for (int64_t b = 0; b < B; b++)
+        for_each_document(starts + b * T, T, [&](int64_t first, int64_t length) {
+            for (int64_t i = 0; i < ceil_div(length, rows); i++)
+                tiles[count++] = {(int)(b * T + first), (int)length, (int)i};
+        });
+    std::stable_sort(tiles, tiles + count,
+                     [](const DocumentTile& a, const DocumentTile& b) { return a.index > b.index; });
+    return count;
 }

@@ -97,7 +97,7 @@ template <int HS, int KEYS>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     tensor_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
     extern __shared__ __align__(128) bf16 shared[];
-    const AttentionBlock block(T, NH, head_size, blockIdx.y);
+    const AttentionBlock<ATTENTION_ROWS, FIRST_TILE_FIRST> block(nullptr, T, NH, head_size);
     const bf16* head = qkv + block.qkv_offset;
     const Tile<HS> q{shared}, keys{shared + ATTENTION_ROWS * HS}, values{shared + (ATTENTION_ROWS + KEYS) * HS};
     const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, row = block.first + warp_row + lane / 4;
@@ -180,8 +180,8 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
         auto run = [=](auto kernel, int padded, int keys) {
             const size_t shared_bytes = (ATTENTION_ROWS + 2 * keys) * padded * sizeof(bf16);
             allow_shared(kernel, shared_bytes, "tensor");
-            launch("tensor", kernel, attention_grid(B, T, NH), ATTENTION_THREADS, shared_bytes, stream, d_out, d_lse,
-                   d_qkv, (int)T, NH, (int)HS, 1.0f / sqrtf((float)HS));
+            launch("tensor", kernel, attention_grid(B, T, NH, ATTENTION_ROWS, {}), ATTENTION_THREADS, shared_bytes,
+                   stream, d_out, d_lse, d_qkv, (int)T, NH, (int)HS, 1.0f / sqrtf((float)HS));
         };
         if (HS <= 32) run(tensor_kernel<32, 64>, 32, 64);
         else if (HS <= 64) run(tensor_kernel<64, 64>, 64, 64);

@@ -43,6 +43,12 @@
 // bf16: 8 B T C forward (qkv read, out written), 16 B T C backward (qkv, dout, out read, dqkv
 // written).
 //
+// With a document mask (documents.h) a document is what a sequence is above: the rows of a block's
+// tiles are those of one document, counted from its first position, so that no block reads another
+// document. A block finds its document in a list that the host makes, the only difference between
+// the two cases (AttentionBlock). A tile of a document's last few rows costs as much as a whole
+// one.
+//
 // Head sizes: multiples of 8 from 16 to 256. In shared memory they are padded with zeros to 32, 64,
 // 96, 128 or 256.
 #pragma once
@@ -110,21 +116,22 @@ __device__ inline void softmax_step(float (&s)[KEYS / 8][4], float (&o)[HS / 8][
 
 template <int HS, int KEYS>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
-    attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
+    attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale,
+                             const DocumentTile* documents) {
     extern __shared__ __align__(128) bf16 shared[];
-    const AttentionBlock block(T, NH, head_size, gridDim.y - 1 - blockIdx.y);
+    const AttentionBlock<ATTENTION_ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
     const Tile<HS> q{shared};
     bf16 *key_buffers = shared + ATTENTION_ROWS * HS, *value_buffers = key_buffers + 2 * KEYS * HS;
     auto keys = [&](int tile) { return Tile<HS>{key_buffers + tile % 2 * KEYS * HS}; };
     auto values = [&](int tile) { return Tile<HS>{value_buffers + tile % 2 * KEYS * HS}; };
     const bf16* head = qkv + block.qkv_offset;
     auto load_keys = [&](int tile) {
-        load_tile<HS, KEYS>(keys(tile), head + block.C, block.stride, tile * KEYS, T, head_size);
-        load_tile<HS, KEYS>(values(tile), head + 2 * block.C, block.stride, tile * KEYS, T, head_size);
+        load_tile<HS, KEYS>(keys(tile), head + block.C, block.stride, tile * KEYS, block.length, head_size);
+        load_tile<HS, KEYS>(values(tile), head + 2 * block.C, block.stride, tile * KEYS, block.length, head_size);
     };
     const int warp_row = threadIdx.x / 32 * 16, first_query = block.first + warp_row;  // of the warp's 16
-    const int end = min(T, block.first + ATTENTION_ROWS), tiles = ceil_div(end, KEYS);
-    load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, T, head_size);
+    const int end = min(block.length, block.first + ATTENTION_ROWS), tiles = ceil_div(end, KEYS);
+    load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, block.length, head_size);
     load_keys(0);
     copy_async_commit();
 
@@ -146,9 +153,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     }
     const int lane = threadIdx.x % 32, row = first_query + lane / 4;
     for (int half = 0; half < 2; half++)
-        if (lane % 4 == 0 && row + 8 * half < T)
+        if (lane % 4 == 0 && row + 8 * half < block.length)
             lse[block.row_offset + row + 8 * half] = m[half] * scale + logf(l[half]);
-    store_rows(out + block.out_offset, block.C, first_query, T, head_size, o, 1.0f / l[0], 1.0f / l[1], q, warp_row);
+    store_rows(out + block.out_offset, block.C, first_query, block.length, head_size, o, 1.0f / l[0], 1.0f / l[1], q,
+               warp_row);
 }
 
 template <int HS, int COLS>
@@ -163,9 +171,9 @@ constexpr size_t attention_backward_shared_bytes() {
 template <int HS, int COLS>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_kv_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
-                                 int64_t NH, int head_size, float scale) {
+                                 int64_t NH, int head_size, float scale, const DocumentTile* documents) {
     extern __shared__ __align__(128) bf16 shared[];
-    const AttentionBlock block(T, NH, head_size, blockIdx.y);
+    const AttentionBlock<ATTENTION_ROWS, FIRST_TILE_FIRST> block(documents, T, NH, head_size);
     const bf16 *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> k{shared}, v{shared + ATTENTION_ROWS * HS};
     bf16 *q_buffers = shared + 2 * ATTENTION_ROWS * HS, *dout_buffers = q_buffers + 2 * COLS * HS;
@@ -173,24 +181,24 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     auto d_o = [&](int tile) { return Tile<HS>{dout_buffers + tile % 2 * COLS * HS}; };
     float *lse_buffers = (float*)(dout_buffers + 2 * COLS * HS), *D_buffers = lse_buffers + 2 * COLS;
     auto load_queries = [&](int tile, int first_query) {
-        load_tile<HS, COLS>(q(tile), head, block.stride, first_query, T, head_size);
-        load_tile<HS, COLS>(d_o(tile), dout_head, block.C, first_query, T, head_size);
+        load_tile<HS, COLS>(q(tile), head, block.stride, first_query, block.length, head_size);
+        load_tile<HS, COLS>(d_o(tile), dout_head, block.C, first_query, block.length, head_size);
         for (int i = threadIdx.x; i < COLS; i += ATTENTION_THREADS) {
-            const bool valid = first_query + i < T;  // from T on, lse is infinite and the probability 0
+            const bool valid = first_query + i < block.length;  // past the end, lse is infinite and the probability 0
             const int64_t query = block.row_offset + first_query + i;
             lse_buffers[tile % 2 * COLS + i] = valid ? lse[query] * LOG2_E : INFINITY;
             D_buffers[tile % 2 * COLS + i] = valid ? D[query] : 0.0f;
         }
     };
-    load_tile<HS, ATTENTION_ROWS>(k, head + block.C, block.stride, block.first, T, head_size);
-    load_tile<HS, ATTENTION_ROWS>(v, head + 2 * block.C, block.stride, block.first, T, head_size);
+    load_tile<HS, ATTENTION_ROWS>(k, head + block.C, block.stride, block.first, block.length, head_size);
+    load_tile<HS, ATTENTION_ROWS>(v, head + 2 * block.C, block.stride, block.first, block.length, head_size);
     load_queries(0, block.first);
     copy_async_commit();
 
     const int warp_row = threadIdx.x / 32 * 16, first_key = block.first + warp_row;  // of the warp's 16
     const int lane = threadIdx.x % 32, key = first_key + lane / 4;                   // this lane: key, key + 8
     float dk[HS / 8][4] = {}, dv[HS / 8][4] = {};
-    const int tiles = ceil_div(T - block.first, COLS);  // queries before the first key see none of the keys
+    const int tiles = ceil_div(block.length - block.first, COLS);  // queries before the first key see none of the keys
     for (int tile = 0; tile < tiles; tile++) {
         const int first_query = block.first + tile * COLS;
         if (tile + 1 < tiles) load_queries(tile + 1, first_query + COLS);
@@ -216,8 +224,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         __syncthreads();  // no thread reads this tile any more
     }
     bf16 *dk_head = dqkv + block.qkv_offset + block.C, *dv_head = dk_head + block.C;
-    store_rows(dk_head, block.stride, first_key, T, head_size, dk, scale, scale, k, warp_row);
-    store_rows(dv_head, block.stride, first_key, T, head_size, dv, 1.0f, 1.0f, v, warp_row);
+    store_rows(dk_head, block.stride, first_key, block.length, head_size, dk, scale, scale, k, warp_row);
+    store_rows(dv_head, block.stride, first_key, block.length, head_size, dv, 1.0f, 1.0f, v, warp_row);
 }
 
 // dq of 64 queries, 16 per warp; keys come in tiles of COLS. With s = q k^T and dp = dout v^T,
@@ -226,31 +234,31 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 template <int HS, int COLS>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_q_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
-                                int64_t NH, int head_size, float scale) {
+                                int64_t NH, int head_size, float scale, const DocumentTile* documents) {
     extern __shared__ __align__(128) bf16 shared[];
-    const AttentionBlock block(T, NH, head_size, gridDim.y - 1 - blockIdx.y);
+    const AttentionBlock<ATTENTION_ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
     const bf16 *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> q{shared}, d_o{shared + ATTENTION_ROWS * HS};
     bf16 *key_buffers = shared + 2 * ATTENTION_ROWS * HS, *value_buffers = key_buffers + 2 * COLS * HS;
     auto keys = [&](int tile) { return Tile<HS>{key_buffers + tile % 2 * COLS * HS}; };
     auto values = [&](int tile) { return Tile<HS>{value_buffers + tile % 2 * COLS * HS}; };
     auto load_keys = [&](int tile) {
-        load_tile<HS, COLS>(keys(tile), head + block.C, block.stride, tile * COLS, T, head_size);
-        load_tile<HS, COLS>(values(tile), head + 2 * block.C, block.stride, tile * COLS, T, head_size);
+        load_tile<HS, COLS>(keys(tile), head + block.C, block.stride, tile * COLS, block.length, head_size);
+        load_tile<HS, COLS>(values(tile), head + 2 * block.C, block.stride, tile * COLS, block.length, head_size);
     };
     const int warp_row = threadIdx.x / 32 * 16, first_query = block.first + warp_row;  // of the warp's 16
     const int lane = threadIdx.x % 32, row = first_query + lane / 4;                   // this lane: row, row + 8
-    const int end = min(T, block.first + ATTENTION_ROWS), tiles = ceil_div(end, COLS);
+    const int end = min(block.length, block.first + ATTENTION_ROWS), tiles = ceil_div(end, COLS);
     float log_sum[2], d[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const bool valid = row + 8 * half < T;
+        const bool valid = row + 8 * half < block.length;
         const int64_t query = block.row_offset + row + 8 * half;
         log_sum[half] = valid ? lse[query] * LOG2_E : INFINITY;
         d[half] = valid ? D[query] : 0.0f;
     }
-    load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, T, head_size);
-    load_tile<HS, ATTENTION_ROWS>(d_o, dout_head, block.C, block.first, T, head_size);
+    load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, block.length, head_size);
+    load_tile<HS, ATTENTION_ROWS>(d_o, dout_head, block.C, block.first, block.length, head_size);
     load_keys(0);
     copy_async_commit();
 
@@ -277,7 +285,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         __syncthreads();  // no thread reads this tile any more
     }
     bf16* dq_head = dqkv + block.qkv_offset;
-    store_rows(dq_head, block.stride, first_query, T, head_size, dq, scale, scale, q, warp_row);
+    store_rows(dq_head, block.stride, first_query, block.length, head_size, dq, scale, scale, q, warp_row);
 }
 
 // Calls f.run<HS, KEYS, COLS>() with the padded head size, the keys per tile of the forward kernel
@@ -292,24 +300,29 @@ inline void for_head_size(int64_t head_size, F f) {
     else f.template run<256, 32, 16>();
 }
 
-inline dim3 attention_grid(int64_t B, int64_t T, int64_t NH) {
-    return dim3((unsigned)(B * NH), (unsigned)ceil_div(T, ATTENTION_ROWS));
+// Positions in a tile of DocumentTiles.
+template <class floatX>
+int64_t attention_tile_rows(int64_t head_size) {
+    return sizeof(floatX) == 2 ? ATTENTION_ROWS : attention_fp32_rows(head_size);
 }
+
 struct AttentionForward {
     bf16* out;
     float* lse;
     const bf16* qkv;
     int64_t B, T, C, NH;
     cudaStream_t stream;
+    DocumentTiles documents;
     template <int HS, int KEYS, int COLS>
     void run() {
         const size_t shared_bytes = attention_forward_shared_bytes<HS, KEYS>();
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
+        const dim3 grid = attention_grid(B, T, NH, ATTENTION_ROWS, documents);
         auto kernel = attention_forward_kernel<HS, KEYS>;
         allow_shared(kernel, shared_bytes, "attention_forward");
-        launch("attention_forward", kernel, attention_grid(B, T, NH), ATTENTION_THREADS, shared_bytes, stream, out, lse,
-               qkv, (int)T, NH, head_size, scale);
+        launch("attention_forward", kernel, grid, ATTENTION_THREADS, shared_bytes, stream, out, lse, qkv, (int)T, NH,
+               head_size, scale, documents.tiles);
     }
 };
 struct AttentionBackward {
@@ -320,27 +333,30 @@ struct AttentionBackward {
     const bf16* qkv;
     int64_t B, T, C, NH;
     cudaStream_t stream;
+    DocumentTiles documents;
     template <int HS, int KEYS, int COLS>
     void run() {
         const size_t shared_bytes = attention_backward_shared_bytes<HS, COLS>();
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
+        const dim3 grid = attention_grid(B, T, NH, ATTENTION_ROWS, documents);
         attention_dot(D, dout, out, B, T, NH, head_size, stream);
         auto run_kernel = [&](const char* name, auto kernel) {
             allow_shared(kernel, shared_bytes, name);
-            launch(name, kernel, attention_grid(B, T, NH), ATTENTION_THREADS, shared_bytes, stream, dqkv, dout, lse, D,
-                   qkv, (int)T, NH, head_size, scale);
+            launch(name, kernel, grid, ATTENTION_THREADS, shared_bytes, stream, dqkv, dout, lse, D, qkv, (int)T, NH,
+                   head_size, scale, documents.tiles);
         };
         run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS>);
         run_kernel("attention_backward_q", attention_backward_q_kernel<HS, COLS>);
     }
 };
 inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream) {
-    for_head_size(C / NH, AttentionForward{out, lse, qkv, B, T, C, NH, stream});
+                              cudaStream_t stream, DocumentTiles documents = {}) {
+    for_head_size(C / NH, AttentionForward{out, lse, qkv, B, T, C, NH, stream, documents});
 }
 // D (B,NH,T) is scratch.
 inline void attention_backward(bf16* dqkv, float* D, const bf16* dout, const bf16* out, const float* lse,
-                               const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
-    for_head_size(C / NH, AttentionBackward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream});
+                               const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+                               DocumentTiles documents = {}) {
+    for_head_size(C / NH, AttentionBackward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents});
 }

@@ -68,19 +68,19 @@ __device__ inline void store_channels(float* head, int64_t stride, int row, int 
 template <int TILE, int CHANNELS>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size,
-                                  float scale) {
+                                  float scale, const DocumentTile* documents) {
     extern __shared__ float shared_floats[];
     const SharedRows<TILE> q{shared_floats, head_size},
         kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
     float* p = kv.data + shared_rows_elems(TILE, head_size);
-    const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
-    const int first = (gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
-    const float* head = qkv + b * T * 3 * C + h * head_size;
+    const AttentionBlock<TILE, LAST_TILE_FIRST> block(documents, T, NH, head_size);
+    const int first = block.first, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
+    const float* head = qkv + block.qkv_offset;
     float o[2][CHANNELS] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
-    q.load(head, 3 * C, first, T);
-    for (int first_key = 0; first_key < first + TILE && first_key < T; first_key += TILE) {
+    q.load(head, block.stride, first, block.length);
+    for (int first_key = 0; first_key < first + TILE && first_key < block.length; first_key += TILE) {
         __syncthreads();
-        kv.load(head + C, 3 * C, first_key, T);
+        kv.load(head + block.C, block.stride, first_key, block.length);
         __syncthreads();
         float s[2][2];
         small_products(s, q, kv, ty, tx);
@@ -107,15 +107,15 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             for (int c = 0; c < CHANNELS; c++) o[i][c] *= shrink;
         }
         __syncthreads();
-        kv.load(head + 2 * C, 3 * C, first_key, T);
+        kv.load(head + 2 * block.C, block.stride, first_key, block.length);
         __syncthreads();
         add_products(o, p, kv, ty, tx);
     }
     for (int i = 0; i < 2; i++)
-        if (tx == 0 && first + 2 * ty + i < T)
-            lse[blockIdx.x * (int64_t)T + first + 2 * ty + i] = m[i] * scale + logf(l[i]);
-    store_channels<TILE>(out + b * T * C + h * head_size, C, first + 2 * ty, T, head_size, o, 1.0f / l[0], 1.0f / l[1],
-                         tx);
+        if (tx == 0 && first + 2 * ty + i < block.length)
+            lse[block.row_offset + first + 2 * ty + i] = m[i] * scale + logf(l[i]);
+    store_channels<TILE>(out + block.out_offset, block.C, first + 2 * ty, block.length, head_size, o, 1.0f / l[0],
+                         1.0f / l[1], tx);
 }
 
 // Backward. If KEYS_MINE, the block's TILE rows are keys, it walks over tiles of queries, and sum1
@@ -124,22 +124,24 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
 template <int TILE, int CHANNELS, bool KEYS_MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv,
-                                   int T, int64_t NH, int head_size, float scale) {
+                                   int T, int64_t NH, int head_size, float scale, const DocumentTile* documents) {
     extern __shared__ float shared_floats[];
     const size_t elems = shared_rows_elems(TILE, head_size);
     const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size},
         v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
     float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
-    const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH, C = NH * head_size;
-    const int mine = (KEYS_MINE ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * TILE, ty = threadIdx.x / (TILE / 2),
-              tx = threadIdx.x % (TILE / 2);
-    const float *head = qkv + b * T * 3 * C + h * head_size, *dout_head = dout + b * T * C + h * head_size;
-    auto load_queries = [&](int first) { q.load(head, 3 * C, first, T), d_o.load(dout_head, C, first, T); };
-    auto load_keys = [&](int first) { k.load(head + C, 3 * C, first, T), v.load(head + 2 * C, 3 * C, first, T); };
+    const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST> block(documents, T, NH, head_size);
+    const int mine = block.first, length = block.length, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
+    const int64_t C = block.C, stride = block.stride;
+    const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
+    auto load_queries = [&](int first) { q.load(head, stride, first, length), d_o.load(dout_head, C, first, length); };
+    auto load_keys = [&](int first) {
+        k.load(head + C, stride, first, length), v.load(head + 2 * C, stride, first, length);
+    };
     if (KEYS_MINE) load_keys(mine);
     else load_queries(mine);
     float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
-    for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < T : other <= mine; other += TILE) {
+    for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < length : other <= mine; other += TILE) {
         __syncthreads();
         if (KEYS_MINE) load_queries(other);
         else load_keys(other);
@@ -151,9 +153,9 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2),
                       key = KEYS_MINE ? mine + row : other + column, query = KEYS_MINE ? other + column : mine + row;
             float prob = 0, grad = 0;
-            if (key <= query && query < T) {
-                prob = expf(s[i / 2][i % 2] * scale - lse[blockIdx.x * (int64_t)T + query]);
-                grad = prob * (dp[i / 2][i % 2] - D[blockIdx.x * (int64_t)T + query]) * scale;
+            if (key <= query && query < length) {
+                prob = expf(s[i / 2][i % 2] * scale - lse[block.row_offset + query]);
+                grad = prob * (dp[i / 2][i % 2] - D[block.row_offset + query]) * scale;
             }
             p[row * (TILE + 1) + column] = prob;
             ds[row * (TILE + 1) + column] = grad;
@@ -162,44 +164,52 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
         add_products(sum1, ds, KEYS_MINE ? q : k, ty, tx);
         if (KEYS_MINE) add_products(sum2, p, d_o, ty, tx);
     }
-    float* dhead = dqkv + b * T * 3 * C + h * head_size;
-    store_channels<TILE>(dhead + (KEYS_MINE ? C : 0), 3 * C, mine + 2 * ty, T, head_size, sum1, 1.0f, 1.0f, tx);
-    if (KEYS_MINE) store_channels<TILE>(dhead + 2 * C, 3 * C, mine + 2 * ty, T, head_size, sum2, 1.0f, 1.0f, tx);
+    float *dhead = dqkv + block.qkv_offset, *out1 = dhead + (KEYS_MINE ? C : 0), *out2 = dhead + 2 * C;
+    store_channels<TILE>(out1, stride, mine + 2 * ty, length, head_size, sum1, 1.0f, 1.0f, tx);
+    if (KEYS_MINE) store_channels<TILE>(out2, stride, mine + 2 * ty, length, head_size, sum2, 1.0f, 1.0f, tx);
 }
 
 template <int TILE, int CHANNELS>
 void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                             cudaStream_t stream) {
+                             cudaStream_t stream, DocumentTiles documents) {
     const int HS = (int)(C / NH);
     const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
-    const dim3 grid((unsigned)(B * NH), (unsigned)ceil_div(T, TILE));
+    const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
     allow_shared(kernel, bytes, "attention_forward");
-    launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, NH, HS, scale);
+    launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, NH, HS, scale,
+           documents.tiles);
 }
+// TILE for a head size.
+inline int64_t attention_fp32_rows(int64_t head_size) { return head_size <= 128 ? 32 : 16; }
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream) {
-    if (C / NH <= 128) attention_forward_tiles<32, 8>(out, lse, qkv, B, T, C, NH, stream);
-    else attention_forward_tiles<16, 32>(out, lse, qkv, B, T, C, NH, stream);
+                              cudaStream_t stream, DocumentTiles documents = {}) {
+    const auto run =
+        attention_fp32_rows(C / NH) == 32 ? attention_forward_tiles<32, 8> : attention_forward_tiles<16, 32>;
+    run(out, lse, qkv, B, T, C, NH, stream, documents);
 }
 template <int TILE, int CHANNELS>
 void attention_backward_tiles(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
-                              const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
+                              const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+                              DocumentTiles documents) {
     const int HS = (int)(C / NH);
     const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
-    const dim3 grid((unsigned)(B * NH), (unsigned)ceil_div(T, TILE));
+    const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
     attention_dot(D, dout, out, B, T, NH, HS, stream);
     auto run_kernel = [&](const char* name, auto kernel) {
         allow_shared(kernel, bytes, name);
-        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, D, qkv, (int)T, NH, HS, scale);
+        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, D, qkv, (int)T, NH, HS, scale,
+               documents.tiles);
     };
     run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
     run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
 }
 inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
-                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream) {
-    if (C / NH <= 128) attention_backward_tiles<32, 8>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
-    else attention_backward_tiles<16, 32>(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream);
+                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+                               DocumentTiles documents = {}) {
+    const auto run =
+        attention_fp32_rows(C / NH) == 32 ? attention_backward_tiles<32, 8> : attention_backward_tiles<16, 32>;
+    run(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents);
 }

@@ -28,6 +28,7 @@
 //     row 6    c3  c2  c1  c0  row 7 c3  c2  c1  c0
 #pragma once
 #include "llmc/cuda/mma.cuh"
+#include "llmc/documents.h"
 
 constexpr int ATTENTION_THREADS = 128;  // per block: 4 warps
 constexpr int ATTENTION_ROWS = 64;      // queries (or keys) per block, 16 per warp
@@ -129,17 +130,43 @@ __device__ inline void store_rows(bf16* head, int64_t stride, int first, int T, 
     }
 }
 
-// What a block works on: 64 rows of one head of one sequence. blockIdx.x is b NH + h.
+// The documents of a batch in tiles, on the device (cut_documents in documents.h); without a
+// document mask tiles is null, and each sequence is one document.
+struct DocumentTiles {
+    const DocumentTile* tiles = nullptr;
+    int64_t count = 0;
+};
+inline dim3 attention_grid(int64_t B, int64_t T, int64_t NH, int64_t rows, DocumentTiles documents) {
+    if (documents.tiles) return dim3((unsigned)(documents.count * NH));
+    return dim3((unsigned)(B * NH), (unsigned)ceil_div(T, rows));
+}
+
+// In which order the tiles of a document are started. Those with the most work should be first: the
+// last queries see the most keys, the first keys are seen by the most queries.
+enum TileOrder { LAST_TILE_FIRST, FIRST_TILE_FIRST };
+
+// What a block works on: ROWS rows of one head of one document. Rows are counted from the
+// document's first position.
+template <int ROWS, TileOrder ORDER>
 struct AttentionBlock {
-    int64_t T, C, stride;            // stride: of rows of qkv
-    int64_t qkv_offset, out_offset;  // of the head in qkv and dqkv (B,T,3C), in out and dout (B,T,C)
-    int64_t row_offset;              // of the head in lse and D (B,NH,T)
-    int first;                       // row
-    __device__ AttentionBlock(int64_t T, int64_t NH, int head_size, int tile)
-        : T(T), C(NH * head_size), stride(3 * C), row_offset(blockIdx.x * T), first(tile * ATTENTION_ROWS) {
-        const int64_t b = blockIdx.x / NH, h = blockIdx.x % NH;
-        qkv_offset = b * T * stride + h * head_size;
-        out_offset = b * T * C + h * head_size;
+    int length, first;               // rows of the document; the block's first one
+    int64_t C, stride;               // stride: of rows of qkv
+    int64_t qkv_offset, out_offset;  // of the document's head in qkv and dqkv (B,T,3C), in out and dout (B,T,C)
+    int64_t row_offset;              // of the document's head in lse and D (B,NH,T)
+    __device__ AttentionBlock(const DocumentTile* tiles, int T, int64_t NH, int head_size)
+        : length(T), C(NH * head_size), stride(3 * C) {
+        const int64_t h = blockIdx.x % NH;
+        int64_t b = blockIdx.x / NH, begin = 0;
+        int tile = gridDim.y - 1 - blockIdx.y;
+        if (tiles) {
+            const DocumentTile part = tiles[blockIdx.x / NH];
+            b = part.first / T, begin = part.first % T, length = part.length, tile = part.index;
+        }
+        if (ORDER == FIRST_TILE_FIRST) tile = ceil_div(length, ROWS) - 1 - tile;
+        first = tile * ROWS;
+        qkv_offset = (b * T + begin) * stride + h * head_size;
+        out_offset = (b * T + begin) * C + h * head_size;
+        row_offset = (b * NH + h) * T + begin;
     }
 };
 
