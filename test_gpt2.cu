@@ -10,6 +10,7 @@
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2.cu"
 #include "dev/test/cpu_oracle.h"
+#include "dev/test/document_layouts.h"
 #include "dev/test/large_scores.h"
 #include "llmc/cpu/reference.h"
 
@@ -20,7 +21,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     Options o = options;
     o.tf32 = 0;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
-    sizes.recompute_every = o.recompute_every;
+    sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
     model.layout = parameter_layout(config, 1);
     settle_device(model, sizes, o);
     allocate(model, model.sizes, o);
@@ -237,6 +238,70 @@ static void attention_kernels(const Shape& s) {
     }
 }
 
+// Both passes of attention, on sequences that are cut into documents if there are starts (B,T).
+struct AttentionRun {
+    Floats out, lse, dqkv;
+    AttentionRun(const Shape& s, const Floats& qkv, const Floats& dout, const std::vector<int>& starts) {
+        const int64_t rows = s.B * s.T;
+        Array d_qkv(qkv), d_dout(dout), d_out(rows * s.C), d_dqkv(rows * 3 * s.C);
+        Array32 d_lse(s.B * s.NH * s.T), d_D(s.B * s.NH * s.T);
+        DeviceArray<int> d_tiles(3 * rows);
+        DocumentTiles documents;
+        if (!starts.empty()) {
+            std::vector<int> tiles(3 * rows);
+            const int64_t tile_rows = attention_tile_rows<floatX>(s.C / s.NH);
+            const int64_t count = cut_documents((DocumentTile*)tiles.data(), starts.data(), s.B, s.T, tile_rows);
+            check_cuda(cudaMemcpy(d_tiles.data, tiles.data(), 12 * count, cudaMemcpyHostToDevice), "copying");
+            documents = {(DocumentTile*)d_tiles.data, count};
+        }
+        attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream, documents);
+        attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH,
+                           stream, documents);
+        out = d_out.values(), lse = d_lse.values(), dqkv = d_dqkv.values();
+    }
+    bool same_bits(const AttentionRun& o) const { return out == o.out && lse == o.lse && dqkv == o.dqkv; }
+};
+
+// A document among others whose every value is NaN, and alone in a sequence of its length: the same
+// bits. So no value of another document is read.
+static void document_as_if_alone(const Shape& s, const Floats& qkv, const Floats& dout, const std::vector<int>& starts,
+                                 int64_t b, int64_t first, int64_t length) {
+    const auto copy = [&](const Floats& from, Floats& to, int64_t at, int64_t width) {
+        std::copy_n(&from[(b * s.T + first) * width], length * width, &to[at * width]);
+    };
+    Floats nans(qkv.size(), NAN), dnans(dout.size(), NAN), own(length * 3 * s.C), down(length * s.C), want = down,
+                                                                                                      dwant = own;
+    copy(qkv, nans, b * s.T + first, 3 * s.C), copy(dout, dnans, b * s.T + first, s.C);
+    copy(qkv, own, 0, 3 * s.C), copy(dout, down, 0, s.C);
+    const AttentionRun among(s, nans, dnans, starts), alone({1, length, s.C, s.NH}, own, down, {});
+    copy(among.out, want, 0, s.C), copy(among.dqkv, dwant, 0, 3 * s.C);
+    EXPECT(want == alone.out && dwant == alone.dqkv);
+    for (int64_t h = 0; h < s.NH; h++)
+        EXPECT(std::equal(&alone.lse[h * length], &alone.lse[h * length] + length,
+                          &among.lse[(b * s.NH + h) * s.T + first]));
+}
+
+static void attention_with_documents(const Shape& s, const DocumentLayout& layout) {
+    start_test(format("attention, documents %s, ", layout.name) + shape_text(s));
+    const int64_t rows = s.B * s.T, HS = s.C / s.NH, b = s.B - 1;
+    const Floats qkv = random_floatX(rows * 3 * s.C, 1.5), dout = random_floatX(rows * s.C);
+    const std::vector<int> starts = document_starts(layout, s.B, s.T);
+    const AttentionRun run(s, qkv, dout, starts);
+    Floats out(rows * s.C), lse(s.B * s.NH * s.T), dqkv(rows * 3 * s.C);
+    reference::attention_forward(out.data(), lse.data(), qkv.data(), s.B, s.T, s.C, s.NH, starts.data());
+    reference::attention_backward(dqkv.data(), dout.data(), run.out.data(), lse.data(), qkv.data(), s.B, s.T, s.C, s.NH,
+                                  starts.data());
+    EXPECT(relative_error(run.out, out) < kernel_tolerance(2, HS + s.T));
+    EXPECT(relative_error(run.lse, lse) < sum_tolerance(HS + s.T));
+    EXPECT(relative_error(run.dqkv, dqkv) < kernel_tolerance(3, HS + 2 * s.T));
+    int64_t number = 0;
+    for_each_document(&starts[b * s.T], s.T, [&](int64_t first, int64_t length) {
+        if (number++ == 1) document_as_if_alone(s, qkv, dout, starts, b, first, length);
+    });
+    const std::vector<int> one(rows, 0);
+    EXPECT(AttentionRun(s, qkv, dout, one).same_bits(AttentionRun(s, qkv, dout, {})));
+}
+
 static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     start_test(format("classifier, %d rows, C %d, V %d", (int)rows, (int)C, (int)V));
     const int64_t Vp = padded_vocab(V);
@@ -429,6 +494,9 @@ static void kernel_tests(bool quick) {
     blas.workspace = workspace.data, blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
     for (const Shape& s : SHAPES)
         if (!quick || s.B * s.T < 70) encoder_kernels(s), attention_kernels(s);
+    for (const DocumentLayout& layout : DOCUMENT_LAYOUTS)
+        for (const Shape& s : {Shape{2, 33, 48, 3}, Shape{1, 130, 64, 1}, Shape{1, 70, 144, 1}})
+            if (!quick || s.T == 33) attention_with_documents(s, layout);
     for (auto [rows, C] : {std::pair<int, int>{33, 48}, {1, 16}, {300, 40}, {7, 1600}, {3, 4104}, {2, 6144}})
         if (!quick || rows == 33) layernorm_kernels(rows, C);
     for (auto [rows, C, OC] : {std::tuple<int, int, int>{33, 48, 192}, {1, 16, 48}, {130, 40, 120}})
@@ -453,15 +521,15 @@ static void against_cpu(uint64_t seed) {
     MersenneTwister rng(seed);
     auto between = [&](int low, int high) { return low + (int)(rng.bits32() % (uint32_t)(high - low + 1)); };
     const int NH = between(1, 4), HS = 8 * between(2, 5), L = between(1, 3), V = between(2, 300), T = between(1, 70),
-              B = between(1, 3), micro_steps = between(1, 3);
+              B = between(1, 3), micro_steps = between(1, 3), end_of_text = seed % 2 ? -1 : V / 2;
     const GPT2Config config{T + between(0, 9), V, padded_vocab(V), L, NH, (int64_t)NH * HS};
-    start_test(format("20 steps as on the CPU: L %d, C %d, NH %d, V %d, B %d, T %d, %d micro-steps", L, NH * HS, NH, V,
-                      B, T, micro_steps));
+    start_test(format("20 steps as on the CPU: L %d, C %d, NH %d, V %d, B %d, T %d, %d micro-steps, documents at %d", L,
+                      NH * HS, NH, V, B, T, micro_steps, end_of_text));
     Options o;
-    o.gelu_fusion = between(0, 2);
+    o.gelu_fusion = between(0, 2), o.end_of_text = end_of_text;
     GPT2 model = make_model(config, B, T, between(0, 3), 0, micro_steps, o);
     initialize_weights(model, seed);
-    CpuOracle* oracle = cpu_oracle_start(config, B, T, micro_steps, seed);
+    CpuOracle* oracle = cpu_oracle_start(config, B, T, micro_steps, seed, end_of_text);
     std::vector<int> x(B * T), y(B * T);
     double worst_loss = 0, worst_norm = 0;
     for (int step = 0; step < 20; step++) {
@@ -497,7 +565,7 @@ static void plan_tests() {
             start_test(format("the plan is what is allocated, to the byte: recompute %d, every %d, %d micro-steps",
                               (int)level, (int)every, (int)micro_steps));
             Options o;
-            o.master_weights = level % 2, o.recompute_every = every;
+            o.master_weights = level % 2, o.recompute_every = every, o.end_of_text = micro_steps - 2;
 #ifdef CUSIM
             const size_t before = cusim::requested_bytes();
             GPT2 model = make_model(GPT2Config{40, 97, 128, 5, 3, 48}, 3, 33, level, 0, micro_steps, o);

@@ -51,6 +51,7 @@ struct GPT2 {
     int* host_tokens = nullptr;             // pinned: inputs, targets and their order, of each micro-step
     DeviceResults* host_results = nullptr;  // pinned
     TokenOrder tokens{};
+    DocumentTiles documents;
     int gelu_fusion = 0;
     double peak = 0;                 // FLOP/s, from the table in llmc/mfu.h
     std::vector<float> host_values;  // what to_host() returned last
@@ -92,7 +93,7 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
     const auto [param, act, act32] = of_layer(model, l);
     const cudaStream_t stream = model.stream;
     matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C, stream);
-    attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream);
+    attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream, model.documents);
     matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C, stream);
     residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), layer_input(model, l),
                                act(BRANCH), param(LN2W), param(LN2B), rows, C, stream);
@@ -131,19 +132,21 @@ void forward(GPT2& model, int64_t B, int64_t T) {
                                param(LNFW), param(LNFB), B * T, C, stream);
 }
 
-// The pinned memory of micro-step `micro`: room for inputs, targets, and the order of the tokens.
-int64_t host_tokens_per_micro_step(const Sizes& s) { return 4 * s.rows() + 1; }
+// The pinned memory of micro-step `micro`: room for inputs, targets, the order of the tokens, and
+// the tiles of documents.
+int64_t host_tokens_per_micro_step(const Sizes& s) { return 4 * s.rows() + 1 + s.document_tiles_elems(); }
 
 int64_t host_tokens_bytes(const Sizes& s) {
     return s.micro_steps * host_tokens_per_micro_step(s) * (int64_t)sizeof(int);
 }
 
 // x and y (B,T) to the GPU by way of pinned memory, which belongs to micro-step `micro` until the
-// step ends. For a backward pass also the order of the tokens.
+// step ends. With a document mask also the tiles of documents, for a backward pass the order of the
+// tokens.
 void upload_tokens(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, int64_t micro, bool training) {
     const int64_t n = B * T;
     int* inputs = model.host_tokens + micro * host_tokens_per_micro_step(model.sizes);
-    int *targets = inputs + n, *order = targets + n, *begins = order + n;
+    int *targets = inputs + n, *order = targets + n, *begins = order + n, *tiles = begins + n + 1;
     const auto send = [&](int a, const int* from, int64_t count) {
         const size_t bytes = count * sizeof(int);
         check_cuda(cudaMemcpyAsync(model.ints(a), from, bytes, cudaMemcpyHostToDevice, model.stream), "copying tokens");
@@ -151,6 +154,14 @@ void upload_tokens(GPT2& model, const int* x, const int* y, int64_t B, int64_t T
     memcpy(inputs, x, n * sizeof(int));
     memcpy(targets, y, n * sizeof(int));
     send(INPUTS, inputs, n), send(TARGETS, targets, n);
+    if (model.sizes.end_of_text >= 0) {
+        std::vector<int> starts(n);
+        find_documents(starts.data(), x, B, T, model.sizes.end_of_text);
+        const int64_t rows = attention_tile_rows<floatX>(model.layout.config.C / model.layout.config.NH);
+        const int64_t count = cut_documents((DocumentTile*)tiles, starts.data(), B, T, rows);
+        send(DOCUMENT_TILES, tiles, 3 * count);
+        model.documents = {(DocumentTile*)model.ints(DOCUMENT_TILES), count};
+    }
     if (!training) return;
     model.tokens = sort_by_token(order, begins, x, n);
     send(TOKEN_ORDER, order, n + model.tokens.segments + 1);
@@ -211,7 +222,8 @@ void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
                        act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);
     matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), partials, dresidual, act(ATTY), param(ATTPROJW), rows, C,
                     C, add, stream);
-    attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream);
+    attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream,
+                       model.documents);
     matmul_backward(dbranch, grad(QKVW), grad(QKVB), partials, dwide, act(LN1), param(QKVW), rows, C, 3 * C, add,
                     stream);
     layernorm_backward(dresidual, grad(LN1W), grad(LN1B), partials, dbranch, layer_input(model, l), param(LN1W),

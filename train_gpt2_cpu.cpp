@@ -64,6 +64,8 @@ struct GPT2 {
     }
     floatX* act(int a, int64_t layer = 0) { return (floatX*)(acts + activations.offset(a, layer)); }
     float* act32(int a, int64_t layer = 0) { return (float*)(acts + activations.offset(a, layer)); }
+    // The first position that each position sees; null where it sees all before it.
+    int* documents() { return sizes.end_of_text < 0 ? nullptr : (int*)(acts + activations.offset(DOCUMENT_STARTS, 0)); }
     float* dwte_sums() {
         if (!sizes.has_dwte_sums()) return nullptr;
         return sizes.dwte_sums_borrow_gradients() ? (float*)grads : act32(DWTE);
@@ -80,7 +82,7 @@ void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const auto [param, act, act32] = of_layer(model, l);
     kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C);
-    kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH);
+    kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, model.documents());
     kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C);
     kernels::residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
                                         layer_input(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C);
@@ -112,6 +114,7 @@ template <class floatX>
 void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer(model, L - 1);
+    if (model.documents()) find_documents(model.documents(), x, B, T, model.sizes.end_of_text);
     kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
     forward_layers(model, 0, L, B, T);
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
@@ -183,7 +186,7 @@ void layer_backward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T, bool a
                                 act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add);
     kernels::matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), dresidual, act(ATTY), param(ATTPROJW), rows, C, C,
                              add);
-    kernels::attention_backward(dwide, dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH);
+    kernels::attention_backward(dwide, dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, model.documents());
     kernels::matmul_backward(dbranch, grad(QKVW), grad(QKVB), dwide, act(LN1), param(QKVW), rows, C, 3 * C, add);
     kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dbranch, layer_input(model, l), param(LN1W),
                                 act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);

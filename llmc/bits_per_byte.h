@@ -22,8 +22,5 @@ inline int64_t bytes_of_targets(const Tokenizer& tok, const int* targets, int64_
 
 inline double bits_per_byte(double loss_sum, double bytes) { return loss_sum / std::log(2.0) / bytes; }
 
-// Whether tokens of a model of V can be those of this tokenizer: the vocabularies are equal but for
-// padding.
-inline bool is_tokenizer_of(const Tokenizer& tok, int64_t V) {
-    return tok.vocab_size() <= V && V <= padded_vocab(tok.vocab_size());
-}
+// Whether the tokens of a model of V can be those of this tokenizer.
+inline bool is_tokenizer_of(const Tokenizer& tok, int64_t V) { return is_vocabulary_of(tok.vocab_size(), V); }

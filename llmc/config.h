@@ -18,6 +18,10 @@ constexpr int64_t MAX_VOCAB = 65536;  // token files have 16 bits per token
 
 inline int64_t padded_vocab(int64_t V) { return round_up(V, 128); }
 
+// Whether a model of V tokens can be one of a vocabulary of `tokens`: they are equal but for
+// padding.
+inline bool is_vocabulary_of(int64_t tokens, int64_t V) { return tokens <= V && V <= padded_vocab(tokens); }
+
 struct NamedShape {
     const char* name;
     int64_t C, L, NH, maxT;

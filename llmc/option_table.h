@@ -28,7 +28,7 @@ struct Options {
     double temperature = 1.0, top_p = 1.0;
     int64_t top_k = 0;
     int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1,
-            recompute_every = 0, zero_stage = 0, log_gpu_every = -1;
+            recompute_every = 0, document_mask = 0, zero_stage = 0, log_gpu_every = -1;
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
     int64_t comm_timeout = 600;
     std::string dist_init = "mpi", server_ip, fs_path;
@@ -38,6 +38,7 @@ struct Options {
     double price = 0;                             // of a device for an hour
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
     bool talks = false;            // the prompts come from the terminal (talk.h)
+    int64_t end_of_text = -1;      // with --document-mask 1: the token at which documents begin
     int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
     std::set<std::string> given;   // long names of the flags on the command line
     std::string program, command;  // the first word of the command line, and all of it, quoted for a shell
@@ -152,6 +153,8 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-h", "--hellaswag", &O::hellaswag, 0, 1, "0, 1", "0", "evaluate HellaSwag beside the validation loss"),
         whole("-a", "--overfit-one-batch", &O::overfit_one_batch, 0, 1, "0, 1", "0",
               "train on the first training batch again and again"),
+        whole("", "--document-mask", &O::document_mask, 0, 1, "0, 1", "0",
+              "1: attention does not cross <|endoftext|>, the first token of its document; positions go on"),
         whole("-f", "--tf32", &O::tf32, 0, 1, "0, 1", "1", "CUDA, fp32 builds on a card"),
         whole("-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1",
               "fp32 copy of 16-bit weights; 0 = stochastic rounding"),

@@ -138,6 +138,10 @@ inline int64_t tokenizer_vocab_size(const std::string& path) {
     FileReader file(path);
     return read_tokenizer_header(file).value[2];
 }
+inline int tokenizer_end_of_text(const std::string& path) {
+    FileReader file(path);
+    return read_tokenizer_header(file).value[3];
+}
 
 // Reads a tokenizer file: a header of 256 uint32 (20240328, version 2, vocabulary size, id of
 // <|endoftext|>), then for each id a length byte and that many bytes. Exit 1 if it is damaged. The

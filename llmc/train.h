@@ -158,13 +158,14 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     const GPT2Config config = config_of_model(o, run.model_file);
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
+    settle_end_of_text(o, config);
     run.B = o.batch_size, run.T = o.seq_len;
     run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     run.model.layout = parameter_layout(config, comm.processes);
     const int64_t cache_T = cache_positions(o, config), logit_rows = 0;  // the device settles these rows
     Sizes sizes{config,           run.B,           run.T,         o.recompute, cache_T, logit_rows,
                 o.max_steps != 0, run.micro_steps, comm.processes};
-    sizes.recompute_every = std::max<int64_t>(1, o.recompute_every);
+    sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
     return sizes;
 }
 

@@ -56,3 +56,20 @@ inline void check_vocabulary(const Options& o, const GPT2Config& config) {
         warning("the model (-e %s) has a vocabulary of %lld tokens and %s has only %lld", o.model.c_str(),
                 (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary);
 }
+
+// The token at which documents begin, for --document-mask 1. Exit 2 if it is not known.
+inline void settle_end_of_text(Options& o, const GPT2Config& config) {
+    if (!o.document_mask) return;
+    if (!file_exists(o.tokenizer))
+        usage_error(
+            "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not there; a tokenizer file is "
+            "accepted, or --document-mask 0",
+            o.tokenizer.c_str());
+    const int64_t tokens = tokenizer_vocab_size(o.tokenizer);
+    if (!is_vocabulary_of(tokens, config.V))
+        usage_error(
+            "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not that of the model: it has "
+            "%lld tokens, the model %lld; the model's tokenizer is accepted, or --document-mask 0",
+            o.tokenizer.c_str(), (long long)tokens, (long long)config.V);
+    o.end_of_text = tokenizer_end_of_text(o.tokenizer);
+}

@@ -7,6 +7,7 @@ For each small model: NAME.bin (weights, llm.c's layout), NAME_debug_state.bin (
 NAME_tokens.bin and NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate),
 NAME_after.bin (weights after them); NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of
 each tensor's gradient against fp32, then the ten steps. init_42.bin: the weights that PyTorch draws from seed 42.
+b_documents_debug_state.bin: the same of model b where attention does not cross token 0, which begins a document.
 schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin.
 """
 import pathlib
@@ -79,16 +80,44 @@ def loss_of(model, x, y):
 
 def debug_state(path, model, B, T):
     x, y = torch.randint(0, model.config.vocab_size, (2, B, T))
-    logits, loss = loss_of(model, x, y)
+    write_debug_state(path, model, x, y, *loss_of(model, x, y))
+    return x, y
+
+
+def write_debug_state(path, model, x, y, logits, loss):
     model.zero_grad()
     loss.backward()
     header = np.zeros(256, "<i4")
-    header[:4] = [20240327, 2, B, T]
+    header[:4] = [20240327, 2, *x.shape]
     grads = file_order({n: p.grad for n, p in model.named_parameters()}, model.config)
     path.write_bytes(header.tobytes() + x.numpy().astype("<i4").tobytes() + y.numpy().astype("<i4").tobytes()
                      + logits.detach().numpy().astype("<f4").tobytes() + np.array([loss.item()], "<f4").tobytes()
                      + grads.tobytes())
-    return x, y
+
+
+def loss_of_documents(model, x, y, end_of_text):
+    """Logits and loss where a position sees only its own document. Each document is also computed by itself, at the
+    same positions: the logits must be equal to rounding."""
+    B, T = x.shape
+    document = (x == end_of_text).cumsum(1)
+    sees = (document[:, :, None] == document[:, None, :]) & torch.ones(T, T, dtype=torch.bool).tril()
+    mask = torch.zeros(B, 1, T, T).masked_fill(~sees[:, None], torch.finfo(torch.float32).min)
+    logits = model(x, attention_mask=mask).logits
+    for b in range(B):
+        for d in document[b].unique():
+            at = (document[b] == d).nonzero()[:, 0]
+            alone = model(x[b:b + 1, at], position_ids=at[None]).logits[0]
+            assert (alone - logits[b, at]).abs().max() < 1e-5
+    return logits, torch.nn.functional.cross_entropy(logits.view(B * T, -1), y.reshape(-1))
+
+
+def documents(path, model):
+    """Documents of one position, one that begins a tile of 32 or 64, one that ends a sequence."""
+    torch.manual_seed(9)
+    x, y = torch.randint(1, model.config.vocab_size, (2, 2, 70))
+    x[0, [5, 6, 7, 31, 32, 64]] = 0
+    x[1, [0, 33, 69]] = 0
+    write_debug_state(path, model, x, y, *loss_of_documents(model, x, y, 0))
 
 
 def cosine(step, steps, warmup, peak, frac):
@@ -287,6 +316,9 @@ def main():
         model = make_model(*shape, seed=len(name) + shape[1])
         write_model(OUT / f"{name}.bin", model)
         x, y = debug_state(OUT / f"{name}_debug_state.bin", model, B, T)
+        if name == "b":
+            with torch.random.fork_rng():
+                documents(OUT / "b_documents_debug_state.bin", model)
         train(name, model, B, T, schedule, " ".join(f"{e:.4g}" for e in bf16_errors(model, x, y)))
     initial_weights()
     schedules()

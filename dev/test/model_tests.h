@@ -78,12 +78,10 @@ static void bf16_errors_as_pytorchs(const std::string& name, const std::vector<d
     if (file) fclose(file);
 }
 
-static void against_pytorch(const std::string& name, const std::string& folder = FIXTURES) {
-    const GPT2Config c = load_config(folder + name + ".bin");
-    DebugState d = load_debug_state(folder + name + "_debug_state.bin", c);
-    Model model = make_model(c, d.B, d.T, 0, 2, 1);
-    load_model(model, folder + name + ".bin");
-    start_test(name + ": loss and gradients are PyTorch's");
+// Forward and backward pass over the batch of a fixture. Compares loss and gradients; returns the
+// errors of the gradients, tensor by tensor.
+static std::vector<double> step_as_pytorchs(Model& model, const DebugState& d) {
+    const GPT2Config& c = model.layout.config;
     micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
     const double loss = loss_sum(model) / (double)(d.B * d.T), tolerance = model_tolerance(c.L);
     EXPECT(std::fabs(loss - d.loss) <= loss_tolerance() * d.loss);
@@ -100,6 +98,24 @@ static void against_pytorch(const std::string& name, const std::string& folder =
                 printf("    %s layer %d: error %.3g\n", TENSORS[i].name, (int)l, errors.back());
         }
     EXPECT(at == d.grads.size());
+    return errors;
+}
+static void losses_alone(Model& model, const DebugState& d) {
+    std::vector<float> losses(d.B * d.T);
+    evaluate(model, d.x.data(), d.y.data(), d.B, d.T, losses.data());
+    double total = 0;
+    for (float l : losses) total += l;
+    EXPECT(std::fabs(total - loss_sum(model)) < 1e-6 * total);
+}
+
+static void against_pytorch(const std::string& name, const std::string& folder = FIXTURES) {
+    const GPT2Config c = load_config(folder + name + ".bin");
+    const DebugState d = load_debug_state(folder + name + "_debug_state.bin", c);
+    const double tolerance = model_tolerance(c.L);
+    Model model = make_model(c, d.B, d.T, 0, 2, 1);
+    load_model(model, folder + name + ".bin");
+    start_test(name + ": loss and gradients are PyTorch's");
+    const std::vector<double> errors = step_as_pytorchs(model, d);
     if (BF16) bf16_errors_as_pytorchs(name, errors, tolerance);
     start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
     for (int64_t b = 0; b < d.B; b++)
@@ -107,12 +123,37 @@ static void against_pytorch(const std::string& name, const std::string& folder =
             EXPECT(relative_error(decode(model, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) <
                    tolerance);
     start_test(name + ": losses without gradients are those with");
-    std::vector<float> losses(d.B * d.T);
-    evaluate(model, d.x.data(), d.y.data(), d.B, d.T, losses.data());
-    double total = 0;
-    for (float l : losses) total += l;
-    EXPECT(std::fabs(total / (double)losses.size() - loss) < 1e-6 * loss);
+    losses_alone(model, d);
     free_model(model);
+}
+
+// The gradients of a batch with token `end_of_text` as the beginning of documents; -1: no mask.
+static std::vector<float> gradients_with_documents(const DebugState& d, int64_t end_of_text) {
+    Options o;
+    o.end_of_text = end_of_text;
+    Model model = make_model(load_config(FIXTURES + "b.bin"), d.B, d.T, 0, 2, 1, o);
+    load_model(model, FIXTURES + "b.bin");
+    micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+    const std::vector<float> grads = all_gradients(model);
+    free_model(model);
+    return grads;
+}
+static void documents() {
+    start_test("documents: loss and gradients are those of PyTorch with a block mask");
+    const GPT2Config c = load_config(FIXTURES + "b.bin");
+    DebugState d = load_debug_state(FIXTURES + "b_documents_debug_state.bin", c);
+    Options o;
+    o.end_of_text = 0;
+    Model model = make_model(c, d.B, d.T, 0, 2, 1, o);
+    load_model(model, FIXTURES + "b.bin");
+    step_as_pytorchs(model, d);
+    start_test("documents: losses without gradients are those with");
+    losses_alone(model, d);
+    free_model(model);
+    start_test("documents: without the mask the gradients are others; without end of text the same bits");
+    EXPECT(!(relative_error(gradients_with_documents(d, -1), gradients_with_documents(d, 0)) < model_tolerance(c.L)));
+    for (int& token : d.x) token = std::max(token, 1);
+    EXPECT(gradients_with_documents(d, -1) == gradients_with_documents(d, 0));
 }
 
 struct TenSteps {
@@ -262,12 +303,13 @@ struct Recomputation {
 };
 constexpr Recomputation LEVELS_OF_5_LAYERS[] = {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}, {4, 3}, {4, 5}};
 
-// Losses, norm and weights of two steps of two micro-steps each, with drawn weights.
-static TenSteps two_steps_of_5_layers(const Recomputation& r) {
+// Losses, norm and weights of two steps of two micro-steps each, with drawn weights. end_of_text:
+// -1 without a document mask.
+static TenSteps two_steps_of_5_layers(const Recomputation& r, int64_t end_of_text) {
     const GPT2Config config{17, 97, 128, 5, 2, 32};
     const int64_t B = 2, T = 17;
     Options o;
-    o.recompute_every = r.every;
+    o.recompute_every = r.every, o.end_of_text = end_of_text;
     Model model = make_model(config, B, T, r.level, 2, 2, o);
     initialize_weights(model, 1);
     std::vector<int> x(B * T), y(B * T);
@@ -289,11 +331,15 @@ static TenSteps two_steps_of_5_layers(const Recomputation& r) {
     return result;
 }
 static void recomputation() {
-    const TenSteps base = two_steps_of_5_layers(LEVELS_OF_5_LAYERS[0]);
+    const TenSteps base = two_steps_of_5_layers(LEVELS_OF_5_LAYERS[0], -1);
     for (const Recomputation& r : LEVELS_OF_5_LAYERS) {
         start_test(format("5 layers: the same bits at recompute level %d, every %d", (int)r.level, (int)r.every));
-        EXPECT(std::isfinite(base.losses[1]) && same_bits(base, two_steps_of_5_layers(r)));
+        EXPECT(std::isfinite(base.losses[1]) && same_bits(base, two_steps_of_5_layers(r, -1)));
     }
+    start_test("5 layers with documents: the same bits at recompute levels 3 and 4, others than without");
+    const TenSteps masked = two_steps_of_5_layers({0, 1}, 8);
+    EXPECT(std::isfinite(masked.losses[1]) && !same_bits(base, masked));
+    EXPECT(same_bits(masked, two_steps_of_5_layers({3, 1}, 8)) && same_bits(masked, two_steps_of_5_layers({4, 2}, 8)));
 }
 
 static void initial_weights() {
@@ -385,6 +431,7 @@ static void model_tests() {
     invariants("a");
     invariants("b");
     recomputation();
+    documents();
     initial_weights();
     accumulation();
     ignored_targets();

@@ -12,7 +12,7 @@ $fixed true 2>/dev/null || fixed=
 export ASAN_OPTIONS=detect_leaks=0
 export TSAN_OPTIONS=die_after_fork=0  # children of a fork start threads of their own there
 case $sanitizer in
-    address) tests="kernels softmax threads host model model_bf16 data_files" kernels=kernels ;;
+    address) tests="kernels softmax documents threads host model model_bf16 data_files" kernels=kernels ;;
     thread)
         tests="kernels softmax threads" kernels=quick
         echo 'int main(){}' | ${CXX:-g++} -x c++ -fsanitize=thread - -o build/tsan_test 2>/dev/null &&

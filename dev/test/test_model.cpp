@@ -15,7 +15,7 @@ static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t 
     Options o = options;
     o.threads = threads;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
-    sizes.recompute_every = o.recompute_every;
+    sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
     model.layout = parameter_layout(config, 1);
     settle_device(model, sizes, o);
     allocate(model, sizes, o);
@@ -55,7 +55,7 @@ static void plan_is_exact() {
     std::map<std::pair<int64_t, int64_t>, int64_t> activations;
     for (auto [level, every] : LEVELS_OF_5_LAYERS) {
         Options o;
-        o.recompute_every = every;
+        o.recompute_every = every, o.end_of_text = 0;
         Model model = make_model(GPT2Config{40, 97, 128, 5, 3, 48}, 3, 33, level, 2, 1, o);
         const int64_t elems = model.layout.total_elems();
         EXPECT(planned(model, o, "parameters") == elems * (int64_t)sizeof(floatX));

@@ -2,6 +2,7 @@
 #include <regex>
 #include "dev/test/run_program.h"
 #include "llmc/checkpoint.h"
+#include "llmc/tokenizer.h"
 
 static std::string tiny(const std::string& more) { return tiny_run("./train_gpt2_cpu", more); }
 static void flags() {
@@ -224,6 +225,48 @@ static void bf16_runs() {
            a.st_size - 1024 == 2 * (b.st_size - 1024));
 }
 
+// A tokenizer file of 257 tokens.
+static std::string tokenizer_with(int end_of_text) {
+    Tokenizer tok;
+    tok.bytes_of.assign(257, "a"), tok.end_of_text = end_of_text;
+    const std::string path = dir(format("tokenizer_%d.bin", end_of_text));
+    FileWriter file(path);
+    tokenizer_write(tok, file);
+    file.commit();
+    return path;
+}
+static void document_mask() {
+    const std::string flags = "-e L2C32H2T16V257 -l 1e-2 -k constant -d 64 -x 6 -v 3 -m -1 ";
+    const auto masked = [&](int end_of_text, const std::string& more) {
+        return tiny(flags + "--document-mask 1 --tokenizer " + tokenizer_with(end_of_text) + " " + more);
+    };
+    const auto val_losses = [](const Outcome& r) {
+        std::string lines;
+        for (size_t at = 0; (at = r.out.find("val loss", at)) != r.out.npos; at++) lines += r.out.substr(at, 17) + "\n";
+        return lines;
+    };
+    const auto same = [&](const Outcome& a, const Outcome& b) {
+        const Steps x = steps_of(a), y = steps_of(b);
+        return x.losses.size() == 6 && x.losses == y.losses && x.norms == y.norms && val_losses(a) == val_losses(b);
+    };
+    const Outcome plain = run(tiny(flags)), documents = run(masked(97, "-o " + dir("documents")));
+    start_test("--document-mask 1 changes losses in training and validation, unless the data has no end of text");
+    EXPECT(documents.status == 0 && !same(plain, documents) && val_losses(plain) != val_losses(documents));
+    EXPECT(same(plain, run(masked(256, ""))));
+    start_test("--document-mask 1: the same numbers on another number of threads, with other recomputation");
+    EXPECT(same(documents, run(masked(97, "--threads 1 -r 3"))));
+    start_test("--document-mask 1 is kept in run.json");
+    EXPECT(run(masked(97, "-x 3 -o " + dir("half"))).status == 0);
+    const Outcome resumed = run("./train_gpt2_cpu --threads 2 -x 6 -y 1 -o " + dir("half"));
+    EXPECT(resumed.status == 0 && same_files(model_path(dir("half"), 6), model_path(dir("documents"), 6)));
+    start_test("--document-mask 1 where the end-of-text token is not known: exit 2");
+    EXPECT(refused(run(tiny("--document-mask 1")), 2, "--document-mask 1"));
+    EXPECT(refused(run(tiny("--document-mask 1 --tokenizer " + dir("nowhere"))), 2, "nowhere"));
+    start_test("--plan lists the document mask");
+    EXPECT(contains(run(masked(97, "--plan")).out, "document_starts") &&
+           !contains(run(tiny("--plan")).out, "document"));
+}
+
 int main() {
     make_test_folder();
     flags();
@@ -231,5 +274,6 @@ int main() {
     lines_and_logs();
     hellaswag();
     bf16_runs();
+    document_mask();
     return report_and_clean();
 }
