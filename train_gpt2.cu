@@ -88,7 +88,7 @@ const float* to_host(GPT2& model, const T* from, int64_t n);
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
 // stream.
 void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
-    Range range("layer_forward");
+    const Range range("layer_forward", l);
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const auto [param, act, act32] = of_layer(model, l);
     const cudaStream_t stream = model.stream;
@@ -122,7 +122,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t 
 
 // inputs (B,T), on the device, to lnf (B,T,C).
 void forward(GPT2& model, int64_t B, int64_t T) {
-    Range range("forward");
+    const Range range("forward");
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer(model, L - 1);
     const cudaStream_t stream = model.stream;
@@ -169,7 +169,7 @@ void upload_tokens(GPT2& model, const int* x, const int* y, int64_t B, int64_t T
 
 // Losses of all positions of x, y (B,T), without gradients.
 void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, float* losses) {
-    Range range("evaluate");
+    const Range range("evaluate");
     const GPT2Config& c = model.layout.config;
     float* device_losses = model.act32(LOSSES);
     floatX* const none = nullptr;
@@ -186,7 +186,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 // Before the backward pass of layer l: recomputes what the recompute level did not keep. Which
 // layers at a time, and why not the last ones: see train_gpt2_cpu.cpp.
 void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
-    Range range("layer_recompute");
+    const Range range("layer_recompute", l);
     const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
     const int64_t level = model.sizes.recompute, k = model.sizes.segment_layers(), first = l / k * k;
     const cudaStream_t stream = model.stream;
@@ -208,7 +208,7 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
 // Layer l, from the gradient of its output to that of its input. Which buffer holds what after each
 // line, and why some outputs are added to: see train_gpt2_cpu.cpp.
 void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
-    Range range("layer_backward");
+    const Range range("layer_backward", l);
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const auto [param, act, act32] = of_layer(model, l);
     const auto grad = [&](int tensor) { return model.grad(tensor, l); };
@@ -255,7 +255,7 @@ void reduce_gradients(GPT2& model, int64_t bucket) {
 // its gradient, and encoder_backward adds to it. The last micro-step starts the sum of each layer's
 // gradients over the processes as soon as they are complete.
 void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool last_micro) {
-    Range range("backward");
+    const Range range("backward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = B * T, last = c.L - 1;
     const bool add_in_place = add && IS_FP32;  // bf16 gradients are written, and added to sums elsewhere
@@ -285,7 +285,7 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
 
 // Forward and backward pass of micro-batch number `micro` of a step.
 void micro_step(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
-    Range range("micro_step");
+    const Range range("micro_step", micro);
     const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
     model.parts.enter(PART_FORWARD);
     upload_tokens(model, x, y, B, T, micro, true);
@@ -329,7 +329,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     for (int64_t b = 0; b < layout.buckets() && updates_slices; b++) gather(model.params, b);
 }
 StepResult update(GPT2& model, const UpdateRule& rule) {
-    Range range("update");
+    const Range range("update");
     if (model.sizes.sums_gradients()) update_from(model, model.grad_sums, rule);
     else update_from(model, model.grads, rule);
     if (model.parts.on) model.reading = gpu_reading();
@@ -344,7 +344,7 @@ StepResult update(GPT2& model, const UpdateRule& rule) {
 // The logits (V) of what follows `token` at `position`. The cache has the keys and values of the
 // positions before it; those of this one are added to it.
 const float* decode(GPT2& model, int token, int64_t position) {
-    Range range("decode");
+    const Range range("decode");
     const GPT2Config& c = model.layout.config;
     const int64_t C = c.C;
     const cudaStream_t stream = model.stream;
@@ -531,6 +531,11 @@ void to_device(GPT2& model, T* to, const float* values, int64_t n) {
 }
 
 double peak_flops(GPT2& model, double reached) { return model.peak >= reached ? model.peak : 0; }
+void trace_device(GPT2& model) {
+    std::vector<std::pair<const char*, cudaStream_t>> streams = {{"GPU, computing", model.stream}};
+    if (gpu_comm.stream) streams.push_back({"GPU, communicating", gpu_comm.stream});
+    trace_streams(streams);
+}
 #ifdef CUSIM
 const char* kernels_name(GPT2&) { return "simulated GPU"; }
 #else

@@ -27,8 +27,6 @@
 
 #if defined(KERNELS_REFERENCE)
 namespace kernels = reference;
-#elif defined(KERNELS_TIMED)
-namespace kernels = timed;  // dev/cpu/roofline.cpp
 #else
 namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::classifier,
@@ -79,6 +77,7 @@ struct GPT2 {
 // stream.
 template <class floatX>
 void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
+    const Range range("layer_forward", l);
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const auto [param, act, act32] = of_layer(model, l);
     kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C);
@@ -112,6 +111,7 @@ void forward_layers(GPT2<floatX>& model, int64_t first, int64_t end, int64_t B, 
 // x (B,T) to lnf (B,T,C).
 template <class floatX>
 void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
+    const Range range("forward");
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer(model, L - 1);
     if (model.documents()) find_documents(model.documents(), x, B, T, model.sizes.end_of_text);
@@ -124,6 +124,7 @@ void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
 // Losses of all positions of x, y (B,T), without gradients.
 template <class floatX>
 void evaluate(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_t T, float* losses) {
+    const Range range("evaluate");
     const GPT2Config& c = model.layout.config;
     floatX* const none = nullptr;
     forward(model, x, B, T);
@@ -139,6 +140,7 @@ void evaluate(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
 // forward pass ended with it, and its activations are still there.
 template <class floatX>
 void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
+    const Range range("layer_recompute", l);
     const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
     const int64_t level = model.sizes.recompute, k = model.sizes.segment_layers(), first = l / k * k;
     if (first + k >= L) return;
@@ -175,6 +177,7 @@ void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
 // a step, and added to by the others (`add`).
 template <class floatG, class floatX>
 void layer_backward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T, bool add) {
+    const Range range("layer_backward", l);
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const auto [param, act, act32] = of_layer(model, l);
     const auto grad = [&](int tensor) { return model.template grad<floatG>(tensor, l); };
@@ -210,6 +213,7 @@ void reduce_gradients(GPT2<floatX>& model, int64_t bucket) {
 template <class floatG, class floatX>
 void backward(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, bool add,
               bool last_micro) {
+    const Range range("backward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = B * T, last = c.L - 1;
     const auto [param, act, act32] = of_layer(model, last);
@@ -233,6 +237,7 @@ void backward(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
 // Forward and backward pass of micro-batch number `micro` of a step.
 template <class floatX>
 void micro_step(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
+    const Range range("micro_step", micro);
     model.parts.enter(PART_FORWARD);
     forward(model, x, B, T);
     model.parts.enter(PART_BACKWARD);
@@ -316,6 +321,7 @@ StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
 }
 template <class floatX>
 StepResult update(GPT2<floatX>& model, const UpdateRule& rule) {
+    const Range range("update");
     const bool sums = model.sizes.sums_gradients();
     const StepResult result = sums ? update_from<float>(model, rule) : update_from<floatX>(model, rule);
     model.parts.enter(NO_PART);
@@ -413,7 +419,7 @@ std::vector<PlanRow> host_plan_rows(const Sizes&, const Options&, GPT2<floatX>*)
 inline int64_t machine_bytes() { return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
 template <class floatX>
 PlanDevice this_device(GPT2<floatX>&, const Options&) {
-    return {"this machine", find_peak(is_bf16<floatX>()), 0, (double)machine_bytes()};
+    return {"this machine", find_peak(is_bf16<floatX>()), find_memory_peak(), (double)machine_bytes()};
 }
 
 template <class floatX>
@@ -453,6 +459,11 @@ double peak_flops(GPT2<floatX>& model, double reached) {
     for (; model.peak < reached && model.peak_measurements < 4; model.peak_measurements++)
         model.peak = std::max(model.peak, find_peak(is_bf16<floatX>()));
     return model.peak >= reached ? model.peak : 0;
+}
+
+template <class floatX>
+void trace_device(GPT2<floatX>&) {
+    for (int i = 0; i < device.threads; i++) trace.tracks.push_back({format("thread %d", i), {}});
 }
 
 template <class floatX>

@@ -55,7 +55,7 @@ def cells(r):
 
 
 def write_readme(report, machine, kind):
-    """Writes the tables of the parts that were measured into the READMEs; those of other parts and kinds of CPU stay."""
+    """Writes the tables of the parts that were measured into the READMEs; those of other parts, other CPUs stay."""
     measured = f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`."
     main, cpu = ROOT / "README.md", ROOT / "dev/cpu/README.md"
     for part in PARTS:

@@ -18,6 +18,7 @@
 #include <vector>
 #include "llmc/file.h"
 #include "llmc/tcp.h"
+#include "llmc/trace.h"
 #ifdef USE_MPI
 #define OMPI_SKIP_MPICXX
 #include <mpi.h>
@@ -66,6 +67,7 @@ inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* 
         memcpy(out, mine, bytes);
         return;
     }
+    const Range range("gather");
     if (comm.before_gather) comm.before_gather();
     if (tcp.active()) return tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
 #ifdef USE_MPI
@@ -131,7 +133,9 @@ inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what
 // The same for a bucket of gradients.
 inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
-    comm_note_collective("reduce_scatter", bucket, n_elems * sizeof(float));
+    const int64_t bytes = n_elems * (int64_t)sizeof(float);
+    const Range range(work::collective("reduce_scatter", bucket, (comm.processes - 1) * bytes));
+    comm_note_collective("reduce_scatter", bucket, bytes);
     comm_sum_slices_start(data, n_elems, "the sum of the gradients");
 }
 // Starts collecting the slices of data (processes * n_elems), of which this process has slice
@@ -140,6 +144,7 @@ template <class T>
 inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
+    const Range range(work::collective("all_gather", bucket, (comm.processes - 1) * bytes));
     comm_note_collective("all_gather", bucket, bytes);
     if (tcp.active())
         return tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
@@ -161,6 +166,7 @@ inline void comm_progress() {
 }
 // Waits until everything that was started is complete.
 inline void comm_wait(const char* what) {
+    const Range range("wait for processes");
 #ifdef USE_MPI
     for (Comm::Pending& p : comm.pending) {
         comm_poll(&p.request, what);

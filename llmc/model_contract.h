@@ -88,6 +88,8 @@ struct ModelContract {
 
     // The peak of the device in FLOP/s. 0 if it is unknown, or less than a step has reached.
     PROVIDES(double, peak_flops(model, reached));
+    // Names what a trace shows beside the program: threads or streams (trace.h).
+    PROVIDES(void, trace_device(model));
     // Whose kernels compute; the same for all processes of a run.
     PROVIDES(const char*, kernels_name(model));
     // The precision, and what computes in it.

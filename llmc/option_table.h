@@ -36,6 +36,7 @@ struct Options {
     std::string precision;                        // empty: the trainer's own
     std::string device;                           // for --plan; empty: this machine
     double price = 0;                             // of a device for an hour
+    std::string trace, trace_steps = "2:4";
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
     bool talks = false;            // the prompts come from the terminal (talk.h)
     int64_t end_of_text = -1;      // with --document-mask 1: the token at which documents begin
@@ -181,6 +182,9 @@ inline const std::vector<OptionRow>& option_table() {
         whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
         whole("", "--threads", &O::threads, 1, 4096, "1..", "all cores", "CPU"),
         text("", "--precision", &O::precision, "fp32, bf16", "CPU: fp32; CUDA: as built", "of weights and activations"),
+        text("", "--trace", &O::trace, "file", "none", "a time line of some steps, for ui.perfetto.dev"),
+        text("", "--trace-steps", &O::trace_steps, "A:B", "2:4",
+             "the first and the last of them, counted as on stdout"),
         whole("", "--quiet", &O::quiet, 0, 1, "0, 1", "0",
               "1 = only step lines, evaluations, samples, warnings; no settings, progress, `saved` lines"),
         sign("--plan", &O::plan, "print what the run would need and stop"),

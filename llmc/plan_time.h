@@ -45,16 +45,21 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, int64_t norm_elems, 
     return kernels;
 }
 
+// The time of so many FLOPs and bytes at the peaks of a device; a peak that is unknown does not
+// count.
+inline double bound_seconds(double flops, double bytes, const PlanDevice& device) {
+    return std::max(device.flops_s > 0 ? flops / device.flops_s : 0, device.bytes_s > 0 ? bytes / device.bytes_s : 0);
+}
+
 struct TimeBound {
     double seconds = 0, of_bytes_s = 0;  // in all; of the kernels whose bytes take longer than their FLOPs
 };
 inline TimeBound time_bound(const std::vector<KernelWork>& kernels, const PlanDevice& device) {
     TimeBound bound;
     for (const KernelWork& kernel : kernels) {
-        const double flops_s = kernel.flops / device.flops_s;
-        const double bytes_s = device.bytes_s > 0 ? kernel.bytes / device.bytes_s : 0;
-        bound.seconds += (double)kernel.calls * std::max(flops_s, bytes_s);
-        if (bytes_s > flops_s) bound.of_bytes_s += (double)kernel.calls * bytes_s;
+        const double seconds = (double)kernel.calls * bound_seconds(kernel.flops, kernel.bytes, device);
+        bound.seconds += seconds;
+        if (bound_seconds(0, kernel.bytes, device) > kernel.flops / device.flops_s) bound.of_bytes_s += seconds;
     }
     return bound;
 }

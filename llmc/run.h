@@ -9,6 +9,11 @@
 #include "llmc/stop.h"
 #include "llmc/tokenizer.h"
 
+// The steps to trace, counted from 1 as on stdout (trace_file.h).
+struct TraceSteps {
+    int64_t first = 0, last = -1;
+};
+
 template <class Model>
 struct Run {
     Options options;
@@ -32,8 +37,10 @@ struct Run {
     double started;                           // when the first step began
     double seconds_before = 0;                // how long the programs took that this one continues
     double evaluation_seconds = 0;            // before this step
-    int64_t pace_step = 0;                    // the time left is estimated from this step on,
-    double pace_time = 0;                     // which began then
+    TraceSteps traced;
+    double trace_start = 0;  // when the first of them began
+    int64_t pace_step = 0;   // the time left is estimated from this step on,
+    double pace_time = 0;    // which began then
 };
 
 // If there is a problem with the data, prints it and sets stop.failed: the run is saved and ends

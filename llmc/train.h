@@ -11,6 +11,7 @@
 #include "llmc/schedule.h"
 #include "llmc/step_log.h"
 #include "llmc/talk.h"
+#include "llmc/trace_file.h"
 
 // The first window of this rank's micro-batch number `micro` of the step.
 template <class Model>
@@ -23,6 +24,7 @@ inline int64_t first_window(const Run<Model>& run, int64_t micro) {
 // stop.failed if that fails.
 template <class Model>
 inline void load_micro_batch(Run<Model>& run, int64_t micro) {
+    const Range range("data", micro);
     const int64_t first = first_window(run, micro);
     for (int64_t b = 0; b < run.B; b++) load_row(run, run.train_data, first + b, b);
 }
@@ -62,6 +64,7 @@ template <class Model>
 inline void train_step(Run<Model>& run) {
     const Options& o = run.options;
     StateHeader& state = run.state;
+    const Range range("step", state.step + 1);
     const double begin = now_seconds(), tokens = counted_tokens(run);
     for (int64_t micro = 0; micro < run.micro_steps; micro++) {
         run.model.parts.enter(PART_DATA);
@@ -81,6 +84,7 @@ inline void train_step(Run<Model>& run) {
     const StepResult result = update(run.model, rule);
     const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const double norm_z = tokens > 0 ? state.norm_outlier.z_score(result.norm) : NAN;
+    const Range log("log");
     log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin});
     stop_if_not_finite(run, result);
     if (!result.updated) log_skipped_update(run, result.loss, rule);
@@ -108,7 +112,9 @@ inline int training_loop(Run<Model>& run) {
         if (stop_agreed()) return end_early(run);
         if (last) return 0;
         answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, then));
+        begin_trace(run);
         train_step(run);
+        end_trace(run);
         const bool due = o.checkpoint_every > 0 && run.state.step % o.checkpoint_every == 0;
         if (due || run.state.step == run.max_steps) save(run);
     }
@@ -191,6 +197,7 @@ inline int run_main(const Options& options) {
     if (o.help) return print_help(o.program.c_str()), 0;
     if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
     check_plan_flags(o);
+    trace_steps(o);
     join_processes(run);
     CommSession session;
     catch_signals();
@@ -220,6 +227,7 @@ inline int run_main(const Options& options) {
     const std::string settings = settings_text(options, o);
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings.c_str());
     allocate(run.model, sizes, o);
+    open_trace(run);
     load_weights(run, resumed_step);
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
     describe_run(run, sizes);
@@ -230,6 +238,7 @@ inline int run_main(const Options& options) {
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
     const int status = training_loop(run);
+    check_traced(run);
     run.files.finish();
     return status;
 }

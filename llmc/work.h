@@ -7,46 +7,60 @@
 #include <string>
 #include "llmc/check.h"
 
+// A text and up to two sizes, as "matmul 768 x 2304"; sizes below 0 are left out.
+struct KernelName {
+    const char* text;
+    double size = -1, other_size = -1;
+
+    std::string str() const {
+        const std::string second = other_size < 0 ? "" : format(" x %.0f", other_size);
+        return size < 0 ? text : format("%s %.0f%s", text, size, second.c_str());
+    }
+};
+
 struct KernelWork {
-    std::string name;
-    double flops, bytes;  // of one call
+    KernelName name;
+    double flops = 0, bytes = 0;  // of one call
+    double sent_bytes = 0;        // to other processes
     int64_t calls = 1;
 };
 
 namespace work {
-inline KernelWork embedding(double n, double C, double x) { return {"embedding", 0, 3 * n * C * x}; }
+inline KernelWork embedding(double n, double C, double x) { return {{"embedding"}, 0, 3 * n * C * x}; }
 inline KernelWork embedding_backward(double n, double C, double maxT, double x, double g) {
-    return {"embedding backward", 0, n * C * (x + 2 * g) + maxT * C * g};
+    return {{"embedding backward"}, 0, n * C * (x + 2 * g) + maxT * C * g};
 }
-inline KernelWork layernorm(double n, double C, double x) { return {"layernorm", 0, 2 * n * C * x}; }
+inline KernelWork layernorm(double n, double C, double x) { return {{"layernorm"}, 0, 2 * n * C * x}; }
 inline KernelWork residual_layernorm(double n, double C, double x) {
-    return {"residual + layernorm", 0, 4 * n * C * x};
+    return {{"residual + layernorm"}, 0, 4 * n * C * x};
 }
-inline KernelWork layernorm_backward(double n, double C, double x) { return {"layernorm backward", 0, 4 * n * C * x}; }
-inline KernelWork gelu(double elems, double x) { return {"gelu", 0, 2 * elems * x}; }
-inline std::string matmul_name(const char* name, double C, double OC, bool gelu) {
-    return format("%s %.0f x %.0f%s", name, C, OC, gelu ? ", gelu" : "");
+inline KernelWork layernorm_backward(double n, double C, double x) {
+    return {{"layernorm backward"}, 0, 4 * n * C * x};
 }
+inline KernelWork gelu(double elems, double x) { return {{"gelu"}, 0, 2 * elems * x}; }
 inline KernelWork matmul(double n, double C, double OC, bool gelu, double x) {
-    return {matmul_name("matmul", C, OC, gelu), 2 * n * C * OC, x * (n * C + C * OC + (gelu ? 2 : 1) * n * OC)};
+    return {{gelu ? "matmul + gelu" : "matmul", C, OC}, 2 * n * C * OC, x * (n * C + C * OC + (gelu ? 2 : 1) * n * OC)};
 }
 inline KernelWork matmul_backward(double n, double C, double OC, bool gelu, double x, double g) {
-    return {matmul_name("matmul backward", C, OC, gelu), 4 * n * C * OC,
+    return {{gelu ? "matmul backward + gelu" : "matmul backward", C, OC},
+            4 * n * C * OC,
             x * ((gelu ? 3 : 2) * n * C + C * OC + n * OC) + g * C * OC};
 }
 inline KernelWork attention(double n, double T, double C, double x) {
-    return {"attention", 2 * n * T * C, 4 * n * C * x};
+    return {{"attention"}, 2 * n * T * C, 4 * n * C * x};
 }
 inline KernelWork attention_backward(double n, double T, double C, double x) {
-    return {"attention backward", 5 * n * T * C, 8 * n * C * x};
+    return {{"attention backward"}, 5 * n * T * C, 8 * n * C * x};
 }
 inline KernelWork classifier(double n, double C, double Vp, bool backward, double x, double g) {
-    return {"classifier", (backward ? 6 : 2) * n * C * Vp, Vp * C * (x + g)};
+    return {{"classifier"}, (backward ? 6 : 2) * n * C * Vp, Vp * C * (x + g)};
 }
 // fp32 sums of the gradients of several micro-steps: read with the gradients, and written.
-inline KernelWork gradient_sums(double elems, double x) { return {"gradient sums", 0, elems * (8 + x)}; }
-inline KernelWork gradient_norm(double elems, double g) { return {"gradient norm", 0, elems * g}; }
+inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
+inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
 inline KernelWork adamw(double elems, bool master, double x, double g) {
-    return {"adamw", 0, elems * (16 + g + (master ? 8 + x : 2 * x))};
+    return {{"adamw"}, 0, elems * (16 + g + (master ? 8 + x : 2 * x))};
 }
+// A collective on a bucket, of which this process sends `bytes`.
+inline KernelWork collective(const char* text, double bucket, double bytes) { return {{text, bucket}, 0, 0, bytes}; }
 }  // namespace work

@@ -1,29 +1,10 @@
-// The CPU for the harness (dev/bench.h): threads, scratch memory, and measured peaks. The peak of
-// the memory is bytes read plus bytes written while arrays larger than the caches are copied or
-// updated in place, whichever is faster.
+// The CPU for the harness (dev/bench.h): threads, scratch memory, and measured peaks.
 #pragma once
 #include "dev/bench.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/cpu/scratch.h"
 
 using namespace bench;
-
-inline double measure_memory_peak() {
-    const int64_t elems = 128 << 20;
-    float *from = (float*)map_memory(elems * 4), *to = (float*)map_memory(elems * 4);
-    double best = 0;
-    for (int run = 0; run < 8; run++) {
-        const double begin = now_seconds();
-        parallel_ranges(elems, 1 << 18, [&](int64_t first, int64_t end) {
-            if (run % 2) memcpy(to + first, from + first, (end - first) * sizeof(float));
-            else
-                for (int64_t i = first; i < end; i += VEC_FLOATS) store(to + i, load(to + i) + 1.0f);
-        });
-        best = std::max(best, 2.0 * elems * sizeof(float) / (now_seconds() - begin));
-    }
-    unmap_memory(from, elems * 4), unmap_memory(to, elems * 4);
-    return best;
-}
 
 inline Machine bench::open_machine(int threads) {
     device.threads = threads > 0 ? threads : available_threads();

@@ -61,6 +61,7 @@ $(call check,format,laid out as make format does,,\
 $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
 $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
 $(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
+$(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
 

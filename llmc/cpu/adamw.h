@@ -32,6 +32,7 @@ VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64
 template <class floatX, class floatG>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
                   const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
+    const Range range(work::adamw(n_elems, master, sizeof(floatX), sizeof(floatG)));
     const float step = k.learning_rate / k.correction1, root = 1.0f / std::sqrt(k.correction2),
                 keep = 1.0f - k.learning_rate * k.weight_decay;
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {

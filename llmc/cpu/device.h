@@ -10,6 +10,7 @@
 #include "llmc/cpu/cores.h"
 #include "llmc/cpu/threads.h"
 #include "llmc/integer_math.h"
+#include "llmc/trace.h"
 
 // The hardware that multiplies bf16 matrices (matrix_unit.h).
 enum MatrixUnit { UNIT_PORTABLE, UNIT_AVX512_BF16, UNIT_AMX, UNIT_AMX_TWIN };

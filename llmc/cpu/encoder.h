@@ -20,6 +20,7 @@
 template <class floatX>
 void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C,
                      int64_t first = 0) {
+    const Range range(work::embedding(B * T, C, sizeof(floatX)));
     parallel_ranges(B * T, 16, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
             const floatX *token = wte + inp[row] * C, *position = wpe + (first + row % T) * C;
@@ -43,6 +44,7 @@ VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
 template <class floatX, class floatG>
 void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
                       int64_t maxT, bool add) {
+    const Range range(work::embedding_backward(B * T, C, maxT, sizeof(floatX), sizeof(floatG)));
     std::vector<int> order(B * T), begin(B * T + 1);
     const int64_t tokens = sort_by_token(order.data(), begin.data(), inp, B * T).segments;
     parallel_ranges(tokens, 8, [&](int64_t first, int64_t last) {

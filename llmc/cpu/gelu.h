@@ -33,6 +33,7 @@ VEC_INLINE vfloat gelu_derivative(vfloat x) {
 // out (n_elems) = gelu(inp (n_elems)), written. out may be inp.
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems) {
+    const Range range(work::gelu(n_elems, sizeof(floatX)));
     parallel_ranges(n_elems, 1 << 14, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
             store_some(out + begin + i, gelu(load_some(inp + begin + i, count)), count);

@@ -13,6 +13,7 @@
 // The sum of the squares of grads (n_elems).
 template <class floatX>
 double global_norm_squared(const floatX* grads, size_t n_elems) {
+    const Range range(work::gradient_norm(n_elems, sizeof(floatX)));
     const int64_t grain = 1 << 14;
     std::vector<double> pieces(ceil_div(n_elems, grain));
     parallel_ranges(n_elems, grain, [&](int64_t begin, int64_t end) {

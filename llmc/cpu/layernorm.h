@@ -55,6 +55,7 @@ VEC_INLINE void layernorm_row(floatX* out, float* mean, float* rstd, const float
 template <class floatX>
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
                        const floatX* bias, int64_t rows, int64_t C) {
+    const Range range(work::layernorm(rows, C, sizeof(floatX)));
     parallel_ranges(rows, LAYERNORM_GRAIN, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; r++) {
             const float total = row_sum(C, [&](size_t i, size_t count) { return load_some(inp + r * C + i, count); });
@@ -68,6 +69,7 @@ void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp,
 template <class floatX>
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
                                 const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
+    const Range range(work::residual_layernorm(rows, C, sizeof(floatX)));
     parallel_ranges(rows, LAYERNORM_GRAIN, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; r++) {
             const float total = row_sum(C, [&](size_t i, size_t count) {
@@ -97,6 +99,7 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
 template <class floatX, class floatG>
 void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
                         const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
+    const Range range(work::layernorm_backward(rows, C, sizeof(floatX)));
     // The rows are cut into pieces, whose number does not depend on the number of threads. One
     // thread does all of a piece and sums its dweight and dbias; then the sums of the pieces are
     // added in order.

@@ -85,6 +85,7 @@ void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weigh
 template <class floatX>
 void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                     int64_t OC, floatX* gelu_out = nullptr) {
+    const Range range(work::matmul(rows, C, OC, gelu_out, sizeof(floatX)));
     if (rows <= MATMUL_FEW_ROWS) {
         const auto product = rows == 1   ? matmul_forward_few_rows<1, floatX>
                              : rows == 2 ? matmul_forward_few_rows<2, floatX>
@@ -140,6 +141,7 @@ template <class floatX, class floatG>
 void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
                      const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      const floatX* pre_gelu = nullptr) {
+    const Range range(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatG)));
     if (dinp)
         gemm(
             dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,

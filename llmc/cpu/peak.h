@@ -1,4 +1,5 @@
-// The peak of the machine, measured: multiply-adds on registers alone, on all threads.
+// The peaks of the machine, measured on all threads: multiply-adds on registers alone, and bytes to
+// and from memory.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -82,4 +83,23 @@ inline Peak measure_peak_bf16() {
     if (device.unit == UNIT_AVX512_BF16) return measure_peak(64.0 * PEAK_CHAINS * PEAK_ROUNDS, avx512_chains);
 #endif
     return measure_peak_fp32();
+}
+
+// Bytes per second, read plus written, while arrays larger than the caches are copied or updated in
+// place, whichever is faster.
+inline double measure_memory_peak() {
+    const int64_t elems = 64 << 20;
+    float *from = (float*)map_memory(elems * 4), *to = (float*)map_memory(elems * 4);
+    double best = 0;
+    for (int run = 0; run < 8; run++) {
+        const double begin = now_seconds();
+        parallel_ranges(elems, 1 << 18, [&](int64_t first, int64_t end) {
+            if (run % 2) memcpy(to + first, from + first, (end - first) * sizeof(float));
+            else
+                for (int64_t i = first; i < end; i += VEC_FLOATS) store(to + i, load(to + i) + 1.0f);
+        });
+        best = std::max(best, 2.0 * elems * sizeof(float) / (now_seconds() - begin));
+    }
+    unmap_memory(from, elems * 4), unmap_memory(to, elems * 4);
+    return best;
 }

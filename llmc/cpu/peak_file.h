@@ -47,15 +47,28 @@ inline void keep_peak(const std::string& path, const std::string& key, double pe
     if (close(fd) != 0 || !whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
 }
 
+// What a peak of `what` is kept under.
+inline std::string peak_key(const char* what) {
+    return format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, what, VEC_BYTES);
+}
+
 // The larger of the kept peak and one measured now. 0 if none was kept and the machine is too busy
 // for a measurement.
 inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
-    const char* arithmetic = in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32";
-    const std::string key =
-        format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, arithmetic, VEC_BYTES);
+    const std::string key = peak_key(in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32");
     const Peak now = in_bf16 ? measure_peak_bf16() : measure_peak_fp32();
     const double kept = path.empty() ? 0 : kept_peak(path, key);
     if (kept == 0 && !now.steady) return 0;
     if (now.flops_s > kept && !path.empty()) keep_peak(path, key, now.flops_s);
     return std::max(kept, now.flops_s);
+}
+// Bytes per second of the memory. The measurement takes 512 MiB of memory: a kept peak is not
+// measured again.
+inline double find_memory_peak(const std::string& path = peak_file()) {
+    const std::string key = peak_key("memory");
+    const double kept = path.empty() ? 0 : kept_peak(path, key);
+    if (kept > 0) return kept;
+    const double now = measure_memory_peak();
+    if (!path.empty()) keep_peak(path, key, now);
+    return now;
 }

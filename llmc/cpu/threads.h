@@ -16,6 +16,7 @@
 #include <thread>
 #include "llmc/check.h"
 #include "llmc/clock.h"
+#include "llmc/trace.h"
 
 // A waiting thread spins; after SPIN_SECONDS it yields its core between checks, and after
 // YIELD_SECONDS it sleeps.
@@ -86,6 +87,7 @@ struct ThreadPool {
     WaitingRoom for_loop, for_end;
 
     void take_pieces() {
+        const ThreadSlice slice(thread_number);
         try {
             for (int64_t i; (i = left.fetch_sub(1, std::memory_order_relaxed)) > 0;) piece(context, n - i);
         } catch (...) {

@@ -109,6 +109,7 @@ template <class floatX, class floatG>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const SliceMap& mine,
                   const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
                   cudaStream_t stream) {
+    const StreamRange in_stream(work::adamw(mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
     const dim3 blocks((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256));
     launch("adamw", adamw_kernel<floatX, floatG>, blocks, 256, 0, stream, params, master, m, v, grads, mine, k, ranges,
            results, seed);

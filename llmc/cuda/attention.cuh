@@ -352,11 +352,13 @@ struct AttentionBackward {
 };
 inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
                               cudaStream_t stream, DocumentTiles documents = {}) {
+    const StreamRange in_stream(work::attention(B * T, T, C, sizeof(bf16)), stream);
     for_head_size(C / NH, AttentionForward{out, lse, qkv, B, T, C, NH, stream, documents});
 }
 // D (B,NH,T) is scratch.
 inline void attention_backward(bf16* dqkv, float* D, const bf16* dout, const bf16* out, const float* lse,
                                const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                                DocumentTiles documents = {}) {
+    const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(bf16)), stream);
     for_head_size(C / NH, AttentionBackward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents});
 }

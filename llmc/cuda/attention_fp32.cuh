@@ -185,6 +185,7 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
 inline int64_t attention_fp32_rows(int64_t head_size) { return head_size <= 128 ? 32 : 16; }
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
                               cudaStream_t stream, DocumentTiles documents = {}) {
+    const StreamRange in_stream(work::attention(B * T, T, C, sizeof(float)), stream);
     const auto run =
         attention_fp32_rows(C / NH) == 32 ? attention_forward_tiles<32, 8> : attention_forward_tiles<16, 32>;
     run(out, lse, qkv, B, T, C, NH, stream, documents);
@@ -209,6 +210,7 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
 inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
                                const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                                DocumentTiles documents = {}) {
+    const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(float)), stream);
     const auto run =
         attention_fp32_rows(C / NH) == 32 ? attention_backward_tiles<32, 8> : attention_backward_tiles<16, 32>;
     run(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents);

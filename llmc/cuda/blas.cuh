@@ -129,7 +129,8 @@ void blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
                   int64_t n, int64_t k, bool add, cudaStream_t stream,
                   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT, const floatX* bias = nullptr,
                   const floatX* aux = nullptr) {
-    Range range(name);
+    const Range range(name);
+    const StreamRange in_stream({{name}}, stream);
     const cublasOperation_t opA = transA ? CUBLAS_OP_T : CUBLAS_OP_N, opB = transB ? CUBLAS_OP_T : CUBLAS_OP_N;
     BlasPlan& plan = blas_plan({m, n, k, opA, opB, blas_type<floatX>(), blas_type<floatD>(), epilogue});
     auto point = [&](cublasLtMatmulDescAttributes_t attribute, const floatX* p) {

@@ -97,6 +97,7 @@ template <class floatX>
 void classifier(float* losses, floatX* dinp, float* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
                 cudaStream_t stream) {
+    const StreamRange in_stream(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(float)), stream);
     const int64_t chunk = classifier_chunk_rows(rows);
     const floatX* const no_bias = nullptr;
     floatX* const no_dbias = nullptr;

@@ -63,9 +63,11 @@ inline void gpu_comm_join(cudaStream_t stream) {
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
-    Range range("reduce_scatter");
+    const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * n_elems * sizeof(T));
+    const Range range(sent);
     comm_note_collective("reduce_scatter", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
+    const StreamRange in_stream(sent, gpu_comm.stream);
 #ifdef USE_NCCL
     check_nccl(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl,
                                  gpu_comm.stream),
@@ -77,9 +79,11 @@ void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t s
 template <class T>
 void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
-    Range range("all_gather");
+    const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * n_elems * sizeof(T));
+    const Range range(sent);
     if (bucket >= 0) comm_note_collective("all_gather", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
+    const StreamRange in_stream(sent, gpu_comm.stream);
 #ifdef USE_NCCL
     check_nccl(ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream),
                "all-gather");

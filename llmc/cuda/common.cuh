@@ -1,13 +1,12 @@
-// What the kernels share: 128-bit Packs, sums over warps and blocks, and the launch.
+// What the kernels share: 128-bit Packs, sums over warps and blocks, sizes of grids.
 //
 // nvcc compiles these headers for a GPU. The simulator (dev/cusim) compiles the same sources as C++
 // and runs them on a CPU. The two differ in launch(), in mma.cuh, and where CUSIM is defined below.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#include <nvtx3/nvToolsExt.h>
 #include <cstdint>
-#include "llmc/check.h"
+#include "llmc/cuda/launch.cuh"
 #include "llmc/integer_math.h"
 
 #ifdef CUSIM  // as a default argument: the line of the call, for the message about a misaligned access
@@ -121,51 +120,6 @@ template <class T>
 inline dim3 pack_blocks(size_t n) {
     return dim3((unsigned)ceil_div(n, (int64_t)PACK_THREADS * Pack<T>::size));
 }
-
-inline void check_cuda(cudaError_t error, const char* what) {
-    if (error == cudaSuccess) return;
-    const char* hint = "";
-    if (error == cudaErrorNoDevice)
-        hint = "; nvidia-smi shows what the driver sees, train_gpt2_cpu and train_gpt2sim need no GPU";
-    if (error == cudaErrorInsufficientDriver) hint = "; a newer driver, or a build with an older toolkit, is needed";
-    if (error == cudaErrorMemoryAllocation)
-        hint = "; --plan shows what the run needs, a smaller -b or -t or a higher -r lowers it";
-#ifndef CUSIM
-    if (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorMisalignedAddress)
-        hint = "; a kernel before this failed: CUDA_LAUNCH_BLOCKING=1 names it, compute-sanitizer shows the place";
-    if (error == cudaErrorNoKernelImageForDevice) hint = "; built for other GPUs: make GPU_ARCH=native";
-#endif
-    runtime_failure("CUDA, %s: %s%s", what, cudaGetErrorString(error), hint);
-}
-
-// Starts kernel<<<grid, block, shared_bytes, stream>>>(args...), and checks that it could start.
-// Every kernel is started here; `name` appears in profilers and messages.
-template <class... Params, class... Args>
-inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t stream, Args... args) {
-#ifdef CUSIM
-    cusim::launch(name, kernel, grid, block, shared_bytes, stream, args...);
-#else
-    nvtxRangePushA(name);
-    kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Params>(args)...);
-    nvtxRangePop();
-    check_cuda(cudaGetLastError(), name);
-#endif
-}
-
-// A kernel must be allowed explicitly to use more than 48 KB of dynamic shared memory.
-template <class Kernel>
-inline void allow_shared(Kernel* kernel, size_t bytes, const char* name) {
-    if (bytes > 48 << 10)
-        check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), name);
-}
-
-// A named range on the profiler's time line, from construction to destruction.
-struct Range {
-    explicit Range(const char* name) { nvtxRangePushA(name); }
-    ~Range() { nvtxRangePop(); }
-    Range(const Range&) = delete;
-};
 
 // Scratch memory for cuBLASLt (32 MiB is what NVIDIA recommends for Hopper), and guard bytes
 // between tensors, which only the simulator has: it checks that no kernel writes there.

@@ -75,6 +75,7 @@ __global__ void encoder_backward_wpe_kernel(floatX* dwpe, const floatX* dout, in
 template <class floatX>
 void encoder_forward(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t B, int64_t T, int64_t C,
                      int64_t first, cudaStream_t stream) {
+    const StreamRange in_stream(work::embedding(B * T, C, sizeof(floatX)), stream);
     launch("encoder_forward", encoder_forward_kernel<floatX>, pack_blocks<floatX>(B * T * C), PACK_THREADS, 0, stream,
            out, inp, wte, wpe, B * T, T, C, first);
 }
@@ -84,6 +85,7 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
 template <class floatX>
 void encoder_backward(float* dwte, floatX* dwpe, const floatX* dout, const int* inp, const int* order, const int* begin,
                       TokenOrder tokens, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add, cudaStream_t stream) {
+    const StreamRange in_stream(work::embedding_backward(B * T, C, maxT, sizeof(floatX), sizeof(float)), stream);
     const dim3 grid((unsigned)tokens.segments, (unsigned)ceil_div(C, 32 * Pack<floatX>::size));
     launch("encoder_backward_wte", encoder_backward_wte_kernel<floatX>, grid, dim3(32, ENCODER_WARPS), 0, stream, dwte,
            dout, inp, order, begin, C);

@@ -35,6 +35,7 @@ __global__ void gelu_backward_kernel(floatX* dinp, const floatX* dout, const flo
 
 template <class floatX>
 void gelu_forward(floatX* out, const floatX* inp, size_t n_elems, cudaStream_t stream) {
+    const StreamRange in_stream(work::gelu(n_elems, sizeof(floatX)), stream);
     launch("gelu_forward", gelu_forward_kernel<floatX>, pack_blocks<floatX>(n_elems), PACK_THREADS, 0, stream, out, inp,
            n_elems);
 }

@@ -93,6 +93,7 @@ __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule r
 template <class floatG>
 void sum_squares(DeviceResults* results, double* partials, const floatG* grads, const SliceMap& mine, int64_t rank,
                  cudaStream_t stream) {
+    const StreamRange in_stream(work::gradient_norm(mine.elems(), sizeof(floatG)), stream);
     const int64_t two_packs_each = ceil_div(mine.elems(), (int64_t)NORM_THREADS * 2 * Pack<floatG>::size);
     const int64_t blocks = two_packs_each < NORM_MOST_BLOCKS ? two_packs_each : NORM_MOST_BLOCKS;
     launch("global_norm", global_norm_kernel<floatG>, dim3((unsigned)blocks), NORM_THREADS, 0, stream, partials, grads,

@@ -151,6 +151,7 @@ void sum_parts(floatX* out1, floatX* out2, const float* partials, int64_t parts,
 template <class floatX>
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
                        const floatX* bias, int64_t rows, int64_t C, cudaStream_t stream) {
+    const StreamRange in_stream(work::layernorm(rows, C, sizeof(floatX)), stream);
     const dim3 blocks((unsigned)ceil_div(rows, LAYERNORM_WARPS)), threads(32, LAYERNORM_WARPS);
     floatX* const no_residual = nullptr;
     const floatX* const no_inp2 = nullptr;
@@ -162,6 +163,7 @@ template <class floatX>
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
                                 const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                                 cudaStream_t stream) {
+    const StreamRange in_stream(work::residual_layernorm(rows, C, sizeof(floatX)), stream);
     const dim3 blocks((unsigned)ceil_div(rows, LAYERNORM_WARPS)), threads(32, LAYERNORM_WARPS);
     launch("residual_layernorm_forward", layernorm_forward_kernel<floatX>, blocks, threads, 0, stream, residual, out,
            mean, rstd, inp1, inp2, weight, bias, rows, C);
@@ -194,6 +196,7 @@ template <class floatX>
 void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, float* partials, const floatX* dout,
                         const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int64_t rows,
                         int64_t C, bool add, cudaStream_t stream) {
+    const StreamRange in_stream(work::layernorm_backward(rows, C, sizeof(floatX)), stream);
     const int64_t packs = C / Pack<floatX>::size, parts = rows < LAYERNORM_PARTS ? rows : LAYERNORM_PARTS;
     auto run = [&](auto kernel, int packs_per_thread) {
         const dim3 blocks((unsigned)parts), threads((unsigned)round_up(ceil_div(packs, packs_per_thread), 32));

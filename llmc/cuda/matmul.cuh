@@ -23,6 +23,7 @@
 template <class floatX>
 void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                     int64_t OC, cudaStream_t stream, floatX* gelu_out = nullptr, bool fuse_gelu = false) {
+    const StreamRange in_stream(work::matmul(rows, C, OC, gelu_out, sizeof(floatX)), stream);
     if (gelu_out && fuse_gelu)
         return blas_product("matmul_forward_gelu", gelu_out, weight, true, inp, false, OC, rows, C, false, stream,
                             CUBLASLT_EPILOGUE_GELU_AUX_BIAS, bias, (const floatX*)out);
@@ -75,6 +76,7 @@ template <class floatW, class floatX>
 void matmul_backward(floatX* dinp, floatW* dweight, floatX* dbias, float* partials, const floatX* dout,
                      const floatX* inp, const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      cudaStream_t stream, const floatX* pre_gelu = nullptr, bool fuse_gelu = false) {
+    const StreamRange in_stream(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatW)), stream);
     if (dinp) {
         const bool fused = pre_gelu && fuse_gelu;
         const cublasLtEpilogue_t epilogue = fused ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT;

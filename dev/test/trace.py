@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""--trace: a file that the viewer of Chrome and Perfetto takes, whose slices nest, account for the time of a step, and
+carry the FLOPs of a step; from the CPU, from several processes and from the simulator. Standard library only."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+os.chdir(ROOT)
+CPU, SIM = "./train_gpt2_cpu", "build/BF16/train_gpt2sim"
+L, C, NH, T, V, B = 3, 64, 2, 32, 300, 2
+VP = -(-V // 128) * 128
+RUN = f"-e L{L}C{C}H{NH}T{T}V{V} -b {B} -t {T} -x 6 -v 0 -s 0".split()
+failed = 0
+
+
+def check(good, what):
+    global failed
+    if not good:
+        failed += 1
+        print(f"failed: {what}")
+
+
+def run(command, status=0):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    check(done.returncode == status, f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def tokens(folder):
+    """Shards of random tokens below V, in llm.c's layout."""
+    path = folder / "t_train.bin"
+    header = [20240520, 1, 4000] + [0] * 253
+    body = b"".join((i * 7919 % V).to_bytes(2, "little") for i in range(4000))
+    path.write_bytes(b"".join(v.to_bytes(4, "little") for v in header) + body)
+    return path
+
+
+def trace(folder, program, *more, before=()):
+    path = folder / "trace.json"
+    output = run([*before, program, "-i", tokens(folder), *RUN, "--trace", path, *more])
+    check("what took longest" in output, "no table of kernels")
+    return json.loads(path.read_text())["traceEvents"], output
+
+
+def tracks(events):
+    """The slices of each (pid, tid), checked against the format and to be nested."""
+    found = {}
+    for e in events:
+        check(e["ph"] in "XM" and isinstance(e["pid"], int) and isinstance(e["tid"], int), f"no such event: {e}")
+        if e["ph"] == "X":
+            check(e["dur"] >= 0 and e["ts"] >= 0 and e["name"], f"a slice out of time: {e}")
+            found.setdefault((e["pid"], e["tid"]), []).append(e)
+    for slices in found.values():
+        slices.sort(key=lambda e: (e["ts"], -e["dur"]))
+        open_ends = []
+        for e in slices:
+            while open_ends and open_ends[-1] <= e["ts"] + 1e-3:  # times are rounded to nanoseconds
+                open_ends.pop()
+            end = e["ts"] + e["dur"]
+            check(not open_ends or end <= open_ends[-1] + 2e-3, f"a slice that is not within the one around it: {e}")
+            open_ends.append(end)
+    return found
+
+
+def outermost(slices, inside, wanted):
+    """The outermost wanted slices within another one."""
+    end, last, found = inside["ts"] + inside["dur"], inside["ts"], []
+    for e in slices:
+        if e is not inside and e["ts"] >= last and e["ts"] < end and wanted(e):
+            found.append(e)
+            last = e["ts"] + e["dur"]
+    return found
+
+
+def steps_of(slices):
+    return [e for e in slices if e["name"].startswith("step ")]
+
+
+def step_flops(micro_steps):
+    rows = B * T
+    products = 6 * rows * (12 * C * C * L + C * VP)
+    return micro_steps * (products + 7 * B * T * T * C * L)
+
+
+def is_kernel(e):
+    return "bytes" in e.get("args", {})
+
+
+def test_cpu(folder):
+    # A step of milliseconds, so that its kernels are most of it.
+    big = "-e L4C256H4T64V2000 -b 8 -t 64".split()
+    slices = tracks(trace(folder, CPU, "--threads", "2", "--trace-steps", "2:6", *big)[0])
+    check({key[1] for key in slices} == {0, 1, 2}, "the program and two threads")
+    check([e["name"] for e in steps_of(slices[0, 0])] == [f"step {n}" for n in range(2, 7)], "the steps 2 to 6")
+
+    def share(step, wanted):
+        return sum(e["dur"] for e in outermost(slices[0, 0], step, wanted)) / step["dur"]
+    # The best of the steps: another program may take the core between two slices.
+    parts = max(share(e, lambda s: s["name"].split()[0] in ("data", "micro_step", "update", "log"))
+                for e in steps_of(slices[0, 0]))
+    kernels = max(share(e, lambda s: is_kernel(s) or s["name"].split()[0] in ("data", "log"))
+                  for e in steps_of(slices[0, 0]))
+    check(parts > 0.98, f"the parts are {parts:.3f} of a step")
+    check(kernels > 0.98, f"the kernels are {kernels:.3f} of a step")
+
+    slices = tracks(trace(folder, CPU, "-d", str(3 * B * T), "-r", "0")[0])[0, 0]
+    step = steps_of(slices)[0]
+    flops = sum(e["args"].get("FLOPs", 0) for e in outermost(slices, step, is_kernel))
+    check(abs(flops / step_flops(3) - 1) < 1e-5, f"{flops} FLOPs, {step_flops(3)} are expected")
+    names = [e["name"] for e in outermost(slices, step, is_kernel)]
+    check(names.count("attention") == 3 * L and names.count(f"matmul {4 * C} x {C}") == 3 * L, f"kernels: {names}")
+    check([e["name"] for e in outermost(slices, step, lambda e: e["name"].startswith("layer_backward"))]
+          == 3 * [f"layer_backward {l}" for l in reversed(range(L))], "the layers of the backward pass")
+
+
+def test_simulator(folder):
+    slices = tracks(trace(folder, SIM, "-r", "0", "-f", "0")[0])
+    check({key[1] for key in slices} == {0, 1}, "the program and a stream")
+    # On the device's time line the kernels follow each other.
+    kernels = [e for e in slices[0, 1] if is_kernel(e)]
+    total = {}
+    for step in steps_of(slices[0, 0]):
+        inside = [e for e in kernels if step["ts"] <= e["ts"] < step["ts"] + step["dur"]]
+        total[step["name"]] = sum(e["args"].get("FLOPs", 0) for e in outermost(inside, step, is_kernel))
+    check(len(total) == 3, f"three steps are traced by default: {total}")
+    for flops in total.values():
+        check(abs(flops / step_flops(1) - 1) < 1e-5, f"{flops} FLOPs, {step_flops(1)} are expected")
+    check(any(e["name"] == "adamw" for e in kernels), "the update")
+
+
+def test_processes(folder):
+    mpirun = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-np", "2"]
+    if not shutil.which("mpirun"):
+        return
+    events, _ = trace(folder, CPU, "--threads", "1", "-z", "1", before=mpirun)
+    slices = tracks(events)
+    check({key[0] for key in slices} == {0, 1}, "two ranks")
+    for rank in (0, 1):
+        step = steps_of(slices[rank, 0])[0]
+        sent = [e for e in outermost(slices[rank, 0], step, lambda e: "sent bytes" in e.get("args", {}))]
+        check(len(sent) == 2 * (L + 1), f"a reduce-scatter and an all-gather for each bucket: {len(sent)}")
+    events, _ = trace(folder, SIM, "-f", "0", before=mpirun)
+    check({key[1] for key in tracks(events)} == {0, 1, 2}, "a stream for communication")
+
+
+def test_refused(folder):
+    path = folder / "none.json"
+    base = [CPU, "-i", tokens(folder), *RUN]
+    for wrong in ("3:2", "0:2", "2", "2:3x"):
+        check(" accepted" in run([*base, "--trace", path, "--trace-steps", wrong], 2), f"{wrong} is refused")
+    run([*base, "--trace-steps", "2:3"], 2)
+    check("cannot write" in run([*base, "--trace", folder / "none" / "x.json"], 1), "a folder that is not there")
+    output = run([*base, "--trace", path, "--trace-steps", "50:60"])
+    check("nothing was traced" in output and not path.exists(), f"steps that do not come: {output}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for test in (test_cpu, test_simulator, test_processes, test_refused):
+            test(folder)
+    sys.exit(failed > 0)
+
+
+main()

@@ -1,0 +1,114 @@
+// How kernels are started, and how errors of the CUDA runtime are reported.
+#pragma once
+#include <cuda_runtime.h>
+#include <algorithm>
+#include "llmc/check.h"
+#include "llmc/trace.h"
+
+inline void check_cuda(cudaError_t error, const char* what) {
+    if (error == cudaSuccess) return;
+    const char* hint = "";
+    if (error == cudaErrorNoDevice)
+        hint = "; nvidia-smi shows what the driver sees, train_gpt2_cpu and train_gpt2sim need no GPU";
+    if (error == cudaErrorInsufficientDriver) hint = "; a newer driver, or a build with an older toolkit, is needed";
+    if (error == cudaErrorMemoryAllocation)
+        hint = "; --plan shows what the run needs, a smaller -b or -t or a higher -r lowers it";
+#ifndef CUSIM
+    if (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorMisalignedAddress)
+        hint = "; a kernel before this failed: CUDA_LAUNCH_BLOCKING=1 names it, compute-sanitizer shows the place";
+    if (error == cudaErrorNoKernelImageForDevice) hint = "; built for other GPUs: make GPU_ARCH=native";
+#endif
+    runtime_failure("CUDA, %s: %s%s", what, cudaGetErrorString(error), hint);
+}
+
+// A slice on the track of a stream, while a step is traced: two events around what the host
+// enqueues in the stream between construction and destruction. Ranges of a stream nest.
+struct StreamRange {
+    int64_t index = -1;  // in stream_trace.ranges
+
+    StreamRange(const KernelWork& work, cudaStream_t stream);
+    ~StreamRange();
+    StreamRange(const StreamRange&) = delete;
+};
+
+// What was enqueued in the step that is traced. Once the host has waited for the streams, the
+// events become slices.
+struct StreamTrace {
+    struct Enqueued {
+        KernelWork work;
+        cudaStream_t stream;
+        cudaEvent_t begin, end;
+    };
+    std::vector<Enqueued> ranges;
+    std::vector<cudaStream_t> streams;  // stream i is track 1 + i
+    cudaEvent_t start = nullptr;
+    double start_time = 0;
+
+    static cudaEvent_t event(cudaStream_t stream) {
+        cudaEvent_t made;
+        check_cuda(cudaEventCreate(&made), "making an event");
+        check_cuda(cudaEventRecord(made, stream), "timing");
+        return made;
+    }
+    // Events have a clock of their own: it is compared with the host's while the device is idle.
+    void begin_step() {
+        check_cuda(cudaDeviceSynchronize(), "starting a trace");
+        start = event(streams[0]);
+        check_cuda(cudaEventSynchronize(start), "starting a trace");
+        start_time = now_seconds();
+    }
+    void end_step() {
+        check_cuda(cudaDeviceSynchronize(), "ending a trace");
+        for (const Enqueued& r : ranges) {
+            float begin_ms = 0, end_ms = 0;
+            check_cuda(cudaEventElapsedTime(&begin_ms, start, r.begin), "timing");
+            check_cuda(cudaEventElapsedTime(&end_ms, start, r.end), "timing");
+            const int64_t track = 1 + (std::find(streams.begin(), streams.end(), r.stream) - streams.begin());
+            trace.add(track, {r.work, start_time + begin_ms * 1e-3, start_time + end_ms * 1e-3});
+            cudaEventDestroy(r.begin), cudaEventDestroy(r.end);
+        }
+        cudaEventDestroy(start);
+        ranges.clear();
+    }
+};
+inline StreamTrace stream_trace;
+
+inline StreamRange::StreamRange(const KernelWork& work, cudaStream_t stream) {
+    if (!trace.on) return;
+    index = (int64_t)stream_trace.ranges.size();
+    stream_trace.ranges.push_back({work, stream, StreamTrace::event(stream), nullptr});
+}
+inline StreamRange::~StreamRange() {
+    if (index < 0) return;
+    StreamTrace::Enqueued& r = stream_trace.ranges[index];
+    r.end = StreamTrace::event(r.stream);
+}
+// Traces the streams of this process, `names` apart. To be called before a step is traced.
+inline void trace_streams(const std::vector<std::pair<const char*, cudaStream_t>>& named) {
+    stream_trace.streams.clear();
+    for (const auto& [name, stream] : named) trace.tracks.push_back({name, {}}), stream_trace.streams.push_back(stream);
+    trace.begin_device = [] { stream_trace.begin_step(); };
+    trace.end_device = [] { stream_trace.end_step(); };
+}
+
+// Starts kernel<<<grid, block, shared_bytes, stream>>>(args...), and checks that it could start.
+// Every kernel is started here; `name` appears in profilers and messages.
+template <class... Params, class... Args>
+inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, Args... args) {
+    const Range range(name);
+    const StreamRange in_stream({{name}}, stream);
+#ifdef CUSIM
+    cusim::launch(name, kernel, grid, block, shared_bytes, stream, args...);
+#else
+    kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Params>(args)...);
+    check_cuda(cudaGetLastError(), name);
+#endif
+}
+
+// A kernel must be allowed explicitly to use more than 48 KB of dynamic shared memory.
+template <class Kernel>
+inline void allow_shared(Kernel* kernel, size_t bytes, const char* name) {
+    if (bytes > 48 << 10)
+        check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), name);
+}
