@@ -34,7 +34,7 @@ DATASETS = {
         "file": (1_115_394, "sha256", "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
     "tinystories": {
         "prefix": "dev/data/tinystories/TinyStories", "val": "file", "shard_tokens": 0, "kinds": (".json",),
-        "column": "story",
+        "column": "story", "workers": 4,  # each holds the stories of a file in memory
         "url": "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/"
                "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64/TinyStories_all_data.tar.gz",
         "file": (1_608_001_638, "sha256", "26cf7605aca15bc4ea6fa637256400d9d01317b28ed296172b2d1dd160cd7699")},
@@ -97,7 +97,6 @@ def parse_flags():
                                      allow_abbrev=False)
     parser.error = wrong_use
     flag = parser.add_argument
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     flag("name", metavar="NAME", help="a dataset, or a folder or file of one's own")
     flag("--from", dest="source", metavar="LOCAL", type=pathlib.Path, help="a local copy, used in place of a download")
     flag("-o", dest="prefix", metavar="PREFIX", type=pathlib.Path, help="writes PREFIX_train*.bin and PREFIX_val*.bin")
@@ -106,8 +105,8 @@ def parse_flags():
     flag("--val-fraction", metavar="F", type=float, help="of a folder of one's own: the chance of each document to be "
          "for validation (0.1)")
     flag("--seed", metavar="N", type=int, help="of that draw (42)")
-    flag("--workers", metavar="N", type=int, default=cores,
-         help="parts that are tokenized at the same time (one per core)")
+    flag("--workers", metavar="N", type=int,
+         help="parts that are tokenized at the same time (one per core; tinystories: at most 4)")
     flag("--part-bytes", metavar="N", type=int, default=128_000_000, help="of text in a part, about (%(default)s)")
     flag("--hub", metavar="URL", default=os.environ.get("HF_ENDPOINT", hub.URL), help="the hub (%(default)s)")
     flag("--download-dir", metavar="FOLDER", default=hub.FOLDER, type=pathlib.Path,
@@ -198,7 +197,9 @@ def main():
     own = check_flags(options)
     data = OWN if own else DATASETS[options.name]
     prefix = options.prefix or ROOT / data["prefix"]
-    parts = TokenParts(prefix, recipe_of(data, options, own), options.workers)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    workers = options.workers or min(cores, data.get("workers", cores))
+    parts = TokenParts(prefix, recipe_of(data, options, own), workers)
     shards, text = parts.complete_shards(), prefix.with_name(f"{prefix.name}.txt")
     if options.name == "tinyshakespeare" and (shards is None or not text.is_file()):
         prefix.parent.mkdir(parents=True, exist_ok=True)

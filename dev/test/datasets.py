@@ -314,7 +314,7 @@ def crashes(folder):
     (source / "x.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
 
     def arguments(name):
-        return [source, "-o", folder / name / "mine", "--shard-tokens", 1000, "--part-bytes", 3000, "--workers", 4]
+        return [source, "-o", folder / name / "mine", "--shard-tokens", 700, "--part-bytes", 4500, "--workers", 2]
 
     get(*arguments("whole"))
     expected = {path.name: path.read_bytes() for path in (folder / "whole").iterdir()}
@@ -389,18 +389,18 @@ def hub_of(folder):
 def from_the_hub(folder):
     """Downloads resume, are checked, and are removed when they are tokenized; a run that goes on downloads no file
     again of which the tokens are there."""
-    tokens = tokens_of(fineweb_sample(folder / "hub", files=6, documents=100))
+    tokens = tokens_of(fineweb_sample(folder / "hub", files=4, documents=100))
     downloads, large = folder / "downloads/fineweb10B", "/large/sample/10BT/000_00000.parquet"
 
     def flags(name):
-        return ["fineweb10B", "-o", folder / name / "fineweb", "--shard-tokens", 40_000, "--part-bytes", 150_000,
+        return ["fineweb10B", "-o", folder / name / "fineweb", "--shard-tokens", 25_000, "--part-bytes", 150_000,
                 "--hub", address, "--download-dir", folder / "downloads"]
 
     with hub_of(folder / "hub") as (server, address):
         Hub.fresh(most_bytes=30_000)
         output = get(*flags("a"))
-        assert f"from {address}" in output and "revision 0123456789ab" in output and "6 files" in output, output
-        expect_shards(folder / "a", "fineweb", tokens, 40_000)
+        assert f"from {address}" in output and "revision 0123456789ab" in output and "4 files" in output, output
+        expect_shards(folder / "a", "fineweb", tokens, 25_000)
         asked = [wanted for path, wanted in Hub.asked if path == large]
         assert asked[:2] == [None, "bytes=30000-"], asked
         assert not list(downloads.iterdir()), "downloads are kept"
@@ -410,8 +410,8 @@ def from_the_hub(folder):
 
         Hub.fresh(ranges=False)
         get(*flags("b"), "--keep-downloads")
-        expect_shards(folder / "b", "fineweb", tokens, 40_000)
-        assert len(list(downloads.iterdir())) == 6
+        expect_shards(folder / "b", "fineweb", tokens, 25_000)
+        assert len(list(downloads.iterdir())) == 4
         shutil.rmtree(downloads)
 
         Hub.fresh(false_checksum=True)
@@ -439,12 +439,12 @@ def from_the_hub(folder):
         Hub.fresh()
         assert "goes on from byte" in get(*flags("d"))
         assert any(path.startswith("/large/") and wanted for path, wanted in Hub.asked), Hub.asked
-        expect_shards(folder / "d", "fineweb", tokens, 40_000)
+        expect_shards(folder / "d", "fineweb", tokens, 25_000)
 
         Hub.fresh()
         process = subprocess.Popen([sys.executable, get_script.__file__, *map(str, flags("e"))], cwd=ROOT,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not (folder / "e/fineweb_parts/train_000003.bin").exists():
+        while not (folder / "e/fineweb_parts/train_000002.bin").exists():
             assert process.poll() is None
             time.sleep(0.005)
         process.kill()
@@ -453,7 +453,7 @@ def from_the_hub(folder):
         assert "goes on with file" in get(*flags("e"))
         again = {path for path, _ in Hub.asked if path.startswith("/large/")}
         assert large not in again and not any(path.endswith("refs") for path, _ in Hub.asked), Hub.asked
-        expect_shards(folder / "e", "fineweb", tokens, 40_000)
+        expect_shards(folder / "e", "fineweb", tokens, 25_000)
     output = get(*flags("f"), status=1)
     assert "cannot be read" in output, output
 
