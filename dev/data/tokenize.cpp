@@ -2,8 +2,8 @@
 // size is processed in little memory.
 //
 // One thread reads the files and cuts them into blocks (documents.h). All cores encode blocks
-// (ordered_workers.h, corpus.h). The first thread writes their tokens in the order of the text
-// (shards.h). Each document begins with <|endoftext|>.
+// (ordered_workers.h, encode_block.h). The first thread writes their tokens in the order of the
+// text (shards.h). Each document begins with <|endoftext|>.
 #include <optional>
 #include "dev/data/corpus.h"
 #include "dev/data/ordered_workers.h"
