@@ -52,4 +52,4 @@ echo "Validation loss: $loss, $bits bits per byte;" \
 echo "Longer:        ./train_gpt2_cpu -o $out -y 1 -x 6000 -l 1e-3 -k constant   (resumes from $out)"
 echo "Bigger:        ./train_gpt2_cpu -e d6 $read_data --precision $precision -o log_d6 -b 4 -t 256 \\"
 echo "                   -d 4096 -x 2000 -l 1e-3 -u 100 -q 0.1 -n 50 -nk 2   (--plan says what it needs)"
-echo "With a prompt: ./train_gpt2_cpu -e $out -x 0 --prompt \"To be, or not to be\" -g 100 --top-k 50 --temperature 0.8"
+echo "With prompts:  ./train_gpt2_cpu -e $out -x 0 -g 100 --top-k 50 --temperature 0.8   (asks for them)"
