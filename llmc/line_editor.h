@@ -36,6 +36,7 @@ inline LineEnd read_plain_line(const char* prompt, std::string& line) {
         line.append(bytes, n);
         if (line.back() == '\n') return line.pop_back(), LINE_ENTERED;
     }
+    printf("\n");
     return LINE_INTERRUPTED;
 }
 
@@ -62,7 +63,7 @@ inline LineEnd read_edited_line(const char* prompt, std::string& line) {
         rl_free_line_state();
         rl_callback_sigcleanup();
         rl_callback_handler_remove();
-        printf("^C\n");
+        printf(stop.interrupted ? "^C\n" : "\n");
         return LINE_INTERRUPTED;
     }
     if (!edited_line.text) return LINE_NONE;

@@ -144,8 +144,10 @@ inline const std::vector<OptionRow>& option_table() {
              "what a sample begins with; with -x 0 the run only generates; without it -x 0 on a terminal asks for "
              "prompts, unless -j, -v, -m, -h, --hellaswag-data or -s asks for something else"),
         whole("", "--samples", &O::samples, 1, 1 << 20, "1..", "1",
-              "of the prompt, each with random numbers of its own; --quiet 1 with -x 0 ends each with a NUL byte"),
-        nonempty("", "--stop", &O::stop, "text", "none", "a sample ends before this text, as at the end of a document"),
+              "drawn of a prompt, each with random numbers of its own; with -x 0 --prompt --quiet 1 a NUL byte ends "
+              "each"),
+        nonempty("", "--stop", &O::stop, "text", "none",
+                 "a sample ends before this text; it also ends at an end-of-text token"),
         real("", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "of sampling: below 1 likelier tokens are preferred; 0 = greedy, always the likeliest"),
         whole("", "--top-k", &O::top_k, 0, many, "0..", "0 = off", "sample among the k likeliest tokens"),

@@ -23,19 +23,28 @@ inline void sampling_probabilities(std::vector<double>& probs, const float* logi
     for (int64_t i = 0; i < V; i++) total += probs[i] = std::exp(((double)logits[i] - highest) / temperature);
     for (double& p : probs) p /= total;
     if ((top_k == 0 || top_k >= V) && top_p >= 1.0) return;
+    // The order is needed only as far as tokens are kept: sorted piece by piece.
+    const int64_t most = top_k > 0 ? std::min(top_k, V) : V;
+    const auto likelier = [&](int a, int b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
     std::vector<int> order(V);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
-    int64_t kept = top_k > 0 ? std::min(top_k, V) : V;
-    double mass = 0, among_k = 0;
-    for (int64_t i = 0; i < kept; i++) among_k += probs[order[i]];
-    for (int64_t i = 0; i < kept && top_p < 1.0; i++) {
-        mass += probs[order[i]];
-        if (mass >= top_p * among_k) kept = i + 1;
+    int64_t sorted = 0, kept = 0;
+    const auto sort_first = [&](int64_t n) {
+        std::partial_sort(order.begin() + sorted, order.begin() + n, order.end(), likelier);
+        sorted = n;
+    };
+    double mass = 0, among_k = 1;
+    if (most < V) {
+        sort_first(most);
+        among_k = 0;
+        for (int64_t i = 0; i < most; i++) among_k += probs[order[i]];
     }
-    mass = 0;
-    for (int64_t i = 0; i < kept; i++) mass += probs[order[i]];
-    for (int64_t i = 0; i < V; i++) probs[order[i]] = i < kept ? probs[order[i]] / mass : 0.0;
+    while (kept < most && (top_p >= 1.0 || mass < top_p * among_k)) {
+        if (kept == sorted) sort_first(std::min(most, std::max<int64_t>(64, 4 * sorted)));
+        mass += probs[order[kept++]];
+    }
+    for (int64_t i = 0; i < kept; i++) probs[order[i]] /= mass;
+    for (int64_t i = kept; i < V; i++) probs[order[i]] = 0.0;
 }
 
 // The token at which the running sum of probs passes coin, a uniform number in [0, 1).
