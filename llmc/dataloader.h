@@ -7,8 +7,9 @@
 // position in the data is one counter, and any range of windows can be split among any number of
 // processes.
 //
-// A text (text_data.h) stands for a shard of its tokens. Its last window may be shorter than T, so
-// that none of the text is left out.
+// A text (text_data.h) stands for a shard of its tokens, none of which is left out: where T does
+// not divide it, its last window begins earlier, and targets that the window before has are not
+// counted again.
 #pragma once
 #include <memory>
 #include "llmc/constants.h"
@@ -188,7 +189,8 @@ inline void start_shard(DataLoader& loader, int64_t position) {
 
 struct WindowPlace {
     Shard& shard;
-    int64_t first;  // its first token there
+    int64_t first;    // its first token there
+    int64_t skipped;  // so many of its targets are those of the window before
 };
 
 // Opens the shard that has window w = 0, 1, ... of the run.
@@ -200,7 +202,10 @@ inline WindowPlace find_window(DataLoader& loader, int64_t w) {
     if (position != loader.open_shard) start_shard(loader, position);
     int64_t in_shard = in_epoch - loader.first_window[position];
     if (loader.shuffle) in_shard = loader.window_order[in_shard];
-    return {loader.shards[loader.shard_order[position]], in_shard * loader.T};
+    Shard& shard = loader.shards[loader.shard_order[position]];
+    const int64_t next = in_shard * loader.T, last_full = std::max<int64_t>(0, shard.tokens - 1 - loader.T);
+    const int64_t first = std::min(next, last_full);
+    return {shard, first, next - first};
 }
 
 // Reads a window's tokens into loader.window. Returns what is wrong, empty if nothing; so do the
@@ -241,9 +246,11 @@ inline std::string try_count_targets(DataLoader& loader, int64_t w, int64_t& cou
     return problem;
 }
 
-// Sets the targets y (T) of a window that do not count to IGNORED_TARGET: those behind the end of a
-// text, and those that the mask leaves out.
+// Sets the targets y (T) of a window that do not count to IGNORED_TARGET: those of the window
+// before and those behind the end, in the last window of a text, and those that the mask leaves
+// out.
 inline std::string ignore_targets(DataLoader& loader, const WindowPlace& window, int* y) {
+    std::fill(y, y + window.skipped, IGNORED_TARGET);
     for (int64_t t = window.shard.tokens - 1 - window.first; t < loader.T; t++) y[t] = IGNORED_TARGET;
     if (!loader.masked) return "";
     int64_t first_bit = 0;

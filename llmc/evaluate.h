@@ -1,8 +1,9 @@
 // What a run does beside training: validation loss, HellaSwag, samples. None of it changes the
 // weights or the order of the training data.
 #pragma once
-#include "llmc/integer_math.h"
+#include <numeric>
 #include "llmc/bits_per_byte.h"
+#include "llmc/integer_math.h"
 #include "llmc/generate.h"
 #include "llmc/run.h"
 
@@ -76,65 +77,68 @@ inline void report_perplexity(Run<Model>& run, const Validation& v) {
                     count_text(words, "word").c_str(), count_text(v.bytes, "byte").c_str());
 }
 
-// A HellaSwag question's context and one of its completions, as a row of a batch: the positions
-// where the completion begins and ends.
-struct HellaSwagRow {
-    int begin, end;
+// Rows of HellaSwag that are evaluated together, as one batch of T positions each.
+struct HellaSwagBatch {
+    int64_t first, rows, T;
 };
 
-// Writes a question's context and completion number `choice` to row r of run.x and run.y. What does
-// not fit in T loses its beginning.
+// The batch that begins with a row: as many rows as fit in B*T positions when all are as long as
+// the longest of them, rounded up. Most rows are much shorter than the run's T.
 template <class Model>
-inline HellaSwagRow load_hellaswag_row(Run<Model>& run, const HellaSwagExample& question, int choice, int64_t r) {
-    const std::vector<int>& completion = question.completions[choice];
-    std::vector<int> text = question.context;
-    text.insert(text.end(), completion.begin(), completion.end());
-    const int64_t T = run.T, cut = std::max<int64_t>(0, (int64_t)text.size() - (T + 1));
-    text.erase(text.begin(), text.begin() + cut);
-    for (size_t t = 0; t + 1 < text.size(); t++) run.x[r * T + t] = text[t], run.y[r * T + t] = text[t + 1];
-    return {(int)std::max<int64_t>(1, (int64_t)question.context.size() - cut), (int)text.size()};
+inline HellaSwagBatch hellaswag_batch(const Run<Model>& run, int64_t first) {
+    constexpr int64_t MULTIPLE = 32;  // so that there are few different T
+    const int64_t all = (int64_t)run.hellaswag.size() * HELLASWAG_CHOICES;
+    HellaSwagBatch batch{first, 0, 1};
+    for (; first + batch.rows < all; batch.rows++) {
+        const int64_t inputs = (int64_t)hellaswag_row(run.hellaswag, first + batch.rows, run.T).tokens.size() - 1;
+        const int64_t T = std::max(batch.T, std::min(run.T, round_up(inputs, MULTIPLE)));
+        if ((batch.rows + 1) * T > run.B * run.T) break;
+        batch.T = T;
+    }
+    return batch;
 }
 
-// Mean loss of a row's completion.
-inline double completion_loss(const float* losses, HellaSwagRow row) {
-    double total = 0;
-    for (int t = row.begin - 1; t + 1 < row.end; t++) total += losses[t];
-    return total / std::max(1, row.end - row.begin);
+// The mean loss of the completion in each row of a batch, to means[row].
+template <class Model>
+inline void evaluate_completions(Run<Model>& run, const HellaSwagBatch& batch, std::vector<double>& means) {
+    std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
+    for (int64_t r = 0; r < batch.rows; r++) {
+        const std::vector<int> tokens = hellaswag_row(run.hellaswag, batch.first + r, run.T).tokens;
+        std::copy(tokens.begin(), tokens.end() - 1, &run.x[r * batch.T]);
+        std::copy(tokens.begin() + 1, tokens.end(), &run.y[r * batch.T]);
+    }
+    evaluate(run.model, run.x.data(), run.y.data(), batch.rows, batch.T, run.losses.data());
+    for (int64_t r = 0; r < batch.rows; r++) {
+        const HellaSwagRow row = hellaswag_row(run.hellaswag, batch.first + r, run.T);
+        const float* end = &run.losses[r * batch.T] + row.tokens.size() - 1;
+        means[batch.first + r] = std::accumulate(end - row.targets, end, 0.0) / (double)row.targets;
+    }
 }
 
 // How many HellaSwag questions the model answers correctly: those whose right completion has the
-// lowest mean loss of all. Rank r of P takes the questions r, r + P, ... 0 if the run was stopped
-// meanwhile.
+// lowest mean loss of all. Of P batches in a row each process evaluates one. 0 if the run was
+// stopped meanwhile.
 template <class Model>
 inline int64_t hellaswag_correct(Run<Model>& run) {
-    const int64_t all = run.hellaswag.size(), questions = ceil_div(all - comm.rank, comm.processes);
-    const int64_t rows = questions * HELLASWAG_CHOICES;
-    const int64_t most_rows = ceil_div(all, comm.processes) * HELLASWAG_CHOICES;  // those of rank 0
-    std::vector<HellaSwagRow> batch(run.B);
-    Progress progress(run.logger, "HellaSwag", all, "questions");
-    double best = 0;
-    int64_t correct = 0;
-    int answer = 0;
-    auto question = [&](int64_t row) -> const HellaSwagExample& {
-        return run.hellaswag[row / HELLASWAG_CHOICES * comm.processes + comm.rank];
-    };
-    for (int64_t first = 0; first < most_rows && !stop_agreed(); first += run.B) {
-        const int64_t n = std::min(run.B, rows - first);
-        if (n <= 0) continue;
-        std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
-        for (int64_t r = 0; r < n; r++)
-            batch[r] = load_hellaswag_row(run, question(first + r), (int)((first + r) % HELLASWAG_CHOICES), r);
-        evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
-        for (int64_t r = 0; r < n; r++) {
-            const double loss = completion_loss(&run.losses[r * run.T], batch[r]);
-            const int choice = (int)((first + r) % HELLASWAG_CHOICES);
-            if (choice == 0 || loss < best) best = loss, answer = choice;
-            if (choice == HELLASWAG_CHOICES - 1) correct += answer == question(first + r).label;
-        }
-        progress.reach((first + n) / HELLASWAG_CHOICES * comm.processes);
+    const int64_t questions = (int64_t)run.hellaswag.size(), rows = questions * HELLASWAG_CHOICES;
+    std::vector<double> means(rows);
+    Progress progress(run.logger, "HellaSwag", questions, "questions");
+    for (int64_t first = 0, number = 0; first < rows; number++) {
+        if (number % comm.processes == 0 && stop_agreed()) return 0;
+        const HellaSwagBatch batch = hellaswag_batch(run, first);
+        if (number % comm.processes == comm.rank) evaluate_completions(run, batch, means);
+        first += batch.rows;
+        progress.reach(first / HELLASWAG_CHOICES);
     }
-    if (stop.agreed) return 0;
-    return (int64_t)comm_sum((double)correct, "the sum of the answers");
+    if (stop_agreed()) return 0;
+    comm_merge(means.data(), rows, "the losses of the completions");
+    int64_t correct = 0;
+    for (int64_t q = 0; q < questions; q++) {
+        const double *of_question = &means[q * HELLASWAG_CHOICES], right = of_question[run.hellaswag[q].label];
+        const double* lowest = std::min_element(of_question, of_question + HELLASWAG_CHOICES);
+        correct += lowest - of_question == run.hellaswag[q].label && std::isfinite(right);
+    }
+    return correct;
 }
 
 // The results of a validation: on stdout, in evals.jsonl and in main.log.
@@ -164,13 +168,13 @@ inline void report_hellaswag(Run<Model>& run, int64_t step, int64_t correct) {
 template <class Model>
 inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     const Options& o = run.options;
-    const bool due = o.val_every > 0 && (step % o.val_every == 0 || last) && !only_generates(o);
+    const bool due = validates(o) && (step % o.val_every == 0 || last);
     if (due && run.val_data.total_windows > 0) {
         const Validation v = validate(run);
         if (stop.agreed) return;
         report_validation(run, step, v);
     }
-    if (due && !run.hellaswag.empty()) {
+    if ((due || o.max_steps == 0) && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);
         if (stop.agreed) return;
         report_hellaswag(run, step, correct);

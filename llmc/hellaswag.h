@@ -16,6 +16,25 @@ struct HellaSwagExample {
     std::vector<int> context, completions[HELLASWAG_CHOICES];
 };
 
+// A question's context with one of its completions, cut from the left to what a model sees at
+// once: T tokens, and one more that is only predicted. The losses of the last `targets` count.
+struct HellaSwagRow {
+    std::vector<int> tokens;
+    int64_t targets;
+};
+
+// Row r of all: question r / 4 with its completion r % 4.
+inline HellaSwagRow hellaswag_row(const std::vector<HellaSwagExample>& questions, int64_t r, int64_t T) {
+    const HellaSwagExample& question = questions[r / HELLASWAG_CHOICES];
+    const std::vector<int>& completion = question.completions[r % HELLASWAG_CHOICES];
+    std::vector<int> tokens = question.context;
+    tokens.insert(tokens.end(), completion.begin(), completion.end());
+    const int64_t cut = std::max<int64_t>(0, (int64_t)tokens.size() - (T + 1));
+    tokens.erase(tokens.begin(), tokens.begin() + cut);
+    const int64_t targets = std::min<int64_t>((int64_t)completion.size(), (int64_t)tokens.size() - 1);
+    return {tokens, targets};
+}
+
 // One record of the file. `good` turns false, and stays so, at the first thing that is not as it
 // should be; then what the functions return is of no use.
 struct HellaSwagRecord {

@@ -78,6 +78,29 @@ inline void open_val_masks(Run<Model>& run) {
             run.options.val_data.c_str());
 }
 
+// True if the run evaluates HellaSwag and nothing else: no -j was given, and the default is not
+// there.
+inline bool evaluates_hellaswag_alone(const Options& o) {
+    const bool wants_default = !o.given.count("--val-data") && o.val_data == default_file(Options().val_data);
+    return o.max_steps == 0 && o.hellaswag && wants_default && !file_exists(o.val_data);
+}
+
+// HellaSwag's questions. Without the file a run that trains goes on; one that only evaluates ends.
+template <class Model>
+inline void open_hellaswag(Run<Model>& run) {
+    const Options& o = run.options;
+    if (o.val_every == 0 && o.max_steps != 0)
+        warning("-h 1 with -v 0: HellaSwag is evaluated beside the validation loss, which is never computed");
+    if (file_exists(o.hellaswag_data)) {
+        run.hellaswag = hellaswag_load(o.hellaswag_data, run.model.layout.config.V);
+        return;
+    }
+    const std::string missing = format("--hellaswag-data %s is not there", o.hellaswag_data.c_str());
+    const char* remedy = "dev/data/hellaswag.py makes the file";
+    if (o.max_steps == 0) runtime_failure("%s; %s", missing.c_str(), remedy);
+    warning("%s; the run goes on without HellaSwag (%s)", missing.c_str(), remedy);
+}
+
 // Opens all inputs but the weights.
 template <class Model>
 inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
@@ -88,19 +111,12 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     if (o.max_steps != 0 && !o.loss_mask.empty()) open_train_masks(run);
     if (o.max_steps != 0 && resumed_step >= 0) check_resumable(o, run.state);
     const Tokenizer* text_tokenizer = validates_on_text(o) ? &run.tokenizer : nullptr;
-    if (validates(o)) {
+    if (validates(o) && !evaluates_hellaswag_alone(o)) {
         dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, V, o.seed, false, text_tokenizer, &run.logger);
         if (!o.loss_mask.empty() && !text_tokenizer) open_val_masks(run);
     }
     for (const DataLoader* data : {&run.train_data, &run.val_data}) check_masks(*data, run.logger);
-    if (o.hellaswag && !only_generates(o)) {
-        if (file_exists(o.hellaswag_data)) run.hellaswag = hellaswag_load(o.hellaswag_data, V);
-        else
-            warning(
-                "--hellaswag-data %s is not there; the run goes on without HellaSwag (dev/data/hellaswag.py makes the "
-                "file)",
-                o.hellaswag_data.c_str());
-    }
+    if (o.hellaswag && !only_generates(o)) open_hellaswag(run);
     run.max_steps = o.max_steps >= 0 ? o.max_steps : run.train_data.total_tokens / o.total_batch_size;
 }
 

@@ -83,6 +83,13 @@ $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model
     dev/test/hugging_face.py)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
+EVALUATION := numpy tiktoken torch transformers
+$(call check,evaluation,perplexity and HellaSwag beside transformers,$(CPU),\
+    dev/test/evaluation.py transformers --packages || skip "pip install $(EVALUATION)";\
+    dev/test/evaluation.py transformers)
+$(call check,lm_eval,perplexity and choices beside lm-eval,$(CPU),\
+    dev/test/evaluation.py lm_eval --packages || skip "pip install accelerate lm_eval $(EVALUATION)";\
+    dev/test/evaluation.py lm_eval)
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)
 sim_check = $(call check,$(1),$(2),$(4),env CUSIM_SEED=$(3) $(4) $(5))

@@ -1,4 +1,4 @@
-// Evaluation: the perplexity of texts, against token shards and by counting.
+// Evaluation: the perplexity of texts, against token shards and by counting; HellaSwag alone.
 #include "dev/test/several.h"
 #include "dev/test/tokenized.h"
 
@@ -58,9 +58,10 @@ static void counted_by_hand() {
     EXPECT(space.status == 0 && contains(space.out, "nan per word") && contains(space.out, "0 words"));
 }
 
-// The loss of a text is that of its tokens in a shard; of its last window, in a shard of its own.
+// The loss of a text is that of its tokens in a shard; of its last window, that of shards of their
+// own.
 static void as_shards() {
-    start_test("the loss is that of the same tokens in shards, the shorter last window included");
+    start_test("the loss is that of the same tokens in shards; the last window begins earlier, none counts twice");
     const std::string text = read_whole("dev/data/shakespeare/sonnets.txt").substr(0, 1003);
     write_whole(dir("sonnets.txt"), text);
     std::vector<int> ids{256};
@@ -68,10 +69,13 @@ static void as_shards() {
     tokenizer_load(bytes, dir("bytes_tokenizer.bin"));
     encode(bytes, text, ids);
     EXPECT(ids.size() == 1004);
-    const double head = loss_of("-j " + shard_of(ids, 0, 993)), tail = loss_of("-t 11 -j " + shard_of(ids, 992, 1004));
+    // 62 windows of 16; a last one of 16, of which the first 5 targets are those of the window
+    // before
+    const double head = loss_of("-j " + shard_of(ids, 0, 993)), last = loss_of("-j " + shard_of(ids, 987, 1004)),
+                 twice = loss_of("-t 5 -j " + shard_of(ids, 987, 993));
     const Outcome all = run(bytes_run("-j " + dir("sonnets.txt")));
     const Perplexity p = perplexity_of(all);
-    EXPECT(near(p.loss, (head * 992 + tail * 11) / 1003, 1e-6) && p.tokens == 1003);
+    EXPECT(near(p.loss, (head * 992 + last * 16 - twice * 5) / 1003, 1e-6) && p.tokens == 1003);
     start_test("where T divides the text, both print the same");
     EXPECT(near(perplexity_of(run(bytes_run("-t 1 -j " + dir("sonnets.txt")))).loss,
                 loss_of("-t 1 -j " + shard_of(ids, 0, 1004)), 1e-12));
@@ -129,6 +133,24 @@ static void refusals() {
     EXPECT(refused(run(bytes_run("-x 1 -i " + dir("sonnets.txt"))), 1, "tokenize TEXT"));
 }
 
+static void hellaswag_alone() {
+    start_test("HellaSwag alone: with -v 0, and where the default validation data is not there");
+    write_hellaswag(dir("hella.bin"));
+    const std::string flags = " -h 1 --hellaswag-data " + dir("hella.bin");
+    const Outcome alone = run(bytes_run("-v 0" + flags));
+    EXPECT(alone.status == 0 && contains(alone.out, "\nHellaSwag: ") && !contains(alone.out, "val loss"));
+    const std::string elsewhere = "cd " + dir("bytes_folder") + " && ";
+    (void)!mkdir(dir("bytes_folder").c_str(), 0777);
+    EXPECT(run("cp train_gpt2_cpu " + dir("bytes_folder")).status == 0);
+    const Outcome bare = run("sh -c '" + elsewhere + bytes_run(flags) + "'");
+    auto answers = [](const Outcome& r) { return r.out.substr(std::min(r.out.find("HellaSwag:"), r.out.size())); };
+    EXPECT(bare.status == 0 && !contains(bare.out, "val loss") && answers(bare) == answers(alone));
+    start_test("HellaSwag without its file, and where it would never be evaluated: one line says so");
+    EXPECT(refused(run(bytes_run("-v 0 -h 1 --hellaswag-data " + dir("none.bin"))), 1, "none.bin is not there"));
+    const Outcome never = run(bytes_run("-x 1 -v 0 -i " + dir("bytes_train.bin") + flags));
+    EXPECT(never.status == 0 && one_line(never.err) && contains(never.err, "-v 0"));
+}
+
 int main() {
     prepare_tokenize_tests();
     if (run("./tokenize --bytes 1 dev/data/shakespeare/sonnets.txt -o " + dir("bytes")).status != 0) return 1;
@@ -136,5 +158,6 @@ int main() {
     as_shards();
     ways_to_use_texts();
     refusals();
+    hellaswag_alone();
     return report_and_clean();
 }
