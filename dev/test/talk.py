@@ -152,7 +152,8 @@ def several_samples(tests, program):
     assert all(text.startswith(b"To be") for text in three[:3]) and len(set(three)) == 4
     lines = tests.run(program, "--prompt", "To be", "-g", "12", "--samples", "3")
     assert lines.stdout.endswith(b"\n---\n".join(three[:3]) + b"\n")
-    assert re.fullmatch(rb"prompt: 5 tokens, [\d.]+ tok/s \| generated: 3\d tokens, [\d.]+ tok/s\n", lines.stderr), lines
+    speed = rb"prompt: 5 tokens, [\d.]+ tok/s \| generated: 3\d tokens, [\d.]+ tok/s\n"
+    assert re.fullmatch(speed, lines.stderr), lines
 
 
 def long_prompt(tests, program):
