@@ -15,9 +15,9 @@ inline Sizes at_level(Sizes s, const Options& o, int64_t level) {
     s.recompute_every = o.recompute_every > 0 ? o.recompute_every : default_recompute_every(s.config.L);
     return s;
 }
-inline int64_t activation_total(const Sizes& s) {
-    int64_t bytes = 0;
-    for (int a = 0; a < NUM_ACTIVATIONS; a++) bytes += activation_copies(a, s) * activation_bytes(a, s);
+inline double activation_total(const Sizes& s) {
+    double bytes = 0;
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) bytes += (double)activation_copies(a, s) * (double)activation_bytes(a, s);
     return bytes;
 }
 
@@ -29,20 +29,22 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
            (long long)at_level(s, o, 4).recompute_every, "activation");
     for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
         printf(" %9s", format("-r %lld%s", (long long)level, level == s.recompute ? "*" : "").c_str());
-    int64_t others = activation_total(s);
+    double others = activation_total(s);
     const auto line = [&](const char* name, auto bytes_at) {
         printf("\n%-14s", name);
         for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
-            printf(" %9.1f", (double)bytes_at(at_level(s, o, level)) / 1048576.0);
+            printf(" %9.1f", bytes_at(at_level(s, o, level)) / 1048576.0);
     };
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         if (ACTIVATIONS[a].purpose != ActivationInfo::LAYER) continue;
-        others -= activation_copies(a, s) * activation_bytes(a, s);
-        line(ACTIVATIONS[a].name, [&](const Sizes& t) { return activation_copies(a, t) * activation_bytes(a, t); });
+        others -= (double)activation_copies(a, s) * (double)activation_bytes(a, s);
+        line(ACTIVATIONS[a].name,
+             [&](const Sizes& t) { return (double)activation_copies(a, t) * (double)activation_bytes(a, t); });
     }
     line("the others", [&](const Sizes&) { return others; });
     line("= all", [&](const Sizes& t) { return activation_total(t); });
-    line("the whole run", [&](const Sizes& t) { return run_bytes - activation_total(s) + activation_total(t); });
+    line("the whole run",
+         [&](const Sizes& t) { return (double)run_bytes - activation_total(s) + activation_total(t); });
     printf("\n");
 }
 
