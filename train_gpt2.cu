@@ -57,6 +57,7 @@ struct GPT2 {
     std::vector<float> host_values;  // what to_host() returned last
     GpuPartClock parts;              // of the step
     DeviceReading reading;           // of this step
+    bool noise_scale = false;        // --noise-scale 1
     int64_t allocated_bytes = 0;     // on the device
 
     floatX* param(int tensor, int64_t layer = 0) { return params + layout.offset(tensor, layer); }
@@ -243,6 +244,18 @@ void sum_layer_gradients(GPT2& model, int64_t l, bool add) {
     add_gradients(model.grad_sums + begin[l], model.grads, begin[1], add, model.stream);
 }
 
+// The gradients of a bucket are complete. The noise scale needs the norm that they have after the
+// first micro-step (noise_scale.h).
+void note_first_gradients(GPT2& model, int64_t bucket) {
+    if (!model.noise_scale) return;
+    const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.bucket_elems(bucket);
+    const bool add = bucket != model.layout.config.L - 1;  // the last layer is the first to be complete
+    double* partials = (double*)model.act32(PARTIALS);
+    if (model.sizes.sums_gradients())
+        sum_small_squares(model.results(), partials, model.grad_sums + begin, elems, add, model.stream);
+    else sum_small_squares(model.results(), partials, model.grads + begin, elems, add, model.stream);
+}
+
 // Starts the sum of a bucket's gradients over the processes.
 void reduce_gradients(GPT2& model, int64_t bucket) {
     const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.slice_elems(bucket);
@@ -273,6 +286,7 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
         layer_recompute(model, l, B, T);
         layer_backward(model, l, B, T, add_in_place);
         sum_layer_gradients(model, l, add);
+        if (!add) note_first_gradients(model, l);
         if (last_micro) reduce_gradients(model, l);
     }
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
@@ -280,6 +294,7 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
                      c.C, c.maxT, add_in_place, stream);
     sum_tensor_gradients(model, WPE, add);
     if (model.sizes.has_dwte_sums()) round_gradients(model.grad(WTE), model.dwte(), c.Vp * c.C, stream);
+    if (!add) note_first_gradients(model, c.L);
     if (last_micro) reduce_gradients(model, c.L);
 }
 
@@ -335,7 +350,8 @@ StepResult update(GPT2& model, const UpdateRule& rule) {
     if (model.parts.on) model.reading = gpu_reading();
     wait_for_stream(model.stream, "waiting for the step");
     gpu_comm_join(model.stream);  // what comes next needs the weights
-    return {model.host_results->loss, model.host_results->norm, model.host_results->wanted != 0};
+    const DeviceResults& results = *model.host_results;
+    return {results.loss, results.norm, results.wanted != 0, model.noise_scale ? results.small_squares : 0};
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -410,7 +426,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     sizes.logit_rows = classifier_chunk_rows(sizes.rows());
     model.sizes = sizes;
-    model.gelu_fusion = (int)std::max<int64_t>(0, o.gelu_fusion);
+    model.gelu_fusion = (int)std::max<int64_t>(0, o.gelu_fusion), model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
     model.decayed = decay_ranges(model.layout);
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};

@@ -50,6 +50,8 @@ struct GPT2 {
     float* master = nullptr;           // as many fp32 weights, or null if there are none
     char* acts = nullptr;              // activations.total_bytes
     double loss_sum = 0;               // over the tokens of this step so far
+    bool noise_scale = false;          // --noise-scale 1: computes the next
+    double small_squares = 0;          // squared norm of the gradient of the first micro-step
     double peak = 0;                   // FLOP/s, measured (llmc/cpu/peak_file.h)
     int peak_measurements = 0;
     std::vector<float> host_values;  // what to_host() returned last
@@ -195,6 +197,15 @@ void layer_backward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T, bool a
                                 act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);
 }
 
+// The gradients of a bucket are complete. The noise scale needs the norm that they have after the
+// first micro-step (noise_scale.h).
+template <class floatG, class floatX>
+void note_first_gradients(GPT2<floatX>& model, int64_t bucket) {
+    if (!model.noise_scale) return;
+    const floatG* grads = (floatG*)model.grads + model.layout.bucket_begin[bucket];
+    model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
+}
+
 // Starts the sum of a bucket's gradients over the processes, in fp32.
 template <class floatG, class floatX>
 void reduce_gradients(GPT2<floatX>& model, int64_t bucket) {
@@ -227,10 +238,12 @@ void backward(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
         comm_note("backward", l);
         layer_recompute(model, l, B, T);
         layer_backward<floatG>(model, l, B, T, add);
+        if (!add) note_first_gradients<floatG>(model, l);
         if (last_micro) reduce_gradients<floatG>(model, l);
         comm_progress();
     }
     kernels::encoder_backward(grad(WTE), grad(WPE), act(DRESIDUAL), x, B, T, c.C, c.maxT, add);
+    if (!add) note_first_gradients<floatG>(model, c.L);
     if (last_micro) reduce_gradients<floatG>(model, c.L);
 }
 
@@ -242,9 +255,9 @@ void micro_step(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int6
     forward(model, x, B, T);
     model.parts.enter(PART_BACKWARD);
     const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
+    if (micro == 0) model.loss_sum = model.small_squares = 0;
     if (model.sizes.sums_gradients()) backward<float>(model, x, y, B, T, dloss, add, last_micro);
     else backward<floatX>(model, x, y, B, T, dloss, add, last_micro);
-    if (micro == 0) model.loss_sum = 0;
     const float* losses = model.act32(LOSSES);
     double total = 0;
     for (int64_t i = 0; i < B * T; i++) total += losses[i];
@@ -325,7 +338,7 @@ StepResult update(GPT2<floatX>& model, const UpdateRule& rule) {
     const bool sums = model.sizes.sums_gradients();
     const StepResult result = sums ? update_from<float>(model, rule) : update_from<floatX>(model, rule);
     model.parts.enter(NO_PART);
-    return result;
+    return {result.loss, result.norm, result.updated, model.small_squares};
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -374,7 +387,7 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
     device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    model.sizes = sizes;
+    model.sizes = sizes, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
 }
 

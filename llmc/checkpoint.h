@@ -60,6 +60,16 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
     flush_folder(dir);
 }
 
+// Writes the model's weights; returns their checksum.
+template <class Model>
+inline uint64_t write_weights(FileWriter& file, Model& model, Progress* progress = nullptr) {
+    const int32_t version = strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
+    auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+        return tensor_data(model, tensor, layer, first, elems);
+    };
+    return write_model(file, model.layout.config, version, get, progress);
+}
+
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
 // model, each rank its state, and rank 0 DONE, once it has seen all states. A failure ends the
 // program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
@@ -67,15 +77,11 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
 // would take for a user's own.
 template <class Model>
 inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model, Progress* progress = nullptr) {
-    const int32_t version = strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
     std::unique_ptr<FileWriter> model_file;
     if (comm.rank == 0) {
         clear_checkpoint(dir, header.step);
-        auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
-            return tensor_data(model, tensor, layer, first, elems);
-        };
         model_file = std::make_unique<FileWriter>(model_path(dir, header.step));
-        header.model_checksum = write_model(*model_file, model.layout.config, version, get, progress);
+        header.model_checksum = write_weights(*model_file, model, progress);
         model_file->flush();
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];

@@ -92,6 +92,23 @@ inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
         steps.size(), dir.c_str(), (long long)steps.front(), (long long)steps.back());
 }
 
+// The same for the checkpoint of one step: exit 2 if it is not there, 1 if it is damaged.
+inline int64_t checkpoint_of_step(const std::string& dir, int64_t step, StateHeader& header,
+                                  std::unique_ptr<FileReader>* model, Logger& logger) {
+    const std::vector<int64_t> steps = finished_steps(dir);
+    std::string accepted;
+    for (int64_t s : steps) accepted += format("%s%lld", accepted.empty() ? "" : ", ", (long long)s);
+    if (std::find(steps.begin(), steps.end(), step) == steps.end())
+        usage_error("--from-step %lld: %s has no complete checkpoint of that step; accepted: %s", (long long)step,
+                    dir.c_str(), accepted.empty() ? "none, it holds no checkpoint" : accepted.c_str());
+    const std::string name = format("checking step %lld of %s", (long long)step, dir.c_str());
+    Progress progress(logger, name, checkpoint_bytes(dir, step), "MB", 1000000);
+    const std::string problem = checkpoint_problem(dir, step, header, model, &progress);
+    if (!problem.empty())
+        runtime_failure("the checkpoint of step %lld cannot be used: %s", (long long)step, problem.c_str());
+    return step;
+}
+
 // The oldest of the `keep` newest complete checkpoints up to `step`; -1 if there are fewer. `whole`
 // has the verdicts known so far, by step; the others are verified now, and added to it.
 inline int64_t oldest_to_keep(const std::string& dir, int64_t step, int64_t keep, std::map<int64_t, bool>& whole) {

@@ -5,6 +5,7 @@
 #include "llmc/bits_per_byte.h"
 #include "llmc/integer_math.h"
 #include "llmc/generate.h"
+#include "llmc/keep_best.h"
 #include "llmc/run.h"
 
 // How many batches a validation takes, -1 for all. Before the first step of a run that begins with
@@ -172,6 +173,7 @@ inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
     if (due && run.val_data.total_windows > 0) {
         const Validation v = validate(run);
         if (stop.agreed) return;
+        keep_if_best(run, step, v.loss);  // first: what is recorded is not evaluated again
         report_validation(run, step, v);
     }
     if ((due || o.max_steps == 0) && !run.hellaswag.empty()) {

@@ -117,7 +117,8 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     }
     for (const DataLoader* data : {&run.train_data, &run.val_data}) check_masks(*data, run.logger);
     if (o.hellaswag && !only_generates(o)) open_hellaswag(run);
-    run.max_steps = o.max_steps >= 0 ? o.max_steps : run.train_data.total_tokens / o.total_batch_size;
+    const int64_t epochs = std::max<int64_t>(1, o.epochs);
+    run.max_steps = o.max_steps >= 0 ? o.max_steps : epochs * run.train_data.total_tokens / o.total_batch_size;
 }
 
 template <class Model>

@@ -36,6 +36,8 @@ struct Options {
     std::string precision;                        // empty: the trainer's own
     std::string device;                           // for --plan; empty: this machine
     double price = 0;                             // of a device for an hour
+    double max_minutes = 0;
+    int64_t epochs = 0, keep_best = 0, noise_scale = 0, from_step = -1;  // -1: the newest
     std::string trace, trace_steps = "2:4";
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
     bool talks = false;            // the prompts come from the terminal (talk.h)
@@ -109,6 +111,10 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-nm", "--major-every", &O::major_every, 0, many, "0..", "0",
               "checkpoints at multiples of this are never removed"),
         whole("-y", "--resume", &O::resume, 0, 1, "0, 1", "0", "go on from the newest complete checkpoint in -o"),
+        whole("", "--from-step", &O::from_step, 0, many, "0..", "the newest",
+              "with -y 1: go on from the checkpoint of this step; later ones are removed once this run has saved"),
+        whole("", "--keep-best", &O::keep_best, 0, 1, "0, 1", "0",
+              "1: model_best.bin in -o is the model with the lowest validation loss so far"),
         whole("", "--overwrite", &O::overwrite, 0, 1, "0, 1", "0",
               "1: start again in a folder that holds an earlier run"),
         whole("-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4",
@@ -118,6 +124,10 @@ inline const std::vector<OptionRow>& option_table() {
               "tokens in one optimizer step of P processes"),
         whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1",
               "in all, resumed ones too; -1 = one epoch; 0 = only evaluate and sample, with --prompt only generate"),
+        whole("", "--epochs", &O::epochs, 0, 1e6, "0..", "0 = as -x says",
+              "passes over the training data, instead of -x"),
+        real("", "--max-minutes", &O::max_minutes, 0, 1e9, R::CLOSED, "0..", "0 = off",
+             "after so many minutes this start finishes its step, saves and exits 0"),
         text("-k", "--lr-schedule", &O::lr_schedule, "constant, linear, cosine, wsd", "cosine",
              "how the learning rate changes over the run"),
         single("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
@@ -131,6 +141,8 @@ inline const std::vector<OptionRow>& option_table() {
         single("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8", "AdamW"),
         real("", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "largest norm of the gradient; 0 = off"),
+        whole("", "--noise-scale", &O::noise_scale, 0, 1, "0, 1", "0",
+              "1: the gradient noise scale in metrics.csv, the batch size up to which larger ones pay off"),
         real("-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
              "skip an update whose loss is this many deviations above its recent mean"),
         real("-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",

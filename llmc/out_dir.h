@@ -1,6 +1,7 @@
 // What a run writes: its out dir, its checkpoints, and how it ends when a signal stops it.
 #pragma once
 #include "llmc/inputs.h"
+#include "llmc/keep_best.h"
 #include "llmc/metrics.h"
 
 // Begins the files of a new run, or cuts those of a resumed one back to its checkpoint.
@@ -12,9 +13,38 @@ inline void open_run_files(Run<Model>& run) {
     files.log.path = dir + "/main.log", files.metrics.path = dir + "/metrics.csv",
     files.evals.path = dir + "/evals.jsonl";
     files.metrics.header = metrics_header();
-    files.log.rewind(step), files.evals.rewind(step);
-    const std::vector<std::string> metrics = files.metrics.rewind(step);
-    if (!metrics.empty()) run.seconds_before = metric_of(metrics.back(), METRIC_SECONDS).value_or(0);
+    files.log.rewind(step);
+    for (const std::string& line : files.evals.rewind(step)) run.best_loss = std::min(run.best_loss, val_loss_of(line));
+    for (const std::string& line : files.metrics.rewind(step)) {
+        run.seconds_before = metric_of(line, METRIC_SECONDS).value_or(0);
+        const auto noise = metric_of(line, METRIC_NOISE), signal = metric_of(line, METRIC_SIGNAL);
+        if (noise && signal) run.noise_means.add({*noise, *signal});
+    }
+    remove_file(best_path(run.options) + ".tmp");  // of a program that was killed while it wrote
+}
+
+// Marks the checkpoints of steps above `step` incomplete, whose place this run takes. Their files
+// are removed once it has saved: those of an earlier run with --overwrite 1, and those after
+// --from-step.
+template <class Model>
+inline void replace_checkpoints(Run<Model>& run, int64_t step) {
+    const std::string& dir = run.options.out_dir;
+    size_t marked = 0;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if ((run.options.overwrite || step >= 0) && file.kind != CheckpointFile::MODEL && file.step > step)
+            run.replaced.insert(file.step);
+    for (int64_t s : finished_steps(dir)) {
+        if (s <= step) continue;
+        if (!remove_file(done_path(dir, s)))
+            runtime_failure("cannot remove %s: %s", done_path(dir, s).c_str(), strerror(errno));
+        marked++;
+    }
+    flush_folder(dir);
+    if (marked == 0) return;
+    const std::string which =
+        step < 0 ? "an earlier run: starting again" : format("later steps than %lld", (long long)step);
+    run.logger.line("%s holds %s, %zu checkpoints are marked incomplete, and removed once this run has saved one",
+                    dir.c_str(), which.c_str(), marked);
 }
 
 // Opens the out dir. A folder that did not exist when the program started is locked here.
@@ -27,21 +57,9 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
         take_out_dir(run.lock, run.options);
         if (!finished_steps(dir).empty()) runtime_failure("another run began in %s, and ended, just now", dir.c_str());
     }
-    if (!resumed && comm.rank == 0) {
-        const std::vector<int64_t> earlier = finished_steps(dir);
-        for (const CheckpointFile& file : checkpoint_files(dir))
-            if (run.options.overwrite && file.kind != CheckpointFile::MODEL) run.replaced.insert(file.step);
-        for (int64_t step : earlier)
-            if (!remove_file(done_path(dir, step)))
-                runtime_failure("cannot remove %s: %s", done_path(dir, step).c_str(), strerror(errno));
-        flush_folder(dir);
-        if (!earlier.empty())
-            run.logger.line(
-                "%s holds an earlier run: starting again, its %zu checkpoints are marked incomplete, and "
-                "removed once this run has saved one",
-                dir.c_str(), earlier.size());
-    }
     if (comm.rank != 0) return;
+    if (!resumed) replace_checkpoints(run, -1);
+    else if (run.options.from_step >= 0) replace_checkpoints(run, run.state.step);
     open_run_files(run);
     write_run_json(run.options);
     remember_checksums(dir, all_data_files(run));
@@ -121,6 +139,7 @@ template <class Model>
 inline int end_early(Run<Model>& run) {
     const Options& o = run.options;
     if (o.max_steps != 0) save(run);
+    if (now_seconds() >= stop.deadline) run.logger.line("--max-minutes %g is over", o.max_minutes);
     run.logger.line("stopped at step %lld", (long long)run.state.step);
     if (o.max_steps != 0 && o.out_dir.empty()) run.logger.line("nothing is kept: there was no -o");
     else if (o.max_steps != 0) run.logger.line("saved in %s; %s", o.out_dir.c_str(), how_to_go_on(o).c_str());

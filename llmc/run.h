@@ -4,6 +4,7 @@
 #include "llmc/dataloader.h"
 #include "llmc/hellaswag.h"
 #include "llmc/logger.h"
+#include "llmc/noise_scale.h"
 #include "llmc/options.h"
 #include "llmc/run_files.h"
 #include "llmc/stop.h"
@@ -36,6 +37,8 @@ struct Run {
     bool random_weights = false;              // the weights were drawn, not read from a file
     double started;                           // when the first step began
     double seconds_before = 0;                // how long the programs took that this one continues
+    double best_loss = INFINITY;              // lowest validation loss in evals.jsonl
+    NoiseMeans noise_means;                   // over the lines of metrics.csv
     double evaluation_seconds = 0;            // before this step
     TraceSteps traced;
     double trace_start = 0;  // when the first of them began

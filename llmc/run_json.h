@@ -16,8 +16,9 @@ inline std::string run_json_path(const std::string& dir) { return dir + "/run.js
 // program, the number and meeting of processes, and the out dir.
 inline bool concerns_one_start(const OptionRow& row) {
     for (int64_t Options::*p : {&Options::resume, &Options::overwrite, &Options::num_processes, &Options::process_rank,
-                                &Options::gpus_per_node})
+                                &Options::gpus_per_node, &Options::from_step})
         if (row.whole == p) return true;
+    if (row.real == &Options::max_minutes) return true;
     for (std::string Options::*p : {&Options::out_dir, &Options::dist_init, &Options::server_ip, &Options::fs_path})
         if (row.text == p) return true;
     return !row.takes_value;
@@ -107,6 +108,17 @@ inline void check_remembered_paths(const Options& o) {
     if (validates(o)) check_remembered_path(o, "-j", &Options::val_data);
 }
 
+// Of -x and --epochs, one is in force: that of the command line. Exit 2 if both are there.
+inline void settle_length(Options& o) {
+    if (o.epochs == 0 || o.max_steps < 0) return;
+    const bool steps = o.given.count("--max-steps"), epochs = o.given.count("--epochs");
+    if (steps && epochs)
+        usage_error("-x %lld and --epochs %lld both say how long the run is; one of them is accepted",
+                    (long long)o.max_steps, (long long)o.epochs);
+    if (steps) o.epochs = 0;
+    else o.max_steps = -1;
+}
+
 // The flags in force: those of the command line; with -y 1, for the others, those of the run to
 // resume; else the defaults.
 inline Options options_of_run(int argc, char** argv) {
@@ -115,5 +127,8 @@ inline Options options_of_run(int argc, char** argv) {
         usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
     if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir)))
         take_over_flags(o), check_remembered_paths(o);
+    settle_length(o);
+    if (o.from_step >= 0 && !o.resume)
+        usage_error("--from-step %lld says where -y 1 goes on; it is accepted with -y 1", (long long)o.from_step);
     return o;
 }

@@ -84,6 +84,7 @@ inline void check_own_files(const Options& o) {
     if (log != std::string("s:", log.size())) foreign = "main.log";
     if (metrics != std::string("step,", metrics.size())) foreign = "metrics.csv";
     if (evals != std::string("{\"step\":", evals.size())) foreign = "evals.jsonl";
+    if (o.keep_best && name_exists(o.out_dir + "/model_best.bin")) foreign = "model_best.bin";
     if (!flags.empty()) foreign = "run.json";
     if (!sums.empty() && !is_sum) foreign = "shards.txt";
     if (foreign)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include "llmc/comm.h"
 
@@ -25,6 +26,7 @@ struct Stop {
     char answers[2][160] = {};         // what the handler writes, since it must not compose text: one is
     std::atomic<int> answer{0};        // in use, `answer`, and the other can be filled
     std::atomic<bool> at_once{true};   // the first signal ends the process: there is nothing to save yet
+    double deadline = INFINITY;        // by now_seconds(): from then on the run is stopped as by SIGUSR1
     bool by_mpi = false;               // what the process prints goes to mpirun
     std::atomic<bool> conversing{false};
     volatile sig_atomic_t interrupted = 0;  // SIGINT came in a conversation
@@ -93,6 +95,7 @@ inline bool stop_wanted() { return stop.signal || stop.interrupted; }
 // takes precedence over signals, and SIGUSR1, whose exit status is 0, comes last.
 inline bool stop_agreed() {
     if (stop.agreed) return true;
+    if (stop.signal == 0 && now_seconds() >= stop.deadline) stop.signal = SIGUSR1;
     auto weight = [](int signal) { return signal == STOP_FAILED ? 3 : signal == SIGUSR1 ? 1 : signal ? 2 : 0; };
     for (int signal : comm_gather(stop.failed ? STOP_FAILED : (int)stop.signal, "agreeing to go on"))
         if (weight(signal) > weight(stop.agreed)) stop.agreed = signal;

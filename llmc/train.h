@@ -85,7 +85,7 @@ inline void train_step(Run<Model>& run) {
     const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const double norm_z = tokens > 0 ? state.norm_outlier.z_score(result.norm) : NAN;
     const Range log("log");
-    log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin});
+    log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, result.small_squares});
     stop_if_not_finite(run, result);
     if (!result.updated) log_skipped_update(run, result.loss, rule);
     state.step++;
@@ -139,7 +139,9 @@ template <class Model>
 inline int64_t find_checkpoint(Run<Model>& run) {
     const Options& o = run.options;
     if (!o.resume || o.out_dir.empty()) return -1;
-    const int64_t step = newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger);
+    const int64_t step = o.from_step >= 0
+                             ? checkpoint_of_step(o.out_dir, o.from_step, run.state, &run.model_file, run.logger)
+                             : newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger);
     if (step < 0) return -1;
     run.whole[step] = true;
     if (!name_exists(run_json_path(o.out_dir)))
@@ -201,6 +203,7 @@ inline int run_main(const Options& options) {
     join_processes(run);
     CommSession session;
     catch_signals();
+    if (o.max_minutes > 0) stop.deadline = now_seconds() + 60 * o.max_minutes;
     o.talks = wants_conversation(o);
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
 

@@ -36,6 +36,9 @@ struct UpdateRule {
 struct StepResult {
     double loss, norm;  // mean loss before the update, norm of the gradient before clipping
     bool updated;
+    // Squared norm of the gradient of this process's first micro-step, as it is summed; if it was
+    // asked for (noise_scale.h).
+    double small_squares = 0;
 };
 
 // The loss of a step from the sum over its tokens; 0 if none of them counts.

@@ -19,7 +19,8 @@ constexpr int NORM_MOST_BLOCKS = 1024, NORM_THREADS = 512;
 struct DeviceResults {
     double loss_sum, loss, norm;
     float grad_scale;
-    int wanted;  // 1: update the weights; 0: skip this update
+    int wanted;            // 1: update the weights; 0: skip this update
+    double small_squares;  // of the gradients of the first micro-step (llmc/noise_scale.h)
 };
 struct RankSums {
     double losses, squares;
@@ -76,6 +77,14 @@ __global__ void sum_rank_kernel(Results* results, const double* partials, int n,
     sum = block_sum(sum);
     if (threadIdx.x == 0) rank_sums(results)[rank] = {results->loss_sum, sum};
 }
+// The same for results->small_squares, which it adds to or overwrites.
+template <class Results>
+__global__ void sum_small_kernel(Results* results, const double* partials, int n, bool add) {
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += partials[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) results->small_squares = add ? results->small_squares + sum : sum;
+}
 // One thread: adds the ranks' sums in order, and decides.
 template <class Results>
 __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule rule) {
@@ -88,17 +97,31 @@ __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule r
     results->grad_scale = clipping_scale(norm, rule);
 }
 
+// partials (NORM_MOST_BLOCKS) = sums of squares of parts of the elements `mine` of grads. Returns
+// how many.
+template <class floatG>
+int sum_partials(double* partials, const floatG* grads, const SliceMap& mine, cudaStream_t stream) {
+    const int64_t two_packs_each = ceil_div(mine.elems(), (int64_t)NORM_THREADS * 2 * Pack<floatG>::size);
+    const int64_t blocks = two_packs_each < NORM_MOST_BLOCKS ? two_packs_each : NORM_MOST_BLOCKS;
+    launch("global_norm", global_norm_kernel<floatG>, dim3((unsigned)blocks), NORM_THREADS, 0, stream, partials, grads,
+           mine);
+    return (int)blocks;
+}
 // Computes this rank's RankSums from results->loss_sum and the elements `mine` of grads. partials
 // (NORM_MOST_BLOCKS) is scratch.
 template <class floatG>
 void sum_squares(DeviceResults* results, double* partials, const floatG* grads, const SliceMap& mine, int64_t rank,
                  cudaStream_t stream) {
     const StreamRange in_stream(work::gradient_norm(mine.elems(), sizeof(floatG)), stream);
-    const int64_t two_packs_each = ceil_div(mine.elems(), (int64_t)NORM_THREADS * 2 * Pack<floatG>::size);
-    const int64_t blocks = two_packs_each < NORM_MOST_BLOCKS ? two_packs_each : NORM_MOST_BLOCKS;
-    launch("global_norm", global_norm_kernel<floatG>, dim3((unsigned)blocks), NORM_THREADS, 0, stream, partials, grads,
-           mine);
-    launch("sum_rank", sum_rank_kernel<DeviceResults>, 1, 256, 0, stream, results, partials, (int)blocks, (int)rank);
+    const int blocks = sum_partials(partials, grads, mine, stream);
+    launch("sum_rank", sum_rank_kernel<DeviceResults>, 1, 256, 0, stream, results, partials, blocks, (int)rank);
+}
+// Adds the squares of grads (n_elems) to results->small_squares, or begins its sum (!add).
+template <class floatG>
+void sum_small_squares(DeviceResults* results, double* partials, const floatG* grads, int64_t n_elems, bool add,
+                       cudaStream_t stream) {
+    const int blocks = sum_partials(partials, grads, SliceMap{0, n_elems, 0, 1, 0}, stream);
+    launch("sum_small", sum_small_kernel<DeviceResults>, 1, 256, 0, stream, results, partials, blocks, add);
 }
 // Computes the rest of results from the RankSums of all ranks.
 inline void finish_norm(DeviceResults* results, int64_t processes, const UpdateRule& rule, cudaStream_t stream) {

@@ -1,0 +1,227 @@
+// What a run records and how long it lasts: metrics.csv, evals.jsonl, the gradient noise scale,
+// --max-minutes, --epochs, --keep-best, --from-step.
+#include <cmath>
+#include "dev/test/several.h"
+#include "llmc/checkpoint.h"
+#include "llmc/json_text.h"
+#include "llmc/keep_best.h"
+#include "llmc/noise_scale.h"
+#include "llmc/random.h"
+
+static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
+static std::string in(const std::string& name) { return " -o " + dir(name) + " "; }
+static bool passed(const Outcome& r) {
+    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
+    return r.status == 0;
+}
+
+static std::vector<std::string> lines_of(const std::string& path, const std::string& before_step = "") {
+    std::vector<std::string> lines;
+    const RunFile file{path, before_step};
+    for (const std::string& line : file.lines())
+        if (file.step_of(line) >= 0) lines.push_back(line);
+    return lines;
+}
+static std::vector<std::string> metrics(const std::string& name) { return lines_of(dir(name) + "/metrics.csv"); }
+static double at(const std::string& name, int64_t step, Metric metric) {
+    for (const std::string& line : metrics(name))
+        if (atoll(line.c_str()) == step) return metric_of(line, metric).value_or(NAN);
+    return NAN;
+}
+static bool near(double a, double b, double relative) { return std::fabs(a - b) <= relative * std::fabs(b); }
+
+static void columns() {
+    start_test("metrics.csv: one header, one line per step, every number one that can be right");
+    const Outcome r = run(tiny("-x 5 -d 64 -v 2 -m 2 -l 1e-3" + in("columns")));
+    EXPECT(passed(r) && metrics("columns").size() == 5);
+    EXPECT(!unmeasured_metrics(dir("columns/metrics.csv")).empty());
+    const Steps printed = steps_of(r);
+    double before = 0;
+    for (int64_t s = 0; s < 5; s++) {
+        const auto is = [&](Metric m) { return at("columns", s, m); };
+        double parts = 0;
+        for (int m = METRIC_DATA; m <= METRIC_UPDATE; m++) parts += is((Metric)m);
+        EXPECT(is(METRIC_TOKENS) == 64.0 * (double)(s + 1) && is(METRIC_SECONDS) >= before);
+        EXPECT(std::fabs(is(METRIC_LOSS) - printed.losses[s]) < 1e-6);
+        EXPECT(std::fabs(is(METRIC_NORM) - printed.norms[s]) < 1e-4 && near(is(METRIC_RATE), 1e-3, 1e-8));
+        EXPECT(parts <= is(METRIC_STEP_MS) + 0.01 && is(METRIC_FORWARD) > 0 && is(METRIC_BACKWARD) > 0);
+        EXPECT(near(is(METRIC_TOKEN_RATE), 64e3 / is(METRIC_STEP_MS), 1e-2));
+        EXPECT((is(METRIC_VALIDATION) > 0) == (s % 2 == 0) || is(METRIC_VALIDATION) < 0.1);
+        EXPECT(is(METRIC_PEAK) > 1 << 20 && std::isnan(is(METRIC_SLOWEST)) && std::isnan(is(METRIC_POWER)));
+        before = is(METRIC_SECONDS);
+    }
+    start_test("a resumed run's time goes on");
+    EXPECT(passed(run(tiny("-x 6 -d 64 -v 2 -m 2 -l 1e-3 -y 1" + in("columns")))));
+    EXPECT(metrics("columns").size() == 6 && at("columns", 5, METRIC_SECONDS) > before);
+    start_test("columns of another version are kept beside, not mixed");
+    write_whole(dir("columns/metrics.csv"), "step,mood\n0,good\n");
+    const Outcome other = run(tiny("-x 7 -d 64 -v 2 -m 2 -l 1e-3 -y 1" + in("columns")));
+    EXPECT(passed(other) && contains(other.err, "metrics.csv.old") && metrics("columns").size() == 1);
+    EXPECT(read_whole(dir("columns/metrics.csv.old")) == "step,mood\n0,good\n");
+    start_test("two processes: the slowest is one of them");
+    EXPECT(passed(run(several(CPU, 2, "-x 3" + in("two")))));
+    for (int64_t s = 0; s < 3; s++) {
+        const double rank = at("two", s, METRIC_SLOWEST);
+        EXPECT((rank == 0 || rank == 1) && at("two", s, METRIC_SLOWER_BY) >= 0);
+    }
+}
+
+static void evaluations() {
+    start_test("evals.jsonl: each line is JSON; losses, HellaSwag and samples are those printed");
+    write_hellaswag(dir("hella.bin"));
+    const std::string flags = "-x 4 -v 2 -m 2 -h 1 -s 2 -g 5 --samples 2 --prompt 'a\"\\b' --tokenizer ";
+    const std::string own = "dev/data/gpt2_tokenizer.bin --hellaswag-data " + dir("hella.bin") + " -e L2C32H2T16 ";
+    const Outcome r = run(tiny(flags + own + in("evals")));
+    EXPECT(passed(r));
+    int losses = 0, answers = 0, samples = 0;
+    for (std::string line : lines_of(dir("evals/evals.jsonl"), "{\"step\": ")) {
+        line.pop_back();
+        JsonReader json{line};
+        std::string text;
+        const bool is_sample = contains(line, "\"sample\": ");
+        EXPECT(is_sample ? json_field(json, "sample", text) : json_value(json) && json.at == line.size());
+        samples += is_sample, losses += val_loss_of(line) < 20, answers += contains(line, "\"questions\": 10");
+        if (is_sample) EXPECT(contains(r.out, text) && contains(line, "\"prompt\": \"a\\\"\\\\b\""));
+    }
+    EXPECT(losses == 3 && answers == 3 && samples == 4);
+}
+
+// The mean of n numbers from a normal distribution of variance 1 around `mean`, in each of `dims`.
+static double squares_of_mean(MersenneTwister& rng, int n, int dims, double mean) {
+    double squares = 0;
+    for (int d = 0; d < dims; d++) {
+        double sum = 0;
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < 12; k++) sum += rng.uniform_double() - 0.5;
+        squares += (mean + sum / n) * (mean + sum / n);
+    }
+    return squares;
+}
+
+static void noise() {
+    start_test("noise scale: the estimates have no bias");
+    MersenneTwister rng = generator_for(7, RANDOM_SAMPLE, 0);
+    NoiseEstimate mean{};
+    const int trials = 4000, dims = 8;
+    for (int i = 0; i < trials; i++) {
+        const double small = squares_of_mean(rng, 4, dims, 0.5) * (4.0 / 16) * (4.0 / 16);
+        const NoiseEstimate e = noise_estimate(small, squares_of_mean(rng, 16, dims, 0.5), 4, 16);
+        mean.noise += e.noise / trials, mean.signal += e.signal / trials;
+    }
+    EXPECT(near(mean.noise, dims, 0.05) && near(mean.signal, dims * 0.25, 0.05));
+    start_test("noise scale: that of the gradients of each micro-batch alone; training is the same to the bit");
+    const std::string still = "-l 0 -k constant ";
+    EXPECT(passed(run(tiny(still + "-b 1 -d 16 -x 4" + in("single")))));
+    const auto direct = [&](double small_squares, double big_norm, double small, double big) {
+        return noise_estimate(small_squares * (small / big) * (small / big), big_norm * big_norm, small, big);
+    };
+    const auto is = [&](const std::string& name, const NoiseEstimate& e) {
+        const double noise = at(name, 0, METRIC_NOISE), signal = at(name, 0, METRIC_SIGNAL);
+        if (near(noise, e.noise, 1e-3) && near(signal, e.signal, 1e-3)) return true;
+        printf("    %s: noise %g, not %g; signal %g, not %g\n", name.c_str(), noise, e.noise, signal, e.signal);
+        return false;
+    };
+    const auto squares = [&](int64_t window) { return std::pow(at("single", window, METRIC_NORM), 2); };
+    const auto norm = [&](const std::string& name) { return at(name, 0, METRIC_NORM); };
+    EXPECT(passed(run(tiny(still + "-b 1 -d 64 -x 1 --noise-scale 1" + in("micro")))));
+    EXPECT(is("micro", direct(squares(0), norm("micro"), 16, 64)));
+    EXPECT(passed(run(MPIRUN + ("-np 2 " + tiny(still + "-b 1 -d 32 -x 1 --noise-scale 1" + in("ranks"))))));
+    EXPECT(is("ranks", direct((squares(0) + squares(1)) / 2, norm("ranks"), 16, 32)));
+    for (const char* precision : {"fp32", "bf16"}) {
+        const std::string flags = std::string("-d 64 -l 3e-3 -x 8 -n 8 --precision ") + precision;
+        EXPECT(passed(run(tiny(flags + in(std::string("off-") + precision)))));
+        EXPECT(passed(run(tiny(flags + " --noise-scale 1" + in(std::string("on-") + precision)))));
+        EXPECT(same_files(model_path(dir("off-") + precision, 8), model_path(dir("on-") + precision, 8)));
+    }
+    start_test("noise scale: the running means go on where a run is resumed");
+    const std::string flags = "-b 1 -d 64 -x 30 -n 10 -v 0 --noise-scale 1 ";
+    EXPECT(passed(run(tiny(flags + in("whole")))) && passed(run(tiny(flags + in("parts")))));
+    for (int64_t step : {20, 30}) remove_checkpoint(dir("parts"), step);
+    EXPECT(passed(run(tiny(flags + "-y 1" + in("parts")))) && same_records("whole", "parts"));
+    EXPECT(at("whole", 29, METRIC_NOISE) > 0);
+}
+
+static void lengths() {
+    start_test("--epochs E is E times -x -1; -x beside it is refused, and either replaces that of run.json");
+    const auto steps_in = [](const Outcome& r) { return steps_of(r).losses.size(); };
+    const Outcome one = run(tiny("-d 256"));
+    EXPECT(passed(one) && steps_in(one) == 3000 / 256);
+    EXPECT(steps_in(run(tiny("-d 256 --epochs 3" + in("epochs")))) == 9000 / 256);
+    EXPECT(refused(run(tiny("--epochs 2 -x 7")), 2, "--epochs 2"));
+    EXPECT(steps_in(run(tiny("-y 1 -x 40" + in("epochs")))) == 40 - 9000 / 256);
+    EXPECT(steps_in(run(tiny("-y 1 --epochs 4" + in("epochs")))) == 12000 / 256 - 40);
+    EXPECT(passed(run(tiny("--epochs 2 -x -1 -d 512"))));
+    start_test("--max-minutes: saves, exits 0, and says how to go on; the weights are those of a run in one piece");
+    const std::string flags = "-x 6000 -l 1e-3 ";
+    Outcome r = run(tiny(flags + "--max-minutes 0.005" + in("boxed")));
+    EXPECT(passed(r) && contains(r.out, "--max-minutes 0.005 is over") && contains(r.out, "to go on: "));
+    const int64_t stopped = finished_steps(dir("boxed")).back();
+    EXPECT(stopped > 0 && stopped < 6000 && contains(r.out, format("stopped at step %lld", (long long)stopped)));
+    EXPECT(!contains(read_whole(dir("boxed/run.json")), "\"--max-minutes\":"));
+    EXPECT(passed(run(tiny("-y 1" + in("boxed")))) && passed(run(tiny(flags + in("unboxed")))));
+    EXPECT(same_files(model_path(dir("boxed"), 6000), model_path(dir("unboxed"), 6000)));
+    EXPECT(same_records("boxed", "unboxed"));
+    start_test("--max-minutes ends several processes together");
+    r = run(several(CPU, 2, "-x 100000 -k constant --max-minutes 0.01" + in("boxed2")));
+    EXPECT(passed(r) && contains(r.out, "stopped at step ") && finished_steps(dir("boxed2")).size() == 1);
+}
+
+static void best() {
+    start_test("--keep-best: the model of the lowest validation loss, also where the run was killed and resumed");
+    // a rate at which the loss falls, then rises
+    const std::string flags = "-x 32 -v 4 -m 2 -n 10 -l 3e-2 -k constant --keep-best 1 -d 64 ";
+    EXPECT(passed(run(tiny(flags + in("best")))));
+    double lowest = INFINITY;
+    int64_t step = -1;
+    for (const std::string& line : lines_of(dir("best/evals.jsonl"), "{\"step\": "))
+        if (val_loss_of(line) < lowest) lowest = val_loss_of(line), step = atoll(line.c_str() + 9);
+    EXPECT(step > 0 && step < 32);
+    const Outcome again = run(tiny("-x 0 -v 1 -m 2 -d 64 -e " + dir("best/model_best.bin")));
+    EXPECT(passed(again) && contains(again.out, format("val loss %f", lowest)));
+    EXPECT(passed(run(tiny(flags + in("best-parts")))));
+    const std::string whole = read_whole(dir("best-parts/model_best.bin"));
+    for (int64_t s : {20, 30, 32}) remove_checkpoint(dir("best-parts"), s);
+    write_whole(dir("best-parts/model_best.bin.tmp"), "half");
+    EXPECT(passed(run(tiny(flags + "-y 1" + in("best-parts")))) &&
+           read_whole(dir("best-parts/model_best.bin")) == whole);
+    EXPECT(same_records("best", "best-parts") && !file_exists(dir("best-parts/model_best.bin.tmp")));
+    EXPECT(same_files(dir("best/model_best.bin"), dir("best-parts/model_best.bin")));
+    start_test("a model_best.bin of the user's own is not written over");
+    run("mkdir " + dir("mine"));
+    write_whole(dir("mine/model_best.bin"), "mine");
+    EXPECT(refused(run(tiny("-x 2 -v 1 --keep-best 1" + in("mine"))), 2, "model_best.bin"));
+}
+
+static void older() {
+    start_test("--from-step: goes on from an older checkpoint; later ones are marked, and removed after a save");
+    const std::string flags = "-x 12 -n 3 -v 3 -m 1 -l 1e-3 ";
+    EXPECT(passed(run(tiny(flags + in("older")))) && passed(run(tiny(flags + in("straight")))));
+    EXPECT(refused(run(tiny("-y 1 --from-step 5" + in("older"))), 2, "3, 6, 9, 12"));
+    EXPECT(refused(run(tiny("--from-step 6" + in("older"))), 2, "-y 1"));
+    EXPECT((finished_steps(dir("older")) == std::vector<int64_t>{3, 6, 9, 12}));
+    const Outcome r = run(tiny(flags + "-y 1 --from-step 6 -n 4 -x 11 " + in("older")));
+    EXPECT(passed(r) && contains(r.out, "resumed at step 6") && contains(r.out, "2 checkpoints are marked incomplete"));
+    EXPECT((finished_steps(dir("older")) == std::vector<int64_t>{3, 6, 8, 11}) &&
+           !file_exists(state_path(dir("older"), 12, 0)));
+    EXPECT(passed(run(tiny(flags + "-y 1 --from-step 3" + in("older")))));
+    EXPECT(same_records("older", "straight") &&
+           same_files(model_path(dir("older"), 12), model_path(dir("straight"), 12)));
+    EXPECT(!contains(read_whole(dir("older/run.json")), "\"--from-step\":"));
+    start_test("--from-step with a damaged checkpoint is refused and changes nothing");
+    std::string bytes = read_whole(model_path(dir("older"), 6));
+    bytes[bytes.size() / 2] ^= 1;
+    write_whole(model_path(dir("older"), 6), bytes);
+    EXPECT(refused(run(tiny("-y 1 --from-step 6" + in("older"))), 1, "model_00000006.bin is damaged"));
+    EXPECT(file_exists(done_path(dir("older"), 12)));
+}
+
+int main() {
+    make_test_folder();
+    columns();
+    evaluations();
+    noise();
+    lengths();
+    best();
+    older();
+    return report_and_clean();
+}
