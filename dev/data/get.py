@@ -8,7 +8,9 @@
     python3 dev/data/get.py fineweb10B --from FOLDER            # the same files, from a local copy
     python3 dev/data/get.py FOLDER -o dev/data/mine
 
-Datasets: {names}. Documents, order and shards are those of llm.c's scripts. Run again, it goes on where it stopped.
+Datasets: {names}.
+Documents, order and shards are those of llm.c's scripts, but for the order of TinyStories' files, which is that of
+their names. Run again, get.py goes on where it stopped.
 """
 import pathlib
 import sys
