@@ -269,8 +269,9 @@ static void document_as_if_alone(const Shape& s, const Floats& qkv, const Floats
     const auto copy = [&](const Floats& from, Floats& to, int64_t at, int64_t width) {
         std::copy_n(&from[(b * s.T + first) * width], length * width, &to[at * width]);
     };
-    Floats nans(qkv.size(), NAN), dnans(dout.size(), NAN), own(length * 3 * s.C), down(length * s.C), want = down,
-                                                                                                      dwant = own;
+    Floats nans(qkv.size(), NAN), dnans(dout.size(), NAN);  // with the document's values among NaNs
+    Floats own(length * 3 * s.C), down(length * s.C);       // of the document alone
+    Floats want(length * s.C), dwant(length * 3 * s.C);
     copy(qkv, nans, b * s.T + first, 3 * s.C), copy(dout, dnans, b * s.T + first, s.C);
     copy(qkv, own, 0, 3 * s.C), copy(dout, down, 0, s.C);
     const AttentionRun among(s, nans, dnans, starts), alone({1, length, s.C, s.NH}, own, down, {});

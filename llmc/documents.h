@@ -11,6 +11,8 @@
 // The first position of a sequence begins a document whatever its token is: the rest of a document
 // whose beginning is in another window. Positions go on: wpe is indexed by the position in the
 // sequence.
+//
+// Generation needs no mask: no prompt contains <|endoftext|>, and a sample ends there.
 #pragma once
 #include <algorithm>
 #include <cstdint>
