@@ -83,6 +83,9 @@ $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model
     dev/test/hugging_face.py)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
+$(call check,recipes,fine-tuning by the lines of README,$(CPU),\
+    dev/test/recipes.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
+    dev/test/recipes.py)
 EVALUATION := numpy tiktoken torch transformers
 $(call check,evaluation,perplexity and HellaSwag beside transformers,$(CPU),\
     dev/test/evaluation.py transformers --packages || skip "pip install $(EVALUATION)";\
