@@ -105,7 +105,8 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
 // last. The addition that ends a layer is fused with the layer norm that opens the next.
-void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T) {
+// fills_cache: keys and values of the one sequence are also written to the cache of generation.
+void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, rows = B * T;
     const cudaStream_t stream = model.stream;
     for (int64_t l = first; l < end; l++) {
@@ -118,17 +119,18 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t 
             residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), model.act(RESIDUAL2, l - 1),
                                        act(BRANCH), param(LN1W), param(LN1B), rows, C, stream);
         layer_forward(model, l, B, T);
+        if (fills_cache) fill_cache(model.act(KEYS, l), model.act(VALUES, l), act(QKV), T, C, stream);
     }
 }
 
 // inputs (B,T), on the device, to lnf (B,T,C).
-void forward(GPT2& model, int64_t B, int64_t T) {
+void forward(GPT2& model, int64_t B, int64_t T, bool fills_cache = false) {
     const Range range("forward");
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer(model, L - 1);
     const cudaStream_t stream = model.stream;
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
-    forward_layers(model, 0, L, B, T);
+    forward_layers(model, 0, L, B, T, fills_cache);
     residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2), act(BRANCH),
                                param(LNFW), param(LNFB), B * T, C, stream);
 }
@@ -357,6 +359,23 @@ StepResult update(GPT2& model, const UpdateRule& rule) {
 // -------------------------------------------------------------------------------------------------
 // generation
 
+// The scores of all tokens (V) of what follows a position, from its row of lnf.
+const float* logits_of(GPT2& model, const floatX* lnf) {
+    const GPT2Config& c = model.layout.config;
+    const floatX* const no_bias = nullptr;
+    matmul_forward(model.act(LOGITS), lnf, model.param(WTE), no_bias, 1, c.C, c.Vp, model.stream);
+    return to_host(model, model.act(LOGITS), c.V);
+}
+
+// The logits (V) of what follows n tokens, at most T of Sizes, which are positions 0 to n - 1. One
+// forward pass; their keys and values go to the cache.
+const float* prefill(GPT2& model, const int* tokens, int64_t n) {
+    const Range range("prefill");
+    upload_tokens(model, tokens, tokens, 1, n, 0, false);
+    forward(model, 1, n, true);
+    return logits_of(model, model.act(LNF) + (n - 1) * model.layout.config.C);
+}
+
 // The logits (V) of what follows `token` at `position`. The cache has the keys and values of the
 // positions before it; those of this one are added to it.
 const float* decode(GPT2& model, int token, int64_t position) {
@@ -383,10 +402,8 @@ const float* decode(GPT2& model, int token, int64_t position) {
         residual_forward(residual, residual, branch, C, stream);
     }
     const auto [param, act, act32] = of_layer(model, c.L - 1);
-    const floatX* const no_bias = nullptr;
     layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C, stream);
-    matmul_forward(act(LOGITS), act(LNF), param(WTE), no_bias, 1, C, c.Vp, stream);
-    return to_host(model, act(LOGITS), c.V);
+    return logits_of(model, act(LNF));
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -93,8 +93,9 @@ void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
 // last. The addition that ends a layer is fused with the layer norm that opens the next.
+// fills_cache: keys and values of the one sequence are also written to the cache of generation.
 template <class floatX>
-void forward_layers(GPT2<floatX>& model, int64_t first, int64_t end, int64_t B, int64_t T) {
+void forward_layers(GPT2<floatX>& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, rows = B * T;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer(model, l);
@@ -107,18 +108,19 @@ void forward_layers(GPT2<floatX>& model, int64_t first, int64_t end, int64_t B, 
                                                 model.act(RESIDUAL2, l - 1), act(BRANCH), param(LN1W), param(LN1B),
                                                 rows, C);
         layer_forward(model, l, B, T);
+        if (fills_cache) fill_cache(model.act(KEYS, l), model.act(VALUES, l), act(QKV), T, C);
     }
 }
 
 // x (B,T) to lnf (B,T,C).
 template <class floatX>
-void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T) {
+void forward(GPT2<floatX>& model, const int* x, int64_t B, int64_t T, bool fills_cache = false) {
     const Range range("forward");
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer(model, L - 1);
     if (model.documents()) find_documents(model.documents(), x, B, T, model.sizes.end_of_text);
     kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
-    forward_layers(model, 0, L, B, T);
+    forward_layers(model, 0, L, B, T, fills_cache);
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
 }
@@ -344,6 +346,24 @@ StepResult update(GPT2<floatX>& model, const UpdateRule& rule) {
 // -------------------------------------------------------------------------------------------------
 // generation
 
+// The scores of all tokens (V) of what follows a position, from its row of lnf.
+template <class floatX>
+const float* logits_of(GPT2<floatX>& model, const floatX* lnf) {
+    const GPT2Config& c = model.layout.config;
+    const floatX* const no_bias = nullptr;
+    kernels::matmul_forward(model.act(LOGITS), lnf, model.param(WTE), no_bias, 1, c.C, c.Vp);
+    return to_host(model, model.act(LOGITS), c.V);
+}
+
+// The logits (V) of what follows n tokens, at most T of Sizes, which are positions 0 to n - 1. One
+// forward pass; their keys and values go to the cache.
+template <class floatX>
+const float* prefill(GPT2<floatX>& model, const int* tokens, int64_t n) {
+    const Range range("prefill");
+    forward(model, tokens, 1, n, true);
+    return logits_of(model, model.act(LNF) + (n - 1) * model.layout.config.C);
+}
+
 // The logits (V) of what follows `token` at `position`. The cache has the keys and values of the
 // positions before it; those of this one are added to it.
 template <class floatX>
@@ -367,10 +387,8 @@ const float* decode(GPT2<floatX>& model, int token, int64_t position) {
         kernels::residual_forward(residual, residual, branch, C);
     }
     const auto [param, act, act32] = of_layer(model, c.L - 1);
-    const floatX* const no_bias = nullptr;
     kernels::layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C);
-    kernels::matmul_forward(act(LOGITS), act(LNF), param(WTE), no_bias, 1, C, c.Vp);
-    return to_host(model, act(LOGITS), c.V);
+    return logits_of(model, act(LNF));
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -25,13 +25,19 @@ inline void rewind(Context& context, int64_t n, int64_t cache_T) {
     context.cached = same ? std::min(context.cached, n - begin - 1) : 0;
 }
 
-// The logits of what follows the context; null if the user stops it meanwhile. When the cache is
-// full, the model goes on from the second half of what it saw.
+// The logits of what follows the context; null if the user stops it meanwhile. What the cache does
+// not have yet is computed in one forward pass, as far as that is made for so many tokens; then
+// token by token. When the cache is full, the model goes on from the second half of what it saw.
 template <class Model>
 inline const float* logits_after(Model& model, Context& context) {
     const int64_t length = (int64_t)context.tokens.size(), cache_T = model.sizes.cache_T;
     if (context.cached == cache_T) context.cached = 0, context.begin = length - std::max<int64_t>(1, cache_T / 2);
     const float* logits = nullptr;
+    if (stop_wanted()) return nullptr;
+    if (context.cached == 0) {
+        context.cached = std::min(length - context.begin, model.sizes.T);
+        logits = prefill(model, &context.tokens[context.begin], context.cached);
+    }
     for (int64_t t = context.begin + context.cached; t < length; t++) {
         if (stop_wanted()) return nullptr;
         logits = decode(model, context.tokens[t], context.cached++);

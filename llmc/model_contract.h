@@ -80,8 +80,11 @@ struct ModelContract {
     PROVIDES(StepResult, update(model, rule));
     // losses (B,T) of all positions, on the host, without gradients.
     PROVIDES(void, evaluate(model, x, y, B, T, losses));
-    // Generation, one position at a time: the logits (V) of what follows `token` at `position`. The
-    // positions before it have been decoded already.
+    // Generation: the logits (V) of what follows n tokens, at most T of Sizes, the first of which
+    // is at position 0.
+    PROVIDES(const float*, prefill(model, x, n));
+    // The logits (V) of what follows `token` at `position`. The positions before it have been
+    // prefilled or decoded already.
     PROVIDES(const float*, decode(model, token, position));
 
     // ---- what the log says

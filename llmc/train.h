@@ -171,8 +171,10 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     run.model.layout = parameter_layout(config, comm.processes);
     const int64_t cache_T = cache_positions(o, config), logit_rows = 0;  // the device settles these rows
-    Sizes sizes{config,           run.B,           run.T,         o.recompute, cache_T, logit_rows,
-                o.max_steps != 0, run.micro_steps, comm.processes};
+    // A run that only generates makes one forward pass over the prompt.
+    const bool prompts = only_generates(o) && cache_T > 0;
+    const int64_t B = prompts ? 1 : run.B, T = prompts ? cache_T : run.T;
+    Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, run.micro_steps, comm.processes};
     sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
     return sizes;
 }

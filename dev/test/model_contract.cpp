@@ -28,6 +28,7 @@ void to_device(Model&, T*, const float*, int64_t);
 void micro_step(Model&, const int*, const int*, int64_t, int64_t, float, int64_t);
 StepResult update(Model&, const UpdateRule&);
 void evaluate(Model&, const int*, const int*, int64_t, int64_t, float*);
+const float* prefill(Model&, const int*, int64_t);
 const float* decode(Model&, int, int64_t);
 double peak_flops(Model&, double);
 const char* kernels_name(Model&);

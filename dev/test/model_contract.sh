@@ -15,7 +15,7 @@ for name in slice master parts; do
     grep -v " $name;" $source > $copy
     expect_first_error "$name"
 done
-for name in param settle_device micro_step decode device_status device_reading; do
+for name in param settle_device micro_step prefill decode device_status device_reading; do
     grep -v "[ *]$name(" $source > $copy
     expect_first_error "$name"
 done

@@ -11,6 +11,7 @@
 //                  in the order of memory; of the weights the most exact copy
 #pragma once
 #include <unistd.h>
+#include <set>
 #include "dev/test/test.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
@@ -122,6 +123,16 @@ static void against_pytorch(const std::string& name, const std::string& folder =
         for (int64_t t = 0; t < d.T; t++)
             EXPECT(relative_error(decode(model, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) <
                    tolerance);
+    start_test(name + ": logits after a prompt in one forward pass, and of the position after it, are PyTorch's");
+    std::set<int64_t> lengths;
+    for (int64_t n : {(int64_t)1, (int64_t)2, (int64_t)17, d.T - 1, d.T})
+        if (n >= 1 && n <= d.T) lengths.insert(n);
+    for (int64_t b = 0; b < d.B; b++)
+        for (int64_t n : lengths) {
+            const float* theirs = d.logits.data() + (b * d.T + n - 1) * c.V;
+            EXPECT(relative_error(prefill(model, &d.x[b * d.T], n), theirs, c.V) < tolerance);
+            if (n < d.T) EXPECT(relative_error(decode(model, d.x[b * d.T + n], n), theirs + c.V, c.V) < tolerance);
+        }
     start_test(name + ": losses without gradients are those with");
     losses_alone(model, d);
     free_model(model);

@@ -289,6 +289,18 @@ inline void attention_backward(float* dqkv, const float* dout, const float* out,
     });
 }
 
+// The first T rows of keys (maxT, C) and values (maxT, C), a layer's cache for generation, are
+// written from qkv (T, 3C).
+template <class floatX>
+void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t C) {
+    parallel_ranges(T, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; t++) {
+            memcpy((void*)(keys + t * C), qkv + t * 3 * C + C, C * sizeof(floatX));
+            memcpy((void*)(values + t * C), qkv + t * 3 * C + 2 * C, C * sizeof(floatX));
+        }
+    });
+}
+
 // Attention in generation, for one new position, `last`, of one sequence. Its key and value are
 // written to row `last` of keys (maxT, C) and values (maxT, C), the cache of this layer; then its
 // query meets all rows up to that one. out (C) is written from qkv (3C). scores (NH, maxT) is

@@ -1,10 +1,24 @@
-// Attention in generation, one position at a time; formulas: llmc/cpu/attention.h. One block of 128
+// Attention in generation; formulas: llmc/cpu/attention.h. fill_cache: the keys and values of a
+// whole prompt, one thread per value. attention_decode: one position at a time, one block of 128
 // threads per head. It appends k and v of position `last` to keys and values (maxT,C), then
 // computes the scores of all positions up to it (one thread per position), their softmax, and the
 // weighted sum of the values (one thread per channel). qkv (3C) and out (C) are of that position,
 // scores (NH,maxT) is scratch. Memory-bound: reads the head's keys and values once.
 #pragma once
 #include "llmc/cuda/common.cuh"
+
+template <class floatX>
+__global__ void fill_cache_kernel(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t C) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, t = i / C, c = i % C;
+    if (t >= T) return;
+    keys[i] = qkv[t * 3 * C + C + c];
+    values[i] = qkv[t * 3 * C + 2 * C + c];
+}
+// The first T rows of keys (maxT,C) and values (maxT,C) are written from qkv (T,3C).
+template <class floatX>
+void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t C, cudaStream_t stream) {
+    launch("fill_cache", fill_cache_kernel<floatX>, blocks_for(T * C, 256), 256, 0, stream, keys, values, qkv, T, C);
+}
 
 constexpr int DECODE_THREADS = 128;
 template <class floatX>
