@@ -17,7 +17,8 @@ __global__ void fill_cache_kernel(floatX* keys, floatX* values, const floatX* qk
 // The first T rows of keys (maxT,C) and values (maxT,C) are written from qkv (T,3C).
 template <class floatX>
 void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t C, cudaStream_t stream) {
-    launch("fill_cache", fill_cache_kernel<floatX>, blocks_for(T * C, 256), 256, 0, stream, keys, values, qkv, T, C);
+    launch("fill_cache", fill_cache_kernel<floatX>, dim3((unsigned)ceil_div(T * C, 256)), 256, 0, stream, keys, values,
+           qkv, T, C);
 }
 
 constexpr int DECODE_THREADS = 128;
