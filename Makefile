@@ -109,7 +109,8 @@ NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(MPI_LINK))
 NCCL_TEST = mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > \
             build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes
 NCCL      = $(shell $(NCCL_TEST))
-NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) $(if $(EDIT_LINK),-DUSE_READLINE)
+NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) \
+             $(if $(EDIT_LINK),-DUSE_READLINE)
 
 train_gpt2cu: train_gpt2.cu $(NVCC_FILE)       ## the GPU trainer (needs the CUDA toolkit)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)

@@ -137,7 +137,7 @@ void forward(GPT2& model, int64_t B, int64_t T, bool fills_cache = false) {
 
 // The pinned memory of micro-step `micro`: room for inputs, targets, the order of the tokens, and
 // the tiles of documents.
-int64_t host_tokens_per_micro_step(const Sizes& s) { return 4 * s.rows() + 1 + s.document_tiles_elems(); }
+int64_t host_tokens_per_micro_step(const Sizes& s) { return 4 * s.rows() + 1 + s.tiles_elems(); }
 
 int64_t host_tokens_bytes(const Sizes& s) {
     return s.micro_steps * host_tokens_per_micro_step(s) * (int64_t)sizeof(int);

@@ -54,8 +54,8 @@ struct Sizes {
     }
     // The document mask (documents.h): on a CPU a number for each position, on a GPU three for each
     // tile, of which there are as many as positions at most.
-    int64_t document_starts_elems() const { return end_of_text < 0 || gpu ? 0 : rows(); }
-    int64_t document_tiles_elems() const { return end_of_text < 0 ? 0 : 3 * rows(); }
+    int64_t starts_elems() const { return end_of_text < 0 || gpu ? 0 : rows(); }
+    int64_t tiles_elems() const { return end_of_text < 0 ? 0 : 3 * rows(); }
     int64_t dwte_elems() const { return has_dwte_sums() && !dwte_sums_borrow_gradients() ? config.Vp * config.C : 0; }
 };
 
@@ -107,7 +107,7 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   X(LNF_MEAN,       "lnf_mean",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
   X(LNF_RSTD,       "lnf_rstd",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
   X(LOSSES,         "losses",         "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
-  X(DOCUMENT_STARTS,"document_starts","(B,T)",          ONE,  NEVER, FORWARD,    INT32,  ALL, s.document_starts_elems()) \
+  X(DOCUMENT_STARTS,"document_starts","(B,T)",          ONE,  NEVER, FORWARD,    INT32,  ALL, s.starts_elems()) \
   /* scratch of every pass */ \
   X(BRANCH,         "branch",         "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, rows * C) \
   X(LOGITS,         "logits",         "(chunk,Vp)",     ONE,  NEVER, CLASSIFIER, FLOATX, ALL, s.logit_rows * Vp) \
@@ -121,7 +121,7 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   /* on a GPU */ \
   X(INPUTS,         "inputs",         "(B,T)",          ONE,  NEVER, FORWARD,    INT32,  GPU, rows) \
   X(TARGETS,        "targets",        "(B,T)",          ONE,  NEVER, FORWARD,    INT32,  GPU, rows) \
-  X(DOCUMENT_TILES, "document_tiles", "(3 B*T)",        ONE,  NEVER, FORWARD,    INT32,  GPU, s.document_tiles_elems()) \
+  X(DOCUMENT_TILES, "document_tiles", "(3 B*T)",        ONE,  NEVER, FORWARD,    INT32,  GPU, s.tiles_elems()) \
   X(PARTIALS,       "partials",       "(parts,C)",      ONE,  NEVER, FORWARD,    FP32,   GPU, partials_elems(C)) \
   X(RESULTS,        "results",        "(8 + 2P)",       ONE,  NEVER, FORWARD,    BYTES,  GPU, results_bytes(P)) \
   X(BLAS_WORKSPACE, "blas_workspace", "",               ONE,  NEVER, FORWARD,    BYTES,  GPU, s.blas_workspace_bytes) \

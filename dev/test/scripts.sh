@@ -72,7 +72,8 @@ scripts/scaling.py --program build/BF16/train_gpt2sim > "$folder/log"
 grep -q '^| 124M | 1 | 64 | 8 | [0-9.]* | 0 | 3014.5 | 0.0 | 0.0 | 100.0% | one GPU |' "$folder/log" ||
     { grep '| 1 |' "$folder/log"; exit 1; }
 dev/recompute.py --model L2C32H2T16 -b 1 -t 16 --steps 1 --rounds 1 --csv "$folder/levels.csv" > "$folder/log"
-[ "$(grep -c '^| -r [0-4]' "$folder/log")" = 6 ] && [ "$(wc -l < "$folder/levels.csv")" = 7 ] || { cat "$folder/log"; exit 1; }
+[ "$(grep -c '^| -r [0-4]' "$folder/log")" = 6 ] && [ "$(wc -l < "$folder/levels.csv")" = 7 ] ||
+    { cat "$folder/log"; exit 1; }
 # A package that is not there is named with its pip line (-S: none is).
 said=$(python3 -S dev/data/unicode_tables.py 2>&1) && { echo "unicode_tables.py does without tiktoken"; exit 1; }
 [[ $said == *"pip install tiktoken"* ]] || { echo "unicode_tables.py does not name tiktoken: $said"; exit 1; }
