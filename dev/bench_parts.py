@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 
@@ -236,31 +237,44 @@ GENERATE = r"""
 import sys, time, torch
 from transformers import GPT2Config, GPT2LMHeadModel
 torch.set_num_threads(int(sys.argv[1]))
-model, tokens, cache = GPT2LMHeadModel(GPT2Config()).eval(), torch.tensor([[50256]]), None
+model = GPT2LMHeadModel(GPT2Config()).eval().to(getattr(torch, sys.argv[2]))
+prompt = torch.randint(50257, (1, int(sys.argv[3])))
 with torch.no_grad():
-    for i in range(100):
-        if i == 20: t = time.perf_counter()
+    for _ in range(2):  # the first run also warms up
+        begin = time.perf_counter()
+        out = model(prompt, use_cache=True, logits_to_keep=1)
+        first = time.perf_counter() - begin
+    cache = out.past_key_values
+    tokens = out.logits[:, -1:].argmax(-1)
+    count = int(sys.argv[4])
+    begin = time.perf_counter()
+    for _ in range(count):
         out = model(tokens, past_key_values=cache, use_cache=True)
         cache = out.past_key_values
-        tokens = torch.multinomial(torch.softmax(out.logits[:, -1], -1), 1)
-print("MS", 1e3 * (time.perf_counter() - t) / 80)
+        tokens = torch.multinomial(torch.softmax(out.logits[:, -1].float(), -1), 1)
+print("MS", 1e3 * (time.perf_counter() - begin) / count, 1e3 * first)
 """
 
 
 class Generation:
-    """Milliseconds per token that GPT-2 124M generates, with a key/value cache. Ours is the difference of a long and a
-    short run, divided by the difference of their tokens."""
+    """Milliseconds per token that GPT-2 124M generates, with a key/value cache, and the milliseconds from a prompt to
+    the first token. Ours are what
+    the trainer reports. The bound: a token reads every weight once, which takes as long as reading as many bytes."""
+    PROMPT_TOKENS, TOKENS, WEIGHTS = 512, 100, 124_439_808
+
     def __init__(self, args, report):
         self.args, self.report = args, report
-        self.ms = {}
+        self.ms, self.first_ms = {}, {}
 
     def tasks(self):
-        tasks = [Task("generation, a model", 5, self.make_model)]
+        tasks = [Task("generation, a model", 5, self.make_model),
+                 Task("generation, reading memory", 5, self.read_memory)]
         for _ in range(self.args.rounds + 1):
             for precision in ("fp32", "bf16"):
-                tasks.append(Task(f"generation, this trainer, {precision}", 8, lambda p=precision: self.ours(p)))
-            if self.args.peers and have("transformers"):
-                tasks.append(Task("generation, PyTorch (transformers)", 15, self.transformers))
+                tasks.append(Task(f"generation, this trainer, {precision}", 12, lambda p=precision: self.ours(p)))
+                if self.args.peers and have("transformers"):
+                    tasks.append(Task(f"generation, PyTorch (transformers), {precision}", 15,
+                                      lambda p=precision: self.transformers(p)))
         return tasks + [Task("", 0, self.rows)]
 
     def make_model(self):
@@ -268,22 +282,39 @@ class Generation:
         if not (self.folder / "model_00000001.bin").exists():
             child(["./train_gpt2_cpu", "-e", "d12", "-b", 1, "-t", 8, "-x", 1, "-v", 0, "-s", 0, "-o", self.folder])
 
-    def seconds(self, tokens, precision):
-        begin = time.perf_counter()
-        child(["./train_gpt2_cpu", "-e", self.folder / "model_00000001.bin", "-b", 1, "-t", 8, "-x", 0, "-v", 0,
-               "-g", tokens, "--threads", self.args.threads, "--precision", precision])
-        return time.perf_counter() - begin
+    def read_memory(self):
+        """The milliseconds that the threads need to read as many bytes as the weights have."""
+        output, _ = child(["build/bench/reading", self.args.threads, 4 * self.WEIGHTS, 2 * self.WEIGHTS])
+        self.bound = dict(zip(("fp32", "bf16"), map(float, output.split())))
 
     def ours(self, precision):
-        long, short = (min(self.seconds(tokens, precision) for _ in range(2)) for tokens in (100, 20))
-        self.ms.setdefault(f"this trainer, {precision}", []).append(1e3 * (long - short) / 80)
+        """The prompt has 512 tokens: ' the' is one, and so is 'the'."""
+        command = ["./train_gpt2_cpu", "-e", self.folder / "model_00000001.bin", "-x", 0, "--precision", precision,
+                   "--threads", self.args.threads, "--prompt", " ".join(["the"] * self.PROMPT_TOKENS), "-g"]
+        first_ms, ms = zip(*(self.speeds(command + [self.TOKENS]) for _ in range(2)))
+        self.first_ms.setdefault(("this trainer", precision), []).extend(first_ms)
+        self.ms.setdefault(("this trainer", precision), []).extend(ms)
 
-    def transformers(self):
-        output, _ = child([sys.executable, "-c", GENERATE, self.args.threads])
-        self.ms.setdefault("PyTorch (transformers), fp32", []).append(float(output.split()[-1]))
+    def speeds(self, command):
+        done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=True)
+        prompt, generated = map(float, re.findall(r"tokens, ([\d.]+) tok/s", done.stderr)[-2:])
+        return 1e3 * self.PROMPT_TOKENS / prompt, 1e3 / generated
+
+    def transformers(self, precision):
+        dtype = {"fp32": "float32", "bf16": "bfloat16"}[precision]
+        output, _ = child([sys.executable, "-c", GENERATE, self.args.threads, dtype, self.PROMPT_TOKENS, self.TOKENS])
+        ms, first_ms = map(float, output.split()[-2:])
+        self.ms.setdefault(("PyTorch (transformers)", precision), []).append(ms)
+        self.first_ms.setdefault(("PyTorch (transformers)", precision), []).append(first_ms)
 
     def rows(self):
-        for who, ms in self.ms.items():
-            ours = min(self.ms["this trainer, fp32"])
-            note = "key/value cache" if who.startswith("this") else f"{min(ms) / ours:.2f} times ours"
-            self.report.row("generation", "generation, a token", who, sorted(ms), note)
+        prompt = f"prompt of {self.PROMPT_TOKENS} tokens"
+        for what, all_ms in (("generation, a token", self.ms), (prompt, self.first_ms)):
+            for (who, precision), ms in all_ms.items():
+                ours = min(all_ms["this trainer", precision])
+                note = f"{min(ms) / ours:.2f} times ours" if who != "this trainer" else ""
+                if all_ms is self.ms:
+                    bound = self.bound[precision]
+                    of_bound = f"{100 * bound / min(ms):.0f}% of the bound ({bound:.1f} ms: the weights read once)"
+                    note = f"{of_bound}; {note}" if note else of_bound
+                self.report.row("generation", what, f"{who}, {precision}", sorted(ms), note)

@@ -1,7 +1,7 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
 .PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
-LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp %/products.cpp,$(wildcard dev/cpu/*.cpp)))
+LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp %/products.cpp %/reading.cpp,$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
 
 $(B)/bench/%: dev/cpu/%.cpp $(FLAGS_FILE)
@@ -16,7 +16,7 @@ build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
 # A ladder that fails does not keep the others from running, nor the right variants from the tables.
 ALL_PASSED = { test -z "$$failed" || { echo "failed:$$failed"; exit 1; }; }
 
-bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(B)/bench/products $(DATA)   ## this trainer beside PyTorch (torch)
+bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading $(DATA)  ## this trainer beside PyTorch (torch)
 	python3 dev/bench.py
 
 bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; table and charts into dev/cpu/README.md

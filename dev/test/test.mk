@@ -74,7 +74,7 @@ $(call ladders,cuda,$(filter-out $(SHORT_LADDERS),$(SIM_LADDERS)))
 $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
 $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
     build/bench/roofline 2 16 $p L2C48H3V300 1))
-BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products
+BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
 $(call check,reference,KERNELS=reference trains,$(CPU),dev/test/reference_trainer.sh)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
