@@ -20,7 +20,6 @@ import math  # noqa: E402
 import os  # noqa: E402
 import re  # noqa: E402
 import struct  # noqa: E402
-import subprocess  # noqa: E402
 import tempfile  # noqa: E402
 
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
@@ -28,20 +27,12 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import fixtures  # noqa: E402
+from run_script import run  # noqa: E402
 
 SHAPE = (2, 48, 3, 70, 50257)  # L, C, NH, maxT, V
 END_OF_TEXT = 50256
 SONNETS = (ROOT / "dev/data/shakespeare/sonnets.txt").read_text(encoding="utf-8")
 GPT2 = fixtures.gpt2_encoder()
-
-
-def run(*command, status=0):
-    """A command's output, all of it; it must end with this status and without a traceback."""
-    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            cwd=ROOT, timeout=600)
-    shown = f"{' '.join(map(str, command))}: status {result.returncode}: {result.stdout[-3000:]}"
-    assert result.returncode == status and "Traceback" not in result.stdout, shown
-    return result.stdout
 
 
 def evaluated(*flags):

@@ -15,9 +15,7 @@ import children  # noqa: E402
 children.need("numpy", "safetensors", "tiktoken", "torch", "transformers")
 if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
-import contextlib  # noqa: E402
 import hashlib  # noqa: E402
-import io  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import random  # noqa: E402
@@ -40,6 +38,7 @@ import export_hf as export_hf_script  # noqa: E402
 import file_server  # noqa: E402
 import fixtures  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
+from run_script import run, script  # noqa: E402
 
 GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
 # of OpenAI's own encoder.json and vocab.bpe, as tiktoken checks them
@@ -48,40 +47,12 @@ MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc
 SHAPES = {"a": (2, 48, 3, 35, 97), "b": (1, 40, 1, 70, 130), "c": (3, 32, 4, 9, 300)}  # L, C, NH, maxT, V
 
 
-def run(*command, status=0, **keywords):
-    """A command's output, all of it; it must end with this status and without a traceback."""
-    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            cwd=ROOT, timeout=600, **keywords)
-    shown = f"{' '.join(map(str, command))}: status {result.returncode}: {result.stdout[-2000:]}"
-    assert result.returncode == status and "Traceback" not in result.stdout, shown
-    return result.stdout
-
-
 def import_hf(source, out, *flags, **keywords):
     return script(import_hf_script, source, out, *flags, **keywords)
 
 
 def export_hf(model, out, *flags, **keywords):
     return script(export_hf_script, model, out, *flags, **keywords)
-
-
-def script(module, *arguments, status=0, **keywords):
-    """What a script prints. It runs in this process, which is faster, unless keywords ask for a special one."""
-    if keywords:
-        return run(sys.executable, module.__file__, *arguments, status=status, **keywords)
-    output, ended = io.StringIO(), 0
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        sys.argv, before = [module.__file__, *map(str, arguments)], sys.argv
-        try:
-            module.main()
-        except SystemExit as end:
-            ended = end.code if isinstance(end.code, int) else 1
-            if isinstance(end.code, str):
-                print(end.code)
-        finally:
-            sys.argv = before
-    assert ended == status, f"{module.__name__} {arguments}: status {ended}: {output.getvalue()}"
-    return output.getvalue()
 
 
 def load(folder):
