@@ -86,6 +86,9 @@ $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
 $(call check,recipes,fine-tuning by the lines of README,$(CPU),\
     dev/test/recipes.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/recipes.py)
+$(call check,plot,pictures of runs and of the memory of a step,$(CPU),dev/test/plot.py)
+$(call check,plot_packages,event files for TensorBoard and PNG,,\
+    dev/test/plot.py packages --packages || skip "pip install cairosvg tensorboard"; dev/test/plot.py packages)
 EVALUATION := numpy tiktoken torch transformers
 $(call check,evaluation,perplexity and HellaSwag beside transformers,$(CPU),\
     dev/test/evaluation.py transformers --packages || skip "pip install $(EVALUATION)";\
