@@ -31,6 +31,7 @@ void evaluate(Model&, const int*, const int*, int64_t, int64_t, float*);
 const float* prefill(Model&, const int*, int64_t);
 const float* decode(Model&, int, int64_t);
 double peak_flops(Model&, double);
+void trace_device(Model&);
 const char* kernels_name(Model&);
 std::string arithmetic(Model&);
 std::string device_status(Model&);
