@@ -563,6 +563,12 @@ void to_device(GPT2& model, T* to, const float* values, int64_t n) {
     check_cuda(cudaMemcpy(to, raw.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
 }
 
+// Elements first to first + n of the gradient of a tensor.
+const float* gradient_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
+    const int64_t at = model.layout.offset(tensor, layer) + first;
+    return model.sizes.sums_gradients() ? to_host(model, model.grad_sums + at, n) : to_host(model, model.grads + at, n);
+}
+
 double peak_flops(GPT2& model, double reached) { return model.peak >= reached ? model.peak : 0; }
 void trace_device(GPT2& model) {
     std::vector<std::pair<const char*, cudaStream_t>> streams = {{"GPU, computing", model.stream}};

@@ -483,6 +483,13 @@ void to_device(GPT2<floatX>&, T* to, const float* values, int64_t n) {
     std::copy(values, values + n, to);
 }
 
+// Elements first to first + n of the gradient of a tensor.
+template <class floatX>
+const float* gradient_data(GPT2<floatX>& model, int tensor, int64_t layer, int64_t first, int64_t n) {
+    if (model.sizes.sums_gradients()) return to_host(model, model.template grad<float>(tensor, layer) + first, n);
+    return to_host(model, model.template grad<floatX>(tensor, layer) + first, n);
+}
+
 // A peak that is unknown, or below the FLOP/s that a step has reached, is measured again, up to 4
 // times in a run: other programs were running while it was measured.
 template <class floatX>

@@ -70,6 +70,11 @@ struct ModelContract {
     PROVIDES(void, to_device(model, weights, values, n));
     PROVIDES(void, to_device(model, state, values, n));
 
+    // The gradient of a tensor of one layer, summed over the micro-steps so far: n values from
+    // element `first` on, as fp32 on the host, valid until the next such call. After the update:
+    // the sum over all processes, in this process's slices of the buckets.
+    PROVIDES(const float*, gradient_data(model, 0, layer, n, n));
+
     // ---- computation
 
     // Forward and backward pass of micro-batch number `micro` = 0, 1, ... of a step; x, y (B,T) are

@@ -37,7 +37,7 @@ struct Options {
     std::string device;                           // for --plan; empty: this machine
     double price = 0;                             // of a device for an hour
     double max_minutes = 0;
-    int64_t epochs = 0, keep_best = 0, noise_scale = 0, from_step = -1;  // -1: the newest
+    int64_t epochs = 0, keep_best = 0, noise_scale = 0, log_tensors = 0, from_step = -1;  // -1: the newest
     std::string trace, trace_steps = "2:4";
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
     bool talks = false;            // the prompts come from the terminal (talk.h)
@@ -143,6 +143,8 @@ inline const std::vector<OptionRow>& option_table() {
              "largest norm of the gradient; 0 = off"),
         whole("", "--noise-scale", &O::noise_scale, 0, 1, "0, 1", "0",
               "1: the gradient noise scale in metrics.csv, the batch size up to which larger ones pay off"),
+        whole("", "--log-tensors", &O::log_tensors, 0, many, "0..", "0 = off",
+              "steps between entries in tensors.csv: norms of weights, gradients, updates and the residual stream"),
         real("-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
              "skip an update whose loss is this many deviations above its recent mean"),
         real("-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",

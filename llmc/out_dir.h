@@ -3,6 +3,7 @@
 #include "llmc/inputs.h"
 #include "llmc/keep_best.h"
 #include "llmc/metrics.h"
+#include "llmc/tensor_log.h"
 
 // Begins the files of a new run, or cuts those of a resumed one back to its checkpoint.
 template <class Model>
@@ -13,7 +14,11 @@ inline void open_run_files(Run<Model>& run) {
     files.log.path = dir + "/main.log", files.metrics.path = dir + "/metrics.csv",
     files.evals.path = dir + "/evals.jsonl";
     files.metrics.header = metrics_header();
-    files.log.rewind(step);
+    // a run without --log-tensors leaves no lines of an earlier run in its folder
+    const std::string tensors = dir + "/tensors.csv";
+    if (run.options.log_tensors > 0 || file_exists(tensors)) files.tensors.path = tensors;
+    files.tensors.header = tensor_log_header();
+    files.tensors.rewind(step), files.log.rewind(step);
     for (const std::string& line : files.evals.rewind(step)) run.best_loss = std::min(run.best_loss, val_loss_of(line));
     for (const std::string& line : files.metrics.rewind(step)) {
         run.seconds_before = metric_of(line, METRIC_SECONDS).value_or(0);

@@ -4,6 +4,7 @@
 //     main.log       what llm.c's log viewers read: `s:STEP tel:` validation loss, `trl:` training loss,
 //                    `eval:` HellaSwag
 //     metrics.csv    one line per step (metrics.h)
+//     tensors.csv    with --log-tensors: lines per step and tensor (tensor_log.h)
 //     evals.jsonl    one JSON object per line:
 //                    {"step": 20, "val_loss": 3.28, "bits_per_byte": 1.09}        null where there is no such number
 //                    {"step": 20, "hellaswag": 0.3, "correct": 3, "questions": 10}
@@ -85,12 +86,12 @@ struct RunFile {
 };
 
 struct RunFiles {
-    RunFile log{"", "s:"}, metrics{}, evals{"", "{\"step\": "};
+    RunFile log{"", "s:"}, metrics{}, tensors{}, evals{"", "{\"step\": "};
 
     // To be called at the end of a run. Exit 1 if lines could not be written.
     void finish() {
         std::string lost;
-        for (RunFile* file : {&log, &metrics, &evals}) {
+        for (RunFile* file : {&log, &metrics, &tensors, &evals}) {
             if (!file->unwritten.empty()) file->write_lines();
             if (file->unwritten.empty()) continue;
             lost += format("%sthe last %zu bytes of %s", lost.empty() ? "" : ", ", file->unwritten.size(),

@@ -78,11 +78,13 @@ inline void check_own_files(const Options& o) {
     if (flags == json) return;
     const std::string log = first_bytes(o.out_dir + "/main.log", 2), sums = first_bytes(o.out_dir + "/shards.txt", 17);
     const std::string metrics = first_bytes(o.out_dir + "/metrics.csv", 5);
+    const std::string tensors = first_bytes(o.out_dir + "/tensors.csv", 10);
     const std::string evals = first_bytes(o.out_dir + "/evals.jsonl", 8);
     const bool is_sum = sums.size() == 17 && sums.find_first_not_of("0123456789abcdef") == 16 && sums[16] == ' ';
     const char* foreign = nullptr;
     if (log != std::string("s:", log.size())) foreign = "main.log";
     if (metrics != std::string("step,", metrics.size())) foreign = "metrics.csv";
+    if (tensors != std::string("step,what,", tensors.size())) foreign = "tensors.csv";
     if (evals != std::string("{\"step\":", evals.size())) foreign = "evals.jsonl";
     if (o.keep_best && name_exists(o.out_dir + "/model_best.bin")) foreign = "model_best.bin";
     if (!flags.empty()) foreign = "run.json";
@@ -139,6 +141,8 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (only_generates(o) && o.sample_tokens == 0)
         usage_error("-g 0 with -x 0 and a prompt leaves nothing to do; 1 or more is accepted");
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");
+    if (o.out_dir.empty() && o.log_tensors > 0)
+        usage_error("--log-tensors %lld needs -o, the folder for tensors.csv", (long long)o.log_tensors);
     if (o.out_dir.empty() && o.checkpoint_every > 0)
         warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
 }

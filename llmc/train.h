@@ -87,6 +87,7 @@ inline void train_step(Run<Model>& run) {
     const Range log("log");
     log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, result.small_squares});
     stop_if_not_finite(run, result);
+    log_tensors(run, rule, result.updated);
     if (!result.updated) log_skipped_update(run, result.loss, rule);
     state.step++;
     state.position_windows += o.total_batch_size / run.T;

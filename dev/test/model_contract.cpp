@@ -25,6 +25,7 @@ template <class T>
 const float* to_host(Model&, const T*, int64_t);
 template <class T>
 void to_device(Model&, T*, const float*, int64_t);
+const float* gradient_data(Model&, int, int64_t, int64_t, int64_t);
 void micro_step(Model&, const int*, const int*, int64_t, int64_t, float, int64_t);
 StepResult update(Model&, const UpdateRule&);
 void evaluate(Model&, const int*, const int*, int64_t, int64_t, float*);
