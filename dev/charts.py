@@ -1,5 +1,5 @@
-"""Line charts with axes, of the parts in svg.py. A panel is a rectangle with ticks on both axes, into which lines, marks
-and reference lines are drawn."""
+"""Line charts with axes, of the parts in svg.py. A panel is a rectangle with ticks on both axes, into which lines,
+marks and reference lines are drawn."""
 import math
 
 import svg
@@ -38,12 +38,14 @@ def ticks(low, high, most):
 
 
 def log_ticks(low, high, most):
-    """Round numbers for a logarithmic axis: powers of ten, or, over less than two decades, those of a linear one."""
+    """Round numbers for a logarithmic axis: powers of ten; 1, 2, 3, 5 times those over few decades; those of a linear
+    axis over much less than one."""
     decades = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
-    if high / low < 10:
+    if high / low < 4:
         return ticks(low, high, most)
     if len(decades) < 3:
-        return [f * 10.0 ** d for d in range(decades.start - 1, decades.stop + 1) for f in (1, 2, 5)
+        factors = (1, 2, 3, 5) if high / low < 30 else (1, 2, 5)
+        return [f * 10.0 ** d for d in range(decades.start - 1, decades.stop + 1) for f in factors
                 if low * 0.999 <= f * 10.0 ** d <= high * 1.001]
     every = -(-len(decades) // most)
     return [10.0 ** d for d in decades if d % every == 0]

@@ -21,6 +21,7 @@ import time
 import charts
 import plot_export
 import plot_memory
+import plot_tensors
 import run_data
 import svg
 
@@ -37,7 +38,8 @@ SIZE_OF_MODEL = {"d12": "124M", "d24": "350M", "d36": "774M", "d48": "1558M"}
 PANELS = [("loss", "training loss", True, True), ("val_loss", "validation loss", True, False),
           ("grad_norm", "gradient norm", True, True), ("learning_rate", "learning rate", False, False),
           ("tokens_per_s", "tokens per second", False, True),
-          ("bits_per_byte", "validation, bits per byte", False, False), ("hellaswag", "HellaSwag, accuracy", False, False),
+          ("bits_per_byte", "validation, bits per byte", False, False),
+          ("hellaswag", "HellaSwag, accuracy", False, False),
           ("noise_scale", "noise scale, tokens", True, True)]
 X_AXES = {"step": "step", "tokens": "tokens", "hours": "hours of training"}
 
@@ -45,7 +47,8 @@ X_AXES = {"step": "step", "tokens": "tokens", "hours": "hours of training"}
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("-o", "--out", type=pathlib.Path, help="plot.svg (memory.svg) beside the first run unless given")
+    parser.add_argument("-o", "--out", type=pathlib.Path,
+                        help="plot.svg (memory.svg) in the folder of the first run unless given")
     parser.add_argument("--x", choices=X_AXES, default="step")
     parser.add_argument("--smooth", type=int, default=0, metavar="N",
                         help="mean over N steps around each; 1: none; a fiftieth of the run unless given")
@@ -100,10 +103,9 @@ def reference_sizes(runs, wanted):
     return [size for size in GPT2 if size in sizes] or list(GPT2)
 
 
-def along(run, column, axis):
-    """The points of a column, by the unit of the axis. Steps without it, such as an evaluation after the last step of
-    training, are at the nearest one before."""
-    points = run.series.get(column, [])
+def along(run, points, axis):
+    """The points, given by step, by the unit of the axis. Steps without it, such as an evaluation after the last step
+    of training, are at the nearest one before."""
     if axis == "step":
         return points
     known = run.series.get("tokens" if axis == "tokens" else "seconds", [])
@@ -141,7 +143,7 @@ def most_of(values):
 def panel_of(runs, colors, place, spec, args, x_range):
     """One panel; None if no run has the column."""
     column, title, log, smoothed = spec
-    lines = [(along(run, column, args.x), color) for run, color in zip(runs, colors)]
+    lines = [(along(run, run.series.get(column, []), args.x), color) for run, color in zip(runs, colors)]
     values = [y for points, _ in lines for _, y in charts.finite(points)]
     bad = [x for points, _ in lines for x, y in points if not math.isfinite(y)]
     if not values and not bad:
@@ -179,13 +181,17 @@ def grid(heading, panels):
 def draw(runs, args):
     """The picture of all runs, as text."""
     colors = [svg.COLORS[i % len(svg.COLORS)] for i in range(len(runs))]
-    ends = [x for run in runs for column in run.series for x, _ in along(run, column, args.x)[-1:]]
+    ends = [x for run in runs for points in run.series.values() for x, _ in along(run, points, args.x)[-1:]]
     if not ends:
         missing = "no steps yet" if not any(run.series for run in runs) else f"no column for --x {args.x}"
         sys.exit(f"{', '.join(str(run.place) for run in runs)}: {missing}")
     x_range = (0, max(ends) or 1)
     legend = charts.legend(LEFT, 22, WIDTH - LEFT - RIGHT, run_names(runs), colors)
     panels = [lambda place, spec=spec: panel_of(runs, colors, place, spec, args, x_range) for spec in PANELS]
+    for title, lines in plot_tensors.panels(runs, colors):
+        moved = [(name, color, along(run, points, args.x)) for name, color, run, points in lines]
+        panels.append(lambda place, title=title, moved=moved:
+                      plot_tensors.draw(place, title, moved, X_AXES[args.x], x_range))
     return grid(legend, panels)[0]
 
 

@@ -21,9 +21,9 @@ def tag_of(column):
 def series_of(run):
     """All that a run has: tag -> points."""
     found = {tag_of(column): points for column, points in run.series.items()}
-    for column, tensors in run.tensors.items():
-        for (name, layer), points in tensors.items():
-            found[f"{column}/{name}" + ("" if layer is None else f"/{layer:02}")] = points
+    for (column, what, tensor, layer), points in run.tensors.items():
+        if column != "elems":
+            found[f"{what}_{column}/{tensor}" + ("" if layer is None else f"/{layer:02}")] = points
     return found
 
 

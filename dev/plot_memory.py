@@ -33,7 +33,8 @@ class Plan:
         for match in map(line.match, text[:total.start()].splitlines()):
             if match and match[2] != "= all":
                 copies = re.match(r"(\d+) x ", match[3])
-                self.rows.append(Row(match[1], match[2], int(copies[1]) if copies else 1, int(match[4]), match[5] or ""))
+                copies = int(copies[1]) if copies else 1
+                self.rows.append(Row(match[1], match[2], copies, int(match[4]), match[5] or ""))
         if sum(row.bytes for row in self.rows) != self.total:
             sys.exit(f"{where}: the rows of the plan do not add up to its total of {self.total} bytes")
         # Layers that are recomputed at a time; all are kept if there are as many copies as layers.
@@ -161,7 +162,7 @@ def lifetimes(panel, plan, order, edges, top):
 
 
 def axis(panel, order, edges, top, y):
-    """The names of the parts of the step, below y, and lines between them through the panel and the rows, from top on."""
+    """The names of the parts of the step, below y, and lines between them: through the panel, and from top to y."""
     names = [("forward" if kind == "embedding" else "backward" if kind in ("recompute", "embedding backward") else kind)
              for kind, _, _ in order]
     parts, begin = [], 0

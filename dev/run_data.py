@@ -1,5 +1,5 @@
-"""The numbers that a run leaves behind, for pictures: metrics.csv, evals.jsonl, tensors.csv, run.json and main.log of an
-out dir (llmc/metrics.h, llmc/run_files.h), or the main.log of llm.c alone."""
+"""The numbers that a run leaves behind, for pictures: metrics.csv, evals.jsonl, tensors.csv, run.json and main.log of
+an out dir (llmc/metrics.h, llmc/run_files.h), or the main.log of llm.c alone."""
 import csv
 import json
 import math
@@ -27,8 +27,8 @@ def whole_lines(path):
 
 
 class Run:
-    """series[column] is a list of (step, value) by rising step; value may be nan or inf. tensors[column][tensor, layer]
-    is such a list too. skipped: lines that could not be read."""
+    """series[column] is a list of (step, value) by rising step; value may be nan or inf. tensors is a dictionary of
+    such lists by (column, what, tensor, layer); layer is None outside the layers. skipped: lines not read."""
 
     FILES = ("metrics.csv", "evals.jsonl", "tensors.csv", "main.log", "run.json")
 
@@ -39,7 +39,8 @@ class Run:
         if not place.exists():
             sys.exit(f"{place}: no such folder or file; give the out dir (-o) of a run, or a main.log")
         if not any(path.is_file() for path in self.paths):
-            sys.exit(f"{place} is not the out dir (-o) of a run: none of {', '.join(self.FILES[:2])}, main.log is in it")
+            names = ", ".join(self.FILES)
+            sys.exit(f"{place} is not the out dir (-o) of a run: none of {names} is in it")
         self.place, self.name = place, (place if place.is_dir() else place.parent).resolve().name
         self.read()
 
@@ -102,12 +103,14 @@ class Run:
                     self.steps.setdefault(column, {})[step] = math.nan if row[column] is None else float(row[column])
 
     def read_tensors(self, path):
-        for step, row in self.table(path, ["step"]):
-            names = {column: text for column, text in row.items() if number(text) is None and text}
-            key = (" ".join(names.values()), int(row["layer"]) if row.get("layer", "").isdigit() else None)
-            for column, text in row.items():
-                if column not in ("step", "layer") and number(text) is not None:
-                    self.tensors.setdefault(column, {}).setdefault(key, []).append((step, number(text)))
+        found = {}
+        for step, row in self.table(path, ["step", "what", "tensor", "layer", "elems", "norm"]):
+            layer = int(row["layer"]) if row["layer"].isdigit() else None
+            for column in ("elems", "norm", "max", "zeros", "ratio"):
+                if number(row.get(column)) is not None:
+                    key = column, row["what"], row["tensor"], layer
+                    found.setdefault(key, {})[step] = number(row[column])
+        self.tensors = {key: sorted(values.items()) for key, values in found.items()}
 
     def read_flags(self, path):
         try:

@@ -38,6 +38,10 @@ def dot(x, y, radius, color, opacity=1):
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{color}"{see_through}/>'
 
 
+def ring(x, y, radius, color):
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="none" stroke="{color}" stroke-width="1.3"/>'
+
+
 def picture(width, height, size, parts):
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
             f'font-family="sans-serif" font-size="{size}" fill="{TEXT}">')

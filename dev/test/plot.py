@@ -5,6 +5,7 @@ files, which TensorBoard's own reader reads back, and PNG.
     make train_gpt2_cpu && dev/test/plot.py        standard library only
     pip install cairosvg tensorboard               dev/test/plot.py packages: what needs these
 """
+import json
 import math
 import os
 import pathlib
@@ -13,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -26,6 +26,7 @@ if sys.argv[1:] == ["packages", "--packages"]:  # only says which are missing
 import charts  # noqa: E402
 import plot  # noqa: E402
 import plot_memory  # noqa: E402
+import plot_tensors  # noqa: E402
 import run_data  # noqa: E402
 
 HEADER = "step,tokens,seconds,loss,grad_norm,learning_rate,tokens_per_s,gpu_watts\n"
@@ -95,7 +96,8 @@ def test_reads(folder):
     assert run.skipped == 2 and run.last_step() == 100 and math.isnan(run.series["loss"][-1][1])
     log = folder / "llmc"
     log.mkdir()
-    (log / "main.log").write_text("s:0 tel:10.9512\ns:0 trl:10.9724 lr:0.000300 norm:18.33\ns:1 trl:9 lr:0.0003 norm:8\n"
+    (log / "main.log").write_text("s:0 tel:10.9512\ns:0 trl:10.9724 lr:0.000300 norm:18.33\n"
+                                  "s:1 trl:9 lr:0.0003 norm:8\n"
                                   "s:0 eval:0.2957\ns:1 trl:8.5 lr:0.0003 norm:7.5\nnot a line\ns:2 trl:7.")
     for place in (log, log / "main.log"):  # a step that was run twice counts as it was the second time
         run = run_data.Run(place)
@@ -132,7 +134,8 @@ def test_draws(folder):
 def test_references(folder):
     run = make_run(folder / "fineweb")
     for model, shown in (("d12", ["124M"]), ("d48", ["1558M"]), ("L6C384H6", list(plot.GPT2))):
-        (run / "run.json").write_text(f'{{"flags": {{"--val-data": "dev/data/fineweb10B/x.bin", "--model": "{model}"}}}}')
+        flags = {"--val-data": "dev/data/fineweb10B/x.bin", "--model": model}
+        (run / "run.json").write_text(json.dumps({"flags": flags}))
         command(run)
         check_picture(run / "plot.svg", *(f"GPT-2 {size}" for size in shown))
         assert (run / "plot.svg").read_text().count("GPT-2 ") == 2 * len(shown)
@@ -140,6 +143,31 @@ def test_references(folder):
     assert "GPT-2" not in (run / "plot.svg").read_text()
     command(run, "--reference", "124M")
     check_picture(run / "plot.svg", "GPT-2 124M: 3.425", "GPT-2 124M: 0.2945")
+
+
+def test_tensors(folder):
+    """Norms that are known: of a layer from those of its tensors, of the update relative to the weights."""
+    run = make_run(folder / "tensors", 40)
+    lines = ["step,what,tensor,layer,elems,norm,max,zeros,ratio"]
+    for step in (0, 20):
+        for what, norms in (("weight", (3, 4)), ("gradient", (6, 8)), ("update", (0.3, 0.4))):
+            for layer in range(2):
+                lines += [f"{step},{what},{tensor},{layer},{elems},{norm},1,0," for tensor, elems, norm in
+                          zip(("qkvw", "fcw"), (10, 15), norms)]
+            lines.append(f"{step},{what},wte,,100,10,1,0,")
+        lines += [f"{step},residual,encoded,,64,8,1,0,", f"{step},residual,residual3,1,64,{'nan' if step else 16},1,0,"]
+    (run / "tensors.csv").write_text("\n".join(lines) + "\n20,weight,fc")
+    read = run_data.Run(run)
+    first = lambda tensor, layer: layer == 0
+    assert plot_tensors.joined(read, "norm", "gradient", first) == [(0, 10), (20, 10)]
+    assert plot_tensors.root_mean_square(read, "weight", first) == [(0, 1), (20, 1)]
+    assert [(step, round(ratio, 9)) for step, ratio in plot_tensors.update_ratio(read, first)] == [(0, 0.1), (20, 0.1)]
+    assert plot_tensors.root_mean_square(read, "residual", lambda tensor, layer: layer == 1)[0] == (0, 2)
+    command(run)
+    check_picture(run / "plot.svg", "gradient of a layer, norm", "residual stream", "layer 0", "layer 1", "qkvw",
+                  "1 not finite")
+    command(run, folder / "first", run, "-o", folder / "both.svg", "--x", "tokens")
+    check_picture(folder / "both.svg", "norm of the update / norm of the weights", "residual stream")
 
 
 def test_refuses(folder):
@@ -165,18 +193,33 @@ def test_refuses(folder):
                         ("cairosvg", ["-o", folder / "x.png"])):
         code = ("import importlib.util as u, sys, runpy; real = u.find_spec;"
                 f"u.find_spec = lambda name, *more: None if name == '{name}' else real(name, *more);"
-                f"sys.argv = {['plot.py', str(run), *map(str, flags)]}; runpy.run_path('dev/plot.py', run_name='__main__')")
+                f"sys.argv = {['plot.py', str(run), *map(str, flags)]};"
+                "runpy.run_path('dev/plot.py', run_name='__main__')")
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, env={**hidden, "PYTHONPATH": str(ROOT / "dev")}, timeout=60)
         assert done.returncode == 1 and f"pip install {name}" in done.stdout, done.stdout
         assert "Traceback" not in done.stdout, done.stdout
 
 
-def wait_for(condition, what):
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.05)
+WANDB = """
+import json, sys
+def init(**keywords):
+    class Run:
+        def log(self, values, step):
+            print("sent", json.dumps([keywords["name"], step, values]))
+    return Run()
+"""
+
+
+def test_wandb(folder):
+    """What it is given, by a module of that name that only prints it: steps do not go back, and no value is missing."""
+    (folder / "stand_in").mkdir()
+    (folder / "stand_in/wandb.py").write_text(WANDB)
+    run, stand_in = make_run(folder / "sent", 45), str(folder / "stand_in")
+    said = command(run, "--wandb", env={**os.environ, "PYTHONPATH": stand_in})
+    sent = [json.loads(line[5:]) for line in said.splitlines() if line.startswith("sent ")]
+    assert [step for _, step, _ in sent] == list(range(45)) and {name for name, _, _ in sent} == {"sent"}, said
+    assert all("train/loss" in values for _, _, values in sent) and sent[40][2]["evaluation/hellaswag"] == 0.27, said
 
 
 def test_watch(folder):
@@ -222,7 +265,8 @@ def test_memory(folder):
                 assert counts[kinds.index("forward"):kinds.index("classifier") + 1] == [1, 2, 3, 3], counts
                 assert counts[kinds.index("backward"):][:3] == [3, 2, 1], counts
         command("--memory", place, "-o", folder / "memory.svg")
-        check_picture(folder / "memory.svg", f"plan {plot_memory.mib(plan.total)}", "qkv", "logits", "forward", "update")
+        check_picture(folder / "memory.svg", f"plan {plot_memory.mib(plan.total)}", "qkv", "logits", "forward",
+                      "update")
     assert "no plan" in command("--memory", folder / "first/metrics.csv", status=1)
     assert "no run.json" in command("--memory", folder / "first", status=1)
     (folder / "plan.txt").write_text(re.sub(r"(?m)^activations    qkv .*\n", "", done.stdout))
@@ -284,7 +328,8 @@ def test_packages(folder):
     losses = [3 + 8 / (step + 1) for step in range(50)]
     got = expect(losses)
     assert [step for step, _ in got["evaluation/hellaswag"]] == [0, 20, 40]
-    assert {"train/grad_norm", "train/learning_rate", "speed/tokens_per_s", "evaluation/val_loss"} <= set(got), got.keys()
+    wanted = {"train/grad_norm", "train/learning_rate", "speed/tokens_per_s", "evaluation/val_loss"}
+    assert wanted <= set(got), got.keys()
     with open(place / "metrics.csv", "a") as file:
         file.write(row(50, "nan"))
     for _ in range(2):  # nothing is written twice
@@ -307,8 +352,8 @@ def main():
             test_packages(folder)
             return
         test_ticks()
-        for test in (test_reads, test_draws, test_references, test_refuses, test_watch, test_memory,
-                     test_memory_of_run):
+        for test in (test_reads, test_draws, test_references, test_tensors, test_refuses, test_wandb,
+                     test_watch, test_memory, test_memory_of_run):
             test(folder)
 
 
