@@ -92,12 +92,13 @@ def run_names(runs):
     return names if len(set(names)) == len(names) else [str(run.place) for run in runs]
 
 
-def reference_sizes(runs, wanted):
-    """The checkpoints to compare with: those as large as the runs' models, or all if no run has the size of one."""
+def reference_sizes(runs, wanted, column):
+    """The checkpoints to compare with: those as large as the runs' models, or all if no run has the size of one. Their
+    losses are not those on FineWeb-Edu; HellaSwag is the same."""
     if wanted is not None:
         return [size for size in wanted if size != "none"]
     data = [str(run.flags.get("--val-data", "")) for run in runs]
-    if not any("fineweb" in path.lower() for path in data):
+    if not any("fineweb" in path.lower() and (column == "hellaswag" or "edu" not in path.lower()) for path in data):
         return []
     sizes = [SIZE_OF_MODEL.get(str(run.flags.get("--model", "")).split(":")[-1]) for run in runs]
     return [size for size in GPT2 if size in sizes] or list(GPT2)
@@ -148,7 +149,7 @@ def panel_of(runs, colors, place, spec, args, x_range):
     bad = [x for points, _ in lines for x, y in points if not math.isfinite(y)]
     if not values and not bad:
         return None
-    sizes = reference_sizes(runs, args.reference) if column in ("val_loss", "hellaswag") else []
+    sizes = reference_sizes(runs, args.reference, column) if column in ("val_loss", "hellaswag") else []
     references = {f"GPT-2 {size}": GPT2[size][column == "hellaswag"] for size in sizes}
     values = most_of(values) + list(references.values()) if values else [0, 1]
     log = log and min(values) > 0

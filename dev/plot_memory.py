@@ -94,6 +94,11 @@ def bytes_in_use(row, plan, order):
     return [row.bytes] * len(order)
 
 
+def newest_step(folder):
+    """Of its checkpoints, as in their names. Each process has a file of state there."""
+    return max((path.name[5:] for path in folder.glob("DONE_*")), default="none")
+
+
 def plan_of_run(place, program):
     """The plan of a run, by its trainer and the flags in run.json; or what a file says."""
     path = pathlib.Path(place)
@@ -106,7 +111,8 @@ def plan_of_run(place, program):
     for flag, value in run.flags.items():
         if value is not None and not flag.startswith("--trace"):
             command += [flag, value]
-    text, _ = children.run(command, cwd=ROOT)
+    processes = len(list(run.folder.glob(f"state_{newest_step(run.folder)}_*.bin")))
+    text, _ = children.run([*command, "-pn", max(1, processes)], cwd=ROOT)
     peaks = [value for _, value in charts.finite(run.series.get("peak_bytes", []))]
     return Plan(text, place), max(peaks, default=None), run.folder
 

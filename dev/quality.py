@@ -17,6 +17,7 @@ import shutil
 import sys
 import time
 
+import charts
 import svg
 from readme import write_between
 
@@ -123,23 +124,16 @@ def pytorch(start, steps, every):
     return curve, time.perf_counter() - begin
 
 
-WIDTH, PANEL, LEFT, RIGHT, TOP, SIZE = 760, 300, 60, 20, 20, 12  # of the picture, in pixels
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BETWEEN = 760, 300, 60, 20, 84, 70  # of the picture and its panels, in pixels
 
 
-def panel(y0, label, lines, low, high):
-    """Axes and one line per run: lines is [(step, value)] for each, values from low to high, on a linear scale."""
-    last = max(s for points in lines for s, _ in points)
-    x = lambda step: LEFT + step / last * (WIDTH - LEFT - RIGHT)
-    y = lambda value: y0 + PANEL - (value - low) / (high - low) * PANEL
-    axis = lambda v: (f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}" '
-                      f'stroke="{svg.LINES}" stroke-opacity="0.4"/>')
-    parts = [svg.text(LEFT, y0 - 6, label)]
-    for v in (low + (high - low) * i / 4 for i in range(5)):
-        parts += [svg.text(LEFT - 6, y(v) + 4, f"{v:.2f}", "end"), axis(v)]
-    for color, points in zip(svg.COLORS, lines):
-        at = " ".join(f"{x(s):.1f},{y(max(low, min(high, v))):.1f}" for s, v in points)
-        parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{at}"/>')
-    return parts + [svg.text(WIDTH - RIGHT, y0 + PANEL + 14, f"steps, 0 to {last}", "end")]
+def panel(top, title, curves, y_range):
+    last = max(step for points in curves for step, _ in points)
+    drawn = charts.Panel(LEFT, top, WIDTH - LEFT - RIGHT, HEIGHT, (0, last), y_range)
+    drawn.frame(title, "step")
+    for color, points in zip(svg.COLORS, curves):
+        drawn.curve([(step, max(y_range[0], min(y_range[1], value))) for step, value in points], color)
+    return drawn.parts
 
 
 def plot(curves):
@@ -149,12 +143,10 @@ def plot(curves):
     shown = [[(s, l) for s, l in c if s > 0] for c in curves.values()]
     apart = [[(s, 100 * (l / base[s] - 1)) for s, l in c] for c in shown]
     losses = [l for c in shown for _, l in c]
-    parts = panel(TOP, "validation loss", shown, min(losses) - 0.1, max(losses) + 0.1)
-    parts += panel(TOP + PANEL + 40, f"percent from {base_name}; more than 1 is drawn as 1", apart, -1, 1)
-    for i, (name, color) in enumerate(zip(curves, svg.COLORS)):
-        x, y = LEFT + 350 * (i % 2), 2 * PANEL + 90 + 20 * (i // 2)
-        parts += [svg.box(x, y, 14, 10, color), svg.text(x + 20, y + 9, name)]
-    return svg.picture(WIDTH, 2 * PANEL + 130, SIZE, parts)
+    parts, _ = charts.legend(LEFT, 22, WIDTH - LEFT - RIGHT, curves, svg.COLORS)
+    parts += panel(TOP, "validation loss", shown, (min(losses) - 0.1, max(losses) + 0.1))
+    parts += panel(TOP + HEIGHT + BETWEEN, f"percent from {base_name}; more than 1 is drawn as 1", apart, (-1, 1))
+    return svg.picture(WIDTH, TOP + 2 * HEIGHT + BETWEEN + 40, charts.SIZE, parts)
 
 
 def main():

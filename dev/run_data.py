@@ -22,7 +22,7 @@ def number(text):
 
 def whole_lines(path):
     """The lines of a file; what follows the last newline is still being written."""
-    text = path.read_text(errors="replace") if path.is_file() else ""
+    text = path.read_text(errors="replace").replace("\0", "") if path.is_file() else ""
     return text[:text.rfind("\n") + 1].splitlines()
 
 
@@ -100,7 +100,8 @@ class Run:
                 continue
             for column in ("val_loss", "bits_per_byte", "hellaswag"):
                 if column in row:
-                    self.steps.setdefault(column, {})[step] = math.nan if row[column] is None else float(row[column])
+                    value = number(row[column])
+                    self.steps.setdefault(column, {})[step] = math.nan if value is None else value
 
     def read_tensors(self, path):
         found = {}

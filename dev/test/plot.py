@@ -27,6 +27,8 @@ import charts  # noqa: E402
 import plot  # noqa: E402
 import plot_memory  # noqa: E402
 import plot_tensors  # noqa: E402
+import quality  # noqa: E402
+import recompute  # noqa: E402
 import run_data  # noqa: E402
 
 HEADER = "step,tokens,seconds,loss,grad_norm,learning_rate,tokens_per_s,gpu_watts\n"
@@ -139,6 +141,9 @@ def test_references(folder):
         command(run)
         check_picture(run / "plot.svg", *(f"GPT-2 {size}" for size in shown))
         assert (run / "plot.svg").read_text().count("GPT-2 ") == 2 * len(shown)
+    (run / "run.json").write_text(json.dumps({"flags": {"--val-data": "edu_fineweb10B/x.bin", "--model": "d12"}}))
+    command(run)
+    assert (run / "plot.svg").read_text().count("GPT-2 ") == 1  # HellaSwag alone
     command(run, "--reference", "none")
     assert "GPT-2" not in (run / "plot.svg").read_text()
     command(run, "--reference", "124M")
@@ -168,6 +173,18 @@ def test_tensors(folder):
                   "1 not finite")
     command(run, folder / "first", run, "-o", folder / "both.svg", "--x", "tokens")
     check_picture(folder / "both.svg", "norm of the update / norm of the weights", "residual stream")
+
+
+def test_other_scripts(folder):
+    """The pictures of dev/recompute.py and dev/quality.py, whose points lie close together."""
+    rows = [[level, 0, 150 - 20 * level, 148 - 20 * level, 100 + 3 * level] for level in range(4)]
+    rows += [[4, k, 60 + 7 * k, 58 + 7 * k, 130 - 2 * k + 9 * (12 % k > 0)] for k in range(1, 13)]
+    out = folder / "script.svg"
+    out.write_text(recompute.picture(rows, "MiB: a model"))
+    check_picture(out, "-r 0", "-r 3", "k 1", "k 12", "ms per step")
+    out.write_text(quality.plot({name: [(step, 4 + 6 / (step + 1)) for step in range(0, 3001, 100)]
+                                 for name in (*quality.OURS, "PyTorch, fp32")}))
+    check_picture(out, *quality.OURS, "validation loss", "percent from PyTorch")
 
 
 def test_refuses(folder):
@@ -352,8 +369,8 @@ def main():
             test_packages(folder)
             return
         test_ticks()
-        for test in (test_reads, test_draws, test_references, test_tensors, test_refuses, test_wandb,
-                     test_watch, test_memory, test_memory_of_run):
+        for test in (test_reads, test_draws, test_references, test_tensors, test_other_scripts, test_refuses,
+                     test_wandb, test_watch, test_memory, test_memory_of_run):
             test(folder)
 
 
