@@ -13,8 +13,8 @@ def finite(points):
 
 
 def smooth(points, window):
-    """Means over a window of `window` points around each. It is narrower at the start, where losses fall fast, and one
-    half of it at the end. What is not finite does not count."""
+    """Means over a window of `window` points, an odd number, around each. It is narrower at the start, where losses
+    fall fast, and one half of it at the end. What is not finite does not count."""
     sums, counts = [0.0], [0]
     for _, y in points:
         good = math.isfinite(y)

@@ -120,7 +120,7 @@ def along(run, points, axis):
 
 
 def smooth_window(points, wanted):
-    return wanted or max(1, len(points) // 50)
+    return (wanted or len(points) // 50) | 1  # as many before a point as after it
 
 
 def draw_run(panel, points, color, smoothed, wanted, column):

@@ -9,6 +9,7 @@ import collections
 import pathlib
 import re
 import sys
+import tempfile
 
 import charts
 import run_data
@@ -112,7 +113,8 @@ def plan_of_run(place, program):
         if value is not None and not flag.startswith("--trace"):
             command += [flag, value]
     processes = len(list(run.folder.glob(f"state_{newest_step(run.folder)}_*.bin")))
-    text, _ = children.run([*command, "-pn", max(1, processes)], cwd=ROOT)
+    with tempfile.TemporaryDirectory() as unused:  # some flags need an out dir; --plan writes nothing
+        text, _ = children.run([*command, "-o", f"{unused}/plan", "-pn", max(1, processes)], cwd=ROOT)
     peaks = [value for _, value in charts.finite(run.series.get("peak_bytes", []))]
     return Plan(text, place), max(peaks, default=None), run.folder
 
@@ -123,6 +125,8 @@ def stairs(values, edges):
 
 
 def mib(of):
+    if of < 0.1 * MIB:
+        return f"{of / 1024:,.1f} KiB"
     return f"{of / MIB:,.0f} MiB" if of >= 10 * MIB else f"{of / MIB:,.1f} MiB"
 
 

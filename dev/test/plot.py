@@ -297,10 +297,10 @@ def test_memory_of_run(folder):
     tokens.write_bytes(header + b"".join((i * 7919 % 300).to_bytes(2, "little") for i in range(4000)))
     run = folder / "trained"
     subprocess.run(["./train_gpt2_cpu", "-e", "L4C256H4T128V2000", "-b", "4", "-t", "128", "-i", tokens, "-j", tokens,
-                    "-o", run, "-x", "3", "-v", "1", "-m", "1", "-s", "0"], stdout=subprocess.DEVNULL, check=True,
-                   cwd=ROOT, timeout=120)
+                    "-o", run, "-x", "3", "-v", "1", "-m", "1", "-s", "0", "--log-tensors", "2"],
+                   stdout=subprocess.DEVNULL, check=True, cwd=ROOT, timeout=120)
     command(run)
-    check_picture(run / "plot.svg", "training loss", "validation loss", "tokens per second")
+    check_picture(run / "plot.svg", "training loss", "validation loss", "tokens per second", "residual stream")
     command("--memory", run)
     root = check_picture(run / "memory.svg", "plan", "peak", "logits")
     plan, peak, _ = plot_memory.plan_of_run(run, None)
