@@ -47,7 +47,9 @@ constexpr NamedShape NAMED_SHAPES[] = {
 };
 
 inline std::string accepted_models() {
-    std::string list = "a file that ends in .bin, a folder of checkpoints, one of";
+    std::string list =
+        "a file that ends in .bin (dev/data/import_hf.py makes one of a model of Hugging Face), a folder of "
+        "checkpoints, one of";
     for (const NamedShape& shape : NAMED_SHAPES) list += std::string(" ") + shape.name;
     return list + ", or sizes such as L6C384H6 or L6C384H6T256V512 (C a multiple of H)";
 }

@@ -104,10 +104,13 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
     if (paths.empty())
         runtime_failure(
             "%s %s matches no file; `make data` tokenizes the text that comes with this repository, `tokenize TEXT... "
-            "-o PREFIX` your own",
-            flag, pattern.c_str());
+            "-o PREFIX` your own%s",
+            flag, pattern.c_str(), flag == std::string("-j") ? "; with -v 0 none is needed" : "");
     Checksum identity;
     for (const std::string& path : paths) {
+        if (folder_exists(path))
+            runtime_failure("%s %s is a folder; its files are accepted: '%s/*.bin'%s", flag, path.c_str(), path.c_str(),
+                            flag == std::string("-j") ? " or '*.txt' in place of '*.bin'" : "");
         loader.shards.push_back(open_shard(path, T, identity, tok, logger));
         loader.total_tokens += loader.shards.back().tokens;
         loader.total_windows += loader.shards.back().windows;

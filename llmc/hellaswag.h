@@ -84,7 +84,7 @@ inline HellaSwagExample hellaswag_example(HellaSwagRecord& record) {
 inline std::vector<HellaSwagExample> hellaswag_load(const std::string& path, int64_t vocab) {
     FileReader file(path);
     Header header;
-    header.read(file, 20240522, "HellaSwag");
+    header.read(file, 20240522, "HellaSwag", "; dev/data/hellaswag.py makes one of the .jsonl file");
     const int32_t count = header.value[2];
     if (header.value[1] != 1)
         runtime_failure("%s has version %d of the HellaSwag layout; 1 is expected", path.c_str(), header.value[1]);

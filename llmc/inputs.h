@@ -25,8 +25,10 @@ inline void load_tokenizer(Run<Model>& run) {
     const int64_t V = run.model.layout.config.V;
     for (int token : run.prompt)
         if (token >= V)
-            usage_error("--prompt has token %d, but the model has only %lld: it was made for another --tokenizer",
-                        token, (long long)V);
+            usage_error(
+                "--prompt has token %d of %s, and the model (-e %s) has only %lld tokens; --tokenizer with the "
+                "model's own vocabulary is accepted",
+                token, o.tokenizer.c_str(), o.model.c_str(), (long long)V);
 }
 
 // The training data; exit 1 if it is too short for one step.

@@ -145,6 +145,22 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
         usage_error("--log-tensors %lld needs -o, the folder for tensors.csv", (long long)o.log_tensors);
     if (o.out_dir.empty() && o.checkpoint_every > 0)
         warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
+    if (o.keep_best && o.max_steps != 0 && (o.out_dir.empty() || o.val_every == 0))
+        warning("--keep-best 1 %s: no model_best.bin is written",
+                o.out_dir.empty() ? "without -o, its folder" : "with -v 0, which computes no validation loss");
+}
+
+// Says so if a run that only evaluates does it at positions that were never trained: those after
+// the -t of a run from scratch.
+inline void check_trained_positions(const Options& o) {
+    const std::string folder = folder_of_run(o.model);
+    if (o.max_steps != 0 || o.resume || !validates(o) || folder.empty()) return;
+    const Options run = options_of_folder(folder);
+    GPT2Config config;
+    const long long trained = run.seq_len;
+    if (parse_descriptor(run.model, config) && trained > 0 && trained < o.seq_len)
+        warning("the run in %s has trained %lld positions, and -t %lld evaluates it at more; -t %lld does not",
+                folder.c_str(), trained, (long long)o.seq_len, trained);
 }
 
 // Exit 2, naming the flag, if one has changed that must be the same when a run goes on.

@@ -24,7 +24,8 @@ inline void write_tokens(const std::string& path, const uint16_t* tokens, int64_
 // are wrong.
 inline int64_t read_tokens_header(FileReader& file) {
     Header header;
-    header.read(file, TOKENS_MAGIC, "token", "; `tokenize TEXT... -o PREFIX` makes one of text");
+    header.read(file, TOKENS_MAGIC, "token",
+                "; `tokenize TEXT... -o PREFIX` makes one of text; -j also takes a text, *.txt");
     if (header.value[1] != TOKENS_VERSION)
         runtime_failure("%s has version %d of the token layout; %d is expected", file.path.c_str(), header.value[1],
                         TOKENS_VERSION);

@@ -128,11 +128,15 @@ inline void check_traced(const Run<Model>& run) {
     warning("nothing was traced: the run had none of the steps %s (--trace-steps)", run.options.trace_steps.c_str());
 }
 
-// Makes the tracks, if anything is to be traced.
+// Makes the tracks, if anything is to be traced. Exit 1 if the file cannot be written.
 template <class Model>
 inline void open_trace(Run<Model>& run) {
     run.traced = trace_steps(run.options);
     if (run.options.trace.empty()) return;
+    if (comm.rank == 0) {
+        FileWriter trial(run.options.trace);
+        if (folder_exists(trial.path)) trial.refuse("it is a folder");
+    }
     trace.tracks.push_back({"program", {}});
     trace_device(run.model);
 }

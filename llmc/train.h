@@ -167,6 +167,7 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     const GPT2Config config = config_of_model(o, run.model_file);
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
+    if (comm.rank == 0) check_trained_positions(o);
     settle_end_of_text(o, config);
     run.B = o.batch_size, run.T = o.seq_len;
     run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);

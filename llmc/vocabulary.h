@@ -5,14 +5,30 @@
 #include "llmc/run_json.h"
 #include "llmc/tokenizer.h"
 
-// Where -e is a run's folder, the --tokenizer of that run; else empty.
-inline std::string tokenizer_of_run(const std::string& model) {
+// The folder of the run that -e names by this folder or by a model file in it, model_*.bin; empty
+// if it names none.
+inline std::string folder_of_run(const std::string& model) {
     GPT2Config config;
-    if (parse_descriptor(model, config) || !name_exists(run_json_path(model))) return "";
+    if (parse_descriptor(model, config)) return "";
+    const size_t slash = model.rfind('/'), name = slash == model.npos ? 0 : slash + 1;
+    const bool is_file = model.compare(name, 6, "model_") == 0 && file_exists(model);
+    const std::string folder = is_file ? folder_of(model) : model;
+    return name_exists(run_json_path(folder)) ? folder : "";
+}
+
+// The flags of the run in a folder.
+inline Options options_of_folder(const std::string& folder) {
     Options run;
-    run.out_dir = model;
+    run.out_dir = folder;
     take_over_flags(run);
-    return file_exists(run.tokenizer) ? run.tokenizer : "";
+    return run;
+}
+
+// Where -e is of a run, the --tokenizer of that run; else empty.
+inline std::string tokenizer_of_run(const std::string& model) {
+    const std::string folder = folder_of_run(model);
+    const std::string tokenizer = folder.empty() ? "" : options_of_folder(folder).tokenizer;
+    return !tokenizer.empty() && file_exists(tokenizer) ? tokenizer : "";
 }
 
 // --tokenizer where it is not given, nor known from the run to resume: beside the shards of -i (of

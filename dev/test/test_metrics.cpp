@@ -187,6 +187,9 @@ static void best() {
         EXPECT(same_files(dir("best/model_best.bin"), dir("best-parts/model_best.bin")));
         EXPECT(!file_exists(dir("best-parts/model_best.bin.tmp")));
     }
+    start_test("--keep-best where it has no effect: a warning");
+    EXPECT(contains(run(tiny("-x 1 --keep-best 1")).err, "--keep-best 1 without -o"));
+    EXPECT(contains(run(tiny("-x 1 -v 0 --keep-best 1" + in("unkept"))).err, "--keep-best 1 with -v 0"));
     start_test("a model_best.bin of the user's own is not written over");
     run("mkdir " + dir("mine"));
     write_whole(dir("mine/model_best.bin"), "mine");

@@ -262,10 +262,11 @@ static void hints() {
     start_test("text where tokens are expected, too little of it, another vocabulary: what to do");
     write_whole(dir("text.txt"), std::string(5000, 'x'));
     EXPECT(refused(run(tiny("-x 1 -i " + dir("text.txt"))), 1, "`tokenize TEXT... -o PREFIX` makes one of text"));
+    EXPECT(refused(run(tiny("-x 1 -v 1 -j " + folder)), 1, "is a folder; its files are accepted"));
     EXPECT(refused(run(tiny("-x 1 -d 64000")), 1, "a smaller -t, -b or -d"));
     EXPECT(refused(run(tiny("-x 1 -e L1C32H2T4096V256 -t 4096")), 1, "more text or a smaller -t"));
     EXPECT(refused(run(tiny("-x 100 -e L1C32H2T16V100")), 1, "V in -e"));
-    EXPECT(refused(run(tiny("-x 0 --prompt hello")), 2, "another --tokenizer"));
+    EXPECT(refused(run(tiny("-x 0 --prompt hello")), 2, "--tokenizer with the model's own vocabulary"));
 }
 
 int main() {

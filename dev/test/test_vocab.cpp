@@ -390,6 +390,25 @@ static void finding() {
                              "--tokenizer " +
                              dir("own_tokenizer.bin"));
     EXPECT(good(same) && same.out == r.out);
+    start_test("a model file in a run's folder has the vocabulary of the run, too");
+    for (const char* copy : {"log/model_best.bin", "log/other.bin"}) write_whole(dir(copy), read_whole(newest));
+    const std::string prompt = " -x 0 --prompt lemon -g 20 --quiet 1 --temperature 0";
+    for (const std::string& file : {newest, dir("log/model_best.bin")}) {
+        const Outcome named = run("./train_gpt2_cpu -e " + file + prompt);
+        EXPECT(good(named) && named.out == r.out && named.err.empty());
+    }
+    r = run("./train_gpt2_cpu -e " + dir("log/other.bin") + prompt);
+    EXPECT(refused(r, 2, "of dev/data/gpt2_tokenizer.bin, and the model (-e " + dir("log/other.bin")));
+    start_test("--prompt with nothing in it: a text from nothing");
+    r = run("./train_gpt2_cpu -e " + dir("log") + " -x 0 --prompt '' -g 5 --quiet 1");
+    EXPECT(good(r) && !r.out.empty() && !contains(r.out, "generating") && !contains(r.out, "val loss"));
+    start_test("a run from scratch is evaluated at positions that it has not trained: a warning");
+    EXPECT(good(train(data("own") + shape + " -t 8 -o " + dir("short"))));
+    const std::string evaluate = "./train_gpt2_cpu -x 0 -s 0 -j " + dir("own_val.bin") + " -e " + dir("short");
+    r = run(evaluate);
+    EXPECT(good(r) && contains(r.err, "trained 8 positions, and -t 16 evaluates it at more"));
+    r = run(evaluate + " -t 8");
+    EXPECT(good(r) && r.err.empty());
 }
 
 static double number_after(const std::string& text, const std::string& what) {

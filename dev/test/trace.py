@@ -154,7 +154,9 @@ def test_refused(folder):
     for wrong in ("3:2", "0:2", "2", "2:3x"):
         check(" accepted" in run([*base, "--trace", path, "--trace-steps", wrong], 2), f"{wrong} is refused")
     run([*base, "--trace-steps", "2:3"], 2)
-    check("cannot write" in run([*base, "--trace", folder / "none" / "x.json"], 1), "a folder that is not there")
+    for place in (folder / "none" / "x.json", folder):
+        output = run([*base, "--trace", place], 1)
+        check("cannot write" in output and "\nstep" not in output, f"refused before the first step: {output}")
     output = run([*base, "--trace", path, "--trace-steps", "50:60"])
     check("nothing was traced" in output and not path.exists(), f"steps that do not come: {output}")
 
