@@ -24,7 +24,7 @@ inline void keep_if_best(Run<Model>& run, int64_t step, double loss) {
     const Options& o = run.options;
     const double recorded = std::isfinite(loss) ? strtod(json_number_text(loss).c_str(), nullptr) : INFINITY;
     if (comm.rank > 0 || recorded >= run.best_loss) return;
-    run.best_loss = recorded;
+    run.best_loss = recorded, run.best_step = step;
     if (!o.keep_best || !writes_out_dir(o) || (step == 0 && run.random_weights)) return;
     FileWriter file(best_path(o));
     write_weights(file, run.model);

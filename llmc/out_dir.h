@@ -19,7 +19,9 @@ inline void open_run_files(Run<Model>& run) {
     if (run.options.log_tensors > 0 || file_exists(tensors)) files.tensors.path = tensors;
     files.tensors.header = tensor_log_header();
     files.tensors.rewind(step), files.log.rewind(step);
-    for (const std::string& line : files.evals.rewind(step)) run.best_loss = std::min(run.best_loss, val_loss_of(line));
+    for (const std::string& line : files.evals.rewind(step))
+        if (val_loss_of(line) < run.best_loss)
+            run.best_loss = val_loss_of(line), run.best_step = files.evals.step_of(line);
     for (const std::string& line : files.metrics.rewind(step)) {
         run.seconds_before = metric_of(line, METRIC_SECONDS).value_or(0);
         const auto noise = metric_of(line, METRIC_NOISE), signal = metric_of(line, METRIC_SIGNAL);
@@ -132,11 +134,11 @@ inline void save(Run<Model>& run) {
     prune_checkpoints(o.out_dir, run.saved_step, o.keep_checkpoints, o.major_every, run.whole);
 }
 
-// The command that continues a run.
-inline std::string how_to_go_on(const Options& o) {
-    if (comm.processes > 1 && !started_by_mpi()) return "the same commands with -y 1 go on from there";
+// The command that continues a run, with more flags.
+inline std::string how_to_go_on(const Options& o, const std::string& flags = "") {
+    if (comm.processes > 1 && !started_by_mpi()) return "the same commands with -y 1" + flags + " go on from there";
     const std::string launcher = comm.processes > 1 ? format("mpirun -np %lld ", (long long)comm.processes) : "";
-    return "to go on: " + launcher + o.program + " -o " + shell_word(o.out_dir) + " -y 1";
+    return "to go on: " + launcher + o.program + " -o " + shell_word(o.out_dir) + " -y 1" + flags;
 }
 
 // The end of a run that a signal has stopped; its exit status.

@@ -43,6 +43,7 @@ inline void log_step(Run<Model>& run, const StepReport& r) {
     const std::string loss = loss_text("%.4f", r.loss), norm = loss_text("%.2f", r.norm);
     run.files.log.record(format("s:%lld trl:%s lr:%.6f norm:%s", step, loss.c_str(), r.rate, norm.c_str()));
     record_metrics(run, r, speed);
+    run.step_seconds += r.seconds;
     if (o.log_gpu_every <= 0 || (step + 1) % o.log_gpu_every != 0) return;
     const std::string status = device_status(run.model);
     if (!status.empty()) run.logger.line("%s", status.c_str());

@@ -10,6 +10,7 @@
 #include "llmc/program.h"
 #include "llmc/schedule.h"
 #include "llmc/step_log.h"
+#include "llmc/summary.h"
 #include "llmc/talk.h"
 #include "llmc/trace_file.h"
 
@@ -111,7 +112,7 @@ inline int training_loop(Run<Model>& run) {
         else if (!stop.agreed) evaluate_and_sample(run, run.state.step, last);
         run.evaluation_seconds = now_seconds() - evaluation;
         if (stop_agreed()) return end_early(run);
-        if (last) return 0;
+        if (last) return summarize(run), 0;
         answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, then));
         begin_trace(run);
         train_step(run);

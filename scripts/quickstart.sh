@@ -6,6 +6,7 @@ set -e
 out=log_quickstart
 data=dev/data/shakespeare4096
 steps=2850
+again=
 model_file=$out/model_$(printf %08d $steps).bin
 model=L4C192H6T128
 
@@ -26,6 +27,7 @@ echo "A model that knows only how often each token occurs has a validation loss 
     "$baseline_bits bits per byte."
 if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
     echo "It is already trained, in $out: here is another sample."
+    again=1
     ./train_gpt2_cpu -e "$model_file" --tokenizer ${data}_tokenizer.bin -x 0 -v 0 -g 200 --top-k 50 --temperature 0.8 \
         --prompt "ROMEO." \
         --seed "$(date +%s)" --quiet 1
@@ -49,7 +51,10 @@ whole_split=$(./train_gpt2_cpu -e "$model_file" $read_data --precision $precisio
 loss=$(echo "$whole_split" | sed -n 's/^val loss //p') bits=$(echo "$whole_split" | sed -n 's/^bits per byte //p')
 echo "Validation loss: $loss, $bits bits per byte;" \
     "model of token frequencies: $baseline_loss, $baseline_bits bits per byte."
-echo "Longer:        ./train_gpt2_cpu -o $out -y 1 -x 6000 -l 1e-3 -k constant   (resumes from $out)"
-echo "Bigger:        ./train_gpt2_cpu -e d6 $read_data --precision $precision -o log_d6 -b 4 -t 256 \\"
-echo "                   -d 4096 -x 2000 -l 1e-3 -u 100 -q 0.1 -n 50 -nk 2   (--plan says what it needs)"
-echo "With prompts:  ./train_gpt2_cpu -e $out -x 0 -g 100 --top-k 50 --temperature 0.8   (asks for them)"
+# The trainer has said how to prompt the model and how to train it longer.
+if [ -n "$again" ]; then
+    echo "to prompt it: ./train_gpt2_cpu -e $out -x 0 -g 200 --top-k 50 --temperature 0.8"
+    echo "to go on: ./train_gpt2_cpu -o $out -y 1 -x $((2 * steps))"
+fi
+echo "to train a larger one: ./train_gpt2_cpu -e d6 $read_data --precision $precision -o log_d6 -b 4 -t 256 \\"
+echo "    -d 4096 -x 2000 -l 1e-3 -u 100 -q 0.1 -n 50 -nk 2   (--plan says what it needs)"

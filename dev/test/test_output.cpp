@@ -127,6 +127,46 @@ static void step_lines() {
     EXPECT(contains(saved.out, "\nsaved step 2" + place) && contains(saved.out, "\nsaved step 4" + place));
 }
 
+// The last lines of a run that has trained to its end.
+static void summary() {
+    const std::string trains = "-v 2 -m 1 -l 1e-2 -k constant -o " + dir("summed");
+    start_test("summary: steps, tokens, the best validation loss with its step, files, the commands to go on with");
+    const Outcome first = run(tiny("-x 4 " + trains)), resumed = run(tiny("-x 6 -y 1 " + trains));
+    const std::string evals = read_whole(dir("summed/evals.jsonl"));
+    double best = INFINITY, loss;
+    int best_step = -1, step;
+    for (size_t at = 0; (at = evals.find("{\"step\": ", at)) != evals.npos; at++)
+        if (sscanf(evals.c_str() + at, "{\"step\": %d, \"val_loss\": %lf", &step, &loss) == 2 && loss < best)
+            best = loss, best_step = step;
+    const std::string head =
+        "\ntrained %s, %s tokens, in 0:[0-9]+ \\([0-9]+ tok/s in the steps\\); best validation loss ";
+    const std::regex at_end(format(head.c_str(), "6 steps", "192") + format("%f, at step %d\n", best, best_step));
+    EXPECT(best_step > 0 && first.status == 0 && resumed.status == 0 && std::regex_search(resumed.out, at_end));
+    EXPECT(std::regex_search(first.out, std::regex(format(head.c_str(), "4 steps", "128"))));
+    EXPECT(
+        contains(resumed.out, "\nin " + dir("summed") + ": model_00000006.bin, main.log, metrics.csv, evals.jsonl\n"));
+    EXPECT(!contains(resumed.out, "to prompt it"));  // no tokenizer for 256 tokens
+    const std::string go_on = "to go on: ";
+    const size_t at = resumed.out.find(go_on);
+    EXPECT(at != resumed.out.npos && resumed.out.back() == '\n');
+    const std::string command = at == resumed.out.npos ? "false" : resumed.out.substr(at + go_on.size());
+    const Outcome longer = run(command.substr(0, command.find('\n')));
+    EXPECT(longer.status == 0 && contains(longer.out, "\ntrained 12 steps, 384 tokens"));
+    start_test("summary: the command to prompt the model samples as the run did");
+    const Outcome vocabulary =
+        run("./train_gpt2_cpu -i dev/data/shakespeare_train.bin -e L1C16H1T16 -b 1 -v 0 -x 1 "
+            "-g 3 -s 0 --top-k 5 --temperature 0.8 -o " +
+            dir("prompted"));
+    const std::string prompt = "./train_gpt2_cpu -e " + dir("prompted") + " -x 0 -g 3 --temperature 0.8 --top-k 5";
+    EXPECT(contains(vocabulary.out, "\nto prompt it: " + prompt + "\n"));
+    EXPECT(run(prompt + " --prompt 'To be' --quiet 1").out.compare(0, 5, "To be") == 0);
+    start_test("summary: without -o nothing is kept; none after -x 0, nor with --quiet 1");
+    const Outcome unkept = run(tiny("-x 1"));
+    EXPECT(contains(unkept.out, "\nnothing is kept: there was no -o") && !contains(unkept.out, "to go on"));
+    EXPECT(!contains(run(tiny("-x 0 -v 1")).out, "trained "));
+    EXPECT(!contains(run(tiny("-x 1 --quiet 1")).out, "trained "));
+}
+
 // What work() prints to a descriptor, by way of a file.
 template <class Work>
 static std::string captured(int fd, Work work) {
@@ -200,6 +240,7 @@ static void progress_on_a_terminal() {
     start_test("the lines that stay on the terminal are those of a redirected run");
     auto without_times = [](std::string text) {
         text = std::regex_replace(text, std::regex("lr ([^|]*) \\|.*"), "lr $1");
+        text = std::regex_replace(text, std::regex("tokens, in [0-9:]+ \\([0-9]+ tok/s"), "tokens");
         return std::regex_replace(text, std::regex("MB, [0-9.]+ s"), "MB");
     };
     const std::string redirected = run(tiny(work + "-o " + dir("plain_"))).out;
@@ -275,6 +316,7 @@ int main() {
     settings();
     first_validation();
     step_lines();
+    summary();
     progress_elsewhere();
     progress_on_a_terminal();
     greedy();
