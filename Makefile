@@ -6,7 +6,7 @@
 #   SANITIZE=          address (with undefined), thread, or nothing
 #   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
 #   HOSTCXX=g++        compiles what make itself runs, if CXX compiles for another machine
-#   MPI= READLINE=     processes (Open MPI), line editing (GNU readline): found by a test compile; no: without
+#   MPI= READLINE= OPENMP=   Open MPI, GNU readline, OpenMP (dev/course alone): found by a test compile; no: without
 #   DEBUG=             1: no optimisation and full debug information, for gdb
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80,
 #                      90a, 100 and PTX
@@ -144,7 +144,7 @@ test-all:                             ## everything this machine can test
 	@dev/test/run.sh "$(MAKE)" $(PARTS)
 
 clean:                                ## removes what was built; data and logs stay
-	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize
+	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize gpt2
 
 include dev/cusim/cusim.mk dev/dev.mk dev/test/test.mk
 -include $(wildcard $(B)/*.d $(B)/bench/*.d build/nvcc/*.d)

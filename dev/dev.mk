@@ -1,6 +1,6 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
+.PHONY: course bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp %/products.cpp %/reading.cpp,$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
 
@@ -12,6 +12,15 @@ $(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
 build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(NVCC_LIBS)
+
+# Lesson zero of the course. OpenMP where a test program with it compiles and links.
+OPENMP_FLAG = $(if $(call found,OPENMP,omp.h,omp_get_max_threads(),-fopenmp),-fopenmp,-Wno-unknown-pragmas)
+$(B)/gpt2: private CXXFLAGS += $(OPENMP_FLAG)
+$(B)/gpt2: dev/course/gpt2.cpp $(FLAGS_FILE)
+	$(compile)
+gpt2: $(B)/gpt2 FORCE
+	$(call copy,$<)
+course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)
 
 # A ladder that fails does not keep the others from running, nor the right variants from the tables.
 ALL_PASSED = { test -z "$$failed" || { echo "failed:$$failed"; exit 1; }; }

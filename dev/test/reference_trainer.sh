@@ -1,5 +1,5 @@
 #!/bin/sh
-# The trainer built on llmc/cpu/reference.h must give the losses of the fast one, to rounding.
+# The trainer built on llmc/cpu/reference.h must give the losses of the fast one, to rounding; and of lesson zero.
 set -e
 mkdir -p build/reference
 ${CXX:-g++} -std=c++17 -O2 -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -Wno-psabi -pthread \
@@ -12,3 +12,4 @@ paste -d ' ' build/reference/fast build/reference/slow | awk '
     function apart(a, b) { return !(a - b <= 1e-4 * b && b - a <= 1e-4 * b) }
     { lines++; if (apart($1, $3) || apart($2, $4)) { print "fast " $1 " " $2 ", reference " $3 " " $4; bad = 1 } }
     END { exit bad || lines != 3 }'
+dev/test/course.py build/reference/train_gpt2_cpu

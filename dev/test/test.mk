@@ -30,10 +30,12 @@ CPU   := train_gpt2_cpu tokenize $(B)/unigram $(DATA)
 SIM16 := $(B)/BF16/train_gpt2sim
 SIM32 := $(B)/FP32/train_gpt2sim
 # Test programs: those that test headers, those that run the CPU's programs, and those that run the simulator's.
-TESTS     := test_kernels test_model test_model_bf16 test_softmax test_documents test_threads test_peak test_host
+TESTS     := test_kernels test_model test_model_bf16 test_softmax test_documents test_threads test_peak test_host \
+             test_course
 TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output test_rendezvous test_tokenize \
              test_token_shards test_meeting_place test_vocab test_data_files test_metrics test_evaluate
 TESTS_SIM := test_without_mpi test_sim test_gpus test_plan test_loss_mask test_tensor_log
+$(B)/test_course: private CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
 $(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%) $(B)/test_processes: private CXXFLAGS += $(if $(DEBUG),,-O1)
 
@@ -61,6 +63,7 @@ $(call check,format,laid out as make format does,,\
 $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
 $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
 $(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
+$(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
@@ -75,7 +78,7 @@ $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE
 $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
     build/bench/roofline 2 16 $p L2C48H3V300 1))
 BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
-$(call check,reference,KERNELS=reference trains,$(CPU),dev/test/reference_trainer.sh)
+$(call check,reference,KERNELS=reference trains,$(CPU) gpt2,dev/test/reference_trainer.sh)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
