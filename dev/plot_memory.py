@@ -38,6 +38,8 @@ class Plan:
                 self.rows.append(Row(match[1], match[2], copies, int(match[4]), match[5] or ""))
         if sum(row.bytes for row in self.rows) != self.total:
             sys.exit(f"{where}: the rows of the plan do not add up to its total of {self.total} bytes")
+        if not any(row.category == "gradients" for row in self.rows):
+            sys.exit(f"{where}: the plan is that of a run without training, such as one with -x 0")
         # Layers that are recomputed at a time; all are kept if there are as many copies as layers.
         kept = [row.copies for row in self.rows if row.name == "qkv"]
         self.segment = kept[0] if kept else self.layers
@@ -90,7 +92,7 @@ def bytes_in_use(row, plan, order):
     kinds = [kind for kind, _, _ in order]
     if row.category == "activations":
         return [row.bytes * n / row.copies for n in copies_in_use(row, plan, order)]
-    if row.category == "gradients":
+    if row.category == "gradients" and not row.name.startswith("sums"):  # which are of all micro-steps
         return [row.bytes * (i >= kinds.index("classifier")) for i in range(len(order))]
     return [row.bytes] * len(order)
 
@@ -200,7 +202,9 @@ def draw(place, program):
     curves(panel, plan, order, edges, peak)
     top = TOP + HEIGHT + 40
     rows, bottom = lifetimes(panel, plan, order, edges, top)
-    parts, _ = charts.legend(LEFT, 22, WIDTH - LEFT, GROUPS, svg.COLORS)
+    there = {row.category for row in plan.rows}
+    named = [(group, color) for group, color in zip(GROUPS, svg.COLORS) if group in there]
+    parts, _ = charts.legend(LEFT, 22, WIDTH - LEFT, *zip(*named))
     title = svg.text(LEFT, top - 8, "activations: height is the share of its copies in use")
     return svg.picture(WIDTH, bottom + 44, charts.SIZE,
                        [*parts, *panel.parts, title, *rows, *axis(panel, order, edges, top, bottom)]), folder

@@ -284,6 +284,10 @@ def test_memory(folder):
         command("--memory", place, "-o", folder / "memory.svg")
         check_picture(folder / "memory.svg", f"plan {plot_memory.mib(plan.total)}", "qkv", "logits", "forward",
                       "update")
+    done = subprocess.run(["./train_gpt2_cpu", *RUN, "-x", "0", "--plan"], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+                          check=True, timeout=60)
+    place.write_text(done.stdout)
+    assert "without training" in command("--memory", place, status=1)
     assert "no plan" in command("--memory", folder / "first/metrics.csv", status=1)
     assert "no run.json" in command("--memory", folder / "first", status=1)
     (folder / "plan.txt").write_text(re.sub(r"(?m)^activations    qkv .*\n", "", done.stdout))
