@@ -181,7 +181,7 @@ def grid(heading, panels):
 
 def draw(runs, args):
     """The picture of all runs, as text."""
-    colors = [svg.COLORS[i % len(svg.COLORS)] for i in range(len(runs))]
+    colors = svg.colors(len(runs))
     ends = [x for run in runs for points in run.series.values() for x, _ in along(run, points, args.x)[-1:]]
     if not ends:
         missing = "no steps yet" if not any(run.series for run in runs) else f"no column for --x {args.x}"

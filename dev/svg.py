@@ -1,10 +1,19 @@
 """Pictures for the READMEs: SVG that is readable on a white page and on a dark one. There is no background, and text is
 of a grey whose contrast to both is 4 to 1 or more: an <img> does not know which of the two the page is."""
+import colorsys
 import html
 
 TEXT, LINES = "#747b84", "#8a8f98"
 COLORS = ["#3b76e8", "#d97706", "#12a171", "#a35bd6", "#d6457a", "#0e9aa7", "#8a7a1f", "#9c6b4f"]
 TEXT_WIDTH = 0.6  # of a character of sans-serif on average, in units of the font's size; rather too large
+
+
+def colors(count):
+    """So many colours: those above, or, if these are too few, as many hues at equal distances."""
+    if count <= len(COLORS):
+        return COLORS[:count]
+    hues = (colorsys.hls_to_rgb(i / count, 0.48, 0.7) for i in range(count))
+    return ["#" + "".join(f"{round(255 * part):02x}" for part in hue) for hue in hues]
 
 
 def text_width(text, size):

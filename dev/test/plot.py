@@ -117,6 +117,7 @@ def test_draws(folder):
         root = check_picture(out, "training loss", "validation loss", "gradient norm", "learning rate",
                              "tokens per second", "HellaSwag", "first", "second", label)
         assert curves(root, plot.svg.COLORS[0]) and curves(root, plot.svg.COLORS[1])
+    assert all(len(set(plot.svg.colors(count))) == count for count in range(1, 40))
     command(folder / "llmc", "-o", out)
     check_picture(out, "training loss", "HellaSwag")
     assert "no column for --x tokens" in command(folder / "llmc", "-o", out, "--x", "tokens", status=1)
