@@ -1,6 +1,6 @@
 // --keep-best 1: model_best.bin in the out dir, the model with the lowest validation loss of those
 // in evals.jsonl. It is a model file as those of checkpoints are, written beside the last one and
-// renamed.
+// renamed. Where --from-step discards the step that it is of, it is kept as model_best.bin.old.
 #pragma once
 #include "llmc/json_text.h"
 #include "llmc/run.h"
@@ -14,6 +14,24 @@ inline double val_loss_of(const std::string& line) {
     const size_t at = line.find(name);
     const bool tells = line.find("\"sample\": ") == line.npos && at != line.npos && isdigit(line[at + name.size()]);
     return tells ? strtod(line.c_str() + at + name.size(), nullptr) : INFINITY;
+}
+
+// For --from-step: moves model_best.bin out of the way if it is of a step that is discarded, one
+// after `step`. To be called before lines of evals.jsonl are dropped.
+template <class Model>
+inline void set_best_aside(Run<Model>& run, int64_t step) {
+    const std::string path = best_path(run.options), old = path + ".old";
+    const RunFile evals{run.options.out_dir + "/evals.jsonl", RunFiles().evals.before_step};
+    double lowest = INFINITY;
+    int64_t best_step = -1;
+    for (const std::string& line : evals.lines())
+        if (val_loss_of(line) < lowest) lowest = val_loss_of(line), best_step = evals.step_of(line);
+    if (best_step <= step || !name_exists(path)) return;
+    if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path.c_str(), strerror(errno));
+    run.logger.line(
+        "%s is of step %lld, after step %lld: it is kept as %s; a loss below those of the steps kept makes "
+        "the next",
+        path.c_str(), (long long)best_step, (long long)step, old.c_str());
 }
 
 // Keeps the model if its loss is lower than that of all before it. The loss counts as it is

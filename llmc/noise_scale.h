@@ -9,22 +9,35 @@
 //
 //     noise scale = mean noise / mean signal          in tokens
 //
-// |G_b|^2 is that of the first micro-batch, averaged over the processes. A mask of tokens is not
-// taken into account: micro-batches count as equally large.
+// |G_b|^2 is that of the first micro-batch, averaged over the processes. With a loss mask, b and B
+// are the tokens that count. Then b may differ between processes, and 1/b is averaged as well: the
+// mean of |G_b|^2 is expected to be |G|^2 + tr(S) times the mean of 1/b.
 #pragma once
 #include <cmath>
-#include <cstdint>
+#include <vector>
 
 struct NoiseEstimate {
     double noise, signal;
 };
 
-// small_squares: the squared norm of the gradient of `small` tokens, divided by `big`, not `small`:
-// as it is summed over micro-steps. big_squares: that of the mean over all `big` tokens.
-inline NoiseEstimate noise_estimate(double small_squares, double big_squares, double small, double big) {
-    const double small_mean = small_squares * (big / small) * (big / small);
-    return {(small_mean - big_squares) / (1 / small - 1 / big),
-            (big * big_squares - small * small_mean) / (big - small)};
+// The first micro-batch of a process: how many of its tokens count, and the squared norm of the sum
+// of their gradients, divided by the number of all tokens of the step, as micro-steps add it up.
+struct FirstGradient {
+    double tokens, squares;
+};
+
+// big_squares: the squared norm of the gradient of the mean over all `big` tokens of the step. The
+// estimates are not finite if there is nothing to compare: no tokens, or all in one micro-batch.
+inline NoiseEstimate noise_estimate(const std::vector<FirstGradient>& firsts, double big_squares, double big) {
+    double squares = 0, inverses = 0, n = 0;
+    for (const FirstGradient& first : firsts) {
+        if (first.tokens == 0) continue;
+        const double scale = big / first.tokens;
+        squares += first.squares * scale * scale, inverses += 1 / first.tokens, n++;
+    }
+    const double small_squares = squares / n, per_small = inverses / n, per_big = 1 / big;
+    return {(small_squares - big_squares) / (per_small - per_big),
+            (per_small * big_squares - per_big * small_squares) / (per_small - per_big)};
 }
 
 // Running means of both estimates, over about 1 / (1 - NOISE_DECAY) steps. They begin at 0; what

@@ -66,7 +66,10 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
     }
     if (comm.rank != 0) return;
     if (!resumed) replace_checkpoints(run, -1);
-    else if (run.options.from_step >= 0) replace_checkpoints(run, run.state.step);
+    else if (run.options.from_step >= 0) {
+        set_best_aside(run, run.state.step);
+        replace_checkpoints(run, run.state.step);
+    }
     open_run_files(run);
     write_run_json(run.options);
     remember_checksums(dir, all_data_files(run));

@@ -33,6 +33,7 @@ struct Run {
     std::vector<int> x, y;      // (B,T): inputs and targets of a micro-batch
     std::vector<float> losses;  // (B,T), of an evaluation
     int64_t B, T, micro_steps, max_steps;
+    int64_t first_tokens = 0;                 // that count in this rank's first micro-batch of the step
     int64_t first_step = 0, saved_step = -1;  // where this program began; its last checkpoint
     bool random_weights = false;              // the weights were drawn, not read from a file
     double started;                           // when the first step began

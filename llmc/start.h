@@ -117,6 +117,16 @@ inline void settle_recomputation(Options& o, int64_t L) {
     if (o.recompute == 4 && every == 0) o.recompute_every = default_recompute_every(L);
 }
 
+// Says it if --noise-scale 1 has nothing to compute, or nowhere to write it.
+inline void check_noise_scale(const Options& o) {
+    if (!o.noise_scale || o.max_steps == 0) return;
+    if (o.out_dir.empty()) warning("--noise-scale 1 without -o, the folder of metrics.csv: it is not recorded");
+    else if (o.total_batch_size == o.batch_size * o.seq_len)
+        warning(
+            "--noise-scale 1 compares a micro-batch with the whole step, and a step has only one: its columns stay "
+            "empty; a larger -d, or a smaller -b with the same -d, makes several");
+}
+
 // Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.
 inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
@@ -138,6 +148,7 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
         usage_error("-d %lld is no multiple of B*T*processes = %lld*%lld*%lld; multiples of %lld are accepted",
                     (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
     settle_recomputation(o, config.L);
+    check_noise_scale(o);
     if (only_generates(o) && o.sample_tokens == 0)
         usage_error("-g 0 with -x 0 and a prompt leaves nothing to do; 1 or more is accepted");
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");

@@ -6,7 +6,9 @@
 
 // What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).
 struct StepReport {
-    double rate, loss, norm, loss_z, norm_z, seconds, small_squares;
+    double rate, loss, norm, loss_z, norm_z, seconds;
+    double tokens;        // that count
+    FirstGradient first;  // of this process; its squares are 0 without --noise-scale 1
 };
 
 // How fast a step was: FLOP/s of one process, and the peak of its device, 0 if that is not known.
@@ -22,17 +24,17 @@ inline Throughput throughput(Run<Model>& run, double seconds) {
 
 // What one process tells the others about its step.
 struct RankStep {
-    double own_work_s, peak_bytes, small_squares;
+    double own_work_s, peak_bytes;
+    FirstGradient first;
 };
 
 // The estimates of the noise scale. Rank 0 only.
 template <class Model>
-inline void set_noise(Run<Model>& run, MetricsLine& line, const std::vector<RankStep>& ranks, double norm) {
-    const double big = (double)run.options.total_batch_size, small = (double)(run.B * run.T);
-    if (!run.options.noise_scale || big == small) return;
-    double small_squares = 0;
-    for (const RankStep& rank : ranks) small_squares += rank.small_squares / (double)comm.processes;
-    const NoiseEstimate estimate = noise_estimate(small_squares, norm * norm, small, big);
+inline void set_noise(Run<Model>& run, MetricsLine& line, const std::vector<RankStep>& ranks, const StepReport& r) {
+    if (!run.options.noise_scale) return;
+    std::vector<FirstGradient> firsts;
+    for (const RankStep& rank : ranks) firsts.push_back(rank.first);
+    const NoiseEstimate estimate = noise_estimate(firsts, r.norm * r.norm, r.tokens);
     if (!std::isfinite(estimate.noise) || !std::isfinite(estimate.signal)) return;
     run.noise_means.add(estimate);
     line[METRIC_NOISE] = estimate.noise, line[METRIC_SIGNAL] = estimate.signal;
@@ -46,7 +48,7 @@ inline void record_metrics(Run<Model>& run, const StepReport& r, const Throughpu
     if (!writes_out_dir(run.options)) return;
     const PartSeconds parts = run.model.parts.end_step();
     const double own_work_s = parts[PART_DATA] + parts[PART_FORWARD] + parts[PART_BACKWARD] + parts[PART_UPDATE];
-    const RankStep mine{own_work_s, (double)peak_bytes(run.model), r.small_squares};
+    const RankStep mine{own_work_s, (double)peak_bytes(run.model), r.first};
     const std::vector<RankStep> ranks = comm_gather(mine, "the times of the step");
     if (comm.rank > 0) return;
     const auto slower = [](const RankStep& a, const RankStep& b) { return a.own_work_s < b.own_work_s; };
@@ -72,6 +74,6 @@ inline void record_metrics(Run<Model>& run, const StepReport& r, const Throughpu
     const DeviceReading device = device_reading(run.model);
     line[METRIC_CLOCK] = device.mhz, line[METRIC_POWER] = device.watts;
     line[METRIC_CELSIUS] = device.celsius, line[METRIC_JOULES] = device.joules;
-    set_noise(run, line, ranks, r.norm);
+    set_noise(run, line, ranks, r);
     run.files.metrics.record(metrics_text(line));
 }

@@ -31,15 +31,18 @@ inline void load_micro_batch(Run<Model>& run, int64_t micro) {
 }
 
 // The tokens of the step that count: all, or with a loss mask those that it counts. They must be
-// known before the first backward pass, which divides by their number. Sets stop.failed if the mask
-// cannot be read.
+// known before the first backward pass, which divides by their number. Sets run.first_tokens, and
+// stop.failed if the mask cannot be read.
 template <class Model>
 inline double counted_tokens(Run<Model>& run) {
+    run.first_tokens = run.B * run.T;
     if (!run.train_data.masked) return (double)run.options.total_batch_size;
     int64_t mine = 0;
-    for (int64_t micro = 0; micro < run.micro_steps; micro++)
+    for (int64_t micro = 0; micro < run.micro_steps; micro++) {
         for (int64_t b = 0; b < run.B && !stop.failed; b++)
             fail_on(try_count_targets(run.train_data, first_window(run, micro) + b, mine));
+        if (micro == 0) run.first_tokens = mine;
+    }
     return comm_sum((double)mine, "the number of tokens that count");  // exact: a sum of whole numbers
 }
 
@@ -86,7 +89,8 @@ inline void train_step(Run<Model>& run) {
     const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const double norm_z = tokens > 0 ? state.norm_outlier.z_score(result.norm) : NAN;
     const Range log("log");
-    log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, result.small_squares});
+    const FirstGradient first{(double)run.first_tokens, result.small_squares};
+    log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, tokens, first});
     stop_if_not_finite(run, result);
     log_tensors(run, rule, result.updated);
     if (!result.updated) log_skipped_update(run, result.loss, rule);

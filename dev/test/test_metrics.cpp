@@ -1,6 +1,8 @@
 // What a run records and how long it lasts: metrics.csv, evals.jsonl, the gradient noise scale,
 // --max-minutes, --epochs, --keep-best, --from-step.
 #include <cmath>
+#include "dev/test/masks.h"
+#include "dev/test/recorded.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint.h"
 #include "llmc/json_text.h"
@@ -14,21 +16,6 @@ static bool passed(const Outcome& r) {
     if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
     return r.status == 0;
 }
-
-static std::vector<std::string> lines_of(const std::string& path, const std::string& before_step = "") {
-    std::vector<std::string> lines;
-    const RunFile file{path, before_step};
-    for (const std::string& line : file.lines())
-        if (file.step_of(line) >= 0) lines.push_back(line);
-    return lines;
-}
-static std::vector<std::string> metrics(const std::string& name) { return lines_of(dir(name) + "/metrics.csv"); }
-static double at(const std::string& name, int64_t step, Metric metric) {
-    for (const std::string& line : metrics(name))
-        if (atoll(line.c_str()) == step) return metric_of(line, metric).value_or(NAN);
-    return NAN;
-}
-static bool near(double a, double b, double relative) { return std::fabs(a - b) <= relative * std::fabs(b); }
 
 static void columns() {
     start_test("metrics.csv: one header, one line per step, every number one that can be right");
@@ -98,35 +85,41 @@ static double squares_of_mean(MersenneTwister& rng, int n, int dims, double mean
     return squares;
 }
 
+// Whether the first line has the estimates of these numbers, by the formulas of the paper: the
+// squared norm of the mean gradient of `small` tokens, and the norm that the line has, of `big`.
+static bool noise_is(const std::string& name, double small_squares, double small, double big) {
+    const double noise = at(name, 0, METRIC_NOISE), signal = at(name, 0, METRIC_SIGNAL);
+    const double big_squares = std::pow(at(name, 0, METRIC_NORM), 2);
+    const double true_noise = (small_squares - big_squares) / (1 / small - 1 / big);
+    const double true_signal = (big * big_squares - small * small_squares) / (big - small);
+    if (near(noise, true_noise, 1e-3) && near(signal, true_signal, 1e-3)) return true;
+    printf("    %s: noise %g, not %g; signal %g, not %g\n", name.c_str(), noise, true_noise, signal, true_signal);
+    return false;
+}
+
 static void noise() {
     start_test("noise scale: the estimates have no bias");
     MersenneTwister rng = generator_for(7, RANDOM_SAMPLE, 0);
     NoiseEstimate mean{};
     const int trials = 4000, dims = 8;
     for (int i = 0; i < trials; i++) {
-        const double small = squares_of_mean(rng, 4, dims, 0.5) * (4.0 / 16) * (4.0 / 16);
-        const NoiseEstimate e = noise_estimate(small, squares_of_mean(rng, 16, dims, 0.5), 4, 16);
+        // two processes, of which one counts 4 tokens, the other 2, of 16
+        const double small4 = squares_of_mean(rng, 4, dims, 0.5) * (4.0 / 16) * (4.0 / 16);
+        const double small2 = squares_of_mean(rng, 2, dims, 0.5) * (2.0 / 16) * (2.0 / 16);
+        const double big = squares_of_mean(rng, 16, dims, 0.5);
+        const NoiseEstimate e = noise_estimate({{4, small4}, {0, 0}, {2, small2}}, big, 16);
         mean.noise += e.noise / trials, mean.signal += e.signal / trials;
     }
     EXPECT(near(mean.noise, dims, 0.05) && near(mean.signal, dims * 0.25, 0.05));
+    EXPECT(!std::isfinite(noise_estimate({{49, 3}}, 3, 49).noise) && !std::isfinite(noise_estimate({}, 3, 49).noise));
     start_test("noise scale: that of the gradients of each micro-batch alone; training is the same to the bit");
     const std::string still = "-l 0 -k constant ";
     EXPECT(passed(run(tiny(still + "-b 1 -d 16 -x 4" + in("single")))));
-    const auto direct = [&](double small_squares, double big_norm, double small, double big) {
-        return noise_estimate(small_squares * (small / big) * (small / big), big_norm * big_norm, small, big);
-    };
-    const auto is = [&](const std::string& name, const NoiseEstimate& e) {
-        const double noise = at(name, 0, METRIC_NOISE), signal = at(name, 0, METRIC_SIGNAL);
-        if (near(noise, e.noise, 1e-3) && near(signal, e.signal, 1e-3)) return true;
-        printf("    %s: noise %g, not %g; signal %g, not %g\n", name.c_str(), noise, e.noise, signal, e.signal);
-        return false;
-    };
     const auto squares = [&](int64_t window) { return std::pow(at("single", window, METRIC_NORM), 2); };
-    const auto norm = [&](const std::string& name) { return at(name, 0, METRIC_NORM); };
     EXPECT(passed(run(tiny(still + "-b 1 -d 64 -x 1 --noise-scale 1" + in("micro")))));
-    EXPECT(is("micro", direct(squares(0), norm("micro"), 16, 64)));
+    EXPECT(noise_is("micro", squares(0), 16, 64));
     EXPECT(passed(run(MPIRUN + ("-np 2 " + tiny(still + "-b 1 -d 32 -x 1 --noise-scale 1" + in("ranks"))))));
-    EXPECT(is("ranks", direct((squares(0) + squares(1)) / 2, norm("ranks"), 16, 32)));
+    EXPECT(noise_is("ranks", (squares(0) + squares(1)) / 2, 16, 32));
     for (const char* precision : {"fp32", "bf16"}) {
         const std::string flags = std::string("-d 64 -l 3e-3 -x 8 -n 8 --precision ") + precision;
         EXPECT(passed(run(tiny(flags + in(std::string("off-") + precision)))));
@@ -139,6 +132,38 @@ static void noise() {
     for (int64_t step : {20, 30}) remove_checkpoint(dir("parts"), step);
     EXPECT(passed(run(tiny(flags + "-y 1" + in("parts")))) && same_records("whole", "parts"));
     EXPECT(at("whole", 29, METRIC_NOISE) > 0);
+}
+
+static void masked_noise() {
+    start_test("noise scale with a loss mask: in tokens that count, other numbers in each micro-batch");
+    const auto counts = [](int64_t i) { return i <= 16 ? i % 4 == 0 : i <= 32 ? i % 3 > 0 : i % 2 == 0; };
+    const auto counted = [&](int64_t windows) {
+        double n = 0;
+        for (int64_t i = 1; i <= 16 * windows; i++) n += counts(i);  // the targets of the first windows
+        return n;
+    };
+    for (const char* name : {"train_0.bin", "train_1.bin"}) write_mask(dir(name), counts);
+    const std::string still = "-l 0 -k constant --shuffle 0 -b 1 --loss-mask '" + folder + "/train_*.mask' ";
+    EXPECT(passed(run(tiny(still + "-d 16 -x 2" + in("masked-single")))));
+    EXPECT(passed(run(tiny(still + "-d 64 -x 1 --noise-scale 1" + in("masked-micro")))));
+    const double first = std::pow(at("masked-single", 0, METRIC_NORM), 2), n = counted(1), m = counted(2) - counted(1);
+    const double second = std::pow(at("masked-single", 1, METRIC_NORM), 2);
+    EXPECT(n == 4 && m == 11 && noise_is("masked-micro", first, n, counted(4)));
+    EXPECT(passed(run(MPIRUN + ("-np 2 " + tiny(still + "-d 64 -x 1 --noise-scale 1" + in("masked-ranks"))))));
+    EXPECT(noise_is("masked-ranks", (first + second) / 2, 2 / (1 / n + 1 / m), counted(4)));
+    start_test("noise scale with a loss mask that counts tokens in one micro-batch alone, or in none: no estimate");
+    for (const char* name : {"train_0.bin", "train_1.bin"})
+        write_mask(dir(name), [](int64_t i) { return i <= 8 || i > 192; });
+    EXPECT(passed(run(tiny(still + "-d 64 -x 4 --noise-scale 1" + in("masked-alone")))));
+    const auto noise_at = [](int64_t step) { return at("masked-alone", step, METRIC_NOISE); };
+    EXPECT(std::isnan(noise_at(0)) && std::isnan(noise_at(1)) && std::isnan(noise_at(2)) && noise_at(3) > 0);
+    start_test("--noise-scale 1 with nothing to compute, or nowhere to write it: one sentence");
+    const Outcome alone = run(tiny("-x 2 --noise-scale 1" + in("one-micro"))),
+                  nowhere = run(tiny("-x 2 -d 64 --noise-scale 1"));
+    EXPECT(passed(alone) && one_line(alone.err) && contains(alone.err, "--noise-scale 1"));
+    EXPECT(metrics("one-micro").size() == 2 && std::isnan(at("one-micro", 0, METRIC_NOISE)));
+    EXPECT(passed(nowhere) && one_line(nowhere.err) && contains(nowhere.err, "--noise-scale 1 without -o"));
+    EXPECT(run(tiny("-x 2 -d 64 --noise-scale 1" + in("two-micro"))).err.empty());
 }
 
 static void lengths() {
@@ -219,6 +244,25 @@ static void older() {
     EXPECT(file_exists(done_path(dir("older"), 12)));
 }
 
+static void best_discarded() {
+    const std::string flags = "-x 16 -v 4 -m 2 -n 2 -l 3e-3 -k constant --keep-best 1 -d 64 ";
+    const std::string best = dir("branch/model_best.bin"), old = best + ".old";
+    EXPECT(passed(run(tiny(flags + in("branch")))));  // its best is step 12, as in best()
+    const std::string of_12 = read_whole(best);
+    EXPECT(!of_12.empty() && of_12 == read_whole(model_path(dir("branch"), 12)));
+    start_test("--from-step after the best step leaves model_best.bin alone");
+    for (const char* step : {"14", "12"}) {
+        EXPECT(passed(run(tiny(flags + "-y 1 --from-step " + step + in("branch")))));
+        EXPECT(read_whole(best) == of_12 && !file_exists(old));
+    }
+    start_test("--from-step before the best step: model_best.bin is kept beside, and never of a step that is gone");
+    const std::string again = flags + "-y 1 --from-step 8 " + in("branch");
+    const Outcome worse = run(tiny(again + "-l 0.3"));  // so that its losses rise
+    EXPECT(passed(worse) && contains(worse.out, "model_best.bin is of step 12") && read_whole(old) == of_12);
+    EXPECT(!file_exists(best) && val_loss_of(lines_of(dir("branch/evals.jsonl"), "{\"step\": ").back()) > 6);
+    EXPECT(passed(run(tiny(again))) && read_whole(best) == of_12 && read_whole(old) == of_12);
+}
+
 int main() {
     make_test_folder();
     columns();
@@ -226,6 +270,8 @@ int main() {
     noise();
     lengths();
     best();
+    best_discarded();
     older();
+    masked_noise();  // last: it writes masks beside the data
     return report_and_clean();
 }
