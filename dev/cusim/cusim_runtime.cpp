@@ -12,6 +12,7 @@ cudaError_t error(cudaError_t e) {
     if (e != cudaSuccess) last_error = e;
     return e;
 }
+static int current_device = 0;
 static int devices() { return (int)environment_number("CUSIM_DEVICES", 1); }
 static int driver() { return (int)environment_number("CUSIM_DRIVER", 13000); }
 bool has_device() { return devices() > 0; }
@@ -41,7 +42,15 @@ cudaError_t cudaGetDeviceCount(int* count) {
     if (driver() < 12000) return error(cudaErrorInsufficientDriver);
     return *count ? cudaSuccess : error(cudaErrorNoDevice);
 }
-cudaError_t cudaSetDevice(int device) { return device < devices() ? cudaSuccess : error(cudaErrorInvalidDevice); }
+cudaError_t cudaSetDevice(int device) {
+    if (device >= devices()) return error(cudaErrorInvalidDevice);
+    return current_device = device, cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
+cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
+    if (device >= devices()) return error(cudaErrorInvalidDevice);
+    return snprintf(id, bytes, "0000:%02X:00.0", device + 1), cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     if (!has_device()) return error(cudaErrorNoDevice);
     if (device >= devices()) return error(cudaErrorInvalidDevice);

@@ -11,6 +11,9 @@
 .PHONY: test-sanitized check-headers
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
+$(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
+	@mkdir -p $(@D)
+	$(TIMED) $(CXX) $(CXXFLAGS) -shared -fPIC $< -o $@
 $(B)/planted_bench: dev/test/planted_bench.cpp $(FLAGS_FILE)
 	$(compile)
 
@@ -43,7 +46,7 @@ TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
     $(B)/test_processes checkpoints deaths starts order_and_bytes)
 $(foreach t,$(TESTS_SIM),$(call program,$t,\
-    $(B)/$t $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce,$(B)/$t))
+    $(B)/$t $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce $(B)/fake_nvml/libnvidia-ml.so.1,$(B)/$t))
 $(call program,test_gpt2sim_kernels,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim kernels)
 $(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t))
 $(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))

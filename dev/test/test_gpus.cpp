@@ -1,12 +1,12 @@
-// GPUs that are absent, too old, or have similar names; and the lab's collectives, which must carry
-// data from one process to another.
-#include "dev/test/run_program.h"
+// GPUs that are absent, too old, or have similar names; what NVML tells of a GPU; and the lab's
+// collectives, which must carry data from one process to another.
+#include "dev/test/recorded.h"
 #include "llmc/mfu.h"
 
 static const std::string TRAINER = "build/BF16/train_gpt2sim", LAB = "build/cuda/all_reduce --check";
 
 static double bf16_tflops(const char* name) { return 1e-12 * gpu_peak_flops(name, true, false); }
-static bool near(double a, double b) { return std::fabs(a - b) < 1e-6 * b; }
+static bool near(double a, double b) { return near(a, b, 1e-6); }
 
 static void peaks() {
     start_test("the peak of a GPU is that of the longest name in the table which is part of its own");
@@ -57,6 +57,47 @@ static void refusals() {
     }
 }
 
+// A run with the NVML of fake_nvml.cpp: of about a second, or of as many steps as `length` says.
+static Outcome with_nvml(const std::string& name, const std::string& environment,
+                         const std::string& length = "-x 100000 --max-minutes 0.02") {
+    const std::string env = "env LD_LIBRARY_PATH=build/fake_nvml:$LD_LIBRARY_PATH " + environment + " ";
+    return run(env + tiny_run(TRAINER, length + " -k constant -lg 1 -o " + dir(name)));
+}
+// The lines of metrics.csv that have this column.
+static std::vector<std::string> lines_with(const std::string& name, Metric metric) {
+    std::vector<std::string> found;
+    for (const std::string& line : metrics(name))
+        if (metric_of(line, metric)) found.push_back(line);
+    return found;
+}
+
+static void nvml() {
+    start_test("NVML: clock, power and temperature of the GPU that computes, joules as differences");
+    const Outcome r = with_nvml("nvml", "CUSIM_DEVICES=3 LOCAL_RANK=2");
+    const std::vector<std::string> read = lines_with("nvml", METRIC_CLOCK);
+    EXPECT(r.status == 0 && read.size() >= 3);
+    EXPECT(contains(r.out, ", clock 1410 MHz, memory clock 1215 MHz, power 212.5 W, 43 C, busy 87%"));
+    for (size_t n = 0; n < read.size(); n++) {
+        const auto is = [&](Metric m) { return metric_of(read[n], m).value_or(NAN); };
+        EXPECT(is(METRIC_CLOCK) == 1410 && is(METRIC_POWER) == 212.5 && is(METRIC_CELSIUS) == 43);
+        EXPECT(n == 0 ? std::isnan(is(METRIC_JOULES)) : is(METRIC_JOULES) == 2.0 * (double)n - 1);
+    }
+    start_test("NVML is asked at most ten times per second; in between the columns are empty");
+    const double seconds = metric_of(metrics("nvml").back(), METRIC_SECONDS).value_or(NAN);
+    EXPECT((double)read.size() <= 10 * seconds + 2 && metrics("nvml").size() > read.size());
+    for (const Metric m : {METRIC_POWER, METRIC_CELSIUS}) EXPECT(lines_with("nvml", m) == read);
+    EXPECT(lines_with("nvml", METRIC_JOULES).size() == read.size() - 1);
+    start_test("what NVML does not tell is empty, the rest is not");
+    EXPECT(with_nvml("no-joules", "FAKE_NVML_FAILS=nvmlDeviceGetTotalEnergyConsumption", "-x 2").status == 0);
+    EXPECT(lines_with("no-joules", METRIC_JOULES).empty() && lines_with("no-joules", METRIC_POWER).size() >= 1);
+    EXPECT(with_nvml("no-power", "FAKE_NVML_FAILS=nvmlDeviceGetPowerUsage").status == 0);
+    EXPECT(lines_with("no-power", METRIC_POWER).empty() && lines_with("no-power", METRIC_JOULES).size() >= 2);
+    start_test("NVML that does not start: the columns are empty, -lg says so");
+    const Outcome none = with_nvml("no-nvml", "FAKE_NVML_FAILS=nvmlInit_v2", "-x 2");
+    EXPECT(none.status == 0 && contains(none.out, "(no NVML: nothing on clocks"));
+    for (int m = METRIC_CLOCK; m <= METRIC_JOULES; m++) EXPECT(lines_with("no-nvml", (Metric)m).empty());
+}
+
 static void collectives() {
     start_test("the lab's sum of two processes is right, and sends every byte that it must");
     if (run("sh -c 'command -v mpirun'").status != 0)
@@ -74,6 +115,7 @@ int main() {
     peaks();
     chosen();
     refusals();
+    nvml();
     collectives();
     return report_and_clean();
 }

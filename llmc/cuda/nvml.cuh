@@ -16,11 +16,9 @@ struct Nvml {
         auto by_bus =
             library ? (int (*)(const char*, void**))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2") : nullptr;
         char bus[64] = "";
-#ifndef CUSIM
         int number = 0;
         cudaGetDevice(&number);
         cudaDeviceGetPCIBusId(bus, sizeof(bus), number);
-#endif
         if (!init || !by_bus || init() != 0 || by_bus(bus, &device) != 0) device = nullptr;
     }
     // Calls a function of NVML on the GPU; false if that fails, or there is no such function.
