@@ -1,12 +1,10 @@
 // The GPU trainer in the simulator, run as a user runs it, beside the CPU trainer: the same
-// numbers, checkpoints that one writes and the other reads, errors. And the simulator itself: each
-// of its checks finds the bug that was planted for it.
+// numbers, metrics, checkpoints that one writes and the other reads, errors. And the simulator
+// itself: each of its checks finds the bug that was planted for it.
 #include <regex>
-#include "dev/test/run_program.h"
+#include "dev/test/recorded.h"
+#include "dev/test/several.h"
 #include "llmc/checkpoint.h"
-
-static const std::string CPU = "./train_gpt2_cpu", SIM32 = "build/FP32/train_gpt2sim",
-                         SIM16 = "build/BF16/train_gpt2sim";
 
 static const char* TRAINING = "-x 20 -d 64 -l 3e-3 -u 3 -q 0.1 -c 0.1 --grad-clip 0.8 -f 0 ";
 
@@ -65,6 +63,61 @@ static void same_evaluations() {
     EXPECT(!from(a, "HellaSwag:").empty() && from(a, "HellaSwag:") == from(b, "HellaSwag:"));
     EXPECT(a.status == 0 && val(a) > 1 && std::fabs(val(b) - val(a)) < 1e-5 * val(a) &&
            std::fabs(val(c) - val(a)) < LOSS16 * val(a));
+}
+
+// The columns of metrics.csv that have a value in a step. The noise scale needs positive means.
+static std::set<std::string> filled(const std::string& name, int64_t step) {
+    std::set<std::string> columns;
+    for (const std::string& line : metrics(name))
+        for (int m = 0; m < METRIC_NOISE_SCALE; m++)
+            if (atoll(line.c_str()) == step && metric_of(line, (Metric)m)) columns.insert(METRICS[m].column);
+    return columns;
+}
+// Whether the numbers that do not depend on time are those of the CPU trainer, within the rounding
+// of bf16. The signal is a small difference of squared norms.
+static bool same_values(const std::string& sim, const std::string& cpu, int64_t step) {
+    const auto apart = [&](Metric m) { return std::fabs(at(sim, step, m) - at(cpu, step, m)); };
+    const auto relative = [&](Metric m) { return apart(m) / at(cpu, step, m); };
+    const double loss = relative(METRIC_LOSS), norm = relative(METRIC_NORM), noise = relative(METRIC_NOISE);
+    const double signal = apart(METRIC_SIGNAL) / std::pow(at(cpu, step, METRIC_NORM), 2);
+    const bool exact = apart(METRIC_STEP) == 0 && apart(METRIC_TOKENS) == 0 && apart(METRIC_RATE) == 0;
+    const bool good = exact && loss <= LOSS16 && norm <= NORM16 && noise <= 2 * NORM16 && signal <= 2 * NORM16;
+    if (!good) printf("    apart: loss %g, norm %g, noise %g, signal %g\n", loss, norm, noise, signal);
+    return good;
+}
+static bool parts_add_up(const std::string& name, int64_t step) {
+    double parts = 0;
+    for (int m = METRIC_DATA; m <= METRIC_UPDATE; m++) parts += at(name, step, (Metric)m);
+    const double all = at(name, step, METRIC_STEP_MS);
+    const bool good = parts > 0.8 * all && parts <= all + 0.01;
+    if (!good) printf("    the parts of step %d take %g of %g ms\n", (int)step, parts, all);
+    return good;
+}
+
+static void metrics_of_both() {
+    const std::string sim = "env CUSIM_NAMES='NVIDIA L40' " + SIM16, bf16 = " --precision bf16 ";
+    const std::string flags = "-b 1 -d 64 -x 2 -v 2 -m 2 -l 1e-3 -f 0 --noise-scale 1 -o ";
+    const auto same = [](const std::string& gpu, const std::string& cpu, size_t columns) {
+        bool good = metrics(gpu).size() == 2 && metrics(cpu).size() == 2;
+        for (int64_t step : {0, 1}) {
+            good = good && filled(gpu, step).size() == columns && filled(gpu, step) == filled(cpu, step);
+            good = good && same_values(gpu, cpu, step) && parts_add_up(gpu, step);
+            good = good && at(gpu, step, METRIC_FORWARD) > 0 && at(gpu, step, METRIC_BACKWARD) > 0;
+        }
+        return good;
+    };
+    start_test("metrics.csv: columns and numbers of the CPU trainer, noise too; the parts of a step add up to it");
+    EXPECT(run(tiny_run(sim, flags + dir("metrics-sim"))).status == 0);
+    EXPECT(run(tiny_run(CPU, flags + dir("metrics-cpu") + bf16)).status == 0);
+    constexpr int OF_PROCESSES = 2, OF_NVML = 4, NOISE_SCALE = 1;
+    EXPECT(same("metrics-sim", "metrics-cpu", NUM_METRICS - OF_PROCESSES - OF_NVML - NOISE_SCALE));
+    EXPECT(std::fabs(at("metrics-sim", 0, METRIC_NOISE) / at("metrics-cpu", 1, METRIC_NOISE) - 1) > 2 * NORM16);
+    start_test("metrics.csv of two processes: the same");
+    if (run(std::string(MPIRUN) + "-np 2 true").status != 0)
+        return skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
+    EXPECT(run(several(sim, 2, flags + dir("metrics-sim2"))).status == 0);
+    EXPECT(run(several(CPU, 2, flags + dir("metrics-cpu2") + bf16)).status == 0);
+    EXPECT(same("metrics-sim2", "metrics-cpu2", NUM_METRICS - OF_NVML - NOISE_SCALE));
 }
 
 static void one_to_the_other() {
@@ -180,6 +233,7 @@ int main() {
     same_numbers();
     same_bits();
     same_evaluations();
+    metrics_of_both();
     one_to_the_other();
     errors();
     detectors();
