@@ -71,8 +71,8 @@ def config_text(table, dtype, end_of_text):
 
 
 def known_tokenizer(model):
-    """The tokenizer file that a run used; for a model file, GPT-2's."""
-    run = model / "run.json"
+    """The tokenizer file that a run used, also for a model file in its out dir; for any other model file, GPT-2's."""
+    run = (model if model.is_dir() else model.parent) / "run.json"
     flags = read_json(run).get("flags", {}) if run.is_file() else {}
     path = pathlib.Path(flags.get("--tokenizer") or GPT2_TOKENIZER)
     return path if path.exists() else ROOT / path

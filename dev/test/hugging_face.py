@@ -176,6 +176,29 @@ def exported_runs(folder):
             same_logits(folder, "run")
 
 
+def exported_best(folder):
+    """model_best.bin, which is not the newest model here: its loss is the lowest that the run printed, in transformers
+    too. Its tokenizer is the run's."""
+    text = (ROOT / "dev/data/shakespeare/sonnets.txt").read_text()
+    (folder / "text.txt").write_text(text)
+    run(ROOT / "tokenize", "--train-vocab", 300, folder / "text.txt", "-o", folder / "data")
+    data, tokenizer = folder / "data_train.bin", folder / "data_tokenizer.bin"
+    output = run(ROOT / "train_gpt2_cpu", "-i", data, "-j", data, "-e", "L1C48H3T32V300", "-b", 2, "-t", 32, "-x", 6,
+                 "-n", 6, "-s", 0, "-v", 2, "-m", 2, "-l", 1e-2, "-k", "constant", "--keep-best", 1,
+                 "-o", folder / "run", "--tokenizer", tokenizer)
+    run(ROOT / "train_gpt2_cpu", "-o", folder / "run", "-y", 1, "-x", 8, "-l", 1)  # the loss rises
+    export_hf(folder / "run/model_best.bin", folder / "out")
+    import_hf(folder / "out", folder / "back.bin")
+    same_bytes(folder / "back.bin", folder / "run/model_best.bin")
+    assert (folder / "back.bin").read_bytes() != (folder / "run/model_00000008.bin").read_bytes()
+    assert transformers.AutoTokenizer.from_pretrained(folder / "out").vocab_size == 300
+    x = torch.tensor(np.fromfile(data, "<u2", 129, offset=1024).astype(np.int64))
+    logits = load(folder / "out")(x[:128].view(4, 32)).logits
+    loss = torch.nn.functional.cross_entropy(logits.view(128, 300), x[1:]).item()
+    lowest = min(float(number) for number in re.findall(r"val loss ([\d.]+)", output))
+    assert abs(loss - lowest) < 2e-6 * loss, (loss, lowest)
+
+
 RATE, DECAY, EPSILON, CLIP = 1e-2, 0.1, 1e-3, 0.5  # so large an eps that noise makes no full steps
 
 
@@ -593,9 +616,9 @@ def from_the_hub(folder):
 
 def main():
     torch.set_num_threads(1)
-    tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, one_step, masked_step, gpt2_tokenizer,
-             other_tokenizers, refusals_of_config, refusals_of_tensors, refusals_of_folders, refusals_of_export,
-             full_disk, interrupted, from_the_hub]
+    tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, exported_best, one_step, masked_step,
+             gpt2_tokenizer, other_tokenizers, refusals_of_config, refusals_of_tensors, refusals_of_folders,
+             refusals_of_export, full_disk, interrupted, from_the_hub]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
     failed = 0
     for test in chosen:
