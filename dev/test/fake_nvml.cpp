@@ -45,8 +45,7 @@ int nvmlDeviceGetUtilizationRates(void* device, Utilization* load) {
 }
 int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
     static unsigned long long n = 0;
-    const int status =
-        answer("nvmlDeviceGetTotalEnergyConsumption", device, millijoules, 7000 + 1000 * n * n);
+    const int status = answer("nvmlDeviceGetTotalEnergyConsumption", device, millijoules, 7000 + 1000 * n * n);
     return n++, status;
 }
 }
