@@ -1,7 +1,8 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
 .PHONY: course bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
-LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out %/roofline.cpp %/products.cpp %/reading.cpp,$(wildcard dev/cpu/*.cpp)))
+NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
+LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
 
 $(B)/bench/%: dev/cpu/%.cpp $(FLAGS_FILE)
@@ -25,7 +26,8 @@ course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 
 # A ladder that fails does not keep the others from running, nor the right variants from the tables.
 ALL_PASSED = { test -z "$$failed" || { echo "failed:$$failed"; exit 1; }; }
 
-bench: train_gpt2_cpu tokenize $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading $(DATA)  ## this trainer beside PyTorch (torch)
+BENCH_PROGRAMS := $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
+bench: train_gpt2_cpu tokenize $(BENCH_PROGRAMS) $(DATA)   ## this trainer beside PyTorch (torch)
 	python3 dev/bench.py
 
 bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; table and charts into dev/cpu/README.md
