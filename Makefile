@@ -10,8 +10,7 @@
 #   DEBUG=             1: no optimisation and full debug information, for gdb
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80,
 #                      90a, 100 and PTX
-# Changing one of these, or a compiler, rebuilds. `make test` runs JOBS compilers and tests at a time; cores + 1 if not
-# given.
+# Changing one of these, or a compiler, rebuilds. `make test` runs JOBS (cores + 1) compilers and tests at a time.
 
 CXX      ?= g++
 comma    := ,

@@ -6,11 +6,11 @@
 //     ./gpt2 MODEL.bin SHARD.bin                        goes on training a model file, on a file of tokens
 //     g++ -std=c++17 -O3 -march=native -fopenmp dev/course/gpt2.cpp -o gpt2     without make
 //
-// A language model reads the first tokens of a text (here a token is a byte) and gives each possible
-// next token a probability. Training shows it text and changes its parameters, a little at each
-// step, so that the tokens that did come next become more probable. Everything else here follows
-// from how that change is found: by the derivative of one number, the loss, with respect to each
-// parameter.
+// A language model reads the first tokens of a text (here a token is a byte) and gives each
+// possible next token a probability. Training shows it text and changes its parameters, a little at
+// each step, so that the tokens that did come next become more probable. Everything else here
+// follows from how that change is found: by the derivative of one number, the loss, with respect to
+// each parameter.
 //
 // Letters, the same everywhere:
 //
@@ -33,6 +33,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 using Tokens = std::vector<int>;
@@ -48,9 +49,10 @@ using Tokens = std::vector<int>;
 // A matrix of numbers, and for each number its gradient. Values are stored row by row: element
 // (r, c) is value[r * cols + c], or row(r)[c], where row(r) points to the beginning of a row.
 //
-// The gradient of a number z is dLoss/dz: by how much the loss grows per unit by which z grows, if
-// all else that z was computed from stays. In formulas Dz stands for it, in the code z.grad. It is
-// found from the loss backwards, by the chain rule: if y1, y2, ... are computed from z, then
+// The gradient of a number z is dLoss/dz: if z grew by a very small h, and all that is computed
+// from z followed, the loss would grow by h dLoss/dz. In formulas Dz stands for it, in the code
+// z.grad. It is found from the loss backwards, by the chain rule: if y1, y2, ... are computed from
+// z, then
 //
 //     Dz = Dy1 dy1/dz + Dy2 dy2/dz + ...
 //
@@ -77,8 +79,8 @@ struct Tensor {
 // iterations write the same number. `#pragma omp simd reduction` lets the compiler compute a sum
 // with vector instructions, that is, in another order. A compiler without OpenMP ignores both.
 
-// Embedding: what the model knows of a token before it has seen its neighbours. Each token has a row
-// in a table, and so has each position; the model learns both tables.
+// Embedding: what the model knows of a token before it has seen its neighbours. Each token has a
+// row in a table, and so has each position; the model learns both tables.
 //
 //     out[b,t] = token_table[token[b,t]] + position_table[t]                         a sum of two rows
 void embedding_forward(Tensor& out, const Tokens& tokens, Tensor& token_table, Tensor& position_table, int64_t T) {
@@ -97,9 +99,9 @@ void embedding_backward(Tensor& out, const Tokens& tokens, Tensor& token_table, 
         }
 }
 
-// A linear layer: each output is a weighted sum of the inputs of its position, plus a bias. x (rows,
-// C), weight (OC, C), out (rows, OC); bias (1, OC), or null for none. As matrices, out = x weight^T
-// + bias.
+// A linear layer: each output is a weighted sum of the inputs of its position, plus a bias. x
+// (rows, C), weight (OC, C), out (rows, OC); bias (1, OC), or null for none. As matrices, out = x
+// weight^T + bias.
 //
 //     out[r,o] = bias[o] + sum over c of x[r,c] weight[o,c]
 void linear_forward(Tensor& out, Tensor& x, Tensor& weight, Tensor* bias) {
@@ -207,21 +209,22 @@ void softmax(float* p, const float* x, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-// Causal self-attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.2): the one layer in which
-// positions look at each other. Each position t has three vectors of HS numbers: a query q[t], what
-// it looks for; a key k[t], by which it is found; and a value v[t], what it tells those who find it.
-// It sees itself and the positions before it, u <= t, never the tokens that it must predict.
+// Causal self-attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.2): the one layer in
+// which positions look at each other. Each position t has three vectors of HS numbers: a query
+// q[t], what it looks for; a key k[t], by which it is found; and a value v[t], what it tells those
+// who find it. It sees itself and the positions before it, u <= t, never the tokens that it must
+// predict.
 //
 //     s[t,u] = q[t] . k[u] / sqrt(HS)              how well they match; . is the sum of the products of two vectors
-//     p[t,u] = softmax of s[t,0] ... s[t,t]        in p[t,u] the share of u in what t gets
+//     p[t,u] = softmax of s[t,0] ... s[t,t]        how much of v[u] goes into out[t]
 //     out[t] = sum over u <= t of p[t,u] v[u]
 //
 // The sum of HS products of independent numbers of variance 1 has variance HS. Divided by sqrt(HS)
 // it has variance 1 for every HS, and the softmax is not saturated from the start.
 //
-// Each head does this by itself, on its own channels. A row of qkv (rows, 3C) has the queries of all
-// heads, NH times HS numbers, then all keys, then all values. A row of out (rows, C) has the results
-// of all heads. p (B * NH * T, T) is kept for the backward pass.
+// Each head does this by itself, on its own channels. A row of qkv (rows, 3C) has the queries of
+// all heads, NH times HS numbers, then all keys, then all values. A row of out (rows, C) has the
+// results of all heads. p (B * NH * T, T) is kept for the backward pass.
 void attention_forward(Tensor& out, Tensor& p, Tensor& qkv, int64_t NH, int64_t T) {
     const int64_t B = out.rows / T, C = out.cols, HS = C / NH;
     const float scale = 1 / std::sqrt((float)HS);
@@ -254,7 +257,8 @@ void attention_forward(Tensor& out, Tensor& p, Tensor& qkv, int64_t NH, int64_t 
 //     Dq[t]   = sum over u <= t of Ds[t,u] k[u] / sqrt(HS)
 //     Dk[u]   = sum over t >= u of Ds[t,u] q[t] / sqrt(HS)
 //
-// The third line is the gradient of a softmax. With Z = sum over j of e^s[j], p[w] = e^s[w] / Z, and
+// The third line is the gradient of a softmax. With Z = sum over j of e^s[j], p[w] = e^s[w] / Z,
+// and
 //
 //     dp[w]/ds[u] = (e^s[w] if w = u, else 0) / Z - e^s[w] e^s[u] / Z^2 = p[w] ((1 if w = u, else 0) - p[u])
 //     Ds[u]       = sum over w of Dp[w] dp[w]/ds[u] = p[u] Dp[u] - p[u] (sum over w of p[w] Dp[w])
@@ -296,8 +300,8 @@ void attention_backward(Tensor& out, Tensor& p, Tensor& qkv, int64_t NH, int64_t
 //
 //     gelu(x) = x (1 + tanh(u)) / 2 = x s,    u = sqrt(2/pi) (x + 0.044715 x^3),    s = 1 / (1 + e^(-2u))
 //
-// s is equal to (1 + tanh(u)) / 2 since tanh(u) = (e^u - e^-u) / (e^u + e^-u). By the product rule and
-// the chain rule, with ds/du = 2 e^(-2u) / (1 + e^(-2u))^2 = 2 s (1 - s):
+// s is equal to (1 + tanh(u)) / 2 since tanh(u) = (e^u - e^-u) / (e^u + e^-u). By the product rule
+// and the chain rule, with ds/du = 2 e^(-2u) / (1 + e^(-2u))^2 = 2 s (1 - s):
 //
 //     gelu'(x) = s + x 2 s (1 - s) du/dx,     du/dx = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 const float SQRT_2_OVER_PI = 0.7978845608f;
@@ -329,8 +333,8 @@ void residual_backward(Tensor& out, Tensor& x, Tensor& branch) {
 }
 
 // Cross-entropy, the loss: minus the logarithm of the probability that the model gave to the token
-// that did come next, its mean over all rows. logits (rows, Vp) are the scores; the columns from V on
-// are padding and take no part. probs (rows, Vp) is kept for the backward pass.
+// that did come next, its mean over all rows. logits (rows, Vp) are the scores; the columns from V
+// on are padding and take no part. probs (rows, Vp) is kept for the backward pass.
 //
 //     p    = softmax of logits[r,0] ... logits[r,V-1]
 //     loss = (sum over r of -log p[r,target[r]]) / rows
@@ -345,7 +349,8 @@ float cross_entropy_forward(Tensor& logits, Tensor& probs, const Tokens& targets
     return (float)(sum / logits.rows);
 }
 
-// With -log p[y] = -x[y] + log(sum over v of e^x[v]), where x is the row of logits and y its target,
+// With -log p[y] = -x[y] + log(sum over v of e^x[v]), where x is the row of logits and y its
+// target,
 //
 //     d(-log p[y])/dx[v] = -(1 if v = y, else 0) + e^x[v] / (sum over w of e^x[w]) = p[v] - (1 if v = y, else 0)
 void cross_entropy_backward(Tensor& logits, Tensor& probs, const Tokens& targets, int64_t V) {
@@ -417,9 +422,9 @@ struct Model {
 };
 
 // Where a new model begins, as in GPT-2's own code: weights are drawn from a normal distribution of
-// standard deviation 0.02, biases are 0, gains 1. The two layers of a block that add to the residual
-// stream get 0.02 / sqrt(2L): a sum of 2L independent terms then has the variance of one (section 2.3
-// of the paper).
+// standard deviation 0.02, biases are 0, gains 1. The two layers of a block that add to the
+// residual stream get 0.02 / sqrt(2L): a sum of 2L independent terms then has the variance of one
+// (section 2.3 of the paper).
 void initialize(Model& model, std::mt19937& rng) {
     const auto draw = [&](Parameter& p, double deviation) {
         std::normal_distribution<float> normal(0.0f, (float)deviation);
@@ -434,8 +439,8 @@ void initialize(Model& model, std::mt19937& rng) {
     }
 }
 
-// What the forward pass computes on its way, for a batch of B sequences of T tokens. All of it is
-// kept, because the backward pass needs it.
+// What the forward pass computes on its way, for a batch of B sequences of T tokens. It is kept for
+// the backward pass, which needs most of it.
 struct BlockActivations {
     Tensor ln1, qkv, p, attention, proj, middle;  // attention; middle: the residual stream after it
     Tensor ln2, up, gelu, down, out;              // MLP; out: the residual stream after the block
@@ -544,8 +549,9 @@ double learning_rate(const Settings& s, int64_t step) {
     return end + (s.rate - end) * (1 + std::cos(M_PI * progress)) / 2;
 }
 
-// AdamW (Kingma & Ba 2015, arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2).
-// For each number p of the model, with g its gradient and t = 1, 2, ... the number of the update:
+// AdamW (Kingma & Ba 2015, arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm
+// 2). For each number p of the model, with g its gradient and t = 1, 2, ... the number of the
+// update:
 //
 //     m = beta1 m + (1 - beta1) g                a running average of the gradient
 //     v = beta2 v + (1 - beta2) g^2              and of its square
@@ -553,8 +559,9 @@ double learning_rate(const Settings& s, int64_t step) {
 //     vhat = v / (1 - beta2^t)                   gradients in m add up to 1 - beta1^t, those in v to 1 - beta2^t
 //     p = p - rate (mhat / (sqrt(vhat) + eps) + decay p)
 //
-// A step in the direction of -m lowers the loss. The division by sqrt(vhat) makes the size of the
-// step about `rate` for every number, however large its gradients are. Weight decay pulls the
+// A small enough step against the gradient lowers the loss; its average over the last batches is
+// less noisy than the gradient of one. The division by sqrt(vhat) makes the size of the step about
+// `rate` or less for every number, however large its gradients are. Weight decay pulls the
 // matrices towards 0. Before all this the gradient is clipped: if its norm is above 1, it is scaled
 // to 1, so that a single strange batch cannot do much harm (Pascanu et al. 2013, arXiv:1211.5063).
 void adamw(Model& model, const Settings& s, double rate, double norm, int64_t t) {
@@ -634,7 +641,8 @@ Tokens read_texts(const std::string& folder) {
     return tokens;
 }
 
-// ---- 6. Model files and token files --------------------------------------------------------------
+// ---- 6. Model files and token files
+// --------------------------------------------------------------
 //
 // Both are those of llm.c and of the other programs here: 256 int32 of header, then the numbers.
 //
@@ -660,10 +668,17 @@ std::vector<int32_t> open_file(std::ifstream& file, const std::string& path, int
     return header;
 }
 
+// A file that is longer or shorter than its header says is damaged.
+void expect_size(const std::string& path, int64_t numbers, int64_t bytes_of_each) {
+    std::error_code problem;
+    if ((int64_t)std::filesystem::file_size(path, problem) != 256 * 4 + numbers * bytes_of_each)
+        fail(1, path + " is damaged: its length is not what its header says");
+}
+
 Tokens read_tokens(const std::string& path) {
     std::ifstream file;
     const int64_t n = open_file(file, path, TOKENS_MAGIC, TOKENS_VERSION)[2];
-    if (n < 0) fail(1, path + " is damaged: its header promises a negative number of tokens");
+    expect_size(path, n, sizeof(uint16_t));
     const std::vector<uint16_t> tokens = read_numbers<uint16_t>(file, path, n);
     return Tokens(tokens.begin(), tokens.end());
 }
@@ -675,6 +690,8 @@ Model read_model(const std::string& path) {
     const bool sane = c.maxT > 0 && c.maxT <= 1 << 20 && c.V > 0 && c.V <= c.Vp && c.Vp <= 1 << 17 && c.L > 0 &&
                       c.L <= 1000 && c.NH > 0 && c.C > 0 && c.C <= 1 << 16 && c.C % c.NH == 0;
     if (!sane) fail(1, path + " is damaged: the sizes in its header make no sense");
+    // A block has 4C in its layer norms, 12 C^2 in its weights and 9C in their biases.
+    expect_size(path, c.Vp * c.C + c.maxT * c.C + c.L * (12 * c.C * c.C + 13 * c.C) + 2 * c.C, sizeof(float));
     Model model(c);
     for (Parameter* p : model.parameters()) p->value = read_numbers<float>(file, path, p->value.size());
     return model;
@@ -695,7 +712,8 @@ void write_model(Model& model, const std::string& path) {
     if (!file || problem) fail(1, "cannot write " + path);
 }
 
-// ---- 7. Settings ---------------------------------------------------------------------------------
+// ---- 7. Settings
+// ---------------------------------------------------------------------------------
 
 // Sets `number` if the argument is "name=..." with a number from `lowest` on.
 template <class Number>
@@ -705,9 +723,11 @@ bool set_number(const std::string& argument, const char* name, Number& number, d
     const char* text = argument.c_str() + length + 1;
     char* end;
     const double value = strtod(text, &end);
-    number = (Number)value;
-    if (*text == 0 || *end != 0 || !(value >= lowest && value <= 1e9) || (double)number != value)
-        fail(2, argument + " is not accepted: a number from " + std::to_string((int)lowest) + " on is expected");
+    const bool accepted = *text != 0 && *end == 0 && value >= lowest && value <= 1e9;
+    if (accepted) number = (Number)value;
+    if (!accepted || (double)number != value)
+        fail(2, argument + " is not accepted: a " + (std::is_integral_v<Number> ? "whole number" : "number") +
+                    " from " + std::to_string((int)lowest) + " to 1000000000 is expected");
     return true;
 }
 
@@ -756,11 +776,12 @@ Data make_data(const Settings& s, const Config& c) {
     return data;
 }
 
-// ---- 8. Sampling ---------------------------------------------------------------------------------
+// ---- 8. Sampling
+// ---------------------------------------------------------------------------------
 
 // The model writes: it gives each token the probability of being next, one is drawn, and the text
-// with that token is its next input. Of a long text it sees the last T tokens. What stands behind the
-// end of a shorter one does not matter, since no position looks ahead.
+// with that token is its next input. Of a long text it sees the last T tokens. What stands behind
+// the end of a shorter one does not matter, since no position looks ahead.
 void sample(Model& model, Activations& act, int64_t count, std::mt19937& rng) {
     const int64_t V = model.config.V, T = act.T;
     const bool bytes = V == 256;
@@ -779,7 +800,8 @@ void sample(Model& model, Activations& act, int64_t count, std::mt19937& rng) {
     putchar('\n');
 }
 
-// ---- 9. Training ---------------------------------------------------------------------------------
+// ---- 9. Training
+// ---------------------------------------------------------------------------------
 
 double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
