@@ -1,7 +1,24 @@
 // What a run is and needs, in words: the first lines of the log.
 #pragma once
+#include "llmc/advice.h"
 #include "llmc/plan_disk.h"
 #include "llmc/run.h"
+
+// Warns of what makes the run slower or dearer than it need be. To be called before the host's
+// memory is touched; a GPU's has been checked.
+template <class Model>
+inline void advise(Run<Model>& run, const Sizes& sizes) {
+    if (comm.rank > 0) return;
+    const Options& o = run.options;
+    AdviceInput in{sizes, (double)run.max_steps, (double)o.total_batch_size, !run.model_file};
+    if (!sizes.gpu) {
+        const double bytes = (double)plan_bytes(plan_rows(sizes, o, &run.model));
+        in.planned_bytes = bytes * (double)std::min(comm.processes, o.gpus_per_node);
+        in.free_bytes = available_bytes();
+    }
+    in.build = slow_build();
+    for (const std::string& sentence : advice_on(in)) warning("%s", sentence.c_str());
+}
 
 // The lines of the log that say what the run is: the model and what computes it, the data and how
 // it is divided.

@@ -239,6 +239,7 @@ inline int run_main(const Options& options) {
     const std::string settings = settings_text(options, o);
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings.c_str());
     allocate(run.model, sizes, o);
+    advise(run, sizes);
     open_trace(run);
     load_weights(run, resumed_step);
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone

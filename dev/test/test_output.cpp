@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <regex>
 #include "dev/test/run_program.h"
+#include "llmc/advice.h"
 #include "llmc/checkpoint.h"
 #include "llmc/logger.h"
 #include "llmc/sampler.h"
@@ -125,6 +126,50 @@ static void step_lines() {
     const std::string place = format(" to %s (%lld MB, ", dir("saved").c_str(), (long long)bytes / 1000000);
     EXPECT(bytes > 4000000);
     EXPECT(contains(saved.out, "\nsaved step 2" + place) && contains(saved.out, "\nsaved step 4" + place));
+}
+
+// A run of this shape in bf16, on a CPU.
+static AdviceInput planned_run(const char* shape, int64_t B, int64_t T, double step_tokens, double steps) {
+    Sizes s{};
+    if (!parse_descriptor(shape, s.config)) runtime_failure("%s is no shape", shape);
+    s.B = B, s.T = T, s.training = true, s.floatX_bytes = 2;
+    return {s, steps, step_tokens, true};
+}
+static bool advises(const AdviceInput& in, const char* part) {
+    const std::vector<std::string> advice = advice_on(in);
+    return advice.size() == 1 && contains(advice[0], part);
+}
+static void warnings() {
+    start_test("warnings: none for the runs of the README, the recipes and quickstart");
+    for (bool gpu : {false, true})
+        for (AdviceInput in :
+             {planned_run("L4C192H6T128V4096", 8, 128, 1024, 2850), planned_run("d12", 4, 256, 16384, 2000),
+              planned_run("L4C128H4T64V257", 12, 64, 768, 2000), planned_run("d12", 32, 1024, 524288, 19073),
+              planned_run("d6", 4, 1024, 4096, 4), planned_run("gpt3:c768", 32, 2048, 524288, 572204),
+              planned_run("d48", 16, 1024, 1048576, 32000), planned_run("d6", 4, 256, 4096, 2000)}) {
+            in.sizes.gpu = gpu;
+            for (const std::string& sentence : advice_on(in)) EXPECT(!printf("    %s\n", sentence.c_str()));
+        }
+    start_test("warnings: the usual batch is that of DeepSeek's 7B and 67B, to a tenth, trained on 2e12 tokens");
+    GPT2Config seven{4096, 0, 0, 30, 32, 4096}, large{4096, 0, 0, 95, 64, 8192};
+    EXPECT(std::fabs(usual_step_tokens(seven, 4096, 2e12) / (2304 * 4096) - 1) < 0.1);
+    EXPECT(std::fabs(usual_step_tokens(large, 4096, 2e12) / (4608 * 4096) - 1) < 0.1);
+    start_test("warnings: one for each costly mistake");
+    const AdviceInput good = planned_run("d12", 4, 256, 16384, 2000);
+    AdviceInput in = planned_run("L12C744H12", 4, 256, 16384, 2000);
+    EXPECT(advice_on(in).empty());  // little is wasted
+    EXPECT(advises(planned_run("L12C228H12", 4, 256, 16384, 2000), "228 channels, which take as long as 256"));
+    EXPECT(advises(planned_run("d12", 1, 32, 16384, 2000), "-b 1 -t 32: with fewer than 64"));
+    EXPECT(advises(planned_run("d12", 4, 64, 256, 100000), "a step of 256 tokens is small"));
+    EXPECT(advises(planned_run("d6", 32, 1024, 16777216, 200), "a step of 16777216 tokens is large"));
+    in = good, in.build = "with a sanitizer";
+    EXPECT(advises(in, "built with a sanitizer"));
+    in = good, in.planned_bytes = 3 * GIB, in.free_bytes = 2 * GIB;
+    EXPECT(advises(in, "the run needs 3.0 GiB of memory, and only 2.0 GiB is free"));
+    in = planned_run("L12C228H12", 1, 32, 32, 2000), in.new_model = false, in.sizes.training = false;
+    EXPECT(advice_on(in).empty());
+    write_whole(dir("meminfo"), "MemTotal:  9 kB\nMemAvailable:     2048 kB\nSwapTotal: 1 kB\n");
+    EXPECT(available_bytes(dir("meminfo")) == 2 << 20 && available_bytes("/nowhere") == INFINITY);
 }
 
 // The last lines of a run that has trained to its end.
@@ -316,6 +361,7 @@ int main() {
     settings();
     first_validation();
     step_lines();
+    warnings();
     summary();
     progress_elsewhere();
     progress_on_a_terminal();
