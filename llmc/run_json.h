@@ -127,6 +127,7 @@ inline Options options_of_run(int argc, char** argv) {
         usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
     if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir)))
         take_over_flags(o), check_remembered_paths(o);
+    if (!o.given.count("--trace")) o.trace.clear();  // what is traced is said at each start
     settle_length(o);
     if (o.from_step >= 0 && !o.resume)
         usage_error("--from-step %lld says where -y 1 goes on; it is accepted with -y 1", (long long)o.from_step);

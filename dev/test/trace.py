@@ -159,6 +159,10 @@ def test_refused(folder):
         check("cannot write" in output and "\nstep" not in output, f"refused before the first step: {output}")
     output = run([*base, "--trace", path, "--trace-steps", "50:60"])
     check("nothing was traced" in output and not path.exists(), f"steps that do not come: {output}")
+    run([*base, "-o", folder / "log", "--trace", path])
+    path.unlink()
+    output = run([CPU, "-o", folder / "log", "-y", "1", "-x", "12"])
+    check("nothing was traced" not in output and not path.exists(), f"a resumed run traces if it is asked: {output}")
 
 
 def main():
