@@ -33,6 +33,11 @@ static double loss_sum(GPT2& model) {
     check_cuda(cudaMemcpy(&results, model.results(), sizeof(results), cudaMemcpyDeviceToHost), "copying");
     return results.loss_sum;
 }
+static void set_gradient(GPT2& model, int tensor, int64_t layer, int64_t i, float value) {
+    const bool summed = model.sizes.sums_gradients() && !TENSORS[tensor].per_layer;
+    if (summed) to_device(model, model.grad_sums + model.layout.offset(tensor) + i, &value, 1);
+    else to_device(model, model.grad(tensor, layer) + i, &value, 1);
+}
 static std::vector<float> copied(const float* values, int64_t n) { return std::vector<float>(values, values + n); }
 static std::vector<float> all_gradients(GPT2& model) {
     const int64_t n = model.layout.total_elems();

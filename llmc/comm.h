@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/file.h"
 #include "llmc/tcp.h"
@@ -43,6 +44,12 @@ struct Comm {
 #endif
 };
 inline Comm comm;
+
+// As long as it lives, this process is the only one: collectives do nothing.
+struct Alone {
+    const int64_t processes = std::exchange(comm.processes, 1);
+    ~Alone() { comm.processes = processes; }
+};
 
 #ifdef USE_MPI
 // Waits for an MPI request; exit 1 after comm.timeout_s. `what` is for the message, here and below.

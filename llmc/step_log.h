@@ -49,10 +49,12 @@ inline void log_step(Run<Model>& run, const StepReport& r) {
     if (!status.empty()) run.logger.line("%s", status.c_str());
 }
 
+inline bool is_finite(const StepResult& result) { return std::isfinite(result.loss) && std::isfinite(result.norm); }
+
 // Ends the run (exit 1) if the loss or the gradient norm of its last step is not finite.
 template <class Model>
 inline void stop_if_not_finite(Run<Model>& run, const StepResult& result) {
-    if (std::isfinite(result.loss) && std::isfinite(result.norm)) return;
+    if (is_finite(result)) return;
     const std::string path = model_path(run.options.out_dir, run.saved_step);
     const std::string last_good = run.saved_step >= 0 ? "the last good checkpoint is " + path + ", -y 1 goes on from it"
                                                       : "no checkpoint was saved";

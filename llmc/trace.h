@@ -16,6 +16,7 @@
 // trace_file.h writes the time line, and sums it up.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 #include "llmc/clock.h"
@@ -43,6 +44,8 @@ struct Trace {
     // streams.
     void (*begin_device)() = nullptr;
     void (*end_device)() = nullptr;
+    // Called with the name of each range that ends, if it is set (not_finite.h).
+    std::function<void(const KernelName&)> at_end;
 
     void add(int64_t track, const Slice& slice) { tracks[track].slices.push_back(slice); }
 };
@@ -67,6 +70,7 @@ struct Range {
 #ifdef __CUDACC__
         nvtxRangePop();
 #endif
+        if (trace.at_end) trace.at_end(work.name);
         if (begin == 0) return;
         if (trace.on) trace.add(0, {work, begin, now_seconds()});
         trace.innermost = outer;

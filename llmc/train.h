@@ -5,6 +5,7 @@
 #include "llmc/describe.h"
 #include "llmc/evaluate.h"
 #include "llmc/model_contract.h"
+#include "llmc/not_finite.h"
 #include "llmc/out_dir.h"
 #include "llmc/print_plan.h"
 #include "llmc/program.h"
@@ -62,6 +63,28 @@ inline UpdateRule update_rule(const Run<Model>& run, double rate, double tokens)
     return rule;
 }
 
+// After a step whose loss or gradient norm is not finite: says where the first such value came
+// from, on the lowest rank that has one.
+template <class Model>
+inline void say_what_is_not_finite(Run<Model>& run, float dloss) {
+    const auto first = first_not_finite(run.model, [&](int64_t micro) {
+        load_micro_batch(run, micro);
+        const Alone alone;
+        micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, dloss, micro);
+    });
+    struct Finding {
+        char text[200];
+    } mine{};
+    snprintf(mine.text, sizeof(mine.text), "%s", first.found.c_str());
+    const std::vector<Finding> all = comm_gather(mine, "what is not finite");
+    for (int64_t r = 0; r < comm.processes; r++) {
+        const std::string rank = comm.processes > 1 ? format(" of rank %lld", (long long)r) : "";
+        if (*all[r].text) return run.logger.line("first not finite: %s%s", all[r].text, rank.c_str());
+    }
+    run.logger.line("all tensors are finite, but a sum over them is not; the largest gradient is %.3g, in %s",
+                    first.largest_gradient, first.largest.c_str());
+}
+
 // One step: the gradients of all its micro-batches, then one update of the weights. No update if a
 // process could not load its tokens.
 template <class Model>
@@ -70,12 +93,12 @@ inline void train_step(Run<Model>& run) {
     StateHeader& state = run.state;
     const Range range("step", state.step + 1);
     const double begin = now_seconds(), tokens = counted_tokens(run);
+    const float dloss = 1.0f / (float)std::max(1.0, tokens);  // the loss of a step is the mean over its tokens
     for (int64_t micro = 0; micro < run.micro_steps; micro++) {
         run.model.parts.enter(PART_DATA);
         show_time_left(run, micro);
         load_micro_batch(run, micro);
         if (stop.failed && comm.processes == 1) break;
-        const float dloss = 1.0f / (float)std::max(1.0, tokens);  // the loss of a step is the mean over its tokens
         micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, dloss, micro);
     }
     if (comm_any(stop.failed, "whether all processes have their data")) {
@@ -91,6 +114,7 @@ inline void train_step(Run<Model>& run) {
     const Range log("log");
     const FirstGradient first{(double)run.first_tokens, result.small_squares};
     log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, tokens, first});
+    if (!is_finite(result)) say_what_is_not_finite(run, dloss);
     stop_if_not_finite(run, result);
     log_tensors(run, rule, result.updated);
     if (!result.updated) log_skipped_update(run, result.loss, rule);

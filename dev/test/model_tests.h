@@ -7,6 +7,8 @@
 //                  variant: something that must not change a bit; on the CPU the number of threads
 //     void free_model(Model&)
 //     double loss_sum(Model&)
+//     void set_gradient(Model&, tensor, layer, i, float)
+//                  an element of what the backward pass has just written
 //     std::vector<float> all_gradients(Model&), all_weights(Model&)
 //                  in the order of memory; of the weights the most exact copy
 #pragma once
@@ -434,6 +436,8 @@ static void ignored_targets() {
     free_model(model);
 }
 
+#include "dev/test/not_finite_tests.h"
+
 static void model_tests() {
     for (const char* name : {"a", "b", "c"}) against_pytorch(name);
     ten_steps_against_pytorch("a", "cosine");
@@ -446,4 +450,5 @@ static void model_tests() {
     initial_weights();
     accumulation();
     ignored_targets();
+    not_finite();
 }

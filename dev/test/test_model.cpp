@@ -31,6 +31,10 @@ static void free_model(Model& model) {
     free_scratch();
 }
 static double loss_sum(Model& model) { return model.loss_sum; }
+static void set_gradient(Model& model, int tensor, int64_t layer, int64_t i, float value) {
+    if (model.sizes.sums_gradients()) model.grad<float>(tensor, layer)[i] = value;
+    else model.grad<floatX>(tensor, layer)[i] = value;
+}
 static std::vector<float> all_gradients(Model& model) {
     const int64_t elems = model.layout.total_elems();
     return model.sizes.sums_gradients() ? std::vector<float>((float*)model.grads, (float*)model.grads + elems)

@@ -1,5 +1,6 @@
-// tensors.csv (--log-tensors): its numbers against checkpoints, tokens and metrics.csv, on the CPU
-// and in the simulator, of one process and of several.
+// What a run says of its tensors, on the CPU and in the simulator, of one process and of several:
+// tensors.csv (--log-tensors) against checkpoints, tokens and metrics.csv; and where the first
+// value came from that is not finite.
 #include <map>
 #include <sstream>
 #include "dev/test/several.h"
@@ -203,6 +204,58 @@ static void processes(const std::string& program, const std::string& name, doubl
     EXPECT(parts_have_the_norm("z1", 2, 1e-5));
 }
 
+// Writes a value into the fp32 model file of a run with tiny_run's model.
+static void set_weight(const std::string& path, int tensor, int64_t layer, int64_t i, float value) {
+    const GPT2Config c{16, 256, 256, 2, 2, 32};
+    std::string bytes = read_whole(path);
+    int64_t at = sizeof(Header) / 4 + layer * tensor_elems(tensor, c) + i;
+    for (int t = 0; t < tensor; t++) at += tensor_elems(t, c) * tensor_layers(t, c);
+    memcpy(&bytes[at * 4], &value, 4);
+    write_whole(path, bytes);
+}
+// The sentence with which such a run ends is as it is without the search; the finding is on stdout.
+static bool stopped_naming(const Outcome& r, const std::string& found) {
+    const bool good = r.status == 1 && contains(r.err, "is not finite; the run stops before this update") &&
+                      contains(r.out, "\nfirst not finite: " + found + "\n");
+    if (!good) printf("    status %d, stdout: %s\n    stderr: %s\n", r.status, r.out.c_str(), r.err.c_str());
+    return good;
+}
+
+static void not_finite(const std::string& program, const std::string& name) {
+    const std::string model = dir("broken.bin"), flags = "-f 0 --shuffle 0 -x 3 -e " + model + " ";
+    const auto fresh_model = [&] {
+        EXPECT(passed(run(tiny_run(CPU, "-x 1 -l 0 --overwrite 1 -o " + dir("fresh")))));
+        write_whole(model, read_whole(dir("fresh/model_00000001.bin")));
+    };
+    start_test(name + ": a run that stops says which tensor was not finite first");
+    fresh_model();
+    for (int64_t i = 0; i < 64; i++) set_weight(model, QKVB, 1, i, 1e20f);
+    const std::string atty = "the activation atty of layer 1, in the forward pass of micro-step ";
+    const Outcome r = run(tiny_run(program, flags));
+    EXPECT(stopped_naming(r, atty + "1") && one_line(r.err));
+    EXPECT(stopped_naming(run(tiny_run(program, flags + "-d 64 -r 3")), atty + "1"));
+    start_test(name + ": only the second micro-step, and only one of several processes");
+    fresh_model();
+    const std::string shard = read_whole(dir("train_0.bin"));
+    const auto token = [&](int i) {
+        uint16_t value;
+        memcpy(&value, &shard[sizeof(Header) + 2 * i], 2);
+        return value;
+    };
+    int position = 0;  // where the second window has another token than the first
+    while (token(position) == token(16 + position)) position++;
+    set_weight(model, WTE, 0, token(16 + position) * 32, 3e38f);
+    set_weight(model, WPE, 0, position * 32, 3e38f);
+    // The stream is finite elsewhere, but its large values must not reach the loss.
+    set_weight(model, LNFW, 0, 0, 0);
+    const std::string encoded = "the activation encoded, in the forward pass of micro-step ";
+    EXPECT(stopped_naming(run(tiny_run(program, flags + "-b 1 -d 32")), encoded + "2"));
+    EXPECT(stopped_naming(run(MPIRUN + ("-np 2 " + tiny_run(program, flags + "-b 1 -d 32 --threads 1"))),
+                          encoded + "1 of rank 1"));
+    EXPECT(stopped_naming(run(MPIRUN + ("-np 2 " + tiny_run(program, flags + "-b 1 -d 32 --threads 1 -z 1 -r 3"))),
+                          encoded + "1 of rank 1"));
+}
+
 // With an argument: on the CPU alone.
 int main(int argc, char**) {
     make_test_folder();
@@ -212,11 +265,14 @@ int main(int argc, char**) {
     skipped_updates();
     resumed();
     processes(CPU, "CPU", 1e-3);
+    not_finite(CPU, "CPU");
     if (argc > 1) return report_and_clean();
     against_checkpoints(CPU + " --precision bf16", "cpu16", false);
     against_checkpoints(SIM32, "sim32", true);
     same_training(SIM32, "sim32");
     against_checkpoints(SIM16, "sim16", false);
     processes(SIM16, "bf16 GPU", 4e-2);
+    not_finite(SIM32, "fp32 GPU");
+    not_finite(SIM16, "bf16 GPU");
     return report_and_clean();
 }
