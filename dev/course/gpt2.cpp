@@ -44,7 +44,7 @@ using Tokens = std::vector<int>;
     exit(status);
 }
 
-// ---- 1. Tensors --------------------------------------------------------------------------------
+// ---- 1. Tensors -------------------------------------------------------------------------------
 
 // A matrix of numbers, and for each number its gradient. Values are stored row by row: element
 // (r, c) is value[r * cols + c], or row(r)[c], where row(r) points to the beginning of a row.
@@ -69,7 +69,7 @@ struct Tensor {
     void zero_grad() { std::fill(grad.begin(), grad.end(), 0.0f); }
 };
 
-// ---- 2. Layers ---------------------------------------------------------------------------------
+// ---- 2. Layers --------------------------------------------------------------------------------
 //
 // Each layer is two functions with the same arguments, outputs first. forward computes out.value
 // from the values of its inputs. backward takes out.grad and adds to the gradients of the inputs.
@@ -359,7 +359,7 @@ void cross_entropy_backward(Tensor& logits, Tensor& probs, const Tokens& targets
             logits.grad_row(r)[v] += (probs.row(r)[v] - (v == targets[r] ? 1 : 0)) / logits.rows;
 }
 
-// ---- 3. The model ------------------------------------------------------------------------------
+// ---- 3. The model -----------------------------------------------------------------------------
 //
 // GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"). A row of C
 // numbers per position, the residual stream, passes from the embedding through L blocks. Each adds
@@ -520,7 +520,7 @@ void backward(Model& model, Activations& act, const Tokens& tokens, const Tokens
     embedding_backward(act.embedding, tokens, model.token_table, model.position_table, act.T);
 }
 
-// ---- 4. The optimizer --------------------------------------------------------------------------
+// ---- 4. The optimizer -------------------------------------------------------------------------
 
 struct Settings {
     std::string model, data, save;                      // files, see section 6; save: where the trained model goes
@@ -581,7 +581,7 @@ void adamw(Model& model, const Settings& s, double rate, double norm, int64_t t)
     }
 }
 
-// ---- 5. Data -----------------------------------------------------------------------------------
+// ---- 5. Data ----------------------------------------------------------------------------------
 //
 // The data is one long row of tokens. The first nine tenths are for training, the last tenth for
 // validation: text that the model is judged by and never learns from. A window is T + 1 tokens in a
@@ -641,8 +641,7 @@ Tokens read_texts(const std::string& folder) {
     return tokens;
 }
 
-// ---- 6. Model files and token files
-// --------------------------------------------------------------
+// ---- 6. Model files and token files -----------------------------------------------------------
 //
 // Both are those of llm.c and of the other programs here: 256 int32 of header, then the numbers.
 //
@@ -712,8 +711,7 @@ void write_model(Model& model, const std::string& path) {
     if (!file || problem) fail(1, "cannot write " + path);
 }
 
-// ---- 7. Settings
-// ---------------------------------------------------------------------------------
+// ---- 7. Settings ------------------------------------------------------------------------------
 
 // Sets `number` if the argument is "name=..." with a number from `lowest` on.
 template <class Number>
@@ -776,8 +774,7 @@ Data make_data(const Settings& s, const Config& c) {
     return data;
 }
 
-// ---- 8. Sampling
-// ---------------------------------------------------------------------------------
+// ---- 8. Sampling ------------------------------------------------------------------------------
 
 // The model writes: it gives each token the probability of being next, one is drawn, and the text
 // with that token is its next input. Of a long text it sees the last T tokens. What stands behind
@@ -800,8 +797,7 @@ void sample(Model& model, Activations& act, int64_t count, std::mt19937& rng) {
     putchar('\n');
 }
 
-// ---- 9. Training
-// ---------------------------------------------------------------------------------
+// ---- 9. Training ------------------------------------------------------------------------------
 
 double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
