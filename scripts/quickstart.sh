@@ -5,7 +5,7 @@
 set -e
 out=log_quickstart
 data=dev/data/shakespeare4096
-steps=2850
+steps=3000
 again=
 model_file=$out/model_$(printf %08d $steps).bin
 model=L4C192H6T128
@@ -34,7 +34,7 @@ if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
 else
     # In the background, so that the script can pass a signal on to the trainer, which saves and says how to go on.
     ./train_gpt2_cpu -e $model $read_data -o $out -y 1 --precision $precision -b 8 -t 128 -r 0 -x $steps -l 3e-3 -u 50 \
-        -q 0.05 -c 0.1 -n 950 -nk 2 -v 475 -m 20 -s 1000000 -g 200 --top-k 50 --temperature 0.8 \
+        -q 0.05 -c 0.1 -n 1000 -nk 2 -v 500 -m 20 -s 1000000 -g 200 --top-k 50 --temperature 0.8 \
         --prompt "ROMEO." &
     trainer=$!
     for signal in INT TERM USR1; do trap "kill -$signal $trainer 2>/dev/null" $signal; done
