@@ -258,8 +258,8 @@ print("MS", 1e3 * (time.perf_counter() - begin) / count, 1e3 * first)
 
 class Generation:
     """Milliseconds per token that GPT-2 124M generates, with a key/value cache, and the milliseconds from a prompt to
-    the first token. Ours are what
-    the trainer reports. The bound: a token reads every weight once, which takes as long as reading as many bytes."""
+    the first token. Ours are what the trainer reports. The bound: a token reads every weight once, which takes as long
+    as reading as many bytes; the keys and values of the positions before it are not counted."""
     PROMPT_TOKENS, TOKENS, WEIGHTS = 512, 100, 124_439_808
 
     def __init__(self, args, report):

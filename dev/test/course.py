@@ -114,7 +114,8 @@ def refused(folder):
     huge.write_bytes(numbers("i", [20240326, 3, 1024, 50257, 1000, 1, 65536, 50304] + [0] * 248))
     for status, arguments in [(1, (tokens, tokens)), (1, (huge, tokens)), (1, (model, model)), (1, (short, tokens)),
                               (1, (folder / "none.bin", tokens)), (2, (model, tokens, "length=10")), (2, (model,)),
-                              (2, ("steps=x",)), (2, ("rate=nan",)), (2, ("steps=1e300",)), (2, ("steps=1.5",)), (2, ("step=1",)), (2, ("heads=5",)),
+                              (2, ("steps=x",)), (2, ("rate=nan",)), (2, ("steps=1e300",)), (2, ("steps=1.5",)),
+                              (2, ("step=1",)), (2, ("heads=5",)),
                               (2, (model, tokens, "length=9", "batch=100")), (2, (model, tokens, tokens)),
                               (1, (model, tokens, "length=9", "steps=0", f"save={folder / 'no' / 'out.bin'}"))]:
         said = run("./gpt2", *arguments, status=status)
