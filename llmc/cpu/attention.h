@@ -308,25 +308,41 @@ void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int6
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
                       int64_t maxT, int64_t C, int64_t NH) {
+    constexpr int64_t BLOCK = 4 * VEC_FLOATS, AHEAD = 16;  // channels summed side by side; rows asked for ahead
     const int64_t HS = C / NH;
+    const float scale = 1.0f / std::sqrt((float)HS);
     memcpy(keys + last * C, qkv + C, C * sizeof(floatX));
     memcpy(values + last * C, qkv + 2 * C, C * sizeof(floatX));
     parallel_for(NH, [&](int64_t h) {
-        float* p = scores + h * maxT;
-        float top = -std::numeric_limits<float>::infinity(), total = 0;
+        const floatX *q = qkv + h * HS, *k = keys + h * HS, *v = values + h * HS;
+        float *p = scores + h * maxT, top = -std::numeric_limits<float>::infinity();
         for (int64_t t = 0; t <= last; t++) {
+            __builtin_prefetch(k + (t + AHEAD) * C);
             vfloat dot{};
-            for_each_vector(HS, [&](size_t c, size_t count) {
-                dot += load_some(qkv + h * HS + c, count) * load_some(keys + t * C + h * HS + c, count);
-            });
-            p[t] = sum(dot) / std::sqrt((float)HS);
+            for_each_vector(
+                HS, [&](size_t c, size_t count) { dot += load_some(q + c, count) * load_some(k + t * C + c, count); });
+            p[t] = sum(dot) * scale;
             top = std::max(top, p[t]);
         }
-        for (int64_t t = 0; t <= last; t++) total += p[t] = std::exp(p[t] - top);
-        for_each_vector(HS, [&](size_t c, size_t count) {
+        vfloat totals{};
+        for_each_vector(last + 1, [&](size_t t, size_t count) {
+            store_some(p + t, exp(load_some(p + t, count) - top), count);
+            totals += load_some(p + t, count);
+        });
+        const float inverse = 1.0f / sum(totals);
+        int64_t c = 0;
+        for (; c + BLOCK <= HS; c += BLOCK) {
+            vfloat mix[4] = {};
+            for (int64_t t = 0; t <= last; t++) {
+                __builtin_prefetch(v + (t + AHEAD) * C + c);
+                for (int64_t i = 0; i < 4; i++) mix[i] += load(v + t * C + c + i * VEC_FLOATS) * p[t];
+            }
+            for (int64_t i = 0; i < 4; i++) store(out + h * HS + c + i * VEC_FLOATS, mix[i] * inverse);
+        }
+        for_each_vector(HS - c, [&](size_t i, size_t count) {
             vfloat mix{};
-            for (int64_t t = 0; t <= last; t++) mix += load_some(values + t * C + h * HS + c, count) * (p[t] / total);
-            store_some(out + h * HS + c, mix, count);
+            for (int64_t t = 0; t <= last; t++) mix += load_some(v + t * C + c + i, count) * p[t];
+            store_some(out + h * HS + c + i, mix * inverse, count);
         });
     });
 }
