@@ -56,7 +56,8 @@ inline void advise_on_batch(std::vector<std::string>& advice, const AdviceInput&
                    (long long)s.B, (long long)s.T, (long long)least_rows));
     const double usual = usual_step_tokens(s.config, s.T, in.steps * in.step_tokens);
     if (in.steps < LEAST_STEPS) return;
-    const bool small = in.step_tokens * USUAL_FACTOR<usual, large = in.step_tokens> usual * USUAL_FACTOR;
+    const bool small = usual > USUAL_FACTOR * in.step_tokens;
+    const bool large = in.step_tokens > USUAL_FACTOR * usual;
     if (small || large)
         advice.push_back(
             format("a step of %.0f tokens is %s for this model and this many tokens, for which about "
