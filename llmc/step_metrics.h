@@ -1,8 +1,10 @@
 // Fills in a line of metrics.csv (metrics.h) for the step that has just ended.
 #pragma once
+#include "llmc/device_reading.h"
 #include "llmc/metrics.h"
 #include "llmc/plan.h"
 #include "llmc/run.h"
+#include "llmc/step_parts.h"
 
 // What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).
 struct StepReport {

@@ -71,6 +71,12 @@ def listed_shards(index):
     return sorted(set(names.values()))
 
 
+def is_here(source):
+    """Whether a folder or file is meant. A file without a suffix, such as the program gpt2, does not hide a model's
+    name."""
+    return source.is_dir() or source.is_file() and (source.suffix != "" or not hub.is_name(str(source)))
+
+
 def files_of(source):
     """config.json and the .safetensors files of a model: of a folder, an index, or a single file."""
     single, index = source / "model.safetensors", source / "model.safetensors.index.json"
@@ -174,7 +180,7 @@ def main():
         parser.error(f"{options.out} does not end in .bin; the trainers take a model file by that")
     if not out.parent.is_dir():
         parser.error(f"the folder {out.parent} is not there")
-    if not source.exists():
+    if not is_here(source):
         if not hub.is_name(options.model):
             fail(f"{source} is not there, and it is no name on the hub (model or owner/model)")
         source = hub.download(options.model, options.hub, options.download_dir)

@@ -607,8 +607,15 @@ def from_the_hub(folder):
     fresh()
     import_hf("small", folder / "got.bin", *flags)
     same_bytes(folder / "got.bin", folder / "expected.bin")
+    fresh()
+    (folder / "small").write_text("a program, perhaps: it does not hide the model of that name")
+    os.chdir(folder)
+    import_hf("small", folder / "got.bin", *flags)
+    os.chdir(ROOT)
+    same_bytes(folder / "got.bin", folder / "expected.bin")
     for name in "gpt2", "nobody/small":
-        assert f"{name} is neither a file or folder here" in import_hf(name, folder / "got.bin", *flags, status=1)
+        said = import_hf(name, folder / "got.bin", *flags, status=1)
+        assert f"{name} is neither a file or folder here" in said, said
     server.shutdown()
     server.server_close()
     assert "cannot be read" in import_hf("gpt2", folder / "got.bin", *flags, status=1)
