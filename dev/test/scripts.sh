@@ -26,15 +26,18 @@ if command -v mpirun > /dev/null; then
     grep -q "of 2 processes" "$folder/log"
     HOSTS=localhost:2 scripts/multi_node/mpirun.sh $tiny -o "$folder/mpi" > "$folder/log" 2>&1 || true
     runs mpirun.sh "$folder/log"
+    # A log of its own: an older one already says "step 2", and the recipe would be stopped before it has begun.
     rm -rf "$OUT_DIR"
-    GPUS=2 scripts/run_gpt2_124M.sh $tiny -x 1000000 > "$folder/log" 2>&1 &
+    log=$folder/stopped
+    : > "$log"
+    GPUS=2 scripts/run_gpt2_124M.sh $tiny -x 1000000 > "$log" 2>&1 &
     recipe=$!
-    for _ in $(seq 600); do grep -q "step    2/" "$folder/log" && break; sleep 0.1; done
+    for _ in $(seq 600); do grep -q "step    2/" "$log" && break; sleep 0.1; done
     kill -TERM "$recipe"
     status=0
     wait "$recipe" || status=$?
-    { [ "$status" -eq 143 ] && grep -q "stopped at step" "$folder/log" && ls "$OUT_DIR"/DONE_* > /dev/null; } ||
-        { echo "a recipe stopped by SIGTERM ended with $status:"; tail -n 20 "$folder/log"; exit 1; }
+    { [ "$status" -eq 143 ] && grep -q "stopped at step" "$log" && ls "$OUT_DIR"/DONE_* > /dev/null; } ||
+        { echo "a recipe stopped by SIGTERM ended with $status:"; tail -n 20 "$log"; exit 1; }
 fi
 mkdir "$folder/bin"
 # How many processes mpirun.sh asks for, and where.
