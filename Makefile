@@ -7,7 +7,7 @@
 #   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
 #   HOSTCXX=g++        compiles what make itself runs, if CXX compiles for another machine
 #   MPI= READLINE= OPENMP=   Open MPI, GNU readline, OpenMP (dev/course alone): found by a test compile; no: without
-#   DEBUG=             1: no optimisation and full debug information, for gdb
+#   DEBUG= COUNT=      1: no optimisation, for gdb; 1: programs of the simulator count accesses to memory (dev/cusim)
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80,
 #                      90a, 100 and PTX
 # Changing one of these, or a compiler, rebuilds. `make test` runs JOBS (cores + 1) compilers and tests at a time.
@@ -15,7 +15,7 @@
 CXX      ?= g++
 comma    := ,
 # Where objects go: sanitized and debug builds stand beside the ordinary one.
-B        := build$(if $(SANITIZE),-$(SANITIZE))$(if $(DEBUG),-debug)
+B        := build$(if $(SANITIZE),-$(SANITIZE))$(if $(COUNT),-count)$(if $(DEBUG),-debug)
 ARCH     ?= native
 KERNELS  ?= fast
 SANITIZE ?=

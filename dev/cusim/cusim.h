@@ -71,6 +71,13 @@ void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Loc
 void async_commit();
 void async_wait(int groups_left);
 
+// Builds with COUNT=1 count accesses to memory, and the rows that lanes pass to ldmatrix.
+#ifdef CUSIM_COUNTS
+void count_ldmatrix(const void* row);
+#else
+inline void count_ldmatrix(const void*) {}
+#endif
+
 void enqueue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
                     cudaStream_t stream, std::function<void()> thread_body);
 void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work);

@@ -4,7 +4,10 @@
 SIM_SOURCES := $(patsubst %,build/sim/%,train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cusim/test/*.cu))
 SIM_OBJECTS := $(patsubst dev/cusim/%.cpp,$(B)/%.o,$(wildcard dev/cusim/*.cpp))
 SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas \
-               $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE)) -DUSE_NCCL
+               $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE)) $(if $(COUNT),-DCUSIM_COUNTS) -DUSE_NCCL
+# With COUNT=1, each access to memory becomes a call, to cusim_count.cpp instead of ThreadSanitizer's library. Structs
+# keep their 128-bit accesses (no-tree-sra). -O2: what is optimised after that does not matter here.
+COUNT_FLAGS  = -O2 -g -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -fno-tree-sra
 
 build/sim/%: % dev/cusim/rewrite.sed
 	@mkdir -p $(@D)
@@ -15,7 +18,10 @@ $(B)/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
 	$(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 
 # One rewritten source to one program: $(call sim_compile,more flags,more objects).
-sim_compile = $(TIMED) $(CXX) $(SIMFLAGS) $(1) -x c++ $< -x none $(2) $(SIM_OBJECTS) -rdynamic -ldl -o $@ $(LDLIBS)
+sim_link    = $(2) $(SIM_OBJECTS) -rdynamic -ldl -o $@ $(LDLIBS)
+sim_compile = $(if $(COUNT),$(TIMED) $(CXX) $(SIMFLAGS) $(COUNT_FLAGS) $(1) -x c++ -c $< -o $@.o && \
+                            $(CXX) -pthread $@.o $(sim_link),\
+                            $(TIMED) $(CXX) $(SIMFLAGS) $(1) -x c++ $< -x none $(sim_link))
 
 # Both precisions side by side in $(B)/; the programs in the root are those of PRECISION.
 define sim_program

@@ -77,6 +77,7 @@ static void release_barrier(Worker& w) {
     for (Thread& t : w.threads)
         if (t.state == AT_BARRIER) make_runnable(w, t);
     w.waiting = 0;
+    count_barrier();
 }
 
 void block_barrier(Location location) {
@@ -127,7 +128,10 @@ static bool try_collective(Worker& w, Thread& t) {
     void* lanes[32];
     for (int lane = 0; lane < 32; lane++) lanes[lane] = expected >> lane & 1 ? first[lane].arguments : nullptr;
     tsan_acquire(first);
+    count_collective(t);
+    pause_counting(true);  // compute() is a model of the instruction, no access of a lane
     if (t.compute) t.compute(lanes);
+    pause_counting(false);
     tsan_release(first);
     warp.waiting &= ~expected;
     for (unsigned lane = 0; lane < 32; lane++)
@@ -257,6 +261,7 @@ static void run_block(Worker& w, uint64_t number) {
     schedule(w);
     if (w.live > 0) report_deadlock(w);
     w.current = nullptr;
+    count_block();
     check_shared(w);
 }
 
@@ -296,7 +301,7 @@ struct Pool {
         done.wait(lock, [this] { return busy == 0; });
     }
     void start_threads() {
-        const uint64_t wanted = environment_number("CUSIM_THREADS", std::thread::hardware_concurrency());
+        const uint64_t wanted = COUNTING ? 1 : environment_number("CUSIM_THREADS", std::thread::hardware_concurrency());
         for (; threads + 1 < wanted; threads++) std::thread([this] { serve(); }).detach();
     }
     void serve() {
@@ -324,6 +329,7 @@ void run_kernel(Kernel& kernel) {
     }
     tsan_release(&kernel.begin_token);
     pool->run(kernel);
+    count_kernel(kernel);
     tsan_acquire(&kernel.end_token);
 }
 

@@ -146,6 +146,9 @@ Context* this_context() {
     return home;
 }
 
+bool in_stack(const Fiber* fiber, const void* p) {
+    return p >= fiber->context->stack && p < fiber->context->stack + STACK_BYTES;
+}
 bool in_guard_of_stack(const Fiber* fiber, const void* p) {
     return p >= fiber->context->stack - STACK_GUARD_BYTES && p < fiber->context->stack;
 }

@@ -9,6 +9,7 @@
 //     cusim_runtime.cpp   the CUDA runtime's functions
 //     cusim_blas.cpp      cuBLASLt
 //     cusim_nccl.cpp      NCCL
+//     cusim_count.cpp     counts, in builds with COUNT=1
 #pragma once
 #include <atomic>
 #include <cstdlib>
@@ -92,6 +93,7 @@ void switch_context(Context* from, Context* to);
 // The first thing in body().
 void fiber_begins();
 bool in_guard_of_stack(const Fiber* fiber, const void* p);
+bool in_stack(const Fiber* fiber, const void* p);
 extern const size_t STACK_BYTES;
 
 // -------------------------------------------------------------------------------------------------
@@ -122,6 +124,7 @@ struct SharedVariable {
 };
 struct Kernel {
     std::string name;
+    const void* function;
     dim3 grid, block;
     size_t shared_bytes;
     std::function<void()> body;
@@ -191,6 +194,8 @@ void fill(void* p, unsigned char value, size_t bytes);
 void catch_faults();
 // After a kernel: no redzone has changed.
 void check_guards(const char* kernel);
+// The allocation that holds p, with its redzones; null if there is none.
+const Allocation* find_allocation(const void* p);
 // Null if there is no memory.
 void* allocate_device(size_t bytes);
 void free_device(void* p);
@@ -204,6 +209,27 @@ void synchronize(cudaStream_t stream);
 void synchronize_all();
 // Dynamic shared memory that cudaFuncSetAttribute has allowed, by kernel.
 std::map<const void*, size_t>& dynamic_shared_limits();
+
+// -------------------------------------------------------------------------------------------------
+// cusim_count.cpp: what the others tell it (these functions do nothing in builds without COUNT=1)
+
+#ifdef CUSIM_COUNTS
+constexpr bool COUNTING = true;  // then one OS thread runs all blocks
+void count_copy(const Copy& copy, const void* code);
+void count_collective(const Thread& one);  // all its lanes have arrived
+void count_barrier();                      // all threads of the block have arrived
+void count_block();                        // has ended
+void count_kernel(const Kernel& kernel);   // has ended
+void pause_counting(bool paused);
+#else
+constexpr bool COUNTING = false;
+inline void count_copy(const Copy&, const void*) {}
+inline void count_collective(const Thread&) {}
+inline void count_barrier() {}
+inline void count_block() {}
+inline void count_kernel(const Kernel&) {}
+inline void pause_counting(bool) {}
+#endif
 
 // -------------------------------------------------------------------------------------------------
 // cusim_runtime.cpp

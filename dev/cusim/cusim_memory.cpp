@@ -133,10 +133,11 @@ void free_device(void* p) {
 // -------------------------------------------------------------------------------------------------
 // faults
 
-static const Allocation* find_allocation(const void* p) {
-    for (auto& [user, a] : allocations())
-        if (p >= a.map && p < a.map + a.map_bytes) return &a;
-    return nullptr;
+const Allocation* find_allocation(const void* p) {
+    auto above = allocations().upper_bound((char*)p + PAGE);  // `user` is a page after `map`
+    if (above == allocations().begin()) return nullptr;
+    const Allocation& a = std::prev(above)->second;
+    return p < a.map + a.map_bytes ? &a : nullptr;
 }
 
 // File and line of an instruction of this program, where addr2line is installed.

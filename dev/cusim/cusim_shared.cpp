@@ -81,6 +81,7 @@ void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Loc
     check_alignment(to, bytes, location);
     check_alignment(from, bytes, location);
     const Copy copy{to, from, bytes, bytes_read};
+    count_copy(copy, __builtin_return_address(0));
     if (seed() && random_bits(worker->random) % 2) deliver(copy);  // it may arrive at any time up to the wait
     else worker->current->fiber->copies.push_back(copy);
 }

@@ -119,6 +119,8 @@ static void check_launch(const char* name, const void* function, dim3 grid, dim3
         fail(NOWHERE,
              "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)",
              name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
+    if (!COUNTING && getenv("CUSIM_COUNT"))
+        fail(NOWHERE, "CUSIM_COUNT: this program does not count; make it with COUNT=1");
     note_launch(function, threads, shared_bytes);
 }
 
@@ -127,7 +129,8 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
     catch_faults();
     check_launch(name, function, grid, block, shared_bytes);
     auto kernel = std::make_shared<Kernel>();
-    kernel->name = name, kernel->grid = grid, kernel->block = block, kernel->shared_bytes = shared_bytes;
+    kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block,
+    kernel->shared_bytes = shared_bytes;
     kernel->body = std::move(body), kernel->blocks = (uint64_t)grid.x * grid.y * grid.z;
     enqueue(stream, {name, [kernel] { run_kernel(*kernel); }});
 }

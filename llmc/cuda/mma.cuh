@@ -134,6 +134,7 @@ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 template <bool transposed>
 inline void ldmatrix_twin(uint32_t (&r)[4], const bf16* row) {
     cusim::check_alignment(row, 16, CUSIM_HERE);
+    cusim::count_ldmatrix(row);
     struct Lane {
         uint32_t* r;
         const bf16* row;

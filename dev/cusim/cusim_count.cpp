@@ -1,0 +1,382 @@
+// Counting what decides the speed of a kernel, in programs built with COUNT=1. README.md says what
+// is counted, and how to read it.
+//
+// g++ -fsanitize=thread calls a function of ThreadSanitizer before each access to memory that other
+// threads may see. The program is linked with the functions below instead: they only count. Each
+// call brings an address, and its return address says which instruction of the program it is.
+//
+// The lanes of a warp run one after the other here. Of each instruction, the i-th execution by one
+// lane belongs to the i-th by the others: together they are one request, as the GPU issues it.
+// Executions are counted from the last barrier or exchange of the warp on, so lanes that have taken
+// different branches before are in step again there.
+#ifdef CUSIM_COUNTS
+#include "dev/cusim/cusim_inside.h"
+#include <dlfcn.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <unordered_map>
+#include <utility>
+
+namespace cusim {
+
+enum Access { LOAD, STORE, ATOMIC };
+enum Kind {
+    GLOBAL,            // + Access
+    SHARED = 3,        // + Access
+    ASYNC_GLOBAL = 6,  // the two sides of cp.async
+    ASYNC_SHARED,
+    LDMATRIX,
+    KINDS
+};
+static const char* const KIND_NAMES[] = {"global_load",     "global_store",    "global_atomic",
+                                         "shared_load",     "shared_store",    "shared_atomic",
+                                         "cp_async_global", "cp_async_shared", "ldmatrix"};
+static bool in_global(Kind kind) { return kind < SHARED || kind == ASYNC_GLOBAL; }
+
+// What was counted of one instruction, or of all of one kind.
+struct Tally {
+    uint64_t requests = 0, bytes = 0;  // instructions of a warp; bytes that its lanes asked for
+    uint64_t transfers = 0;            // global memory: sectors; shared memory: wavefronts
+    uint64_t least = 0;                // shared memory: wavefronts if no banks conflicted
+    void add(const Tally& t) { requests += t.requests, bytes += t.bytes, transfers += t.transfers, least += t.least; }
+};
+
+// -------------------------------------------------------------------------------------------------
+// requests
+
+struct Request {
+    uint32_t lanes = 0;
+    uint64_t address[32];
+};
+// What one warp has asked for by one instruction since it was last in step.
+struct Asked {
+    uint32_t executions[32] = {};  // by each lane
+    std::vector<Request> requests;
+};
+struct Site {  // an instruction that accesses memory
+    Kind kind;
+    uint32_t bytes;  // of one lane
+    const void* code;
+    std::vector<Asked> warps;
+    Tally tally;  // of the kernel that runs
+};
+struct SiteKey {
+    const void* code;
+    uint64_t what;  // kind, bytes, part
+    bool operator==(const SiteKey& k) const { return code == k.code && what == k.what; }
+};
+struct SiteHash {
+    size_t operator()(const SiteKey& k) const { return ((uint64_t)k.code * 31 + k.what) * 0x9E3779B97F4A7C15u >> 20; }
+};
+
+// The bytes that a kernel has touched, one bit for each.
+struct Touched {
+    struct Page {
+        uint64_t bits[PAGE / 64] = {};
+    };
+    std::unordered_map<uint64_t, Page> pages;
+    uint64_t last_number = 0;
+    Page* last = nullptr;
+
+    void mark(uint64_t address, uint32_t bytes) {  // which lie in one group of 64 bytes
+        if (!last || address / PAGE != last_number) last_number = address / PAGE, last = &pages[last_number];
+        last->bits[address % PAGE / 64] |= ((1ull << bytes) - 1) << address % 64;
+    }
+    // Adds the bytes and the sectors touched, and forgets them.
+    void take(uint64_t& bytes, uint64_t& sectors) {
+        for (auto& [number, page] : pages)
+            for (uint64_t b : page.bits)
+                bytes += __builtin_popcountll(b), sectors += ((uint32_t)b != 0) + (b >> 32 != 0);
+        pages.clear(), last = nullptr;
+    }
+};
+
+// One kernel with one configuration of its launch, over all its launches.
+struct KernelCounts {
+    uint64_t launches = 0, blocks = 0, barriers = 0;
+    uint64_t read_bytes = 0, read_sectors = 0, written_bytes = 0, written_sectors = 0;  // each counted once per launch
+    std::map<std::string, uint64_t> collectives;
+    std::map<const Site*, Tally> sites;
+};
+
+struct Counter {
+    std::unordered_map<SiteKey, Site, SiteHash> sites;
+    std::array<std::pair<SiteKey, Site*>, 4096> found{};  // a cache of `sites`
+    std::vector<std::pair<Site*, int>> pending;           // sites and warps that have requests
+    Touched read, written;
+    KernelCounts now;                             // of the kernel that runs
+    std::map<std::string, KernelCounts> kernels;  // by the part of the JSON that identifies them
+    std::vector<std::string> order;
+    bool paused = false;
+};
+static Counter& counter() {
+    static Counter* c = new Counter;
+    return *c;
+}
+
+// 32-byte sectors of global memory that a request touches. Each lane's bytes lie in one.
+static uint64_t sectors_of(const Request& r) {
+    uint64_t sectors[32], n = 0;
+    for (int lane = 0; lane < 32; lane++) {
+        if (!(r.lanes >> lane & 1)) continue;
+        const uint64_t sector = r.address[lane] / 32;
+        if (std::find(sectors, sectors + n, sector) == sectors + n) sectors[n++] = sector;
+    }
+    return n;
+}
+
+// Shared memory has 32 banks of 4 bytes. A wavefront brings one word of each bank, to as many lanes
+// as want it. Lanes that ask for 8 bytes are served by halves of a warp, for 16 bytes by quarters.
+static std::pair<uint64_t, uint64_t> wavefronts_of(const Request& r, uint32_t bytes) {
+    const int group_lanes = bytes <= 4 ? 32 : bytes == 8 ? 16 : 8;
+    uint64_t wavefronts = 0, groups = 0;
+    for (int first = 0; first < 32; first += group_lanes) {
+        if ((r.lanes >> first & (uint32_t)((1ull << group_lanes) - 1)) == 0) continue;
+        uint64_t words[32][32], most = 0;
+        uint32_t used[32] = {};
+        for (int lane = first; lane < first + group_lanes; lane++) {
+            if (!(r.lanes >> lane & 1)) continue;
+            for (uint64_t word = r.address[lane] / 4; word * 4 < r.address[lane] + bytes; word++) {
+                uint64_t* const there = words[word % 32];
+                uint32_t& n = used[word % 32];
+                if (std::find(there, there + n, word) == there + n) there[n++] = word;
+                most = std::max<uint64_t>(most, n);
+            }
+        }
+        wavefronts += most, groups++;
+    }
+    return {wavefronts, groups};
+}
+
+static void finish_request(Counter& c, Site& site, const Request& r) {
+    Tally& t = site.tally;
+    t.requests++, t.bytes += (uint64_t)__builtin_popcount(r.lanes) * site.bytes;
+    if (!in_global(site.kind)) {
+        const auto [wavefronts, groups] = wavefronts_of(r, site.bytes);
+        t.transfers += wavefronts, t.least += groups;
+        return;
+    }
+    t.transfers += sectors_of(r);
+    for (int lane = 0; lane < 32; lane++) {
+        if (!(r.lanes >> lane & 1)) continue;
+        if (site.kind != GLOBAL + STORE) c.read.mark(r.address[lane], site.bytes);
+        if (site.kind == GLOBAL + STORE || site.kind == GLOBAL + ATOMIC) c.written.mark(r.address[lane], site.bytes);
+    }
+}
+
+// The lanes of a warp are in step: what they have asked for is complete. warp -1: all of them.
+static void finish_requests(int warp) {
+    Counter& c = counter();
+    size_t kept = 0;
+    for (auto [site, w] : c.pending) {
+        if (warp >= 0 && w != warp) {
+            c.pending[kept++] = {site, w};
+            continue;
+        }
+        Asked& asked = site->warps[w];
+        for (const Request& r : asked.requests) finish_request(c, *site, r);
+        asked.requests.clear();
+        std::fill(asked.executions, asked.executions + 32, 0);
+    }
+    c.pending.resize(kept);
+}
+
+static Site& site_of(Counter& c, Kind kind, uint32_t bytes, const void* code, uint32_t part) {
+    const SiteKey key{code, (uint64_t)kind << 48 | (uint64_t)part << 16 | bytes};
+    auto& [known, site] = c.found[SiteHash()(key) % c.found.size()];
+    if (!site || !(known == key)) {
+        known = key, site = &c.sites[key];
+        site->kind = kind, site->bytes = bytes, site->code = code;
+    }
+    return *site;
+}
+
+static void add_access(Kind kind, const void* p, uint32_t bytes, const void* code, uint32_t part = 0) {
+    Counter& c = counter();
+    Site& site = site_of(c, kind, bytes, code, part);
+    const int warp = worker->current->id / 32, lane = worker->current->id % 32;
+    if ((int)site.warps.size() <= warp) site.warps.resize(warp + 1);
+    Asked& asked = site.warps[warp];
+    const uint32_t execution = asked.executions[lane]++;
+    if (asked.requests.empty()) c.pending.push_back({&site, warp});
+    if (execution >= asked.requests.size()) asked.requests.emplace_back();
+    Request& r = asked.requests[execution];
+    r.lanes |= 1u << lane, r.address[lane] = (uint64_t)p;
+}
+
+// -------------------------------------------------------------------------------------------------
+// what the program and the simulator tell
+
+static bool in_shared(const void* p) { return (uintptr_t)p - (uintptr_t)worker->shared < 2 * SHARED_MOST_BYTES; }
+
+// Accesses of the host, and those to the stack, which are registers on a GPU, are none.
+static void note(Access access, const void* p, uint32_t bytes, const void* code) {
+    if (!worker || !worker->current || counter().paused) return;
+    const bool shared = in_shared(p);
+    if (!shared && (in_stack(worker->current->fiber, p) || !find_allocation(p))) return;
+    const Kind kind = (Kind)((shared ? SHARED : GLOBAL) + access);
+    // what is not aligned to its size, or has no power of two, takes an instruction for each 4
+    // bytes, or less
+    uint32_t width = bytes;
+    if ((bytes & (bytes - 1)) != 0 || bytes > 16 || (uintptr_t)p % bytes != 0)
+        for (width = 4; ((uintptr_t)p | bytes) % width != 0;) width /= 2;
+    for (uint32_t at = 0; at < bytes; at += width) add_access(kind, (const char*)p + at, width, code, at);
+}
+
+void count_copy(const Copy& copy, const void* code) {
+    if (copy.bytes_read) add_access(ASYNC_GLOBAL, copy.from, (uint32_t)copy.bytes_read, code);
+    add_access(ASYNC_SHARED, copy.to, (uint32_t)copy.bytes, code);
+}
+__attribute__((noinline)) void count_ldmatrix(const void* row) {
+    add_access(LDMATRIX, row, 16, __builtin_return_address(0));
+}
+void count_collective(const Thread& t) {
+    counter().now.collectives[t.what]++;
+    finish_requests(t.id / 32);
+}
+void count_barrier() {
+    counter().now.barriers++;
+    finish_requests(-1);
+}
+void count_block() {
+    counter().now.blocks++;
+    finish_requests(-1);
+}
+void pause_counting(bool paused) { counter().paused = paused; }
+
+// -------------------------------------------------------------------------------------------------
+// the file: one line of JSON for each kernel and configuration of its launch
+
+static void write_kernel(FILE* file, const std::string& launch, const KernelCounts& k) {
+    fprintf(file, "{%s, \"launches\": %zu, \"blocks\": %zu, \"barriers\": %zu, ", launch.c_str(), k.launches, k.blocks,
+            k.barriers);
+    fprintf(
+        file,
+        "\"read_bytes\": %zu, \"read_sectors\": %zu, \"written_bytes\": %zu, \"written_sectors\": %zu, \"warps\": {",
+        k.read_bytes, k.read_sectors, k.written_bytes, k.written_sectors);
+    const char* comma = "";
+    for (auto& [what, n] : k.collectives) fprintf(file, "%s\"%s\": %zu", std::exchange(comma, ", "), what.c_str(), n);
+    fprintf(file, "}");
+    Tally kinds[KINDS];
+    for (auto& [site, t] : k.sites) kinds[site->kind].add(t);
+    auto write_tally = [&](Kind kind, const Tally& t) {
+        fprintf(file, "\"requests\": %zu, \"bytes\": %zu, \"%s\": %zu", t.requests, t.bytes,
+                in_global(kind) ? "sectors" : "wavefronts", t.transfers);
+        if (!in_global(kind)) fprintf(file, ", \"wavefronts_without_conflicts\": %zu", t.least);
+        fprintf(file, "}");
+    };
+    for (int kind = 0; kind < KINDS; kind++)
+        fprintf(file, ", \"%s\": {", KIND_NAMES[kind]), write_tally((Kind)kind, kinds[kind]);
+    fprintf(file, ", \"sites\": [");
+    comma = "";
+    for (auto& [site, t] : k.sites) {
+        Dl_info info{};
+        dladdr(site->code, &info);
+        fprintf(file, "%s{\"code\": \"%#zx\", \"kind\": \"%s\", \"lane_bytes\": %u, ", std::exchange(comma, ", "),
+                (size_t)((const char*)site->code - (const char*)info.dli_fbase), KIND_NAMES[site->kind], site->bytes);
+        write_tally(site->kind, t);
+    }
+    fprintf(file, "]}\n");
+}
+static void write_file() {
+    const char* path = getenv("CUSIM_COUNT");
+    FILE* file = path ? fopen(path, "w") : nullptr;
+    if (!file) {
+        if (path) fprintf(stderr, "error: CUSIM_COUNT: cannot write %s\n", path);
+        return;
+    }
+    char program[4096] = "";
+    if (readlink("/proc/self/exe", program, sizeof(program) - 1) < 0) program[0] = '\0';
+    fprintf(file, "{\"program\": \"%s\"}\n", program);
+    for (const std::string& launch : counter().order) write_kernel(file, launch, counter().kernels[launch]);
+    fclose(file);
+}
+
+void count_kernel(const Kernel& k) {
+    Counter& c = counter();
+    if (c.order.empty()) atexit(write_file);
+    Dl_info info{};
+    const char* symbol = dladdr(k.function, &info) && info.dli_sname ? info.dli_sname : "";
+    char text[1024];
+    snprintf(text, sizeof(text),
+             "\"kernel\": \"%s\", \"symbol\": \"%s\", \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], "
+             "\"dynamic_shared_bytes\": %zu",
+             k.name.c_str(), symbol, k.grid.x, k.grid.y, k.grid.z, k.block.x, k.block.y, k.block.z, k.shared_bytes);
+    if (!c.kernels.count(text)) c.order.push_back(text);
+    KernelCounts& all = c.kernels[text];
+    all.launches++, all.blocks += c.now.blocks, all.barriers += c.now.barriers;
+    c.read.take(all.read_bytes, all.read_sectors);
+    c.written.take(all.written_bytes, all.written_sectors);
+    for (auto& [what, n] : c.now.collectives) all.collectives[what] += n;
+    for (auto& [key, site] : c.sites)
+        if (site.tally.requests) all.sites[&site].add(std::exchange(site.tally, {}));
+    c.now = {};
+}
+
+}  // namespace cusim
+
+// -------------------------------------------------------------------------------------------------
+// the functions that the compiler calls
+
+using namespace cusim;
+
+extern "C" {
+void __tsan_init() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_read_range(const void* p, size_t n) { note(LOAD, p, n, __builtin_return_address(0)); }
+void __tsan_write_range(void* p, size_t n) { note(STORE, p, n, __builtin_return_address(0)); }
+#define COUNT_ACCESSES(n) \
+    void __tsan_read##n(const void* p) { note(LOAD, p, n, __builtin_return_address(0)); } \
+    void __tsan_write##n(void* p) { note(STORE, p, n, __builtin_return_address(0)); } \
+    void __tsan_unaligned_read##n(const void* p) { note(LOAD, p, n, __builtin_return_address(0)); } \
+    void __tsan_unaligned_write##n(void* p) { note(STORE, p, n, __builtin_return_address(0)); }
+COUNT_ACCESSES(1)
+COUNT_ACCESSES(2)
+COUNT_ACCESSES(4)
+COUNT_ACCESSES(8)
+COUNT_ACCESSES(16)
+
+// Atomic operations are replaced by these calls, so they must be carried out here.
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+#define COUNT_UPDATE(T, bits, name) \
+    T __tsan_atomic##bits##_##name(volatile T* p, T value, int) { \
+        note(ATOMIC, (const void*)p, bits / 8, __builtin_return_address(0)); \
+        return __atomic_##name(p, value, __ATOMIC_SEQ_CST); \
+    }
+#define COUNT_EXCHANGE(T, bits, name, weak) \
+    int __tsan_atomic##bits##_##name(volatile T* p, T* expected, T value, int, int) { \
+        note(ATOMIC, (const void*)p, bits / 8, __builtin_return_address(0)); \
+        return __atomic_compare_exchange_n(p, expected, value, weak, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    }
+#define COUNT_ATOMICS(T, bits) \
+    T __tsan_atomic##bits##_load(const volatile T* p, int) { \
+        note(LOAD, (const void*)p, bits / 8, __builtin_return_address(0)); \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
+    } \
+    void __tsan_atomic##bits##_store(volatile T* p, T value, int) { \
+        note(STORE, (const void*)p, bits / 8, __builtin_return_address(0)); \
+        __atomic_store_n(p, value, __ATOMIC_SEQ_CST); \
+    } \
+    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) { \
+        note(ATOMIC, (const void*)p, bits / 8, __builtin_return_address(0)); \
+        return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST); \
+    } \
+    COUNT_UPDATE(T, bits, fetch_add) \
+    COUNT_UPDATE(T, bits, fetch_sub) \
+    COUNT_UPDATE(T, bits, fetch_and) \
+    COUNT_UPDATE(T, bits, fetch_or) \
+    COUNT_UPDATE(T, bits, fetch_xor) \
+    COUNT_EXCHANGE(T, bits, compare_exchange_strong, false) \
+    COUNT_EXCHANGE(T, bits, compare_exchange_weak, true)
+COUNT_ATOMICS(uint8_t, 8)
+COUNT_ATOMICS(uint16_t, 16)
+COUNT_ATOMICS(uint32_t, 32)
+COUNT_ATOMICS(uint64_t, 64)
+}
+#endif
