@@ -21,6 +21,12 @@ $(B)/gpt2: dev/course/gpt2.cpp $(FLAGS_FILE)
 	$(compile)
 gpt2: $(B)/gpt2 FORCE
 	$(call copy,$<)
+$(B)/course_numbers: dev/course/numbers.cpp $(FLAGS_FILE)
+	$(compile)
+# For pictures: the constants of a CPU with AVX-512, whichever CPU draws them.
+$(B)/course_facts: private CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v4)
+$(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)
+	$(compile)
 course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)
 
 # A ladder that fails does not keep the others from running, nor the right variants from the tables.

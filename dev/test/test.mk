@@ -67,6 +67,7 @@ $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_be
 $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
 $(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
+$(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
@@ -87,6 +88,10 @@ $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),p
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
     dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/hugging_face.py)
+$(call check,course_twins,PyTorch computes what the chapters say,$(B)/course_numbers,\
+    dev/course/twin.py --packages || skip "pip install numpy torch"; dev/course/twin.py)
+$(call check,course_pictures,the pictures of the course show the code that ships,$(B)/course_facts,\
+    [ "$$(uname -m)" = x86_64 ] || skip "a CPU of the x86-64 family"; dev/course/pictures.py --check)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
 $(call check,recipes,fine-tuning by the lines of README,$(CPU),\

@@ -1,0 +1,141 @@
+// What the layers that ship compute, in numbers: for each chapter, small inputs and their results, one array per line
+// as JSON. The PyTorch twins of the chapters compute the same (twin.py).
+//
+//     build/course_numbers layer-norm
+#include "llmc/config.h"
+#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/attention.h"
+#include "llmc/cpu/classifier.h"
+#include "llmc/cpu/encoder.h"
+#include "llmc/cpu/gelu.h"
+#include "llmc/cpu/global_norm.h"
+#include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/scratch.h"
+#include "llmc/random.h"
+#include "llmc/schedule.h"
+
+using Shape = std::vector<int64_t>;
+
+template <class T>
+static void show(const char* name, const Shape& shape, const std::vector<T>& values) {
+    printf("{\"name\": \"%s\", \"shape\": [", name);
+    for (size_t i = 0; i < shape.size(); i++) printf("%s%lld", i ? ", " : "", (long long)shape[i]);
+    printf("], \"values\": [");
+    for (size_t i = 0; i < values.size(); i++)
+        printf("%s%.*g", i ? ", " : "", std::is_same_v<T, double> ? 17 : 9, (double)values[i]);
+    printf("]}\n");
+}
+
+static MersenneTwister rng(1);
+
+// An array of its own, filled with normally distributed numbers, which is shown.
+static std::vector<float> random_array(const char* name, const Shape& shape, float deviation = 1) {
+    int64_t n = 1;
+    for (int64_t size : shape) n *= size;
+    std::vector<float> values(n);
+    normal_fill(rng, values.data(), n, deviation);
+    show(name, shape, values);
+    return values;
+}
+static std::vector<float> zeros(int64_t n) { return std::vector<float>(n, 0.0f); }
+
+static void linear() {
+    const int64_t rows = 5, C = 7, OC = 3;
+    const auto x = random_array("x", {rows, C}), weight = random_array("weight", {OC, C}),
+               bias = random_array("bias", {OC}), dy = random_array("dy", {rows, OC});
+    auto y = zeros(rows * OC), dx = zeros(rows * C), dweight = zeros(OC * C), dbias = zeros(OC);
+    matmul_forward(y.data(), x.data(), weight.data(), bias.data(), rows, C, OC);
+    matmul_backward(dx.data(), dweight.data(), dbias.data(), dy.data(), x.data(), weight.data(), rows, C, OC, false);
+    show("y", {rows, OC}, y), show("dx", {rows, C}, dx), show("dweight", {OC, C}, dweight), show("dbias", {OC}, dbias);
+}
+
+static void embedding() {
+    const int64_t B = 2, T = 4, C = 6, V = 5, maxT = 8;
+    const std::vector<int> tokens = {3, 0, 3, 3, 4, 0, 2, 3};  // token 3 occurs four times
+    show("tokens", {B, T}, tokens);
+    const auto wte = random_array("wte", {V, C}), wpe = random_array("wpe", {maxT, C}),
+               dout = random_array("dout", {B, T, C});
+    auto out = zeros(B * T * C), dwte = zeros(V * C), dwpe = zeros(maxT * C);
+    encoder_forward(out.data(), tokens.data(), wte.data(), wpe.data(), B, T, C);
+    encoder_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), B, T, C, maxT, false);
+    show("out", {B, T, C}, out), show("dwte", {V, C}, dwte), show("dwpe", {maxT, C}, dwpe);
+}
+
+static void layer_norm() {
+    const int64_t rows = 4, C = 6;
+    const auto x = random_array("x", {rows, C}), weight = random_array("weight", {C}), bias = random_array("bias", {C}),
+               dy = random_array("dy", {rows, C});
+    auto y = zeros(rows * C), mean = zeros(rows), rstd = zeros(rows), dx = zeros(rows * C), dweight = zeros(C),
+         dbias = zeros(C);
+    layernorm_forward(y.data(), mean.data(), rstd.data(), x.data(), weight.data(), bias.data(), rows, C);
+    layernorm_backward(dx.data(), dweight.data(), dbias.data(), dy.data(), x.data(), weight.data(), mean.data(),
+                       rstd.data(), rows, C, false);
+    show("y", {rows, C}, y), show("mean", {rows}, mean), show("rstd", {rows}, rstd);
+    show("dx", {rows, C}, dx), show("dweight", {C}, dweight), show("dbias", {C}, dbias);
+}
+
+static void attention() {
+    const int64_t B = 2, T = 9, C = 8, NH = 2;
+    const auto qkv = random_array("qkv", {B, T, 3 * C}), dout = random_array("dout", {B, T, C});
+    auto out = zeros(B * T * C), lse = zeros(B * NH * T), dqkv = zeros(B * T * 3 * C);
+    attention_forward(out.data(), lse.data(), qkv.data(), B, T, C, NH);
+    attention_backward(dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), B, T, C, NH);
+    show("out", {B, T, C}, out), show("lse", {B, NH, T}, lse), show("dqkv", {B, T, 3 * C}, dqkv);
+}
+
+static void gelu_layer() {
+    const auto x = random_array("x", {16}, 2), dy = random_array("dy", {16});
+    auto y = zeros(16), dx = zeros(16);
+    gelu_forward(y.data(), x.data(), 16);
+    gelu_backward(dx.data(), dy.data(), x.data(), 16);
+    show("y", {16}, y), show("dx", {16}, dx);
+}
+
+static void cross_entropy() {
+    const int64_t rows = 6, C = 8, V = 11, Vp = 16;
+    const auto x = random_array("x", {rows, C});
+    const std::vector<int> targets = {1, 10, 4, 4, 0, 7};
+    show("targets", {rows}, targets);
+    auto wte = random_array("wte", {V, C});
+    wte.resize(Vp * C);  // the rows of the padding are zeros
+    auto losses = zeros(rows), logits = zeros(rows * Vp), dx = zeros(rows * C), dwte = zeros(Vp * C);
+    classifier(losses.data(), dx.data(), dwte.data(), logits.data(), x.data(), wte.data(), targets.data(), rows, C, V,
+               Vp, 1.0f / rows, false);
+    dwte.resize(V * C);
+    show("losses", {rows}, losses), show("dx", {rows, C}, dx), show("dwte", {V, C}, dwte);
+}
+
+// Three steps of AdamW after clipping.
+static void adamw() {
+    const int64_t n = 20;
+    auto params = random_array("params", {n});
+    const auto grads = random_array("grads", {3, n});
+    auto m = zeros(n), v = zeros(n);
+    UpdateRule rule{};
+    rule.grad_clip = 1;
+    for (int64_t t = 1; t <= 3; t++) {
+        const float* g = grads.data() + (t - 1) * n;
+        const double norm = std::sqrt((double)global_norm_squared(g, n));
+        const AdamW k = adamw_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, clipping_scale(norm, rule), t);
+        adamw_update(params.data(), nullptr, m.data(), v.data(), g, n, k);
+    }
+    show("updated", {n}, params);
+}
+
+static const struct {
+    const char* name;
+    void (*compute)();
+} CHAPTERS[] = {{"linear", linear},   {"embedding", embedding},         {"layer-norm", layer_norm}, {"attention", attention},
+                {"gelu", gelu_layer}, {"cross-entropy", cross_entropy}, {"adamw", adamw}};
+
+int main(int argc, char** argv) {
+    device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));
+    device.transposed_elems = 1 << 16;
+    allocate_scratch();
+    for (const auto& chapter : CHAPTERS)
+        if (argc == 2 && !strcmp(argv[1], chapter.name)) return chapter.compute(), 0;
+    fprintf(stderr, "usage: course_numbers NAME, one of:");
+    for (const auto& chapter : CHAPTERS) fprintf(stderr, " %s", chapter.name);
+    fprintf(stderr, "\n");
+    return 2;
+}

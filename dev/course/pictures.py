@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Draws the pictures of the course into dev/course/pictures, from the constants and tables of the code that ships, which
+build/course_facts prints. Standard library only.
+
+    dev/course/pictures.py [NAME...]     draws all, or those named
+    dev/course/pictures.py --check       names those that differ from what the code says; status 1
+"""
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "dev/course/pictures"
+sys.path.insert(0, str(ROOT / "dev"))
+import svg  # noqa: E402
+
+BLUE, ORANGE, GREEN, VIOLET, PINK, CYAN = svg.COLORS[:6]
+THIN, THICK = 1.2, 2.2
+
+
+def arrow(x0, y0, x1, y1, color=svg.LINES, width=THIN, dash="", head=7):
+    length = math.hypot(x1 - x0, y1 - y0)
+    ux, uy = (x1 - x0) / length, (y1 - y0) / length
+    left = (x1 - head * ux + head * uy / 2, y1 - head * uy - head * ux / 2)
+    right = (x1 - head * ux - head * uy / 2, y1 - head * uy + head * ux / 2)
+    return [svg.line([(x0, y0), (x1 - head * ux / 2, y1 - head * uy / 2)], color, width, dash=dash),
+            svg.area([(x1, y1), left, right], color)]
+
+
+def layer_norm(facts):
+    """A row of three channels, seen along (1, 1, 1): outputs lie on a circle, the gradient is tangent to it."""
+    x, y, radius = 150, 190, 110
+    toward = math.radians(28)
+    nx, ny = x + radius * math.cos(toward), y - radius * math.sin(toward)
+    g = (70, -105)                                            # any direction
+    along = g[0] * math.cos(toward) - g[1] * math.sin(toward)  # g . n; the picture's y axis points down
+    removed = (along * math.cos(toward), -along * math.sin(toward))
+    kept = (g[0] - removed[0], g[1] - removed[1])
+    parts = [svg.ring(x, y, radius, svg.LINES), *arrow(x, y, nx, ny, svg.LINES),
+             *arrow(nx, ny, nx + g[0], ny + g[1], ORANGE, THICK),
+             *arrow(nx, ny, nx + removed[0], ny + removed[1], svg.LINES, THIN, "4 3"),
+             *arrow(nx, ny, nx + kept[0], ny + kept[1], BLUE, THICK),
+             svg.line([(nx + g[0], ny + g[1]), (nx + kept[0], ny + kept[1])], svg.LINES, THIN, dash="2 3"),
+             svg.dot(x, y, 3, svg.TEXT), svg.dot(nx, ny, 3, svg.TEXT),
+             svg.text((x + nx) / 2 - 4, (y + ny) / 2 + 20, "n"),
+             svg.text(nx + g[0] + 8, ny + g[1] - 2, "g", color=ORANGE),
+             svg.text(nx + removed[0] + 6, ny + removed[1] + 16, "n mean(g n): scaling"),
+             svg.text(nx + kept[0] - 8, ny + kept[1] - 6, "Dx / s", "end", BLUE),
+             svg.text(x, y + radius + 24, "all outputs n: mean 0, variance 1", "middle")]
+    return svg.picture(520, 350, 14, parts)
+
+
+PICTURES = {"layer-norm": layer_norm}
+
+
+def read_facts():
+    program = ROOT / "build/course_facts"
+    if not program.exists():
+        sys.exit("build/course_facts is missing: make build/course_facts")
+    lines = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    return {fact["name"]: fact["value"] for fact in map(json.loads, lines)}
+
+
+def main():
+    check, names = "--check" in sys.argv, [a for a in sys.argv[1:] if not a.startswith("--")]
+    unknown = set(names) - set(PICTURES)
+    if unknown:
+        sys.exit(f"no picture {', '.join(sorted(unknown))}; there are {', '.join(PICTURES)}")
+    facts, failed = read_facts(), False
+    for name in names or PICTURES:
+        path, drawn = FOLDER / f"{name}.svg", PICTURES[name](facts)
+        same = path.exists() and path.read_text() == drawn
+        if check and not same:
+            print(f"{path.relative_to(ROOT)} is not what the code says; run dev/course/pictures.py")
+            failed = True
+        elif not same:
+            path.write_text(drawn)
+    if check and not names:
+        for path in sorted(FOLDER.glob("*.svg")):
+            if path.stem not in PICTURES:
+                print(f"{path.relative_to(ROOT)}: no function draws it")
+                failed = True
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

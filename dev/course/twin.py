@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Runs the PyTorch twins in the chapters of the course: a few lines that compute what our functions compute.
+
+    dev/course/twin.py                the twins of all chapters
+    dev/course/twin.py layer-norm     those of one: a part of the page's name
+
+In a page, ```python twin NAME``` begins one. It finds in `ours` the inputs and results that build/course_numbers NAME
+prints, as tensors by name (without NAME: none), and compares with same(OURS, THEIRS). Needs: pip install torch numpy
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NUMBERS = ROOT / "build/course_numbers"
+TWIN = re.compile(r"^```python twin *(\S*)\n(.*?)^```$", re.M | re.S)
+TOLERANCE = 1e-5  # of the largest value: fp32 rounds to 6e-8, the sums here have up to a few hundred terms
+
+
+def our_numbers(name):
+    import torch
+    if not name:
+        return {}
+    done = subprocess.run([NUMBERS, name], stdout=subprocess.PIPE, text=True, check=True)
+    arrays = map(json.loads, done.stdout.splitlines())
+    return {a["name"]: torch.tensor(a["values"]).reshape(a["shape"]) for a in arrays}
+
+
+class Comparison:
+    def __init__(self):
+        self.largest, self.count = 0.0, 0
+
+    def __call__(self, ours, theirs, tolerance=TOLERANCE):
+        import torch
+        ours, theirs = torch.as_tensor(ours).double(), torch.as_tensor(theirs).detach().double()
+        assert ours.shape == theirs.shape, f"ours has the shape {tuple(ours.shape)}, PyTorch's {tuple(theirs.shape)}"
+        assert torch.isfinite(ours).all() and torch.isfinite(theirs).all(), "not all values are finite"
+        apart = ((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30)).item()
+        assert apart <= tolerance, f"apart by {apart:.1e} of the largest value, more than {tolerance:.0e}"
+        self.largest, self.count = max(self.largest, apart), self.count + 1
+
+
+def run(page):
+    twins = TWIN.findall(page.read_text())
+    for name, code in twins:
+        same = Comparison()
+        try:
+            exec(compile(code, f"the twin {name} in {page.name}", "exec"), {"ours": our_numbers(name), "same": same})
+        except AssertionError as error:
+            sys.exit(f"{page.name}, twin {name}: {error}")
+        assert same.count, f"{page.name}: the twin {name} compares nothing"
+        print(f"{page.name}: {name}: {same.count} equal, apart by {same.largest:.1e} at most")
+    return len(twins)
+
+
+def main():
+    if "--packages" in sys.argv:
+        import torch  # noqa: F401
+        sys.exit(0)
+    if not NUMBERS.exists():
+        sys.exit(f"{NUMBERS.relative_to(ROOT)} is missing: make {NUMBERS.relative_to(ROOT)}")
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    if not sum(run(page) for page in sorted(ROOT.glob("dev/course/[0-9]*.md")) if wanted in page.name):
+        sys.exit(f"no chapter with a twin has {wanted!r} in its name")
+
+
+if __name__ == "__main__":
+    main()
