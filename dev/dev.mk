@@ -1,6 +1,6 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
+.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
@@ -28,6 +28,18 @@ $(B)/course_facts: private CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m
 $(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)
 	$(compile)
 course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)
+
+# The exercises of the course. Those in CUDA need the simulator. prove-KIND tests their judges.
+EXERCISE_PY   = CXX='$(CXX)' EXERCISE_FLAGS='$(CXXFLAGS)' EXERCISE_LIBRARIES='$(LDLIBS)' B=$(B) \
+                EXERCISE_SIM='$(filter-out $(CXXFLAGS),$(SIMFLAGS)) $(SIM_OBJECTS)' \
+                python3 dev/course/exercises/exercise.py
+FOR_EXERCISES = $(if $(wildcard $(1)),$(SIM_SOURCES) $(SIM_OBJECTS))
+exercise: $(call FOR_EXERCISES,dev/course/exercises/$(EX).cu)   ## EX=NAME: an exercise of the course, judged
+	@$(EXERCISE_PY) judge $(EX)
+grade: $(call FOR_EXERCISES,dev/course/my/*.cu)   ## the exercises: which are done, which is next
+	@$(EXERCISE_PY) grade
+prove-%:
+	@$(EXERCISE_PY) prove $*
 
 # A ladder that fails does not keep the others from running, nor the right variants from the tables.
 ALL_PASSED = { test -z "$$failed" || { echo "failed:$$failed"; exit 1; }; }

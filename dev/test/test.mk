@@ -68,6 +68,8 @@ $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/b
 $(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
+$(call check,exercises,exercises of the course are handed out and judged,,dev/test/exercises.sh "$(MAKE)")
+$(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)

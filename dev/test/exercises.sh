@@ -1,0 +1,63 @@
+#!/bin/bash
+# What a student sees: the stub is handed out once, fails politely, and the solution in its place passes; a mistake gets
+# its hint, code that does not compile one sentence, and `make grade` counts what is done.
+set -eu
+cd "$(dirname "$0")/../.."
+make=${1:-make}
+my=$(mktemp -d)
+trap 'rm -rf "$my"' EXIT
+export EXERCISE_MY=$my
+unset MAKEFLAGS MFLAGS
+said() {  # said STATUS TEXT COMMAND...: the command ends with this status and prints this text
+    local status=$1 text=$2 got=0
+    shift 2
+    "$@" > "$my/out" 2>&1 || got=$?
+    if [ "$got" != "$status" ] || ! grep -qF -- "$text" "$my/out"; then
+        echo "$*: status $got, expected $status and: $text"
+        cat "$my/out"
+        exit 1
+    fi
+}
+exercise="python3 dev/course/exercises/exercise.py"
+said 0 "about 10 minutes" "$make" -s exercise EX=softmax
+cp "$my/softmax.cpp" "$my/stub"
+said 2 "hint (nothing)" "$make" -s exercise EX=softmax
+cmp "$my/softmax.cpp" "$my/stub"
+said 0 "0 of " "$make" -s grade
+sed 's|// your code|for (int64_t i = 0; i < n; i++) p[i] = std::exp(x[i]);|' "$my/stub" > "$my/softmax.cpp"
+said 1 "hint (" $exercise judge softmax
+cat > "$my/softmax.cpp" <<'END'
+#include <vector>
+void softmax(float* p, const float* x, int64_t n) {
+    float m = x[0], sum = 0;
+    for (int64_t i = 1; i < n; i++) m = x[i] > m ? x[i] : m;
+    std::vector<float> e(n);
+    for (int64_t i = 0; i < n; i++) sum += e[i] = std::exp(x[i] - m);
+    for (int64_t i = 0; i < n; i++) p[i] = e[i] / sum;
+}
+END
+said 0 "passed" $exercise judge softmax
+said 0 "1 of " "$make" -s grade
+sed -i 's/ \/ sum//' "$my/softmax.cpp"
+said 1 "hint (sum): " $exercise judge softmax
+sed -i 's/float sum/flat sum/; s/float m/flat m/' "$my/softmax.cpp"
+said 1 "does not compile" $exercise judge softmax
+printf 'void softmax(float* p, const float*, int64_t) { *(volatile float*)nullptr = p[0]; }\n' > "$my/softmax.cpp"
+said 1 "hint (crash)" $exercise judge softmax
+said 0 "0 of " $exercise grade
+said 2 "there is no exercise 'nothing'" $exercise judge nothing
+$exercise table --check
+
+# The example in README.md is what is printed.
+$exercise judge row-mean > /dev/null
+cat > "$my/row-mean.cpp" <<'END'
+void row_mean(float* mean, const float* x, int64_t rows, int64_t C) {
+    for (int64_t r = 0; r < rows; r++) mean[r] = std::accumulate(x + r * C, x + (r + 1) * C, 0.0f) / rows;
+}
+END
+said 1 "hint (rows)" $exercise judge row-mean
+sed -n '/^    row-mean$/,/^$/p' dev/course/exercises/README.md | sed '1d;/^$/d;s/^    //' > "$my/example"
+[ -s "$my/example" ]
+while read -r line; do
+    grep -qF -- "$line" "$my/out" || { echo "README.md shows what is not printed: $line"; cat "$my/out"; exit 1; }
+done < "$my/example"
