@@ -2,7 +2,10 @@
 //
 //     make build-count/cusim_counts COUNT=1 && CUSIM_COUNT=counts.json build-count/cusim_counts
 //     dev/cusim/counts.py counts.json --lines
-#include "llmc/cuda/attention_tiles.cuh"
+#include "llmc/cuda/adamw.cuh"
+#include "llmc/cuda/attention.cuh"
+#include "llmc/cuda/gelu.cuh"
+#include "llmc/cuda/layernorm.cuh"
 
 constexpr int N = 1024;  // elements of the arrays
 
@@ -106,15 +109,36 @@ __global__ void tile_kernel(float* out, const bf16* inp) {
 
 static cudaStream_t stream;
 template <class T>
-static T* device_array(int64_t n) {
+static T* device_array(int64_t elems) {
     T* p;
-    check_cuda(cudaMalloc(&p, n * sizeof(T)), "allocating");
-    check_cuda(cudaMemsetAsync(p, 0, n * sizeof(T), stream), "clearing");
+    check_cuda(cudaMalloc(&p, elems * sizeof(T)), "allocating");
+    check_cuda(cudaMemsetAsync(p, 0, elems * sizeof(T), stream), "clearing");
     return p;
 }
 template <class... Params, class... Args>
 static void run(const char* name, void (*kernel)(Params...), Args... args) {
     launch(name, kernel, 1, 32, 0, stream, args...);
+}
+
+// Kernels of the trainer.
+static void shipped() {
+    constexpr int64_t n = 10240, rows = 8, C = 768, B = 1, T = 128, NH = 2, HS = 64;
+    bf16 *a = device_array<bf16>(6 * n), *b = device_array<bf16>(6 * n), *c = device_array<bf16>(6 * n);
+    float *x = device_array<float>(n), *y = device_array<float>(n), *z = device_array<float>(n),
+          *g = device_array<float>(n);
+    gelu_forward(a, b, n, stream);
+    gelu_backward(a, b, c, n, stream);
+    DeviceResults wanted{}, *results = (DeviceResults*)device_array<char>(256);
+    wanted.wanted = 1;
+    check_cuda(cudaMemcpyAsync(results, &wanted, sizeof(wanted), cudaMemcpyHostToDevice, stream), "copying");
+    const AdamW rule = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    DecayRanges none{};
+    none.layer_elems = none.layers_end = n;
+    adamw_update(a, x, y, z, g, SliceMap{n, n, 0, 1, 0}, rule, none, results, 0, stream);
+    layernorm_forward(a, x, y, b, c, c + C, rows, C, stream);
+    residual_layernorm_forward(a, a + rows * C, x, y, b, b + rows * C, c, c + C, rows, C, stream);
+    attention_forward(a, x, b, B, T, NH * HS, NH, stream);
+    attention_backward(c, x, a, a + B * T * NH * HS, y, b, B, T, NH * HS, NH, stream);
 }
 
 int main() {
@@ -144,5 +168,6 @@ int main() {
     run("tile_96", tile_kernel<96, true>, out, inp16);
     run("tile_128", tile_kernel<128, true>, out, inp16);
     run("tile_256", tile_kernel<256, true>, out, inp16);
+    shipped();
     check_cuda(cudaDeviceSynchronize(), "waiting");
 }
