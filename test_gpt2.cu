@@ -29,8 +29,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
 }
 static double loss_sum(GPT2& model) {
     DeviceResults results;
-    check_cuda(cudaStreamSynchronize(model.stream), "waiting");
-    check_cuda(cudaMemcpy(&results, model.results(), sizeof(results), cudaMemcpyDeviceToHost), "copying");
+    copy_to_host(&results, model.results(), sizeof(results), model.stream);
     return results.loss_sum;
 }
 static void set_gradient(GPT2& model, int tensor, int64_t layer, int64_t i, float value) {
@@ -68,16 +67,14 @@ struct DeviceArray {
     template <class V>
     explicit DeviceArray(const std::vector<V>& values) : DeviceArray((int64_t)values.size()) {
         const std::vector<T> raw(values.begin(), values.end());
-        check_cuda(cudaStreamSynchronize(stream), "waiting");
-        check_cuda(cudaMemcpy(data, raw.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying");
+        copy_to_device(data, raw.data(), n * sizeof(T), stream);
     }
     DeviceArray(const DeviceArray&) = delete;
     ~DeviceArray() { check_cuda(cudaFree(data), "freeing"); }
     operator T*() { return data; }
     std::vector<float> values() const {
         std::vector<T> raw(n);
-        check_cuda(cudaStreamSynchronize(stream), "waiting");
-        check_cuda(cudaMemcpy(raw.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost), "copying");
+        copy_to_host(raw.data(), data, n * sizeof(T), stream);
         return std::vector<float>(raw.begin(), raw.end());
     }
 };
@@ -256,7 +253,7 @@ struct AttentionRun {
             std::vector<int> tiles(3 * rows);
             const int64_t tile_rows = attention_tile_rows<floatX>(s.C / s.NH);
             const int64_t count = cut_documents((DocumentTile*)tiles.data(), starts.data(), s.B, s.T, tile_rows);
-            check_cuda(cudaMemcpy(d_tiles.data, tiles.data(), 12 * count, cudaMemcpyHostToDevice), "copying");
+            copy_to_device(d_tiles.data, tiles.data(), 12 * count, stream);
             documents = {(DocumentTile*)d_tiles.data, count};
         }
         attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream, documents);
@@ -388,8 +385,7 @@ struct StepResults {
     }
     DeviceResults copy() {
         DeviceResults r;
-        check_cuda(cudaStreamSynchronize(stream), "waiting");
-        check_cuda(cudaMemcpy(&r, device.data, sizeof(r), cudaMemcpyDeviceToHost), "copying");
+        copy_to_host(&r, device.data, sizeof(r), stream);
         return r;
     }
 };

@@ -524,7 +524,7 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
                          model.acts + model.activations.copy_offset(a, copy) + activation_bytes(a, s) - GUARD_BYTES);
     check_cuda(cudaMallocHost(&model.host_tokens, host_tokens_bytes(s)), "allocating host memory");
     check_cuda(cudaMallocHost(&model.host_results, sizeof(DeviceResults)), "allocating host memory");
-    check_cuda(cudaStreamSynchronize(model.stream), "clearing memory");
+    wait_for_stream(model.stream, "clearing memory");
     if (!blas.handle) check_blas(cublasLtCreate(&blas.handle), "starting");
     blas.workspace = model.acts + model.activations.offset(BLAS_WORKSPACE, 0),
     blas.workspace_bytes = BLAS_WORKSPACE_BYTES, blas.tf32 = o.tf32;
@@ -543,10 +543,9 @@ void free_model(GPT2& model) {
 
 template <class T>
 const float* to_host(GPT2& model, const T* from, int64_t n) {
-    check_cuda(cudaStreamSynchronize(model.stream), "waiting for the GPU");
     const auto copy = [&](std::vector<T>& to) {
         to.resize(n);
-        check_cuda(cudaMemcpy(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost), "copying to the host");
+        copy_to_host(to.data(), from, n * sizeof(T), model.stream);
     };
     if constexpr (sizeof(T) == 4) copy(model.host_values);
     else {
@@ -558,9 +557,8 @@ const float* to_host(GPT2& model, const T* from, int64_t n) {
 }
 template <class T>
 void to_device(GPT2& model, T* to, const float* values, int64_t n) {
-    check_cuda(cudaStreamSynchronize(model.stream), "waiting for the GPU");
-    std::vector<T> raw(values, values + n);
-    check_cuda(cudaMemcpy(to, raw.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
+    const std::vector<T> raw(values, values + n);
+    copy_to_device(to, raw.data(), n * sizeof(T), model.stream);
 }
 
 // Elements first to first + n of the gradient of a tensor.

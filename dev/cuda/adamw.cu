@@ -39,7 +39,7 @@ static DeviceResults* wanted_results() {
     DeviceResults r{};
     r.wanted = 1, r.grad_scale = 1;
     DeviceResults* d = (DeviceResults*)device_buffer<char>(256);
-    if (d) check_cuda(cudaMemcpy(d, &r, sizeof(r), cudaMemcpyHostToDevice), "copying");
+    if (d) copy_to_device(d, &r, sizeof(r), stream);
     return d;
 }
 static DecayRanges decay_all(int64_t n) {

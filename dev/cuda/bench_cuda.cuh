@@ -45,14 +45,14 @@ inline T* on_device(const From* values, int64_t n) {
     T* p = device_buffer<T>(n);
     if (current->only_listed) return p;
     const std::vector<T> converted(values, values + n);
-    check_cuda(cudaMemcpy(p, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
+    copy_to_device(p, converted.data(), n * sizeof(T), stream);
     return p;
 }
 // Restores what on_device() copied: for setup(), where an operation updates in place.
 template <class T>
 inline void put_back(T* to, const float* values, int64_t n) {
     const std::vector<T> converted(values, values + n);
-    check_cuda(cudaMemcpy(to, converted.data(), n * sizeof(T), cudaMemcpyHostToDevice), "copying to the GPU");
+    copy_to_device(to, converted.data(), n * sizeof(T), stream);
 }
 
 // cuBLASLt, set up as the trainer does.
@@ -97,7 +97,7 @@ inline void time_by_events(Machine& m) {
         check_cuda(cudaEventRecord(begin, stream), "timing");
         run();
         check_cuda(cudaEventRecord(end, stream), "timing");
-        check_cuda(cudaEventSynchronize(end), "timing");
+        wait_for_stream(stream, "timing");
         float ms = 0;
         check_cuda(cudaEventElapsedTime(&ms, begin, end), "timing");
         return ms / 1e3;
@@ -134,13 +134,10 @@ inline Machine bench::open_machine(int) {
     Machine m;
     const cudaDeviceProp gpu = choose_gpu(0);
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-    copy_from_device = [](void* to, const void* from, size_t bytes) {
-        check_cuda(cudaStreamSynchronize(stream), "waiting for the GPU");
-        check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copying to the host");
-    };
+    copy_from_device = [](void* to, const void* from, size_t bytes) { copy_to_host(to, from, bytes, stream); };
     fill_device = [](void* to, int byte, size_t bytes) {
         check_cuda(cudaMemsetAsync(to, byte, bytes, stream), "filling memory");
-        check_cuda(cudaStreamSynchronize(stream), "waiting for the GPU");
+        wait_for_stream(stream, "filling memory");
     };
 #ifdef CUSIM
     m.name = "the simulator";

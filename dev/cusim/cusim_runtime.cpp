@@ -32,6 +32,7 @@ const char* cudaGetErrorString(cudaError_t e) {
         case cudaErrorNoDevice: return "no CUDA-capable device is detected";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
         case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+        case cudaErrorNotReady: return "device not ready";
         default: return "invalid argument";
     }
 }
@@ -102,18 +103,25 @@ cudaError_t cudaFreeHost(void* p) {
     free(p);
     return cudaSuccess;
 }
+static bool is_pinned(const void* p, size_t bytes) {
+    for (auto& [begin, size] : pinned())
+        if (p >= begin && (char*)p + bytes <= begin + size) return true;
+    return false;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-    bool is_pinned = false;
-    for (auto& [begin, size] : pinned()) is_pinned |= from >= begin && (char*)from + bytes <= begin + size;
-    if (kind == cudaMemcpyHostToDevice && !is_pinned) {  // pageable memory is read before the call returns
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) {  // read before the call returns
         std::vector<char> staged((const char*)from, (const char*)from + bytes);
         auto copy = [to, staged = std::move(staged)] { memcpy(to, staged.data(), staged.size()); };
         enqueue_host("cudaMemcpyAsync", stream, std::move(copy));
     } else enqueue_host("cudaMemcpyAsync", stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }
+// From pageable memory to the device it returns when the data has been read; it arrives later. Only
+// the default stream, and streams that wait for it, can rely on it.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-    return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+    const cudaError_t problem = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+    if (kind != cudaMemcpyHostToDevice || is_pinned(from, bytes)) synchronize(nullptr);
+    return problem;
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
     enqueue_host("cudaMemsetAsync", stream, [=] { memset(p, value, bytes); });

@@ -23,6 +23,7 @@ struct Operation {
 }  // namespace cusim
 
 struct CusimStream {
+    bool blocking;  // the default stream waits for it
     std::deque<cusim::Operation> queue;
 };
 struct CusimEvent {
@@ -33,7 +34,7 @@ struct CusimEvent {
 namespace cusim {
 
 static std::vector<cudaStream_t>& streams() {
-    static auto* all = new std::vector<cudaStream_t>{new CusimStream};  // [0] stands for the default stream
+    static auto* all = new std::vector<cudaStream_t>{new CusimStream{true, {}}};  // [0] stands for the default stream
     return *all;
 }
 static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : streams()[0]; }
@@ -78,10 +79,12 @@ void synchronize_all() {
     run_until(nullptr, [&] { return std::all_of(streams().begin(), streams().end(), is_empty); });
 }
 
+// What is enqueued in the default stream waits for all streams, except those that were created as
+// non-blocking.
 static void enqueue(cudaStream_t stream, Operation op) {
-    if (!stream) synchronize_all();  // the legacy default stream waits for all others
+    for (cudaStream_t other : streams())
+        if (!stream && other->blocking) synchronize(other);
     stream_of(stream)->queue.push_back(std::move(op));
-    if (!stream) synchronize_all();
 }
 void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work) {
     enqueue(stream, {name, std::move(work)});
@@ -142,9 +145,9 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
 
 using namespace cusim;
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     if (!has_device()) return error(cudaErrorNoDevice);
-    streams().push_back(*stream = new CusimStream);
+    streams().push_back(*stream = new CusimStream{!(flags & cudaStreamNonBlocking), {}});
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -154,8 +157,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronize(stream), cudaSuccess; }
-// A program may ask again and again until the stream is done, so asking must execute its work.
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+// A program may ask again and again until the stream is done, so asking executes its work. Work
+// that was not done when the program asked is not ready, which also is what cudaGetLastError()
+// returns.
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    if (stream_of(stream)->queue.empty()) return cudaSuccess;
+    synchronize(stream);
+    return error(cudaErrorNotReady);
+}
 cudaError_t cudaDeviceSynchronize() { return synchronize_all(), cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CusimEvent, cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }

@@ -191,7 +191,7 @@ static std::string bug(const std::string& name, const std::string& environment =
 
 static void detectors() {
     start_test("correct kernels run, in any order");
-    for (const char* name : {"good", "early_exit", "async_copy", "stream_wait"})
+    for (const char* name : {"good", "early_exit", "async_copy", "stream_wait", "stream_copy", "good_query"})
         for (const char* seed : {"CUSIM_SEED=0", "CUSIM_SEED=1", "CUSIM_SEED=2"})
             EXPECT(run(bug(name, seed)).status == 0);
     struct Case {
@@ -210,12 +210,13 @@ static void detectors() {
                           {"too_many_threads", "beyond what a GPU accepts"},
                           {"big_shared", "more than 49152 bytes"},
                           {"big_dynamic_shared", "dynamic shared memory"},
+                          {"forgotten_query", "device not ready"},
                           {"stack_overflow", "stack overflow"}}) {
         start_test(std::string("found with one sentence: ") + c.name);
         EXPECT(refused(run(bug(c.name)), 1, c.says));
     }
-    for (const char* name :
-         {"missing_barrier", "missing_barrier_hidden", "uninitialised", "missing_async_wait", "missing_stream_wait"}) {
+    for (const char* name : {"missing_barrier", "missing_barrier_hidden", "uninitialised", "missing_async_wait",
+                             "missing_stream_wait", "pageable_copy", "copy_without_wait"}) {
         start_test(std::string("makes a wrong result, not a right one by luck: ") + name);
         EXPECT(run(bug(name)).status == 3);
     }

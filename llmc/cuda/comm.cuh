@@ -24,6 +24,12 @@ inline GpuComm gpu_comm;
 inline void check_nccl(ncclResult_t result, const char* what) {
     if (result != ncclSuccess) runtime_failure("NCCL, %s: %s", what, ncclGetErrorString(result));
 }
+// While the host waits for collectives: ends the run if they have failed.
+inline void check_collectives(const char* what) {
+    ncclResult_t failure = ncclSuccess;
+    check_nccl(ncclCommGetAsyncError(gpu_comm.nccl, &failure), what);
+    check_nccl(failure, what);
+}
 template <class T>
 constexpr ncclDataType_t nccl_type() {
     return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : ncclBfloat16;
@@ -38,6 +44,7 @@ inline void gpu_comm_start() {
     if (comm.rank == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
     id = comm_gather(id, "NCCL's id")[0];
     check_nccl(ncclCommInitRank(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank), "starting");
+    host_wait.limit_s = (double)comm.timeout_s, host_wait.look_around = check_collectives;
     check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
     check_cuda(cudaEventCreateWithFlags(&gpu_comm.event, cudaEventDisableTiming), "making an event");
 #ifdef CUSIM
@@ -90,27 +97,4 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
 #else
     (void)data;
 #endif
-}
-
-// The host waits for a stream; after comm.timeout_s seconds it assumes that another process hangs
-// or has ended.
-inline void wait_for_stream(cudaStream_t stream, const char* what) {
-    if (comm.processes == 1) return check_cuda(cudaStreamSynchronize(stream), what);
-    const double begin = now_seconds();
-    for (;;) {
-        const cudaError_t state = cudaStreamQuery(stream);
-        if (state == cudaSuccess) return;
-        if (state != cudaErrorNotReady) check_cuda(state, what);
-#ifdef USE_NCCL
-        ncclResult_t failure = ncclSuccess;
-        check_nccl(ncclCommGetAsyncError(gpu_comm.nccl, &failure), what);
-        check_nccl(failure, what);
-#endif
-        sched_yield();
-        if (now_seconds() - begin > (double)comm.timeout_s)
-            runtime_failure(
-                "%s: waited %lld s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
-                "long)",
-                what, (long long)comm.timeout_s);
-    }
 }

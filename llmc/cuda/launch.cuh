@@ -1,25 +1,8 @@
-// How kernels are started, and how errors of the CUDA runtime are reported.
+// How kernels are started, and how they are traced.
 #pragma once
-#include <cuda_runtime.h>
 #include <algorithm>
-#include "llmc/check.h"
+#include "llmc/cuda/wait.cuh"
 #include "llmc/trace.h"
-
-inline void check_cuda(cudaError_t error, const char* what) {
-    if (error == cudaSuccess) return;
-    const char* hint = "";
-    if (error == cudaErrorNoDevice)
-        hint = "; nvidia-smi shows what the driver sees, train_gpt2_cpu and train_gpt2sim need no GPU";
-    if (error == cudaErrorInsufficientDriver) hint = "; a newer driver, or a build with an older toolkit, is needed";
-    if (error == cudaErrorMemoryAllocation)
-        hint = "; --plan shows what the run needs, a smaller -b or -t or a higher -r lowers it";
-#ifndef CUSIM
-    if (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorMisalignedAddress)
-        hint = "; a kernel before this failed: CUDA_LAUNCH_BLOCKING=1 names it, compute-sanitizer shows the place";
-    if (error == cudaErrorNoKernelImageForDevice) hint = "; built for other GPUs: make GPU_ARCH=native";
-#endif
-    runtime_failure("CUDA, %s: %s%s", what, cudaGetErrorString(error), hint);
-}
 
 // A slice on the track of a stream, while a step is traced: two events around what the host
 // enqueues in the stream between construction and destruction. Ranges of a stream nest.
@@ -52,13 +35,13 @@ struct StreamTrace {
     }
     // Events have a clock of their own: it is compared with the host's while the device is idle.
     void begin_step() {
-        check_cuda(cudaDeviceSynchronize(), "starting a trace");
+        for (cudaStream_t stream : streams) wait_for_stream(stream, "starting a trace");
         start = event(streams[0]);
-        check_cuda(cudaEventSynchronize(start), "starting a trace");
+        wait_for_stream(streams[0], "starting a trace");
         start_time = now_seconds();
     }
     void end_step() {
-        check_cuda(cudaDeviceSynchronize(), "ending a trace");
+        for (cudaStream_t stream : streams) wait_for_stream(stream, "ending a trace");
         for (const Enqueued& r : ranges) {
             float begin_ms = 0, end_ms = 0;
             check_cuda(cudaEventElapsedTime(&begin_ms, start, r.begin), "timing");
@@ -102,8 +85,8 @@ inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 
     cusim::launch(name, kernel, grid, block, shared_bytes, stream, args...);
 #else
     kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Params>(args)...);
-    check_cuda(cudaGetLastError(), name);
 #endif
+    check_cuda(cudaGetLastError(), name);
 }
 
 // A kernel must be allowed explicitly to use more than 48 KB of dynamic shared memory.

@@ -22,8 +22,7 @@ static T* device_array(int64_t n, bool cleared = true) {
 }
 static int verdict(const float* p, std::function<float(int)> expected, int n = N) {
     std::vector<float> values(n);
-    check_cuda(cudaStreamSynchronize(stream), "waiting");
-    check_cuda(cudaMemcpy(values.data(), p, n * sizeof(float), cudaMemcpyDeviceToHost), "copying");
+    copy_to_host(values.data(), p, n * sizeof(float), stream);
     bool good = true;
     for (int i = 0; i < n; i++) good &= values[i] == expected(i);
     printf("result %s, first value %g\n", good ? "right" : "wrong", values[0]);
@@ -114,7 +113,7 @@ __global__ void stack_overflow_kernel(float* out) { out[threadIdx.x] = deep(1000
 template <class... Args>
 static int run(const char* name, void (*kernel)(Args...), dim3 grid, dim3 block, Args... args) {
     launch(name, kernel, grid, block, 0, stream, args...);
-    check_cuda(cudaStreamSynchronize(stream), "waiting");
+    wait_for_stream(stream, "waiting");
     return 0;
 }
 
@@ -125,11 +124,41 @@ static int two_streams(bool waits) {
     check_cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "making a stream");
     check_cuda(cudaEventCreate(&written), "making an event");
     float *middle = device_array<float>(N, false), *out = device_array<float>(N);
-    check_cuda(cudaStreamSynchronize(stream), "waiting");
+    wait_for_stream(stream, "waiting");
     launch("first", exchange_kernel<true>, 1, N, 0, other, middle, 0);
     check_cuda(cudaEventRecord(written, other), "recording");
     if (waits) check_cuda(cudaStreamWaitEvent(stream, written, 0), "waiting");
     launch("second", copy_kernel, 1, N, 0, stream, out, (const float*)middle);
+    return verdict(out, [](int i) { return (float)i; });
+}
+
+// Copies from ordinary memory of the host, and a kernel that reads them. cudaMemcpy may return
+// before its data has arrived.
+static int pageable_copy(bool in_stream) {
+    const std::vector<float> ones(N, 1.0f);
+    float *inp = device_array<float>(N), *out = device_array<float>(N);
+    if (in_stream) copy_to_device(inp, ones.data(), N * sizeof(float), stream);
+    else {
+        wait_for_stream(stream, "waiting");
+        check_cuda(cudaMemcpy(inp, ones.data(), N * sizeof(float), cudaMemcpyHostToDevice), "copying");
+    }
+    launch("copy", copy_kernel, 1, N, 0, stream, out, (const float*)inp);
+    return verdict(out, [](int) { return 1.0f; });
+}
+// cudaMemcpy does not wait for a stream that is non-blocking.
+static int copy_without_wait() {
+    float value = 0;
+    float* out = device_array<float>(N, false);
+    launch("exchange", exchange_kernel<true>, 1, N, 0, stream, out, 1);
+    check_cuda(cudaMemcpy(&value, out, sizeof(float), cudaMemcpyDeviceToHost), "copying");
+    return value == 1 ? 0 : 3;
+}
+// Asks whether a stream is done. That it is not stays in cudaGetLastError() unless it is taken out.
+static int asks_for_stream(bool forgets_answer) {
+    float* out = device_array<float>(N);
+    if (forgets_answer) (void)cudaStreamQuery(stream);
+    else wait_for_stream(stream, "waiting");
+    launch("exchange", exchange_kernel<true>, 1, N, 0, stream, out, 0);
     return verdict(out, [](int i) { return (float)i; });
 }
 
@@ -187,6 +216,11 @@ static std::map<std::string, std::function<int()>> all_cases(float* out, const f
          }},
         {"stream_wait", [] { return two_streams(true); }},
         {"missing_stream_wait", [] { return two_streams(false); }},
+        {"stream_copy", [] { return pageable_copy(true); }},
+        {"pageable_copy", [] { return pageable_copy(false); }},
+        {"copy_without_wait", [] { return copy_without_wait(); }},
+        {"good_query", [] { return asks_for_stream(false); }},
+        {"forgotten_query", [] { return asks_for_stream(true); }},
         {"misaligned", [=] { return run("misaligned", misaligned_kernel, 1, N, out, inp); }},
         {"fault", [=] { return run("fault", fault_kernel, 1, N, out); }},
         {"null", [=] { return run("null", null_kernel, 1, N, out); }},
