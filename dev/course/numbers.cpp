@@ -1,5 +1,5 @@
-// What the layers that ship compute, in numbers: for each chapter, small inputs and their results, one array per line
-// as JSON. The PyTorch twins of the chapters compute the same (twin.py).
+// What the layers that ship compute, in numbers: for each chapter, small inputs and their results,
+// one array per line as JSON. The PyTorch twins of the chapters compute the same (twin.py).
 //
 //     build/course_numbers layer-norm
 #include "llmc/config.h"
@@ -125,8 +125,9 @@ static void adamw() {
 static const struct {
     const char* name;
     void (*compute)();
-} CHAPTERS[] = {{"linear", linear},   {"embedding", embedding},         {"layer-norm", layer_norm}, {"attention", attention},
-                {"gelu", gelu_layer}, {"cross-entropy", cross_entropy}, {"adamw", adamw}};
+} CHAPTERS[] = {{"linear", linear},       {"embedding", embedding}, {"layer-norm", layer_norm},
+                {"attention", attention}, {"gelu", gelu_layer},     {"cross-entropy", cross_entropy},
+                {"adamw", adamw}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));

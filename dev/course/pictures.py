@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the pictures of the course into dev/course/pictures, from the constants and tables of the code that ships, which
-build/course_facts prints. Standard library only.
+"""Draws the pictures of the course into dev/course/pictures, from the constants and tables of the code that ships:
+build/course_facts prints them. Standard library only.
 
     dev/course/pictures.py [NAME...]     draws all, or those named
     dev/course/pictures.py --check       names those that differ from what the code says; status 1
@@ -52,7 +52,57 @@ def layer_norm(facts):
     return svg.picture(520, 350, 14, parts)
 
 
-PICTURES = {"layer-norm": layer_norm}
+def rounded(x, y, width, height, color, label, size=13):
+    """A box with a coloured border and a label in its middle."""
+    return [f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5" fill="{color}" '
+            f'fill-opacity="0.12" stroke="{color}" stroke-width="{THIN}"/>',
+            svg.text(x + width / 2, y + height / 2 + size * 0.35, label, "middle")]
+
+
+def residual_stream(facts):
+    """The stream with the two branches of a block: forward on the left, backward on the right."""
+    parts, top, bottom = [], 60, 500
+    branches = [(390, "attention", ["layer norm", "linear: q, k, v", "attention", "linear"], BLUE),
+                (195, "MLP", ["layer norm", "linear: 4 C", "GELU", "linear"], GREEN)]
+    for x, side, backward in ((90, 1, False), (590, 1, True)):
+        parts += arrow(x, top if backward else bottom, x, bottom if backward else top, ORANGE, 4, head=14)
+        parts.append(svg.text(x, 30, "backward" if backward else "forward", "middle"))
+        for at, name, layers, color in branches:
+            high, low = at - 55, at + 85                       # where the branch joins, where it leaves
+            place = x + 120
+            first, last = (high, low) if backward else (low, high)
+            parts += [svg.line([(x, first), (place + 55, first)], svg.LINES, THIN)]
+            for i, layer in enumerate(layers):
+                parts += rounded(place, low - 36 - 33 * i, 110, 26, color, "D " + layer if backward else layer, 12)
+            parts += arrow(place + 55, last, x + 13, last, svg.LINES, THIN)
+            parts += [svg.ring(x, last, 9, svg.TEXT), svg.text(x - 15, last - 4, "+", "end")]
+            parts.append(svg.text(x - 24, (high + low) / 2, name, "end", color))
+    parts += [svg.text(90, bottom + 22, "embedding", "middle"), svg.text(590, bottom + 22, "D embedding", "middle"),
+              svg.text(112, top + 6, "to the next block, or the logits"), svg.text(612, top + 6, "from the next block"),
+              svg.text(430, 562, "Forward, a branch adds to the stream what it computed. Backward, it adds to the "
+                       "gradient: the stream itself is never multiplied.", "middle")]
+    return svg.picture(860, 585, 13, parts)
+
+
+def schedules(facts):
+    """The learning rate over a run, for each schedule."""
+    left, top, width, height = 60, 30, 480, 200
+    peak = max(max(rates) for name, rates in facts.items() if name.startswith("schedule_"))
+    parts = [svg.line([(left, top), (left, top + height), (left + width, top + height)], svg.LINES, THIN),
+             svg.text(left - 8, top + 6, "peak", "end"), svg.text(left - 8, top + height + 5, "0", "end"),
+             svg.text(left + width, top + height + 20, "steps", "end")]
+    lines = [("constant", BLUE, ""), ("wsd", ORANGE, "6 3"), ("cosine", GREEN, ""), ("linear", VIOLET, "")]
+    for place, (name, color, dash) in enumerate(lines):
+        rates, key, y = facts[f"schedule_{name}"], left + width + 20, top + 20 + 24 * place
+        step = width / (len(rates) - 1)
+        points = [(left + step * i, top + height * (1 - rate / peak)) for i, rate in enumerate(rates)]
+        parts += [svg.line(points, color, THICK, dash=dash), svg.line([(key, y), (key + 30, y)], color, THICK, dash=dash),
+                  svg.text(key + 38, y + 5, name)]
+    parts.append(svg.text(left + width * 0.05, top + height + 20, "warmup", "middle"))
+    return svg.picture(660, 265, 13, parts)
+
+
+PICTURES = {"layer-norm": layer_norm, "residual-stream": residual_stream, "schedules": schedules}
 
 
 def read_facts():
