@@ -25,6 +25,7 @@ int main() {
     // gemm.h: how a product in fp32 is cut
     number("gemm_mr", GEMM_MR), number("gemm_nr", GEMM_NR), number("vec_floats", VEC_FLOATS);
     number("gemm_mc", GEMM_IN_PLACE.MC), number("gemm_nc", GEMM_IN_PLACE.NC), number("gemm_kc", GEMM_IN_PLACE.KC);
+    number("attention_block", ATT_BLOCK);  // attention.h
     // schedule.h: the rates of a run of 200 steps, of them 20 of warmup, from 1 to 0.1
     for (const char* schedule : {"constant", "linear", "cosine", "wsd"})
         numbers(std::string("schedule_") + schedule, 200,

@@ -2,6 +2,7 @@
 // one array per line as JSON. The PyTorch twins of the chapters compute the same (twin.py).
 //
 //     build/course_numbers layer-norm
+#include "dev/data/bpe_trainer.h"
 #include "llmc/config.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention.h"
@@ -105,6 +106,49 @@ static void cross_entropy() {
     show("losses", {rows}, losses), show("dx", {rows, C}, dx), show("dwte", {V, C}, dwte);
 }
 
+// The tokens of a sentence in GPT-2's vocabulary, and the first ten that are learned from another.
+// Texts are shown as bytes.
+static std::vector<int> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+static void tokens() {
+    Tokenizer gpt2;
+    tokenizer_load(gpt2, "dev/data/gpt2_tokenizer.bin");
+    const std::string text = "unbelievable",
+                      learned_from = "she sells sea shells by the sea shore and the shells she sells";
+    std::vector<int> ids;
+    encode(gpt2, text, ids);
+    show("text", {(int64_t)text.size()}, bytes_of(text)), show("ids", {(int64_t)ids.size()}, ids);
+    show("learned_from", {(int64_t)learned_from.size()}, bytes_of(learned_from));
+    WordCounts words;
+    for (size_t at = 0; at < learned_from.size();) {
+        const size_t end = next_piece(gpt2, learned_from, at);
+        words.add(learned_from.substr(at, end - at));
+        at = end;
+    }
+    BpeTrainer trainer(words);
+    for (int i = 0; i < 10 && trainer.learn_token(); i++) {
+        const std::string& token = trainer.tokens.back();
+        show(("learned" + std::to_string(i)).c_str(), {(int64_t)token.size()}, bytes_of(token));
+    }
+}
+
+// Rounding to bf16: to nearest, and the mean of 4096 stochastic roundings.
+static void rounding() {
+    const auto x = random_array("x", {16});
+    std::vector<float> nearest, mean;
+    for (float value : x) {
+        uint32_t bits;
+        memcpy(&bits, &value, 4);
+        double total = 0;
+        for (uint64_t i = 0; i < 4096; i++) {
+            bf16 rounded;
+            rounded.bits = stochastic_bits(bits, hash_bits(1, i));
+            total += (float)rounded;
+        }
+        nearest.push_back((float)bf16(value)), mean.push_back((float)(total / 4096));
+    }
+    show("nearest", {16}, nearest), show("mean", {16}, mean);
+}
+
 // Three steps of AdamW after clipping.
 static void adamw() {
     const int64_t n = 20;
@@ -125,8 +169,14 @@ static void adamw() {
 static const struct {
     const char* name;
     void (*compute)();
-} CHAPTERS[] = {{"linear", linear},       {"embedding", embedding}, {"layer-norm", layer_norm},
-                {"attention", attention}, {"gelu", gelu_layer},     {"cross-entropy", cross_entropy},
+} CHAPTERS[] = {{"linear", linear},
+                {"tokens", tokens},
+                {"rounding", rounding},
+                {"embedding", embedding},
+                {"layer-norm", layer_norm},
+                {"attention", attention},
+                {"gelu", gelu_layer},
+                {"cross-entropy", cross_entropy},
                 {"adamw", adamw}};
 
 int main(int argc, char** argv) {

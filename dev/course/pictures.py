@@ -96,13 +96,85 @@ def schedules(facts):
         rates, key, y = facts[f"schedule_{name}"], left + width + 20, top + 20 + 24 * place
         step = width / (len(rates) - 1)
         points = [(left + step * i, top + height * (1 - rate / peak)) for i, rate in enumerate(rates)]
-        parts += [svg.line(points, color, THICK, dash=dash), svg.line([(key, y), (key + 30, y)], color, THICK, dash=dash),
-                  svg.text(key + 38, y + 5, name)]
+        parts += [svg.line(points, color, THICK, dash=dash), svg.text(key + 38, y + 5, name),
+                  svg.line([(key, y), (key + 30, y)], color, THICK, dash=dash)]
     parts.append(svg.text(left + width * 0.05, top + height + 20, "warmup", "middle"))
     return svg.picture(660, 265, 13, parts)
 
 
-PICTURES = {"layer-norm": layer_norm, "residual-stream": residual_stream, "schedules": schedules}
+def frame(x, y, width, height, color=svg.LINES, fill=0.0, stroke=THIN):
+    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}" '
+            f'fill-opacity="{fill:g}" stroke="{color}" stroke-width="{stroke:g}"/>')
+
+
+def gemm_blocking(facts):
+    """Matrices A, B and C with a block of B, its panels, and one register tile, to scale for a product of 256 rows,
+    768 of k, 3072 columns (the columns to half the scale)."""
+    rows, k, columns, scale = 256, 768, 3072, 0.32
+    kc, nc, mr, nr = (facts["gemm_" + name] for name in ("kc", "nc", "mr", "nr"))
+    across = scale / 2
+    left, top = 40, 40
+    bx, by = left + k * scale + 30, top
+    cx, cy = bx, top + k * scale + 30
+    n0 = 14 * nc                                            # the block that is drawn
+    m0, tile = 12 * mr, n0 + nr
+    parts = [frame(bx, by, columns * across, k * scale), frame(left, cy, k * scale, rows * scale),
+             frame(cx, cy, columns * across, rows * scale),
+             frame(bx + n0 * across, by, nc * across, min(kc, k) * scale, BLUE, 0.25),
+             svg.line([(bx + tile * across, by), (bx + tile * across, by + kc * scale)], BLUE, THIN),
+             frame(left, cy + m0 * scale, kc * scale, mr * scale, ORANGE, 0.6),
+             frame(cx + n0 * across, cy, nc * across, rows * scale, BLUE, 0.1),
+             frame(cx + tile * across, cy + m0 * scale, nr * across, mr * scale, ORANGE, 0.9, THICK),
+             svg.text(bx + 8, by + 20, "B: k = 768, 3,072 columns"), svg.text(left + 6, cy - 8, "A: 256 rows"),
+             svg.text(cx + 8, cy + rows * scale - 8, "C"),
+             svg.text(bx + (n0 + nc) * across + 8, by + 60, f"a block: {kc} x {nc} numbers,", color=BLUE),
+             svg.text(bx + (n0 + nc) * across + 8, by + 78, f"packed in panels of {nr} columns", color=BLUE),
+             svg.text(cx + (tile + nr) * across + 8, cy + m0 * scale + 6,
+                      f"a tile: {mr} x {nr} sums in registers", color=ORANGE),
+             svg.text(left + 6, cy + m0 * scale - 8, f"{mr} rows of A", color=ORANGE)]
+    return svg.picture(left + int(k * scale) + 30 + int(columns * across) + 20, int(cy + rows * scale + 20), 13, parts)
+
+
+def online_softmax(facts):
+    """One block of queries meets blocks of keys, one after the other; m, l and o are corrected after each."""
+    block, size, gap, left, top = facts["attention_block"], 84, 66, 30, 60
+    parts = [svg.text(left, 24, f"{block} queries, and all keys they see, {block} at a time")]
+    for i in range(4):
+        x, diagonal = left + i * (size + gap), i == 3
+        parts += [frame(x, top, size, size, BLUE, 0.0 if diagonal else 0.2)]
+        if diagonal:
+            parts.append(svg.area([(x, top), (x, top + size), (x + size, top + size)], BLUE, 0.2))
+        parts += [svg.text(x + size / 2, top - 8, f"keys {i * block} to {i * block + block - 1}", "middle"),
+                  *arrow(x + size / 2, top + size + 4, x + size / 2, top + size + 30),
+                  *rounded(x - 6, top + size + 32, size + 12, 30, ORANGE, "m, l, o")]
+        if i < 3:
+            parts += arrow(x + size + 8, top + size + 47, x + size + gap - 8, top + size + 47, ORANGE, THICK)
+            parts.append(svg.text(x + size + gap / 2, top + size + 24, "e^(m - m')", "middle", ORANGE))
+    end = left + 3 * (size + gap) + size + 6
+    below = top + size + 47
+    parts += [*arrow(end, below, end + 40, below, ORANGE, THICK), svg.text(end + 48, below - 3, "out = o / l"),
+              svg.text(end + 48, below + 15, "lse = m + log l"), svg.text(left + 3 * (size + gap) + size + 10, top + 30, "on the diagonal"),
+              svg.text(left + 3 * (size + gap) + size + 10, top + 48, "half is masked")]
+    return svg.picture(760, 225, 13, parts)
+
+
+def formats(facts):
+    """The bits of fp32, bf16 and fp16."""
+    parts, width, left = [], 15, 70
+    kinds = [("fp32", 8, 23), ("bf16", 8, 7), ("fp16", 5, 10)]
+    for row, (name, exponent, fraction) in enumerate(kinds):
+        y = 20 + 44 * row
+        parts.append(svg.text(left - 12, y + 16, name, "end"))
+        for first, bits, color in ((0, 1, PINK), (1, exponent, ORANGE), (1 + exponent, fraction, BLUE)):
+            parts += [frame(left + (first + bit) * width, y, width, 22, color, 0.25) for bit in range(bits)]
+    for place, (label, color) in enumerate((("sign", PINK), ("exponent: the range", ORANGE),
+                                            ("fraction: the precision", BLUE))):
+        parts += [svg.box(330, 70 + 24 * place, 14, 14, color, 0.5), svg.text(352, 82 + 24 * place, label)]
+    return svg.picture(580, 155, 13, parts)
+
+
+PICTURES = {"gemm-blocking": gemm_blocking, "online-softmax": online_softmax, "formats": formats,
+            "layer-norm": layer_norm, "residual-stream": residual_stream, "schedules": schedules}
 
 
 def read_facts():
