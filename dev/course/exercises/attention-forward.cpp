@@ -24,8 +24,8 @@ void attention_forward(Tensor& out, Tensor& p, Tensor& qkv, int64_t NH, int64_t 
 //     scale: score * scale ==> score
 //     scale-hs: 1 / std::sqrt((float)HS) ==> 1 / (float)HS
 //     scale-c: 1 / std::sqrt((float)HS) ==> 1 / std::sqrt((float)C)
-//     mask-none: u <= t ==> u < T && t + 1) ==> T)
-//     mask-self: u <= t ==> u < t && softmax(p_row, p_row, t + 1) ==> if (t > 0) softmax(p_row, p_row, t)
+//     mask-none: u <= t ==> u < T ;; t + 1) ==> T)
+//     mask-self: u <= t ==> u < t ;; softmax(p_row, p_row, t + 1) ==> if (t > 0) softmax(p_row, p_row, t)
 //     sum: p[i] /= sum; ==> ;
 //     largest: std::exp(x[i] - largest) ==> std::exp(x[i])
 //     head: + C + h * HS ==> + C

@@ -12,7 +12,7 @@ An exercise is one file, NAME.cpp or NAME.cu, in sections that begin with `// --
     task       what the student gets: the description and the stub
     solution   the definition that takes its place; `// ----- solution: FILE NAMES` takes functions of that file
     shipped    optional: the same by functions of llmc/; the judge must pass it too
-    mistakes   `//     KEY: OLD ==> NEW` replaces all OLD in the solution (`&&` and more of that), and the judge must
+    mistakes   `//     KEY: OLD ==> NEW` replaces all OLD in the solution (`;;` and more of that), and the judge must
                give the hint KEY
     judge      void judge(Judge&, decltype(task::FUNCTION)*...), see judge.h
 """
@@ -59,9 +59,16 @@ def definitions(path, names):
     return "\n".join(c[0] for c in found) + "\n"
 
 
+def chapters():
+    """{number: title} of the table of chapters in dev/course/README.md."""
+    rows = re.findall(r"^\| \[?(\d+)\. ([^|\]]+?)(?:\]\(.*?\))? \|", (HERE.parent / "README.md").read_text(), re.M)
+    return {int(number): title for number, title in rows}
+
+
 class Exercise:
     def __init__(self, track, name, minutes, chapter, title):
-        self.track, self.name, self.minutes, self.chapter, self.title = track, name, int(minutes), chapter, title
+        self.track, self.name, self.minutes, self.title = track, name, int(minutes), title
+        self.number, self.chapter = int(chapter), chapters()[int(chapter)]
         self.path = next((p for p in (HERE / f"{name}.cpp", HERE / f"{name}.cu") if p.exists()), None)
         if not self.path:
             raise Problem(f"dev/course/exercises/{name}.cpp or .cu is missing")
@@ -88,9 +95,10 @@ class Exercise:
     def mistakes(self):
         """(key, text of the solution with this mistake) of each line of the section."""
         found = []
-        for key, changes in re.findall(r"^//     ([\w-]+): (.+)$", self.sections["mistakes"], re.M):
+        lines = re.sub(r"\n//      +", " ", self.sections["mistakes"])  # a line that is indented further goes on
+        for key, changes in re.findall(r"^//     ([\w-]+): (.+)$", lines, re.M):
             text = self.sections["solution"]
-            for change in changes.split(" && "):
+            for change in changes.split(" ;; "):
                 old, _, new = change.partition(" ==>")
                 if old not in text:
                     raise Problem(f"{self.path}: the solution does not contain {old!r} of mistake {key}")
@@ -272,7 +280,7 @@ def give_stub(e):
     if e.my.exists():
         return False
     note = "// Tensor is that of dev/course/gpt2.cpp, section 1.\n" if "Tensor" in e.sections["task"] else ""
-    e.my.write_text(f"// {e.title}. About {e.minutes} minutes; chapter: {e.chapter}.\n{note}//\n" +
+    e.my.write_text(f"// {e.title}. About {e.minutes} minutes; chapter {e.number}, {e.chapter}.\n{note}//\n" +
                     e.sections["task"].strip("\n") + "\n")
     return True
 
@@ -330,7 +338,7 @@ def grade_command():
         done += state == "done"
         if state != "done" and not following:
             following, state = e, state or "next"
-        print(f"  {e.name:28} {state:8} {e.minutes:3} min   {e.chapter:16} {e.title}")
+        print(f"  {e.name:28} {state:8} {e.minutes:3} min   {e.title} (chapter {e.number})")
     print(f"\n{done} of {len(exercises)} done." + (f" Next: make exercise EX={following.name}" if following else ""))
     return 0
 
@@ -345,7 +353,7 @@ def table_command(check):
         if e.track != track:
             track = e.track
             rows.append(f"| **{track}** | | | |")
-        rows.append(f"| [`{e.name}`]({e.path.name}) | {e.minutes} | {e.chapter} | {e.title} |")
+        rows.append(f"| [`{e.name}`]({e.path.name}) | {e.minutes} | {e.number}. {e.chapter} | {e.title} |")
     before = readme.read_text()
     after = re.sub(r"(<!-- table begin -->\n).*?(<!-- table end -->)",
                    lambda m: m.group(1) + "\n".join(rows) + "\n" + m.group(2), before, flags=re.S)

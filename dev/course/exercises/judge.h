@@ -303,3 +303,5 @@ inline Arrays added_to_begins(Arrays arrays) {
         for (size_t i = 0; i < a.size(); i++) a[i] += begin_value(i);
     return arrays;
 }
+
+inline std::vector<double> doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }

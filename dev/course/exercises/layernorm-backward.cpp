@@ -31,7 +31,7 @@ void layernorm_backward(Tensor& out, Tensor& x, Tensor& gain, Tensor& bias) {
 //     mean: s * (g - mean_g - n * mean_gn) ==> s * (g - n * mean_gn)
 //     scale: s * (g - mean_g - n * mean_gn) ==> s * (g - mean_g)
 //     constants: s * (g - mean_g - n * mean_gn) ==> s * g
-//     sums: mean_g += g / C ==> mean_g += g && mean_gn += g * n / C ==> mean_gn += g * n
+//     sums: mean_g += g / C ==> mean_g += g ;; mean_gn += g * n / C ==> mean_gn += g * n
 //     raw: dout[c] * n; ==> dout[c] * x_row[c];
 //     gain: g = dout[c] * gain.value[c] ==> g = dout[c]
 //     overwritten: += s * (g ==> = s * (g
