@@ -360,6 +360,11 @@ def table_command(check):
     if check and after != before:
         raise Problem("the table of dev/course/exercises/README.md is not that of exercises.txt: exercise.py table")
     readme.write_text(after)
+    minutes = {e.name: e.minutes for e in all_exercises()}
+    for page in sorted(HERE.parent.glob("*.md")):
+        for name, said in re.findall(r"make exercise EX=([\w-]+)(?: +# (\d+) minutes)?", page.read_text()):
+            if name not in minutes or said and int(said) != minutes[name]:
+                raise Problem(f"{page.name} has an exercise {name}, {said} minutes, that is not in exercises.txt")
     return 0
 
 

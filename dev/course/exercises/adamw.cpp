@@ -8,12 +8,12 @@
 //     p = p - rate (mhat / (sqrt(vhat) + eps) + decay p)
 //
 // with beta1 = 0.9, beta2 = 0.95, eps = 1e-8. p, m and v (n each) are updated in place, from g (n).
-void adamw_step(float* p, float* m, float* v, const float* g, int64_t n, float rate, float decay, int64_t t) {
+void adamw(float* p, float* m, float* v, const float* g, int64_t n, float rate, float decay, int64_t t) {
     // your code
 }
 
 // ----- solution
-void adamw_step(float* p, float* m, float* v, const float* g, int64_t n, float rate, float decay, int64_t t) {
+void adamw(float* p, float* m, float* v, const float* g, int64_t n, float rate, float decay, int64_t t) {
     const float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     const float correction1 = (float)(1 - std::pow(0.9, t)), correction2 = (float)(1 - std::pow(0.95, t));
     for (int64_t i = 0; i < n; i++) {
@@ -26,7 +26,7 @@ void adamw_step(float* p, float* m, float* v, const float* g, int64_t n, float r
 
 // ----- shipped
 #include "llmc/cpu/reference.h"
-void adamw_step(float* p, float* m, float* v, const float* g, int64_t n, float rate, float decay, int64_t t) {
+void adamw(float* p, float* m, float* v, const float* g, int64_t n, float rate, float decay, int64_t t) {
     reference::adamw_update(p, (float*)nullptr, m, v, g, n, adamw_constants(rate, 0.9f, 0.95f, 1e-8f, decay, 1, t));
 }
 
@@ -41,7 +41,7 @@ void adamw_step(float* p, float* m, float* v, const float* g, int64_t n, float r
 //               rate * mhat / (std::sqrt(vhat) + eps) + decay * p[i]
 
 // ----- judge
-void judge(Judge& j, decltype(task::adamw_step)* adamw_step) {
+void judge(Judge& j, decltype(task::adamw)* adamw) {
     j.hints = {
         {"correction", "m and v are not corrected: divide by 1 - beta^t. They begin at 0 and are too small at first."},
         {"t", "the corrections are those of the update before: t begins at 1, and beta^t is subtracted from 1."},
@@ -62,7 +62,7 @@ void judge(Judge& j, decltype(task::adamw_step)* adamw_step) {
         for (float& x : m) x *= 1e-4f;
         for (float& x : v) x = std::fabs(x) * 1e-6f;
         const std::vector<float> m_before = m, v_before = v;
-        adamw_step(p.data(), m.data(), v.data(), g.data(), c.n, c.rate, c.decay, c.t);
+        adamw(p.data(), m.data(), v.data(), g.data(), c.n, c.rate, c.decay, c.t);
         j.check(
             {{"p", {c.n}, p}, {"m", {c.n}, m, m_before}, {"v", {c.n}, v, v_before}}, [&](const Key& wrong) -> Arrays {
                 std::vector<double> P, M, V;
