@@ -153,8 +153,8 @@ def online_softmax(facts):
     end = left + 3 * (size + gap) + size + 6
     below = top + size + 47
     parts += [*arrow(end, below, end + 40, below, ORANGE, THICK), svg.text(end + 48, below - 3, "out = o / l"),
-              svg.text(end + 48, below + 15, "lse = m + log l"), svg.text(left + 3 * (size + gap) + size + 10, top + 30, "on the diagonal"),
-              svg.text(left + 3 * (size + gap) + size + 10, top + 48, "half is masked")]
+              svg.text(end + 48, below + 15, "lse = m + log l"), svg.text(end + 4, top + 30, "on the diagonal"),
+              svg.text(end + 4, top + 48, "half is masked")]
     return svg.picture(760, 225, 13, parts)
 
 
@@ -173,7 +173,89 @@ def formats(facts):
     return svg.picture(580, 155, 13, parts)
 
 
-PICTURES = {"gemm-blocking": gemm_blocking, "online-softmax": online_softmax, "formats": formats,
+def warp_sum(facts):
+    """Eight lanes of a warp add up in three steps; the lanes that exchange differ in one bit."""
+    lanes, left, step, across = 8, 110, 62, 72
+    held = [[lane] for lane in range(lanes)]
+    parts = [svg.text(left + lane * across, 24, f"lane {lane}", "middle") for lane in range(lanes)]
+    distance, row = lanes // 2, 0
+    while True:
+        y = 44 + row * step
+        for lane in range(lanes):
+            label = f"x{lane}" if row == 0 else f"sum of {len(held[lane])}"
+            parts += rounded(left + lane * across - 32, y - 11, 64, 24, BLUE if row == 0 else GREEN, label, 12)
+        if distance == 0:
+            break
+        parts.append(svg.text(8, y + step / 2 + 5, f"lane ^ {distance}"))
+        for lane in range(lanes):
+            x, other = left + lane * across, left + (lane ^ distance) * across
+            parts += [svg.line([(x, y + 14), (other, y + step - 13)], ORANGE, 0.9),
+                      svg.line([(x, y + 14), (x, y + step - 13)], svg.LINES, 0.9)]
+        held = [sorted(held[lane] + held[lane ^ distance]) for lane in range(lanes)]
+        distance, row = distance // 2, row + 1
+    assert all(lane == list(range(lanes)) for lane in held)
+    return svg.picture(left + lanes * across, 70 + row * step, 13, parts)
+
+
+def ring(facts):
+    """Reduce-scatter among four processes: which slice each one passes on in which round, and what it has then."""
+    processes, left, top, cell, height = 4, 130, 50, 34, 26
+    have = [[{p} for _ in range(processes)] for p in range(processes)]
+    parts = []
+    for stage in range(processes):
+        x = left + stage * (processes * cell + 62)
+        title = "before" if stage == 0 else f"after round {stage}"
+        parts.append(svg.text(x + processes * cell / 2, 22, title, "middle"))
+        for p in range(processes):
+            y = top + p * 58
+            if stage == 0:
+                parts.append(svg.text(left - 14, y + 18, f"process {p}", "end"))
+            for s in range(processes):
+                terms = len(have[p][s])
+                color = GREEN if terms == processes else BLUE
+                parts += [frame(x + s * cell, y, cell - 4, height, color, 0.1 + 0.2 * (terms - 1)),
+                          svg.text(x + s * cell + cell / 2 - 2, y + 18, str(terms), "middle")]
+            if stage < processes - 1:
+                sent = (p - stage - 1) % processes
+                down = y + 58 if p < processes - 1 else y
+                parts += arrow(x + sent * cell + cell / 2 - 2, y + height + 2, x + sent * cell + cell / 2 - 2,
+                               down - 4 if p < processes - 1 else y + height + 22, ORANGE, THICK)
+        if stage < processes - 1:
+            moved = [(p, (p - stage - 1) % processes) for p in range(processes)]
+            values = {(p, s): set(have[p][s]) for p, s in moved}
+            for p, s in moved:
+                have[(p + 1) % processes][s] |= values[p, s]
+    assert all(have[p][p] == set(range(processes)) for p in range(processes))
+    parts += [svg.text(left, top + 246, "Four slices per process; in each, the number of processes it is summed over."),
+              svg.text(left, top + 265, "Arrows: the slice that a process sends to the next one, the last to the first.")]
+    return svg.picture(left + processes * (processes * cell + 62) - 40, top + 4 * 58 + 50, 13, parts)
+
+
+def zero(facts):
+    """The bytes that a process of four holds at -z 0 and -z 1, to scale, from the layout of the 124M model."""
+    whole, slices = facts["zero_elems"], facts["zero_slice_elems"]
+    left, top, scale = 90, 50, 560 / (16 * whole)
+    kinds = [("weights", 2, False, BLUE), ("gradients", 2, False, ORANGE), ("master weights", 4, True, GREEN),
+             ("m", 4, True, VIOLET), ("v", 4, True, PINK)]
+    parts = []
+    for row, (stage, sliced) in enumerate((("-z 0", False), ("-z 1", True))):
+        x, y, total = left, top + 80 * row, 0
+        parts.append(svg.text(left - 14, y + 25, stage, "end"))
+        for name, size, state, color in kinds:
+            count = sum(slices) if sliced and state else whole
+            width, total = size * count * scale, total + size * count
+            parts.append(frame(x, y, width, 38, color, 0.25))
+            if row == 0:
+                parts.append(svg.text(x + width / 2, y - 8, name, "middle", color))
+            x += width
+        parts.append(svg.text(x + 8, y + 25, f"{total / 2**20:,.0f} MiB"))
+    parts.append(svg.text(left, top + 150, f"GPT-2 124M in bf16 on 4 processes, in {len(slices)} buckets. At -z 1 each "
+                          "keeps one slice of every bucket's state."))
+    return svg.picture(790, 220, 13, parts)
+
+
+PICTURES = {"warp-sum": warp_sum, "ring": ring, "zero": zero,
+            "gemm-blocking": gemm_blocking, "online-softmax": online_softmax, "formats": formats,
             "layer-norm": layer_norm, "residual-stream": residual_stream, "schedules": schedules}
 
 
