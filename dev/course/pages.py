@@ -2,7 +2,7 @@
 """Puts the code that ships into the chapters of the course, so that what a page shows cannot drift from it.
 
     dev/course/pages.py             quotes again
-    dev/course/pages.py --check     names the pages that differ from the sources, and links that lead nowhere; status 1
+    dev/course/pages.py --check     names pages that differ from the sources, links and exercises that lead nowhere
 
 In a page, what follows one of these lines up to <!-- end quote --> is replaced:
 
@@ -81,6 +81,10 @@ def filled(page):
     for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", re.sub(r"```.*?```", "", new, flags=re.S)):
         if not (page.parent / link).exists():
             wrong.append(f"the link {link} leads nowhere")
+    exercises = (ROOT / "dev/course/exercises/exercises.txt").read_text()
+    for name, minutes in re.findall(r"^ +make exercise EX=(\S+) +# (\d+) minutes", new, re.M):
+        if not re.search(rf"^ +{re.escape(name)} +{minutes} ", exercises, re.M):
+            wrong.append(f"there is no exercise {name} of {minutes} minutes")
     return new, wrong
 
 

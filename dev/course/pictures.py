@@ -227,7 +227,7 @@ def ring(facts):
                 have[(p + 1) % processes][s] |= values[p, s]
     assert all(have[p][p] == set(range(processes)) for p in range(processes))
     parts += [svg.text(left, top + 246, "Four slices per process; in each, the number of processes it is summed over."),
-              svg.text(left, top + 265, "Arrows: the slice that a process sends to the next one, the last to the first.")]
+    parts += [svg.text(left, top + 246, "Four slices per process; in each, how many processes it is summed over."),
     return svg.picture(left + processes * (processes * cell + 62) - 40, top + 4 * 58 + 50, 13, parts)
 
 
