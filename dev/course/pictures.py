@@ -226,8 +226,8 @@ def ring(facts):
             for p, s in moved:
                 have[(p + 1) % processes][s] |= values[p, s]
     assert all(have[p][p] == set(range(processes)) for p in range(processes))
-    parts += [svg.text(left, top + 246, "Four slices per process; in each, the number of processes it is summed over."),
     parts += [svg.text(left, top + 246, "Four slices per process; in each, how many processes it is summed over."),
+              svg.text(left, top + 265, "Arrows: what a process sends to the next, and the last to the first.")]
     return svg.picture(left + processes * (processes * cell + 62) - 40, top + 4 * 58 + 50, 13, parts)
 
 
