@@ -107,7 +107,7 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
 // last. The addition that ends a layer is fused with the layer norm that opens the next.
 // fills_cache: keys and values of the one sequence are also written to the cache of generation.
 void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
-    const int64_t C = model.layout.config.C, rows = B * T;
+    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const cudaStream_t stream = model.stream;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer(model, l);
@@ -119,7 +119,8 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t 
             residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), model.act(RESIDUAL2, l - 1),
                                        act(BRANCH), param(LN1W), param(LN1B), rows, C, stream);
         layer_forward(model, l, B, T);
-        if (fills_cache) fill_cache(model.act(KEYS, l), model.act(VALUES, l), act(QKV), T, C, stream);
+        if (fills_cache)
+            fill_cache(model.act(KEYS, l), model.act(VALUES, l), act(QKV), T, model.sizes.cache_T, C, NH, stream);
     }
 }
 

@@ -14,6 +14,7 @@
 //     make train_gpt2_cpu data && ./train_gpt2_cpu -e L6C384H6 -b 4 -t 128
 //     make train_gpt2_cpu KERNELS=reference               the same with the naive loops of llmc/cpu/reference.h
 #include "llmc/cpu/adamw.h"
+#include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"
@@ -96,7 +97,7 @@ void layer_forward(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
 // fills_cache: keys and values of the one sequence are also written to the cache of generation.
 template <class floatX>
 void forward_layers(GPT2<floatX>& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
-    const int64_t C = model.layout.config.C, rows = B * T;
+    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer(model, l);
         floatX* input = layer_input(model, l);
@@ -108,7 +109,7 @@ void forward_layers(GPT2<floatX>& model, int64_t first, int64_t end, int64_t B, 
                                                 model.act(RESIDUAL2, l - 1), act(BRANCH), param(LN1W), param(LN1B),
                                                 rows, C);
         layer_forward(model, l, B, T);
-        if (fills_cache) fill_cache(model.act(KEYS, l), model.act(VALUES, l), act(QKV), T, C);
+        if (fills_cache) fill_cache(model.act(KEYS, l), model.act(VALUES, l), act(QKV), T, model.sizes.cache_T, C, NH);
     }
 }
 

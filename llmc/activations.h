@@ -115,9 +115,9 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   X(DRESIDUAL,      "dresidual",      "(B,T,C)",        ONE,  NEVER, BACKWARD,   FLOATX, ALL, rows * C) \
   X(DWIDE,          "dwide",          "(B,T,4C)",       ONE,  NEVER, BACKWARD,   FLOATX, ALL, rows * 4 * C) \
   /* generation */ \
-  X(KEYS,           "keys",           "(positions,C)",  EACH, NEVER, GENERATION, FLOATX, ALL, s.cache_T * C) \
-  X(VALUES,         "values",         "(positions,C)",  EACH, NEVER, GENERATION, FLOATX, ALL, s.cache_T * C) \
-  X(SCORES,         "scores",         "(NH,positions)", ONE,  NEVER, GENERATION, FP32,   ALL, s.cache_T * NH) \
+  X(KEYS,           "keys",           "(NH,pos,HS)",    EACH, NEVER, GENERATION, FLOATX, ALL, s.cache_T * C) \
+  X(VALUES,         "values",         "(NH,pos,HS)",    EACH, NEVER, GENERATION, FLOATX, ALL, s.cache_T * C) \
+  X(SCORES,         "scores",         "(NH,pos)",       ONE,  NEVER, GENERATION, FP32,   ALL, s.cache_T * NH) \
   /* on a GPU */ \
   X(INPUTS,         "inputs",         "(B,T)",          ONE,  NEVER, FORWARD,    INT32,  GPU, rows) \
   X(TARGETS,        "targets",        "(B,T)",          ONE,  NEVER, FORWARD,    INT32,  GPU, rows) \

@@ -1,11 +1,11 @@
 // How long the threads need to read memory, once and in order: the bound of generation, which reads
-// every weight once per token.
+// every weight once per token, and all keys and values before it.
 //
 //     build/bench/reading THREADS PASSES BYTES...
 //
 // Prints the milliseconds of a pass over so many bytes, the mean of PASSES, for each number of
 // bytes. Each thread reads 4 streams side by side, as the product of one row with a matrix does
-// (llmc/cpu/matmul.h).
+// (llmc/cpu/dot_products.h).
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
 

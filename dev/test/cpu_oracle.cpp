@@ -2,6 +2,7 @@
 // is put into a namespace of its own.
 #include "dev/test/cpu_oracle.h"
 #include "llmc/cpu/adamw.h"
+#include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"

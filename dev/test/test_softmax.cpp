@@ -3,6 +3,7 @@
 // same for the CUDA kernels.
 #include "dev/test/large_scores.h"
 #include "llmc/cpu/attention_bf16.h"
+#include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"

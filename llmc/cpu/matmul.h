@@ -11,72 +11,20 @@
 // (floatG): they may be fp32 where everything else is bf16, and are then not rounded. Each product
 // takes 2 rows C OC FLOPs, and moves at least each of its three matrices once.
 #pragma once
+#include "llmc/cpu/dot_products.h"
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/gemm_bf16.h"
 
-// Up to so many rows of inp a product is computed as dot products, and bound by memory: each weight
-// is used `rows` times, so what counts is to read the weights once, front to back, and as fast as
-// memory delivers them. In generation there is one row.
-//
-// A core has only so many reads under way, and its prefetcher follows only so many streams. So a
-// thread reads DOT_STREAMS rows of the weight side by side, far apart, and asks for each DOT_AHEAD
-// bytes before it needs them.
-constexpr int64_t MATMUL_FEW_ROWS = 4, DOT_STREAMS = 4, DOT_AHEAD = 4096, CACHE_LINE = 64;
-
-// sums[s][r] = the dot product of row r of inp (ROWS, C) with the row of C weights at weight + s *
-// stride. `ahead` elements after the weights that it reads, others are asked for.
-template <int STREAMS, int ROWS, class floatX>
-VEC_INLINE void dot_products(float (&sums)[STREAMS][ROWS], const floatX* inp, const floatX* weight, int64_t stride,
-                             int64_t C, int64_t ahead) {
-    constexpr int64_t LINE = CACHE_LINE / sizeof(floatX);
-    vfloat total[STREAMS][ROWS] = {};
-    const auto add = [&](int64_t i, size_t count) {
-        vfloat x[ROWS];
-        for (int r = 0; r < ROWS; r++) x[r] = load_some(inp + r * C + i, count);
-        for (int s = 0; s < STREAMS; s++) {
-            const vfloat w = load_some(weight + s * stride + i, count);
-            for (int r = 0; r < ROWS; r++) total[s][r] += x[r] * w;
-        }
-    };
-    int64_t c = 0;
-    for (; c + LINE <= C; c += LINE) {
-        for (int s = 0; s < STREAMS; s++) __builtin_prefetch(weight + s * stride + c + ahead);
-#pragma GCC unroll 8
-        for (int64_t i = 0; i < LINE; i += VEC_FLOATS) add(c + i, VEC_FLOATS);
-    }
-    for_each_vector(C - c, [&](size_t i, size_t count) { add(c + i, count); });
-    for (int s = 0; s < STREAMS; s++)
-        for (int r = 0; r < ROWS; r++) sums[s][r] = sum(total[s][r]);
-}
-
-// Columns `begin` to `end` - 1 of out (ROWS, OC): STREAMS streams of equally many rows of the
-// weight. Returns the first column that is left.
-template <int STREAMS, int ROWS, class floatX>
-inline int64_t dot_product_columns(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t C,
-                                   int64_t OC, int64_t begin, int64_t end) {
-    const int64_t columns = (end - begin) / STREAMS;  // of one stream
-    for (int64_t o = begin; o < begin + columns; o++) {
-        const int64_t ahead = std::min<int64_t>(DOT_AHEAD / sizeof(floatX), (begin + columns - 1 - o) * C);
-        float sums[STREAMS][ROWS];
-        dot_products(sums, inp, weight + o * C, columns * C, C, ahead);
-        for (int s = 0; s < STREAMS; s++)
-            for (int r = 0; r < ROWS; r++) {
-                const int64_t column = o + s * columns;
-                out[r * OC + column] = sums[s][r] + (bias ? (float)bias[column] : 0.0f);
-            }
-    }
-    return begin + columns * STREAMS;
-}
+// Up to so many rows of inp a product is computed as dot products (dot_products.h).
+constexpr int64_t MATMUL_FEW_ROWS = 4;
 
 // out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias (OC), written.
 template <int ROWS, class floatX>
 void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t C,
                              int64_t OC) {
-    constexpr int STREAMS = ROWS * DOT_STREAMS < VEC_REGISTERS ? DOT_STREAMS : DOT_STREAMS / 2;
-    const int64_t pieces = 2 * device.threads, grain = std::max<int64_t>(4 * STREAMS, ceil_div(OC, pieces));
+    const int64_t pieces = 2 * device.threads, grain = std::max<int64_t>(4 * DOT_STREAMS, ceil_div(OC, pieces));
     parallel_ranges(OC, grain, [&](int64_t begin, int64_t end) {
-        begin = dot_product_columns<STREAMS, ROWS>(out, inp, weight, bias, C, OC, begin, end);
-        dot_product_columns<1, ROWS>(out, inp, weight, bias, C, OC, begin, end);
+        dot_product_columns<ROWS>(out, inp, weight, bias, C, OC, begin, end);
     });
 }
 

@@ -303,27 +303,29 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
 }
 
 // Attention in generation, for one new position `last` of one sequence. The keys and values of the
-// positions before it are kept in a cache, to which its own are added: keys (maxT,C) and values
-// (maxT,C) are written at row `last`. out (C) is written from qkv (3C). scores (NH,maxT) is
-// scratch.
+// positions before it are kept in a cache, to which its own are added: row `last` of each head of
+// keys (NH,maxT,HS) and values (NH,maxT,HS) is written. out (C) is written from qkv (3C). scores
+// (NH,maxT) is scratch.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
                       int64_t maxT, int64_t C, int64_t NH) {
     const int64_t HS = C / NH;
-    for (int64_t c = 0; c < C; c++) keys[last * C + c] = qkv[C + c], values[last * C + c] = qkv[2 * C + c];
     for (int64_t h = 0; h < NH; h++) {
+        const floatX *q = qkv + h * HS, *new_k = q + C, *new_v = q + 2 * C;
+        floatX *k = keys + h * maxT * HS, *v = values + h * maxT * HS;
         float *p = scores + h * maxT, highest = -INFINITY, total = 0;
+        for (int64_t i = 0; i < HS; i++) k[last * HS + i] = new_k[i], v[last * HS + i] = new_v[i];
         for (int64_t t = 0; t <= last; t++) {
             p[t] = 0;
-            for (int64_t i = h * HS; i < (h + 1) * HS; i++) p[t] += qkv[i] * keys[t * C + i];
+            for (int64_t i = 0; i < HS; i++) p[t] += q[i] * k[t * HS + i];
             p[t] /= std::sqrt((float)HS);
             highest = std::fmax(highest, p[t]);
         }
         for (int64_t t = 0; t <= last; t++) total += std::exp(p[t] - highest);
-        for (int64_t i = h * HS; i < (h + 1) * HS; i++) {
+        for (int64_t i = 0; i < HS; i++) {
             float mix = 0;
-            for (int64_t t = 0; t <= last; t++) mix += std::exp(p[t] - highest) / total * values[t * C + i];
-            out[i] = mix;
+            for (int64_t t = 0; t <= last; t++) mix += std::exp(p[t] - highest) / total * v[t * HS + i];
+            out[h * HS + i] = mix;
         }
     }
 }

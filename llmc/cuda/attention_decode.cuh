@@ -1,24 +1,27 @@
 // Attention in generation; formulas: llmc/cpu/attention.h. fill_cache: the keys and values of a
 // whole prompt, one thread per value. attention_decode: one position at a time, one block of 128
-// threads per head. It appends k and v of position `last` to keys and values (maxT,C), then
-// computes the scores of all positions up to it (one thread per position), their softmax, and the
-// weighted sum of the values (one thread per channel). qkv (3C) and out (C) are of that position,
-// scores (NH,maxT) is scratch. Memory-bound: reads the head's keys and values once.
+// threads per head. It appends k and v of position `last` to the cache of a layer, keys and values
+// (NH,maxT,HS), then computes the scores of all positions up to it (one thread per position), their
+// softmax, and the weighted sum of the values (one thread per channel). qkv (3C) and out (C) are of
+// that position, scores (NH,maxT) is scratch. Memory-bound: reads the head's keys and values once.
 #pragma once
 #include "llmc/cuda/common.cuh"
 
 template <class floatX>
-__global__ void fill_cache_kernel(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t C) {
+__global__ void fill_cache_kernel(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t maxT, int64_t C,
+                                  int head_size) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, t = i / C, c = i % C;
     if (t >= T) return;
-    keys[i] = qkv[t * 3 * C + C + c];
-    values[i] = qkv[t * 3 * C + 2 * C + c];
+    const int64_t to = (c / head_size * maxT + t) * head_size + c % head_size;
+    keys[to] = qkv[t * 3 * C + C + c];
+    values[to] = qkv[t * 3 * C + 2 * C + c];
 }
-// The first T rows of keys (maxT,C) and values (maxT,C) are written from qkv (T,3C).
+// Keys and values of the first T positions are written to the cache of a layer, from qkv (T,3C).
 template <class floatX>
-void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t C, cudaStream_t stream) {
+void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t maxT, int64_t C, int64_t NH,
+                cudaStream_t stream) {
     launch("fill_cache", fill_cache_kernel<floatX>, dim3((unsigned)ceil_div(T * C, 256)), 256, 0, stream, keys, values,
-           qkv, T, C);
+           qkv, T, maxT, C, (int)(C / NH));
 }
 
 constexpr int DECODE_THREADS = 128;
@@ -29,14 +32,14 @@ __global__ void __launch_bounds__(DECODE_THREADS)
     __shared__ float tops[DECODE_THREADS / 32];
     const int64_t first = (int64_t)blockIdx.x * head_size;  // channel of the head
     const floatX *q = qkv + first, *k = q + C, *v = k + C;
-    floatX *head_keys = keys + first, *head_values = values + first;
+    floatX *head_keys = keys + first * maxT, *head_values = values + first * maxT;
     for (int c = threadIdx.x; c < head_size; c += DECODE_THREADS)
-        head_keys[last * C + c] = k[c], head_values[last * C + c] = v[c];
+        head_keys[last * head_size + c] = k[c], head_values[last * head_size + c] = v[c];
     __syncthreads();
     float *p = scores + blockIdx.x * maxT, top = -INFINITY, sum = 0;
     for (int64_t t = threadIdx.x; t <= last; t += DECODE_THREADS) {
         float dot = 0;
-        for (int c = 0; c < head_size; c++) dot += (float)q[c] * (float)head_keys[t * C + c];
+        for (int c = 0; c < head_size; c++) dot += (float)q[c] * (float)head_keys[t * head_size + c];
         p[t] = dot / sqrtf((float)head_size);
         top = fmaxf(top, p[t]);
     }
@@ -48,7 +51,7 @@ __global__ void __launch_bounds__(DECODE_THREADS)
     sum = block_sum(sum);  // its barriers also make all of p visible
     for (int c = threadIdx.x; c < head_size; c += DECODE_THREADS) {
         float mix = 0;
-        for (int64_t t = 0; t <= last; t++) mix += p[t] * (float)head_values[t * C + c];
+        for (int64_t t = 0; t <= last; t++) mix += p[t] * (float)head_values[t * head_size + c];
         out[first + c] = (floatX)(mix / sum);
     }
 }
