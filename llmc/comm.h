@@ -28,9 +28,6 @@
 struct Comm {
     int64_t processes = 1, rank = 0;
     int64_t timeout_s = 600;
-    int64_t wire_bytes = 0;          // what this process has sent in collectives on buckets
-    std::vector<std::string> trace;  // the order of backward passes and collectives, if traced
-    bool traced = false;
     // Called before comm_gather(). A simulated GPU runs only while its host waits for it: this
     // makes it finish the collectives that were started before.
     void (*before_gather)() = nullptr;
@@ -114,16 +111,6 @@ inline void comm_merge(double* values, int64_t n, const char* what) {
     }
 }
 
-// Adds a line to the trace.
-inline void comm_note(const char* what, int64_t bucket) {
-    if (comm.traced) comm.trace.push_back(format("%s %lld", what, (long long)bucket));
-}
-// The same for a collective on a bucket with slices of slice_bytes; counts what this process sends.
-inline void comm_note_collective(const char* what, int64_t bucket, int64_t slice_bytes) {
-    comm_note(what, bucket);
-    comm.wire_bytes += (comm.processes - 1) * slice_bytes;
-}
-
 // Starts summing data (processes * n_elems) over all processes. After comm_wait(), slice `rank` of
 // data holds its sum; the other slices are undefined.
 inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
@@ -142,7 +129,6 @@ inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t buck
     if (comm.processes == 1) return;
     const int64_t bytes = n_elems * (int64_t)sizeof(float);
     const Range range(work::collective("reduce_scatter", bucket, (comm.processes - 1) * bytes));
-    comm_note_collective("reduce_scatter", bucket, bytes);
     comm_sum_slices_start(data, n_elems, "the sum of the gradients");
 }
 // Starts collecting the slices of data (processes * n_elems), of which this process has slice
@@ -152,7 +138,6 @@ inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
     const Range range(work::collective("all_gather", bucket, (comm.processes - 1) * bytes));
-    comm_note_collective("all_gather", bucket, bytes);
     if (tcp.active())
         return tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
                           "the collection of the slices");

@@ -84,7 +84,6 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
         usage_error("--process-rank %lld is not below --num-processes %lld; 0 to %lld are accepted", (long long)rank,
                     (long long)processes, (long long)processes - 1);
     comm.timeout_s = tcp.timeout_s = timeout_s;
-    comm.traced = getenv("COMM_TRACE") != nullptr;
     if (processes == 1) return;
     const Member me{processes, rank, program_name(program)};
     const bool has_no_mpi = !started_by_mpi() && getenv("MASTER_ADDR");
@@ -96,19 +95,8 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     if (!tcp.active()) comm_check_same(program, "version, precision and kernels");
 }
 
-// With COMM_TRACE=file, rank 0 writes to that file the order of backward passes and collectives,
-// and the bytes it has sent.
-inline void comm_write_trace() {
-    FILE* file = comm.traced && comm.rank == 0 ? fopen(getenv("COMM_TRACE"), "w") : nullptr;
-    if (!file) return;
-    for (const std::string& line : comm.trace) fprintf(file, "%s\n", line.c_str());
-    fprintf(file, "wire_bytes %lld\n", (long long)comm.wire_bytes);
-    fclose(file);
-}
-
 // Ends all communication; MPI waits here for all processes.
 inline void comm_end() {
-    comm_write_trace();
 #ifdef USE_MPI
     int started = 0;
     MPI_Initialized(&started);

@@ -116,7 +116,7 @@ inline FirstNotFinite<Model> first_not_finite(Model& model, RunMicroStep run_mic
     FirstNotFinite<Model> first{model};
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, model.layout.config); l++) first.weight(i, l);
-    trace.at_end = [&](const KernelName& range) { first.after(range); };
+    trace.at_end = [&](const KernelWork& range) { first.after(range.name); };
     for (; first.found.empty() && first.micro < model.sizes.micro_steps; first.micro++) run_micro_step(first.micro);
     trace.at_end = nullptr;
     return first;

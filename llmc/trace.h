@@ -44,8 +44,8 @@ struct Trace {
     // streams.
     void (*begin_device)() = nullptr;
     void (*end_device)() = nullptr;
-    // Called with the name of each range that ends, if it is set (not_finite.h).
-    std::function<void(const KernelName&)> at_end;
+    // Called with each range that ends, if it is set (not_finite.h).
+    std::function<void(const KernelWork&)> at_end;
 
     void add(int64_t track, const Slice& slice) { tracks[track].slices.push_back(slice); }
 };
@@ -70,7 +70,7 @@ struct Range {
 #ifdef __CUDACC__
         nvtxRangePop();
 #endif
-        if (trace.at_end) trace.at_end(work.name);
+        if (trace.at_end) trace.at_end(work);
         if (begin == 0) return;
         if (trace.on) trace.add(0, {work, begin, now_seconds()});
         trace.innermost = outer;

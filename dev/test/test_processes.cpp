@@ -224,6 +224,30 @@ static void starts() {
     }
 }
 
+// What rank 0 has sent in the steps of a time line (--trace), in the order in which it ended: the
+// backward passes of layers, and the collectives on buckets with their bytes.
+struct Sent {
+    std::string order;
+    double bytes = 0;
+};
+static Sent sent_in_trace(const std::string& json) {
+    Sent sent;
+    for (size_t at = 0, end; (end = json.find('\n', at)) != json.npos; at = end + 1) {
+        const std::string line = json.substr(at, end - at);
+        int bucket;
+        char name[32];
+        if (sscanf(line.c_str(), "{\"name\":\"%31[a-z_] %d\"", name, &bucket) != 2) continue;
+        if (!contains(line, "\"pid\":0,\"tid\":0")) continue;
+        const std::string what = name;
+        if (what == "layer_backward") sent.order += format("backward %d, ", bucket);
+        const size_t bytes = line.find("\"sent bytes\":");
+        if (bytes == line.npos) continue;
+        sent.order += format("%s %d, ", name, bucket);
+        sent.bytes += atof(line.c_str() + bytes + strlen("\"sent bytes\":"));
+    }
+    return sent;
+}
+
 static void order_and_bytes() {
     for (const std::string& program : {CPU, SIM32, SIM16})
         for (int n : {2, 3})
@@ -233,18 +257,17 @@ static void order_and_bytes() {
                            "bytes sent are the plan's",
                            program.c_str(), n, stage));
                 const std::string flags = format("-x 1 -z %d%s", stage, n == 3 ? " -r 4" : "");
-                const std::string trace_file = dir("trace");
-                unlink(trace_file.c_str());
-                EXPECT(run("env COMM_TRACE=" + trace_file + " " + several(program, n, flags)).status == 0);
-                const std::string trace = read_whole(trace_file);
-                EXPECT(contains(trace,
-                                "backward 1\nreduce_scatter 1\nbackward 0\nreduce_scatter 0\nreduce_scatter "
-                                "2\nall_gather 0\nall_gather 1\nall_gather 2\nwire_bytes "));
+                const std::string file = dir("trace.json");
+                unlink(file.c_str());
+                EXPECT(run(several(program, n, flags + " --trace-steps 1:1 --trace " + file)).status == 0);
+                const Sent sent = sent_in_trace(read_whole(file));
+                EXPECT(contains(sent.order,
+                                "backward 1, reduce_scatter 1, backward 0, reduce_scatter 0, "
+                                "reduce_scatter 2, all_gather 0, all_gather 1, all_gather 2, "));
                 const std::string plan =
                     run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags.c_str()))).out;
-                const long long sent = atoll(trace.c_str() + trace.find("wire_bytes ") + 11),
-                                planned = atoll(plan.c_str() + plan.find("wire a step: ") + 13);
-                EXPECT(sent > 0 && sent == planned);
+                const double planned = atof(plan.c_str() + plan.find("wire a step: ") + 13);
+                EXPECT(sent.bytes > 0 && sent.bytes == planned);
             }
     start_test("optimizer state of stage 1 is 1/N of stage 0's");
     auto optimizer = [](int n) {

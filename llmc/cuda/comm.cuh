@@ -66,13 +66,12 @@ inline void gpu_comm_join(cudaStream_t stream) {
 }
 
 // As in comm.h, on data (processes * n_elems), which `stream` may still be computing. `bucket` is
-// for comm.h's count of what was sent; -1: not a bucket, and not counted.
+// for the trace; -1: not a bucket.
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
     const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * n_elems * sizeof(T));
     const Range range(sent);
-    comm_note_collective("reduce_scatter", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
     const StreamRange in_stream(sent, gpu_comm.stream);
 #ifdef USE_NCCL
@@ -88,7 +87,6 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
     if (comm.processes == 1) return;
     const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * n_elems * sizeof(T));
     const Range range(sent);
-    if (bucket >= 0) comm_note_collective("all_gather", bucket, n_elems * sizeof(T));
     order_streams(stream, gpu_comm.stream);
     const StreamRange in_stream(sent, gpu_comm.stream);
 #ifdef USE_NCCL
