@@ -187,18 +187,15 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 // -------------------------------------------------------------------------------------------------
 // backward
 
-// Before the backward pass of layer l: recomputes what the recompute level did not keep. Which
-// layers at a time, and why not the last ones: see train_gpt2_cpu.cpp.
+// Before the backward pass of layer l: recomputes what the recompute level did not keep. From level
+// 3 on that is a whole segment of layers, at its last layer (Sizes::recomputed_before()).
 void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
     const Range range("layer_recompute", l);
-    const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
-    const int64_t level = model.sizes.recompute, k = model.sizes.segment_layers(), first = l / k * k;
+    const int64_t C = model.layout.config.C, rows = B * T;
+    const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     const cudaStream_t stream = model.stream;
-    if (first + k >= L) return;
-    if (level >= 3) {
-        if (l + 1 == first + k) forward_layers(model, first, first + k, B, T);
-        return;
-    }
+    if (layers == 0) return;
+    if (level >= 3) return forward_layers(model, l + 1 - layers, l + 1, B, T);
     const auto [param, act, act32] = of_layer(model, l);
     if (level >= 2) {
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input(model, l), param(LN1W), param(LN1B),
@@ -285,7 +282,6 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
                        param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add_in_place, stream);
     sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
     for (int64_t l = last; l >= 0; l--) {
-        comm_note("backward", l);
         layer_recompute(model, l, B, T);
         layer_backward(model, l, B, T, add_in_place);
         sum_layer_gradients(model, l, add);
@@ -576,10 +572,23 @@ void trace_device(GPT2& model) {
 }
 #ifdef CUSIM
 const char* kernels_name(GPT2&) { return "simulated GPU"; }
+const char* products_name() { return "the simulator"; }
 #else
 const char* kernels_name(GPT2&) { return "GPU"; }
+const char* products_name() { return IS_FP32 && blas.tf32 ? "cuBLASLt in TF32" : "cuBLASLt"; }
 #endif
-std::string arithmetic(GPT2&) { return PRECISION; }
+DetectedDevice detected(GPT2&) {
+    int number = 0, devices = 0;
+    cudaDeviceProp gpu;
+    check_cuda(cudaGetDevice(&number), "asking for the GPU");
+    check_cuda(cudaGetDeviceCount(&devices), "asking for the GPUs");
+    check_cuda(cudaGetDeviceProperties(&gpu, number), "asking for the GPU's properties");
+    const char* attention = IS_FP32 ? "flash attention on CUDA cores" : "flash attention on tensor cores";
+    return {format("%s (compute capability %d.%d), GPU %d of %d, %s: %s, products by %s, %s", gpu.name, gpu.major,
+                   gpu.minor, number, devices, memory_text((double)gpu.totalGlobalMem).c_str(), PRECISION,
+                   products_name(), attention),
+            "", gpu_bus(), gpu_programs()};
+}
 std::string device_status(GPT2&) { return gpu_status(); }
 int64_t peak_bytes(GPT2& model) { return model.allocated_bytes; }
 DeviceReading device_reading(GPT2& model) { return model.reading; }

@@ -141,18 +141,14 @@ void evaluate(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
 // backward
 
 // Before the backward pass of layer l: recomputes what the recompute level did not keep. From level
-// 3 on that is a whole segment of layers, at its last layer. The last segment needs nothing: the
-// forward pass ended with it, and its activations are still there.
+// 3 on that is a whole segment of layers, at its last layer (Sizes::recomputed_before()).
 template <class floatX>
 void layer_recompute(GPT2<floatX>& model, int64_t l, int64_t B, int64_t T) {
     const Range range("layer_recompute", l);
-    const int64_t C = model.layout.config.C, L = model.layout.config.L, rows = B * T;
-    const int64_t level = model.sizes.recompute, k = model.sizes.segment_layers(), first = l / k * k;
-    if (first + k >= L) return;
-    if (level >= 3) {
-        if (l + 1 == first + k) forward_layers(model, first, first + k, B, T);
-        return;
-    }
+    const int64_t C = model.layout.config.C, rows = B * T;
+    const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
+    if (layers == 0) return;
+    if (level >= 3) return forward_layers(model, l + 1 - layers, l + 1, B, T);
     const auto [param, act, act32] = of_layer(model, l);
     if (level >= 2) {
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input(model, l), param(LN1W),
@@ -238,7 +234,6 @@ void backward(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int64_
     kernels::layernorm_backward(act(DRESIDUAL), grad(LNFW), grad(LNFB), act(BRANCH), act(RESIDUAL3), param(LNFW),
                                 act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
     for (int64_t l = last; l >= 0; l--) {
-        comm_note("backward", l);
         layer_recompute(model, l, B, T);
         layer_backward<floatG>(model, l, B, T, add);
         if (!add) note_first_gradients<floatG>(model, l);
@@ -514,9 +509,18 @@ const char* kernels_name(GPT2<floatX>&) {
 #endif
 }
 template <class floatX>
-std::string arithmetic(GPT2<floatX>&) {
-    const std::string precision = is_bf16<floatX>() ? format("bf16 on %s", MATRIX_UNIT_NAMES[device.unit]) : "fp32";
-    return format("%s, %d thread%s", precision.c_str(), device.threads, device.threads == 1 ? "" : "s");
+DetectedDevice detected(GPT2<floatX>&) {
+#ifdef KERNELS_REFERENCE
+    const std::string kernels = "in naive loops";
+#else
+    const bool has_unit = is_bf16<floatX>() && device.unit != UNIT_PORTABLE;
+    const std::string unit = has_unit ? format("%s and ", MATRIX_UNIT_NAMES[device.unit]) : "";
+    const std::string kernels = "on " + unit + vector_name(VEC_BYTES);
+#endif
+    return {
+        format("%s, %s: %s %s, %d thread%s", cpu_text().c_str(), memory_text((double)machine_bytes()).c_str(),
+               is_bf16<floatX>() ? "bf16" : "fp32", kernels.c_str(), device.threads, device.threads == 1 ? "" : "s"),
+        unused_vectors()};
 }
 template <class floatX>
 std::string device_status(GPT2<floatX>&) {

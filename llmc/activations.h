@@ -34,6 +34,15 @@ struct Sizes {
     int64_t rows() const { return B * T; }
     // Layers that the backward pass recomputes at a time.
     int64_t segment_layers() const { return training && recompute == 4 ? recompute_every : 1; }
+    // Layers in whole segments before the last segment. The last one needs no recomputation: the
+    // forward pass ended with it, and its activations are still there.
+    int64_t recomputed_layers() const { return (config.L - 1) / segment_layers() * segment_layers(); }
+    // How many layers, l the last of them, are recomputed before the backward pass of layer l: a
+    // whole segment at its last layer, none at the others.
+    int64_t recomputed_before(int64_t l) const {
+        const bool ends_segment = (l + 1) % segment_layers() == 0;
+        return ends_segment && l < recomputed_layers() ? segment_layers() : 0;
+    }
 
     // Whether 16-bit gradients are summed in fp32: over micro-steps, and on a CPU also over
     // processes.

@@ -7,10 +7,12 @@
 struct AdviceInput {
     Sizes sizes;
     double steps, step_tokens;
-    bool new_model;                // its shape can still be chosen
-    double planned_bytes = 0;      // of all processes on this machine
-    double free_bytes = INFINITY;  // of the machine's memory; infinity: unknown
-    std::string build = "";        // how the program was built, if that makes it slow
+    bool new_model;                   // its shape can still be chosen
+    double planned_bytes = 0;         // of the machine's memory, of all processes on it
+    double free_bytes = INFINITY;     // of that memory; infinity: unknown
+    double allowed_bytes = INFINITY;  // by the control groups
+    std::string build = "";           // how the program was built, if that makes it slow
+    std::string unused = "";          // a sentence on what the device has and the program does not use
 };
 
 constexpr double LEAST_RUN_FLOPS = 1e12;       // ten seconds at 100 GFLOP/s
@@ -70,7 +72,12 @@ inline std::vector<std::string> advice_on(const AdviceInput& in) {
     std::vector<std::string> advice;
     const double run_flops = in.steps * in.step_tokens * flops_per_token(in.sizes.config, in.sizes.T);
     if (!in.sizes.training) return advice;
-    if (in.planned_bytes > in.free_bytes)
+    if (in.planned_bytes > in.allowed_bytes)
+        advice.push_back(
+            format("the run needs %s of memory, and its container or batch job may have %s (control group): it will be "
+                   "killed, or slowed; ask for more, or lower it: --plan says which flags do",
+                   memory_text(in.planned_bytes).c_str(), memory_text(in.allowed_bytes).c_str()));
+    else if (in.planned_bytes > in.free_bytes)
         advice.push_back(
             format("the run needs %s of memory, and only %s is free: it will swap, or be killed; --plan "
                    "says which flags lower it",
@@ -81,6 +88,7 @@ inline std::vector<std::string> advice_on(const AdviceInput& in) {
             format("this program was built %s and is several times slower; `make` without SANITIZE and "
                    "DEBUG builds the fast one",
                    in.build.c_str()));
+    if (!in.unused.empty()) advice.push_back(in.unused);
     if (in.new_model) advise_on_shape(advice, in.sizes);
     advise_on_batch(advice, in);
     return advice;
@@ -98,15 +106,4 @@ inline std::string slow_build() {
 #else
     return "";
 #endif
-}
-
-// Bytes of memory that programs can have before the system swaps: MemAvailable of /proc/meminfo.
-// Infinity if the file does not say.
-inline double available_bytes(const std::string& path = "/proc/meminfo") {
-    FILE* file = fopen(path.c_str(), "r");
-    char line[256];
-    double kib = INFINITY;
-    while (file && fgets(line, sizeof(line), file) && sscanf(line, "MemAvailable: %lf kB", &kib) != 1) {}
-    if (file) fclose(file);
-    return 1024 * kib;
 }

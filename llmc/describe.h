@@ -11,26 +11,25 @@ inline void advise(Run<Model>& run, const Sizes& sizes) {
     if (comm.rank > 0) return;
     const Options& o = run.options;
     AdviceInput in{sizes, (double)run.max_steps, (double)o.total_batch_size, !run.model_file};
-    if (!sizes.gpu) {
-        const double bytes = (double)plan_bytes(plan_rows(sizes, o, &run.model));
-        in.planned_bytes = bytes * (double)std::min(comm.processes, o.gpus_per_node);
-        in.free_bytes = available_bytes();
-    }
-    in.build = slow_build();
+    const auto host_rows = sizes.gpu ? host_plan_rows(sizes, o, &run.model) : plan_rows(sizes, o, &run.model);
+    in.planned_bytes = (double)plan_bytes(host_rows) * (double)std::min(comm.processes, o.gpus_per_node);
+    in.free_bytes = available_bytes(), in.allowed_bytes = allowed_bytes();
+    in.build = slow_build(), in.unused = detected(run.model).unused;
     for (const std::string& sentence : advice_on(in)) warning("%s", sentence.c_str());
 }
 
-// The lines of the log that say what the run is: the model and what computes it, the data and how
-// it is divided.
+// The lines of the log that say what the run is: what computes, the model, the data and how it is
+// divided.
 template <class Model>
 inline void describe_run(Run<Model>& run, const Sizes& sizes) {
     const Options& o = run.options;
     const GPT2Config& c = sizes.config;
     const std::vector<PlanRow> rows = plan_rows(sizes, o, &run.model);
-    run.logger.note("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %s parameters, %s, %.1f MiB planned",
+    if (!only_generates(o))
+        run.logger.note("device%s: %s", comm.processes > 1 ? " of rank 0" : "", detected(run.model).text.c_str());
+    run.logger.note("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %s parameters, %.1f MiB planned",
                     (long long)c.L, (long long)c.C, (long long)c.NH, (long long)run.T, (long long)c.maxT,
-                    (long long)c.V, grouped_text(parameter_count(c)).c_str(), arithmetic(run.model).c_str(),
-                    plan_bytes(rows) / 1048576.0);
+                    (long long)c.V, grouped_text(parameter_count(c)).c_str(), plan_bytes(rows) / 1048576.0);
     if (o.vocabulary && !o.given.count("--tokenizer"))
         run.logger.note("vocabulary: %s tokens of %s", grouped_text(o.vocabulary).c_str(), o.tokenizer.c_str());
     if (o.max_steps == 0) return;

@@ -100,8 +100,8 @@ struct ModelContract {
     PROVIDES(void, trace_device(model));
     // Whose kernels compute; the same for all processes of a run.
     PROVIDES(const char*, kernels_name(model));
-    // The precision, and what computes in it.
-    PROVIDES(std::string, arithmetic(model));
+    // What computes, in which precision, with which kernels (device_reading.h).
+    PROVIDES(DetectedDevice, detected(model));
     // Clocks, power and the like for -lg; empty if there is nothing to say.
     PROVIDES(std::string, device_status(model));
     // The largest amount of the device's memory that this process has taken so far.

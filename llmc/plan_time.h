@@ -12,8 +12,8 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, int64_t norm_elems, 
     const GPT2Config& c = s.config;
     const double n = (double)s.rows(), C = (double)c.C, T = (double)s.T, x = (double)s.floatX_bytes;
     const double written = s.gpu ? x : (double)s.gradient_bytes(), g = (double)s.gradient_bytes();
-    const int64_t L = c.L, k = s.segment_layers(), segments = (L - 1) / k;  // segments before the last: recomputed
-    const int64_t again = segments * k * (s.recompute >= 3), norms_again = (L - 1) * (s.recompute == 2);
+    const int64_t L = c.L, recomputed = s.recomputed_layers(), segments = recomputed / s.segment_layers();
+    const int64_t again = recomputed * (s.recompute >= 3), norms_again = recomputed * (s.recompute == 2);
     std::vector<KernelWork> kernels;
     const auto add = [&](KernelWork kernel, int64_t calls) {
         kernel.calls = calls;
@@ -29,7 +29,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, int64_t norm_elems, 
     add(work::residual_layernorm(n, C, x), m * (2 * L + (again > 0 ? 2 * again - segments : 0)));
     add(work::matmul(n, C, 4 * C, true, x), forwards);
     add(work::matmul(n, 4 * C, C, false, x), forwards);
-    add(work::gelu(n * 4 * C, x), m * (L - 1) * (s.recompute == 1 || s.recompute == 2));
+    add(work::gelu(n * 4 * C, x), m * recomputed * (s.recompute == 1 || s.recompute == 2));
     add(work::classifier(n, C, (double)c.Vp, true, x, written), m);
     add(work::layernorm_backward(n, C, x), m * (2 * L + 1));
     add(work::matmul_backward(n, 4 * C, C, true, x, written), layers);

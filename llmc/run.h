@@ -6,13 +6,23 @@
 #include "llmc/logger.h"
 #include "llmc/noise_scale.h"
 #include "llmc/options.h"
+#include "llmc/plan_device.h"
 #include "llmc/run_files.h"
 #include "llmc/stop.h"
+#include "llmc/system_state.h"
 #include "llmc/tokenizer.h"
 
 // The steps to trace, counted from 1 as on stdout (trace_file.h).
 struct TraceSteps {
     int64_t first = 0, last = -1;
+};
+
+// The watch on other programs (neighbours.h).
+struct Watch {
+    double begin = 0;  // 0: not begun
+    bool over = false;
+    Cores cores;                   // of the run, on this machine
+    double busy_s = 0, own_s = 0;  // of these cores and of this process, when it began
 };
 
 template <class Model>
@@ -42,11 +52,13 @@ struct Run {
     int64_t best_step = 0;                    // and its step
     double step_seconds = 0;                  // of all steps of this program
     NoiseMeans noise_means;                   // over the lines of metrics.csv
-    double evaluation_seconds = 0;            // before this step
+    Watch watch;
+    double evaluation_seconds = 0;  // before this step
     TraceSteps traced;
-    double trace_start = 0;  // when the first of them began
-    int64_t pace_step = 0;   // the time left is estimated from this step on,
-    double pace_time = 0;    // which began then
+    double trace_start = 0;    // when the first of them began
+    PlanDevice traced_device;  // whose roofline their kernels are compared with
+    int64_t pace_step = 0;     // the time left is estimated from this step on,
+    double pace_time = 0;      // which began then
 };
 
 // If there is a problem with the data, prints it and sets stop.failed: the run is saved and ends

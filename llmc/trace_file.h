@@ -128,7 +128,8 @@ inline void check_traced(const Run<Model>& run) {
     warning("nothing was traced: the run had none of the steps %s (--trace-steps)", run.options.trace_steps.c_str());
 }
 
-// Makes the tracks, if anything is to be traced. Exit 1 if the file cannot be written.
+// Makes the tracks, if anything is to be traced, and measures the peaks of the machine: before the
+// memory of the run is touched. Exit 1 if the file cannot be written.
 template <class Model>
 inline void open_trace(Run<Model>& run) {
     run.traced = trace_steps(run.options);
@@ -139,6 +140,7 @@ inline void open_trace(Run<Model>& run) {
     }
     trace.tracks.push_back({"program", {}});
     trace_device(run.model);
+    if (comm.rank == 0) run.traced_device = this_device(run.model, run.options);
 }
 
 // Before step state.step of a run: begins to trace it if it is one of --trace-steps.
@@ -173,7 +175,7 @@ inline void end_trace(Run<Model>& run) {
     double seconds = 0;
     for (const Slice& slice : trace.tracks[0].slices)
         if (std::string(slice.work.name.text) == "step") steps++, seconds += slice.end - slice.begin;
-    const PlanDevice device = this_device(run.model, run.options);
     run.logger.note("traced %lld step%s: %s, for ui.perfetto.dev; what took longest, per step:\n%s", (long long)steps,
-                    steps == 1 ? "" : "s", run.options.trace.c_str(), kernel_table(steps, seconds, device, 10).c_str());
+                    steps == 1 ? "" : "s", run.options.trace.c_str(),
+                    kernel_table(steps, seconds, run.traced_device, 10).c_str());
 }

@@ -72,8 +72,10 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     PlanDevice peaks;
     peaks.flops_s = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32], peaks.bytes_s = machine.memory_bytes_s;
     double bound_s = 0, kernels_s = 0;
-    printf("%s, (B,T) = (%lld,%lld), %s: peaks %.0f GFLOP/s, %.1f GB/s\n", name.c_str(), (long long)B, (long long)T,
-           arithmetic(model).c_str(), 1e-9 * peaks.flops_s, 1e-9 * peaks.bytes_s);
+    const std::string unit = sizeof(floatX) == 2 ? format("bf16 on %s", MATRIX_UNIT_NAMES[device.unit]) : "fp32";
+    printf("%s, (B,T) = (%lld,%lld), %s, %d thread%s: peaks %.0f GFLOP/s, %.1f GB/s\n", name.c_str(), (long long)B,
+           (long long)T, unit.c_str(), device.threads, device.threads == 1 ? "" : "s", 1e-9 * peaks.flops_s,
+           1e-9 * peaks.bytes_s);
     printf("%-34s %5s %9s %6s %9s %8s %9s %9s\n", "kernel", "calls", "ms", "share", "GFLOP/s", "GB/s", "bound ms",
            "of bound");
     auto line = [&](const KernelTime& k, double bound) {

@@ -34,7 +34,7 @@ const float* decode(Model&, int, int64_t);
 double peak_flops(Model&, double);
 void trace_device(Model&);
 const char* kernels_name(Model&);
-std::string arithmetic(Model&);
+DetectedDevice detected(Model&);
 std::string device_status(Model&);
 int64_t peak_bytes(Model&);
 DeviceReading device_reading(Model&);

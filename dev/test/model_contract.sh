@@ -19,7 +19,7 @@ for name in param settle_device micro_step prefill decode device_status device_r
     grep -v "[ *]$name(" $source > $copy
     expect_first_error "$name"
 done
-for name in allocate update decode arithmetic; do
+for name in allocate update decode detected; do
     sed -E "s/^.*[ *]($name\(.*\);)\$/Model \1/" $source > $copy
     expect_first_error " $name("
 done

@@ -45,6 +45,19 @@ int main() {
     keep_peak(path, key, 1);
     EXPECT(find_peak(false, path) > 1e8 && kept_peak(path, key) > 1e8);
 
+    start_test("the same for bytes per second; the memory that measuring takes is no part of a run's peak");
+    const std::string memory = format("%s, 1 threads, memory, vectors of %d bytes", cpu_name().c_str(), VEC_BYTES);
+    const int64_t resident_before = most_resident_bytes();
+    const double bytes_s = find_memory_peak(path);
+    EXPECT(bytes_s > 1e7 && std::fabs(kept_peak(path, memory) - bytes_s) < 1e-5 * bytes_s);
+#ifdef __linux__
+    EXPECT(most_resident_bytes() < resident_before + (64 << 20));
+#endif
+    keep_peak(path, memory, 9e17);
+    EXPECT(find_memory_peak(path) == 9e17);
+    keep_peak(path, memory, 1);
+    EXPECT(find_memory_peak(path) > 1e7 && kept_peak(path, memory) > 1e7);
+
     start_test("a peak below what a step has reached is not shown");
     GPT2<float> model;
     model.peak = 100;

@@ -151,7 +151,7 @@ static void cores() {
         fclose(file);
     };
     for (const char* name : {"/a", "/a/b", "/cpu", "/cpu/c"}) mkdir((root + name).c_str(), 0700);
-    auto quota = [&] { return process_quota_cores(root + "/groups", root); };
+    auto quota = [&] { return process_quota_cores(control_groups("cpu", root + "/groups", root)); };
     write("/groups", "0::/a/b\n");
     EXPECT(quota() == INFINITY);
     write("/a/b/cpu.max", "max 100000\n");
@@ -167,7 +167,7 @@ static void cores() {
     EXPECT(quota() == 2);
     write("/groups", "nonsense\n::\n0::\n");
     EXPECT(quota() == INFINITY);
-    EXPECT(process_quota_cores("/nowhere") == INFINITY && available_threads() >= 1);
+    EXPECT(process_quota_cores(control_groups("cpu", "/nowhere")) == INFINITY && available_threads() >= 1);
     if (system(("rm -rf " + root).c_str())) printf("%s stays\n", root.c_str());
 }
 

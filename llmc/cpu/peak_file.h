@@ -4,18 +4,12 @@
 #pragma once
 #include <unistd.h>
 #include <cmath>
+#include "llmc/cpu/features.h"
 #include "llmc/cpu/peak.h"
+#include "llmc/cpu/resident.h"
 #include "llmc/file.h"
 
 constexpr int64_t MAX_PEAK_FILE_BYTES = 1 << 20;  // anything longer was not written by this program
-
-inline std::string cpu_name() {
-    FILE* file = fopen("/proc/cpuinfo", "r");
-    char line[256], name[200] = "CPU";
-    while (file && fgets(line, sizeof(line), file) && sscanf(line, "model name : %199[^\n]", name) != 1) {}
-    if (file) fclose(file);
-    return name;
-}
 
 // The path of that file. Empty if there is no such folder, or if the system does not say where the
 // program is.
@@ -52,23 +46,23 @@ inline std::string peak_key(const char* what) {
     return format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, what, VEC_BYTES);
 }
 
-// The larger of the kept peak and one measured now. 0 if none was kept and the machine is too busy
-// for a measurement.
+// The larger of the peak kept under `key` and the one measured now, which is kept in its place.
+inline double best_peak(const std::string& path, const std::string& key, double now) {
+    const double kept = path.empty() ? 0 : kept_peak(path, key);
+    if (now > kept && !path.empty()) keep_peak(path, key, now);
+    return std::max(kept, now);
+}
+// FLOP/s. 0 if none were kept and the machine is too busy for a measurement.
 inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
     const std::string key = peak_key(in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32");
     const Peak now = in_bf16 ? measure_peak_bf16() : measure_peak_fp32();
-    const double kept = path.empty() ? 0 : kept_peak(path, key);
-    if (kept == 0 && !now.steady) return 0;
-    if (now.flops_s > kept && !path.empty()) keep_peak(path, key, now.flops_s);
-    return std::max(kept, now.flops_s);
+    const bool none_kept = path.empty() || kept_peak(path, key) == 0;
+    return none_kept && !now.steady ? 0 : best_peak(path, key, now.flops_s);
 }
-// Bytes per second of the memory. The measurement takes 512 MiB of memory: a kept peak is not
-// measured again.
+// Bytes per second of the memory. The measurement takes 512 MiB. To be called before the memory of
+// a run is touched: those bytes do not count as the most that the run has taken.
 inline double find_memory_peak(const std::string& path = peak_file()) {
-    const std::string key = peak_key("memory");
-    const double kept = path.empty() ? 0 : kept_peak(path, key);
-    if (kept > 0) return kept;
     const double now = measure_memory_peak();
-    if (!path.empty()) keep_peak(path, key, now);
-    return now;
+    forget_most_resident();
+    return best_peak(path, peak_key("memory"), now);
 }

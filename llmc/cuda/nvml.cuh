@@ -6,6 +6,17 @@
 #include "llmc/cuda/common.cuh"
 #include "llmc/device_reading.h"
 
+// What tells the GPU that this thread uses from the others of this machine.
+inline std::string gpu_bus() {
+    char bus[64] = "";
+    int number = 0;
+    cudaGetDevice(&number);
+    cudaDeviceGetPCIBusId(bus, sizeof(bus), number);
+    return bus;
+}
+
+constexpr int NVML_SUCCESS = 0, NVML_INSUFFICIENT_SIZE = 7, NVML_NO_FUNCTION = -1;
+
 struct Nvml {
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     void* device = nullptr;  // null if there is no NVML
@@ -15,17 +26,17 @@ struct Nvml {
         auto init = library ? (int (*)())dlsym(library, "nvmlInit_v2") : nullptr;
         auto by_bus =
             library ? (int (*)(const char*, void**))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2") : nullptr;
-        char bus[64] = "";
-        int number = 0;
-        cudaGetDevice(&number);
-        cudaDeviceGetPCIBusId(bus, sizeof(bus), number);
-        if (!init || !by_bus || init() != 0 || by_bus(bus, &device) != 0) device = nullptr;
+        if (!init || !by_bus || init() != 0 || by_bus(gpu_bus().c_str(), &device) != 0) device = nullptr;
     }
-    // Calls a function of NVML on the GPU; false if that fails, or there is no such function.
+    // Calls a function of NVML on the GPU.
+    template <class... Arguments>
+    int call(const char* name, Arguments... arguments) const {
+        auto function = device ? (int (*)(void*, Arguments...))dlsym(library, name) : nullptr;
+        return function ? function(device, arguments...) : NVML_NO_FUNCTION;
+    }
     template <class... Arguments>
     bool ask(const char* name, Arguments... arguments) const {
-        auto function = device ? (int (*)(void*, Arguments...))dlsym(library, name) : nullptr;
-        return function && function(device, arguments...) == 0;
+        return call(name, arguments...) == NVML_SUCCESS;
     }
 };
 inline const Nvml& nvml() {
@@ -75,4 +86,13 @@ inline DeviceReading gpu_reading() {
     if (!std::isnan(joules_before)) reading.joules = joules - joules_before;
     joules_before = joules;
     return reading;
+}
+
+// How many programs compute on the GPU, this one among them; 0 if NVML does not say. Without room
+// for their list NVML returns their number.
+inline int64_t gpu_programs() {
+    unsigned programs = 0;
+    void* const no_list = nullptr;
+    const int status = nvml().call("nvmlDeviceGetComputeRunningProcesses", &programs, no_list);
+    return status == NVML_SUCCESS || status == NVML_INSUFFICIENT_SIZE ? programs : 0;
 }

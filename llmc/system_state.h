@@ -1,0 +1,94 @@
+// What Linux says about this machine, and what this process takes of it. Elsewhere, and where a
+// file is missing, the answer is that nothing is known: NAN, infinity, or no cores.
+#pragma once
+#include <sys/resource.h>
+#include <unistd.h>
+#include <bitset>
+#include <cstring>
+#include "llmc/control_groups.h"
+#include "llmc/file.h"
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+// Tests put files of their own in place of those in /proc and /sys, in the folder that this
+// variable names.
+inline std::string system_root() {
+    const char* root = getenv("TEST_SYSTEM_ROOT");
+    return root ? root : "";
+}
+
+// ---- memory
+
+// The bytes of a line such as "MemAvailable:   2048 kB". NAN if there is none.
+inline double bytes_in_file(const std::string& path, const std::string& field) {
+    FILE* file = fopen(path.c_str(), "r");
+    char line[256];
+    double kib = NAN;
+    while (file && fgets(line, sizeof(line), file))
+        if (std::string(line).compare(0, field.size() + 1, field + ":") == 0) sscanf(line + field.size() + 1, "%lf", &kib);
+    if (file) fclose(file);
+    return 1024 * kib;
+}
+// What programs can have before the system swaps.
+inline double available_bytes(const std::string& root = system_root()) {
+    const double bytes = bytes_in_file(root + "/proc/meminfo", "MemAvailable");
+    return std::isnan(bytes) ? INFINITY : bytes;
+}
+// What the control groups of this process allow: those of a container, or of a batch job.
+inline double allowed_bytes(const std::string& root = system_root()) {
+    const auto groups = control_groups("memory", root + "/proc/self/cgroup", root + "/sys/fs/cgroup");
+    return least_limit(groups, {"memory.max", "memory.high", "memory.limit_in_bytes"});
+}
+inline double swapped_bytes(const std::string& root = system_root()) {
+    return bytes_in_file(root + "/proc/self/status", "VmSwap");
+}
+
+// ---- cores
+
+typedef std::bitset<1024> Cores;
+
+// The cores that this process is bound to.
+inline Cores bound_cores() {
+    Cores cores;
+#ifdef __linux__
+    cpu_set_t bound;
+    if (sched_getaffinity(0, sizeof(bound), &bound) != 0) return cores;
+    for (size_t i = 0; i < cores.size(); i++) cores[i] = CPU_ISSET(i, &bound);
+#endif
+    return cores;
+}
+// Seconds for which these cores have computed, for any program: user, nice, system, irq and softirq
+// of /proc/stat. NAN if it does not have them all.
+inline double busy_seconds(const Cores& cores, const std::string& root = system_root()) {
+    FILE* file = fopen((root + "/proc/stat").c_str(), "r");
+    char line[1024];
+    double ticks = 0;
+    size_t found = 0;
+    while (file && fgets(line, sizeof(line), file)) {
+        unsigned core;
+        double user, nice, system, idle, iowait, irq, softirq;
+        const int got = sscanf(line, "cpu%u %lf %lf %lf %lf %lf %lf %lf", &core, &user, &nice, &system, &idle, &iowait,
+                               &irq, &softirq);
+        if (got != 8 || core >= cores.size() || !cores[core]) continue;
+        ticks += user + nice + system + irq + softirq, found++;
+    }
+    if (file) fclose(file);
+    return found > 0 && found == cores.count() ? ticks / (double)sysconf(_SC_CLK_TCK) : NAN;
+}
+// Seconds for which the threads of this process have computed.
+inline double own_cpu_seconds() {
+    struct rusage usage {};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const struct timeval& t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+// The same in all processes on this machine: a sum over the id that Linux draws when it starts.
+inline uint64_t machine_id() {
+    Checksum sum;
+    char id[64];
+    FILE* file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file && fgets(id, sizeof(id), file)) sum.add(id, strlen(id));
+    if (file) fclose(file);
+    return sum.value();
+}
