@@ -5,6 +5,7 @@
 #include "llmc/describe.h"
 #include "llmc/evaluate.h"
 #include "llmc/model_contract.h"
+#include "llmc/neighbours.h"
 #include "llmc/not_finite.h"
 #include "llmc/out_dir.h"
 #include "llmc/print_plan.h"
@@ -142,6 +143,7 @@ inline int training_loop(Run<Model>& run) {
         if (stop_agreed()) return end_early(run);
         if (last) return summarize(run), 0;
         answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, then));
+        watch_neighbours(run);
         begin_trace(run);
         train_step(run);
         end_trace(run);
@@ -224,43 +226,26 @@ inline void check_processes_agree(Run<Model>& run, int64_t resumed_step) {
     comm_check_same(std::to_string(sample), "data");
 }
 
+// What holds whatever the run does: how it is stopped, and what it prints where.
 template <class Model>
-inline int run_main(const Options& options) {
-    static_assert(sizeof(ModelContract<Model>) > 0, "names what the trainer does not provide");
-    Run<Model> run;
-    Options& o = run.options = options;
-    if (o.help) return print_help(o.program.c_str()), 0;
-    if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
-    check_plan_flags(o);
-    trace_steps(o);
-    join_processes(run);
-    CommSession session;
+inline void prepare_process(Run<Model>& run) {
+    Options& o = run.options;
     catch_signals();
     if (o.max_minutes > 0) stop.deadline = now_seconds() + 60 * o.max_minutes;
     o.talks = wants_conversation(o);
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
+    if (comm.rank > 0 || !writes_out_dir(o)) return;
+    check_own_files(o);
+    if (folder_exists(o.out_dir)) take_out_dir(run.lock, o);
+}
 
-    if (comm.rank == 0 && writes_out_dir(o)) check_own_files(o);
-    if (comm.rank == 0 && writes_out_dir(o) && folder_exists(o.out_dir)) take_out_dir(run.lock, o);
-    const int64_t resumed_step = find_checkpoint(run);
+// Allocates the model, loads its weights, and says what the run is. resumed_step: of the checkpoint
+// that it goes on from, -1 if it begins at step 0. given: the flags as the user gave them.
+template <class Model>
+inline void begin_run(Run<Model>& run, const Sizes& sizes, int64_t resumed_step, const Options& given) {
+    const Options& o = run.options;
     const bool resumed = resumed_step >= 0;
-    Sizes sizes = settle_run(run, resumed);
-    settle_device(run.model, sizes, o);
-    if (o.plan) {
-        if (comm.rank == 0) print_plan(o, sizes, &run.model);
-        return 0;
-    }
-
-    if (comm.rank == 0) check_out_dir_free(o);
-    open_inputs(run, resumed_step);
-    check_processes_agree(run, resumed_step);
-    identify_data(run, resumed_step);
-    if (resumed && is_finished(run)) {
-        run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step,
-                        (long long)run.max_steps);
-        return 0;
-    }
-    const std::string settings = settings_text(options, o);
+    const std::string settings = settings_text(given, o);
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings.c_str());
     allocate(run.model, sizes, o);
     advise(run, sizes);
@@ -274,6 +259,40 @@ inline int run_main(const Options& options) {
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle;
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
+}
+
+// A whole run. Returns the exit status of the program.
+template <class Model>
+inline int run_main(const Options& options) {
+    static_assert(sizeof(ModelContract<Model>) > 0, "names what the trainer does not provide");
+    Run<Model> run;
+    Options& o = run.options = options;
+    if (o.help) return print_help(o.program.c_str()), 0;
+    if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
+    check_plan_flags(o);
+    trace_steps(o);
+    join_processes(run);
+    CommSession session;
+    prepare_process(run);
+
+    const int64_t resumed_step = find_checkpoint(run);
+    Sizes sizes = settle_run(run, resumed_step >= 0);
+    settle_device(run.model, sizes, o);
+    if (o.plan) {
+        if (comm.rank == 0) print_plan(o, sizes, &run.model);
+        return 0;
+    }
+    if (comm.rank == 0) check_out_dir_free(o);
+    open_inputs(run, resumed_step);
+    check_processes_agree(run, resumed_step);
+    identify_data(run, resumed_step);
+    if (resumed_step >= 0 && is_finished(run)) {
+        run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step,
+                        (long long)run.max_steps);
+        return 0;
+    }
+
+    begin_run(run, sizes, resumed_step, options);
     const int status = training_loop(run);
     check_traced(run);
     run.files.finish();

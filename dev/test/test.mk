@@ -85,6 +85,9 @@ $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)
     build/bench/roofline 2 16 $p L2C48H3V300 1))
 BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
 $(call check,reference,KERNELS=reference trains,$(CPU) gpt2,dev/test/reference_trainer.sh)
+$(call check,slow_build,a slow build says that it is one,$(CPU),dev/test/slow_build.sh)
+$(call check,neighbours,others on the cores and the GPU of a run are noticed,\
+    $(CPU) $(SIM16) $(B)/fake_nvml/libnvidia-ml.so.1,dev/test/neighbours.py)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
