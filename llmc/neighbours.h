@@ -67,7 +67,8 @@ inline void advise_on_gpus(std::vector<std::string>& advice, const std::vector<M
             advice.push_back(
                 format("%s on the GPU %s of this run, and take%s its time and memory: nvidia-smi lists them, "
                        "CUDA_VISIBLE_DEVICES chooses another GPU",
-                       programs == 1 ? "another program computes" : format("%lld other programs compute", (long long)programs).c_str(),
+                       programs == 1 ? "another program computes"
+                                     : format("%lld other programs compute", (long long)programs).c_str(),
                        gpu.c_str(), programs == 1 ? "s" : ""));
 }
 

@@ -26,7 +26,8 @@ inline double bytes_in_file(const std::string& path, const std::string& field) {
     char line[256];
     double kib = NAN;
     while (file && fgets(line, sizeof(line), file))
-        if (std::string(line).compare(0, field.size() + 1, field + ":") == 0) sscanf(line + field.size() + 1, "%lf", &kib);
+        if (std::string(line).compare(0, field.size() + 1, field + ":") == 0)
+            sscanf(line + field.size() + 1, "%lf", &kib);
     if (file) fclose(file);
     return 1024 * kib;
 }

@@ -86,7 +86,10 @@ static void nvml() {
     }
     start_test("NVML is asked at most ten times per second; in between the columns are empty");
     const double seconds = metric_of(metrics("nvml").back(), METRIC_SECONDS).value_or(NAN);
-    EXPECT((double)read.size() <= 10 * seconds + 2 && metrics("nvml").size() > read.size());
+    EXPECT((double)read.size() <= 10 * seconds + 2);
+    int64_t quick_steps = 0;
+    for (const std::string& line : metrics("nvml")) quick_steps += metric_of(line, METRIC_STEP_MS).value_or(NAN) < 50;
+    EXPECT(metrics("nvml").size() > read.size() || quick_steps < 2);
     for (const Metric m : {METRIC_POWER, METRIC_CELSIUS}) EXPECT(lines_with("nvml", m) == read);
     EXPECT(lines_with("nvml", METRIC_JOULES).size() == read.size() - 1);
     start_test("what NVML does not tell is empty, the rest is not");

@@ -44,7 +44,8 @@ inline std::string cpu_text() {
 // A sentence, if the CPU has wider vectors than the program was built for; else empty.
 inline std::string unused_vectors(int built_for = VEC_BYTES, int has = cpu_vector_bytes()) {
     if (has <= built_for) return "";
-    return format("this CPU has vectors of %d bytes (%s), and this program was built for %d (%s): `make` on this "
-                  "machine, without ARCH, builds one that uses them",
-                  has, vector_name(has), built_for, vector_name(built_for));
+    return format(
+        "this CPU has vectors of %d bytes (%s), and this program was built for %d (%s): `make` on this "
+        "machine, without ARCH, builds one that uses them",
+        has, vector_name(has), built_for, vector_name(built_for));
 }
