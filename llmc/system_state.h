@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include <bitset>
+#include <cctype>
 #include <cstring>
 #include "llmc/control_groups.h"
 #include "llmc/file.h"
@@ -71,7 +72,8 @@ inline double busy_seconds(const Cores& cores, const std::string& root = system_
         double user, nice, system, idle, iowait, irq, softirq;
         const int got = sscanf(line, "cpu%u %lf %lf %lf %lf %lf %lf %lf", &core, &user, &nice, &system, &idle, &iowait,
                                &irq, &softirq);
-        if (got != 8 || core >= cores.size() || !cores[core]) continue;
+        const bool is_core = got == 8 && isdigit(line[3]);  // not the line of all cores, "cpu  1 2 3"
+        if (!is_core || core >= cores.size() || !cores[core]) continue;
         ticks += user + nice + system + irq + softirq, found++;
     }
     if (file) fclose(file);

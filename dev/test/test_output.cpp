@@ -205,7 +205,7 @@ static void system_state() {
     start_test("cores: their busy time, without idle, iowait and steal");
     const double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
     const std::string stat = system_files("stat", {{"/proc/stat",
-                                                    "cpu  9 9 9 9 9 9 9 9 9 9\n"
+                                                    "cpu  1 9 9 9 9 9 9 9 9 9\n"
                                                     "cpu0 1 2 4 1000 1000 8 16 1000 9 9\n"
                                                     "cpu1 100 0 0 9 9 0 0 0 0 0\nintr 5\n"}});
     EXPECT(busy_seconds(Cores(1), stat) == 31 * tick && busy_seconds(Cores(3), stat) == 131 * tick);
