@@ -1,6 +1,6 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table format
+.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table step-model format
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
@@ -73,6 +73,9 @@ kernel-table: $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim   ## registers, spil
 	    CUSIM_LAUNCHES=build/launches_$${p}_$$t $(B)/$$p/test_gpt2sim $$t > /dev/null; done; done
 	@cat build/launches_* > build/launches
 	@WRITE=$(WRITE) python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(TABLE_ARCHS)
+
+step-model: $(B)/BF16/train_gpt2sim $(DATA)   ## predicted times of steps on GPUs, kernel by kernel (nvcc, if there)
+	python3 dev/cuda/step_model.py --nvcc $(NVCC) $(if $(WRITE),--write)
 
 format:                               ## lays the sources out (.clang-format; needs: pip install clang-format==14.0.6)
 	@python3 dev/format.py

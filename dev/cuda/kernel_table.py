@@ -6,7 +6,7 @@ GPU is needed.
 
 Registers, static shared memory and spills are what ptxas reports when train_gpt2.cu is compiled. The compiler does not
 know threads per block and dynamic shared memory: they come from the launches of the tests in the simulator
-(CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's 64 warps that fit at once (CUDA programming guide,
+(CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's warps that fit at once (CUDA programming guide,
 technical specifications per compute capability). Instructions are those of the machine code, each counted once however
 often it runs, from the sizes of the code. Exits 1 if a hot kernel spills.
 """
@@ -17,46 +17,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import children  # noqa: E402
 import os  # noqa: E402
 import re  # noqa: E402
-import struct  # noqa: E402
 import time  # noqa: E402
+from machine_code import compile_for, resident_blocks  # noqa: E402
 from readme import write_between  # noqa: E402
 
-SHARED_KB = {"80": 164, "90a": 228, "100": 228}  # of a multiprocessor; a block takes 1 KB more than it asks for
-WARPS, BLOCKS, REGISTERS = 64, 32, 65536
+SHARED_KB = {"80": 164, "90a": 228, "100": 228, "120": 100}  # of a multiprocessor
+WARPS = {"120": 48}  # 64 where it is not named
 COLD = re.compile(r"attention_\w+<256, |attention_\w+_fp32_kernel<16, ")  # head sizes beyond 128: correct, not fast
 
 
-def instruction_counts(elf):
-    """Kernel -> instructions of 16 bytes (sm_70 and later), from the sizes of a cubin's sections .text.KERNEL; padding
-    at the end included."""
-    sections, size, count, names = struct.unpack_from("<Q", elf, 0x28)[0], *struct.unpack_from("<HHH", elf, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", elf, sections + i * size) for i in range(count)]
-    name = lambda h: elf[headers[names][4] + h[0]:].split(b"\0", 1)[0].decode()
-    return {name(h)[6:]: h[5] // 16 for h in headers if name(h).startswith(".text.")}
-
-
-def compile_for(nvcc, arch, precision):
-    cubin = f"build/kernels_{precision}_{arch}.cubin"
-    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
-    command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", target, "-Xptxas", "-v", "-cubin",
-               "-o", cubin, "train_gpt2.cu"]
-    said, _ = children.run(command)
-    instructions = instruction_counts(pathlib.Path(cubin).read_bytes())
-    kernels = {}
-    for part in said.split("Compiling entry function '")[1:]:
-        number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
-        symbol = part.split("'")[0]
-        kernels[symbol] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
-                           number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"),
-                           instructions.get(symbol, 0))
-    return kernels
-
-
 def occupancy(registers, shared, threads, arch):
-    warps = -(-threads // 32)
-    by_registers = REGISTERS // (-(-registers * 32 // 256) * 256) // warps
-    by_shared = SHARED_KB[arch] * 1024 // (shared + 1024)
-    return min(WARPS // warps, by_registers, by_shared, BLOCKS) * warps / WARPS
+    most_warps = WARPS.get(arch, 64)
+    blocks = resident_blocks(registers, shared, threads, most_warps, SHARED_KB[arch])
+    return blocks * -(-threads // 32) / most_warps
 
 
 def main():
@@ -71,7 +44,7 @@ def main():
     tables = {}
     for precision in ("BF16", "FP32"):
         for arch in archs:
-            for symbol, figures in compile_for(nvcc, arch, precision).items():
+            for symbol, figures in compile_for(nvcc, arch, precision)[1].items():
                 tables.setdefault(symbol, {})[arch] = figures
     names = dict(zip(tables, children.run(["c++filt"], text="\n".join(tables))[0].splitlines()))
     columns = [f" sm_{a}: registers | static shared | spilled | occupancy | instructions |" for a in archs]

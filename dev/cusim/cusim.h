@@ -8,6 +8,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <tuple>
 #include <type_traits>
@@ -95,6 +96,10 @@ void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, 
 // A redzone: `bytes` bytes from p on that no kernel may write, which is checked after every kernel.
 // With SANITIZE=address, an access is reported at once, a read too.
 void guard(const char* name, void* p, size_t bytes);
+
+// CUSIM_DRY=file: kernels, products and memsets are not executed, but written to the file, a line
+// each, in the order in which they are enqueued. Null without it.
+FILE* dry_run();
 
 // Bytes of all cudaMalloc that have not been freed.
 size_t requested_bytes();

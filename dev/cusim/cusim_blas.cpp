@@ -118,6 +118,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     for (const void* p : {A, B, (const void*)D, (const void*)desc->bias, (const void*)desc->aux})
         if ((uintptr_t)p % 16 != 0)
             cusim::fail({}, "cublasLtMatmul: %p is not aligned to the 16 bytes that were promised", p);
+    if (cusim::dry_run()) {
+        const int64_t k = desc->transA == CUBLAS_OP_N ? a->cols : a->rows;
+        fprintf(cusim::dry_run(), "product %lld %lld %lld %d %d %d %d\n", (long long)d->rows, (long long)d->cols,
+                (long long)k, (int)a->type, (int)d->type, (int)desc->epilogue, *(const float*)beta != 0);
+        return CUBLAS_STATUS_SUCCESS;
+    }
     const CusimMatmul copy = *desc;
     const float factor = *(const float*)beta;
     cusim::enqueue_host("cublasLtMatmul", stream,

@@ -64,11 +64,11 @@ std::map<char*, size_t>& pinned() {
 
 static void protect(const Allocation& a, int how) { mprotect(a.user, a.map_bytes - 2 * PAGE, how); }
 DeviceAccess::DeviceAccess() {
-    if (access_depth++ == 0)
+    if (access_depth++ == 0 && !dry_run())
         for (auto& [user, a] : allocations()) protect(a, PROT_READ | PROT_WRITE);
 }
 DeviceAccess::~DeviceAccess() {
-    if (--access_depth == 0)
+    if (--access_depth == 0 && !dry_run())
         for (auto& [user, a] : allocations()) protect(a, PROT_NONE);
 }
 bool DeviceAccess::open() { return access_depth > 0; }
@@ -107,11 +107,11 @@ void* allocate_device(size_t bytes) {
     if (a.map == MAP_FAILED) return nullptr;
     a.user = a.map + PAGE;
     protect(a, PROT_READ | PROT_WRITE);
-    fill(a.user, POISON, bytes);
+    if (!dry_run()) fill(a.user, POISON, bytes);
     char name[64];
     snprintf(name, sizeof(name), "a buffer of %zu bytes", bytes);
     add_guard(name, a.user + bytes, REDZONE_BYTES);
-    if (access_depth == 0) protect(a, PROT_NONE);
+    if (access_depth == 0 && !dry_run()) protect(a, PROT_NONE);
     allocations()[a.user] = a;
     live_bytes += bytes;
     return a.user;

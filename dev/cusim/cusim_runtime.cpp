@@ -109,6 +109,7 @@ static bool is_pinned(const void* p, size_t bytes) {
     return false;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    if (dry_run() && kind == cudaMemcpyHostToDevice) return fprintf(dry_run(), "copy %zu\n", bytes), cudaSuccess;
     if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) {  // read before the call returns
         std::vector<char> staged((const char*)from, (const char*)from + bytes);
         auto copy = [to, staged = std::move(staged)] { memcpy(to, staged.data(), staged.size()); };
@@ -124,6 +125,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     return problem;
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+    if (dry_run()) return fprintf(dry_run(), "memset %zu\n", bytes), cudaSuccess;
     enqueue_host("cudaMemsetAsync", stream, [=] { memset(p, value, bytes); });
     return cudaSuccess;
 }

@@ -110,6 +110,19 @@ static void note_launch(const void* function, uint64_t threads, size_t shared_by
     fflush(file);
 }
 
+// CUSIM_DRY=file.
+FILE* dry_run() {
+    static FILE* file = getenv("CUSIM_DRY") ? fopen(getenv("CUSIM_DRY"), "w") : nullptr;
+    if (!file && getenv("CUSIM_DRY")) fail(NOWHERE, "CUSIM_DRY: %s cannot be written", getenv("CUSIM_DRY"));
+    return file;
+}
+static void note_dry_launch(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes) {
+    Dl_info info;
+    const char* symbol = dladdr(function, &info) && info.dli_sname ? info.dli_sname : "?";
+    fprintf(dry_run(), "kernel %s %s %u %u %u %u %u %u %zu\n", name, symbol, grid.x, grid.y, grid.z, block.x, block.y,
+            block.z, shared_bytes);
+}
+
 static void check_launch(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
     if (threads == 0 || threads > MOST_THREADS || block.z > 64 || blocks == 0 || grid.x > 0x7FFFFFFFu ||
@@ -131,6 +144,7 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
                     cudaStream_t stream, std::function<void()> body) {
     catch_faults();
     check_launch(name, function, grid, block, shared_bytes);
+    if (dry_run()) return note_dry_launch(name, function, grid, block, shared_bytes);
     auto kernel = std::make_shared<Kernel>();
     kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block,
     kernel->shared_bytes = shared_bytes;

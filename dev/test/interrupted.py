@@ -11,7 +11,7 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTING = [["dev/bench.py"], ["dev/bench_processes.py"], ["dev/quality.py"], ["dev/bench_gpu.py", "--sim"],
             ["dev/data/shakespeare.py"], ["dev/data/tokenizer_file.py"],
-            ["scripts/scaling.py", "--program", "build/sleeper"],
+            ["dev/cuda/step_model.py", "--stored", "--program", "build/sleeper"],
             ["dev/bench_table.py", "README.md", "--bytes", "build/sleeper"]]
 COMPUTING = [["dev/torch_step.py", "--steps", "1000"]]  # these start nothing, and need PyTorch
 

@@ -70,10 +70,6 @@ for way in tcp fs; do
         > "$folder/log" 2>&1 || true
     runs "slurm_$way.sh" "$folder/log"
 done
-scripts/scaling.py --program build/BF16/train_gpt2sim > "$folder/log"
-[ "$(grep -c '^| 1558M' "$folder/log")" = 11 ]
-grep -q '^| 124M | 1 | 64 | 8 | [0-9.]* | 0 | 3014.5 | 0.0 | 0.0 | 100.0% | one GPU |' "$folder/log" ||
-    { grep '| 1 |' "$folder/log"; exit 1; }
 dev/recompute.py --model L2C32H2T16 -b 1 -t 16 --steps 1 --rounds 1 --csv "$folder/levels.csv" \
     --svg "$folder/levels.svg" > "$folder/log"
 [ "$(grep -c '^| -r [0-4]' "$folder/log")" = 6 ] && [ "$(wc -l < "$folder/levels.csv")" = 7 ] &&

@@ -1,0 +1,105 @@
+"""What each kernel of a step reads, writes and computes, in bytes and FLOPs, by the shapes: the one place where
+step_model.py learns how much work a launch is. How often the loops of its machine code run follows from it.
+
+    read, written   bytes that must come from and go to memory: every operand once
+    loaded          bytes that all threads load, if that is not `read`: what they read again is in a cache
+    copied          bytes of cp.async
+    flops           of mma.sync; with causal attention those of whole tiles
+    rare            the share of tiles on the diagonal
+"""
+import re
+
+X = 2  # bytes of bf16
+
+
+class Shape:
+    """A step: B sequences of T tokens per micro-step, of a model; vocabularies as in llmc/config.h."""
+    def __init__(self, L, C, NH, B, T, V=50257, maxT=1024):
+        self.L, self.C, self.NH, self.B, self.T, self.V, self.maxT = L, C, NH, B, T, V, maxT
+        self.Vp = -(-V // 128) * 128
+        self.n = B * T
+        self.parameters = L * (12 * C * C + 13 * C) + (self.Vp + maxT) * C + 2 * C
+
+
+class Launch:
+    def __init__(self, words):
+        self.name, self.symbol = words[0], words[1].replace("4bf16", "13__nv_bfloat16")
+        self.grid, self.block, self.shared = tuple(map(int, words[2:5])), tuple(map(int, words[5:8])), int(words[8])
+        self.blocks = self.grid[0] * self.grid[1] * self.grid[2]
+        self.threads = self.block[0] * self.block[1] * self.block[2]
+        self.warps = self.blocks * -(-self.threads // 32)
+        self.packs = self.blocks * self.threads * 16 // X  # elements of an elementwise kernel
+
+
+def norm(residual):
+    def work(s, k):
+        passes = s.n * s.C * X
+        return dict(read=(2 if residual else 1) * passes, written=(2 if residual else 1) * passes,
+                    loaded=(6 if residual else 5) * passes)  # three passes over the row, weight and bias
+    return work
+
+
+def attention(products, operands, results, transposed):
+    """Tiles of causal attention: a block's rows against all columns that they see."""
+    def work(s, k):
+        row_tiles, head_size = k.grid[1], int(re.search(r"ILi(\d+)E", k.symbol)[1])
+        rows, columns = -(-s.T // row_tiles), int(re.search(r"ILi\d+ELi(\d+)E", k.symbol)[1])
+        seen = [s.T - i * rows if transposed else min(s.T, (i + 1) * rows) for i in range(row_tiles)]
+        tiles = sum(-(-c // columns) for c in seen) * s.B * s.NH
+        diagonal = row_tiles * max(1, rows // columns) * s.B * s.NH
+        stationary = (1 if products == 2 else 2) * row_tiles * s.B * s.NH * rows * head_size * X
+        return dict(read=operands * s.n * s.C * X, written=results * s.n * s.C * X, rare=diagonal / tiles,
+                    flops=tiles * products * 2 * rows * columns * head_size, loaded=0,
+                    copied=stationary + tiles * 2 * columns * head_size * X)
+    return work
+
+
+def elementwise(read, written):
+    return lambda s, k: dict(read=read * k.packs, written=written * k.packs)
+
+
+def partial_sums(s, k):
+    """Of the kernel before: what it left is in the cache."""
+    return dict(read=0, written=32 * k.grid[0] * X, loaded=k.before.get("partials", 0))
+
+
+WORK = {
+    "encoder_forward": lambda s, k: dict(read=s.n * s.C * X, written=s.n * s.C * X, loaded=2 * s.n * s.C * X),
+    "layernorm_forward": norm(False),
+    "residual_layernorm_forward": norm(True),
+    "attention_forward": attention(2, 3, 1, False),
+    "attention_dot": lambda s, k: dict(read=2 * s.n * s.C * X, written=4 * s.n * s.NH),
+    "attention_backward_kv": attention(4, 4, 2, True),
+    "attention_backward_q": attention(3, 4, 1, False),
+    "gelu_forward": elementwise(X, X),
+    "gelu_backward": elementwise(2 * X, X),
+    "layernorm_backward": lambda s, k: dict(read=3 * s.n * s.C * X, written=s.n * s.C * X, loaded=4 * s.n * s.C * X,
+                                            partials=k.blocks * 2 * s.C * 4),
+    "sum_parts": partial_sums,
+    "column_sums": lambda s, k: dict(read=s.n * k.grid[0] * 256 * X, written=0, partials=k.blocks * 256 * 4),
+    "softmax_loss": lambda s, k: dict(read=k.blocks * s.Vp * X, written=k.blocks * s.Vp * X,
+                                      loaded=2 * k.blocks * s.Vp * X),
+    "loss_sum": lambda s, k: dict(read=4 * s.n, written=8),
+    "encoder_backward_wte": lambda s, k: dict(read=s.n * s.C * X + k.grid[0] * s.C * 4, written=k.grid[0] * s.C * 4),
+    "encoder_backward_wpe": lambda s, k: dict(read=s.n * s.C * X, written=s.maxT * s.C * X),
+    "round_gradients": elementwise(4, X),
+    "add_gradients": elementwise(4 + X, 4),
+    "global_norm": lambda s, k: dict(read=s.parameters * (4 if "KernelIf" in k.symbol or "kernelIf" in k.symbol else X),
+                                     written=8 * k.blocks),
+    "sum_rank": lambda s, k: dict(read=8 * 1024, written=16),
+    "finish_norm": lambda s, k: dict(read=16, written=40),
+    "adamw": lambda s, k: dict(read=s.parameters * (12 + (4 if "16fE" in k.symbol else X)),
+                               written=s.parameters * (12 + X)),
+}
+
+
+def work_of(shape, launch, code):
+    """The work of a launch; of a kernel that is not in the table what its machine code does once per thread."""
+    row = WORK.get(launch.name)
+    if row:
+        work = row(shape, launch)
+        work.setdefault("loaded", work["read"])
+        return work
+    each = lambda key: launch.warps * sum(b.get(key, 0) for b in code["blocks"]) if code else 0
+    return dict(read=each("loaded"), written=each("stored"), loaded=each("loaded"), flops=each("flops"),
+                copied=each("copied"), guessed=True)
