@@ -5,7 +5,7 @@ else a model of time needs, with its sources.
   Architecture" (2020), "H100 Tensor Core GPU Architecture" (2022), "Ada GPU Architecture" (2022), "RTX Blackwell GPU
   Architecture" (2025), the datasheet of HGX B200; CUDA C++ programming guide, compute capabilities, arithmetic
   throughput.
-- flops: dense bf16 FLOPs per clock and multiprocessor, whitepapers. Clock = peak / (sms x flops): the clock of the peak.
+- flops: dense bf16 FLOPs per clock and multiprocessor, whitepapers. The clock is peak / (sms x flops).
 - mma: the share of the tensor cores' peak that mma.sync reaches, which is what the kernels here use. A100, Ada, RTX
   Blackwell: 1. H100: 0.629, Luo et al. 2024, arXiv:2402.13499. B200: mma.sync at an H100's rate per clock and
   multiprocessor: assumed.

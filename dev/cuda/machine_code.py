@@ -17,8 +17,8 @@ import children  # noqa: E402
 PIPES = [("HMMA", "tensor"), ("MUFU|F2F|I2F|F2I|POPC|FRND", "special"), ("D(ADD|MUL|FMA|SETP)", "fp64"),
          ("F(FMA|MUL|ADD)|HFMA2|HADD2|HMUL2|IMAD|IDP", "fma"),
          ("LDSM|LDS|STS|SHFL|LDGSTS", "shared"), ("LDG|STG|LD|ST|ATOM|RED|CCTL", "global"),
-         ("IADD|LOP|SHF|LEA|ISETP|FSETP|FMNMX|SEL|FSEL|MOV|PRMT|PLOP|F2FP|IABS|VIMNMX|IMNMX|VIADD|FLO|BREV|SGXT|I2I|P2R|"
-          "R2P|BMSK|XMAD|FSET|HSETP2|HMNMX2", "alu")]
+         ("IADD|LOP|SHF|LEA|ISETP|FSETP|FMNMX|SEL|FSEL|MOV|PRMT|PLOP|F2FP|IABS|VIMNMX|IMNMX|VIADD|FLO|BREV|SGXT|I2I|"
+          "P2R|R2P|BMSK|XMAD|FSET|HSETP2|HMNMX2", "alu")]
 PIPES = [(re.compile(f"(?:{pattern})"), pipe) for pattern, pipe in PIPES]
 INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,5})\*/\s+(?:(@!?U?P\d+|@!?U?PT)\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*);")
 

@@ -46,11 +46,14 @@ TILES = [(256, 128, 1), (128, 128, 0.93), (128, 64, 0.8), (64, 64, 0.6)]  # of p
 NOT_HIDDEN = 0.25  # of what takes second longest in a kernel, that is not hidden behind what bounds it
 TILE_OVERHEAD = 128  # begin and end of a tile, in terms of its sums
 ASSUMED = f"""
-- Kernels reach {MEMORY_SHARE:.0%} of the memory bandwidth, or {PIPE_SHARE:.0%} of the slots of the pipe that bounds them.
-- The latency of memory under load is {LOADED} times that of a single load. Shuffles take {SHUFFLE_LATENCY} clocks, barriers {BARRIER_LATENCY}.
+- Kernels reach {MEMORY_SHARE:.0%} of the memory bandwidth, or {PIPE_SHARE:.0%} of the slots of the pipe that bounds
+  them.
+- The latency of memory under load is {LOADED} times that of a single load. Shuffles take {SHUFFLE_LATENCY} clocks,
+  barriers {BARRIER_LATENCY}.
 - {1e6 * GAP_S:g} us pass between two kernels; the host starts one in {1e6 * HOST_S:g} us.
 - Products by cuBLASLt: tiles of 256 x 128 or less on all multiprocessors, the sum split where there are few tiles. Each
-  tile takes the time of its FLOPs and of {TILE_OVERHEAD} more terms per sum, at the share of the peak in dev/cuda/chips.py.
+  tile takes the time of its FLOPs and of {TILE_OVERHEAD} more terms per sum, at the share of the peak in
+  dev/cuda/chips.py.
 - In every kernel {NOT_HIDDEN:.0%} of what takes second longest is not hidden behind what bounds it.
 """
 
@@ -70,28 +73,33 @@ MODELS = {"d12": ("124M", 12, 768, 12), "d24": ("350M", 24, 1024, 16), "d36": ("
 
 @functools.lru_cache(None)
 def run_once(program, flags, record):
-    """Runs a step of the trainer without computing it; returns its plan."""
-    environment = {"CUSIM_MEMORY_MIB": "4000000"}
-    children.run([program, *flags, "-x", 1], env={**environment, "CUSIM_DRY": str(record)}, cwd=ROOT)
-    return children.run([program, *flags, "--plan"], env=environment, cwd=ROOT)[0]
+    """The lines of the launches of a step, without computing it."""
+    children.run([program, *flags, "-x", 1], env={"CUSIM_MEMORY_MIB": "4000000", "CUSIM_DRY": record}, cwd=ROOT)
+    return [line.split() for line in (ROOT / record).read_text().splitlines()]
 
 
-def dry_run(args, model, B, T, micro_steps):
-    """The lines of a step's launches, its FLOPs as --plan counts them, and the bytes that it allocates."""
+def dry_run(args, C, NH, L, B, micro_steps):
     pathlib.Path("build").mkdir(exist_ok=True)
-    record = pathlib.Path(f"build/launches_{model}_{B}x{T}x{micro_steps}")
-    plan = run_once(args.program, ("-e", model, "-b", B, "-t", T, "-d", B * T * micro_steps, "-v", 0, "-s", 0, "-r",
-                                   args.recompute, "-ge", args.gelu_fusion, "-i", args.data), record)
-    lines = [line.split() for line in record.read_text().splitlines()]
-    return lines, float(re.search(r"FLOPs a step: (\S+)", plan)[1]), float(re.search(r"total (\d+) bytes", plan)[1])
+    flags = ("-e", f"L{L}C{C}H{NH}T{args.T}", "-b", B, "-t", args.T, "-d", B * args.T * micro_steps, "-v", 0, "-s", 0,
+             "-r", args.recompute, "-ge", args.gelu_fusion, "-i", args.data)
+    return run_once(args.program, flags, f"build/launches_L{L}C{C}_{B}x{args.T}x{micro_steps}")
+
+
+def plan_of(args, model, B, more):
+    """What --plan says, FLOPs of a step, and bytes that it allocates."""
+    flags = ["-e", model, "-b", B, "-t", args.T, "-s", 0, "-i", args.data, *more]
+    plan, _ = children.run([args.program, "--plan", *flags], env={"CUSIM_MEMORY_MIB": "4000000"}, cwd=ROOT)
+    return plan, float(re.search(r"FLOPs a step: (\S+)", plan)[1]), float(re.search(r"total (\d+) bytes", plan)[1])
 
 
 def machine_codes(args):
     """Arch -> symbol -> registers, static shared memory, and code; and where they come from."""
     tool = machine_code.disassembler(args.nvcc)
-    if args.stored or not shutil.which(args.nvcc) or not tool:
-        missing = "as asked" if args.stored else "nvcc is missing" if not shutil.which(args.nvcc) else "cuobjdump is missing"
-        return json.loads(STORED.read_text()), f"stored machine code ({missing})"
+    reasons = [(args.stored, "as asked"), (not shutil.which(args.nvcc), "nvcc is missing"),
+               (not tool, "cuobjdump is missing")]
+    why = next((reason for holds, reason in reasons if holds), None)
+    if why:
+        return json.loads(STORED.read_text()), f"stored machine code ({why})"
     codes = {}
     for arch in dict.fromkeys(chip.arch for chip in args.chips):
         cubin, figures = machine_code.compile_for(args.nvcc, arch, "BF16")
@@ -121,13 +129,14 @@ def pipes(chip, launch, code, work):
     sms = min(chip.sms, launch.blocks)
     for pipe, rate in chip.per_clock.items():
         seconds[pipe] = total.get(pipe, 0) / (rate * PIPE_SHARE * sms * chip.clock)
-    resident = machine_code.resident_blocks(code["registers"], code["shared"] + launch.shared, launch.threads, chip.warps,
-                                            chip.shared_kb)
+    shared = code["shared"] + launch.shared
+    resident = machine_code.resident_blocks(code["registers"], shared, launch.threads, chip.warps, chip.shared_kb)
     if not work.get("flops"):
         warps = min(max(1, resident) * chip.sms, launch.blocks) * -(-launch.threads // 32)
         from_memory = 0 if cached else min(1, work["read"] / max(1, work["loaded"]))
         latency = LOADED * (from_memory * chip.latency + (1 - from_memory) * L2_LATENCY)
-        clocks = total.get("waits", 0) * latency + total.get("shuffles", 0) * SHUFFLE_LATENCY + total.get("barriers", 0) * BARRIER_LATENCY
+        waits = {"waits": latency, "shuffles": SHUFFLE_LATENCY, "barriers": BARRIER_LATENCY}
+        clocks = sum(total.get(key, 0) * each for key, each in waits.items())
         seconds["latency"] = clocks / warps / chip.clock
     return seconds
 
@@ -163,6 +172,13 @@ class Kernel:
                                                             self.flops + flops)
         self.bound[bound] = self.bound.get(bound, 0) + seconds
 
+    def add_weighted(self, other, weight):
+        for name in ("calls", "seconds", "bytes", "flops"):
+            setattr(self, name, getattr(self, name) + weight * getattr(other, name))
+        for bound, seconds in other.bound.items():
+            self.bound[bound] = self.bound.get(bound, 0) + weight * seconds
+        self.note = other.note
+
 
 def model_step(chip, codes, lines, shape):
     """Name -> Kernel, of one step."""
@@ -170,8 +186,9 @@ def model_step(chip, codes, lines, shape):
     for kind, *words in lines:
         if kind == "product":
             m, n, k, _, typeD, epilogue, add = map(int, words)
-            seconds, bound = product_seconds(chip, m, n, k, 4 if typeD == 0 else X, add, EPILOGUE_OPERANDS.get(epilogue, 0))
-            moved = X * (m * k + k * n) + m * n * (4 if typeD == 0 else X)
+            of_result = 4 if typeD == 0 else X
+            seconds, bound = product_seconds(chip, m, n, k, of_result, add, EPILOGUE_OPERANDS.get(epilogue, 0))
+            moved = X * (m * k + k * n) + m * n * of_result
             kernels.setdefault(f"product {m} x {n} x {k}", Kernel()).add(seconds + GAP_S, bound, moved, 2 * m * n * k)
         if kind != "kernel":
             continue
@@ -189,6 +206,33 @@ def model_step(chip, codes, lines, shape):
     return kernels
 
 
+def combined(parts):
+    """The sum of weight times kernels, kernel by kernel."""
+    total = {}
+    for weight, kernels in parts:
+        for name, k in kernels.items():
+            total.setdefault(name, Kernel()).add_weighted(k, weight)
+    return total
+
+
+def step_of(chip, codes, args, model, B, micro_steps=1, gpus=1):
+    """Name -> Kernel, of a step of a model. All layers launch the same, and so do all micro-steps but the first: steps
+    of 2 and 3 layers, and of 2 and 3 micro-steps, are recorded, and others follow from the differences. On several GPUs
+    a process sums the squares of its part of the gradients, and updates its part of the weights."""
+    _, L, C, NH = MODELS[model]
+
+    def recorded(layers, micro):
+        shape = Shape(layers, C, NH, B, args.T)
+        shape.parameters /= gpus
+        return model_step(chip, codes, dry_run(args, C, NH, layers, B, micro), shape)
+
+    def with_layers(micro):
+        return combined([(3 - L, recorded(2, micro)), (L - 2, recorded(3, micro))])
+    if micro_steps == 1:
+        return with_layers(1)
+    return combined([(3 - micro_steps, with_layers(2)), (micro_steps - 2, with_layers(3))])
+
+
 def step_seconds(kernels):
     return max(sum(k.seconds for k in kernels.values()), HOST_S * sum(k.calls for k in kernels.values()))
 
@@ -198,12 +242,12 @@ def step_seconds(kernels):
 def kernel_table(kernels, measured):
     """measured: name -> milliseconds of a step, from a card."""
     total = sum(k.seconds for k in kernels.values())
-    lines = ["| kernel | calls | modelled ms | share | bound by | GB | TFLOP |" + (" measured ms |" if measured else ""),
-             "|---|---|---|---|---|---|---|" + ("---|" if measured else "")]
+    last = " measured ms |" if measured else ""
+    lines = [f"| kernel | calls | modelled ms | share | bound by | GB | TFLOP |{last}", "|" + "---|" * (7 + bool(last))]
     for name, k in sorted(kernels.items(), key=lambda item: -item[1].seconds):
         bound = max(k.bound, key=k.bound.get) + (f" ({k.note})" if k.note else "")
-        row = (f"| {name} | {k.calls} | {1e3 * k.seconds:.3f} | {k.seconds / total:.1%} | {bound} | {1e-9 * k.bytes:.2f} | "
-               f"{1e-12 * k.flops:.2f} |")
+        row = (f"| {name} | {k.calls} | {1e3 * k.seconds:.3f} | {k.seconds / total:.1%} | {bound} | "
+               f"{1e-9 * k.bytes:.2f} | {1e-12 * k.flops:.2f} |")
         if measured:
             row += f" {measured[name]:.3f} |" if name in measured else " |"
         lines.append(row)
@@ -214,14 +258,14 @@ def kernel_table(kernels, measured):
 
 def step_row(chip, codes, args, model, B, measured):
     """A row of the table; none if the step does not fit the memory of the chip."""
-    lines, flops, memory = dry_run(args, model, B, args.T, 1)
+    _, flops, memory = plan_of(args, model, B, ["-d", B * args.T, "-r", args.recompute])
     if memory > chip.memory_bytes - DRIVER_BYTES:
         return []
-    name, L, C, NH = MODELS[model]
-    seconds = step_seconds(model_step(chip, codes, lines, Shape(L, C, NH, B, args.T)))
+    seconds = step_seconds(step_of(chip, codes, args, model, B))
     tokens = B * args.T / seconds
-    row = f"| {chip.name} | {name} | {B} | {1e3 * seconds:.1f} | {tokens:,.0f} | {flops / seconds / chip.peak:.0%} |"
-    return [row + (f" {measured[chip.name, model, B]:,.0f} |" if (chip.name, model, B) in measured else " |")]
+    mfu, there = flops / seconds / chip.peak, measured.get((chip.name, model, B))
+    return [f"| {chip.name} | {MODELS[model][0]} | {B} | {1e3 * seconds:.1f} | {tokens:,.0f} | {mfu:.0%} |" +
+            (f" {there:,.0f} |" if there else " |")]
 
 
 def step_table(codes, args, batches, measured):
@@ -249,34 +293,30 @@ ESTIMATE = r"communicates for ([\d.]+) ms, of which ([\d.]+) ms .* efficiency ([
 
 
 def scaling_row(chip, codes, args, model, gpus):
-    """A step of half a million tokens on several GPUs. Communication is --plan's model (llmc/plan_time.h), which is told
-    a peak at which its share of the peak is the speed modelled here."""
-    name, L, C, NH = MODELS[model]
+    """A step of half a million tokens on several GPUs. Communication is --plan's model (llmc/plan_time.h), which is
+    told a peak at which its share of the peak is the speed modelled here."""
     for B in [64, 32, 16, 8, 4, 2, 1]:
         tokens = max(args.tokens, B * args.T * gpus)
-        flags = ["-e", model, "-t", args.T, "-b", B, "-d", tokens, "-pn", gpus, "-z", 1 if gpus > 1 else 0, "-s", 0]
-        fits = B == 1 or tokens == args.tokens
-        plan, _ = children.run([args.program, "--plan", "--device", "1,1,1", *flags], cwd=ROOT) if fits else ("", 0)
-        if fits and (B == 1 or float(re.search(r"total (\d+) bytes", plan)[1]) < args.memory_gib * 2**30):
+        if tokens > args.tokens and B > 1:
+            continue
+        flags = ["-d", tokens, "-pn", gpus, "-z", 1 if gpus > 1 else 0]
+        plan, flops, memory = plan_of(args, model, B, [*flags, "--device", "1,1,1"])
+        if B == 1 or memory < chip.memory_bytes - 2 * DRIVER_BYTES:
             break
     micro_steps = tokens // (B * args.T * gpus)
-    lines, _, _ = dry_run(args, model, B, args.T, micro_steps)
-    shape = Shape(L, C, NH, B, args.T)
-    shape.parameters /= gpus  # of which this process sums the squares, and which it updates
-    seconds = step_seconds(model_step(chip, codes, lines, shape))
-    flops = float(re.search(r"FLOPs a step: (\S+)", plan)[1])
+    seconds = step_seconds(step_of(chip, codes, args, model, B, micro_steps, gpus))
     share = float(re.search(r"TFLOP/s used to (\d+)%", plan)[1]) / 100
     peak = flops / gpus / seconds / share / 1e12
-    plan, _ = children.run([args.program, "--plan", "--device", f"{peak:.6f},1,1", *flags], cwd=ROOT)
+    plan, _, _ = plan_of(args, model, B, [*flags, "--device", f"{peak:.6f},1,1"])
     communicate, hidden, efficiency = map(float, re.search(ESTIMATE, plan).groups())
     all_s = seconds + 1e-3 * (communicate - hidden)
-    return (f"| {name} | {gpus} | {B} | {micro_steps} | {1e3 * seconds:.1f} | {communicate:.1f} | {hidden:.1f} | "
-            f"{efficiency:.1f}% | {tokens / all_s:,.0f} | {flops / gpus / all_s / chip.peak:.0%} |")
+    return (f"| {MODELS[model][0]} | {gpus} | {B} | {micro_steps} | {1e3 * seconds:.1f} | {communicate:.1f} | "
+            f"{hidden:.1f} | {efficiency:.1f}% | {tokens / all_s:,.0f} | {flops / gpus / all_s / chip.peak:.0%} |")
 
 
 def scaling_table(codes, args, gpus):
-    lines = [f"On {args.chips[0].name}, steps of {args.tokens:,} tokens, B the largest that fits {args.memory_gib} GiB:", "",
-             "| model | GPUs | B | micro-steps | compute ms | communicate ms | hidden ms | efficiency | tokens/s | MFU |",
+    lines = [f"On {args.chips[0].name}, steps of {args.tokens:,} tokens, B the largest that fits:", "",
+            "| model | GPUs | B | micro-steps | compute ms | communicate ms | hidden | efficiency | tokens/s | MFU |",
              "|" + "---|" * 10]
     for model in args.models:
         lines += [scaling_row(args.chips[0], codes, args, model, g) for g in gpus]
@@ -286,7 +326,7 @@ def scaling_table(codes, args, gpus):
 # ---- what is written
 
 # B that are shown of each model.
-SHOWN = {"d12": [4, 16, 64], "d24": [4, 16, 32], "d36": [4, 16], "d48": [4, 8]}
+SHOWN = {"d12": [4, 16, 64], "d24": [16], "d36": [4], "d48": [4]}
 
 
 def reported_lines():
@@ -297,12 +337,12 @@ def reported_lines():
 
 def write(args, codes):
     """Tables into the READMEs, and the machine code of the kernels of a step into machine_code.json."""
-    used = {Launch(words[1:]).symbol for B in (4, 64) for micro_steps in (1, 2)
-            for words in dry_run(args, "d12", B, args.T, micro_steps)[0] if words[0] == "kernel"}
+    used = {Launch(words[1:]).symbol for model in MODELS for micro_steps in (1, 2)
+            for words in dry_run(args, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
     kept = {arch: {s: c for s, c in sorted(code.items()) if s in used} for arch, code in codes.items()}
-    lines = [f' "{arch}": {{\n' + ",\n".join(f'  "{s}": {json.dumps(c, separators=(",", ":"))}' for s, c in code.items()) +
-             "\n }" for arch, code in kept.items()]
-    replace(STORED, "{\n" + ",\n".join(lines) + "\n}\n")
+    short = lambda code: json.dumps(code, separators=(",", ":"))
+    of_arch = lambda code: ",\n".join(f'  "{symbol}": {short(c)}' for symbol, c in code.items())
+    replace(STORED, "{\n" + ",\n".join(f' "{a}": {{\n{of_arch(code)}\n }}' for a, code in kept.items()) + "\n}\n")
     version = re.search(r"release ([\d.]+)", children.run([args.nvcc, "--version"])[0])[1]
     origin = f"By `make step-model WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}."
     steps, kernels = measured_steps(args.measured)
@@ -311,15 +351,15 @@ def write(args, codes):
         [f"**Modelled, not measured.** {origin}", "", *table, "", "Assumed:", ASSUMED, *reported_lines(), ""]))
     chip = next(c for c in CHIPS if c.name.startswith("H100"))
     args.chips, args.models = [chip], list(MODELS)
-    lines, _, _ = dry_run(args, "d12", 64, args.T, 1)
-    per_kernel = kernel_table(model_step(chip, codes, lines, Shape(12, 768, 12, 64, args.T)), kernels.get(chip.name, {}))
+    per_kernel = kernel_table(step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
     write_between(ROOT / "dev/cuda/README.md", "step model", "\n".join(
         [f"**Modelled, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, T {args.T}:", "", *per_kernel, "",
-         *scaling_table(codes, args, [1, 2, 4, 8, 16, 32, 64]), ""]))
+         *scaling_table(codes, args, [1, 8, 16, 64]), ""]))
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__ + ASSUMED, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__ + ASSUMED,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="build/BF16/train_gpt2sim")
     parser.add_argument("--nvcc", default=os.environ.get("NVCC", "nvcc"))
     parser.add_argument("--stored", action="store_true", help="take the machine code from machine_code.json")
@@ -330,7 +370,6 @@ def parse():
     parser.add_argument("-r", dest="recompute", type=int, default=0)
     parser.add_argument("-ge", dest="gelu_fusion", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=524288, help="of a step on several GPUs")
-    parser.add_argument("--memory-gib", type=int, default=78)
     parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
     parser.add_argument("--kernels", action="store_true", help="a table of the kernels of a step")
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
@@ -359,11 +398,8 @@ def main():
     elif args.kernels:
         for chip in args.chips:
             B = args.b[-1]
-            lines, _, _ = dry_run(args, args.models[0], B, args.T, 1)
-            _, L, C, NH = MODELS[args.models[0]]
             print(f"\n{chip.name}, {args.models[0]}, B {B}, T {args.T}:\n")
-            print("\n".join(kernel_table(model_step(chip, codes, lines, Shape(L, C, NH, B, args.T)),
-                                         kernels.get(chip.name, {}))))
+            print("\n".join(kernel_table(step_of(chip, codes, args, args.models[0], B), kernels.get(chip.name, {}))))
     else:
         print("\n".join(step_table(codes, args, {m: args.b for m in args.models}, steps)))
 

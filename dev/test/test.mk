@@ -90,7 +90,7 @@ $(call check,neighbours,others on the cores and the GPU of a run are noticed,\
     $(CPU) $(SIM16) $(B)/fake_nvml/libnvidia-ml.so.1,dev/test/neighbours.py)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
-$(call check,step_model,predicted times of steps on GPUs,$(SIM16) $(DATA),dev/test/step_model.py $(SIM16))
+$(call check,step_model,predicted times of steps on GPUs,$(SIM16) $(DATA),dev/test/modelled_steps.py $(SIM16))
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
     dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/hugging_face.py)

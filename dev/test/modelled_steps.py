@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The model of a step's time (dev/cuda/step_model.py): machine code whose executions are known on paper, work of kernels
-counted by hand, and predictions that respect the bounds of --plan.
+"""The model of a step's time (dev/cuda/step_model.py): machine code whose executions are known on paper, work of
+kernels counted by hand, and predictions that respect the bounds of --plan.
 
-    dev/test/step_model.py PROGRAM       the simulator's trainer in bf16
+    dev/test/modelled_steps.py PROGRAM       the simulator's trainer in bf16
 """
 import argparse
 import pathlib
