@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws the pictures of the course into dev/course/pictures, from the constants and tables of the code that ships:
-build/course_facts prints them. Standard library only.
+build/course_facts and build/course_facts_gpu print them. Standard library only.
 
     dev/course/pictures.py [NAME...]     draws all, or those named
     dev/course/pictures.py --check       names those that differ from what the code says; status 1
@@ -254,17 +254,71 @@ def zero(facts):
     return svg.picture(790, 220, 13, parts)
 
 
-PICTURES = {"warp-sum": warp_sum, "ring": ring, "zero": zero,
+def lane_color(lane):
+    """One colour for each group of four lanes."""
+    return svg.colors(8)[lane // 4]
+
+
+def fragments(facts):
+    """Which lane holds which elements of A, B and C of one m16n8k16 instruction."""
+    cell = 25
+    places = [("A: 16 x 16", "fragment_a", 16, 30, 60), ("B: 16 x 8", "fragment_b", 8, 470, 60),
+              ("C: 16 x 8", "fragment_c", 8, 710, 60)]
+    parts = []
+    for title, name, columns, left, top in places:
+        held = facts[name]
+        count = len(held) // 32
+        parts.append(svg.text(left + columns * cell / 2, top - 14, title, "middle"))
+        for index, element in enumerate(held):
+            lane, row, column = index // count, int(element) // columns, int(element) % columns
+            x, y = left + column * cell, top + row * cell
+            parts += [frame(x, y, cell, cell, lane_color(lane), 0.28, 0.5),
+                      svg.text(x + cell / 2, y + 17, str(lane), "middle")]
+    parts.append(svg.text(30, 60 + 16 * cell + 26, "Numbers are lanes. A lane holds 8 elements of A, 4 of B, 4 of C. "
+                          "Two neighbours in a row of A, or in a column of B, share a register."))
+    return svg.picture(940, 60 + 16 * cell + 44, 13, parts)
+
+
+def swizzle(facts):
+    """Eight rows of a tile in shared memory, in chunks of 16 bytes, without and with the permutation. A column of the
+    picture is four banks."""
+    cell, height, top = 46, 30, 74
+    chunk = 3                                               # the one that ldmatrix reads of eight rows at once
+    parts = []
+    for title, left, place in (("as it is", 60, list(range(64))), ("permuted", 520, facts["swizzle"])):
+        parts.append(svg.text(left + 4 * cell, 24, title, "middle"))
+        used = set()
+        for column in range(8):
+            parts.append(svg.text(left + column * cell + cell / 2, top - 8, f"{4 * column}-{4 * column + 3}", "middle"))
+        for row in range(8):
+            parts.append(svg.text(left - 10, top + row * height + 20, f"row {row}", "end"))
+            for c in range(8):
+                column = place[row * 8 + c] % 8
+                wanted = c == chunk
+                used |= {column} if wanted else set()
+                x, y = left + column * cell, top + row * height
+                parts += [frame(x, y, cell, height, ORANGE if wanted else svg.LINES, 0.5 if wanted else 0.04, 0.8),
+                          svg.text(x + cell / 2, y + 20, f"c{c}", "middle")]
+        waves = "1 wavefront" if len(used) == 8 else f"{8 // len(used)} wavefronts"
+        below = top + 8 * height + 24
+        parts.append(svg.text(left + 4 * cell, below, f"chunk {chunk} of 8 rows: {waves}", "middle", ORANGE))
+    parts.append(svg.text(520 - 14, top - 8, "banks", "end"))
+    return svg.picture(920, top + 8 * height + 44, 13, parts)
+
+
+PICTURES = {"fragments": fragments, "swizzle": swizzle, "warp-sum": warp_sum, "ring": ring, "zero": zero,
             "gemm-blocking": gemm_blocking, "online-softmax": online_softmax, "formats": formats,
             "layer-norm": layer_norm, "residual-stream": residual_stream, "schedules": schedules}
 
 
 def read_facts():
-    program = ROOT / "build/course_facts"
-    if not program.exists():
-        sys.exit("build/course_facts is missing: make build/course_facts")
-    lines = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    return {fact["name"]: fact["value"] for fact in map(json.loads, lines)}
+    facts = {}
+    for program in (ROOT / "build/course_facts", ROOT / "build/course_facts_gpu"):
+        if not program.exists():
+            sys.exit(f"{program.relative_to(ROOT)} is missing: make build/course_facts build/course_facts_gpu")
+        lines = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+        facts.update((fact["name"], fact["value"]) for fact in map(json.loads, lines))
+    return facts
 
 
 def main():

@@ -124,6 +124,104 @@ BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024
             on_unit, IN_BF16);
 }
 
+// ---- From a tile of sums in registers to the shipped product, for the gradient of the input: dinp
+// (rows, C) = dout (rows, OC) weight (OC, C). Here B, the weight, is read along its rows.
+
+enum Way { IN_PLACE, COPIED, ON_THE_WAY, PREFETCHED };  // how rows of B reach the tile
+
+// As multiply_tile() of gemm.h; the rows of B that it reads are also written to `panel`.
+static void multiply_and_store(vfloat (&acc)[GEMM_MR][GEMM_NV], const float* const (&a)[GEMM_MR], const float* b,
+                               int64_t b_stride, int64_t K, float* panel) {
+    for (int64_t k = 0; k < K; k++, b += b_stride, panel += GEMM_NR) {
+        vfloat bv[GEMM_NV];
+#pragma GCC unroll 8
+        for (int j = 0; j < GEMM_NV; j++) store(panel + j * VEC_FLOATS, bv[j] = load(b + j * VEC_FLOATS));
+#pragma GCC unroll 16
+        for (int i = 0; i < GEMM_MR; i++) {
+            const vfloat ai = broadcast(a[i][k]);
+#pragma GCC unroll 8
+            for (int j = 0; j < GEMM_NV; j++) acc[i][j] += ai * bv[j];
+        }
+    }
+}
+
+// C (M, N) = A (M, K) B (K, N) on one thread, in blocks of kc x nc of B, through which all rows of
+// A pass. Columns that do not fill a tile are left to plain loops.
+template <Way WAY>
+static void tiled_product(float* C, const float* A, const float* B, int64_t M, int64_t N, int64_t K, int64_t kc,
+                          int64_t nc) {
+    constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
+    const int64_t whole = N / NR * NR;
+    float* panels = thread_scratch(GEMM_SCRATCH_ELEMS);
+    for (int64_t k0 = 0; k0 < K; k0 += kc)
+        for (int64_t n0 = 0; n0 < whole; n0 += nc) {
+            const int64_t depth = std::min(kc, K - k0), columns = std::min(nc, whole - n0);
+            if (WAY == COPIED) pack_panels<NR>(panels, {B, N, 1}, k0, depth, n0, columns);
+            for (int64_t m = 0; m < M; m += MR) {
+                const float* a[MR];
+                for (int i = 0; i < MR; i++) a[i] = A + std::min(m + i, M - 1) * K + k0;
+                for (int64_t n = 0; n < columns; n += NR) {
+                    vfloat acc[MR][NV] = {};
+                    const float* b = B + k0 * N + n0 + n;
+                    float* panel = panels + n * depth;
+                    if (WAY == IN_PLACE) multiply_tile<MR, NV>(acc, a, 1, b, N, depth);
+                    else if (WAY == ON_THE_WAY && m == 0) multiply_and_store(acc, a, b, N, depth, panel);
+                    else if (WAY == PREFETCHED && m == 0) multiply_tile<MR, NV, true>(acc, a, 1, b, N, depth, panel);
+                    else multiply_tile<MR, NV>(acc, a, 1, panel, NR, depth);
+                    for (int64_t i = 0; i < std::min<int64_t>(MR, M - m); i++)
+                        for (int j = 0; j < NV; j++) {
+                            float* c = C + (m + i) * N + n0 + n + j * VEC_FLOATS;
+                            store(c, k0 > 0 ? load(c) + acc[i][j] : acc[i][j]);
+                        }
+                }
+            }
+        }
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = whole; n < N; n++) {
+            float sum = 0;
+            for (int64_t k = 0; k < K; k++) sum += A[m * K + k] * B[k * N + n];
+            C[m * N + n] = sum;
+        }
+}
+
+BENCH("matmul_input_gradient", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 768, 3072}, {33, 80, 49}})) {
+    const int64_t rows = shape[0], C = shape[1], OC = shape[2], inp_elems = rows * C, weight_elems = OC * C;
+    const float *dout = random_floats(rows * OC), *weight = random_floats(weight_elems);
+    float* dinp = buffer<float>(inp_elems);
+    output("dinp", dinp, inp_elems, sum_tolerance(OC));
+    auto naive = [=] {
+        memset(dinp, 0, inp_elems * sizeof(float));
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t o = 0; o < OC; o++)
+                for (int64_t c = 0; c < C; c++) dinp[r * C + c] += dout[r * OC + o] * weight[o * C + c];
+    };
+    expected(naive);
+    flops(2.0 * rows * C * OC);
+    bytes(4.0 * (inp_elems + weight_elems + rows * OC));
+    auto tiled = [=](auto way, int64_t kc, int64_t nc) {
+        tiled_product<decltype(way)::value>(dinp, dout, weight, rows, C, OC, kc, nc);
+    };
+    const auto in_place = std::integral_constant<Way, IN_PLACE>();
+    const int64_t kc = GEMM_IN_PLACE.KC, nc = GEMM_IN_PLACE.NC;
+    variant("naive", "along memory, so the compiler vectorises it; each multiply-add loads a sum and stores it", naive);
+    variant("registers", "8 x 48 sums in registers: 3 loads of weight and 8 numbers of dout for 24 multiply-adds",
+            [=] { tiled(in_place, OC, C); });
+    variant("blocked", "768 x 96 numbers of the weight at a time, which stay in the second-level cache for all rows",
+            [=] { tiled(in_place, kc, nc); });
+    variant("packed",
+            "the block is first copied to panels of 48 columns, which are read front to back: fewer pages, and "
+            "no two rows that compete for the same place in the cache",
+            [=] { tiled(std::integral_constant<Way, COPIED>(), kc, nc); });
+    variant("on-the-way",
+            "no copy beforehand: the first 8 rows multiply the weight where it lies, and store the panels",
+            [=] { tiled(std::integral_constant<Way, ON_THE_WAY>(), kc, nc); });
+    variant("prefetched", "and ask for the row of the weight that is 32 rows ahead, which the CPU would not guess",
+            [=] { tiled(std::integral_constant<Way, PREFETCHED>(), kc, nc); });
+    variant("shipped", "blocks of the result are split among the threads (llmc/cpu/gemm.h)", [=] {
+        gemm(dinp, C, MatrixView<float>{dout, OC, 1}, MatrixView<float>{weight, C, 1}, rows, C, OC, false);
+    });
+}
+
 BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 768, 3072}, {33, 80, 49}})) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
     const int64_t inp_elems = rows * C, weight_elems = OC * C, out_elems = rows * OC;

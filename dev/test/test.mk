@@ -96,7 +96,8 @@ $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model
     dev/test/hugging_face.py)
 $(call check,course_twins,PyTorch computes what the chapters say,$(B)/course_numbers,\
     dev/course/twin.py --packages || skip "pip install numpy torch"; dev/course/twin.py)
-$(call check,course_pictures,the pictures of the course show the code that ships,$(B)/course_facts,\
+$(call check,course_pictures,the pictures of the course show the code that ships,\
+    $(B)/course_facts $(B)/course_facts_gpu,\
     [ "$$(uname -m)" = x86_64 ] || skip "a CPU of the x86-64 family"; dev/course/pictures.py --check)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
