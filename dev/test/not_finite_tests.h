@@ -33,10 +33,11 @@ struct PlantedRun {
         bool planted = false;
         const auto first = first_not_finite(model, [&](int64_t number) {
             const auto look = trace.at_end;
-            trace.at_end = [&](const KernelName& name) {
+            trace.at_end = [&](const KernelWork& work) {
+                const KernelName& name = work.name;
                 const bool here = number == in_micro && name.text == range && (layer < 0 || name.size == (double)layer);
                 if (here && !planted) plant(), planted = true;
-                look(name);
+                look(work);
             };
             micro(number);
             trace.at_end = look;
