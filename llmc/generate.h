@@ -105,6 +105,20 @@ inline void record_sample(Run<Model>& run, int64_t step, const std::string& samp
                                   json_text(sample).c_str(), json_text(prompt).c_str()));
 }
 
+// Says, once, if a text may go beyond the positions that the model was trained at.
+template <class Model>
+inline void check_sample_positions(Run<Model>& run, int64_t prompt_tokens) {
+    const int64_t trained = run.trained_positions;
+    const int64_t reached = std::min(prompt_tokens + run.options.sample_tokens - 1, run.model.sizes.cache_T);
+    if (trained == 0 || reached <= trained) return;
+    warning(
+        "the run of -e %s has trained %lld positions; a prompt of %s and -g %lld may take %lld, of which the last "
+        "were never trained",
+        run.options.model.c_str(), (long long)trained, count_text(prompt_tokens, "token").c_str(),
+        (long long)run.options.sample_tokens, (long long)reached);
+    run.trained_positions = 0;
+}
+
 // Draws --samples continuations of a prompt and prints them, each after the prompt. Sample k has
 // its own generator of random numbers, made from seed, step and k. Without a prompt the text begins
 // after an end of text. A run that only generates prints nothing but the text; with --quiet 1 a NUL
@@ -120,6 +134,7 @@ inline void sample_text(Run<Model>& run, const std::string& prompt, const std::v
     context.tokens = tokens;
     if (tokens.empty()) context.tokens.push_back(knows_end ? run.tokenizer.end_of_text : 0);
     const int64_t prompt_tokens = (int64_t)context.tokens.size();
+    check_sample_positions(run, prompt_tokens);
     if (framed) run.logger.line("generating:\n---");
     run.logger.clear_line_in_work();
     for (int64_t k = 0; k < o.samples && !stop_wanted(); k++) {

@@ -40,8 +40,9 @@ struct Run {
     std::set<int64_t> replaced;     // steps of an earlier run's checkpoints, removed after the first save
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;
-    std::vector<int> x, y;      // (B,T): inputs and targets of a micro-batch
-    std::vector<float> losses;  // (B,T), of an evaluation
+    int64_t trained_positions = 0;  // of a model that only generates; 0: not known
+    std::vector<int> x, y;          // (B,T): inputs and targets of a micro-batch
+    std::vector<float> losses;      // (B,T), of an evaluation
     int64_t B, T, micro_steps, max_steps;
     int64_t first_tokens = 0;                 // that count in this rank's first micro-batch of the step
     int64_t first_step = 0, saved_step = -1;  // where this program began; its last checkpoint

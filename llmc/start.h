@@ -161,17 +161,42 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
                 o.out_dir.empty() ? "without -o, its folder" : "with -v 0, which computes no validation loss");
 }
 
-// Says so if a run that only evaluates does it at positions that were never trained: those after
-// the -t of a run from scratch.
-inline void check_trained_positions(const Options& o) {
+// Without -j, -x 0 validates a run on the data, and with the loss mask, that its run.json names.
+// Exit 1 if that data is not there, unless HellaSwag can be evaluated alone.
+inline void settle_val_data(Options& o) {
     const std::string folder = folder_of_run(o.model);
-    if (o.max_steps != 0 || o.resume || !validates(o) || folder.empty()) return;
+    if (o.max_steps != 0 || o.resume || !validates(o) || o.given.count("--val-data") || folder.empty()) return;
+    const Options run = options_of_folder(folder);
+    if (o.hellaswag && glob_files(run.val_data).empty()) return;
+    if (!o.plan) check_remembered_path(run, "-j", &Options::val_data);
+    o.val_data = run.val_data;
+    if (!o.given.count("--loss-mask")) o.loss_mask = run.loss_mask;
+}
+
+// Exit 2 if --loss-mask would have no effect: on a text all tokens count.
+inline void check_loss_mask(const Options& o) {
+    if (o.max_steps == 0 && o.given.count("--loss-mask") && validates_on_text(o))
+        usage_error("--loss-mask %s has no effect on -j %s, a text; with -x 0 it is accepted where -j is token shards",
+                    o.loss_mask.c_str(), o.val_data.c_str());
+}
+
+// How many positions the run that -e names has trained: the -t of a run from scratch. 0 if that is
+// not known.
+inline int64_t trained_positions(const Options& o) {
+    const std::string folder = folder_of_run(o.model);
+    if (folder.empty()) return 0;
     const Options run = options_of_folder(folder);
     GPT2Config config;
-    const long long trained = run.seq_len;
-    if (parse_descriptor(run.model, config) && trained > 0 && trained < o.seq_len)
+    return parse_descriptor(run.model, config) ? run.seq_len : 0;
+}
+
+// Says so if a run that only evaluates does it at positions that were never trained.
+inline void check_trained_positions(const Options& o) {
+    if (o.max_steps != 0 || o.resume || !validates(o)) return;
+    const long long trained = trained_positions(o);
+    if (trained > 0 && trained < o.seq_len)
         warning("the run in %s has trained %lld positions, and -t %lld evaluates it at more; -t %lld does not",
-                folder.c_str(), trained, (long long)o.seq_len, trained);
+                folder_of_run(o.model).c_str(), trained, (long long)o.seq_len, trained);
 }
 
 // Exit 2, naming the flag, if one has changed that must be the same when a run goes on.

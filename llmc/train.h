@@ -194,11 +194,14 @@ template <class Model>
 inline Sizes settle_run(Run<Model>& run, bool resumed) {
     Options& o = run.options;
     settle_tokenizer(o);
+    settle_val_data(o);
+    check_loss_mask(o);
     if (!resumed) settle_model(o);  // a checkpoint has its own weights
     const GPT2Config config = config_of_model(o, run.model_file);
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
     if (comm.rank == 0) check_trained_positions(o);
+    if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);
     run.B = o.batch_size, run.T = o.seq_len;
     run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);

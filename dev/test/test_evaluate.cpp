@@ -131,6 +131,7 @@ static void refusals() {
     EXPECT(refused(run("./train_gpt2_cpu -x 0 -e L2C32H2T16V257" + text), 2, "50257"));
     EXPECT(refused(run(bytes_run("--tokenizer " + dir("none.bin") + text)), 1, "none.bin"));
     EXPECT(refused(run(bytes_run("-x 1 -i " + dir("sonnets.txt"))), 1, "tokenize TEXT"));
+    EXPECT(refused(run(bytes_run("--loss-mask x.mask" + text)), 2, "--loss-mask x.mask has no effect on -j"));
 }
 
 static void hellaswag_alone() {

@@ -167,6 +167,12 @@ static void changed_masks() {
     write_mask(dir("train_1.bin"), completion);
     EXPECT(run(tiny_run(CPU, more + masked())).status == 0);
 
+    start_test("-e RUN -x 0 validates on the tokens that count in the run's own data");
+    const std::string evaluate = "-x 0 -v 1 -m -1 -e " + dir("kept ");
+    const double own = val_loss(run(std::string(CPU) + " -s 0 -t 16 " + evaluate));
+    EXPECT(own == val_loss(run(tiny_run(CPU, evaluate + masked()))) && own > 0);
+    EXPECT(std::fabs(own - val_loss(run(tiny_run(CPU, evaluate)))) > 1e-6);
+
     start_test("a mask that changes while a run trains is noticed");
     DataLoader loader;
     int x[16], y[16];

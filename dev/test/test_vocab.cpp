@@ -409,6 +409,19 @@ static void finding() {
     EXPECT(good(r) && contains(r.err, "trained 8 positions, and -t 16 evaluates it at more"));
     r = run(evaluate + " -t 8");
     EXPECT(good(r) && r.err.empty());
+    start_test("-e RUN -x 0 without -j validates on the data of the run; data that is not there is named");
+    const std::string bare = "./train_gpt2_cpu -x 0 -s 0 -t 8 -e " + dir("short");
+    const auto losses = [](const Outcome& o) { return o.out.substr(std::min(o.out.find("val loss"), o.out.size())); };
+    const Outcome own = run(bare);
+    EXPECT(good(own) && own.err.empty() && !losses(own).empty() && losses(own) == losses(r));
+    EXPECT(rename(dir("own_val.bin").c_str(), dir("moved_val.bin").c_str()) == 0);
+    EXPECT(refused(run(bare), 1, "own_val.bin"));
+    EXPECT(rename(dir("moved_val.bin").c_str(), dir("own_val.bin").c_str()) == 0);
+    start_test("a text that may go beyond the positions that the run has trained: a warning");
+    const std::string generate = "./train_gpt2_cpu -x 0 --prompt '' --quiet 1 -e " + dir("short");
+    r = run(generate + " -g 9 --samples 2");
+    EXPECT(good(r) && one_line(r.err) && contains(r.err, "has trained 8 positions") && contains(r.err, "may take 9"));
+    EXPECT(good(run(generate + " -g 8")) && run(generate + " -g 8").err.empty());
 }
 
 static double number_after(const std::string& text, const std::string& what) {
