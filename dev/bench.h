@@ -15,12 +15,15 @@
 // There is no list to edit. Every variant is compared with the expected outputs before it is timed.
 // Tables and charts show the first shape; the others, among them awkward ones, test correctness. A
 // variant that computes in bf16 is declared with IN_BF16, and its output beside the fp32 output of
-// the same name. dev/bench_run.h has how variants are run, compared and timed.
+// the same name. dev/bench_run.h has how variants are run, compared and timed. shapes(...,
+// counted({64, 768})) names the shape at which the simulator counts what a variant does (make -C
+// dev/cuda count).
 //
 //     build/bench/gelu                      all benches, variants and shapes
 //     build/bench/gelu --list               lists them
 //     build/bench/gelu --variant shipped --shape 1024x3072 --cold --min-ms 500 --threads 1
 //     build/bench/gelu --check              correctness alone, at all shapes but the first, the largest
+//     build/bench/gelu --check --counted    at the shape for counting alone
 //
 // A variant is run once to warm up, then for at least --min-ms and 5 times, or 2 times if it is
 // slow. The table has the minimum and the median, GFLOP/s and GB/s, and the share of the machine's
@@ -73,6 +76,8 @@ struct Variant {
 // variants are compared by what they leave there.
 inline void (*copy_from_device)(void* to, const void* from, size_t bytes) = nullptr;
 inline void (*fill_device)(void* to, int byte, size_t bytes) = nullptr;
+// Where runs are counted: called after setup(), whose work is not the variant's.
+inline void (*begin_counting)() = nullptr;
 
 inline std::vector<float> Output::values() const {
     std::vector<char> raw(bytes());
@@ -84,7 +89,7 @@ inline std::vector<float> Output::values() const {
 
 // One bench at one shape, as its body declares it.
 struct Case {
-    double flops = 0, bytes = 0, requested = -1, requested_by_all = -1;
+    double flops = 0, bytes = 0, requested = -1;
     std::vector<Output> outputs;
     std::vector<Variant> variants;
     std::function<void()> expected, setup = [] {};
@@ -95,13 +100,18 @@ struct Bench {
     std::string name;
     std::vector<std::string> dims;
     std::vector<Shape> shapes;
+    Shape counted;
     void (*body)(const Shape&);
 };
 inline std::vector<Bench> registry;
 inline Case* current = nullptr;  // the case being declared
+struct Shapes {
+    std::vector<Shape> all;
+    Shape counted;
+};
 struct Register {
-    Register(const char* name, std::vector<std::string> dims, std::vector<Shape> shapes, void (*body)(const Shape&)) {
-        registry.push_back({name, dims, shapes, body});
+    Register(const char* name, std::vector<std::string> dims, Shapes shapes, void (*body)(const Shape&)) {
+        registry.push_back({name, dims, shapes.all, shapes.counted, body});
     }
 };
 #define BENCH(name, dims, shapes) BENCH_AT(name, dims, shapes, __LINE__)
@@ -118,15 +128,15 @@ template <class... Names>
 inline std::vector<std::string> dims(Names... names) {
     return {names...};
 }
-inline std::vector<Shape> shapes(std::vector<Shape> all) { return all; }
+inline Shape counted(Shape shape) { return shape; }
+inline Shapes shapes(std::vector<Shape> all, Shape counted) { return {all, counted}; }
+inline Shapes shapes(std::vector<Shape> all) { return {all, all.back()}; }
 // FLOPs, and the bytes that must move at least, of the variants declared after this.
 inline void flops(double n) { current->flops = n; }
 inline void bytes(double n) { current->bytes = n; }
 // The bytes that the next variant requests from memory and caches: all that it does not reuse from
-// registers or shared memory. Without this call they are unknown. requested_by_all: of all
-// following variants that have no call of their own.
+// registers or shared memory. Without this call they are unknown.
 inline void requested(double n) { current->requested = n; }
-inline void requested_by_all(double n) { current->requested = current->requested_by_all = n; }
 inline void output(const char* name, float* data, int64_t elems, double tolerance) {
     current->outputs.push_back({name, IN_FP32, data, elems, tolerance});
 }
@@ -143,7 +153,7 @@ inline void expected(std::function<void()> f) { current->expected = f; }
 inline void setup(std::function<void()> f) { current->setup = f; }
 inline void variant(const std::string& id, const char* why, std::function<void()> run, Type type = IN_FP32) {
     current->variants.push_back({id, why, run, type, current->flops, current->bytes, current->requested});
-    current->requested = current->requested_by_all;
+    current->requested = -1;
 }
 // One variant for each of several sizes, for example of a block.
 template <class F>

@@ -19,7 +19,7 @@ namespace bench {
 
 struct Settings {
     std::string variant, shape, json, bench;
-    bool list = false, check = false, cold = false;
+    bool list = false, check = false, cold = false, counted = false;
     double min_ms = 300;
     int threads = 0;
 };
@@ -59,6 +59,7 @@ inline bool right(const Case& c, const Variant& v, const std::map<std::string, s
     for (const Output& o : c.outputs)
         o.on_device ? fill_device(o.data, 0xFF, o.bytes()) : (void)memset(o.data, 0xFF, o.bytes());
     c.setup();
+    if (begin_counting) begin_counting();
     v.run();
     bool good = true, compared = false;
     for (const Output& o : c.outputs) {
@@ -147,6 +148,17 @@ inline void run_case(const Machine& machine, const Settings& s, const Bench& b, 
     }
 }
 
+inline std::vector<Shape> selected_shapes(const Settings& s, const Bench& b) {
+    if (s.counted) return {b.counted};
+    std::vector<Shape> selected;
+    for (const Shape& shape : b.shapes) {
+        const bool is_main = shape == b.shapes[0];
+        if (s.shape.empty() ? !(s.check && is_main && b.shapes.size() > 1) : s.shape == shape_text(shape))
+            selected.push_back(shape);
+    }
+    return selected;
+}
+
 // All cases that the settings select, from variant first_variant of case first_case on.
 inline void run_cases(const Settings& s, int64_t first_case, size_t first_variant, const Tell& tell) {
     const Machine m = open_machine(s.threads);
@@ -161,10 +173,8 @@ inline void run_cases(const Settings& s, int64_t first_case, size_t first_varian
                 m.name.c_str(), peaks[0], peaks[1], peaks[2]));
     int64_t number = 0;
     for (const Bench& b : registry)
-        for (const Shape& shape : b.shapes) {
+        for (const Shape& shape : selected_shapes(s, b)) {
             if (!s.bench.empty() && s.bench != b.name) continue;
-            if (!s.shape.empty() && s.shape != shape_text(shape)) continue;
-            if (s.check && s.shape.empty() && b.shapes.size() > 1 && shape == b.shapes[0]) continue;
             if (number >= first_case) {
                 tell(format("case %lld", (long long)number));
                 run_case(m, s, b, shape, number == first_case ? first_variant : 0, tell);
@@ -245,6 +255,7 @@ inline Settings parse(int argc, char** argv) {
         if (flag == "--list") s.list = true;
         else if (flag == "--check") s.check = true;
         else if (flag == "--cold") s.cold = true;
+        else if (flag == "--counted") s.counted = true;
         else {
             const char* value = i + 1 < argc ? argv[++i] : "";
             if (flag == "--bench") s.bench = value;
@@ -255,30 +266,32 @@ inline Settings parse(int argc, char** argv) {
             else if (flag == "--threads") s.threads = atoi(value);
             else
                 usage_error(
-                    "%s is unknown; --list, --check, --cold, --bench NAME, --variant ID, --shape AxB, --min-ms N, "
-                    "--threads N, --json FILE are accepted",
+                    "%s is unknown; --list, --check, --cold, --counted, --bench NAME, --variant ID, --shape AxB, "
+                    "--min-ms N, --threads N, --json FILE are accepted",
                     flag.c_str());
         }
     }
     return s;
 }
 
-inline void list_all() {
+inline void list_all(const Settings& s) {
     for (const Bench& b : registry) {
         std::string names;
         for (const std::string& d : b.dims) names += (names.empty() ? "" : " x ") + d;
         printf("%s (%s)", b.name.c_str(), names.c_str());
-        for (const Shape& shape : b.shapes) printf(" %s", shape_text(shape).c_str());
+        const std::vector<Shape> listed = s.counted ? selected_shapes(s, b) : b.shapes;
+        for (const Shape& shape : listed) printf(" %s", shape_text(shape).c_str());
         printf("\n");
         Case c;
         c.only_listed = true;
         current = &c;
-        b.body(b.shapes[0]);
+        b.body(listed[0]);
         const bool counted =
             std::any_of(c.variants.begin(), c.variants.end(), [](const Variant& v) { return v.requested >= 0; });
         for (const Variant& v : c.variants) {
             const std::string ratio = v.requested < 0 ? "?" : format("%.2f", v.requested / v.bytes);
-            const std::string bytes = counted ? "bytes requested " + ratio + " of the least  " : "";
+            std::string bytes = counted ? "bytes requested " + ratio + " of the least  " : "";
+            if (s.counted) bytes = format("at least %.0f bytes  ", v.bytes);
             printf("  %-14s %s  %s%s\n", v.id.c_str(), TYPE_NAMES[v.type], bytes.c_str(), v.why.c_str());
         }
     }
@@ -286,7 +299,7 @@ inline void list_all() {
 
 inline int run_all(int argc, char** argv) {
     const Settings s = parse(argc, argv);
-    if (s.list) return list_all(), 0;
+    if (s.list) return list_all(s), 0;
     VariantCounter progress;
     if (s.variant.empty() && launcher_value(LAUNCHER_SIZES) <= 1) run_in_children(s, progress);
     else run_cases(s, 0, 0, [&](const std::string& line) { progress.take(line); });

@@ -3,14 +3,11 @@
 
     python3 dev/bench_table.py README JSON...
     python3 dev/bench_table.py README --redraw             draws the charts again, from the tables that are there
-    python3 dev/bench_table.py README --bytes PROGRAM...   needs no GPU: between <!-- bytes begin/end --> what each
-                                                           variant of these programs requests
 
 Between the markers <!-- ladder NAME begin --> and <!-- ladder NAME end --> of the README goes the table of bench NAME
 at its main shape, with a bar chart in charts/NAME.svg beside the README. Tables of other machines that are there stay,
 below it.
 """
-import children
 import json
 import pathlib
 import re
@@ -75,19 +72,6 @@ def others(text, machine):
     return [re.sub(r"(?m)^!\[.*\n\n?", "", b).strip() for b in blocks if not b.startswith(f"On {machine}, ")]
 
 
-def requested_bytes(programs):
-    lines = ["| ladder | bytes requested, as a multiple of the least |", "|---|---|"]
-    for program in programs:
-        listed, _ = children.run([program, "--list"])
-        for part in re.split(r"(?m)^(?=\w)", listed)[1:]:
-            rungs = re.findall(r"^  (\S+) .*bytes requested ([\d.?]+) of the least", part, re.M)
-            rungs = rungs or [(name, "?") for name in re.findall(r"^  (\S+) ", part, re.M)]  # nobody has counted them
-            shape = part.splitlines()[0].split(") ")[1].split()[0]
-            cells = [f"{name} {of if of == '?' else number(float(of))}" for name, of in rungs]
-            lines.append(f"| {part.split()[0]} at {shape} | " + ", ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 PEAKS = "{:,.0f} GB/s, {:,.0f} GFLOP/s in fp32, {:,.0f} in bf16"
 
 
@@ -122,9 +106,7 @@ def main():
         sys.exit(__doc__)
     readme = pathlib.Path(sys.argv[1])
     charts = readme.parent / "charts"
-    if sys.argv[2] == "--bytes":
-        write_between(readme, "bytes", requested_bytes(sys.argv[3:]))
-    elif sys.argv[2] == "--redraw":
+    if sys.argv[2] == "--redraw":
         for name in re.findall(r"(?m)^!\[(\w+)\]\(charts/\1\.svg\)\n\n\| variant ", readme.read_text()):
             redraw(readme, charts, name)
     else:

@@ -1,6 +1,7 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda quality kernel-table step-model format
+.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table step-model \
+        format
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
@@ -10,6 +11,10 @@ $(B)/bench/%: dev/cpu/%.cpp $(FLAGS_FILE)
 	$(compile)
 $(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
 	$(compile)
+build/nvcc/%.cubin: dev/cuda/%.cu $(NVCC_FILE)   # machine code for one GPU, and what ptxas says of it
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -I. -gencode=arch=compute_90a,code=sm_90a -Xptxas -v -cubin -MMD -MP -MF $@.d -MT $@ \
+	    $< -o $@ 2> $@.log || { cat $@.log; exit 1; }
 build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(NVCC_LIBS)
@@ -65,6 +70,11 @@ bench-cuda: $(NVCC_LADDERS)           ## every variant of every GPU kernel; tabl
 
 check-cuda: $(SIM_LADDERS)            ## the same in the simulator: compared with the reference, not timed
 	@failed=; for b in $(SIM_LADDERS); do $$b --check || failed="$$failed $$b"; done; $(ALL_PASSED)
+
+count-cuda:                           ## the same, counted: what it asks of memory; WRITE=1: into dev/cuda/README.md
+	@$(MAKE) -s COUNT=1 $(CUDA_LADDERS:%=build-count/cuda/%)
+	$(if $(shell command -v $(NVCC)),@$(MAKE) -s $(CUDA_LADDERS:%=build/nvcc/%.cubin))
+	@WRITE=$(WRITE) NVCC=$(NVCC) python3 dev/cuda/count_table.py $(CUDA_LADDERS:%=build-count/cuda/%)
 
 quality: train_gpt2_cpu $(DATA)       ## fp32, bf16 and PyTorch trained from the same start: losses and curves (torch)
 	python3 dev/quality.py

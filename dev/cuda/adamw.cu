@@ -48,7 +48,7 @@ static DecayRanges decay_all(int64_t n) {
     return r;
 }
 
-BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
+BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}}, counted({1 << 16}))) {
     const int64_t n = shape[0];
     float *p0 = random_floats(n), *g = random_floats(n, 0.1), *m0 = random_floats(n, 0.1), *v0 = random_floats(n, 0.01),
           *p = buffer<float>(n), *m = buffer<float>(n), *v = buffer<float>(n);
@@ -59,7 +59,7 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     DeviceResults* results = wanted_results();
     const DecayRanges ranges = decay_all(n);
     const SliceMap all{n, n, 0, 1, 0};
-    bytes(28.0 * n), requested_by_all(28.0 * n);
+    bytes(28.0 * n);
     // stochastic rounding changes a value by up to a spacing of bf16, twice as much as rounding to
     // nearest
     output("params", p, n, 0), device_output("params", d_p, n, bf16_tolerance(4, 1));
@@ -70,8 +70,6 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     });
     expected([=] { reference::adamw_update(p, (float*)nullptr, m, v, g, n, k); });
     const dim3 blocks = blocks_for(n, 256);
-    // m and g read, m written; v and g read, v written; m and v, master read, master, p written
-    requested((4 + 4 + 2 + 4 + 4 + 2 + 8 + 4 + 4 + 2) * (double)n);
     auto three_kernels = [=] {
         launch("adamw_m", adamw_m_kernel, blocks, 256, 0, stream, d_m, d_g, (size_t)n, k);
         launch("adamw_v", adamw_v_kernel, blocks, 256, 0, stream, d_v, d_g, (size_t)n, k);
@@ -94,7 +92,7 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
                  shipped);
 }
 
-BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
+BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}}, counted({1 << 16}))) {
     const int64_t n = shape[0];
     float *p0 = random_floats(n), *g = random_floats(n, 0.1), *m0 = random_floats(n, 0.1), *v0 = random_floats(n, 0.01),
           *p = buffer<float>(n), *m = buffer<float>(n), *v = buffer<float>(n);
@@ -106,7 +104,7 @@ BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}})) {
     const DecayRanges ranges = decay_all(n);
     const SliceMap all{n, n, 0, 1, 0};
     const uint64_t seed = 7;
-    bytes(22.0 * n), requested_by_all(22.0 * n);
+    bytes(22.0 * n);
     // stochastic rounding changes a value by up to a spacing of bf16, twice as much as rounding to
     // nearest
     output("params", p, n, 0), device_output("params", d_p, n, bf16_tolerance(4, 1));

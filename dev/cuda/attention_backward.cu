@@ -85,7 +85,7 @@ __global__ void recompute_kernel(Operands o) {
 }
 
 BENCH("attention_backward", dims("B", "T", "C", "NH"),
-      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 70, 96, 3}, {1, 33, 128, 1}})) {
+      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 70, 96, 3}, {1, 33, 128, 1}}, counted({1, 256, 128, 2}))) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], NH = shape[3], HS = C / NH, rows = B * T;
     float *qkv = random_floats(rows * 3 * C, 1.5), *dout = random_floats(rows * C), *out = buffer<float>(rows * C),
           *lse = buffer<float>(rows * NH), *dqkv = buffer<float>(rows * 3 * C);
@@ -105,8 +105,6 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
         reference::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH);
     });
     auto dots = [=] { attention_dot(d_D, d_dout, d_out, B, T, NH, (int)HS, stream); };
-    const double scores = (double)B * NH * T * T / 2;
-    requested(scores * (8 * HS + 8 + 3 * HS * 6));
     auto naive = [=] {
         dots();
         launch("pairs", pairs_kernel, grid_for(T, 64, T, 1, B * NH), 64, 0, stream, o);
@@ -115,7 +113,6 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
     variant_bf16("naive",
                  "probabilities and score gradients of all pairs in memory, then three sums over these matrices",
                  naive);
-    requested(scores * (2 * 8 * HS + 3 * 2 * HS));
     auto recompute = [=] {
         dots();
         launch("recompute", recompute_kernel, grid_for(T, 4, B * NH, 1), dim3(32, 4), 0, stream, o);
@@ -124,7 +121,6 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
                  "no matrices: each probability is recomputed from lse wherever it is needed, twice; that saves the "
                  "memory, and costs dot products",
                  recompute);
-    requested(2 * scores * 4 * HS / ATTENTION_ROWS + 2.0 * rows * 7 * C);
     auto shipped = [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); };
     variant_bf16("shipped",
                  "tiles on tensor cores, two buffers; one kernel for dk and dv, which computes the scores transposed, "

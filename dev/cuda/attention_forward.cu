@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 }
 
 BENCH("attention_forward", dims("B", "T", "C", "NH"),
-      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 130, 96, 3}, {1, 33, 128, 1}})) {
+      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 130, 96, 3}, {1, 33, 128, 1}}, counted({1, 256, 128, 2}))) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], NH = shape[3], HS = C / NH, rows = B * T;
     float *qkv = random_floats(rows * 3 * C, 1.5), *out = buffer<float>(rows * C), *lse = buffer<float>(rows * NH);
     bf16 *d_qkv = on_device<bf16>(qkv, rows * 3 * C), *d_out = device_buffer<bf16>(rows * C);
@@ -150,16 +150,11 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
         launch("softmax", softmax_kernel, grid_for(T, 1, B * NH, 1), 32, 0, stream, o);
         launch("mix", mix_kernel, grid_for(T, 1, B * NH, 1), (unsigned)HS, 0, stream, o);
     };
-    const double scores = (double)B * NH * T * T / 2;
-    // q and k for each score; the matrix written, then read three times and written twice by the
-    // softmax, then read by each channel together with a value
-    requested(scores * (4 * HS + 4 + 5 * 4 + HS * 6));
     auto naive = [=] {
         launch("scores", scores_kernel, grid_for(T, 64, T, 1, B * NH), 64, 0, stream, o);
         rest();
     };
     variant_bf16("naive", "three kernels; between them the T x T matrix of each head is in memory, in fp32", naive);
-    requested(scores * (4.0 * HS / SMALL + 4 + 5 * 4 + HS * 6));
     auto shared = [=] {
         launch("scores_shared", scores_shared_kernel, grid_for(T, SMALL, T, SMALL, B * NH), dim3(SMALL, SMALL), 0,
                stream, o);
@@ -169,13 +164,11 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
                  "scores from 16 x 16 tiles in shared memory: a sixteenth of the loads of queries and keys; the matrix "
                  "is still in memory",
                  shared);
-    requested(scores * 4 * HS);
     auto online = [=] { launch("online", online_kernel, grid_for(T, 4, B * NH, 1), dim3(32, 4), 0, stream, o); };
     variant_bf16("online",
                  "one kernel, one warp per query, a softmax that is corrected as it goes: no matrix; but every query "
                  "reads its keys and values on its own",
                  online);
-    requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
     auto tensor_cores = [=] {
         auto run = [=](auto kernel, int padded, int keys) {
             const size_t shared_bytes = (ATTENTION_ROWS + 2 * keys) * padded * sizeof(bf16);
@@ -190,7 +183,6 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
     variant_bf16("tensor-cores",
                  "64 queries share tiles of 64 keys and values; products by mma.sync; scores stay in registers",
                  tensor_cores);
-    requested(scores * 4 * HS / ATTENTION_ROWS + 4.0 * rows * C);
     auto shipped = [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); };
     variant_bf16("shipped",
                  "two buffers filled by cp.async: the next tile arrives while this one is multiplied; queries with the "

@@ -142,6 +142,12 @@ inline Machine bench::open_machine(int) {
 #ifdef CUSIM
     m.name = "the simulator";
     (void)gpu;
+#ifdef CUSIM_COUNTS
+    begin_counting = [] {
+        check_cuda(cudaDeviceSynchronize(), "waiting for what was set up");
+        cusim::forget_counts();
+    };
+#endif
 #else
     int runtime = 0;
     check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime");

@@ -18,13 +18,14 @@ static int* some_tokens(int64_t rows, int64_t V) {
     return tokens;
 }
 
-BENCH("encoder_forward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 50257}, {3, 33, 80, 11}})) {
+BENCH("encoder_forward", dims("B", "T", "C", "V"),
+      shapes({{16, 1024, 768, 50257}, {3, 33, 80, 11}}, counted({1, 256, 768, 1000}))) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], V = shape[3], rows = B * T;
     float *wte = random_floats(V * C), *wpe = random_floats(T * C), *out = buffer<float>(rows * C);
     int *tokens = some_tokens(rows, V), *d_tokens = on_device<int>(tokens, rows);
     bf16 *d_wte = on_device<bf16>(wte, V * C), *d_wpe = on_device<bf16>(wpe, T * C),
          *d_out = device_buffer<bf16>(rows * C);
-    bytes(6.0 * rows * C), requested_by_all(6.0 * rows * C);
+    bytes(6.0 * rows * C);
     output("out", out, rows * C, 0), device_output("out", d_out, rows * C, bf16_tolerance(1, 1));
     expected([=] { reference::encoder_forward(out, tokens, wte, wpe, B, T, C); });
     auto scalar = [=] {
@@ -52,7 +53,8 @@ __global__ void encoder_backward_wpe_scalar_kernel(bf16* dwpe, const bf16* dout,
     dwpe[i] = (bf16)sum;
 }
 
-BENCH("encoder_backward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 50257}, {3, 33, 80, 11}})) {
+BENCH("encoder_backward", dims("B", "T", "C", "V"),
+      shapes({{16, 1024, 768, 50257}, {3, 33, 80, 11}}, counted({1, 256, 768, 1000}))) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], V = shape[3], rows = B * T;
     float *dout = random_floats(rows * C), *dwte = buffer<float>(V * C), *dwpe = buffer<float>(T * C);
     int *tokens = some_tokens(rows, V), *order = buffer<int>(rows), *begin = buffer<int>(rows + 1);
@@ -69,7 +71,6 @@ BENCH("encoder_backward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 5025
         check_cuda(cudaMemsetAsync(d_dwte, 0, V * C * sizeof(float), stream), "clearing");
     });
     expected([=] { reference::encoder_backward(dwte, dwpe, dout, tokens, B, T, C, T, false); });
-    requested((double)rows * C * (2 + 8) + 2.0 * rows * C + 2.0 * T * C);
     auto columns = [=] {
         launch("encoder_backward_columns", encoder_backward_columns_kernel, blocks_for(C, 64), 64, 0, stream, d_dwte,
                d_dout, d_tokens, rows, C);
@@ -80,7 +81,6 @@ BENCH("encoder_backward", dims("B", "T", "C", "V"), shapes({{16, 1024, 768, 5025
                  "one thread per channel, over all positions in order: deterministic without atomics, but C threads "
                  "fill a fraction of the GPU",
                  columns);
-    requested(2.0 * rows * C * 2 + 8.0 * (double)sorted.segments * C + 2.0 * T * C);
     auto shipped = [=] {
         encoder_backward(d_dwte, d_dwpe, d_dout, d_tokens, d_order, d_begin, sorted, B, T, C, T, false, stream);
     };

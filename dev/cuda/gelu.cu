@@ -20,11 +20,11 @@ __global__ void gelu_backward_scalar_kernel(bf16* dinp, const bf16* dout, const 
     if (i < n) dinp[i] = (bf16)((float)dout[i] * gelu_derivative((float)inp[i]));
 }
 
-BENCH("gelu_forward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}})) {
+BENCH("gelu_forward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}}, counted({64, 3072}))) {
     const int64_t n = shape[0] * shape[1];
     float *inp = random_floats(n, 4), *out = buffer<float>(n);
     bf16 *d_inp = on_device<bf16>(inp, n), *d_out = device_buffer<bf16>(n);
-    bytes(4.0 * n), requested_by_all(4.0 * n);
+    bytes(4.0 * n);
     output("out", out, n, 0), device_output("out", d_out, n, bf16_tolerance(1, 20));
     expected([=] { reference::gelu_forward(out, inp, n); });
     auto scalar = [=] {
@@ -46,11 +46,11 @@ BENCH("gelu_forward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}
                  shipped);
 }
 
-BENCH("gelu_backward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}})) {
+BENCH("gelu_backward", dims("rows", "C"), shapes({{16384, 3072}, {33, 80}, {1, 7}}, counted({64, 3072}))) {
     const int64_t n = shape[0] * shape[1];
     float *inp = random_floats(n, 4), *dout = random_floats(n), *dinp = buffer<float>(n);
     bf16 *d_inp = on_device<bf16>(inp, n), *d_dout = on_device<bf16>(dout, n), *d_dinp = device_buffer<bf16>(n);
-    bytes(6.0 * n), requested_by_all(6.0 * n);
+    bytes(6.0 * n);
     output("dinp", dinp, n, 0), device_output("dinp", d_dinp, n, bf16_tolerance(1, 20));
     expected([=] { reference::gelu_backward(dinp, dout, inp, n); });
     auto scalar = [=] {

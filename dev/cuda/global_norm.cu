@@ -62,7 +62,7 @@ __global__ void norm_of_results_kernel(float* out, const DeviceResults* results)
     *out = (float)rank_sums((DeviceResults*)results)[0].squares;
 }
 
-BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
+BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}}, counted({1 << 18}))) {
     const int64_t n = shape[0], all = ceil_div(n, THREADS), few = std::min<int64_t>(all, 1024);
     float *grads = random_floats(n), *out = buffer<float>(1);
     bf16* d_grads = on_device<bf16>(grads, n);
@@ -70,7 +70,7 @@ BENCH("global_norm", dims("n"), shapes({{64 << 20}, {16 * 77}, {16 * 5000}})) {
     DeviceResults* d_results = (DeviceResults*)device_buffer<char>(256);
     double* d_partials = device_buffer<double>(NORM_MOST_BLOCKS);
     setup([=] { check_cuda(cudaMemsetAsync(d_results, 0, 256, stream), "clearing"); });
-    bytes(2.0 * n), requested_by_all(2.0 * n);
+    bytes(2.0 * n);
     output("sum", out, 1, 0), device_output("sum", d_out, 1, sum_tolerance(n));
     expected([=] { *out = (float)reference::global_norm_squared(grads, n); });
     // What every rung but the last does: a kernel leaves a sum per block, and one block adds these

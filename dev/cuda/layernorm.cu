@@ -68,7 +68,7 @@ __global__ void layernorm_shared_kernel(bf16* out, const bf16* inp, const bf16* 
     }
 }
 
-BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5, 1600}})) {
+BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5, 1600}}, counted({64, 768}))) {
     const int64_t rows = shape[0], C = shape[1], n = rows * C;
     float *a = random_floats(n), *b = random_floats(n), *weight = random_floats(C), *bias = random_floats(C),
           *residual = buffer<float>(n), *out = buffer<float>(n), *mean = buffer<float>(rows),
@@ -88,8 +88,6 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5
         launch("residual_scalar", residual_scalar_kernel, blocks_for(n, 256), 256, 0, stream, d_residual, d_a, d_b,
                (size_t)n);
     };
-    // the residual sum; three passes over it and the output; weight and bias once per element
-    requested(2.0 * (3 + 4 + 2) * n);
     auto thread_per_row = [=] {
         sum();
         launch("layernorm_thread", layernorm_thread_kernel, blocks_for(rows, 64), 64, 0, stream, d_out, d_residual,
@@ -98,7 +96,6 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5
     variant_bf16("thread-per-row",
                  "the residual sum by its own kernel; then one thread per row: 32 cache lines for each load of a warp",
                  thread_per_row);
-    requested(2.0 * (3 + 4 + 2) * n);
     auto warp_per_row = [=](int warps) {
         sum();
         launch("layernorm_warp", layernorm_warp_kernel, blocks_for(rows, warps), dim3(32, (unsigned)warps), 0, stream,
@@ -108,13 +105,11 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5
                "32 lanes share a row: neighbouring addresses, and 32 times the threads to hide latency; -1 to -16: "
                "warps per block",
                warp_per_row);
-    requested(2.0 * (3 + 4 + 2) * n);
     auto vectorised = [=] {
         residual_forward(d_residual, d_a, d_b, n, stream);
         layernorm_forward(d_out, d_mean, d_rstd, d_residual, d_weight, d_bias, rows, C, stream);
     };
     variant_bf16("vectorised", "128 bits per load: an eighth of the loads for the same bytes", vectorised);
-    requested(2.0 * (3 + 2 + 2) * n);
     auto shared = [=] {
         residual_forward(d_residual, d_a, d_b, n, stream);
         launch("layernorm_shared", layernorm_shared_kernel, blocks_for(rows, SHARED_WARPS), dim3(32, SHARED_WARPS),
@@ -124,8 +119,6 @@ BENCH("layernorm_forward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {5
         "shared",
         "the row stays in shared memory for the second and third pass, instead of perhaps in the first-level cache",
         shared);
-    // inp1 and inp2 read, residual written and read twice, out written; weight and bias
-    requested(2.0 * (2 + 1 + 2 + 1 + 2) * n);
     auto shipped = [=] {
         residual_layernorm_forward(d_residual, d_out, d_mean, d_rstd, d_a, d_b, d_weight, d_bias, rows, C, stream);
     };
@@ -166,7 +159,7 @@ __global__ void layernorm_backward_warp_kernel(bf16* dinp, const bf16* dout, con
     }
 }
 
-BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {300, 160}})) {
+BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {300, 160}}, counted({2048, 768}))) {
     const int64_t rows = shape[0], C = shape[1], n = rows * C;
     float *inp = random_floats(n), *dout = random_floats(n), *before = random_floats(n), *weight = random_floats(C),
           *bias = random_floats(C), *mean = buffer<float>(rows), *rstd = buffer<float>(rows);
@@ -183,7 +176,6 @@ BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {
     setup([=] { std::copy(before, before + n, dinp), put_back(d_dinp, before, n); });
     expected(
         [=] { reference::layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, rows, C, false); });
-    requested(2.0 * (3 + 3 + 2 + 2) * n);
     auto two_kernels = [=] {
         launch("layernorm_backward_warp", layernorm_backward_warp_kernel, blocks_for(rows, 4), dim3(32, 4), 0, stream,
                d_dinp, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C);
@@ -194,7 +186,6 @@ BENCH("layernorm_backward", dims("rows", "C"), shapes({{16384, 768}, {33, 80}, {
                  "one warp per row for dinp; for dweight and dbias one thread per column, too few to fill the GPU, and "
                  "dout and inp are read again",
                  two_kernels);
-    requested(2.0 * 5 * n);  // dout, inp, dinp, weight read, dinp written
     auto shipped = [=] {
         layernorm_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, d_mean, d_rstd, rows, C,
                            false, stream);

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
 }
 
 BENCH("matmul_forward", dims("rows", "C", "OC"),
-      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}})) {
+      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}}, counted({256, 256, 256}))) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
     float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *out = buffer<float>(rows * OC);
     bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C),
@@ -171,14 +171,11 @@ BENCH("matmul_forward", dims("rows", "C", "OC"),
     output("out", out, rows * OC, 0), device_output("out", d_out, rows * OC, bf16_tolerance(1, C));
     expected([=] { reference::matmul_forward(out, inp, weight, (const float*)nullptr, rows, C, OC); });
     const dim3 blocks = grid_for(OC, BLOCK, rows, BLOCK), threads(32, 8);
-    const double pairs = (double)rows * C * OC, results = 2.0 * rows * OC;
-    requested(4 * pairs + results);
     auto naive = [=] { launch("matmul_naive", matmul_naive_kernel, grid_for(rows, 32, OC, 8), threads, 0, stream, o); };
     variant_bf16(
         "naive",
         "one thread per result, neighbouring threads in neighbouring rows: 32 cache lines for each load of a warp",
         naive);
-    requested(2 * pairs + 2 * pairs / 32 + results);
     auto coalesced = [=] {
         launch("matmul_coalesced", matmul_coalesced_kernel, grid_for(OC, 32, rows, 8), threads, 0, stream, o);
     };
@@ -186,35 +183,29 @@ BENCH("matmul_forward", dims("rows", "C", "OC"),
                  "neighbouring threads in neighbouring columns: one load of inp serves a warp, and results are stored "
                  "contiguously",
                  coalesced);
-    requested(4 * pairs / TILE + results);
     auto shared = [=] {
         launch("matmul_shared", matmul_shared_kernel, grid_for(OC, TILE, rows, TILE), dim3(TILE, TILE), 0, stream, o);
     };
     variant_bf16("shared", "32 x 32 tiles in shared memory: each value from memory serves 32 results", shared);
-    requested(4 * pairs / BLOCK + results);
     auto registers = [=] {
         launch("matmul_registers", matmul_registers_kernel<false>, blocks, BLOCK_THREADS, 0, stream, o);
     };
     variant_bf16("registers",
                  "4 x 4 results per thread: half a load from shared memory per multiply-add instead of two", registers);
-    requested(4 * pairs / BLOCK + results);
     auto vectorised = [=] {
         launch("matmul_vectorised", matmul_registers_kernel<true>, blocks, BLOCK_THREADS, 0, stream, o);
     };
     variant_bf16("vectorised", "128 bits per load: an eighth of the instructions that fetch tiles", vectorised);
-    requested(4 * pairs / BLOCK + results);
     auto tensor_cores = [=] { launch("matmul_mma", matmul_mma_kernel<1>, blocks, MMA_THREADS, 0, stream, o); };
     variant_bf16("tensor-cores",
                  "mma.sync: 4096 FLOPs per instruction of a warp; operands by ldmatrix from swizzled rows, without "
                  "bank conflicts",
                  tensor_cores);
-    requested(4 * pairs / BLOCK + results);
     auto async = [=] { launch("matmul_async", matmul_mma_kernel<2>, blocks, MMA_THREADS, 0, stream, o); };
     variant_bf16("async",
                  "two buffers: the next tile is on its way while this one is multiplied, so tensor cores do not wait a "
                  "full memory latency per tile",
                  async);
-    requested(-1);  // depends on the kernel that the library chooses
     auto shipped = [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); };
     variant_bf16(
         "shipped",
@@ -229,7 +220,8 @@ __global__ void bias_kernel(bf16* out, const bf16* bias, int64_t rows, int64_t O
     if (i < rows * OC) out[i] = (bf16)((float)out[i] + (float)bias[i % OC]);
 }
 
-BENCH("matmul_bias_gelu", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 48, 112}})) {
+BENCH("matmul_bias_gelu", dims("rows", "C", "OC"),
+      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 48, 112}}, counted({256, 256, 256}))) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2], n = rows * OC;
     float *inp = random_floats(rows * C), *weight = random_floats(OC * C, 0.1), *bias = random_floats(OC),
           *out = buffer<float>(n), *gelu_out = buffer<float>(n);
@@ -241,7 +233,6 @@ BENCH("matmul_bias_gelu", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {6
     output("gelu", gelu_out, n, 0), device_output("gelu", d_gelu, n, bf16_tolerance(3, C));
     expected([=] { reference::matmul_forward(out, inp, weight, bias, rows, C, OC, gelu_out); });
     // the product itself is counted with its least: each operand read once
-    requested(2.0 * (rows * C + C * OC + 5 * n));
     auto three_kernels = [=] {
         matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream);
         launch("bias", bias_kernel, blocks_for(n, 256), 256, 0, stream, d_out, d_bias, rows, OC);
@@ -249,13 +240,11 @@ BENCH("matmul_bias_gelu", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {6
     };
     variant_bf16("three-kernels", "the product, then the bias, then GELU: the result goes to memory and back twice",
                  three_kernels);
-    requested(2.0 * (rows * C + C * OC + 3 * n));
     auto shipped = [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu); };
     variant_bf16("shipped",
                  "the bias in the epilogue of the product, while results are in registers; GELU by its own kernel, "
                  "applied to the stored values (-ge 0)",
                  shipped);
-    requested(2.0 * (rows * C + C * OC + 2 * n));
     auto shipped_fused = [=] { matmul_forward(d_out, d_inp, d_weight, d_bias, rows, C, OC, stream, d_gelu, true); };
     variant_bf16(
         "shipped-fused",

@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(TILE* TILE) dweight_shared_kernel(Operands o) 
     if (k < o.OC && c < o.C) o.dweight[(int64_t)k * o.C + c] = (bf16)sum;
 }
 
-BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}})) {
+BENCH("matmul_backward", dims("rows", "C", "OC"),
+      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}}, counted({256, 256, 256}))) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
     float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *dout = random_floats(rows * OC),
           *dinp = buffer<float>(rows * C), *dweight = buffer<float>(OC * C), *dbias = buffer<float>(OC);
@@ -97,22 +98,18 @@ BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{8192, 768, 3072}, {64
     output("dweight", dweight, OC * C, 0), device_output("dweight", d_dweight, OC * C, bf16_tolerance(1, rows));
     output("dbias", dbias, OC, 0), device_output("dbias", d_dbias, OC, bf16_tolerance(1, rows));
     expected([=] { reference::matmul_backward(dinp, dweight, dbias, dout, inp, weight, rows, C, OC, false); });
-    const double pairs = (double)rows * C * OC, results = 2.0 * (rows * C + OC * C);
-    requested(2 * (2 * pairs + 2 * pairs / 32) + results + 2.0 * rows * OC);
     auto naive = [=] {
         launch("dinp", dinp_kernel, grid_for(C, 32, rows, 8), dim3(32, 8), 0, stream, o);
         launch("dweight", dweight_kernel, grid_for(C, 32, OC, 8), dim3(32, 8), 0, stream, o);
         launch("dbias", dbias_kernel, blocks_for(OC, 64), 64, 0, stream, o);
     };
     variant_bf16("naive", "one thread per result; for dbias one thread per column", naive);
-    requested(2 * 4 * pairs / TILE + results + 2.0 * rows * OC);
     auto shared = [=] {
         launch("dinp_shared", dinp_shared_kernel, grid_for(C, TILE, rows, TILE), dim3(TILE, TILE), 0, stream, o);
         launch("dweight_shared", dweight_shared_kernel, grid_for(C, TILE, OC, TILE), dim3(TILE, TILE), 0, stream, o);
         launch("dbias_shared", dbias_shared_kernel, blocks_for(OC, 32), dim3(32, 8), 0, stream, o);
     };
     variant_bf16("shared", "32 x 32 tiles in shared memory; for dbias 8 threads per column", shared);
-    requested(-1);  // depends on the kernels that the library chooses
     auto shipped = [=] {
         matmul_backward(d_dinp, d_dweight, d_dbias, d_partials, d_dout, d_inp, d_weight, rows, C, OC, false, stream);
     };

@@ -74,6 +74,7 @@ void async_wait(int groups_left);
 
 // Builds with COUNT=1 count accesses to memory, and the rows that lanes pass to ldmatrix.
 #ifdef CUSIM_COUNTS
+void forget_counts();  // of the kernels that have run
 void count_ldmatrix(const void* row);
 #else
 inline void count_ldmatrix(const void*) {}

@@ -8,6 +8,10 @@ SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas 
 # With COUNT=1, each access to memory becomes a call, to cusim_count.cpp instead of ThreadSanitizer's library. Structs
 # keep their 128-bit accesses (no-tree-sra). -O2: what is optimised after that does not matter here.
 COUNT_FLAGS  = -O2 -g -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -fno-tree-sra
+ifneq ($(COUNT),)
+$(if $(findstring clang,$(shell $(CXX) --version)),$(error COUNT=1 needs g++ 12 or newer, CXX=$(CXX) is clang))
+$(if $(SANITIZE),$(error COUNT=1 and SANITIZE=$(SANITIZE) are two kinds of builds))
+endif
 
 build/sim/%: % dev/cusim/rewrite.sed
 	@mkdir -p $(@D)

@@ -47,7 +47,7 @@ struct Tally {
 // requests
 
 struct Request {
-    uint32_t lanes = 0;
+    uint32_t lanes = 0, order = 0;  // order: among those of the program
     uint64_t address[32];
 };
 // What one warp has asked for by one instruction since it was last in step.
@@ -109,6 +109,7 @@ struct Counter {
     KernelCounts now;                             // of the kernel that runs
     std::map<std::string, KernelCounts> kernels;  // by the part of the JSON that identifies them
     std::vector<std::string> order;
+    uint32_t requests = 0;
     bool paused = false;
 };
 static Counter& counter() {
@@ -166,23 +167,6 @@ static void finish_request(Counter& c, Site& site, const Request& r) {
     }
 }
 
-// The lanes of a warp are in step: what they have asked for is complete. warp -1: all of them.
-static void finish_requests(int warp) {
-    Counter& c = counter();
-    size_t kept = 0;
-    for (auto [site, w] : c.pending) {
-        if (warp >= 0 && w != warp) {
-            c.pending[kept++] = {site, w};
-            continue;
-        }
-        Asked& asked = site->warps[w];
-        for (const Request& r : asked.requests) finish_request(c, *site, r);
-        asked.requests.clear();
-        std::fill(asked.executions, asked.executions + 32, 0);
-    }
-    c.pending.resize(kept);
-}
-
 static Site& site_of(Counter& c, Kind kind, uint32_t bytes, const void* code, uint32_t part) {
     const SiteKey key{code, (uint64_t)kind << 48 | (uint64_t)part << 16 | bytes};
     auto& [known, site] = c.found[SiteHash()(key) % c.found.size()];
@@ -193,6 +177,69 @@ static Site& site_of(Counter& c, Kind kind, uint32_t bytes, const void* code, ui
     return *site;
 }
 
+// Neighbouring accesses to shared memory by the same lanes, which together lie in 16 aligned bytes.
+struct Run {
+    Site* site;
+    const Request* first;
+    uint32_t bytes, start;  // start: modulo 16, that of all lanes
+};
+static bool continues(const Run& run, const Site& site, const Request& r) {
+    bool good = r.lanes == run.first->lanes && run.start + run.bytes + site.bytes <= 16;
+    for (int lane = 0; lane < 32; lane++)
+        if (r.lanes >> lane & 1)
+            good = good && r.address[lane] == run.first->address[lane] + run.bytes &&
+                   run.first->address[lane] % 16 == run.start;
+    return good;
+}
+// A run takes as few instructions as aligned powers of two allow.
+static void finish_run(Counter& c, const Run& run) {
+    for (uint32_t at = 0, width; at < run.bytes; at += width) {
+        for (width = 16; width > run.bytes - at || (run.start + at) % width != 0;) width /= 2;
+        Request r = *run.first;
+        for (uint64_t& address : r.address) address += at;
+        finish_request(c, width == run.site->bytes ? *run.site : site_of(c, run.site->kind, width, run.site->code, 0),
+                       r);
+    }
+}
+// nvcc makes one instruction of neighbouring loads, or stores, of shared memory whose alignment it
+// knows. Here they are those that are aligned in all lanes. Loads do not pass stores.
+static void finish_shared(Counter& c, std::vector<std::pair<Site*, const Request*>>& all) {
+    std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.second->order < b.second->order; });
+    std::vector<Run> runs;
+    std::unordered_map<uint64_t, size_t> ends;  // by where they end for their first lane
+    for (size_t i = 0; i < all.size(); i++) {
+        const auto [site, r] = all[i];
+        if (i > 0 && site->kind != all[i - 1].first->kind) ends.clear();
+        const uint64_t address = r->address[__builtin_ctz(r->lanes)];
+        const auto before = ends.find(address);
+        size_t run = runs.size();
+        if (before != ends.end() && continues(runs[before->second], *site, *r)) {
+            run = before->second, runs[run].bytes += site->bytes;
+            ends.erase(before);
+        } else runs.push_back({site, r, site->bytes, (uint32_t)(address % 16)});
+        ends[address + site->bytes] = run;
+    }
+    for (const Run& run : runs) finish_run(c, run);
+}
+
+// The lanes of a warp are in step: what they have asked for is complete. warp -1: all of them.
+static void finish_requests(int warp) {
+    Counter& c = counter();
+    std::vector<std::pair<Site*, int>> finished, others;
+    for (auto& p : c.pending) (warp < 0 || p.second == warp ? finished : others).push_back(p);
+    c.pending = others;
+    std::map<int, std::vector<std::pair<Site*, const Request*>>> shared;  // by warp
+    for (auto [site, w] : finished)
+        for (const Request& r : site->warps[w].requests)
+            if (site->kind == SHARED + LOAD || site->kind == SHARED + STORE) shared[w].push_back({site, &r});
+            else finish_request(c, *site, r);
+    for (auto& [w, all] : shared) finish_shared(c, all);
+    for (auto [site, w] : finished) {
+        site->warps[w].requests.clear();
+        std::fill(site->warps[w].executions, site->warps[w].executions + 32, 0);
+    }
+}
+
 static void add_access(Kind kind, const void* p, uint32_t bytes, const void* code, uint32_t part = 0) {
     Counter& c = counter();
     Site& site = site_of(c, kind, bytes, code, part);
@@ -201,7 +248,7 @@ static void add_access(Kind kind, const void* p, uint32_t bytes, const void* cod
     Asked& asked = site.warps[warp];
     const uint32_t execution = asked.executions[lane]++;
     if (asked.requests.empty()) c.pending.push_back({&site, warp});
-    if (execution >= asked.requests.size()) asked.requests.emplace_back();
+    if (execution >= asked.requests.size()) asked.requests.emplace_back(), asked.requests.back().order = c.requests++;
     Request& r = asked.requests[execution];
     r.lanes |= 1u << lane, r.address[lane] = (uint64_t)p;
 }
@@ -245,6 +292,7 @@ void count_block() {
     finish_requests(-1);
 }
 void pause_counting(bool paused) { counter().paused = paused; }
+void forget_counts() { counter().kernels.clear(), counter().order.clear(); }
 
 // -------------------------------------------------------------------------------------------------
 // the file: one line of JSON for each kernel and configuration of its launch
@@ -296,7 +344,8 @@ static void write_file() {
 
 void count_kernel(const Kernel& k) {
     Counter& c = counter();
-    if (c.order.empty()) atexit(write_file);
+    static const int at_exit = atexit(write_file);
+    (void)at_exit;
     Dl_info info{};
     const char* symbol = dladdr(k.function, &info) && info.dli_sname ? info.dli_sname : "";
     char text[1024];

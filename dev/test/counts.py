@@ -2,6 +2,8 @@
 """The simulator's counts (COUNT=1) are those that follow from the kernels of dev/cusim/test/counts.cu on paper.
 
     dev/test/counts.py PROGRAM NOT_COUNTING     the counting program, and one built without COUNT=1
+
+The table in dev/cusim/README.md must be what counts.py prints; WRITE=1 writes it.
 """
 import os
 import pathlib
@@ -10,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cusim"))
+DEV = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(DEV), str(DEV / "cusim")]
 import counts  # noqa: E402
+import readme  # noqa: E402
 
 
 def accesses(requests, transfers, lane_bytes, lanes=32):
@@ -40,6 +44,10 @@ def expected():
     want["atomic"] = {"global_atomic": accesses(1, 1, 4), "read_bytes": 32, "written_bytes": 32}
     rows = accesses(32, 32 * 4, 4)
     want["transpose_global"] = {"global_load": accesses(32, 32 * 32, 4), "global_store": rows, "read_sectors": 128}
+    # 16 bytes of each lane at once, in 8 lanes of a quarter all in the same banks; or 4 bytes in 32 banks
+    for name, loads in (("aligned", accesses(8, 8 * 32, 16)), ("padded", accesses(32, 32, 4))):
+        want[f"row_sums_{name}"] = {"shared_store": accesses(32, 32, 4), "shared_load": loads, "global_store": row,
+                                    "barriers": 1}
     for name, wavefronts in (("conflicts", 32), ("padded", 1)):
         want[f"transpose_{name}"] = {
             "global_load": rows, "global_store": rows, "shared_store": accesses(32, 32, 4),
@@ -134,6 +142,14 @@ def check(got, want, name, kernel):
     assert got == want, f"{name}: counted {got}, wanted {want}"
 
 
+def check_readme(printed):
+    path, block = DEV / "cusim/README.md", "\n" + "".join(f"    {line}\n" for line in printed.splitlines())
+    if os.environ.get("WRITE"):
+        readme.write_between(path, "counts transpose", block)
+    assert f"<!-- counts transpose begin -->\n{block}\n<!-- counts transpose end -->" in path.read_text(), \
+        f"{path} has another table than\n{block}WRITE=1 writes it"
+
+
 def main():
     program, not_counting = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
@@ -141,13 +157,16 @@ def main():
         subprocess.run([program], env={**os.environ, "CUSIM_COUNT": path}, check=True)
         kernels, _ = counts.read(path)
         want, shipped = expected(), expected_of_shipped()
-        assert [k["kernel"] for k in kernels] == list(want) + list(shipped), [k["kernel"] for k in kernels]
-        for k in kernels[:len(want)]:
-            check(counted(k), want[k["kernel"]], k["kernel"], k)
-        for k in kernels[len(want):]:
-            check_shipped(k, shipped[k["kernel"]])
-        tables = subprocess.run(["dev/cusim/counts.py", path, "--lines", "--kernel", "transpose_conflicts"],
-                                capture_output=True, text=True, check=True).stdout
+        assert sorted(k["kernel"] for k in kernels) == sorted([*want, *shipped]), [k["kernel"] for k in kernels]
+        for k in kernels:
+            if k["kernel"] in want:
+                check(counted(k), want[k["kernel"]], k["kernel"], k)
+            else:
+                check_shipped(k, shipped[k["kernel"]])
+        print_counts = lambda *args: subprocess.run(["dev/cusim/counts.py", path, *args], capture_output=True,
+                                                    text=True, check=True).stdout
+        check_readme(print_counts("--kernel", "transpose"))
+        tables = print_counts("--lines", "--kernel", "transpose_conflicts")
         assert re.search(r"counts\.cu:\d+ +shared_load +4 +32 +1024 +32 +992\n", tables), tables
         refused = subprocess.run([not_counting, "good"], env={**os.environ, "CUSIM_COUNT": path}, capture_output=True,
                                  text=True)

@@ -127,8 +127,12 @@ $(call check,amx,AMX in an emulator,,bochs --help cpu 2>&1 | grep -q sapphire_ra
     skip "Bochs 2.8 or newer; dev/test/amx/run.sh says how"; dev/test/amx/run.sh)
 $(call check,gdb,gdb stops in a CUDA thread,$(SIM_SOURCES),\
     command -v gdb || skip "apt-get install gdb"; dev/test/gdb.sh)
-$(call check,counts,the simulator counts what follows on paper,$(SIM_SOURCES) $(B)/cusim_seeded_bugs,\
-    $(MAKE) -s COUNT=1 build-count/cusim_counts && dev/test/counts.py build-count/cusim_counts build/cusim_seeded_bugs)
+RECOUNTED := build-count/cuda/gelu build-count/cuda/layernorm build-count/cuda/matmul  # quick ones
+$(call check,counts,the simulator counts what follows on paper and what READMEs say,\
+    $(SIM_SOURCES) $(LADDER_SOURCES) $(B)/cusim_seeded_bugs,\
+    command -v g++ || skip "apt-get install g++";\
+    $(MAKE) -s CXX=g++ COUNT=1 build-count/cusim_counts $(RECOUNTED) && dev/cuda/count_table.py --check $(RECOUNTED) &&\
+    dev/test/counts.py build-count/cusim_counts build/cusim_seeded_bugs)
 nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim,\
     command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))
 $(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,$(MAKE) -s train_gpt2cu test_gpt2cu)

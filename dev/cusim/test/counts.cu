@@ -52,15 +52,28 @@ __global__ void atomic_kernel(int* out) { __atomic_fetch_add(out + threadIdx.x %
 
 // ---- shared memory: which banks a warp asks for at once
 
-template <int row>
-__global__ void transpose_kernel(float* out, const float* inp) {
-    __shared__ float tile[32 * row];
-    for (int i = 0; i < 32; i++) tile[i * row + threadIdx.x] = inp[i * 32 + threadIdx.x];
-    __syncthreads();
-    for (int i = 0; i < 32; i++) out[i * 32 + threadIdx.x] = tile[threadIdx.x * row + i];
-}
+// 32 x 32 elements by 32 x 8 threads.
 __global__ void transpose_global_kernel(float* out, const float* inp) {
-    for (int i = 0; i < 32; i++) out[i * 32 + threadIdx.x] = inp[threadIdx.x * 32 + i];
+    const int x = threadIdx.x;
+    for (int y = threadIdx.y; y < 32; y += 8) out[y * 32 + x] = inp[x * 32 + y];
+}
+template <int width>
+__global__ void transpose_kernel(float* out, const float* inp) {
+    __shared__ float tile[32][width];
+    const int x = threadIdx.x;
+    for (int y = threadIdx.y; y < 32; y += 8) tile[y][x] = inp[y * 32 + x];
+    __syncthreads();
+    for (int y = threadIdx.y; y < 32; y += 8) out[y * 32 + x] = tile[x][y];
+}
+// Each lane adds a row. nvcc loads 4 elements at once, unless rows begin at other multiples of 4.
+template <int width>
+__global__ void row_sums_kernel(float* out) {
+    __shared__ __align__(16) float rows[32][width];
+    for (int i = 0; i < 32; i++) rows[i][threadIdx.x] = 1;
+    __syncthreads();
+    float sum = 0;
+    for (int i = 0; i < 32; i++) sum += rows[threadIdx.x][i];
+    out[threadIdx.x] = sum;
 }
 __global__ void shared_kernel(float* out, const float* inp, int stride) {
     __shared__ float values[N];
@@ -156,9 +169,12 @@ int main() {
     run("rejoined", rejoined_kernel, out, inp);
     launch("two_warps", packs_kernel, 2, 64, 0, stream, out, inp);
     run("atomic", atomic_kernel, (int*)out);
-    run("transpose_global", transpose_global_kernel, out, inp);
-    run("transpose_conflicts", transpose_kernel<32>, out, inp);
-    run("transpose_padded", transpose_kernel<33>, out, inp);
+    const dim3 rows_of_threads(32, 8);
+    launch("transpose_global", transpose_global_kernel, 1, rows_of_threads, 0, stream, out, inp);
+    launch("transpose_conflicts", transpose_kernel<32>, 1, rows_of_threads, 0, stream, out, inp);
+    launch("transpose_padded", transpose_kernel<33>, 1, rows_of_threads, 0, stream, out, inp);
+    run("row_sums_aligned", row_sums_kernel<32>, out);
+    run("row_sums_padded", row_sums_kernel<33>, out);
     for (int stride : {0, 1, 2, 3, 8}) run(format("shared_%d", stride).c_str(), shared_kernel, out, inp, stride);
     for (int stride : {1, 2, 8})
         run(format("shared_packs_%d", stride).c_str(), shared_packs_kernel, out, (const float4*)inp, stride);
