@@ -20,6 +20,7 @@ import children  # noqa: E402
 import counts  # noqa: E402
 import hot_loops  # noqa: E402
 import kernel_table  # noqa: E402
+import machine_code  # noqa: E402
 from readme import write_between  # noqa: E402
 
 README = ROOT / "dev/cuda/README.md"
@@ -158,7 +159,7 @@ def main():
     args = parser.parse_args()
     if args.check:
         return check(args.programs)
-    write, tool = os.environ.get("WRITE"), hot_loops.cuobjdump(os.environ.get("NVCC", "nvcc"))
+    write, tool = os.environ.get("WRITE"), machine_code.disassembler(os.environ.get("NVCC", "nvcc"))
     for program in args.programs:
         cubin = f"build/nvcc/{pathlib.Path(program).name}.cubin"
         with_code = bool(tool and os.path.exists(cubin))

@@ -162,14 +162,16 @@ def disassembler(nvcc):
     return next((str(p) for p in [shutil.which("cuobjdump"), beside, *triton] if p and pathlib.Path(p).is_file()), None)
 
 
+def listing(tool, cubin):
+    """Symbol -> instructions: address, predicate, opcode, operands."""
+    text, _ = children.run([tool, "-sass", cubin])
+    return {part.split()[0]: [(int(m[1], 16), m[2], m[3], m[4]) for m in INSTRUCTION.finditer(part)]
+            for part in text.split("Function : ")[1:]}
+
+
 def disassemble(tool, cubin):
     """Symbol -> kernel."""
-    text, _ = children.run([tool, "-sass", cubin])
-    kernels = {}
-    for part in text.split("Function : ")[1:]:
-        found = [(int(m[1], 16), m[2], m[3], m[4]) for m in INSTRUCTION.finditer(part)]
-        kernels[part.split()[0]] = kernel_of(found)
-    return kernels
+    return {symbol: kernel_of(found) for symbol, found in listing(tool, cubin).items()}
 
 
 def instruction_counts(elf):
@@ -179,6 +181,16 @@ def instruction_counts(elf):
     headers = [struct.unpack_from("<IIQQQQ", elf, sections + i * size) for i in range(count)]
     name = lambda h: elf[headers[names][4] + h[0]:].split(b"\0", 1)[0].decode()
     return {name(h)[6:]: h[5] // 16 for h in headers if name(h).startswith(".text.")}
+
+
+def ptxas_figures(said):
+    """Symbol -> registers, static shared memory, spill stores, spill loads, from what ptxas -v said."""
+    kernels = {}
+    for part in said.split("Compiling entry function '")[1:]:
+        number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
+        kernels[part.split("'")[0]] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
+                                       number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"))
+    return kernels
 
 
 def compile_for(nvcc, arch, precision):
@@ -191,14 +203,7 @@ def compile_for(nvcc, arch, precision):
                "-o", cubin, "train_gpt2.cu"]
     said, _ = children.run(command)
     instructions = instruction_counts(pathlib.Path(cubin).read_bytes())
-    kernels = {}
-    for part in said.split("Compiling entry function '")[1:]:
-        number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
-        symbol = part.split("'")[0]
-        kernels[symbol] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
-                           number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"),
-                           instructions.get(symbol, 0))
-    return cubin, kernels
+    return cubin, {symbol: (*figures, instructions.get(symbol, 0)) for symbol, figures in ptxas_figures(said).items()}
 
 
 BLOCKS, REGISTERS = 32, 65536  # of a multiprocessor: blocks at most, registers
