@@ -1,7 +1,7 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table step-model \
-        format
+.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
+        step-model format
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)

@@ -5,7 +5,7 @@
     make -C dev/cuda count WRITE=1      puts them into dev/cuda/README.md
     dev/cuda/count_table.py --check PROGRAM...    counts again, and compares with the tables that are there
 
-PROGRAM is a ladder built with COUNT=1. Each variant runs once, at the shape of the ladder that is declared for counting.
+PROGRAM is a ladder built with COUNT=1. Each variant runs once, at the shape that the ladder declares for counting.
 """
 import argparse
 import os
@@ -26,8 +26,8 @@ from readme import write_between  # noqa: E402
 README = ROOT / "dev/cuda/README.md"
 ARCH = "90a"
 LIBRARY = "in a library"  # what it does there is not counted
-COUNTED = ["variant", "kernel", "global requests", "sectors each", "asked for", "touched", "shared requests", "wavefronts each",
-           "in conflicts", "mma", "shuffles", "barriers"]
+COUNTED = ["variant", "kernel", "global requests", "sectors each", "asked for", "touched", "shared requests",
+           "wavefronts each", "in conflicts", "mma", "shuffles", "barriers"]
 COMPILED = ["registers", "shared memory", "occupancy", "hot loop"]
 
 
