@@ -105,7 +105,7 @@ NVCC_LIBS = -lcublasLt -ldl $(NCCL_LINK) $(EDIT_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
 WITH_MPI  = $(findstring -DUSE_MPI,$(CXXFLAGS))
 NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(MPI_LINK))
-NCCL_TEST = mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommCount(c,0);}' > \
+NCCL_TEST = mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommFinalize(c);}' > \
             build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes
 NCCL      = $(shell $(NCCL_TEST))
 NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) \

@@ -51,11 +51,16 @@ inline void print_error(const std::string& sentence) {
     else fprintf(stderr, "error: %s\n", sentence.c_str());
 }
 
+// Ends a program that fails where exit() may not return, which it does with collectives of GPUs
+// under way (cuda/comm.cuh).
+inline void (*end_after_failure)(int status) = nullptr;
+
 [[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
     const std::string sentence = format_list(fmt, args);
     clear_the_way();
     if (status == 2) say_last_sentence(sentence);  // as a rule all ranks make the same mistake
     else print_error(sentence);
+    if (end_after_failure) end_after_failure(status);
     exit(status);
 }
 

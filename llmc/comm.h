@@ -31,6 +31,7 @@ struct Comm {
     // Called before comm_gather(). A simulated GPU runs only while its host waits for it: this
     // makes it finish the collectives that were started before.
     void (*before_gather)() = nullptr;
+    void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
 #ifdef USE_MPI
     struct Pending {
         MPI_Request request;

@@ -97,6 +97,7 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
 
 // Ends all communication; MPI waits here for all processes.
 inline void comm_end() {
+    if (comm.at_end) comm.at_end();
 #ifdef USE_MPI
     int started = 0;
     MPI_Initialized(&started);

@@ -37,6 +37,13 @@ inline void tcp_receive(int64_t peer, void* data, size_t bytes, const char* what
     tcp_move(peer, (char*)data, bytes, POLLIN, receive_some, "hear from", what);
 }
 
+// The lowest rank that this one is connected to and that has ended; -1 if there is none.
+inline int64_t tcp_ended_rank() {
+    for (size_t r = 0; r < tcp.peers.size(); r++)
+        if (tcp.peers[r] >= 0 && is_closed(tcp.peers[r])) return (int64_t)r;
+    return -1;
+}
+
 inline void tcp_end() {
     for (int fd : tcp.peers)
         if (fd >= 0) close(fd);

@@ -207,6 +207,12 @@ std::map<char*, size_t>& pinned();  // cudaMallocHost
 
 void synchronize(cudaStream_t stream);
 void synchronize_all();
+// Enqueues what takes time that the program cannot shorten: poll() is called until it returns true.
+void enqueue_polled(const char* name, cudaStream_t stream, std::function<bool()> poll);
+bool has_highest_priority(cudaStream_t stream);
+// CUSIM_HANG=NAME:3: the program stops for ever at the third call of this name, be it a kernel,
+// another operation of a stream, or a function of NCCL.
+void hang_if_asked(const char* name);
 // Dynamic shared memory that cudaFuncSetAttribute has allowed, by kernel.
 std::map<const void*, size_t>& dynamic_shared_limits();
 

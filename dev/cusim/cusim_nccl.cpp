@@ -1,49 +1,276 @@
-// NCCL in the simulator: collectives of the processes by llmc/comm.h (MPI or TCP), as operations of
-// their stream. Sums of bf16 are computed in fp32 and rounded once.
+// NCCL in the simulator. Every process has a carrier, a thread with connections of its own, so that
+// data travels while the program does something else, as with NCCL's kernels. The other ranks
+// connect to rank 0, where its id says that it listens; rank 0 collects what all have sent, and
+// sends all of it to everyone.
+//
+// Like NCCL within a machine, a carrier notices nothing if another process hangs or ends: its
+// collective goes on for ever, and so does exit(), which waits for the device. Calls return before
+// their work is enqueued; it is enqueued when the program asks for the state.
 #include "dev/cusim/include/nccl.h"
-#include <vector>
+#include <ifaddrs.h>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include "dev/cusim/cusim_inside.h"
 #include "dev/cusim/include/cuda_bf16.h"
-#include "llmc/comm.h"
+#include "llmc/socket.h"
+
+// The bytes that each rank sends, and then those of all.
+struct Exchange {
+    std::vector<char> mine, all;
+    std::atomic<bool> started{false}, done{false};
+};
 
 struct CusimNccl {
-    int processes;
+    int processes, rank;
+    uint64_t key;                        // what rank 0 expects to hear from the others
+    std::vector<sockaddr_in> addresses;  // of rank 0
+    std::vector<int> peers;              // connections: rank 0's by rank, those of the others [0]
+    std::atomic<ncclResult_t> state{ncclInProgress};
+    std::function<void()> deferred;  // what the last call has still to enqueue
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<Exchange>> exchanges;  // the first one is on its way
+    std::atomic<bool> ending{false}, aborted{false};
+    std::thread carrier;
 };
+static CusimNccl* communicator = nullptr;  // of this process
+static int listener = -1;                  // rank 0's
+static const char* last_error = "";
+
+static ncclResult_t misuse(const char* text) { return last_error = text, ncclInvalidUsage; }
+const char* ncclGetLastError(ncclComm_t) { return last_error; }
+const char* ncclGetErrorString(ncclResult_t result) { return result == ncclSuccess ? "no error" : "invalid usage"; }
+
+// -------------------------------------------------------------------------------------------------
+// the carrier
+
+// Whether all bytes could be sent, or received, before the communicator was aborted.
+template <class Move>
+static bool move_all(CusimNccl& n, int fd, char* data, size_t bytes, short event, Move move) {
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t moved = move(fd, data + done, bytes - done);
+        if (moved < 0 || n.aborted) return false;
+        if (moved == 0) poll_until(fd, event, now_seconds() + 0.1);
+        else done += moved;
+    }
+    return true;
+}
+static bool send_all(CusimNccl& n, int fd, std::vector<char>& data) {
+    return move_all(n, fd, data.data(), data.size(), POLLOUT, send_some);
+}
+static bool receive_all(CusimNccl& n, int fd, char* data, size_t bytes) {
+    return move_all(n, fd, data, bytes, POLLIN, receive_some);
+}
+
+static bool exchange(CusimNccl& n, Exchange& e) {
+    const size_t bytes = e.mine.size();
+    e.all.resize(n.processes * bytes);
+    if (n.rank > 0) return send_all(n, n.peers[0], e.mine) && receive_all(n, n.peers[0], e.all.data(), e.all.size());
+    std::copy(e.mine.begin(), e.mine.end(), e.all.begin());
+    for (int r = 1; r < n.processes; r++)
+        if (!receive_all(n, n.peers[r], &e.all[r * bytes], bytes)) return false;
+    for (int r = 1; r < n.processes; r++)
+        if (!send_all(n, n.peers[r], e.all)) return false;
+    return true;
+}
+
+struct Hello {
+    uint64_t key;
+    int rank;
+};
+static bool take_in(CusimNccl& n) {
+    n.peers.assign(n.processes, -1);
+    while (std::count(n.peers.begin() + 1, n.peers.end(), -1) > 0) {
+        if (n.aborted) return false;
+        const int fd = accept(listener, nullptr, nullptr);
+        if (fd < 0) {
+            poll_until(listener, POLLIN, now_seconds() + 0.1);
+            continue;
+        }
+        prepare_socket(fd);
+        Hello hello{};
+        const bool known = receive_by(fd, &hello, sizeof(hello), now_seconds() + 5) && hello.key == n.key;
+        if (known && hello.rank > 0 && hello.rank < n.processes) n.peers[hello.rank] = fd;
+        else close(fd);
+    }
+    return true;
+}
+static bool join(CusimNccl& n) {
+    for (size_t attempt = 0; !n.aborted; attempt++) {
+        const sockaddr_in& address = n.addresses[attempt % n.addresses.size()];
+        const int fd = connect_by(address.sin_addr, ntohs(address.sin_port), now_seconds() + 1);
+        if (fd >= 0 && send_message(fd, Hello{n.key, n.rank})) return n.peers = {fd}, true;
+        if (fd >= 0) close(fd);
+        usleep(20000);
+    }
+    return false;
+}
+
+// What the carrier does from the start of the communicator to its end. If it fails, whoever waits
+// for it waits for ever.
+static void carry(CusimNccl& n) {
+    if (!(n.rank == 0 ? take_in(n) : join(n))) return;
+    Exchange hello{std::vector<char>(1), {}, {}, {}}, farewell{std::vector<char>(1), {}, {}, {}};
+    if (!exchange(n, hello)) return;
+    n.state = ncclSuccess;
+    for (;;) {
+        std::unique_lock<std::mutex> lock(n.mutex);
+        n.changed.wait(lock, [&] { return n.ending || n.aborted || !n.exchanges.empty(); });
+        if (n.aborted) return;
+        if (n.exchanges.empty()) break;
+        const std::shared_ptr<Exchange> next = n.exchanges.front();
+        lock.unlock();
+        if (!exchange(n, *next)) return;
+        lock.lock();
+        n.exchanges.pop_front();
+        next->done = true;
+    }
+    if (exchange(n, farewell)) n.state = ncclSuccess;
+}
+
+static void tell_carrier(CusimNccl& n, const std::function<void()>& change) {
+    std::lock_guard<std::mutex> lock(n.mutex);
+    change();
+    n.changed.notify_all();
+}
+
+// While this is so, the device is not released, and exit() waits.
+static bool is_busy(CusimNccl& n) {
+    bool busy;
+    tell_carrier(n, [&] { busy = !n.aborted && (n.state == ncclInProgress || !n.exchanges.empty()); });
+    return busy;
+}
+
+// -------------------------------------------------------------------------------------------------
+// the communicator
+
+struct RendezvousId {
+    uint64_t key;
+    uint16_t port;
+    uint16_t count;
+    in_addr addresses[28];
+};
+static_assert(sizeof(RendezvousId) <= sizeof(ncclUniqueId), "an id carries it");
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    RendezvousId place{};
+    int port = 0;
+    listener = listen_on({htonl(INADDR_ANY)}, port);
+    if (listener < 0) return misuse("cannot listen");
+    std::random_device random;
+    place.key = (uint64_t)random() << 32 | random(), place.port = (uint16_t)port;
+    ifaddrs* interfaces = nullptr;
+    getifaddrs(&interfaces);
+    for (ifaddrs* i = interfaces; i && place.count < 28; i = i->ifa_next)
+        if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET)
+            place.addresses[place.count++] = ((sockaddr_in*)i->ifa_addr)->sin_addr;
+    freeifaddrs(interfaces);
+    if (place.count == 0) place.addresses[place.count++] = {htonl(INADDR_LOOPBACK)};
+    memset(id, 0, sizeof(*id));
+    memcpy(id, &place, sizeof(place));
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* nccl, int processes, ncclUniqueId id, int rank, ncclConfig_t* config) {
+    if (config->blocking) return misuse("the simulator knows only communicators that do not block");
+    if (communicator) return misuse("the simulator knows one communicator");
+    cusim::hang_if_asked("ncclCommInitRankConfig");
+    RendezvousId place;
+    memcpy(&place, &id, sizeof(place));
+    CusimNccl& n = *(*nccl = communicator = new CusimNccl);
+    n.processes = processes, n.rank = rank, n.key = place.key;
+    for (int i = 0; i < place.count; i++) n.addresses.push_back(socket_address(place.addresses[i], place.port));
+    n.carrier = std::thread([&n] { carry(n); });
+    atexit([] {
+        while (communicator && is_busy(*communicator)) usleep(10000);
+        if (!communicator) return;
+        fputs("cusim: the program ends well, but has not ended NCCL (ncclCommDestroy)\n", stderr);
+        _exit(1);
+    });
+    return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t n, ncclResult_t* error) {
+    if (n->deferred) std::exchange(n->deferred, nullptr)();
+    return *error = n->state, ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t n) {
+    cusim::hang_if_asked("ncclCommFinalize");
+    if (n->deferred || n->state != ncclSuccess) return misuse("a call is in progress");
+    n->state = ncclInProgress;
+    tell_carrier(*n, [&] { n->ending = true; });
+    return ncclInProgress;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t n) {
+    if (!n->ending || n->state != ncclSuccess) return misuse("the communicator is not finalized");
+    n->carrier.join();
+    for (int fd : n->peers)
+        if (fd >= 0) close(fd);
+    communicator = nullptr;
+    delete n;
+    return ncclSuccess;
+}
+// CUSIM_ABORT_HANGS=1: it does not return, as NCCL's may do.
+ncclResult_t ncclCommAbort(ncclComm_t n) {
+    while (getenv("CUSIM_ABORT_HANGS")) pause();
+    tell_carrier(*n, [&] { n->aborted = true; });
+    n->carrier.join();
+    return ncclSuccess;
+}
+
+// -------------------------------------------------------------------------------------------------
+// collectives
 
 static size_t type_bytes(ncclDataType_t type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
 
-const char* ncclGetErrorString(ncclResult_t result) { return result == ncclSuccess ? "no error" : "invalid usage"; }
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return memset(id, 7, sizeof(*id)), ncclSuccess; }
-ncclResult_t ncclCommInitRank(ncclComm_t* nccl, int processes, ncclUniqueId id, int rank) {
-    for (char byte : id.internal)
-        if (byte != 7) return ncclInvalidUsage;
-    if (comm.processes != processes || comm.rank != rank) return ncclInvalidUsage;
-    *nccl = new CusimNccl{processes};
-    return ncclSuccess;
+// Enqueues a collective: sends `bytes` bytes, and calls receive(what all sent) when they are there.
+template <class Receive>
+static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const void* send, size_t bytes,
+                                       cudaStream_t stream, Receive receive) {
+    if (n->deferred || n->state != ncclSuccess) return misuse("a call is in progress");
+    if (!cusim::has_highest_priority(stream))
+        cusim::fail(cusim::NOWHERE, "%s in a stream of low priority: it would wait for the kernels that compute", name);
+    n->deferred = [=] {
+        const auto e = std::make_shared<Exchange>();
+        cusim::enqueue_polled(name, stream, [=] {
+            if (!e->started.exchange(true)) {
+                e->mine.assign((const char*)send, (const char*)send + bytes);
+                tell_carrier(*n, [&] { n->exchanges.push_back(e); });
+            }
+            if (e->done) receive(e->all);
+            return e->done.load();
+        });
+    };
+    return ncclInProgress;
 }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) { return *error = ncclSuccess, ncclSuccess; }
 
+// Sums of bf16 are computed in fp32, in the order of ranks, and rounded once.
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
-                               ncclComm_t nccl, cudaStream_t stream) {
-    if (type == ncclFloat64) return ncclInvalidUsage;
-    cusim::enqueue_host("ncclReduceScatter", stream, [=] {
-        std::vector<float> values(count * nccl->processes);
-        for (size_t i = 0; i < values.size(); i++)
-            values[i] = type == ncclFloat32 ? ((const float*)send)[i] : (float)((const __nv_bfloat16*)send)[i];
-        comm_reduce_scatter(values.data(), count, "ncclReduceScatter");
-        for (size_t i = 0; i < count; i++) {
-            const float sum = values[comm.rank * count + i];
-            if (type == ncclFloat32) ((float*)receive)[i] = sum;
-            else ((__nv_bfloat16*)receive)[i] = sum;
-        }
-    });
-    return ncclSuccess;
+                               ncclComm_t n, cudaStream_t stream) {
+    if (type == ncclFloat64) return misuse("the simulator does not sum fp64");
+    const size_t elems = count * n->processes;
+    return enqueue_collective("ncclReduceScatter", n, send, elems * type_bytes(type), stream,
+                              [=](const std::vector<char>& all) {
+                                  for (size_t i = 0; i < count; i++) {
+                                      float sum = 0;
+                                      for (int r = 0; r < n->processes; r++) {
+                                          const size_t at = r * elems + n->rank * count + i;
+                                          sum += type == ncclFloat32 ? ((const float*)all.data())[at]
+                                                                     : (float)((const __nv_bfloat16*)all.data())[at];
+                                      }
+                                      if (type == ncclFloat32) ((float*)receive)[i] = sum;
+                                      else ((__nv_bfloat16*)receive)[i] = sum;
+                                  }
+                              });
 }
-ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t,
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t n,
                            cudaStream_t stream) {
-    cusim::enqueue_host("ncclAllGather", stream, [=] {
-        const size_t bytes = count * type_bytes(type);
-        const std::vector<char> mine((const char*)send, (const char*)send + bytes);  // send may lie in receive
-        comm_gather(receive, mine.data(), bytes, "ncclAllGather");
-    });
-    return ncclSuccess;
+    return enqueue_collective("ncclAllGather", n, send, count * type_bytes(type), stream,
+                              [=](const std::vector<char>& all) { memcpy(receive, all.data(), all.size()); });
 }

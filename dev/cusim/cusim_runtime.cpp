@@ -1,6 +1,7 @@
 // The CUDA runtime's functions: errors, devices, memory. Those of streams and events are in
 // cusim_streams.cpp.
 #include "dev/cusim/cusim_inside.h"
+#include <unistd.h>
 #include <algorithm>
 #include <sstream>
 #include <utility>
@@ -63,6 +64,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     const int capability = (int)environment_number("CUSIM_CAPABILITY", 80);
     p->major = capability / 10, p->minor = capability % 10, p->multiProcessorCount = 4;
     p->sharedMemPerBlockOptin = SHARED_MOST_BYTES, p->totalGlobalMem = device_bytes();
+    // Unless CUSIM_DEVICES says what the machine has, each process has a GPU of its own.
+    snprintf(p->uuid.bytes, sizeof(p->uuid.bytes), "%d %d", device, getenv("CUSIM_DEVICES") ? 0 : (int)getpid());
     return cudaSuccess;
 }
 cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes) {
@@ -114,7 +117,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
         std::vector<char> staged((const char*)from, (const char*)from + bytes);
         auto copy = [to, staged = std::move(staged)] { memcpy(to, staged.data(), staged.size()); };
         enqueue_host("cudaMemcpyAsync", stream, std::move(copy));
-    } else enqueue_host("cudaMemcpyAsync", stream, [=] { memcpy(to, from, bytes); });
+        return cudaSuccess;
+    }
+    const char* name = kind == cudaMemcpyDeviceToHost ? "cudaMemcpyAsync to the host" : "cudaMemcpyAsync";
+    enqueue_host(name, stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }
 // From pageable memory to the device it returns when the data has been read; it arrives later. Only

@@ -3,6 +3,7 @@
 // comes as late as possible, so that a missing wait shows.
 #include "dev/cusim/cusim_inside.h"
 #include <dlfcn.h>
+#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -14,16 +15,18 @@ namespace cusim {
 
 struct Operation {
     std::string name;
-    std::function<void()> run;
+    std::function<bool()> run;  // until it returns true
     cudaEvent_t event = nullptr;
     uint64_t version = 0;  // of the event: which of its records
     enum Kind { WORK, RECORD, WAIT } kind = WORK;
+    bool begun = false;
 };
 
 }  // namespace cusim
 
 struct CusimStream {
     bool blocking;  // the default stream waits for it
+    int priority;
     std::deque<cusim::Operation> queue;
 };
 struct CusimEvent {
@@ -34,7 +37,8 @@ struct CusimEvent {
 namespace cusim {
 
 static std::vector<cudaStream_t>& streams() {
-    static auto* all = new std::vector<cudaStream_t>{new CusimStream{true, {}}};  // [0] stands for the default stream
+    static auto* all =
+        new std::vector<cudaStream_t>{new CusimStream{true, 0, {}}};  // [0] stands for the default stream
     return *all;
 }
 static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : streams()[0]; }
@@ -45,18 +49,32 @@ static bool ready(cudaStream_t s) {
     return front.kind != Operation::WAIT || front.event->reached >= front.version;
 }
 
-static void run_front(cudaStream_t s) {
-    Operation op = std::move(s->queue.front());
-    s->queue.pop_front();
-    if (op.kind == Operation::WORK) op.run(), check_guards(op.name.c_str());
+void hang_if_asked(const char* name) {
+    static const std::string asked = getenv("CUSIM_HANG") ? getenv("CUSIM_HANG") : "";
+    static uint64_t left = asked.empty() ? 0 : strtoull(asked.c_str() + asked.rfind(':') + 1, nullptr, 10);
+    if (asked.substr(0, asked.rfind(':')) != name || asked.empty() || --left > 0) return;
+    for (;;) pause();
+}
+
+// Whether the operation is complete, and out of the queue.
+static bool run_front(cudaStream_t s) {
+    Operation& op = s->queue.front();
+    if (op.kind == Operation::WORK) {
+        if (!std::exchange(op.begun, true)) hang_if_asked(op.name.c_str());
+        if (!op.run()) return false;
+        check_guards(op.name.c_str());
+    }
     if (op.kind == Operation::RECORD && op.event->reached < op.version)
         op.event->reached = op.version, op.event->time = now_seconds();
+    s->queue.pop_front();
+    return true;
 }
 
 // Runs operations until done() holds: those of the preferred stream, and of other streams only
-// while the preferred one waits for them. With a seed: whatever is ready, in random order.
+// while the preferred one waits for them. With a seed: whatever is ready, in random order. If an
+// operation cannot be completed yet, goes on trying if it `waits`, else returns.
 template <class Done>
-static void run_until(cudaStream_t preferred, Done done) {
+static void run_until(cudaStream_t preferred, Done done, bool waits = true) {
     static uint64_t random = seed();
     if (DeviceAccess::open()) return;  // called by an operation that is being executed
     DeviceAccess access;
@@ -67,7 +85,10 @@ static void run_until(cudaStream_t preferred, Done done) {
             for (cudaStream_t s : streams())
                 if (ready(s)) candidates.push_back(s);
         if (candidates.empty()) fail(NOWHERE, "the host waits for a stream that waits for an event nobody records");
-        run_front(candidates[seed() ? random_bits(random) % candidates.size() : candidates.size() - 1]);
+        const size_t chosen = seed() ? random_bits(random) % candidates.size() : candidates.size() - 1;
+        const bool complete = run_front(candidates[chosen]);
+        if (!complete && !waits) return;
+        if (!complete) usleep(100);
     }
 }
 void synchronize(cudaStream_t stream) {
@@ -87,7 +108,10 @@ static void enqueue(cudaStream_t stream, Operation op) {
     stream_of(stream)->queue.push_back(std::move(op));
 }
 void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> work) {
-    enqueue(stream, {name, std::move(work)});
+    enqueue(stream, {name, [work = std::move(work)] { return work(), true; }});
+}
+void enqueue_polled(const char* name, cudaStream_t stream, std::function<bool()> poll) {
+    enqueue(stream, {name, std::move(poll)});
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -149,7 +173,7 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
     kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block,
     kernel->shared_bytes = shared_bytes;
     kernel->body = std::move(body), kernel->blocks = (uint64_t)grid.x * grid.y * grid.z;
-    enqueue(stream, {name, [kernel] { run_kernel(*kernel); }});
+    enqueue_host(name, stream, [kernel] { run_kernel(*kernel); });
 }
 
 }  // namespace cusim
@@ -159,10 +183,18 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
 
 using namespace cusim;
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+constexpr int HIGHEST_PRIORITY = -5;
+bool cusim::has_highest_priority(cudaStream_t stream) { return stream_of(stream)->priority == HIGHEST_PRIORITY; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+    return *lowest = 0, *highest = HIGHEST_PRIORITY, cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     if (!has_device()) return error(cudaErrorNoDevice);
-    streams().push_back(*stream = new CusimStream{!(flags & cudaStreamNonBlocking), {}});
+    streams().push_back(*stream = new CusimStream{!(flags & cudaStreamNonBlocking), priority, {}});
     return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     synchronize(stream);
@@ -176,7 +208,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronize(stre
 // returns.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (stream_of(stream)->queue.empty()) return cudaSuccess;
-    synchronize(stream);
+    cudaStream_t s = stream_of(stream);
+    run_until(
+        s, [&] { return s->queue.empty(); }, false);
     return error(cudaErrorNotReady);
 }
 cudaError_t cudaDeviceSynchronize() { return synchronize_all(), cudaSuccess; }

@@ -40,7 +40,7 @@ TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output 
 TESTS_SIM := test_without_mpi test_sim test_gpus test_plan test_loss_mask test_tensor_log
 $(B)/test_course: private CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
-$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%) $(B)/test_processes: private CXXFLAGS += $(if $(DEBUG),,-O1)
+$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%) $(B)/test_processes $(B)/test_hangs: private CXXFLAGS += $(if $(DEBUG),,-O1)
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
@@ -133,6 +133,7 @@ $(call check,counts,the simulator counts what follows on paper and what READMEs 
     command -v g++ || skip "apt-get install g++";\
     $(MAKE) -s CXX=g++ COUNT=1 build-count/cusim_counts $(RECOUNTED) && dev/cuda/count_table.py --check $(RECOUNTED) &&\
     dev/test/counts.py build-count/cusim_counts build/cusim_seeded_bugs)
+$(call program,test_hangs,$(B)/test_hangs $(TRAINERS),$(B)/test_hangs)
 nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim,\
     command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))
 $(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,$(MAKE) -s train_gpt2cu test_gpt2cu)

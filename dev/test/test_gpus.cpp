@@ -48,6 +48,8 @@ static void refusals() {
         const Outcome old = run("env CUSIM_CAPABILITY=75 CUSIM_NAMES='Tesla T4' " + program);
         EXPECT(old.status == 1 && one_line(old.err) &&
                contains(old.err, "Tesla T4, is too old: its compute capability is 7.5"));
+        const Outcome hidden = run("env CUSIM_DEVICES=0 CUDA_VISIBLE_DEVICES= " + program);
+        EXPECT(hidden.status == 1 && one_line(hidden.err) && contains(hidden.err, "CUDA_VISIBLE_DEVICES"));
         const Outcome none = run("env CUSIM_DEVICES=0 " + program);
         EXPECT(none.status == 1 && one_line(none.err) && contains(none.err, "no CUDA-capable device"));
         const Outcome driver = run("env CUSIM_DRIVER=0 " + program);

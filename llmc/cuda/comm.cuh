@@ -5,6 +5,8 @@
 //     stream         | layer l backward | layer l-1 backward       | ...            | join | update
 //     gpu_comm.stream                   | reduce-scatter, bucket l | bucket l-1     |
 #pragma once
+#include <atomic>
+#include <thread>
 #include "llmc/comm.h"
 #include "llmc/cuda/common.cuh"
 #ifdef USE_NCCL
@@ -21,35 +23,108 @@ struct GpuComm {
 inline GpuComm gpu_comm;
 
 #ifdef USE_NCCL
+// -------------------------------------------------------------------------------------------------
+// NCCL, without waiting for ever: its functions begin something and return; what may depend on the
+// other processes is waited for here, as long as --comm-timeout permits.
+
+constexpr double ABORT_S = 5, GRACE_S = 3;
+
 inline void check_nccl(ncclResult_t result, const char* what) {
-    if (result != ncclSuccess) runtime_failure("NCCL, %s: %s", what, ncclGetErrorString(result));
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    runtime_failure("NCCL, %s: %s (%s)", what, ncclGetErrorString(result), ncclGetLastError(gpu_comm.nccl));
 }
-// While the host waits for collectives: ends the run if they have failed.
-inline void check_collectives(const char* what) {
-    ncclResult_t failure = ncclSuccess;
-    check_nccl(ncclCommGetAsyncError(gpu_comm.nccl, &failure), what);
-    check_nccl(failure, what);
+// Whether NCCL has done what its last call began.
+inline bool nccl_is_ready(const char* what) {
+    ncclResult_t state = ncclSuccess;
+    check_nccl(ncclCommGetAsyncError(gpu_comm.nccl, &state), what);
+    check_nccl(state, what);
+    return state == ncclSuccess;
 }
+inline void finish_call(ncclResult_t result, const char* what) {
+    check_nccl(result, what);
+    wait_until([&] { return nccl_is_ready(what); }, what);
+}
+
+// While the host waits: ends the run if NCCL has failed, or if a process has ended while it was
+// needed. NCCL notices the latter over a network, not within a machine. A process that has ended
+// well has done its part before, so its collectives get some time to end here, too.
+inline void look_at_processes(const char* what) {
+    static double ended_at = 0;
+    if (nccl_is_ready(what) && is_done(gpu_comm.stream, what)) return;
+    const int64_t ended = tcp_ended_rank();
+    if (ended >= 0 && ended_at == 0) ended_at = now_seconds();
+    if (ended >= 0 && now_seconds() - ended_at > GRACE_S)
+        runtime_failure("rank %lld has ended: this one waited for it in %s", (long long)ended, what);
+}
+
+// How a process ends that fails. exit() would wait for NCCL's kernels, and they for the other
+// processes. So the collectives are aborted first, in a thread, for that may hang, too
+// (github.com/NVIDIA/nccl/issues/549).
+inline void end_without_collectives(int status) {
+    static std::atomic<bool> aborted{false};
+    std::thread([] { aborted = ncclCommAbort(gpu_comm.nccl) == ncclSuccess; }).detach();
+    for (const double begin = now_seconds(); !aborted && now_seconds() - begin < ABORT_S;) usleep(1000);
+    fflush(nullptr);
+    _exit(status);
+}
+
+// Exit 1 if two processes have the same GPU, which NCCL does not accept.
+inline void check_gpus_differ() {
+    int number = 0;
+    cudaDeviceProp gpu;
+    check_cuda(cudaGetDevice(&number), "asking for the GPU");
+    check_cuda(cudaGetDeviceProperties(&gpu, number), "asking for the GPU's properties");
+    const auto all = comm_gather(gpu.uuid, "the GPUs of all processes");
+    for (int64_t r = 0; r < comm.processes; r++)
+        if (r != comm.rank && memcmp(&all[r], &gpu.uuid, sizeof(gpu.uuid)) == 0)
+            runtime_failure(
+                "ranks %lld and %lld have the same GPU, number %d (%s); a machine can have as many processes as GPUs, "
+                "and CUDA_VISIBLE_DEVICES must not give two of them the same one",
+                (long long)std::min(r, comm.rank), (long long)std::max(r, comm.rank), number, gpu.name);
+}
+
 template <class T>
 constexpr ncclDataType_t nccl_type() {
     return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : ncclBfloat16;
 }
-#endif
 
-// Connects the processes: rank 0 creates NCCL's id, comm.h sends it to the others.
-inline void gpu_comm_start() {
-    if (comm.processes == 1 || gpu_comm.stream) return;
-#ifdef USE_NCCL
+// The good end: all processes come here.
+inline void gpu_comm_end() {
+    wait_for_stream(gpu_comm.stream, "the last collectives");
+    finish_call(ncclCommFinalize(gpu_comm.nccl), "the end of NCCL");
+    check_nccl(ncclCommDestroy(gpu_comm.nccl), "ending");
+    end_after_failure = nullptr, host_wait = {}, comm.before_gather = nullptr;
+    gpu_comm = {};
+}
+
+// Rank 0 creates NCCL's id, comm.h sends it to the others. The stream has the highest priority:
+// otherwise the few blocks of a collective would wait until the many blocks of a kernel are done.
+inline void connect_gpus() {
+    int lowest = 0, highest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for priorities");
+    check_cuda(cudaStreamCreateWithPriority(&gpu_comm.stream, cudaStreamNonBlocking, highest), "making a stream");
+    check_cuda(cudaEventCreateWithFlags(&gpu_comm.event, cudaEventDisableTiming), "making an event");
+    check_gpus_differ();
     ncclUniqueId id{};
     if (comm.rank == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
     id = comm_gather(id, "NCCL's id")[0];
-    check_nccl(ncclCommInitRank(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank), "starting");
-    host_wait.limit_s = (double)comm.timeout_s, host_wait.look_around = check_collectives;
-    check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
-    check_cuda(cudaEventCreateWithFlags(&gpu_comm.event, cudaEventDisableTiming), "making an event");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    check_nccl(ncclCommInitRankConfig(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank, &config), "starting");
+    host_wait = {(double)comm.timeout_s, look_at_processes};
+    end_after_failure = end_without_collectives, comm.at_end = gpu_comm_end;
+    finish_call(ncclInProgress, "the start of NCCL");
 #ifdef CUSIM
-    comm.before_gather = [] { check_cuda(cudaDeviceSynchronize(), "moving the simulated GPU"); };
+    comm.before_gather = [] { wait_for_stream(gpu_comm.stream, "the collectives of the GPUs"); };
 #endif
+}
+#endif
+
+// Connects the processes' GPUs, if there are several.
+inline void gpu_comm_start() {
+    if (comm.processes == 1 || gpu_comm.stream) return;
+#ifdef USE_NCCL
+    connect_gpus();
 #else
     usage_error("--num-processes %lld: this program was built without NCCL; 1 is accepted", (long long)comm.processes);
 #endif
@@ -75,9 +150,9 @@ void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t s
     order_streams(stream, gpu_comm.stream);
     const StreamRange in_stream(sent, gpu_comm.stream);
 #ifdef USE_NCCL
-    check_nccl(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl,
-                                 gpu_comm.stream),
-               "reduce-scatter");
+    finish_call(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl,
+                                  gpu_comm.stream),
+                "a reduce-scatter");
 #else
     (void)data;
 #endif
@@ -90,8 +165,9 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
     order_streams(stream, gpu_comm.stream);
     const StreamRange in_stream(sent, gpu_comm.stream);
 #ifdef USE_NCCL
-    check_nccl(ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream),
-               "all-gather");
+    finish_call(
+        ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream),
+        "an all-gather");
 #else
     (void)data;
 #endif

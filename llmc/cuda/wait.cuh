@@ -40,16 +40,15 @@ inline void wait_until(Done done, const char* what) {
     }
 }
 
-// Waits until everything enqueued in a stream so far is done. An answer that is not ready must be
-// taken out of cudaGetLastError(), or the next launch would take it for its own error.
+// Whether everything enqueued in a stream so far is done. The answer that it is not must be taken
+// out of cudaGetLastError(), or the next launch would take it for its own error.
+inline bool is_done(cudaStream_t stream, const char* what) {
+    const cudaError_t state = cudaStreamQuery(stream);
+    if (state == cudaErrorNotReady) return (void)cudaGetLastError(), false;
+    return check_cuda(state, what), true;
+}
 inline void wait_for_stream(cudaStream_t stream, const char* what) {
-    wait_until(
-        [&] {
-            const cudaError_t state = cudaStreamQuery(stream);
-            if (state == cudaErrorNotReady) return (void)cudaGetLastError(), false;
-            return check_cuda(state, what), true;
-        },
-        what);
+    wait_until([&] { return is_done(stream, what); }, what);
 }
 
 // Copies between the GPU and ordinary memory of the host, after the work enqueued in the stream so
