@@ -562,7 +562,23 @@ static void against_cpu(uint64_t seed) {
 // -------------------------------------------------------------------------------------------------
 // memory
 
+#ifndef CUSIM
+// One step of a small model: the driver loads kernels and the library when they are first used, and
+// takes memory for them.
+static void warm_up() {
+    GPT2 model = make_model(GPT2Config{40, 97, 128, 2, 3, 48}, 1, 33, 0, 0, 1);
+    const std::vector<int> tokens(33, 5);
+    initialize_weights(model, 1);
+    micro_step(model, tokens.data(), tokens.data(), 1, 33, 1.0f / 33, 0);
+    update(model, UpdateRule{});
+    free_model(model);
+}
+#endif
+
 static void plan_tests() {
+#ifndef CUSIM
+    warm_up();
+#endif
     for (int64_t micro_steps : {1, 2})
         for (auto [level, every] : LEVELS_OF_5_LAYERS) {
             start_test(format("the plan is what is allocated, to the byte: recompute %d, every %d, %d micro-steps",

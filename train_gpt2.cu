@@ -497,9 +497,9 @@ void check_free_memory(const std::vector<PlanRow>& rows) {
 
 void allocate(GPT2& model, const Sizes& s, const Options& o) {
     const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
-    check_free_memory(plan_rows(s, o, &model));
-    model.allocated_bytes = plan_bytes(plan_rows(s, o, &model));
     gpu_comm_start();
+    check_free_memory(plan_rows(s, o, &model));  // NCCL has taken its own
+    model.allocated_bytes = plan_bytes(plan_rows(s, o, &model));
     check_cuda(cudaStreamCreateWithFlags(&model.stream, cudaStreamNonBlocking), "making a stream");
     model.parts.stream = model.stream;
     auto take = [&](auto*& p, int64_t bytes) {

@@ -28,9 +28,10 @@ struct Validation {
 
 // Mean loss over the targets that count in the first windows of the validation split, which are
 // split among the processes, and the same in bits per byte. The last batch may be smaller. The
-// losses of each window are summed apart, then the sums in the order of windows: the result depends
-// neither on B nor on the number of processes. NAN if no target counts, or if the run was stopped
-// meanwhile (stop.h).
+// losses of each window are summed apart, then the sums in the order of windows, whatever B and the
+// number of processes are. The losses themselves may differ in their last bits between two B: a
+// library of matrix products chooses its algorithm by the number of rows. NAN if no target counts,
+// or if the run was stopped meanwhile (stop.h).
 template <class Model>
 inline Validation validate(Run<Model>& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;

@@ -1,6 +1,7 @@
 // cuBLASLt in the simulator: products by the CPU's GEMM in fp32, then the epilogue, then one
 // rounding to the type of the result, as the library promises.
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 #include "dev/cusim/include/cublasLt.h"
 #include "dev/cusim/include/cuda_bf16.h"
@@ -107,6 +108,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const bool fits = (nA ? A->rows : A->cols) == D->rows && (nB ? B->cols : B->rows) == D->cols &&
                       (nA ? A->cols : A->rows) == (nB ? B->rows : B->cols) && A->type == B->type;
     if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
+    const bool gelu = desc->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || desc->epilogue == CUBLASLT_EPILOGUE_DGELU;
+    if (gelu && getenv("CUSIM_NO_FUSED_GELU")) return *found = 0, CUBLAS_STATUS_NOT_SUPPORTED;
     *results = {};
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;

@@ -33,6 +33,7 @@ const char* cudaGetErrorString(cudaError_t e) {
         case cudaErrorNoDevice: return "no CUDA-capable device is detected";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
         case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+        case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
         case cudaErrorNotReady: return "device not ready";
         default: return "invalid argument";
     }

@@ -207,6 +207,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronize(stre
 // that was not done when the program asked is not ready, which also is what cudaGetLastError()
 // returns.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    static const uint64_t failure = environment_number("CUSIM_FAILS", 0);
+    if (failure) return error((cudaError_t)failure);
     if (stream_of(stream)->queue.empty()) return cudaSuccess;
     cudaStream_t s = stream_of(stream);
     run_until(

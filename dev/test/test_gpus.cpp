@@ -59,6 +59,21 @@ static void refusals() {
     }
 }
 
+static void failures() {
+    start_test("a GPU whose memory fails: exit 1, one sentence with a hint, and the run can be resumed");
+    const std::string flags = " -o " + dir("ecc");
+    EXPECT(run(tiny_run(TRAINER, "-x 1" + flags)).status == 0);
+    EXPECT(refused(run("env CUSIM_FAILS=214 " + tiny_run(TRAINER, "-x 2 -y 1" + flags)), 1, "nvidia-smi -q -d ECC"));
+    EXPECT(contains(run(tiny_run(TRAINER, "-x 2 -y 1" + flags)).out, "resumed at step 1"));
+    start_test("two processes on one GPU: exit 1, and a sentence that names them");
+    if (run("sh -c 'command -v mpirun'").status != 0)
+        return skip_test("two processes (apt-get install openmpi-bin libopenmpi-dev)");
+    const std::string two = "mpirun -np 2 --oversubscribe --allow-run-as-root " + tiny_run(TRAINER, "-x 1 -b 1 -d 32");
+    const Outcome same = run("env CUSIM_DEVICES=1 " + two);
+    EXPECT(same.status == 1 && contains(same.err, "ranks 0 and 1 have the same GPU, number 0"));
+    EXPECT(run("env CUSIM_DEVICES=2 " + two).status == 0);
+}
+
 // A run with the NVML of fake_nvml.cpp: of about a second, or of as many steps as `length` says.
 static Outcome with_nvml(const std::string& name, const std::string& environment,
                          const std::string& length = "-x 100000 --max-minutes 0.02") {
@@ -121,6 +136,7 @@ int main() {
     peaks();
     chosen();
     refusals();
+    failures();
     nvml();
     collectives();
     return report_and_clean();

@@ -18,6 +18,12 @@ static void same_numbers() {
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 1")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 2 -r 0")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-w 0")), cpu, 20, 2 * LOSS16, 2 * NORM16));
+    start_test("20 steps: without a fused GELU in the library a kernel computes it, with the same bits as -ge 0");
+    for (const std::string& sim : {SIM32, SIM16}) {
+        const Outcome apart = run(tiny_run(sim, TRAINING));
+        const Outcome refused = run("env CUSIM_NO_FUSED_GELU=1 " + tiny_run(sim, std::string(TRAINING) + "-ge 2"));
+        EXPECT(agree(refused, apart, 20, 0, 0) && contains(refused.err, "cuBLASLt cannot fuse GELU"));
+    }
     start_test("20 steps: the comparison sees another learning rate");
     EXPECT(!(apart(steps_of(run(tiny_run(SIM16, std::string(TRAINING) + "-l 4e-3"))).losses, steps_of(cpu).losses, 20) <
              LOSS16));

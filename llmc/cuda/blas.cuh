@@ -37,6 +37,7 @@ struct BlasPlan {
     BlasProduct product;
     cublasLtMatmulDesc_t matmul;
     cublasLtMatrixLayout_t A, B, D;
+    bool possible;  // the library has an algorithm
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -81,8 +82,14 @@ inline cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int64_t rows,
     return layout;
 }
 
-// The algorithm that the library's heuristic puts first.
-inline cublasLtMatmulAlgo_t choose_algorithm(const BlasPlan& plan) {
+// Whether the epilogue computes GELU or its derivative, which a kernel can do instead.
+inline bool computes_gelu(const BlasProduct& p) {
+    return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+// Sets the algorithm to the one that the library's heuristic puts first; false if there is none.
+// Without GELU in the epilogue there must be one.
+inline bool choose_algorithm(BlasPlan& plan) {
     const char* const what = "choosing an algorithm";
     cublasLtMatmulPreference_t preference;
     check_blas(cublasLtMatmulPreferenceCreate(&preference), what);
@@ -96,16 +103,19 @@ inline cublasLtMatmulAlgo_t choose_algorithm(const BlasPlan& plan) {
     for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
         prefer(attribute, alignment);
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    check_blas(cublasLtMatmulAlgoGetHeuristic(blas.handle, plan.matmul, plan.A, plan.B, plan.D, plan.D, preference, 1,
-                                              &result, &found),
-               what);
-    if (found == 0)
-        runtime_failure("cuBLASLt has no algorithm for a product of %lld x %lld x %lld", (long long)plan.product.m,
-                        (long long)plan.product.n, (long long)plan.product.k);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(blas.handle, plan.matmul, plan.A, plan.B, plan.D,
+                                                                 plan.D, preference, 1, &result, &found);
     check_blas(cublasLtMatmulPreferenceDestroy(preference), what);
-    return result.algo;
+    const bool none = status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0);
+    if (!none) check_blas(status, what);
+    const BlasProduct& p = plan.product;
+    const std::string shape = format("%lld x %lld x %lld", (long long)p.m, (long long)p.n, (long long)p.k);
+    if (none && !computes_gelu(p)) runtime_failure("cuBLASLt has no algorithm for a product of %s", shape.c_str());
+    if (none) warning("cuBLASLt cannot fuse GELU with a product of %s: a kernel computes it", shape.c_str());
+    plan.algorithm = result.algo;
+    return !none;
 }
 
 inline BlasPlan& blas_plan(const BlasProduct& p) {
@@ -117,15 +127,16 @@ inline BlasPlan& blas_plan(const BlasProduct& p) {
     plan.A = describe_matrix(p.type, p.m, p.k, p.transA == CUBLAS_OP_T);
     plan.B = describe_matrix(p.type, p.k, p.n, p.transB == CUBLAS_OP_T);
     plan.D = describe_matrix(p.typeD, p.m, p.n, false);
-    plan.algorithm = choose_algorithm(plan);
+    plan.possible = choose_algorithm(plan);
     blas.plans.push_back(plan);
     return blas.plans.back();
 }
 
 // D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's
-// input, where it uses them. `name` is for profilers.
+// input, where it uses them. `name` is for profilers. False, and nothing is computed, if the
+// library cannot compute GELU in this epilogue.
 template <class floatD, class floatX>
-void blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
+bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
                   int64_t n, int64_t k, bool add, cudaStream_t stream,
                   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT, const floatX* bias = nullptr,
                   const floatX* aux = nullptr) {
@@ -133,6 +144,7 @@ void blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
     const StreamRange in_stream({{name}}, stream);
     const cublasOperation_t opA = transA ? CUBLAS_OP_T : CUBLAS_OP_N, opB = transB ? CUBLAS_OP_T : CUBLAS_OP_N;
     BlasPlan& plan = blas_plan({m, n, k, opA, opB, blas_type<floatX>(), blas_type<floatD>(), epilogue});
+    if (!plan.possible) return false;
     auto point = [&](cublasLtMatmulDescAttributes_t attribute, const floatX* p) {
         if (p) check_blas(cublasLtMatmulDescSetAttribute(plan.matmul, attribute, &p, sizeof(p)), name);
     };
@@ -142,4 +154,5 @@ void blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
     check_blas(cublasLtMatmul(blas.handle, plan.matmul, &alpha, A, plan.A, B, plan.B, &beta, D, plan.D, D, plan.D,
                               &plan.algorithm, blas.workspace, blas.workspace_bytes, stream),
                name);
+    return true;
 }

@@ -31,7 +31,8 @@ constexpr double ABORT_S = 5, GRACE_S = 3;
 
 inline void check_nccl(ncclResult_t result, const char* what) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    runtime_failure("NCCL, %s: %s (%s)", what, ncclGetErrorString(result), ncclGetLastError(gpu_comm.nccl));
+    runtime_failure("NCCL, %s: %s (%s); NCCL_DEBUG=INFO shows more", what, ncclGetErrorString(result),
+                    ncclGetLastError(gpu_comm.nccl));
 }
 // Whether NCCL has done what its last call began.
 inline bool nccl_is_ready(const char* what) {
@@ -110,6 +111,8 @@ inline void connect_gpus() {
     id = comm_gather(id, "NCCL's id")[0];
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    // connect all at once, so that the first step finds the memory that is left
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     check_nccl(ncclCommInitRankConfig(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank, &config), "starting");
     host_wait = {(double)comm.timeout_s, look_at_processes};
     end_after_failure = end_without_collectives, comm.at_end = gpu_comm_end;

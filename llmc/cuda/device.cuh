@@ -33,8 +33,8 @@ inline cudaDeviceProp choose_gpu(long long otherwise) {
     check_cuda(cudaGetDeviceProperties(&gpu, number), "asking for the GPU's properties");
     if (10 * gpu.major + gpu.minor < LEAST_CAPABILITY)
         runtime_failure(
-            "GPU %d, %s, is too old: its compute capability is %d.%d, %d.%d or more is needed (A100, RTX "
-            "30xx and newer); CUDA_VISIBLE_DEVICES chooses another, train_gpt2_cpu needs none",
+            "GPU %d, %s, is too old: its compute capability is %d.%d, %d.%d or more is needed, for bf16 on tensor "
+            "cores (A100, RTX 30xx and newer); CUDA_VISIBLE_DEVICES chooses another, train_gpt2_cpu needs none",
             number, gpu.name, gpu.major, gpu.minor, LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
     check_cuda(cudaSetDevice(number), "choosing a GPU");
     return gpu;

@@ -18,15 +18,16 @@
 
 // out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), written; bias may be null. With
 // gelu_out (rows, OC), not null, also gelu_out = gelu(out). If fuse_gelu, the epilogue computes it,
-// from the sum before it is rounded to floatX; otherwise a kernel of its own does, from out as
-// stored.
+// from the sum before it is rounded to floatX; otherwise, or if the library cannot do that, a
+// kernel of its own does, from out as stored.
 template <class floatX>
 void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows, int64_t C,
                     int64_t OC, cudaStream_t stream, floatX* gelu_out = nullptr, bool fuse_gelu = false) {
     const StreamRange in_stream(work::matmul(rows, C, OC, gelu_out, sizeof(floatX)), stream);
-    if (gelu_out && fuse_gelu)
-        return blas_product("matmul_forward_gelu", gelu_out, weight, true, inp, false, OC, rows, C, false, stream,
-                            CUBLASLT_EPILOGUE_GELU_AUX_BIAS, bias, (const floatX*)out);
+    if (gelu_out && fuse_gelu &&
+        blas_product("matmul_forward_gelu", gelu_out, weight, true, inp, false, OC, rows, C, false, stream,
+                     CUBLASLT_EPILOGUE_GELU_AUX_BIAS, bias, (const floatX*)out))
+        return;
     const cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     blas_product("matmul_forward", out, weight, true, inp, false, OC, rows, C, false, stream, epilogue, bias);
     if (gelu_out) gelu_forward(gelu_out, out, rows * OC, stream);
@@ -78,12 +79,12 @@ void matmul_backward(floatX* dinp, floatW* dweight, floatX* dbias, float* partia
                      cudaStream_t stream, const floatX* pre_gelu = nullptr, bool fuse_gelu = false) {
     const StreamRange in_stream(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatW)), stream);
     if (dinp) {
-        const bool fused = pre_gelu && fuse_gelu;
-        const cublasLtEpilogue_t epilogue = fused ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT;
         const floatX* const no_bias = nullptr;
-        blas_product("matmul_backward_input", dinp, weight, false, dout, false, C, rows, OC, false, stream, epilogue,
-                     no_bias, fused ? pre_gelu : nullptr);
-        if (pre_gelu && !fuse_gelu) gelu_backward(dinp, dinp, pre_gelu, rows * C, stream);
+        const bool fused = pre_gelu && fuse_gelu &&
+                           blas_product("matmul_backward_input_gelu", dinp, weight, false, dout, false, C, rows, OC,
+                                        false, stream, CUBLASLT_EPILOGUE_DGELU, no_bias, pre_gelu);
+        if (!fused) blas_product("matmul_backward_input", dinp, weight, false, dout, false, C, rows, OC, false, stream);
+        if (pre_gelu && !fused) gelu_backward(dinp, dinp, pre_gelu, rows * C, stream);
     }
     blas_product("matmul_backward_weight", dweight, inp, false, dout, true, C, OC, rows, add, stream);
     if (dbias) column_sums(dbias, partials, dout, rows, OC, add, stream);
