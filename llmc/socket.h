@@ -65,6 +65,16 @@ inline bool is_closed(int fd) {
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+// The same, also if bytes that it sent before have not been read yet.
+inline bool has_hung_up(int fd) {
+#ifdef POLLRDHUP
+    pollfd polled{fd, POLLRDHUP, 0};
+    return poll(&polled, 1, 0) > 0;
+#else
+    return is_closed(fd);
+#endif
+}
+
 // Makes a socket send small messages at once (no Nagle's algorithm), never block, and not be
 // inherited by programs that this one starts.
 inline void prepare_socket(int fd) {

@@ -40,7 +40,7 @@ inline void tcp_receive(int64_t peer, void* data, size_t bytes, const char* what
 // The lowest rank that this one is connected to and that has ended; -1 if there is none.
 inline int64_t tcp_ended_rank() {
     for (size_t r = 0; r < tcp.peers.size(); r++)
-        if (tcp.peers[r] >= 0 && is_closed(tcp.peers[r])) return (int64_t)r;
+        if (tcp.peers[r] >= 0 && has_hung_up(tcp.peers[r])) return (int64_t)r;
     return -1;
 }
 

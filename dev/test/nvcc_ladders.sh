@@ -5,3 +5,7 @@ flags="-std=c++17 -I. -arch=sm_80 -Werror all-warnings -cubin -o /dev/null"
 for source in dev/cuda/*.cu; do
     "$nvcc" $flags -Xcompiler "-Wall -Wextra -Wno-parentheses" "$source" || exit 1
 done
+
+# A GPU without what the kernels need is refused with a sentence.
+"$nvcc" -std=c++17 -I. -arch=sm_75 -cubin -o /dev/null dev/cuda/gelu.cu 2>&1 | grep -q "no bf16 tensor cores" ||
+    { echo "sm_75 is not refused with a sentence"; exit 1; }

@@ -197,7 +197,7 @@ static std::string bug(const std::string& name, const std::string& environment =
 
 static void detectors() {
     start_test("correct kernels run, in any order");
-    for (const char* name : {"good", "early_exit", "async_copy", "stream_wait", "stream_copy", "good_query"})
+    for (const char* name : {"good", "early_exit", "async_copy", "stream_wait", "stream_copy", "good_query", "nccl"})
         for (const char* seed : {"CUSIM_SEED=0", "CUSIM_SEED=1", "CUSIM_SEED=2"})
             EXPECT(run(bug(name, seed)).status == 0);
     struct Case {
@@ -217,6 +217,9 @@ static void detectors() {
                           {"big_shared", "more than 49152 bytes"},
                           {"big_dynamic_shared", "dynamic shared memory"},
                           {"forgotten_query", "device not ready"},
+                          {"nccl_low_priority", "in a stream of low priority"},
+                          {"nccl_two_calls", "a call is in progress"},
+                          {"nccl_no_destroy", "has not ended NCCL"},
                           {"stack_overflow", "stack overflow"}}) {
         start_test(std::string("found with one sentence: ") + c.name);
         EXPECT(refused(run(bug(c.name)), 1, c.says));
@@ -226,6 +229,8 @@ static void detectors() {
         start_test(std::string("makes a wrong result, not a right one by luck: ") + name);
         EXPECT(run(bug(name)).status == 3);
     }
+    start_test("exit() beside NCCL that waits for another process hangs, as on a GPU");
+    EXPECT(run("timeout 2 " + bug("nccl_early_exit")).status == 124);
     start_test("blocks that race give other results in another order");
     EXPECT(run(bug("block_race", "CUSIM_SEED=1")).status == 3);
     start_test("streams that are not ordered run in another order");

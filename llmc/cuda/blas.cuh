@@ -16,7 +16,7 @@
 inline void check_blas(cublasStatus_t status, const char* what) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     const char* hint = status == CUBLAS_STATUS_NOT_SUPPORTED ? " (no algorithm for this shape and type)" : "";
-    runtime_failure("cuBLASLt, %s: status %d%s", what, (int)status, hint);
+    runtime_failure("cuBLASLt, %s: %s%s", what, cublasLtGetStatusName(status), hint);
 }
 
 // A kind of product: D (m, n) = op(A) op(B), column-major without gaps; sums have k terms. A and B

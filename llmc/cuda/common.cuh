@@ -9,6 +9,10 @@
 #include "llmc/cuda/launch.cuh"
 #include "llmc/integer_math.h"
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "GPUs older than sm_80 (A100, RTX 30xx) have no bf16 tensor cores: GPU_ARCH=80 or more is accepted"
+#endif
+
 #ifdef CUSIM  // as a default argument: the line of the call, for the message about a misaligned access
 #define CALLED_FROM , cusim::Location location = CUSIM_HERE
 #define CHECK_ALIGNMENT(p) cusim::check_alignment(p, 16, location)

@@ -18,6 +18,8 @@ constexpr CudaHint CUDA_HINTS[] = {
     {cudaErrorDevicesUnavailable, "another process has the GPU for itself, or it has failed: nvidia-smi shows both"},
     {cudaErrorSystemNotReady, "a service of the driver is not running (with NVSwitch: nvidia-fabricmanager)"},
     {cudaErrorSystemDriverMismatch, "the driver was updated while it was loaded: a reboot loads the new one"},
+    {cudaErrorCompatNotSupportedOnDevice,
+     "CUDA's compatibility libraries need a data-center GPU: install a newer driver"},
     {cudaErrorECCUncorrectable, "the GPU's memory has failed (nvidia-smi -q -d ECC); -y 1 resumes on another GPU"},
     {cudaErrorNvlinkUncorrectable, "the link between two GPUs has failed (nvidia-smi nvlink -e); -y 1 resumes"},
     {cudaErrorLaunchTimeout, "the GPU drives a display, so the driver ends kernels that take seconds"},

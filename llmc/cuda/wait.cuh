@@ -9,7 +9,6 @@
 #pragma once
 #include <sched.h>
 #include <unistd.h>
-#include <algorithm>
 #include <cmath>
 #include "llmc/clock.h"
 #include "llmc/cuda/errors.cuh"
@@ -22,8 +21,8 @@ struct HostWait {
 inline HostWait host_wait;
 
 // Calls done() until it returns true; exit 1 after host_wait.limit_s. `what` is for the message.
-// Between two calls the host sleeps for up to a hundredth of the time that it has waited, so that
-// long waits leave the core to others and short ones are not prolonged.
+// After 50 ms it sleeps between two calls: long waits leave the core to others, and short ones are
+// not prolonged.
 template <class Done>
 inline void wait_until(Done done, const char* what) {
     const double begin = now_seconds();
@@ -35,8 +34,8 @@ inline void wait_until(Done done, const char* what) {
                 "waited %.0f s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
                 "long)",
                 host_wait.limit_s, what);
-        if (waited < 0.01) sched_yield();
-        else usleep((useconds_t)std::min(1000.0, waited * 1e4));
+        if (waited < 0.05) sched_yield();
+        else usleep(100);
     }
 }
 

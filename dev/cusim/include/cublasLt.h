@@ -53,6 +53,7 @@ struct cublasLtMatmulHeuristicResult_t {
     cublasStatus_t state;
 };
 
+const char* cublasLtGetStatusName(cublasStatus_t status);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute, cudaDataType_t scale);

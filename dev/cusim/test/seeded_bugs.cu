@@ -5,6 +5,7 @@
 //
 // Exit status 0: the result is right. 3: it is wrong (poison, another order). 1: the simulator
 // stopped the kernel and said why.
+#include <nccl.h>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -162,6 +163,42 @@ static int asks_for_stream(bool forgets_answer) {
     return verdict(out, [](int i) { return (float)i; });
 }
 
+// A communicator of `processes`, of which this is the first, and a gather in it.
+enum NcclMistake { NONE, LOW_PRIORITY, TWO_CALLS, NO_DESTROY, EARLY_EXIT };
+static void check_nccl(ncclResult_t result, const char* text) {
+    if (result != ncclSuccess && result != ncclInProgress) runtime_failure("NCCL: %s", text);
+}
+static int gather_alone(NcclMistake mistake, int processes = 1) {
+    cudaStream_t other;
+    ncclComm_t nccl = nullptr;
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    int lowest, highest;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for priorities");
+    check_cuda(cudaStreamCreateWithPriority(&other, cudaStreamNonBlocking, mistake == LOW_PRIORITY ? lowest : highest),
+               "making a stream");
+    const auto settle = [&] {
+        for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) ncclCommGetAsyncError(nccl, &state);
+    };
+    ncclGetUniqueId(&id);
+    ncclCommInitRankConfig(&nccl, processes, id, 0, &config);
+    if (mistake == EARLY_EXIT) exit(1);
+    settle();
+    float *inp = device_array<float>(N), *out = device_array<float>(N, false);
+    wait_for_stream(stream, "waiting");
+    const auto gather = [&] { return ncclAllGather(inp, out, N, ncclFloat32, nccl, other); };
+    check_nccl(gather(), ncclGetLastError(nccl));
+    if (mistake == TWO_CALLS) check_nccl(gather(), ncclGetLastError(nccl));
+    settle();
+    wait_for_stream(other, "waiting");
+    if (mistake == NO_DESTROY) return 0;
+    ncclCommFinalize(nccl);
+    settle();
+    ncclCommDestroy(nccl);
+    return verdict(out, [](int) { return 0.0f; });
+}
+
 // Every case by its name. out (N) and inp (4 N + 4) are zeros on the device.
 static std::map<std::string, std::function<int()>> all_cases(float* out, const float* inp) {
     auto ones = [](int) { return 1.0f; };
@@ -221,6 +258,11 @@ static std::map<std::string, std::function<int()>> all_cases(float* out, const f
         {"copy_without_wait", [] { return copy_without_wait(); }},
         {"good_query", [] { return asks_for_stream(false); }},
         {"forgotten_query", [] { return asks_for_stream(true); }},
+        {"nccl", [] { return gather_alone(NONE); }},
+        {"nccl_low_priority", [] { return gather_alone(LOW_PRIORITY); }},
+        {"nccl_two_calls", [] { return gather_alone(TWO_CALLS); }},
+        {"nccl_no_destroy", [] { return gather_alone(NO_DESTROY); }},
+        {"nccl_early_exit", [] { return gather_alone(EARLY_EXIT, 2); }},
         {"misaligned", [=] { return run("misaligned", misaligned_kernel, 1, N, out, inp); }},
         {"fault", [=] { return run("fault", fault_kernel, 1, N, out); }},
         {"null", [=] { return run("null", null_kernel, 1, N, out); }},
