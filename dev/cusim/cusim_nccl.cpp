@@ -177,6 +177,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     return ncclSuccess;
 }
 
+static void at_exit(int status, void*) {
+    while (communicator && is_busy(*communicator)) usleep(10000);
+    if (!communicator || status != 0) return;
+    fputs("cusim: the program ends well, but has not ended NCCL (ncclCommDestroy)\n", stderr);
+    _exit(1);
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* nccl, int processes, ncclUniqueId id, int rank, ncclConfig_t* config) {
     if (config->blocking) return misuse("the simulator knows only communicators that do not block");
     if (communicator) return misuse("the simulator knows one communicator");
@@ -187,12 +194,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* nccl, int processes, ncclUniqueI
     n.processes = processes, n.rank = rank, n.key = place.key;
     for (int i = 0; i < place.count; i++) n.addresses.push_back(socket_address(place.addresses[i], place.port));
     n.carrier = std::thread([&n] { carry(n); });
-    atexit([] {
-        while (communicator && is_busy(*communicator)) usleep(10000);
-        if (!communicator) return;
-        fputs("cusim: the program ends well, but has not ended NCCL (ncclCommDestroy)\n", stderr);
-        _exit(1);
-    });
+#ifdef __GLIBC__
+    on_exit(at_exit, nullptr);
+#else
+    atexit([] { at_exit(1, nullptr); });
+#endif
     return ncclInProgress;
 }
 

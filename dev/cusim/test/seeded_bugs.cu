@@ -165,8 +165,8 @@ static int asks_for_stream(bool forgets_answer) {
 
 // A communicator of `processes`, of which this is the first, and a gather in it.
 enum NcclMistake { NONE, LOW_PRIORITY, TWO_CALLS, NO_DESTROY, EARLY_EXIT };
-static void check_nccl(ncclResult_t result, const char* text) {
-    if (result != ncclSuccess && result != ncclInProgress) runtime_failure("NCCL: %s", text);
+static void check_nccl(ncclResult_t result) {
+    if (result != ncclSuccess && result != ncclInProgress) runtime_failure("NCCL: %s", ncclGetLastError(nullptr));
 }
 static int gather_alone(NcclMistake mistake, int processes = 1) {
     cudaStream_t other;
@@ -188,8 +188,8 @@ static int gather_alone(NcclMistake mistake, int processes = 1) {
     float *inp = device_array<float>(N), *out = device_array<float>(N, false);
     wait_for_stream(stream, "waiting");
     const auto gather = [&] { return ncclAllGather(inp, out, N, ncclFloat32, nccl, other); };
-    check_nccl(gather(), ncclGetLastError(nccl));
-    if (mistake == TWO_CALLS) check_nccl(gather(), ncclGetLastError(nccl));
+    check_nccl(gather());
+    if (mistake == TWO_CALLS) check_nccl(gather());
     settle();
     wait_for_stream(other, "waiting");
     if (mistake == NO_DESTROY) return 0;
