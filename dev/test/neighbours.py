@@ -90,7 +90,8 @@ def main():
                                 preexec_fn=lambda: os.sched_setaffinity(0, CORES[-1:]))
         try:
             cases = [
-                (Run(CPU, data, {}, *LONG), "a loop on the same core", "of the 1 core of this run, and its steps take longer"),
+                (Run(CPU, data, {}, *LONG), "a loop on the same core",
+                 "of the 1 core of this run, and its steps take longer"),
                 (Run(CPU, data, idle, *LONG), "a machine on which nothing else runs"),
                 (Run(CPU, data, swapped, *LONG), "memory in swap", "97.7 MiB of this run's memory is in swap"),
                 (Run(CPU, data, idle, *LONG, "--threads", "2"), "two threads on one core",
