@@ -24,6 +24,7 @@
 //     build/bench/gelu --variant shipped --shape 1024x3072 --cold --min-ms 500 --threads 1
 //     build/bench/gelu --check              correctness alone, at all shapes but the first, the largest
 //     build/bench/gelu --check --counted    at the shape for counting alone
+//     build/bench/gelu --unchecked          times without the reference, which takes long at large shapes
 //
 // A variant is run once to warm up, then for at least --min-ms and 5 times, or 2 times if it is
 // slow. The table has the minimum and the median, GFLOP/s and GB/s, and the share of the machine's

@@ -2,6 +2,7 @@
 """Compares training steps of GPT-2 on a GPU with PyTorch's: torch.compile, flash attention, bf16 autocast, fused AdamW.
 
     make bench-gpu                    # or: python3 dev/bench_gpu.py [--shapes 4x1024,16x1024] [--rounds 3] [--write]
+    scripts/gpu_day.sh                # this and all else that is worth measuring on a new GPU
     python3 dev/bench_gpu.py --sim    # no GPU: a tiny shape in the simulator; tests the script, its times mean nothing
 
 Each program runs in its own process, and rounds are interleaved. The table has minimum and median of the steps, tokens
@@ -12,6 +13,7 @@ into README.md, where the tables of other GPUs stay.
 import children  # noqa: F401: Ctrl-C
 import argparse
 import json
+import pathlib
 import re
 import sys
 import time
@@ -20,15 +22,15 @@ from bench_tasks import ROOT, child
 from children import have
 from readme import write_of_machine
 
+OURS = "this trainer, bf16"
 SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,20,50257", "d48": "48,1600,25,50257",
           "L2C64H2T64V512": "2,64,2,512"}  # as -e has it, as dev/torch_step.py has it
 
 
-def ours(program, model, B, T, steps):
+def ours(program, model, B, T, steps, data):
     flags = [program, "-e", model, "-b", str(B), "-t", str(T), "-x", str(steps + 2), "-v", "0", "-s", "0", "-r", "0",
              "-ge", "0"]
-    if model.startswith("L"):
-        flags += ["-i", "build/bench_tiny.bin"]
+    flags += ["-i", "build/bench_tiny.bin" if model.startswith("L") else data]
     output, _ = child(flags)
     plan, _ = child(flags + ["--plan"])
     shares = [float(m) for m in re.findall(r"\| ([\d.]+)% \w+ MFU", output)]
@@ -51,6 +53,32 @@ def write_tiny_tokens():
     (ROOT / "build/bench_tiny.bin").write_bytes(header.tobytes() + tokens.tobytes())
 
 
+def json_rows(model, B, T, times, memory, share):
+    """A row of results for each who was measured; ours is there."""
+    mine, rows = min(times[OURS]), []
+    for who, ms in times.items():
+        ms.sort()
+        rows.append({"what": f"{model} ({B},{T})", "model": model, "B": B, "T": T, "who": who, "min_ms": ms[0],
+                     "median_ms": ms[len(ms) // 2], "tokens_per_s": 1e3 * B * T / ms[0],
+                     "percent_of_peak": share * mine / ms[0] if share else None, "MiB": memory[who],
+                     "times_ours": ms[0] / mine})
+    return rows
+
+
+def table(rows, origin):
+    lines = [f"Measured {origin}.", "", "| what | who | min | median | tokens/s | % of peak | MiB | time over ours |",
+             "|---" * 8 + "|"]
+    for r in rows:
+        peak = f"{r['percent_of_peak']:.1f}" if r["percent_of_peak"] else "n/a"
+        lines.append(f"| {r['what']} | {r['who']} | {r['min_ms']:.2f} ms | {r['median_ms']:.2f} ms | "
+                     f"{r['tokens_per_s']:,.0f} | {peak} | {r['MiB']:,.0f} | {r['times_ours']:.2f} |")
+    return "\n".join(lines)
+
+
+def write_table(gpu, rows, origin):
+    write_of_machine(ROOT / "README.md", "gpu bench", gpu, table(rows, f"on {gpu}, {origin}"))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="d12")
@@ -59,42 +87,36 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--sim", action="store_true")
     parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--program", default="./train_gpt2cu")
+    parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
+    parser.add_argument("--peers", default="compile,tuned", help="modes of dev/torch_step.py, with commas; '': none")
+    parser.add_argument("--json", type=pathlib.Path, default=ROOT / "build/bench_gpu.json")
     args = parser.parse_args()
-    program, device = ("build/BF16/train_gpt2sim", "cpu") if args.sim else ("./train_gpt2cu", "cuda")
+    program, device = ("build/BF16/train_gpt2sim", "cpu") if args.sim else (args.program, "cuda")
     if args.sim:
         args.model, args.shapes, args.rounds, args.steps = "L2C64H2T64V512", "2x64", 1, 2
         write_tiny_tokens()
-    peers = (["eager"] if args.sim else ["compile", "tuned"]) if have("torch") else []
-    if not peers:
+    wanted = [peer for peer in args.peers.split(",") if peer]
+    peers = (["eager"] if args.sim else wanted) if wanted and have("torch") else []
+    if wanted and not peers:
         print("PyTorch is not installed: this trainer alone (pip install torch adds the comparison)")
     rows, gpu = [], "simulator" if args.sim else "GPU"
     for B, T in (tuple(map(int, s.split("x"))) for s in args.shapes.split(",")):
         times, memory, share = {}, {}, None
         for _ in range(args.rounds):
-            ms, mib, best = ours(program, args.model, B, T, args.steps)
-            times.setdefault("this trainer, bf16", []).extend(ms)
-            memory["this trainer, bf16"], share = mib, max(filter(None, [share, best]), default=None)
+            ms, mib, best = ours(program, args.model, B, T, args.steps, args.data)
+            times.setdefault(OURS, []).extend(ms)
+            memory[OURS], share = mib, max(filter(None, [share, best]), default=None)
             for peer in peers:
                 ms, mib, name = torch_step(device, peer, args.model, B, T, args.steps)
                 times.setdefault(f"PyTorch {peer}, bf16", []).extend(ms)
                 memory[f"PyTorch {peer}, bf16"], gpu = mib, name or gpu
-        mine = min(times["this trainer, bf16"])
-        for who, ms in times.items():
-            ms.sort()
-            of_peak = share * mine / ms[0] if share else None
-            rows.append({"what": f"{args.model} ({B},{T})", "who": who, "min_ms": ms[0], "median_ms": ms[len(ms) // 2],
-                         "tokens_per_s": 1e3 * B * T / ms[0], "percent_of_peak": of_peak, "MiB": memory[who],
-                         "times_ours": ms[0] / mine})
-    lines = [f"Measured {time.strftime('%Y-%m-%d')} on {gpu} by `make bench-gpu`.", "",
-             "| what | who | min | median | tokens/s | % of peak | MiB | time over ours |", "|---" * 8 + "|"]
-    for r in rows:
-        peak = f"{r['percent_of_peak']:.1f}" if r["percent_of_peak"] else "n/a"
-        lines.append(f"| {r['what']} | {r['who']} | {r['min_ms']:.2f} ms | {r['median_ms']:.2f} ms | "
-                     f"{r['tokens_per_s']:,.0f} | {peak} | {r['MiB']:,.0f} | {r['times_ours']:.2f} |")
-    print("\n".join(lines))
-    (ROOT / "build/bench_gpu.json").write_text(json.dumps({"gpu": gpu, "rows": rows}, indent=1))
+        rows += json_rows(args.model, B, T, times, memory, share)
+    origin = f"{time.strftime('%Y-%m-%d')} by `make bench-gpu`"
+    print(table(rows, f"on {gpu}, {origin}"))
+    args.json.write_text(json.dumps({"gpu": gpu, "rows": rows}, indent=1))
     if args.write and not args.sim:
-        write_of_machine(ROOT / "README.md", "gpu bench", gpu, "\n".join(lines))
+        write_table(gpu, rows, origin)
 
 
 if __name__ == "__main__":

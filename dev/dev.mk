@@ -1,7 +1,7 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
 .PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
-        step-model format
+        step-model gpu_day_programs format
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
@@ -62,6 +62,28 @@ bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; tabl
 
 bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without a GPU: python3 dev/bench_gpu.py --sim
 	python3 dev/bench_gpu.py
+
+# What scripts/gpu_day.sh runs on a machine that may have no compiler: for any x86-64 CPU with AVX2, without MPI, NCCL
+# and readline, the CUDA runtime linked in.
+GPU_DAY      := build/gpu_day
+GPU_DAY_MAKE  = $(MAKE) B=$(GPU_DAY)/objects ARCH=x86-64-v3 MPI=no READLINE=no NCCL= GPU_ARCH="$(or $(GPU_ARCH),90a)"
+GPU_DAY_NEEDS = $(wildcard *.cu llmc/*.h llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
+ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
+$(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)
+$(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(B)/cpu_oracle.o
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) -lpthread
+$(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)
+gpu_day_programs: $(DATA) build/host/tokenize   ## what scripts/gpu_day.sh runs on a machine with a GPU (nvcc; GPU_ARCH)
+	for p in BF16 FP32; do $(GPU_DAY_MAKE) PRECISION=$$p $(GPU_DAY)/$$p/train_gpt2cu $(GPU_DAY)/$$p/test_gpt2cu || \
+	    exit 1; done
+	$(GPU_DAY_MAKE) $(ALL_RUNGS:%=$(GPU_DAY)/cuda/%)
+	build/host/tokenize --bytes 1 $(TEXTS) --val-split tail -o $(GPU_DAY)/bytes
+	cp $(DATA) $(GPU_DAY)/ && rm -rf $(GPU_DAY)/objects && du -sh $(GPU_DAY)
 
 bench-cuda: $(NVCC_LADDERS)           ## every variant of every GPU kernel; table and charts into dev/cuda/README.md
 	@rm -f build/nvcc/*.json; failed=; \

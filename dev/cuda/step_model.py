@@ -4,11 +4,14 @@
     make step-model                                     # tables of all chips; WRITE=1 puts them into README.md
     python3 dev/cuda/step_model.py --kernels --chip H100 --model d12 -b 64
     python3 dev/cuda/step_model.py --gpus 1,8,64        # 124M to 1558M on several GPUs
+    python3 dev/cuda/step_model.py --counts FILE        # with bank conflicts and sectors that the simulator counted
     python3 dev/cuda/step_model.py --measured FILE      # beside what scripts/gpu_day.sh measured
 
 The launches are those of the trainer itself: a dry run in the simulator writes them down (CUSIM_DRY). Instructions are
 those of the machine code, which nvcc compiles for each chip (machine_code.py); without nvcc, or without cuobjdump, they
 come from dev/cuda/machine_code.json, written by WRITE=1. Work and bytes per launch: kernel_work.py. Chips: chips.py.
+--counts takes a file of CUSIM_COUNT (dev/cusim/README.md), of a step of any size: without it shared memory has no bank
+conflicts, and every sector of memory that is asked for is used as a whole.
 
 What bounds a kernel is the slowest of: memory; the latency of loads, with the warps that fit; issue slots; tensor
 cores; shared memory; the special-function, fma, alu and fp64 pipes. Assumed:
@@ -16,7 +19,7 @@ cores; shared memory; the special-function, fma, alu and fp64 pipes. Assumed:
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in (".", "cusim")]
 import children  # noqa: E402
 import argparse  # noqa: E402
 import functools  # noqa: E402
@@ -26,6 +29,7 @@ import re  # noqa: E402
 import shutil  # noqa: E402
 import time  # noqa: E402
 
+import counts  # noqa: E402
 import machine_code  # noqa: E402
 from chips import CHIPS  # noqa: E402
 from kernel_work import Launch, Shape, X, work_of  # noqa: E402
@@ -38,6 +42,7 @@ DRIVER_BYTES = 2**30  # of a chip's memory
 MEMORY_SHARE = 0.9  # of the bandwidth, that a kernel of large operands reaches
 PIPE_SHARE = 0.8  # of the slots of the pipe that bounds a kernel
 L2_BYTES_PER_CLOCK = 32  # per multiprocessor, where all operands fit into half of the second-level cache
+SECTORS_PER_CLOCK = 64  # bytes per multiprocessor, between the first and the second-level cache
 LOADED = 2  # latency under load, as a multiple of that of a single load
 L2_LATENCY, SHUFFLE_LATENCY, BARRIER_LATENCY = 270, 25, 30  # clocks
 GAP_S = 1.5e-6  # from the end of a kernel to the beginning of the next
@@ -110,7 +115,29 @@ def machine_codes(args):
 
 # ---- how long it takes
 
-def pipes(chip, launch, code, work):
+class Counted:
+    """What was counted of a kernel in the simulator: wavefronts of shared memory as a multiple of those without
+    conflicts, and bytes of sectors as a multiple of the bytes asked for."""
+    def __init__(self, kernels=()):
+        totals = {}
+        for kind, what in [(kind, what) for kind in counts.GLOBAL + counts.SHARED
+                           for what in ("bytes", "sectors", "wavefronts", "wavefronts_without_conflicts")]:
+            totals[kind, what] = sum(k.get(kind, {}).get(what, 0) for k in kernels)
+        ratio = lambda a, b: a / b if b else 1
+        of = lambda kinds, what: sum(totals[kind, what] for kind in kinds)
+        self.conflicts = ratio(of(counts.SHARED, "wavefronts"), of(counts.SHARED, "wavefronts_without_conflicts"))
+        self.sectors = ratio(32 * of(counts.GLOBAL, "sectors"), of(counts.GLOBAL, "bytes"))
+
+
+def read_counts(path):
+    """Name of a kernel -> Counted."""
+    kernels = {}
+    for kernel in counts.read(path)[0] if path else []:
+        kernels.setdefault(kernel["kernel"], []).append(kernel)
+    return {name: Counted(found) for name, found in kernels.items()}
+
+
+def pipes(chip, launch, code, work, counted):
     """Seconds by what could bound the kernel."""
     seconds = {}
     moved = work["read"] + work["written"]
@@ -129,6 +156,9 @@ def pipes(chip, launch, code, work):
     sms = min(chip.sms, launch.blocks)
     for pipe, rate in chip.per_clock.items():
         seconds[pipe] = total.get(pipe, 0) / (rate * PIPE_SHARE * sms * chip.clock)
+    seconds["shared"] *= counted.conflicts
+    asked = work["loaded"] + work.get("copied", 0) + work["written"]
+    seconds["sectors"] = asked * max(1, counted.sectors) / (SECTORS_PER_CLOCK * PIPE_SHARE * sms * chip.clock)
     shared = code["shared"] + launch.shared
     resident = machine_code.resident_blocks(code["registers"], shared, launch.threads, chip.warps, chip.shared_kb)
     if not work.get("flops"):
@@ -180,7 +210,7 @@ class Kernel:
         self.note = other.note
 
 
-def model_step(chip, codes, lines, shape):
+def model_step(chip, codes, args, lines, shape):
     """Name -> Kernel, of one step."""
     kernels, before, known = {}, {}, {}
     for kind, *words in lines:
@@ -197,7 +227,8 @@ def model_step(chip, codes, lines, shape):
         code = codes[chip.arch].get(launch.symbol)
         work = before = work_of(shape, launch, code)
         key = (*words, *work.items())
-        by = known[key] = known.get(key) or pipes(chip, launch, code, work)
+        counted = args.counted.get(launch.name, Counted())
+        by = known[key] = known.get(key) or pipes(chip, launch, code, work, counted)
         bound = max(by, key=by.get)
         kernel = kernels.setdefault(launch.name, Kernel())
         seconds = by[bound] + NOT_HIDDEN * max((v for pipe, v in by.items() if pipe != bound), default=0)
@@ -224,7 +255,7 @@ def step_of(chip, codes, args, model, B, micro_steps=1, gpus=1):
     def recorded(layers, micro):
         shape = Shape(layers, C, NH, B, args.T)
         shape.parameters /= gpus
-        return model_step(chip, codes, dry_run(args, C, NH, layers, B, micro), shape)
+        return model_step(chip, codes, args, dry_run(args, C, NH, layers, B, micro), shape)
 
     def with_layers(micro):
         return combined([(3 - L, recorded(2, micro)), (L - 2, recorded(3, micro))])
@@ -251,6 +282,9 @@ def kernel_table(kernels, measured):
         if measured:
             row += f" {measured[name]:.3f} |" if name in measured else " |"
         lines.append(row)
+    if measured:
+        modelled = sum(k.seconds for name, k in kernels.items() if name.startswith("product "))
+        lines.append(f"| all products | | {1e3 * modelled:.3f} | | | | | {measured.get('all products', 0):.3f} |")
     lines.append(f"| all | {sum(k.calls for k in kernels.values())} | {1e3 * step_seconds(kernels):.3f} | | | | |" +
                  (" |" if measured else ""))
     return lines
@@ -373,6 +407,7 @@ def parse():
     parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
     parser.add_argument("--kernels", action="store_true", help="a table of the kernels of a step")
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
+    parser.add_argument("--counts", metavar="FILE")
     parser.add_argument("--measured", nargs="*", default=[], metavar="FILE")
     parser.add_argument("--write", action="store_true", help="put the tables into README.md, store the machine code")
     args = parser.parse_args()
@@ -388,6 +423,7 @@ def parse():
 def main():
     args = parse()
     os.chdir(ROOT)
+    args.counted = read_counts(args.counts)
     codes, origin = machine_codes(args)
     steps, kernels = measured_steps(args.measured)
     print(f"Modelled, not measured; {origin}.")

@@ -10,6 +10,7 @@ import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTING = [["dev/bench.py"], ["dev/bench_processes.py"], ["dev/quality.py"], ["dev/bench_gpu.py", "--sim"],
+            ["dev/gpu_day.py", "--simulate", "--state", "build/gpu_day_interrupted", "--only", "steps_16"],
             ["dev/data/shakespeare.py"], ["dev/data/tokenizer_file.py"],
             ["dev/cuda/step_model.py", "--stored", "--program", "build/sleeper"],
             ["dev/bench_table.py", "README.md", "--bytes", "build/sleeper"]]

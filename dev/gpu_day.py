@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""The first minutes on a GPU: correctness, speed, every kernel beside the model, PyTorch; the most valuable first.
+
+    scripts/gpu_day.sh [MINUTES] [--state FOLDER]       on a machine with a GPU
+    scripts/gpu_day.sh --simulate                       from start to end in the simulator, with tiny shapes
+
+Each part is a process of its own with a time limit, and leaves FOLDER/PART.json and FOLDER/PART.log. A second call goes
+on with the parts that are not done; --again PART repeats one. What the parts found goes to FOLDER/gpu_day.json, of which
+--write makes the tables of the READMEs, beside those of other GPUs. No part needs the internet.
+
+Programs come from build/gpu_day (make gpu_day_programs) or GPU_DAY_PROGRAMS.
+"""
+import children  # noqa: F401: Ctrl-C
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from gpu_day_parts import PARTS, Day, Skipped
+from readme import replace
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def part_process(args):
+    """Runs one part; its result is a file of the state."""
+    day = Day(args)
+    begun = time.monotonic()
+    try:
+        record = {"status": "done", **PARTS[args.part].run(day)}
+    except Skipped as reason:
+        record = {"status": "skipped", "said": str(reason)}
+    except Exception as problem:  # what a part meets is its result; the other parts go on
+        day.log.write(f"{problem!r}\n")
+        record = {"status": "failed", "said": str(problem)[-400:]}
+    record["seconds"] = round(time.monotonic() - begun, 1)
+    replace(args.state / f"{args.part}.json", json.dumps(record, indent=1))
+
+
+def run_part(args, name, seconds):
+    """Runs a part in a process for at most so long. True if it came to an end, also a bad one."""
+    command = [sys.executable, __file__, "--part", name, "--state", args.state]
+    command += ["--simulate"] if args.simulate else []
+    process = children.start(command, cwd=ROOT)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(3)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        return False
+    finally:
+        children.running.discard(process)
+    if not (args.state / f"{name}.json").exists():
+        replace(args.state / f"{name}.json",
+                json.dumps({"status": "failed", "seconds": 0, "said": f"its process ended with {process.returncode}"}))
+    return True
+
+
+def record_of(state, name):
+    path = state / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def run_day(args):
+    end = time.monotonic() + 60 * args.minutes
+    for name, part in PARTS.items():
+        left = end - time.monotonic()
+        if record_of(args.state, name) or args.only and name not in args.only:
+            continue
+        if left < min(part.usual_s, part.limit_s) and not args.simulate:
+            print(f"{name}: left for the next call ({left:.0f} s left, it usually takes {part.usual_s} s)", flush=True)
+            continue
+        print(f"{name}: {part.what}", flush=True)
+        limit = min(part.limit_s, left) if not args.simulate else part.limit_s
+        if not run_part(args, name, limit) and limit == part.limit_s:
+            replace(args.state / f"{name}.json", json.dumps(
+                {"status": "failed", "seconds": limit, "said": f"it took longer than {limit} s"}))
+
+
+def collect(state):
+    """What all parts found, in one JSON."""
+    records = {name: record_of(state, name) for name in PARTS}
+    machine = records.get("machine") or {}
+    steps, ladders = [], []
+    for record in filter(None, records.values()):
+        steps += record.get("steps", [])
+        ladders += record.get("ladders", [])
+    latest = {(r["who"], r["model"], r["B"], r["T"]): r for r in steps}
+    day = {"gpu": machine.get("gpu", "unknown"), "cuda": machine.get("cuda", ""), "date": time.strftime("%Y-%m-%d"),
+           "steps": list(latest.values()), "kernels": (records.get("kernels") or {}).get("kernels", {}),
+           "ladders": ladders, "parts": {name: r for name, r in records.items() if r}}
+    replace(state / "gpu_day.json", json.dumps(day, indent=1))
+    return day
+
+
+def summary(day):
+    lines = [f"{day['gpu']}, {day['cuda']}, {day['date']}", f"{'part':24} {'status':8} {'s':>6}  "]
+    for name in PARTS:
+        record = day["parts"].get(name)
+        if not record:
+            lines.append(f"{name:24} {'left':8}")
+            continue
+        lines.append(f"{name:24} {record['status']:8} {record['seconds']:6.0f}  {record.get('said', '')}"[:150])
+    count = lambda status: sum(r["status"] == status for r in day["parts"].values())
+    left = len(PARTS) - len(day["parts"])
+    return "\n".join(lines + [f"{count('done')} done, {count('failed')} failed, {count('skipped')} skipped, {left} left"])
+
+
+def write_tables(args, day):
+    import bench_gpu
+    import bench_table
+    bench_gpu.write_table(day["gpu"], day["steps"], f"{day['cuda']}, {day['date']}, by `scripts/gpu_day.sh`")
+    lab = ROOT / "dev/cuda/README.md"
+    for ladder in day["ladders"]:
+        for name in dict.fromkeys(r["bench"] for r in ladder["results"] if r["main"]):
+            bench_table.write_ladder(lab, lab.parent / "charts", name, ladder)
+    print(f"written; python3 dev/cuda/step_model.py --write --measured {args.state}/gpu_day.json puts the model beside it")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="parts: " + "; ".join(f"{n}: {p.what}" for n, p in PARTS.items()))
+    parser.add_argument("minutes", nargs="?", type=float, default=30)
+    parser.add_argument("--state", type=pathlib.Path)
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--only", type=lambda s: s.split(","), help="parts, with commas")
+    parser.add_argument("--again", type=lambda s: s.split(","), default=[], help="parts to repeat, with commas")
+    parser.add_argument("--write", action="store_true", help="only write the tables of the READMEs")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.state = (args.state or ROOT / ("build/gpu_day_sim" if args.simulate else "build/gpu_day/state")).resolve()
+    unknown = [name for name in [*args.again, *(args.only or [])] if name not in PARTS]
+    if unknown:
+        parser.error(f"{unknown[0]} is no part; accepted: {', '.join(PARTS)}")
+    if not args.minutes > 0:
+        parser.error(f"{args.minutes:g} minutes; more than 0 are accepted")
+    args.state.mkdir(parents=True, exist_ok=True)
+    if args.part:
+        return part_process(args)
+    for name in args.again:
+        (args.state / f"{name}.json").unlink(missing_ok=True)
+    if not args.write:
+        run_day(args)
+    day = collect(args.state)
+    print(summary(day))
+    print(f"all of it: {args.state}/gpu_day.json")
+    if args.write:
+        if not day["steps"] and not day["ladders"]:
+            sys.exit("nothing was measured: there are no tables to write")
+        write_tables(args, day)
+    if any(r["status"] == "failed" for r in day["parts"].values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The parts of scripts/gpu_day.sh, the most valuable first. A part runs programs and returns what it found; it raises
+if something is wrong, and Skipped if the machine lacks what it needs."""
+import glob
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import shakespeare_curve
+from children import have
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LADDERS = ["attention_forward", "attention_backward", "matmul", "matmul_backward", "layernorm", "gelu", "classifier",
+           "encoder", "adamw", "global_norm"]
+
+
+class Skipped(Exception):
+    pass
+
+
+class Day:
+    """Where programs, data and results are, and what sizes are measured."""
+    def __init__(self, args):
+        self.state, self.simulated = args.state, args.simulate
+        self.programs = pathlib.Path(os.environ.get("GPU_DAY_PROGRAMS", "build" if args.simulate else "build/gpu_day"))
+        self.log = open(self.state / f"{args.part}.log", "w")
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(self.libraries())}
+        self.model, self.T = ("L2C64H2T64", 64) if args.simulate else ("d12", 1024)
+
+    def libraries(self):
+        """Folders with CUDA's libraries: CUDA_LIB, the toolkit's, those of Python packages."""
+        named = [os.environ.get("CUDA_LIB"), os.environ.get("LD_LIBRARY_PATH"), "/usr/local/cuda/lib64"]
+        packages = [p for folder in sys.path for p in sorted(glob.glob(f"{folder}/nvidia/*/lib"))]
+        return [p for p in [*named, *packages] if p]
+
+    def program(self, name, precision="BF16"):
+        suffix = "sim" if self.simulated else "cu"
+        path = self.programs / precision / f"{name}{suffix}"
+        if not (ROOT / path).exists():
+            raise Skipped(f"{path} is not there; " + ("make test_gpt2sim train_gpt2sim" if self.simulated else
+                                                       "make gpu_day_programs builds it"))
+        return str(path)
+
+    def data(self, name):
+        places = [ROOT / "dev/data" / name, ROOT / self.programs / name, self.state / name]
+        tokenize = ROOT / "build/host/tokenize"
+        if name == "bytes_train.bin" and not any(p.exists() for p in places) and tokenize.exists():
+            shakespeare_curve.make_data(tokenize, self.state)
+        found = [str(p) for p in places if p.exists()]
+        if not found:
+            raise Skipped(f"{name} is not there; make data gpu_day_programs")
+        return found[0]
+
+    def run(self, command, good=(0,)):
+        """What a program prints; it ends with the part's process group."""
+        command = [str(c) for c in command]
+        self.log.write(f"$ {' '.join(command)}\n")
+        done = subprocess.run(command, cwd=ROOT, env=self.environment, text=True, errors="replace",
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.log.write(done.stdout)
+        self.log.flush()
+        if done.returncode not in good:
+            lines = [line for line in done.stdout.strip().splitlines() if line]
+            raise RuntimeError(f"{pathlib.Path(command[0]).name} ended with {done.returncode}: " + " ".join(lines[-3:]))
+        return done.stdout
+
+    def train(self, *flags, precision="BF16", model=None, folder=None):
+        """A run of the trainer; with a folder it begins anew there."""
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+            flags = (*flags, "-o", folder)
+        tokens = self.data("shakespeare_train.bin")
+        return self.run([self.program("train_gpt2", precision), "-e", model or self.model, "-i", tokens, "-j", tokens,
+                         "-t", self.T, "-v", 0, "-s", 0, *flags])
+
+
+class Part:
+    def __init__(self, what, usual_s, limit_s, run):
+        self.what, self.usual_s, self.limit_s, self.run = what, usual_s, limit_s, run
+
+
+# ---- the machine
+
+def machine(day):
+    if day.simulated:
+        return {"gpu": "simulator", "cuda": "", "said": "the simulator"}
+    asked = "name,driver_version,memory.total,clocks.max.sm,clocks.sm,clocks.mem,power.limit"
+    if not shutil.which("nvidia-smi"):
+        raise RuntimeError("nvidia-smi is not there: no NVIDIA driver on this machine")
+    values = day.run(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]).splitlines()[0].split(", ")
+    day.run(["nvidia-smi"])
+    driver = re.search(r"CUDA Version: ([\d.]+)", day.run(["nvidia-smi"]))
+    torch = day.run([sys.executable, "-c", "import torch; print(torch.__version__)"]) if have("torch") else "none"
+    return {"gpu": values[0], "cuda": f"CUDA {driver[1] if driver else '?'}", "torch": torch.strip(),
+            **dict(zip(asked.split(","), values)), "said": ", ".join(values) + f", PyTorch {torch.strip()}"}
+
+
+# ---- correctness
+
+def tests(precision, group):
+    def run(day):
+        if day.simulated and group in ("pytorch", "cpu"):
+            raise Skipped("takes long in the simulator; make test-all runs it")
+        group_here = "quick" if day.simulated and group == "kernels" else group
+        text = day.run([day.program("test_gpt2", precision), group_here], good=(0, 1))
+        counts = re.findall(r"(\d+) passed, (\d+) failed", text)
+        if not counts or int(counts[-1][1]) or not int(counts[-1][0]):
+            wrong = re.findall(r"^(?:FAIL|\S+:\d+:).*", text, re.M)
+            raise RuntimeError(f"{counts[-1] if counts else 'no'} passed, failed; " + " | ".join(wrong[:3]))
+        return {"said": f"{counts[-1][0]} passed"}
+    return run
+
+
+def sanitizer(tool):
+    def run(day):
+        if day.simulated or not shutil.which("compute-sanitizer"):
+            raise Skipped("compute-sanitizer is not there (CUDA toolkit)")
+        text = day.run(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, day.program("test_gpt2"), "quick"])
+        return {"said": re.findall(r"ERROR SUMMARY.*|RACECHECK SUMMARY.*", text)[-1]}
+    return run
+
+
+def checksum(folder, steps):
+    return hashlib.sha256((pathlib.Path(folder) / f"model_{steps:08d}.bin").read_bytes()).hexdigest()
+
+
+def same_bits(day):
+    """20 steps twice, and at each recompute level: the same weights to the bit."""
+    steps = 2 if day.simulated else 20
+    sums = {}
+    for what, flags in [("", []), ("again", []), *((f"-r {r}", ["-r", r]) for r in (1, 2, 3))]:
+        folder = day.state / "same_bits"
+        day.train("-b", 2 if day.simulated else 4, "-x", steps, "-n", steps, *flags, folder=folder)
+        sums[what] = checksum(folder, steps)
+        shutil.rmtree(folder)
+    different = [what for what, value in sums.items() if value != sums[""]]
+    if different:
+        raise RuntimeError(f"other weights after {steps} steps: {', '.join(different)}")
+    return {"said": f"{steps} steps twice and at -r 1 to 3: the same weights to the bit"}
+
+
+def gelu_fusion(day):
+    """-ge 0 to 2: other roundings, so losses are compared, not bits. After so few steps they agree to 1%."""
+    losses, ms = {}, {}
+    for level in (0, 1, 2):
+        text = day.train("-b", 2 if day.simulated else 16, "-x", 3 if day.simulated else 10, "-ge", level)
+        losses[level] = [float(x) for x in re.findall(r"\| loss ([\d.]+)", text)]
+        ms[level] = min(float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)[1:])
+    for level in (1, 2):
+        for step, (a, b) in enumerate(zip(losses[0], losses[level]), 1):
+            if not abs(a - b) <= 0.01 * a:
+                raise RuntimeError(f"-ge {level}: loss {b} at step {step}, {a} with -ge 0")
+    return {"ms": ms, "said": "ms per step at -ge 0, 1, 2: " + ", ".join(f"{v:.2f}" for v in ms.values())}
+
+
+def curve(day):
+    """300 steps on Shakespeare beside those of a CPU; then the second half again, resumed: the same bits. (The few steps
+    in the simulator are all in the warmup, where the learning rate does not depend on how many there are.)"""
+    data, folder = day.data("bytes_train.bin"), day.state / "curve"
+    shutil.rmtree(folder, ignore_errors=True)
+    steps = 4 if day.simulated else 300
+    command = [day.program("train_gpt2"), *shakespeare_curve.FLAGS, "-x", steps, "-i", data, "-j", data, "-o", folder,
+               "-n", steps // 2]
+    day.run(command)
+    losses, weights = shakespeare_curve.losses_of(folder), checksum(folder, steps)
+    wrong = shakespeare_curve.wrong_step(losses, "bf16")
+    if wrong:
+        raise RuntimeError(wrong)
+    if len(losses) != steps:
+        raise RuntimeError(f"{len(losses)} losses of {steps} steps")
+    for path in folder.glob(f"*_{steps:08d}*"):
+        path.unlink()
+    if "resum" not in day.run([*command, "-y", 1]) or checksum(folder, steps) != weights:
+        raise RuntimeError(f"resumed at step {steps // 2}, the run does not end with the same weights")
+    shutil.rmtree(folder)
+    return {"said": f"{steps} steps, resumed in the middle, as on a CPU; the last loss is {losses[-1]:.3f}"}
+
+
+# ---- speed
+
+def steps(B, peers, rounds=1):
+    def run(day):
+        if day.simulated and B != 16:
+            raise Skipped("in the simulator B 16 stands for all")
+        out = day.state / f"steps_{B}_{len(peers)}.part"
+        flags = ["--sim"] if day.simulated else ["--model", day.model, "--shapes", f"{B}x{day.T}", "--program",
+                                                 day.program("train_gpt2"), "--data", day.data("shakespeare_train.bin")]
+        if peers and not have("torch"):
+            raise Skipped("PyTorch is not there (pip install torch)")
+        flags += ["--rounds", rounds, "--peers", ",".join(peers), "--json", out]
+        day.run([sys.executable, "dev/bench_gpu.py", *flags])
+        rows = json.loads(out.read_text())["rows"]
+        out.unlink()
+        said = [f"{r['who']}: {r['min_ms']:.2f} ms, {r['tokens_per_s']:,.0f} tokens/s" for r in rows]
+        return {"steps": rows, "said": "; ".join(said)}
+    return run
+
+
+def kernels(day):
+    """Every kernel of a step, by events around each launch."""
+    trace = day.state / "trace.json"
+    B = 2 if day.simulated else 64
+    day.train("-b", B, "-x", 6, "--trace", trace, "--trace-steps", "5:6")
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("ph") == "X" and e.get("tid", 0) > 0]
+    times = {}
+    for e in events:
+        if not e.get("args", {}).get("bytes") and e["name"] not in ("step",):
+            times[e["name"]] = times.get(e["name"], 0) + 1e-3 * e["dur"] / 2
+    if not times:
+        raise RuntimeError("the trace has no kernels")
+    products = sum(ms for name, ms in times.items() if name.startswith("matmul_"))
+    own = sorted(times.items(), key=lambda item: -item[1])[:4]
+    said = f"B {B}: products {products:.2f} ms, all {sum(times.values()):.2f} ms; " + ", ".join(
+        f"{n} {ms:.2f}" for n, ms in own)
+    return {"B": B, "kernels": {**{n: round(ms, 4) for n, ms in times.items()}, "all products": products}, "said": said}
+
+
+def ladder(name):
+    """The shipped rung of a ladder. Smaller shapes are compared with the reference, the main shape is only timed."""
+    def run(day):
+        path = day.programs / "cuda" / name
+        if not (ROOT / path).exists():
+            raise Skipped(f"{path} is not there; make gpu_day_programs")
+        text = day.run([path, "--check", "--variant", "shipped"])
+        passed = re.findall(r"(\d+) passed", text)[-1]
+        if day.simulated:
+            return {"said": f"{passed} passed"}
+        out = day.state / f"{name}.part"
+        day.run([path, "--unchecked", "--cold", "--variant", "shipped", "--min-ms", 100, "--json", out])
+        data = json.loads(out.read_text())
+        out.unlink()
+        data["results"] = [r for r in data["results"] if r["main"]]
+        said = [f"{r['bench']} {r['min_ms']:.3f} ms, {r['percent']:.0f}% of the peak" for r in data["results"]]
+        peaks = f"copy {data['memory_gbs']:.0f} GB/s, bf16 {data['bf16_gflops'] / 1e3:.0f} TFLOP/s"
+        return {"ladders": [data], "said": "; ".join(said) + f"; peaks: {peaks}; {passed} passed"}
+    return run
+
+
+def torch_attention(day):
+    if not have("torch"):
+        raise Skipped("PyTorch is not there (pip install torch)")
+    size = ["--device", "cpu", "-b", 1, "-t", 64] if day.simulated else ["-b", 16, "-t", 1024]
+    text = day.run([sys.executable, "dev/torch_attention.py", *size])
+    found = re.findall(r"^(\w+): forward ([\d.]+) ms, backward ([\d.]+) ms", text, re.M)
+    if not found:
+        raise RuntimeError("no back end runs: " + text[-200:])
+    return {"attention": {name: [float(f), float(b)] for name, f, b in found},
+            "said": "; ".join(f"{n} {f} + {b} ms" for n, f, b in found)}
+
+
+def ncu(day):
+    if day.simulated or not shutil.which("ncu"):
+        raise Skipped("ncu is not there (Nsight Compute)")
+    metrics = ["gpu__time_duration.sum", "dram__bytes.sum", "sm__inst_executed_pipe_tensor.sum",
+               "l1tex__data_bank_conflicts_pipe_lsu.sum", "sm__warps_active.avg.pct_of_peak_sustained_active",
+               "sm__throughput.avg.pct_of_peak_sustained_elapsed", "dram__throughput.avg.pct_of_peak_sustained_elapsed"]
+    tokens = day.data("shakespeare_train.bin")
+    text = day.run(["ncu", "--csv", "--page", "raw", "--metrics", ",".join(metrics), "--launch-skip", 5, "--launch-count",
+                    120, "--kernel-name-base", "function", day.program("train_gpt2"), "-e", "L2C768H12T1024", "-i",
+                    tokens, "-j", tokens, "-b", 16, "-t", day.T, "-x", 2, "-v", 0, "-s", 0])
+    (day.state / "ncu.csv").write_text(text)
+    return {"said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv"}
+
+
+PARTS = {
+    "machine": Part("driver, clocks, versions", 5, 60, machine),
+    "tests_BF16_kernels": Part("kernels in bf16 beside the naive loops", 45, 180, tests("BF16", "kernels")),
+    "steps_64": Part("steps at B 64", 15, 90, steps(64, [])),
+    "kernels": Part("every kernel of a step at B 64", 15, 90, kernels),
+    "steps_16": Part("steps at B 16", 10, 60, steps(16, [])),
+    "steps_4": Part("steps at B 4", 10, 60, steps(4, [])),
+    **{f"ladder_{name}": Part(f"the shipped {name}", 20, 90, ladder(name)) for name in LADDERS[:4]},
+    "torch_16": Part("steps at B 16 beside PyTorch", 90, 240, steps(16, ["tuned"])),
+    "same_bits": Part("20 steps twice, and -r 1 to 3: same weights", 30, 180, same_bits),
+    "curve": Part("300 steps on Shakespeare beside a CPU's, resumed in the middle", 15, 120, curve),
+    "torch_attention": Part("attention by PyTorch's back ends", 15, 90, torch_attention),
+    "tests_BF16_pytorch": Part("the model in bf16 beside PyTorch's numbers", 20, 120, tests("BF16", "pytorch")),
+    "tests_BF16_cpu": Part("the model in bf16 beside the CPU trainer", 40, 180, tests("BF16", "cpu")),
+    "tests_BF16_plan": Part("memory allocated as planned", 10, 60, tests("BF16", "plan")),
+    "gelu_fusion": Part("-ge 0 to 2", 15, 90, gelu_fusion),
+    "sanitizer_memcheck": Part("compute-sanitizer memcheck", 90, 300, sanitizer("memcheck")),
+    "sanitizer_racecheck": Part("compute-sanitizer racecheck", 90, 300, sanitizer("racecheck")),
+    "torch_64": Part("steps at B 64 beside PyTorch", 90, 240, steps(64, ["tuned"])),
+    "torch_4": Part("steps at B 4 beside PyTorch", 90, 240, steps(4, ["compile", "tuned"])),
+    "ncu": Part("counters of every kernel by Nsight Compute", 60, 240, ncu),
+    **{f"ladder_{name}": Part(f"the shipped {name}", 20, 90, ladder(name)) for name in LADDERS[4:]},
+    **{f"tests_FP32_{group}": Part(f"{group} in fp32", 40, 180, tests("FP32", group))
+       for group in ("kernels", "pytorch", "cpu", "plan")},
+    "sanitizer_synccheck": Part("compute-sanitizer synccheck", 60, 300, sanitizer("synccheck")),
+    "sanitizer_initcheck": Part("compute-sanitizer initcheck", 60, 300, sanitizer("initcheck")),
+}
