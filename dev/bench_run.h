@@ -269,8 +269,7 @@ inline Settings parse(int argc, char** argv) {
             else
                 usage_error(
                     "%s is unknown; --list, --check, --unchecked, --cold, --counted, --bench NAME, --variant ID, "
-                    "--shape AxB, "
-                    "--min-ms N, --threads N, --json FILE are accepted",
+                    "--shape AxB, --min-ms N, --threads N, --json FILE are accepted",
                     flag.c_str());
         }
     }
