@@ -5,8 +5,27 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <vector>
+
+// e^x for x <= 0, to 1e-15 of it; 0 below -700. With x = n log 2 + f, |f| <= log(2) / 2, it is 2^n
+// e^f: n goes into the bits of the exponent, e^f is a Taylor polynomial. Unlike std::exp, it has no
+// branch, so compilers compute several at once: with 50257 of them per token that is felt.
+inline double exp_nonpositive(double x) {
+    const double ROUND = 6755399441055744.0;  // 1.5 * 2^52: what is added to it is rounded to a whole number
+    const double within = x < -700.0 ? -700.0 : x, rounded = within * 1.4426950408889634 + ROUND, n = rounded - ROUND;
+    const double f = (within - n * 0.6931471803691238) - n * 1.9082149292705877e-10;
+    double power = 1.0;
+    for (int k = 12; k > 0; k--) power = 1.0 + power * f * (1.0 / k);
+    int64_t bits;
+    memcpy(&bits, &rounded, 8);
+    const int64_t exponent = (bits + 1023) << 52;
+    double scale;
+    memcpy(&scale, &exponent, 8);
+    return x < -700.0 ? 0.0 : power * scale;
+}
 
 // Writes the probabilities of V tokens to probs (V). top_k 0 and top_p 1 are off. Among equal
 // logits the lowest id counts as the likeliest.
@@ -19,8 +38,13 @@ inline void sampling_probabilities(std::vector<double>& probs, const float* logi
         probs[likeliest - logits] = 1.0;
         return;
     }
-    double total = 0;
-    for (int64_t i = 0; i < V; i++) total += probs[i] = std::exp(((double)logits[i] - highest) / temperature);
+    const double inverse = 1.0 / temperature;
+    for (int64_t i = 0; i < V; i++) probs[i] = exp_nonpositive(((double)logits[i] - highest) * inverse);
+    double sums[8] = {};  // side by side: one sum would wait for each addition
+    const int64_t whole = V / 8 * 8;
+    for (int64_t i = 0; i < whole; i += 8)
+        for (int64_t j = 0; j < 8; j++) sums[j] += probs[i + j];
+    const double total = std::accumulate(sums, sums + 8, std::accumulate(&probs[whole], &probs[0] + V, 0.0));
     for (double& p : probs) p /= total;
     if ((top_k == 0 || top_k >= V) && top_p >= 1.0) return;
     // The order is needed only as far as tokens are kept: sorted piece by piece.
