@@ -5,8 +5,8 @@
     scripts/gpu_day.sh --simulate                       from start to end in the simulator, with tiny shapes
 
 Each part is a process of its own with a time limit, and leaves FOLDER/PART.json and FOLDER/PART.log. A second call goes
-on with the parts that are not done; --again PART repeats one. What the parts found goes to FOLDER/gpu_day.json, of which
---write makes the tables of the READMEs, beside those of other GPUs. No part needs the internet.
+on with the parts that are not done; --again PART repeats one. What the parts found goes to FOLDER/gpu_day.json, of
+which --write makes the tables of the READMEs, beside those of other GPUs. No part needs the internet.
 
 Programs come from build/gpu_day (make gpu_day_programs) or GPU_DAY_PROGRAMS.
 """
@@ -115,7 +115,8 @@ def summary(day):
         lines.append(f"{name:24} {record['status']:8} {record['seconds']:6.0f}  {record.get('said', '')}"[:150])
     count = lambda status: sum(r["status"] == status for r in day["parts"].values())
     left = len(PARTS) - len(day["parts"])
-    return "\n".join(lines + [f"{count('done')} done, {count('failed')} failed, {count('skipped')} skipped, {left} left"])
+    lines.append(f"{count('done')} done, {count('failed')} failed, {count('skipped')} skipped, {left} left")
+    return "\n".join(lines)
 
 
 def write_tables(args, day):
@@ -126,7 +127,7 @@ def write_tables(args, day):
     for ladder in day["ladders"]:
         for name in dict.fromkeys(r["bench"] for r in ladder["results"] if r["main"]):
             bench_table.write_ladder(lab, lab.parent / "charts", name, ladder)
-    print(f"written; python3 dev/cuda/step_model.py --write --measured {args.state}/gpu_day.json puts the model beside it")
+    print(f"written; this puts the model beside it: dev/cuda/step_model.py --write --measured {args.state}/gpu_day.json")
 
 
 def main():

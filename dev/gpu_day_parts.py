@@ -158,8 +158,8 @@ def gelu_fusion(day):
 
 
 def curve(day):
-    """300 steps on Shakespeare beside those of a CPU; then the second half again, resumed: the same bits. (The few steps
-    in the simulator are all in the warmup, where the learning rate does not depend on how many there are.)"""
+    """300 steps on Shakespeare beside those of a CPU; then the second half again, resumed: the same bits. (The few
+    steps in the simulator are all in the warmup, where the learning rate does not depend on how many there are.)"""
     data, folder = day.data("bytes_train.bin"), day.state / "curve"
     shutil.rmtree(folder, ignore_errors=True)
     steps = 4 if day.simulated else 300
@@ -259,8 +259,8 @@ def ncu(day):
                "l1tex__data_bank_conflicts_pipe_lsu.sum", "sm__warps_active.avg.pct_of_peak_sustained_active",
                "sm__throughput.avg.pct_of_peak_sustained_elapsed", "dram__throughput.avg.pct_of_peak_sustained_elapsed"]
     tokens = day.data("shakespeare_train.bin")
-    text = day.run(["ncu", "--csv", "--page", "raw", "--metrics", ",".join(metrics), "--launch-skip", 5, "--launch-count",
-                    120, "--kernel-name-base", "function", day.program("train_gpt2"), "-e", "L2C768H12T1024", "-i",
+    text = day.run(["ncu", "--csv", "--page", "raw", "--metrics", ",".join(metrics), "--launch-skip", 5,
+                    "--launch-count", 120, "--kernel-name-base", "function", day.program("train_gpt2"), "-e", "L2C768H12T1024", "-i",
                     tokens, "-j", tokens, "-b", 16, "-t", day.T, "-x", 2, "-v", 0, "-s", 0])
     (day.state / "ncu.csv").write_text(text)
     return {"said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv"}

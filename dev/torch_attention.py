@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Causal attention by the back ends of PyTorch, forward and backward, in bf16: what the kernels of llmc/cuda/attention.cuh
-are compared with. A back end that does not run here is left out."""
+"""Causal attention by the back ends of PyTorch, forward and backward, in bf16: what the kernels of
+llmc/cuda/attention.cuh are compared with. A back end that does not run here is left out."""
 import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, without a traceback
 import argparse

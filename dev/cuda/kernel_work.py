@@ -63,6 +63,18 @@ def partial_sums(s, k):
     return dict(read=0, written=32 * k.grid[0] * X, loaded=k.before.get("partials", 0))
 
 
+def column_sums(s, k):
+    """Of a gradient of C, 3 C or 4 C columns: the one whose columns fill the grid, 256 per block."""
+    columns = max((c for c in (s.C, 3 * s.C, 4 * s.C) if -(-c // 256) == k.grid[0]), default=256 * k.grid[0])
+    partials = columns * k.grid[1] * 4
+    return dict(read=s.n * columns * X, written=partials, partials=partials)
+
+
+def layernorm_backward(s, k):
+    passes, partials = s.n * s.C * X, k.blocks * 2 * s.C * 4
+    return dict(read=3 * passes, written=passes + partials, loaded=4 * passes, partials=partials)
+
+
 WORK = {
     "encoder_forward": lambda s, k: dict(read=s.n * s.C * X, written=s.n * s.C * X, loaded=2 * s.n * s.C * X),
     "layernorm_forward": norm(False),
@@ -73,10 +85,9 @@ WORK = {
     "attention_backward_q": attention(3, 4, 1, False),
     "gelu_forward": elementwise(X, X),
     "gelu_backward": elementwise(2 * X, X),
-    "layernorm_backward": lambda s, k: dict(read=3 * s.n * s.C * X, written=s.n * s.C * X, loaded=4 * s.n * s.C * X,
-                                            partials=k.blocks * 2 * s.C * 4),
+    "layernorm_backward": layernorm_backward,
     "sum_parts": partial_sums,
-    "column_sums": lambda s, k: dict(read=s.n * k.grid[0] * 256 * X, written=0, partials=k.blocks * 256 * 4),
+    "column_sums": column_sums,
     "softmax_loss": lambda s, k: dict(read=k.blocks * s.Vp * X, written=k.blocks * s.Vp * X,
                                       loaded=2 * k.blocks * s.Vp * X),
     "loss_sum": lambda s, k: dict(read=4 * s.n, written=8),

@@ -117,16 +117,17 @@ def machine_codes(args):
 
 class Counted:
     """What was counted of a kernel in the simulator: wavefronts of shared memory as a multiple of those without
-    conflicts, and bytes of sectors as a multiple of the bytes asked for."""
+    conflicts, and bytes of the sectors that loads touch as a multiple of the bytes that they ask for."""
     def __init__(self, kernels=()):
         totals = {}
-        for kind, what in [(kind, what) for kind in counts.GLOBAL + counts.SHARED
+        loads = ["global_load", "cp_async_global"]
+        for kind, what in [(kind, what) for kind in loads + counts.SHARED
                            for what in ("bytes", "sectors", "wavefronts", "wavefronts_without_conflicts")]:
             totals[kind, what] = sum(k.get(kind, {}).get(what, 0) for k in kernels)
         ratio = lambda a, b: a / b if b else 1
         of = lambda kinds, what: sum(totals[kind, what] for kind in kinds)
         self.conflicts = ratio(of(counts.SHARED, "wavefronts"), of(counts.SHARED, "wavefronts_without_conflicts"))
-        self.sectors = ratio(32 * of(counts.GLOBAL, "sectors"), of(counts.GLOBAL, "bytes"))
+        self.sectors = ratio(32 * of(loads, "sectors"), of(loads, "bytes"))
 
 
 def read_counts(path):
@@ -157,8 +158,8 @@ def pipes(chip, launch, code, work, counted):
     for pipe, rate in chip.per_clock.items():
         seconds[pipe] = total.get(pipe, 0) / (rate * PIPE_SHARE * sms * chip.clock)
     seconds["shared"] *= counted.conflicts
-    asked = work["loaded"] + work.get("copied", 0) + work["written"]
-    seconds["sectors"] = asked * max(1, counted.sectors) / (SECTORS_PER_CLOCK * PIPE_SHARE * sms * chip.clock)
+    asked = (work["loaded"] + work.get("copied", 0)) * max(1, counted.sectors) + work["written"]
+    seconds["sectors"] = asked / (SECTORS_PER_CLOCK * PIPE_SHARE * sms * chip.clock)
     shared = code["shared"] + launch.shared
     resident = machine_code.resident_blocks(code["registers"], shared, launch.threads, chip.warps, chip.shared_kb)
     if not work.get("flops"):

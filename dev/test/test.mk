@@ -135,6 +135,9 @@ $(call check,counts,the simulator counts what follows on paper and what READMEs 
     command -v g++ || skip "apt-get install g++";\
     $(MAKE) -s CXX=g++ COUNT=1 build-count/cusim_counts $(RECOUNTED) && dev/cuda/count_table.py --check $(RECOUNTED) &&\
     dev/test/counts.py build-count/cusim_counts build/cusim_seeded_bugs)
+$(call check,kernel_work,the work that the model of a step assumes is what the simulator counts,part-counts $(DATA),\
+    command -v g++ || skip "apt-get install g++";\
+    $(MAKE) -s CXX=g++ COUNT=1 build-count/BF16/train_gpt2sim && dev/test/kernel_work.py build-count/BF16/train_gpt2sim)
 $(call program,test_hangs,$(B)/test_hangs $(TRAINERS),$(B)/test_hangs)
 nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim,\
     command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))
