@@ -7,8 +7,11 @@
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/gemm_bf16.h"
+#include "llmc/cpu/reference.h"
+#include "llmc/random.h"
 #include "llmc/schedule.h"
 #include "llmc/tensors.h"
+#include "llmc/tokenizer.h"
 
 static void number(const char* name, int64_t value) {
     printf("{\"name\": \"%s\", \"value\": %lld}\n", name, (long long)value);
@@ -22,7 +25,54 @@ static void numbers(const std::string& name, int64_t count, F f) {
     printf("]}\n");
 }
 
+// tokenizer.h: the lengths in bytes of the parts of a word in GPT-2's vocabulary, after 0, 1, ...
+// merges.
+static void merges(const std::string& word) {
+    Tokenizer gpt2;
+    tokenizer_load(gpt2, "dev/data/gpt2_tokenizer.bin");
+    std::vector<int> parts;
+    for (char c : word) parts.push_back(gpt2.byte_token[(unsigned char)c]);
+    for (int merged = 0;; merged++) {
+        numbers("merges_" + std::to_string(merged), parts.size(),
+                [&](int64_t i) { return decode(gpt2, parts[i]).size(); });
+        int best = -1;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < parts.size(); i++) {
+            const int id = find_merge(gpt2, parts[i], parts[i + 1]);
+            if (id >= 0 && (best < 0 || id < best)) best = id, at = i;
+        }
+        if (best < 0) return;
+        parts[at] = best;
+        parts.erase(parts.begin() + at + 1);
+    }
+}
+
+// reference.h: GELU and its derivative from -5 to 4; the causal softmax of random scores of 12
+// positions; a row of probabilities.
+static void layers() {
+    const int64_t points = 181, T = 12, HS = 4;
+    std::vector<float> x(points), y(points), ones(points, 1), slope(points);
+    for (int64_t i = 0; i < points; i++) x[i] = -5 + 0.05f * (float)i;
+    reference::gelu_forward(y.data(), x.data(), points);
+    reference::gelu_backward(slope.data(), ones.data(), x.data(), points);
+    numbers("gelu", points, [&](int64_t i) { return y[i]; });
+    numbers("gelu_slope", points, [&](int64_t i) { return slope[i]; });
+
+    MersenneTwister rng(1);
+    std::vector<float> qkv(T * 3 * HS), out(T * HS), lse(T);
+    normal_fill(rng, qkv.data(), T * 3 * HS, 1.5f);
+    reference::attention_forward(out.data(), lse.data(), qkv.data(), 1, T, HS, 1);
+    numbers("attention_p", T * T, [&](int64_t i) {
+        const int64_t t = i / T, u = i % T;
+        double score = 0;
+        for (int64_t c = 0; c < HS; c++) score += (double)qkv[t * 3 * HS + c] * qkv[u * 3 * HS + HS + c];
+        return u > t ? 0 : std::exp(score / std::sqrt((double)HS) - lse[t]);
+    });
+}
+
 int main() {
+    merges("unbelievable");
+    layers();
     // gemm.h: how a product in fp32 is cut
     number("gemm_mr", GEMM_MR), number("gemm_nr", GEMM_NR), number("vec_floats", VEC_FLOATS);
     number("gemm_mc", GEMM_IN_PLACE.MC), number("gemm_nc", GEMM_IN_PLACE.NC), number("gemm_kc", GEMM_IN_PLACE.KC);

@@ -306,8 +306,109 @@ def swizzle(facts):
     return svg.picture(920, top + 8 * height + 44, 13, parts)
 
 
-PICTURES = {"fragments": fragments, "swizzle": swizzle, "warp-sum": warp_sum, "ring": ring, "zero": zero,
-            "gemm-blocking": gemm_blocking, "online-softmax": online_softmax, "formats": formats,
+def merges(facts):
+    """The parts of a word after each merge of byte-pair encoding."""
+    word, cell, height, left, top = "unbelievable", 42, 36, 90, 20
+    rows = []
+    while f"merges_{len(rows)}" in facts:
+        rows.append([int(length) for length in facts[f"merges_{len(rows)}"]])
+    parts = []
+    for row, lengths in enumerate(rows):
+        at, y = 0, top + row * height
+        label = "bytes" if row == 0 else "tokens" if row == len(rows) - 1 else f"merge {row}"
+        parts.append(svg.text(left - 12, y + 19, label, "end"))
+        for length in lengths:
+            part = word[at:at + length]
+            parts += rounded(left + at * cell, y, length * cell - 4, 26, BLUE if length == 1 else GREEN, part, 13)
+            at += length
+        assert at == len(word)
+    return svg.picture(left + len(word) * cell + 20, top + len(rows) * height + 10, 13, parts)
+
+
+def gelu(facts):
+    """GELU and its derivative."""
+    left, top, unit = 40, 20, 56
+    values, slopes = facts["gelu"], facts["gelu_slope"]
+    x = [-5 + 9 * i / (len(values) - 1) for i in range(len(values))]
+    across = [left + (point + 5) * unit for point in x]
+    zero = top + 4 * unit
+    parts = [svg.line([(left, zero), (left + 9 * unit, zero)], svg.LINES, THIN),
+             svg.line([(left + 5 * unit, top), (left + 5 * unit, zero + 40)], svg.LINES, THIN)]
+    for mark in range(-4, 5, 2):
+        parts.append(svg.text(left + (mark + 5) * unit, zero + 18, str(mark), "middle"))
+    for mark in range(1, 5):
+        parts.append(svg.text(left + 5 * unit - 8, zero - mark * unit + 5, str(mark), "end"))
+    parts += [svg.line([(a, zero - v * unit) for a, v in zip(across, values)], BLUE, THICK),
+              svg.line([(a, zero - v * unit) for a, v in zip(across, slopes)], ORANGE, THICK),
+              svg.text(left + 7.6 * unit, zero - 3 * unit, "gelu(x)", "end", BLUE),
+              svg.text(left + 7.7 * unit, zero - 1.25 * unit, "gelu'(x)", "middle", ORANGE)]
+    return svg.picture(left + 9 * unit + 20, zero + 50, 13, parts)
+
+
+def attention(facts):
+    """The probabilities p[t,u] of one head: row t is what position t takes from each position."""
+    size, left, top = 24, 120, 46
+    p = facts["attention_p"]
+    T = round(math.sqrt(len(p)))
+    parts = [svg.text(left + T * size / 2, 22, "key u", "middle"),
+             svg.text(left - 40, top + T * size / 2, "query t", "end")]
+    for t in range(T):
+        assert abs(sum(p[t * T:t * T + T]) - 1) < 1e-4
+        parts += [svg.text(left + t * size + size / 2, top - 6, str(t), "middle"),
+                  svg.text(left - 8, top + t * size + 16, str(t), "end")]
+        for u in range(t + 1):
+            shade = round(0.04 + 0.9 * p[t * T + u], 2)
+            parts.append(frame(left + u * size, top + t * size, size, size, BLUE, shade, 0.5))
+    parts += [svg.text(left + T * size + 16, top + 20, "each row adds up to 1"),
+              svg.text(left + T * size + 16, top + 42, "above the diagonal: the future,"),
+              svg.text(left + T * size + 16, top + 58, "which no position sees")]
+    return svg.picture(left + T * size + 240, top + T * size + 16, 13, parts)
+
+
+def cross_entropy(facts):
+    """The probabilities of eight tokens and the gradient of their logits, p minus 1 at the target."""
+    probabilities, target = [0.05, 0.3, 0.02, 0.1, 0.38, 0.08, 0.04, 0.03], 1
+    left, top, unit, width = 50, 30, 190, 34
+    parts = []
+    for place, (title, values) in enumerate((("p: what the model said", probabilities), (
+            "p - onehot: the gradient", [p - (i == target) for i, p in enumerate(probabilities)]))):
+        x0, zero = left + place * 420, top + unit * 0.45
+        parts += [svg.text(x0, 20, title), svg.line([(x0, zero), (x0 + 8 * 44, zero)], svg.LINES, THIN)]
+        for i, value in enumerate(values):
+            color, height = GREEN if i == target else BLUE, abs(value) * unit
+            parts.append(svg.box(x0 + i * 44 + 5, zero - max(value, 0) * unit, width, height, color, 0.6))
+            below = zero + (16 if value >= 0 else height + 16)
+            parts.append(svg.text(x0 + i * 44 + 22, below, f"{value:+.2f}", "middle"))
+    parts.append(svg.text(left, top + unit * 1.36, "Green: the token that came. Its logit must grow, all others shrink, "
+                          "each by what it was given too much."))
+    return svg.picture(left + 420 + 8 * 44 + 20, int(top + unit * 1.36 + 16), 13, parts)
+
+
+def checkpoint(facts):
+    """The files of a checkpoint of two processes over time: each is complete when it gets its name, DONE comes last."""
+    left, top, height = 190, 34, 34
+    names = [("model_00000050.bin", 0, 40, 52), ("state of rank 0", 60, 84, 94), ("state of rank 1", 8, 46, 60),
+             ("DONE_00000050", 100, 101, 104)]
+    unit, parts = 5.2, []
+    for row, (name, begin, written, renamed) in enumerate(names):
+        y = top + row * height
+        parts += [svg.text(left - 12, y + 17, name, "end"),
+                  svg.box(left + begin * unit, y + 4, (written - begin) * unit, 18, BLUE, 0.45),
+                  svg.box(left + written * unit, y + 4, (renamed - written) * unit, 18, ORANGE, 0.55),
+                  svg.line([(left + renamed * unit, y + 13), (left + 112 * unit, y + 13)], GREEN, 3)]
+    y = top + len(names) * height
+    parts.append(svg.line([(left + 104 * unit, top - 8), (left + 104 * unit, y)], svg.TEXT, THIN, dash="3 3"))
+    for place, (label, color) in enumerate((("written beside its name", BLUE), ("fsync, rename", ORANGE),
+                                            ("complete", GREEN))):
+        x = left + place * 190
+        parts += [svg.box(x, y + 12, 14, 14, color, 0.6), svg.text(x + 20, y + 24, label)]
+    parts.append(svg.text(left + 104 * unit, top - 14, "from here on it counts", "end"))
+    return svg.picture(left + int(112 * unit) + 20, y + 40, 13, parts)
+
+
+PICTURES = {"merges": merges, "gelu": gelu, "attention": attention, "cross-entropy": cross_entropy,
+            "checkpoint": checkpoint, "fragments": fragments, "swizzle": swizzle, "warp-sum": warp_sum, "ring": ring,
+            "zero": zero, "gemm-blocking": gemm_blocking, "online-softmax": online_softmax, "formats": formats,
             "layer-norm": layer_norm, "residual-stream": residual_stream, "schedules": schedules}
 
 
