@@ -379,8 +379,8 @@ def cross_entropy(facts):
             parts.append(svg.box(x0 + i * 44 + 5, zero - max(value, 0) * unit, width, height, color, 0.6))
             below = zero + (16 if value >= 0 else height + 16)
             parts.append(svg.text(x0 + i * 44 + 22, below, f"{value:+.2f}", "middle"))
-    parts.append(svg.text(left, top + unit * 1.36, "Green: the token that came. Its logit must grow, all others shrink, "
-                          "each by what it was given too much."))
+    parts.append(svg.text(left, top + unit * 1.36, "Green: the token that came. Its logit must grow, all others "
+                          "shrink, each by what it was given too much."))
     return svg.picture(left + 420 + 8 * 44 + 20, int(top + unit * 1.36 + 16), 13, parts)
 
 
