@@ -1,9 +1,8 @@
 // Counting what decides the speed of a kernel, in programs built with COUNT=1. README.md says what
 // is counted, and how to read it.
 //
-// g++ -fsanitize=thread calls a function of ThreadSanitizer before each access to memory that other
-// threads may see. The program is linked with the functions below instead: they only count. Each
-// call brings an address, and its return address says which instruction of the program it is.
+// Each access brings its address, and says by its return address which instruction of the program
+// it is (cusim_count_calls.cpp).
 //
 // The lanes of a warp run one after the other here. Of each instruction, the i-th execution by one
 // lane belongs to the i-th by the others: together they are one request, as the GPU issues it.
@@ -21,7 +20,6 @@
 
 namespace cusim {
 
-enum Access { LOAD, STORE, ATOMIC };
 enum Kind {
     GLOBAL,            // + Access
     SHARED = 3,        // + Access
@@ -258,8 +256,8 @@ static void add_access(Kind kind, const void* p, uint32_t bytes, const void* cod
 
 static bool in_shared(const void* p) { return (uintptr_t)p - (uintptr_t)worker->shared < 2 * SHARED_MOST_BYTES; }
 
-// Accesses of the host, and those to the stack, which are registers on a GPU, are none.
-static void note(Access access, const void* p, uint32_t bytes, const void* code) {
+// Accesses of the host, and those to the stack, which stands for registers, are none.
+void count_access(Access access, const void* p, uint32_t bytes, const void* code) {
     if (!worker || !worker->current || counter().paused) return;
     const bool shared = in_shared(p);
     if (!shared && (in_stack(worker->current->fiber, p) || !find_allocation(p))) return;
@@ -365,67 +363,4 @@ void count_kernel(const Kernel& k) {
 }
 
 }  // namespace cusim
-
-// -------------------------------------------------------------------------------------------------
-// the functions that the compiler calls
-
-using namespace cusim;
-
-extern "C" {
-void __tsan_init() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_read_range(const void* p, size_t n) { note(LOAD, p, n, __builtin_return_address(0)); }
-void __tsan_write_range(void* p, size_t n) { note(STORE, p, n, __builtin_return_address(0)); }
-#define COUNT_ACCESSES(n) \
-    void __tsan_read##n(const void* p) { note(LOAD, p, n, __builtin_return_address(0)); } \
-    void __tsan_write##n(void* p) { note(STORE, p, n, __builtin_return_address(0)); } \
-    void __tsan_unaligned_read##n(const void* p) { note(LOAD, p, n, __builtin_return_address(0)); } \
-    void __tsan_unaligned_write##n(void* p) { note(STORE, p, n, __builtin_return_address(0)); }
-COUNT_ACCESSES(1)
-COUNT_ACCESSES(2)
-COUNT_ACCESSES(4)
-COUNT_ACCESSES(8)
-COUNT_ACCESSES(16)
-
-// Atomic operations are replaced by these calls, so they must be carried out here.
-void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
-#define COUNT_UPDATE(T, bits, name) \
-    T __tsan_atomic##bits##_##name(volatile T* p, T value, int) { \
-        note(ATOMIC, (const void*)p, bits / 8, __builtin_return_address(0)); \
-        return __atomic_##name(p, value, __ATOMIC_SEQ_CST); \
-    }
-#define COUNT_EXCHANGE(T, bits, name, weak) \
-    int __tsan_atomic##bits##_##name(volatile T* p, T* expected, T value, int, int) { \
-        note(ATOMIC, (const void*)p, bits / 8, __builtin_return_address(0)); \
-        return __atomic_compare_exchange_n(p, expected, value, weak, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-    }
-#define COUNT_ATOMICS(T, bits) \
-    T __tsan_atomic##bits##_load(const volatile T* p, int) { \
-        note(LOAD, (const void*)p, bits / 8, __builtin_return_address(0)); \
-        return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
-    } \
-    void __tsan_atomic##bits##_store(volatile T* p, T value, int) { \
-        note(STORE, (const void*)p, bits / 8, __builtin_return_address(0)); \
-        __atomic_store_n(p, value, __ATOMIC_SEQ_CST); \
-    } \
-    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) { \
-        note(ATOMIC, (const void*)p, bits / 8, __builtin_return_address(0)); \
-        return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST); \
-    } \
-    COUNT_UPDATE(T, bits, fetch_add) \
-    COUNT_UPDATE(T, bits, fetch_sub) \
-    COUNT_UPDATE(T, bits, fetch_and) \
-    COUNT_UPDATE(T, bits, fetch_or) \
-    COUNT_UPDATE(T, bits, fetch_xor) \
-    COUNT_EXCHANGE(T, bits, compare_exchange_strong, false) \
-    COUNT_EXCHANGE(T, bits, compare_exchange_weak, true)
-COUNT_ATOMICS(uint8_t, 8)
-COUNT_ATOMICS(uint16_t, 16)
-COUNT_ATOMICS(uint32_t, 32)
-COUNT_ATOMICS(uint64_t, 64)
-}
 #endif

@@ -9,7 +9,7 @@
 //     cusim_runtime.cpp   the CUDA runtime's functions
 //     cusim_blas.cpp      cuBLASLt
 //     cusim_nccl.cpp      NCCL
-//     cusim_count.cpp     counts, in builds with COUNT=1
+//     cusim_count.cpp     counts, in builds with COUNT=1; cusim_count_calls.cpp: what the compiler calls
 #pragma once
 #include <atomic>
 #include <cstdlib>
@@ -221,6 +221,8 @@ std::map<const void*, size_t>& dynamic_shared_limits();
 
 #ifdef CUSIM_COUNTS
 constexpr bool COUNTING = true;  // then one OS thread runs all blocks
+enum Access { LOAD, STORE, ATOMIC };
+void count_access(Access access, const void* p, uint32_t bytes, const void* code);  // by the running lane
 void count_copy(const Copy& copy, const void* code);
 void count_collective(const Thread& one);  // all its lanes have arrived
 void count_barrier();                      // all threads of the block have arrived

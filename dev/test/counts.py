@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The simulator's counts (COUNT=1) are those that follow from the kernels of dev/cusim/test/counts.cu on paper.
 
-    dev/test/counts.py PROGRAM NOT_COUNTING     the counting program, and one built without COUNT=1
+    dev/test/counts.py PROGRAM NOT_COUNTING LADDER...   the counting program, one built without COUNT=1, ladders with it
 
-The table in dev/cusim/README.md must be what counts.py prints; WRITE=1 writes it.
+The table in dev/cusim/README.md must be what counts.py prints (WRITE=1 writes it), those of the ladders in
+dev/cuda/README.md what they count (make -C dev/cuda count WRITE=1 writes them).
 """
 import os
 import pathlib
@@ -150,8 +151,21 @@ def check_readme(printed):
         f"{path} has another table than\n{block}WRITE=1 writes it"
 
 
+def check_ladders(ladders, folder):
+    def compare(path, *programs):
+        return subprocess.run(["dev/cuda/count_table.py", "--check", "--readme", path, *programs], capture_output=True,
+                              text=True)
+    path = DEV / "cuda/README.md"
+    right = compare(path, *ladders)
+    assert right.returncode == 0, right.stderr
+    wrong = pathlib.Path(folder) / "README.md"
+    wrong.write_text(re.sub(r"(\| shipped \| gelu_forward \| [\d,]+)", r"\g<1>1", path.read_text()))
+    found = compare(wrong, next(name for name in ladders if name.endswith("gelu")))
+    assert found.returncode == 1 and "gelu_forward shipped: README has" in found.stderr, found
+
+
 def main():
-    program, not_counting = sys.argv[1:]
+    program, not_counting, *ladders = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         path = folder + "/counts.json"
         subprocess.run([program], env={**os.environ, "CUSIM_COUNT": path}, check=True)
@@ -168,6 +182,8 @@ def main():
         check_readme(print_counts("--kernel", "transpose"))
         tables = print_counts("--lines", "--kernel", "transpose_conflicts")
         assert re.search(r"counts\.cu:\d+ +shared_load +4 +32 +1024 +32 +992\n", tables), tables
+        if ladders:
+            check_ladders(ladders, folder)
         refused = subprocess.run([not_counting, "good"], env={**os.environ, "CUSIM_COUNT": path}, capture_output=True,
                                  text=True)
         assert refused.returncode == 1 and "make it with COUNT=1" in refused.stderr, refused
