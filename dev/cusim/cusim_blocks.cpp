@@ -237,14 +237,20 @@ static void start_block(Worker& w, uint64_t number) {
 #endif
 }
 
+// The thread that runs next: with a seed the newest in the queue, so that one warp can run far
+// ahead of the others, or a random one.
+static int next_thread(Worker& w) {
+    if (seed()) {
+        const uint64_t bits = random_bits(w.random);
+        if (bits % 4) return w.runnable.pop_newest();
+        std::swap(w.runnable.at(0), w.runnable.at((unsigned)((bits >> 32) % w.runnable.size)));
+    }
+    return w.runnable.pop();
+}
+
 static void schedule(Worker& w) {
     while (w.runnable.size > 0) {
-        if (seed()) {  // a random thread, or the newest in the queue: so one warp can run far ahead of the others
-            const uint64_t bits = random_bits(w.random);
-            const unsigned newest = w.runnable.size - 1, any = (unsigned)((bits >> 32) % w.runnable.size);
-            std::swap(w.runnable.at(0), w.runnable.at(bits % 4 ? newest : any));
-        }
-        Thread& t = w.threads[w.runnable.pop()];
+        Thread& t = w.threads[next_thread(w)];
         if (!t.fiber) t.fiber = idle_fiber(w);
         t.state = RUNNABLE;
         w.current = &t;

@@ -141,6 +141,7 @@ struct RunQueue {
     int& at(unsigned i) { return ring[(first + i) % MOST_THREADS]; }
     void push(int id) { at(size++) = id; }
     int pop() { return size--, ring[first++ % MOST_THREADS]; }
+    int pop_newest() { return at(--size); }
 };
 
 // An OS thread that runs blocks, one after the other, and the block it is running.
