@@ -1,6 +1,7 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course exercise grade bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
+.PHONY: course exercise grade simulated-exercise prove-model prove-fast prove-cuda
+.PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
         step-model gpu_day_programs format
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
@@ -36,17 +37,25 @@ $(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)
 	$(compile)
 course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)
 
-# The exercises of the course. Those in CUDA need the simulator. prove-KIND tests their judges.
-EXERCISE_PY   = CXX='$(CXX)' EXERCISE_FLAGS='$(CXXFLAGS)' EXERCISE_LIBRARIES='$(LDLIBS)' B=$(B) \
-                EXERCISE_SIM='$(filter-out $(CXXFLAGS),$(SIMFLAGS)) $(SIM_OBJECTS)' \
-                python3 dev/course/exercises/exercise.py
-FOR_EXERCISES = $(if $(wildcard $(1)),$(SIM_SOURCES) $(SIM_OBJECTS))
-exercise: $(call FOR_EXERCISES,dev/course/exercises/$(EX).cu)   ## EX=NAME: an exercise of the course, judged
-	@$(EXERCISE_PY) judge $(EX)
-grade: $(call FOR_EXERCISES,dev/course/my/*.cu)   ## the exercises: which are done, which is next
-	@$(EXERCISE_PY) grade
-prove-%:
-	@$(EXERCISE_PY) prove $*
+# The exercises of the course. prove-KIND tests their judges. Those in CUDA run in the simulator, with its counts
+# (COUNT=1; g++ alone has them).
+EXERCISE_PY = CXX='$(CXX)' EXERCISE_FLAGS='$(CXXFLAGS)' EXERCISE_LIBRARIES='$(LDLIBS)' B=$(B) \
+              EXERCISE_SIM='$(filter-out $(CXXFLAGS),$(SIMFLAGS))' EXERCISE_COUNT='$(if $(COUNT),$(COUNT_FLAGS))' \
+              EXERCISE_OBJECTS='$(SIM_OBJECTS)' python3 dev/course/exercises/exercise.py
+IN_CUDA     = $(wildcard $(if $(EX),dev/course/exercises/$(EX).cu,$(or $(EXERCISE_MY),dev/course/my)/*.cu))
+ifeq ($(COUNT)$(SANITIZE)$(findstring clang,$(CXX)),)
+COUNTED     = COUNT=1
+endif
+exercise:                             ## EX=NAME: an exercise of the course, handed out, then judged
+	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) judge $(EX))
+grade:                                ## the exercises: which are done, which is next
+	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) grade)
+simulated-exercise: $(SIM_SOURCES) $(SIM_OBJECTS)
+	@$(EXERCISE_PY) $(if $(EX),judge $(EX),grade)
+prove-model prove-fast:
+	@$(EXERCISE_PY) prove $(@:prove-%=%)
+prove-cuda: $(SIM_SOURCES) $(SIM_OBJECTS)
+	@$(EXERCISE_PY) prove $(or $(EX),cuda)
 
 # A ladder that fails does not keep the others from running, nor the right variants from the tables.
 ALL_PASSED = { test -z "$$failed" || { echo "failed:$$failed"; exit 1; }; }

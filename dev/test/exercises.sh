@@ -1,6 +1,7 @@
 #!/bin/bash
 # What a student sees: the stub is handed out once, fails politely, and the solution in its place passes; a mistake gets
-# its hint, code that does not compile one sentence, and `make grade` counts what is done.
+# its hint, code that does not compile one sentence, and `make grade` counts what is done. exercises.sh MAKE cuda: the
+# same of an exercise in CUDA.
 set -eu
 cd "$(dirname "$0")/../.."
 make=${1:-make}
@@ -18,6 +19,17 @@ said() {  # said STATUS TEXT COMMAND...: the command ends with this status and p
         exit 1
     fi
 }
+if [ "${2:-}" = cuda ]; then
+    said 0 "it needs no GPU" "$make" -s CXX=g++ exercise EX=vector-add
+    said 2 "hint (nothing)" "$make" -s CXX=g++ exercise EX=vector-add
+    loop='for (int i = threadIdx.x + blockDim.x * blockIdx.x; i < n; i += blockDim.x * gridDim.x)'
+    sed -i "s|// your code|$loop out[i] = a[i] + b[i];|" "$my/vector-add.cu"
+    said 0 "passed" "$make" -s CXX=g++ exercise EX=vector-add
+    said 0 "1 of " "$make" -s CXX=g++ grade
+    sed -i 's|i < n|i <= n|' "$my/vector-add.cu"
+    said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
+    exit
+fi
 exercise="python3 dev/course/exercises/exercise.py"
 said 0 "about 10 minutes" "$make" -s exercise EX=softmax
 cp "$my/softmax.cpp" "$my/stub"

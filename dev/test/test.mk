@@ -68,7 +68,6 @@ $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/b
 $(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
-$(call check,exercises,exercises of the course are handed out and judged,,dev/test/exercises.sh "$(MAKE)")
 $(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
@@ -130,6 +129,8 @@ $(call check,amx,AMX in an emulator,,bochs --help cpu 2>&1 | grep -q sapphire_ra
 $(call check,gdb,gdb stops in a CUDA thread,$(SIM_SOURCES),\
     command -v gdb || skip "apt-get install gdb"; dev/test/gdb.sh)
 RECOUNTED := build-count/cuda/gelu build-count/cuda/layernorm build-count/cuda/matmul  # quick ones
+$(call check,exercises,exercises of the course are handed out and judged,,dev/test/exercises.sh "$(MAKE)")
+$(call check,exercises_fast,judges of the exercises on speed,,$(MAKE) -s prove-fast)
 $(call check,counts,the simulator counts what follows on paper and what READMEs say,\
     $(SIM_SOURCES) $(LADDER_SOURCES) $(B)/cusim_seeded_bugs,\
     command -v g++ || skip "apt-get install g++";\
@@ -138,6 +139,9 @@ $(call check,counts,the simulator counts what follows on paper and what READMEs 
 $(call check,kernel_work,the work that the model of a step assumes is what the simulator counts,part-counts $(DATA),\
     command -v g++ || skip "apt-get install g++";\
     $(MAKE) -s CXX=g++ COUNT=1 build-count/BF16/train_gpt2sim && dev/test/kernel_work.py build-count/BF16/train_gpt2sim)
+$(call check,exercises_cuda,judges of the exercises in CUDA,part-counts,\
+    command -v g++ || skip "apt-get install g++"; $(MAKE) -s CXX=g++ COUNT=1 prove-cuda &&\
+    dev/test/exercises.sh "$(MAKE)" cuda)
 $(call program,test_hangs,$(B)/test_hangs $(TRAINERS),$(B)/test_hangs)
 nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim,\
     command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))

@@ -31,8 +31,10 @@ Tokens bpe_merge(const Tokens& tokens, int id) {
 // ----- mistakes
 //     ties: count > most ==> count >= most
 //     overlap: if (here) i++; ==>
-//              if (here && i + 2 < tokens.size() && best == std::pair(tokens[i + 1], tokens[i + 2])) {} else if (here) i++;
-//     first-only: if (here) i++; ==> if (here) i++, most = 0; ;; const bool here = ==> const bool here = most > 0 &&
+//              if (here && i + 2 < tokens.size() && best == std::pair(tokens[i + 1], tokens[i + 2])) {} else if
+//         (here) i++;
+//     first-only: if (here) i++; ==> if (here) i++, most = 0; ;; const bool here = ==> const bool here = most > 0
+//         &&
 //     last: i + 1 < tokens.size() && best ==> i + 2 < tokens.size() && best
 //     token: merged.push_back(here ? id : tokens[i]) ==>
 //            merged.push_back(here ? id : tokens[i]); if (here) merged.push_back(tokens[i + 1])
@@ -69,8 +71,9 @@ static Tokens merged_with(const Tokens& t, int id, const Key& wrong) {
 
 void judge(Judge& j, decltype(task::bpe_merge)* bpe_merge) {
     j.hints = {{"ties", "among pairs of equal counts, the one with the smallest tokens is asked for, not the largest."},
-               {"first-pair", "among pairs of equal counts, the one with the smallest tokens is asked for, not the first in the "
-                              "text."},
+               {"first-pair",
+                "among pairs of equal counts, the one with the smallest tokens is asked for, not the first in the "
+                "text."},
                {"overlap", "a token is used by two merges: after a merge, go on behind its second token."},
                {"first-only", "only the first occurrence is replaced; all are to be."},
                {"last", "the pair at the end of the text is not replaced."},

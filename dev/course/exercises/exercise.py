@@ -14,6 +14,7 @@ An exercise is one file, NAME.cpp or NAME.cu, in sections that begin with `// --
     shipped    optional: the same by functions of llmc/; the judge must pass it too
     mistakes   `//     KEY: OLD ==> NEW` replaces all OLD in the solution (`;;` and more of that), and the judge must
                give the hint KEY
+    limits     optional: `//     KERNEL METRIC <= NUMBER, KEY: HINT` of the simulator's counts
     judge      void judge(Judge&, decltype(task::FUNCTION)*...), see judge.h
 """
 import hashlib
@@ -31,11 +32,25 @@ os.chdir(ROOT)
 MY = pathlib.Path(os.environ.get("EXERCISE_MY", "dev/course/my"))
 BUILD = pathlib.Path(os.environ.get("B", "build")) / "exercises"
 LESSON = pathlib.Path("dev/course/gpt2.cpp")
-SECTION = re.compile(r"^// ----- (task|solution|shipped|mistakes|judge)(?:: (.*))?$")
-CUDA_SEEDS = 3
+SECTION = re.compile(r"^// ----- (task|solution|shipped|mistakes|limits|judge)(?:: (.*))?$")
+CUDA_SEEDS = 4
 
 # What the simulator says when it stops a kernel, the key of the mistake, and what it means.
-SIMULATOR = []
+SIMULATOR = [
+    ("wrote beyond its memory|byte .* of a device buffer|before a device buffer|beyond the end of the shared|"
+     "no device memory", "bounds", "an index is out of range: the last block or the last pass of a loop may have more "
+     "threads than elements."),
+    ("the same barrier|at the __syncthreads|never come", "divergent", "not all threads of the block reach the same "
+     "__syncthreads(): it must not stand where some threads have branched off."),
+    ("with mask", "mask", "all lanes that the mask names must come to the same shuffle: none may leave a loop early."),
+    ("is not aligned|misaligned", "misaligned", "a vector of n bytes must lie at a multiple of n bytes."),
+    ("shared memory|__shared__", "shared", "too much shared memory, or none was given at the launch."),
+]
+MEANING = {"load-sectors": "sectors of 32 bytes per load of a warp",
+           "store-sectors": "sectors of 32 bytes per store of a warp",
+           "conflicts": "bank conflicts", "shared-requests": "accesses to shared memory", "atomics": "atomics",
+           "reads": "bytes asked for per byte that is read", "writes": "bytes stored per byte that is written",
+           "barriers": "barriers per block", "mma": "mma instructions"}
 
 
 class Problem(Exception):
@@ -90,15 +105,19 @@ class Exercise:
         if missing:
             raise Problem(f"{self.path} has no section {', '.join(sorted(missing))}")
         self.functions = re.findall(r"decltype\(task::(\w+)\)\s*\*", self.sections["judge"])
+        limits = re.sub(r"\n//      +", " ", self.sections.get("limits", ""))
+        self.limits = [(kernel, name, float(most), key, hint) for kernel, name, most, key, hint in
+                       re.findall(r"^//     (\w+) ([\w-]+) <= ([\d.]+), ([\w-]+): (.+)$", limits, re.M)]
         self.kind = "cuda" if self.cuda else "fast" if "j.faster(" in self.sections["judge"] else "model"
 
     def mistakes(self):
         """(key, text of the solution with this mistake) of each line of the section."""
         found = []
-        lines = re.sub(r"\n//      +", " ", self.sections["mistakes"])  # a line that is indented further goes on
+        # A line that is indented further goes on with the one before.
+        lines = re.sub(r"\n//      +", " ", self.sections["mistakes"]).replace(";;  ", ";; ")
         for key, changes in re.findall(r"^//     ([\w-]+): (.+)$", lines, re.M):
             text = self.sections["solution"]
-            for change in changes.split(" ;; "):
+            for change in changes.replace("\\n", "\n").split(" ;; "):
                 old, _, new = change.partition(" ==>")
                 if old not in text:
                     raise Problem(f"{self.path}: the solution does not contain {old!r} of mistake {key}")
@@ -202,31 +221,88 @@ def compile_program(name, text, kind):
     libraries = os.environ.get("EXERCISE_LIBRARIES", "").split()
     if kind != "fast":
         flags.append("-O1")
+    steps = [compiler + flags + ["-x", "c++", str(source), "-o", str(program)] + libraries]
     if kind == "cuda":
-        simulator = os.environ.get("EXERCISE_SIM", "").split()
-        if not simulator:
+        simulator, objects, count = (os.environ.get(f"EXERCISE_{what}", "").split()
+                                     for what in ("SIM", "OBJECTS", "COUNT"))
+        if not objects:
             raise Problem("exercises in CUDA are compiled by make: make exercise EX=NAME")
-        compiler += [f for f in simulator if not f.endswith(".o")]
-        libraries = [f for f in simulator if f.endswith(".o")] + ["-rdynamic", "-ldl"] + libraries
-    command = compiler + flags + ["-x", "c++", str(source), "-x", "none", "-o", str(program)] + libraries
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return (program if done.returncode == 0 else None), done.stdout
+        sanitizer = [f for f in flags if f.startswith("-fsanitize")]
+        steps = [compiler + simulator + flags + count + ["-x", "c++", "-c", str(source), "-o", f"{program}.o"],
+                 compiler + sanitizer + ["-pthread", f"{program}.o"] + objects + ["-rdynamic", "-ldl", "-o", program] +
+                 libraries]
+    said = ""
+    for step in steps:
+        done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said += done.stdout
+        if done.returncode != 0:
+            return None, said
+    return program, said
 
 
-def run_judge(program, arguments, cuda, limit=120):
+def run_judge(program, arguments, e, limit=120):
     """Runs the judge; in CUDA in several orders of blocks, warps and lanes. Returns (passed, what was printed)."""
-    text = ""
-    for seed in range(CUDA_SEEDS if cuda else 1):
+    text, counts = "", program.with_name(f"{program.name}_{'_'.join(arguments)}.counts")
+    counts.unlink(missing_ok=True)
+    for seed in range(CUDA_SEEDS if e.cuda else 1):
+        settings = {"CUSIM_SEED": str(seed)}
+        if e.limits and seed == 0 and os.environ.get("EXERCISE_COUNT"):
+            settings["CUSIM_COUNT"] = str(counts)
         try:
             done = subprocess.run([str(program), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  timeout=limit, errors="replace", env={**os.environ, "CUSIM_SEED": str(seed)})
+                                  timeout=limit, errors="replace", env={**os.environ, **settings})
         except subprocess.TimeoutExpired as late:
             return False, ((late.stdout or b"").decode(errors="replace") +
                            f"\nhint (endless): not finished after {limit} s: a loop that does not end.\n")
-        text = done.stdout
         if done.returncode != 0:
-            return False, text + explain(done, seed)
-    return True, text
+            if e.cuda and "hint (unknown)" in done.stdout and changes_with_order(program, arguments, done.stdout):
+                return False, done.stdout.split("hint (")[0] + RACE
+            return False, done.stdout + explain(done, seed)
+        if seed > 0 and done.stdout != text:
+            return False, text + ("hint (order): not the same bits when the threads run in another order "
+                                  f"(CUSIM_SEED={seed}): several threads add to the same number.\n")
+        text = done.stdout
+    passed, counted = judge_counts(e, counts)
+    return passed, text.replace("passed\n", "" if counted else "passed\n") + counted
+
+
+def metric(kernel, name):
+    """A figure of the counts of a kernel (dev/cusim/README.md); see the limits of an exercise."""
+    if name.endswith("-sectors"):  # per request of a warp
+        tally = kernel["global_" + name.partition("-")[0]]
+        return tally["sectors"] / max(tally["requests"], 1)
+    shared = [kernel[kind] for kind in ("shared_load", "shared_store", "cp_async_shared", "ldmatrix")]
+    return {"conflicts": sum(t["wavefronts"] - t["wavefronts_without_conflicts"] for t in shared),
+            "shared-requests": sum(t["requests"] for t in shared),
+            "reads": kernel["global_load"]["bytes"] / max(kernel["read_bytes"], 1),
+            "writes": kernel["global_store"]["bytes"] / max(kernel["written_bytes"], 1),
+            "atomics": kernel["global_atomic"]["requests"], "barriers": kernel["barriers"] / kernel["blocks"],
+            "mma": kernel["warps"].get("mma", 0)}[name]
+
+
+def judge_counts(e, path):
+    """Compares what the simulator counted with the limits of the exercise."""
+    if not path.exists():
+        return True, ""
+    kernels = {k["kernel"]: k for k in map(json.loads, path.read_text().split("\n")[1:-1])}
+    text = ""
+    for kernel, name, most, key, hint in e.limits:
+        value = metric(kernels[kernel], name)
+        text += f"  {kernel}: {MEANING[name]} {value:.4g}, asked: at most {most:g}\n"
+        if not value <= most:
+            return False, text + f"hint ({key}): {hint}\n"
+    return True, text + "passed\n"
+
+
+RACE = ("hint (race): other results when the threads run in another order. A __syncthreads() is missing between the "
+        "write of one thread to memory and the read of another, or between a read and the next write.\n")
+
+
+def changes_with_order(program, arguments, before):
+    said = (subprocess.run([str(program), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           errors="replace", env={**os.environ, "CUSIM_SEED": str(seed)}).stdout
+            for seed in range(1, 1 + CUDA_SEEDS))
+    return any(text != before for text in said)
 
 
 def explain(done, seed):
@@ -234,11 +310,10 @@ def explain(done, seed):
     if done.returncode < 0:
         return ("\n" + done.stderr + f"\nhint (crash): the program crashed (signal {-done.returncode}) at the sizes of "
                 "the last line: an index that is out of range. make exercise EX=... SANITIZE=address names the line.\n")
-    if "hint (" in done.stdout:
+    if re.search(r"^hint \(", done.stdout, re.M):
         if seed == 0:
             return done.stderr
-        return (f"\nhint (race): right in one order of the threads, wrong in another (CUSIM_SEED={seed}). A barrier "
-                "is missing between a write to shared memory and a read by another thread, or the reverse.\n")
+        return "\n" + RACE
     for pattern, key, meaning in SIMULATOR:
         if re.search(pattern, done.stderr):
             return f"\n{done.stderr}hint ({key}): {meaning}\n"
@@ -262,7 +337,7 @@ def judge(e):
     """Judges the student's file and keeps the result. Returns (passed, what to print)."""
     program, said = compile_program("my_" + e.name.replace("-", "_"), student_program(e), e.kind)
     if program:
-        passed, text = run_judge(program, [], e.cuda)
+        passed, text = run_judge(program, [], e)
         text = said + text
     else:
         passed, text = False, said + f"\n{e.my} does not compile. The function must stay as the stub declares it.\n"
@@ -311,8 +386,9 @@ def how_judged(e):
     if e.kind == "fast":
         ways.append("by the ratio of its time to that of the plain loop, measured in the same run")
     if e.cuda:
-        ways.append("in the simulator, which needs no GPU: out of bounds, uninitialised memory, barriers that do not "
+        ways.append("in the simulator; it needs no GPU: out of bounds, uninitialised memory, barriers that do not "
                     "match, races")
+    ways += [f"by its counts: {MEANING[name]}, at most {most:g}" for _, name, most, _, _ in e.limits]
     return "It is judged\n" + "\n".join(f"  - {w}" for w in ways)
 
 
@@ -364,13 +440,13 @@ def table_command(check):
     for page in sorted(HERE.parent.glob("*.md")):
         for name, said in re.findall(r"make exercise EX=([\w-]+)(?: +# (\d+) minutes)?", page.read_text()):
             if name not in minutes or said and int(said) != minutes[name]:
-                raise Problem(f"{page.name} has an exercise {name}, {said} minutes, that is not in exercises.txt")
+                raise Problem(f"{page.name}: exercises.txt has no exercise {name} of {said} minutes")
     return 0
 
 
 def expect_hint(e, program, candidate, key):
     """Runs one candidate; None if it fails with this hint (or passes, if the key is None), else what it did."""
-    passed, text = run_judge(program, [e.name, candidate], e.cuda)
+    passed, text = run_judge(program, [e.name, candidate], e)
     found = re.findall(r"^hint \(([\w-]+)\): \S", text, re.M)
     if key is None:
         return None if passed and not found else text

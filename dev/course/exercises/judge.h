@@ -79,6 +79,7 @@ struct Judge {
     std::vector<Hint> hints;  // the typical mistakes, the most specific first
     double tolerance = 2e-5;  // of the largest magnitude in an array
     bool failed = false;
+    bool cuda = false;  // NaN may come from memory that no thread has written yet
 
     // Names the case that begins. It is printed at once: if the program crashes, it is the last
     // line.
@@ -99,9 +100,10 @@ struct Judge {
 
 private:
     std::mt19937 generator{20240607};
-    std::set<Key> refuted;              // mistakes that do not agree with what was computed
-    std::string first_key, first_text;  // of the first case that failed, if no typical mistake agrees
-    bool unwritten = true;              // so far no output has changed
+    std::set<Key> refuted;                  // mistakes that do not agree with what was computed
+    std::string first_key, first_text;      // of the first case that failed, if no typical mistake agrees
+    bool unwritten = true;                  // so far no output has changed
+    uint64_t bits = 14695981039346656037u;  // a hash of all that was computed
 
     bool close(const std::vector<double>& a, const std::vector<double>& b, bool nan_is_nan = false) const;
     void diagnose(const std::vector<Output>& got, const Arrays& right);
@@ -154,7 +156,12 @@ inline void Judge::check(const std::vector<Output>& got, const std::function<Arr
             if (!close(got[a].value, mistaken[a], true)) refuted.insert(hint.key);
     }
     for (const Output& o : got)
-        for (size_t i = 0; i < o.value.size(); i++) unwritten &= o.value[i] == o.began[i];
+        for (size_t i = 0; i < o.value.size(); i++) {
+            unwritten &= o.value[i] == o.began[i];
+            uint64_t word;
+            memcpy(&word, &o.value[i], 8);
+            bits = (bits ^ word) * 1099511628211u;
+        }
     for (size_t a = 0; a < got.size(); a++) {
         if (close(got[a].value, right[a])) continue;
         const double most = tolerance * largest(right[a]);
@@ -208,6 +215,11 @@ inline void Judge::diagnose(const std::vector<Output>& got, const Arrays& right)
     else if (some_unwritten)
         is("unwritten", "some elements of " + name +
                             " still hold what was there before the call: nothing has been written to them.");
+    else if (nan && cuda)
+        is("uninitialised",
+           name +
+               " is not a number (NaN): memory is read that nobody has written, which begins as NaN here. "
+               "Shared memory: is a __syncthreads() missing between the writes and the reads of other threads?");
     else if (nan)
         is("nan", name +
                       " is not a number (NaN): 0/0, infinity minus infinity, a root of a negative number, or memory "
@@ -266,6 +278,7 @@ inline std::string Judge::text_of(const Key& key) const {
 }
 
 inline int Judge::verdict() const {
+    if (!failed && cuda) printf("  bits %016llx\n", (unsigned long long)bits);
     if (!failed) return printf("passed\n"), 0;
     Key key = first_key;
     std::string text = first_text;
