@@ -127,7 +127,8 @@ def write_tables(args, day):
     for ladder in day["ladders"]:
         for name in dict.fromkeys(r["bench"] for r in ladder["results"] if r["main"]):
             bench_table.write_ladder(lab, lab.parent / "charts", name, ladder)
-    print(f"written; this puts the model beside it: dev/cuda/step_model.py --write --measured {args.state}/gpu_day.json")
+    print("written; this puts the model beside it: "
+          f"python3 dev/cuda/step_model.py --write --measured {args.state}/gpu_day.json")
 
 
 def main():

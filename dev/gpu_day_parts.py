@@ -259,9 +259,10 @@ def ncu(day):
                "l1tex__data_bank_conflicts_pipe_lsu.sum", "sm__warps_active.avg.pct_of_peak_sustained_active",
                "sm__throughput.avg.pct_of_peak_sustained_elapsed", "dram__throughput.avg.pct_of_peak_sustained_elapsed"]
     tokens = day.data("shakespeare_train.bin")
-    text = day.run(["ncu", "--csv", "--page", "raw", "--metrics", ",".join(metrics), "--launch-skip", 5,
-                    "--launch-count", 120, "--kernel-name-base", "function", day.program("train_gpt2"), "-e", "L2C768H12T1024", "-i",
-                    tokens, "-j", tokens, "-b", 16, "-t", day.T, "-x", 2, "-v", 0, "-s", 0])
+    profiler = ["ncu", "--csv", "--page", "raw", "--metrics", ",".join(metrics), "--launch-skip", 5, "--launch-count",
+                120, "--kernel-name-base", "function"]
+    text = day.run([*profiler, day.program("train_gpt2"), "-e", "L2C768H12T1024", "-i", tokens, "-j", tokens, "-b", 16,
+                    "-t", day.T, "-x", 2, "-v", 0, "-s", 0])
     (day.state / "ncu.csv").write_text(text)
     return {"said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv"}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A short run on the works of Shakespeare, one token per byte, whose losses a GPU must repeat.
 
-    make train_gpt2_cpu tokenize && python3 dev/shakespeare_curve.py    # writes dev/test/fixtures/shakespeare_curve.json
+    make train_gpt2_cpu tokenize && python3 dev/shakespeare_curve.py   # writes dev/test/fixtures/shakespeare_curve.json
 
 The losses of every step are those of the CPU trainer in fp32 and in bf16. Another device rounds differently, and the
 difference grows from step to step: two runs that round differently differ in a step about as much as these two do. So

@@ -13,7 +13,7 @@ STARTING = [["dev/bench.py"], ["dev/bench_processes.py"], ["dev/quality.py"], ["
             ["dev/gpu_day.py", "--simulate", "--state", "build/gpu_day_interrupted", "--only", "steps_16"],
             ["dev/data/shakespeare.py"], ["dev/data/tokenizer_file.py"],
             ["dev/cuda/step_model.py", "--stored", "--program", "build/sleeper"],
-            ["dev/bench_table.py", "README.md", "--bytes", "build/sleeper"]]
+            ["dev/cuda/count_table.py", "build/sleeper"]]
 COMPUTING = [["dev/torch_step.py", "--steps", "1000"]]  # these start nothing, and need PyTorch
 
 

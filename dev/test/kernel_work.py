@@ -51,8 +51,8 @@ def counted(path):
 
 
 def differences(name, want, found):
-    """FLOPs of products and bytes of cp.async are exact. What is read lies between what must come from memory and what is
-    loaded: counted as read is also what the kernel itself has written, or the one before it."""
+    """FLOPs of products and bytes of cp.async are exact. What is read lies between what must come from memory and what
+    is loaded: counted as read is also what the kernel itself has written, or the one before it."""
     for key in ("flops", "copied"):
         if want[key] != found[key]:
             yield f"{name}: {want[key]} of {key} assumed, {found[key]} counted"
