@@ -97,8 +97,9 @@ static double kernel_tolerance(double roundings, double terms) {
 struct Shape {
     int64_t B, T, C, NH;
 };
-static const Shape SHAPES[] = {{1, 1, 16, 1},   {2, 33, 48, 3},  {3, 67, 40, 1},  {1, 130, 128, 2}, {2, 65, 192, 2},
-                               {1, 70, 256, 2}, {1, 40, 256, 1}, {1, 50, 144, 1}, {1, 230, 64, 1}};
+static const Shape SHAPES[] = {{1, 1, 16, 1},   {2, 33, 48, 3},  {3, 67, 40, 1},  {1, 130, 128, 2},
+                               {2, 65, 192, 2}, {1, 70, 256, 2}, {1, 40, 256, 1}, {1, 50, 144, 1},
+                               {1, 230, 64, 1}, {1, 257, 24, 1}, {1, 129, 120, 1}};
 static std::string shape_text(const Shape& s) {
     return format("B %d T %d C %d NH %d", (int)s.B, (int)s.T, (int)s.C, (int)s.NH);
 }

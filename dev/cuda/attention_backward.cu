@@ -84,6 +84,15 @@ __global__ void recompute_kernel(Operands o) {
                                            o.grad(b, t, 2, h)[lane + 32 * i] = (bf16)dv[i];
 }
 
+// The shipped kernels with 16 rows per warp.
+struct Backward16 {
+    AttentionBackward backward;
+    template <int HS, int KEYS, int COLS, int M>
+    void run() {
+        backward.run<HS, KEYS, COLS, 1>();
+    }
+};
+
 BENCH("attention_backward", dims("B", "T", "C", "NH"),
       shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 70, 96, 3}, {1, 33, 128, 1}}, counted({1, 256, 128, 2}))) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], NH = shape[3], HS = C / NH, rows = B * T;
@@ -121,9 +130,17 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
                  "no matrices: each probability is recomputed from lse wherever it is needed, twice; that saves the "
                  "memory, and costs dot products",
                  recompute);
+    auto tensor_cores = [=] {
+        Backward16 backward{{d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}}};
+        for_head_size(HS, backward);
+    };
+    variant_bf16("tensor-cores",
+                 "tiles on tensor cores, two buffers; one kernel for dk and dv, which computes the scores transposed, "
+                 "so that they are the next product's operand, and one for dq; no atomics; 16 rows per warp",
+                 tensor_cores);
     auto shipped = [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); };
     variant_bf16("shipped",
-                 "tiles on tensor cores, two buffers; one kernel for dk and dv, which computes the scores transposed, "
-                 "so that they are the next product's operand, and one for dq; no atomics",
+                 "32 rows per warp, where registers allow: each fragment that is loaded from shared memory serves two "
+                 "of these rows",
                  shipped);
 }

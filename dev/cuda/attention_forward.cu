@@ -91,50 +91,67 @@ __global__ void online_kernel(Operands o) {
             o.out[((int64_t)b * o.T + query) * o.C + h * o.HS + lane + 32 * i] = (bf16)(out[i] / total);
     if (lane == 0) o.lse[(int64_t)blockIdx.y * o.T + query] = top + logf(total);
 }
-// Tensor cores, as in the shipped kernel (llmc/cuda/attention.cuh), but with one buffer: a tile of
-// keys and values is loaded, then multiplied, then the next is loaded.
-template <int HS, int KEYS>
+// Copies a tile in the plain way: the thread's next chunk is wherever its number says, and the
+// number of chunks is not known to the compiler. Row, chunk, swizzle and bounds are computed for
+// each.
+template <int HS>
+__device__ inline void load_plainly(Tile<HS> tile, int rows, const bf16* head, int stride, int first, int T,
+                                    int head_size) {
+    for (int i = threadIdx.x; i < rows * (HS / 8); i += ATTENTION_THREADS) {
+        const int row = i / (HS / 8), chunk = i % (HS / 8);
+        const bool valid = first + row < T && chunk * 8 < head_size;
+        copy_async(tile.at(row, chunk), head + (valid ? (first + row) * (int64_t)stride + chunk * 8 : 0), valid);
+    }
+}
+// Tensor cores, as in the shipped kernel (llmc/cuda/attention_forward.cuh), but with 16 queries per
+// warp, which are loaded from shared memory for each tile, and with one buffer: a tile of keys and
+// values is loaded, then multiplied, then the next is loaded.
+template <int HS, int KEYS, bool CONSTANT_STEPS>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
-    tensor_kernel(bf16* out, float* lse, const bf16* qkv, int T, int64_t NH, int head_size, float scale) {
+    tensor_kernel(bf16* out, float* lse, const bf16* qkv, int T, int NH, int head_size, float scale,
+                  int keys_per_tile) {
     extern __shared__ __align__(128) bf16 shared[];
-    const AttentionBlock<ATTENTION_ROWS, FIRST_TILE_FIRST> block(nullptr, T, NH, head_size);
+    constexpr int ROWS = 16 * ATTENTION_WARPS;
+    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(nullptr, T, NH, head_size);
     const bf16* head = qkv + block.qkv_offset;
-    const Tile<HS> q{shared}, keys{shared + ATTENTION_ROWS * HS}, values{shared + (ATTENTION_ROWS + KEYS) * HS};
+    const Tile<HS> q{shared}, keys = q.from_row(ROWS), values = keys.from_row(KEYS);
+    auto load_keys = [&](Tile<HS> tile, int which, int first_key) {
+        const bf16* from = head + which * block.C;
+        if (CONSTANT_STEPS) load_tile<HS, KEYS>(tile, from, block.stride, first_key, T, head_size);
+        else load_plainly(tile, keys_per_tile, from, block.stride, first_key, T, head_size);
+    };
     const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, row = block.first + warp_row + lane / 4;
-    load_tile<HS, ATTENTION_ROWS>(q, head, block.stride, block.first, T, head_size);
-    float o[HS / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
-    for (int first_key = 0; first_key < min(T, block.first + ATTENTION_ROWS); first_key += KEYS) {
-        load_tile<HS, KEYS>(keys, head + block.C, block.stride, first_key, T, head_size);
-        load_tile<HS, KEYS>(values, head + 2 * block.C, block.stride, first_key, T, head_size);
+    load_tile<HS, ROWS>(q, head, block.stride, block.first, T, head_size);
+    float o[1][HS / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    for (int first_key = 0; first_key < min(T, block.first + ROWS); first_key += KEYS) {
+        load_keys(keys, 1, first_key);
+        load_keys(values, 2, first_key);
         copy_async_commit();
         copy_async_wait<0>();
         __syncthreads();
-        float s[KEYS / 8][4];
-        multiply_transposed<KEYS>(s, q, warp_row, keys);
-        for (int half = 0; half < 2; half++) {
-            float top = m[half], sum = 0;
-            for (int n = 0; n < KEYS / 8; n++)
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    if (first_key + n * 8 + lane % 4 * 2 + i % 2 > row + half * 8) s[n][i] = -INFINITY;
-                    top = fmaxf(top, s[n][i]);
-                }
-            top = row_max(top);
-            const float shrink = exp2_flushed((m[half] - top) * (scale * LOG2_E));
-            for (int n = 0; n < KEYS / 8; n++)
-                for (int i = 2 * half; i < 2 * half + 2; i++)
-                    sum += s[n][i] = exp2_flushed((s[n][i] - top) * (scale * LOG2_E));
-            m[half] = top, l[half] = l[half] * shrink + row_sum(sum);
-            for (int n = 0; n < HS / 8; n++) o[n][2 * half] *= shrink, o[n][2 * half + 1] *= shrink;
-        }
+        float s[1][KEYS / 8][4];
+        multiply_transposed<KEYS>(s, RowsInShared<HS, 1>{q, warp_row}, keys);
+        mask(s, block.first + warp_row, first_key, [](int query, int key) { return key > query; });
+        softmax_step<HS, KEYS>(s[0], o[0], m, l, scale);
         multiply<KEYS>(o, s, values);
         __syncthreads();
     }
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < 2; half++) {
+        l[half] = row_sum(l[half]);
         if (lane % 4 == 0 && row + 8 * half < T)
             lse[block.row_offset + row + 8 * half] = m[half] * scale + logf(l[half]);
+    }
     bf16* out_head = out + block.out_offset;
-    store_rows(out_head, block.C, block.first + warp_row, T, head_size, o, 1.0f / l[0], 1.0f / l[1], q, warp_row);
+    store_rows(out_head, block.C, block.first + warp_row, T, head_size, o[0], 1.0f / l[0], 1.0f / l[1], q, warp_row);
 }
+// The shipped kernel with 16 queries per warp.
+struct Forward16 {
+    AttentionForward forward;
+    template <int HS, int KEYS, int COLS, int M>
+    void run() {
+        forward.run<HS, KEYS, COLS, 1>();
+    }
+};
 
 BENCH("attention_forward", dims("B", "T", "C", "NH"),
       shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 130, 96, 3}, {1, 33, 128, 1}}, counted({1, 256, 128, 2}))) {
@@ -169,23 +186,42 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
                  "one kernel, one warp per query, a softmax that is corrected as it goes: no matrix; but every query "
                  "reads its keys and values on its own",
                  online);
+    auto run_tensor = [=](auto kernel, int padded) {
+        const int keys = 64;
+        const size_t shared_bytes = (64 + 2 * keys) * padded * sizeof(bf16);
+        allow_shared(kernel, shared_bytes, "tensor");
+        launch("tensor", kernel, attention_grid(B, T, NH, 64, {}), ATTENTION_THREADS, shared_bytes, stream, d_out,
+               d_lse, d_qkv, (int)T, (int)NH, (int)HS, 1.0f / sqrtf((float)HS), keys);
+    };
     auto tensor_cores = [=] {
-        auto run = [=](auto kernel, int padded, int keys) {
-            const size_t shared_bytes = (ATTENTION_ROWS + 2 * keys) * padded * sizeof(bf16);
-            allow_shared(kernel, shared_bytes, "tensor");
-            launch("tensor", kernel, attention_grid(B, T, NH, ATTENTION_ROWS, {}), ATTENTION_THREADS, shared_bytes,
-                   stream, d_out, d_lse, d_qkv, (int)T, NH, (int)HS, 1.0f / sqrtf((float)HS));
-        };
-        if (HS <= 32) run(tensor_kernel<32, 64>, 32, 64);
-        else if (HS <= 64) run(tensor_kernel<64, 64>, 64, 64);
-        else run(tensor_kernel<128, 64>, 128, 64);
+        if (HS <= 32) run_tensor(tensor_kernel<32, 64, false>, 32);
+        else if (HS <= 64) run_tensor(tensor_kernel<64, 64, false>, 64);
+        else run_tensor(tensor_kernel<128, 64, false>, 128);
     };
     variant_bf16("tensor-cores",
                  "64 queries share tiles of 64 keys and values; products by mma.sync; scores stay in registers",
                  tensor_cores);
+    auto constant_steps = [=] {
+        if (HS <= 32) run_tensor(tensor_kernel<32, 64, true>, 32);
+        else if (HS <= 64) run_tensor(tensor_kernel<64, 64, true>, 64);
+        else run_tensor(tensor_kernel<128, 64, true>, 128);
+    };
+    variant_bf16(
+        "constant-steps",
+        "a thread's copies are constant steps apart, in memory and in the swizzled tile: the loop is unrolled, "
+        "and most addresses are constants in the instructions",
+        constant_steps);
+    auto async = [=] {
+        Forward16 forward{{d_out, d_lse, d_qkv, B, T, C, NH, stream, {}}};
+        for_head_size(HS, forward);
+    };
+    variant_bf16("async",
+                 "two buffers: the next tile arrives while this one is multiplied; queries stay in registers; those "
+                 "with the most keys start first; masks only on the diagonal",
+                 async);
     auto shipped = [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); };
     variant_bf16("shipped",
-                 "two buffers filled by cp.async: the next tile arrives while this one is multiplied; queries with the "
-                 "most keys start first; masks only on the diagonal",
+                 "32 queries per warp, where registers allow: each fragment of keys and values that is loaded from "
+                 "shared memory serves two of queries",
                  shipped);
 }

@@ -125,7 +125,7 @@ __device__ inline void multiply_tiles(float (&sum)[2][4][4], bf16* a, bf16* b, i
     }
 }
 // With one buffer, a tile is loaded, then multiplied, then the next is loaded. With two, the next
-// is on its way while this one is multiplied (picture: llmc/cuda/attention.cuh).
+// is on its way while this one is multiplied (picture: llmc/cuda/attention_forward.cuh).
 template <int BUFFERS>
 __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
     __shared__ __align__(128) bf16 a[BUFFERS][BLOCK * MMA_DEPTH];

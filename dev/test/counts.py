@@ -99,22 +99,25 @@ def expected_of_shipped():
     want["residual_layernorm_forward"] = {
         "global_load": accesses(6 * packs, 6 * packs * 16, 16), "global_store": stored(2),
         "read_bytes": 3 * 2 * rows * C + 2 * 2 * C, "written_bytes": 2 * 2 * rows * C + 8 * rows, **of_rows}
-    # Tiles of 64 rows of 128 bytes: two blocks per head, which multiply 1 + 2 pairs of tiles. A product of two tiles
-    # takes 32 mma of each of 4 warps.
-    pairs, tile = 3 * NH, 64 * HS * 2
-    chunks = lambda tiles: tiles * tile // 512  # requests of 32 lanes, 16 bytes each
+    # One block per head, which has all T = 128 rows, 32 per warp. A warp's rows need what they see of the other tensors:
+    # in tiles of 64 keys forward, so that two warps multiply one tile and two warps two; in tiles of 32 backward, so that
+    # the warps multiply 1, 2, 3 and 4. A product of a warp's rows and a tile takes its rows / 16 * columns / 8 * HS / 16
+    # mma.
+    mma = lambda products, columns, warp_tiles: NH * products * warp_tiles * 2 * columns // 8 * HS // 16
+    requests = lambda tensors: tensors * T * NH * HS * 2 // 512  # of 32 lanes, 16 bytes each
     qkv, of_out, per_row = T * 3 * NH * HS * 2, T * NH * HS * 2, NH * T * 4
-    # its tile of queries for each block, keys and values for each pair
-    tiles = 2 * NH + 2 * pairs
     want["attention_forward"] = {
-        "cp_async_global": accesses(chunks(tiles), 16 * chunks(tiles), 16), "mma": 2 * pairs * 128,
+        "cp_async_global": accesses(requests(3), 16 * requests(3), 16), "mma": mma(2, 64, 1 + 1 + 2 + 2),
         "read_bytes": qkv, "written_bytes": of_out + per_row}
     want["attention_dot"] = {"read_bytes": 2 * of_out, "written_bytes": per_row}
-    # two tiles for each block, and two for each pair; in the kernel for dk and dv 4 products, in that for dq 3
-    for name, products, written in (("kv", 4, 2 * of_out), ("q", 3, of_out)):
+    # q, k, v and dout; for dk and dv also lse and D, 4 bytes per lane; in that kernel 4 products, in that for dq 3
+    packs, singles = requests(4), 2 * NH * T // 32
+    whole_tensors = accesses(packs, 16 * packs, 16)
+    with_rows = (packs + singles, 16 * packs + 4 * singles, 512 * packs + 128 * singles)
+    for name, products, written, copied in (("kv", 4, 2 * of_out, with_rows), ("q", 3, of_out, whole_tensors)):
         want[f"attention_backward_{name}"] = {
-            "cp_async_global": accesses(chunks(4 * NH + 2 * pairs), 16 * chunks(4 * NH + 2 * pairs), 16),
-            "mma": products * pairs * 128, "read_bytes": qkv + of_out + 2 * per_row, "written_bytes": written}
+            "cp_async_global": copied, "mma": mma(products, 32, 1 + 2 + 3 + 4),
+            "read_bytes": qkv + of_out + 2 * per_row, "written_bytes": written}
     return want
 
 

@@ -1,4 +1,4 @@
-// Attention in fp32, on CUDA cores: the walk over tiles of attention.cuh, with plain
+// Attention in fp32, on CUDA cores: the walk over tiles of attention_forward.cuh, with plain
 // multiplications. Each block handles TILE rows of one head with (TILE/2)^2 threads: grid
 // (B NH, T/TILE).
 //
@@ -13,7 +13,8 @@
 //
 // FLOPs and bytes: as attention.cuh, with 4 bytes per value.
 #pragma once
-#include "llmc/cuda/attention_tiles.cuh"
+#include "llmc/cuda/attention_block.cuh"
+#include "llmc/cuda/attention_dot.cuh"
 
 // TILE rows of head_size floats in shared memory, head_size + 1 apart: where head_size is a
 // multiple of 32, a column of unpadded rows would lie in one bank.
@@ -22,10 +23,10 @@ struct SharedRows {
     float* data;
     int head_size;
     __device__ float* operator[](int row) const { return data + row * (head_size + 1); }
-    __device__ void load(const float* head, int64_t stride, int first, int T) const {
+    __device__ void load(const float* head, int stride, int first, int T) const {
         for (int i = threadIdx.x; i < TILE * head_size; i += (TILE / 2) * (TILE / 2)) {
             const int row = i / head_size, c = i % head_size;
-            (*this)[row][c] = first + row < T ? head[(first + row) * stride + c] : 0.0f;
+            (*this)[row][c] = first + row < T ? head[(int64_t)(first + row) * stride + c] : 0.0f;
         }
     }
 };
@@ -54,21 +55,21 @@ __device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, Sha
 }
 // Stores rows row, row + 1 of a head, times scale0 and scale1.
 template <int TILE, int CHANNELS>
-__device__ inline void store_channels(float* head, int64_t stride, int row, int T, int head_size,
+__device__ inline void store_channels(float* head, int stride, int row, int T, int head_size,
                                       const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int c = 0; c < CHANNELS; c++)
             if (row + i < T && tx + c * (TILE / 2) < head_size)
-                head[(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
+                head[(int64_t)(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
 }
 
 // Keys and values of a tile take turns in one buffer, kv.
 template <int TILE, int CHANNELS>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
-    attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int64_t NH, int head_size,
-                                  float scale, const DocumentTile* documents) {
+    attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int NH, int head_size, float scale,
+                                  const DocumentTile* documents) {
     extern __shared__ float shared_floats[];
     const SharedRows<TILE> q{shared_floats, head_size},
         kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
 template <int TILE, int CHANNELS, bool KEYS_MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv,
-                                   int T, int64_t NH, int head_size, float scale, const DocumentTile* documents) {
+                                   int T, int NH, int head_size, float scale, const DocumentTile* documents) {
     extern __shared__ float shared_floats[];
     const size_t elems = shared_rows_elems(TILE, head_size);
     const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size},
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
     const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST> block(documents, T, NH, head_size);
     const int mine = block.first, length = block.length, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
-    const int64_t C = block.C, stride = block.stride;
+    const int C = block.C, stride = block.stride;
     const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     auto load_queries = [&](int first) { q.load(head, stride, first, length), d_o.load(dout_head, C, first, length); };
     auto load_keys = [&](int first) {
@@ -178,7 +179,7 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
     const float scale = 1.0f / sqrtf((float)HS);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
     allow_shared(kernel, bytes, "attention_forward");
-    launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, NH, HS, scale,
+    launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, (int)NH, HS, scale,
            documents.tiles);
 }
 // TILE for a head size.
@@ -201,7 +202,7 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     attention_dot(D, dout, out, B, T, NH, HS, stream);
     auto run_kernel = [&](const char* name, auto kernel) {
         allow_shared(kernel, bytes, name);
-        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, D, qkv, (int)T, NH, HS, scale,
+        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, D, qkv, (int)T, (int)NH, HS, scale,
                documents.tiles);
     };
     run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);

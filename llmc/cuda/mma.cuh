@@ -36,20 +36,22 @@
 //     a[0] = bf16(C0.c[0], C0.c[1])     a[2] = bf16(C1.c[0], C1.c[1])
 //     a[1] = bf16(C0.c[2], C0.c[3])     a[3] = bf16(C1.c[2], C1.c[3])
 //
-// Attention uses this: the scores q k^T go into p v straight from registers (attention_tiles.cuh).
+// Attention uses this: the scores q k^T go into p v straight from registers
+// (attention_products.cuh).
 #pragma once
 #include <cfloat>
 #include "llmc/bf16.h"
 #include "llmc/cuda/common.cuh"
 
-// Two fp32 values, each rounded to the nearest bf16, in one register.
-__device__ inline uint32_t pack_bf16(float low, float high) {
-    const uint32_t low_bits = __bfloat16_as_ushort(__float2bfloat16_rn(low));
-    const uint32_t high_bits = __bfloat16_as_ushort(__float2bfloat16_rn(high));
-    return low_bits | high_bits << 16;
-}
+constexpr float LOG2_E = 1.4426950408889634f;  // e^x = 2^(x LOG2_E): for exp2_flushed
 
 #ifndef CUSIM
+// Two fp32 values, each rounded to the nearest bf16, in one register.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // C += A B.
@@ -75,11 +77,15 @@ __device__ inline void ldmatrix_transposed(uint32_t (&r)[4], const bf16* row) {
                  : "r"(shared_address(row)));
 }
 // Starts copying 16 bytes from global to shared memory. The thread does not wait, and the bytes
-// pass through none of its registers. If not valid, 16 zeros are written; `from` must be a valid
-// address all the same.
+// pass through none of its registers. If not valid, 16 zeros are written, and nothing is read.
 __device__ inline void copy_async(void* to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 16 : 0));
+}
+// The same for 4 bytes.
+__device__ inline void copy_async(float* to, const float* from, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(to)), "l"(from),
+                 "r"(valid ? 4 : 0));
 }
 // Makes one group of all copies that this thread started since its last commit.
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;\n"); }
@@ -102,6 +108,11 @@ __device__ inline float exp2_flushed(float x) {
 // The twins. Where an instruction involves the whole warp, the lanes wait for each other, and the
 // last one to arrive computes the results of all.
 
+inline uint32_t pack_bf16(float low, float high) {
+    const uint32_t low_bits = __bfloat16_as_ushort(__float2bfloat16_rn(low));
+    const uint32_t high_bits = __bfloat16_as_ushort(__float2bfloat16_rn(high));
+    return low_bits | high_bits << 16;
+}
 inline float bf16_of(uint32_t reg, int half) {
     return __bfloat162float(__ushort_as_bfloat16((unsigned short)(reg >> (16 * half))));
 }
@@ -156,6 +167,9 @@ inline void ldmatrix(uint32_t (&r)[4], const bf16* row) { ldmatrix_twin<false>(r
 inline void ldmatrix_transposed(uint32_t (&r)[4], const bf16* row) { ldmatrix_twin<true>(r, row); }
 inline void copy_async(void* to, const void* from, bool valid) {
     cusim::async_copy(to, from, 16, valid ? 16 : 0, CUSIM_HERE);
+}
+inline void copy_async(float* to, const float* from, bool valid) {
+    cusim::async_copy(to, from, 4, valid ? 4 : 0, CUSIM_HERE);
 }
 inline void copy_async_commit() { cusim::async_commit(); }
 template <int groups>

@@ -1,0 +1,169 @@
+// Attention backward on tensor cores. With p from lse, and D from attention_dot.cuh:
+//
+//     p = e^(scale s - lse)      dp = dout v^T      ds = p (dp - D)
+//     dv = p^T dout              dk = scale ds^T q                  dq = scale ds k
+//
+// dk and dv are sums over queries, dq is a sum over keys. One kernel each, so that every sum
+// belongs to one warp, which adds in one order: no atomics, the same bits every time. The price:
+// both kernels compute s and dp, 7 products of tiles in place of 5. The kernel for dk and dv
+// computes the scores transposed (k q^T), so that again the result of one product is an operand of
+// the next.
+//
+// Blocks, warps, tiles and buffers are as in attention_forward.cuh. As no row needs its maximum
+// first, a tile's columns are limited only by registers: s and dp of a tile take M COLS / 2 each.
+#pragma once
+#include "llmc/cuda/attention_block.cuh"
+#include "llmc/cuda/attention_products.cuh"
+
+template <int HS, int COLS, int M>
+constexpr size_t attention_backward_q_shared_bytes() {
+    return (2 * 16 * M * ATTENTION_WARPS + 4 * COLS) * HS * sizeof(bf16);
+}
+template <int HS, int COLS, int M>
+constexpr size_t attention_backward_kv_shared_bytes() {
+    return attention_backward_q_shared_bytes<HS, COLS, M>() + 4 * COLS * sizeof(float);
+}
+
+// dk and dv of 64 M keys, 16 M per warp; queries come in tiles of COLS, and with them their lse and
+// D. s and dp are transposed, row: key, column: query. Queries after the last one are zeros, as are
+// their dout, lse and D: so p is 1, ds is 0, and they add nothing. The keys are read from shared
+// memory for each tile: dk and dv fill the registers.
+template <int HS, int COLS, int M>
+__global__ void __launch_bounds__(ATTENTION_THREADS, 1)
+    attention_backward_kv_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
+                                 int NH, int head_size, float scale, const DocumentTile* documents) {
+    constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
+    extern __shared__ __align__(128) bf16 shared[];
+    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(documents, T, NH, head_size);
+    const bf16 *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
+    const Tile<HS> k{shared}, v = k.from_row(ROWS);
+    auto buffer = [&](int tile) { return shared + 2 * ROWS * HS + tile % 2 * (2 * COLS * HS + 4 * COLS); };
+    auto q = [&](int tile) { return Tile<HS>{buffer(tile)}; };
+    auto d_o = [&](int tile) { return q(tile).from_row(COLS); };
+    auto lse_and_D = [&](int tile) { return (float*)(buffer(tile) + 2 * COLS * HS); };
+    // Of lse and D a thread copies one value: the first COLS threads lse, the next COLS threads D.
+    const int copied = threadIdx.x % COLS;
+    const float* copied_from = (threadIdx.x < COLS ? lse : D) + block.row_offset + block.first + copied;
+    auto load_queries = [&](int tile) {
+        const int first_query = block.first + tile * COLS;
+        load_tile<HS, COLS>(q(tile), head, block.stride, first_query, block.length, head_size);
+        load_tile<HS, COLS>(d_o(tile), dout_head, block.C, first_query, block.length, head_size);
+        if (threadIdx.x < 2 * COLS)
+            copy_async(lse_and_D(tile) + threadIdx.x, copied_from + tile * COLS, first_query + copied < block.length);
+    };
+    load_tile<HS, ROWS>(k, head + block.C, block.stride, block.first, block.length, head_size);
+    load_tile<HS, ROWS>(v, head + 2 * block.C, block.stride, block.first, block.length, head_size);
+    load_queries(0);
+    copy_async_commit();
+
+    const int warp_row = threadIdx.x / 32 * WARP_ROWS, first_key = block.first + warp_row, lane = threadIdx.x % 32;
+    const bool any_key = first_key < block.length;
+    const RowsInShared<HS, M> keys{k, warp_row}, values{v, warp_row};
+    float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
+    const int tiles = ceil_div(block.length - block.first, COLS);  // queries before the first key see none of the keys
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile++) {
+        const int first_query = block.first + tile * COLS;
+        if (tile + 1 < tiles) load_queries(tile + 1);
+        copy_async_commit();
+        copy_async_wait<1>();
+        __syncthreads();  // this tile has arrived, for all threads
+        if (any_key && first_query + COLS > first_key) {
+            const float *lse_tile = lse_and_D(tile), *D_tile = lse_tile + COLS;
+            float p[M][COLS / 8][4], ds[M][COLS / 8][4];
+            multiply_transposed<COLS>(p, keys, q(tile));
+            if (first_key + WARP_ROWS - 1 > first_query)
+                mask(p, first_key, first_query, [](int key, int query) { return key > query; });
+            multiply_transposed<COLS>(ds, values, d_o(tile));
+#pragma unroll
+            for (int n = 0; n < COLS / 8; n++)
+                for (int i = 0; i < 4; i++) {
+                    const int column = n * 8 + lane % 4 * 2 + i % 2;
+                    const float log_sum = lse_tile[column] * LOG2_E, d = D_tile[column];
+#pragma unroll
+                    for (int m = 0; m < M; m++) {
+                        p[m][n][i] = exp2_flushed(p[m][n][i] * (scale * LOG2_E) - log_sum);
+                        ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - d);
+                    }
+                }
+            multiply<COLS>(dk, ds, q(tile));
+            multiply<COLS>(dv, p, d_o(tile));
+        }
+        __syncthreads();  // no thread reads this tile any more
+    }
+    bf16 *dk_head = dqkv + block.qkv_offset + block.C, *dv_head = dk_head + block.C;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        const int first = first_key + m * 16, row = warp_row + m * 16;
+        store_rows(dk_head, block.stride, first, block.length, head_size, dk[m], scale, scale, k, row);
+        store_rows(dv_head, block.stride, first, block.length, head_size, dv[m], 1.0f, 1.0f, v, row);
+    }
+}
+
+// dq of 64 M queries, 16 M per warp; keys come in tiles of COLS.
+template <int HS, int COLS, int M>
+__global__ void __launch_bounds__(ATTENTION_THREADS, 1)
+    attention_backward_q_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
+                                int NH, int head_size, float scale, const DocumentTile* documents) {
+    constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
+    extern __shared__ __align__(128) bf16 shared[];
+    const AttentionBlock<ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
+    const bf16 *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
+    const Tile<HS> q{shared}, d_o = q.from_row(ROWS);
+    auto keys = [&](int tile) { return Tile<HS>{shared + (2 * ROWS + tile % 2 * 2 * COLS) * HS}; };
+    auto values = [&](int tile) { return keys(tile).from_row(COLS); };
+    auto load_keys = [&](int tile) {
+        load_tile<HS, COLS>(keys(tile), head + block.C, block.stride, tile * COLS, block.length, head_size);
+        load_tile<HS, COLS>(values(tile), head + 2 * block.C, block.stride, tile * COLS, block.length, head_size);
+    };
+    load_tile<HS, ROWS>(q, head, block.stride, block.first, block.length, head_size);
+    load_tile<HS, ROWS>(d_o, dout_head, block.C, block.first, block.length, head_size);
+    copy_async_commit();
+    load_keys(0);
+    copy_async_commit();
+
+    const int warp_row = threadIdx.x / 32 * WARP_ROWS, first_query = block.first + warp_row, lane = threadIdx.x % 32;
+    const bool any_query = first_query < block.length;
+    float log_sum[M][2], d[M][2];
+#pragma unroll
+    for (int i = 0; i < 2 * M; i++) {
+        const int query = first_query + i * 8 + lane / 4;
+        const bool valid = query < block.length;
+        log_sum[i / 2][i % 2] = valid ? lse[block.row_offset + query] * LOG2_E : 0.0f;
+        d[i / 2][i % 2] = valid ? D[block.row_offset + query] : 0.0f;
+    }
+    copy_async_wait<1>();
+    __syncthreads();  // the queries have arrived, for all threads
+    const KeptRows<HS, M> queries(RowsInShared<HS, M>{q, warp_row}), douts(RowsInShared<HS, M>{d_o, warp_row});
+    const int end = min(block.length, block.first + ROWS), tiles = ceil_div(end, COLS);
+    float dq[M][HS / 8][4] = {};
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile++) {
+        if (tile + 1 < tiles) load_keys(tile + 1);
+        copy_async_commit();
+        copy_async_wait<1>();
+        __syncthreads();  // this tile has arrived, for all threads
+        const int first_key = tile * COLS;
+        if (any_query && first_key < first_query + WARP_ROWS) {
+            float p[M][COLS / 8][4], ds[M][COLS / 8][4];
+            multiply_transposed<COLS>(p, queries, keys(tile));
+            if (first_key + COLS - 1 > first_query)
+                mask(p, first_query, first_key, [](int query, int key) { return key > query; });
+            multiply_transposed<COLS>(ds, douts, values(tile));
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                for (int n = 0; n < COLS / 8; n++)
+                    for (int i = 0; i < 4; i++) {
+                        const float prob = exp2_flushed(p[m][n][i] * (scale * LOG2_E) - log_sum[m][i / 2]);
+                        ds[m][n][i] = prob * (ds[m][n][i] - d[m][i / 2]);
+                    }
+            multiply<COLS>(dq, ds, keys(tile));
+        }
+        __syncthreads();  // no thread reads this tile any more
+    }
+    bf16* dq_head = dqkv + block.qkv_offset;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        store_rows(dq_head, block.stride, first_query + m * 16, block.length, head_size, dq[m], scale, scale, q,
+                   warp_row + m * 16);
+}
