@@ -40,17 +40,19 @@ def norm(residual):
 
 
 def attention(products, operands, results, transposed):
-    """Tiles of causal attention: a block's rows against all columns that they see."""
+    """Tiles of causal attention: a block copies all columns that its rows see, and each of its warps multiplies its rows
+    by those that they see. Where columns are queries, lse and D are copied with them."""
     def work(s, k):
-        row_tiles, head_size = k.grid[1], int(re.search(r"ILi(\d+)E", k.symbol)[1])
-        rows, columns = -(-s.T // row_tiles), int(re.search(r"ILi\d+ELi(\d+)E", k.symbol)[1])
-        seen = [s.T - i * rows if transposed else min(s.T, (i + 1) * rows) for i in range(row_tiles)]
-        tiles = sum(-(-c // columns) for c in seen) * s.B * s.NH
-        diagonal = row_tiles * max(1, rows // columns) * s.B * s.NH
-        stationary = (1 if products == 2 else 2) * row_tiles * s.B * s.NH * rows * head_size * X
-        return dict(read=operands * s.n * s.C * X, written=results * s.n * s.C * X, rare=diagonal / tiles,
-                    flops=tiles * products * 2 * rows * columns * head_size, loaded=0,
-                    copied=stationary + tiles * 2 * columns * head_size * X)
+        head_size, columns = map(int, re.search(r"ILi(\d+)ELi(\d+)E", k.symbol).groups())
+        rows = -(-s.T // k.grid[1])
+        warp_rows = rows * 32 // k.threads
+        seen = lambda first, n: s.T - first if transposed else min(s.T, first + n)
+        count = lambda n: sum(-(-seen(first, n) // columns) for first in range(0, s.T, n)) * s.B * s.NH
+        diagonal = -(-s.T // warp_rows) * max(1, warp_rows // columns) * s.B * s.NH
+        stationary = (1 if products == 2 else 2) * k.grid[1] * s.B * s.NH * rows * head_size * X
+        return dict(read=operands * s.n * s.C * X, written=results * s.n * s.C * X, rare=diagonal / count(warp_rows),
+                    flops=count(warp_rows) * products * 2 * warp_rows * columns * head_size, loaded=0,
+                    copied=stationary + count(rows) * columns * (2 * head_size * X + (8 if transposed else 0)))
     return work
 
 

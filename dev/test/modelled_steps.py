@@ -103,6 +103,11 @@ def work_is_counted_by_hand():
     near(work["copied"], 24 * (4 * 64 * 64 * 2 + 10 * 2 * 64 * 64 * 2), "bytes copied by attention")
     work = work_of(shape, launch("attention_backward_kv", "aILi64ELi64E", (24, 4, 1), (128, 1, 1)), None)
     near(work["flops"], 24 * 10 * 4 * 2 * 64**3, "FLOPs of attention's backward pass")
+    # 8 warps of 32 rows see 8, 7 .. 1 tiles of 32 columns; their 2 blocks copy 8 and 4 of these tiles
+    work = work_of(shape, launch("attention_backward_kv", "aILi64ELi32E", (24, 2, 1), (128, 1, 1)), None)
+    near(work["flops"], 24 * 36 * 4 * 2 * 32 * 32 * 64, "FLOPs of attention's backward pass, 32 rows per warp")
+    near(work["rare"], 8 / 36, "tiles on the diagonal, 32 rows per warp")
+    near(work["copied"], 24 * (2 * 2 * 128 * 64 * 2 + 12 * 32 * (2 * 64 * 2 + 2 * 4)), "bytes copied for dk and dv")
 
 
 def products_are_plausible():
