@@ -2,7 +2,7 @@
 
 .PHONY: course exercise grade simulated-exercise prove-model prove-fast prove-cuda
 .PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
-        step-model gpu_day_programs format
+        step-model gpu_day_programs format dist
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
@@ -123,3 +123,6 @@ step-model: $(B)/BF16/train_gpt2sim $(DATA)   ## predicted times of steps on GPU
 format:                               ## lays the sources out (.clang-format; needs: pip install clang-format==14.0.6)
 	@python3 dev/format.py
 	@python3 dev/width.py
+
+dist:                                 ## the sources in build/gpt2-VERSION.tar.gz, which builds without git
+	@python3 dev/dist.py

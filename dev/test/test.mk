@@ -115,6 +115,9 @@ $(call check,evaluation,perplexity and HellaSwag beside transformers,$(CPU),\
 $(call check,lm_eval,perplexity and choices beside lm-eval,$(CPU),\
     dev/test/evaluation.py lm_eval --packages || skip "pip install accelerate lm_eval $(EVALUATION)";\
     dev/test/evaluation.py lm_eval)
+$(call check,launch,a run that dies is started again,train_gpt2_cpu tokenize,dev/test/launch.sh)
+$(call check,dist,the source archive builds without git,,\
+    git rev-parse --git-dir || skip "git and a checkout"; dev/test/dist.sh "$(MAKE)")
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)
 sim_check = $(call check,$(1),$(2),$(4),env CUSIM_SEED=$(3) $(4) $(5))

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# scripts/launch.sh: a run killed once ends with the weights of an undisturbed one; a command that always fails is given
+# up; wrong flags and signals end it at once; in SLURM, with a stand-in for scontrol, the job is queued again.
+set -emuo pipefail  # -m: what it starts in the background can be stopped by SIGINT
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export STARTS=$folder/starts WAIT=0 RESTARTS=3
+fail() { echo "$*"; cat "$folder/log"; exit 1; }
+launched() {  # command: runs it, sets status and starts
+    : > "$STARTS"
+    status=0
+    scripts/launch.sh "$@" > "$folder/log" 2>&1 || status=$?
+    starts=$(wc -l < "$STARTS")
+}
+expect() {  # what, status, starts
+    [ "$status" = "$2" ] || fail "$1 ended with $status instead of $2:"
+    [ "$starts" = "$3" ] || fail "$1 was started $starts times instead of $3:"
+}
+command() {  # name, lines of bash: a command that notes each start
+    printf '#!/usr/bin/env bash\necho "$@" >> "$STARTS"\n%s\n' "$2" > "$folder/$1"
+    chmod +x "$folder/$1"
+}
+
+command fails 'exit 1'
+launched "$folder/fails" -o x
+expect "a command that always fails" 1 4
+grep -q "exit status 1 after 3 restarts" "$folder/log" || fail "it does not say why it gave up:"
+[ "$(sort -u "$STARTS")" = "-o x -y 1" ] || fail "arguments: $(cat "$STARTS")"
+command dies 'kill -9 $$'
+RESTARTS=1 launched "$folder/dies"
+expect "a command that kill -9 ends" 137 2
+for last in 0 2 129 130 143; do
+    command "ends_$last" "exit $last"
+    launched "$folder/ends_$last"
+    expect "a command that ends with $last" $last 1
+done
+launched ./no_such_program
+expect "a program that is not there" 127 0
+launched
+expect "no command" 2 0
+RESTARTS=many launched "$folder/fails"
+expect "RESTARTS=many" 2 0
+WAIT=1 RESTARTS=2 launched "$folder/fails"
+grep -q "restart 2 of 2 in 2 s" "$folder/log" || fail "the second wait is not twice as long:"
+
+# Signals, while the command runs and between two starts.
+stopped_by() {  # signal, command, what to wait for in the log
+    : > "$STARTS"
+    : > "$folder/log"
+    scripts/launch.sh "$2" > "$folder/log" 2>&1 &
+    for _ in $(seq 200); do grep -q "$3" "$folder/log" && break; sleep 0.05; done
+    status=0
+    kill "-$1" $!
+    wait $! || status=$?
+    starts=$(wc -l < "$STARTS")
+}
+command saves 'trap "exit 130" INT; trap "exit 143" TERM; trap "exit 129" HUP; trap "exit 0" USR1; echo began
+for i in {1..200}; do sleep 0.05; done; exit 1'
+for signal in INT TERM HUP; do
+    stopped_by $signal "$folder/saves" began
+    expect "a command stopped by $signal" $((128 + $(kill -l $signal))) 1
+done
+stopped_by USR1 "$folder/saves" began
+expect "a command stopped by USR1" 0 1
+WAIT=100 stopped_by TERM "$folder/fails" "restart 1"
+expect "a launcher stopped while it waits" 143 1
+
+# SLURM: after USR1 the job is queued again, after a failure it is not.
+mkdir "$folder/bin"
+printf '#!/bin/sh\necho "$@" > "%s/asked"\n' "$folder" > "$folder/bin/scontrol"
+chmod +x "$folder/bin/scontrol"
+export PATH=$folder/bin:$PATH SLURM_JOB_ID=71 SLURM_SUBMIT_DIR=$PWD
+launched "$folder/fails"
+expect "a job that always fails" 1 4
+[ ! -e "$folder/asked" ] || fail "a job that fails was queued again"
+stopped_by USR1 "$folder/saves" began
+expect "a job whose time is up" 0 1
+[ "$(cat "$folder/asked")" = "requeue 71" ] || fail "asked scontrol for: $(cat "$folder/asked")"
+unset SLURM_JOB_ID SLURM_SUBMIT_DIR
+
+# A run of the CPU trainer, killed at its second checkpoint, beside one that is left alone.
+./tokenize --bytes 1 dev/data/shakespeare/sonnets.txt -o "$folder/bytes" > /dev/null 2>&1
+export OUT=$folder/killed
+flags=(-e L1C32H2T16V257 -i "$folder/bytes_train.bin" -j "$folder/bytes_val.bin" -t 16 -b 2 -v 0 -s 0 -x 1500 -n 50)
+flags+=(--threads 1)
+command killed_once '[ "$(wc -l < "$STARTS")" = 1 ] || exec ./train_gpt2_cpu "$@"
+./train_gpt2_cpu "$@" &
+for i in {1..2000}; do [ -e "$OUT/DONE_00000100" ] && break; sleep 0.01; done
+kill -9 $!
+wait $!'
+launched "$folder/killed_once" "${flags[@]}" -o "$OUT"
+expect "a run killed once" 0 2
+grep -q "exit status 137; restart 1 of 3" "$folder/log" || fail "the run was not killed:"
+./train_gpt2_cpu "${flags[@]}" -o "$folder/whole" > "$folder/log" 2>&1
+cmp "$OUT/model_00001500.bin" "$folder/whole/model_00001500.bin"
+cmp "$OUT/main.log" "$folder/whole/main.log"

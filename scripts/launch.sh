@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=gpt2
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=8
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@600
+#SBATCH --requeue
+# Runs a command, and starts it again when it dies. -y 1 is added to it, so each start goes on from the newest complete
+# checkpoint.
+#
+#   scripts/launch.sh ./train_gpt2cu -o log -n 500 ...
+#   RESTARTS=20 scripts/launch.sh scripts/run_gpt2_124M.sh
+#   sbatch scripts/launch.sh scripts/multi_node/slurm_tcp.sh -i 'data/train_*.bin' -o shared/log ...
+#
+#   RESTARTS=10   how often at most
+#   WAIT=10       seconds before the first restart; each further wait is twice as long, up to five minutes
+#
+# It ends when the command has ended well, with exit status 2 (a wrong flag), or because it was told to stop. INT, TERM,
+# HUP and USR1 are passed on to the command. In a SLURM job, USR1 comes ten minutes before the time is up: the run saves
+# and ends, and the job is put into the queue again. After a node has failed, SLURM does that by itself (--requeue).
+set -um  # -m: the command is a process group of its own, which the terminal's Ctrl-C does not reach twice
+cd "${SLURM_SUBMIT_DIR:-.}" || exit 1
+say() { echo "launch.sh: $*" >&2; }
+refuse() { echo "error: $*" >&2; exit 2; }
+restarts=${RESTARTS:-10} wait=${WAIT:-10} longest_wait=300
+for number in "$restarts" "$wait"; do
+    case $number in "" | *[!0-9]*) refuse "RESTARTS=$restarts WAIT=$wait: whole numbers are accepted" ;; esac
+done
+[ $# -gt 0 ] || refuse "no command; scripts/launch.sh ./train_gpt2cu -o FOLDER ... is accepted"
+
+child="" got=""
+pass_on() {  # name of the signal
+    got=$1
+    [ -z "$child" ] || kill "-$1" "$child" 2> /dev/null
+}
+for signal in INT TERM HUP USR1; do trap "pass_on $signal" $signal; done
+finish() {  # command: waits for it, sets status
+    "$@" < /dev/null &
+    child=$!
+    [ -z "$got" ] || kill "-$got" "$child" 2> /dev/null  # came before $child was known
+    wait "$child"
+    status=$?
+    while kill -0 "$child" 2> /dev/null; do  # a signal has ended the wait, not yet the command
+        wait "$child"
+        status=$?
+    done
+    child=""
+}
+
+for ((start = 0; ; start++)); do
+    finish "$@" -y 1
+    case "$got $status" in
+        "USR1 0")
+            [ -n "${SLURM_JOB_ID:-}" ] || exit 0
+            say "the time is up: job $SLURM_JOB_ID goes on when its turn comes again"
+            exec scontrol requeue "$SLURM_JOB_ID" ;;
+        " 0") exit 0 ;;
+        " 2" | " 126" | " 127") say "not started again: exit status $status, which a restart would not change"
+            exit "$status" ;;
+        " 129" | " 130" | " 143") say "not started again: the command was told to stop"; exit "$status" ;;
+        " "*) ;;
+        *) exit "$status" ;;
+    esac
+    if [ "$start" -ge "$restarts" ]; then
+        say "exit status $status after $start restarts; RESTARTS=$restarts allows no more"
+        exit "$status"
+    fi
+    say "exit status $status; restart $((start + 1)) of $restarts in $wait s"
+    finish sleep "$wait"
+    case $got in "") ;; USR1) exit 0 ;; *) exit "$status" ;; esac
+    wait=$((wait * 2 < longest_wait ? wait * 2 : longest_wait))
+done
