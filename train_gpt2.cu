@@ -301,6 +301,7 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
 void micro_step(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
     const Range range("micro_step", micro);
     const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
+    if (micro == 0) gpu_comm_wait("the weights of the other processes");
     model.parts.enter(PART_FORWARD);
     upload_tokens(model, x, y, B, T, micro, true);
     forward(model, B, T);

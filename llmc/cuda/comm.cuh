@@ -1,6 +1,7 @@
 // The collectives of comm.h on GPUs, by NCCL. They have a stream of their own beside the one that
 // computes, so that the gradients of one layer travel while those of the next are computed. Events
-// order the two streams; the host waits for neither. Without NCCL only one process is possible.
+// order the two streams; within a step the host waits for neither. Without NCCL only one process is
+// possible.
 //
 //     stream         | layer l backward | layer l-1 backward       | ...            | join | update
 //     gpu_comm.stream                   | reduce-scatter, bucket l | bucket l-1     |
@@ -141,6 +142,13 @@ inline void order_streams(cudaStream_t first, cudaStream_t second) {
 // Work enqueued in `stream` from now on starts after all collectives enqueued so far.
 inline void gpu_comm_join(cudaStream_t stream) {
     if (comm.processes > 1) order_streams(gpu_comm.stream, stream);
+}
+
+// The host waits for all collectives enqueued so far. To be called before much work is enqueued
+// behind them: the driver keeps about a thousand launches of a stream, and if another process
+// hangs, the launch after those would wait for ever.
+inline void gpu_comm_wait(const char* what) {
+    if (comm.processes > 1) wait_for_stream(gpu_comm.stream, what);
 }
 
 // As in comm.h, on data (processes * n_elems), which `stream` may still be computing. `bucket` is
