@@ -149,7 +149,7 @@ inline Machine bench::open_machine(int) {
     (void)gpu;
 #ifdef CUSIM_COUNTS
     begin_counting = [] {
-        check_cuda(cudaDeviceSynchronize(), "waiting for what was set up");
+        wait_for_stream(stream, "waiting for what was set up");
         cusim::forget_counts();
     };
 #endif

@@ -61,6 +61,9 @@ $(call check,model_contract,the compiler names what a trainer does not provide,,
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
+UNTIMED := cudaStreamSynchronize|cudaDeviceSynchronize|cudaEventSynchronize|cudaMemcpy[(]
+$(call check,waits,the host waits for a GPU only in wait.cuh,,\
+    ! grep -nE "$(UNTIMED)" train_gpt2.cu test_gpt2.cu llmc/cuda/*.cuh dev/cuda/*.cu dev/cuda/*.cuh)
 $(call check,format,laid out as make format does,,\
     dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
 $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
