@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / "dev/cuda"), str(ROOT / "dev")]
+sys.path[:0] = [str(ROOT / "dev/cuda"), str(ROOT / "dev")]  # before dev/test, which has a kernel_work.py too
 import machine_code  # noqa: E402
 import step_model  # noqa: E402
 from chips import CHIPS  # noqa: E402
