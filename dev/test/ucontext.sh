@@ -3,7 +3,7 @@
 set -e
 mkdir -p build/ucontext
 flags="-std=c++17 -O2 -march=${ARCH:-native} -Wno-psabi -Wno-unknown-pragmas -Ibuild/sim -Idev/cusim/include -I."
-machinery=$(ls dev/cusim/cusim_*.cpp | grep -v -e blas -e nccl)  # the test's kernels need no library
+machinery=$(ls dev/cusim/cusim_*.cpp | grep -v blas)  # the test's kernels need no products
 ${CXX:-g++} $flags -DCUSIM_UCONTEXT $machinery -x c++ build/sim/dev/cusim/test/seeded_bugs.cu -pthread -ldl \
     -o build/ucontext/seeded_bugs
 for bug in good early_exit async_copy stream_wait; do build/ucontext/seeded_bugs $bug; done
