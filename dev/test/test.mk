@@ -72,6 +72,7 @@ $(call check,readme_tables,tables of several machines in one README,,dev/test/re
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
 $(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
+$(call check,operations,messages that troubleshooting quotes and what the Dockerfile runs,,dev/test/operations.py)
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
