@@ -4,8 +4,8 @@
 compiler=$1 flags=$2
 cpu_headers="llmc/*.h llmc/cpu/*.h dev/data/*.h dev/bench.h dev/bench_run.h dev/cpu/bench_cpu.h
     dev/test/test.h dev/test/run_program.h dev/test/tokenized.h dev/test/meeting.h dev/test/several.h
-    dev/test/cpu_oracle.h"
-sim_headers="llmc/cuda/*.cuh dev/cusim/cusim.h"
+    dev/test/cpu_oracle.h dev/course/exercises/judge.h dev/course/exercises/ranks.h"
+sim_headers="llmc/cuda/*.cuh dev/cusim/cusim.h dev/course/exercises/judge_cuda.h"
 dir=$(mktemp -d)
 trap 'rm -r "$dir"' EXIT
 status=0

@@ -52,11 +52,36 @@ said 0 "passed" $exercise judge softmax
 said 0 "1 of " "$make" -s grade
 sed -i 's/ \/ sum//' "$my/softmax.cpp"
 said 1 "hint (sum): " $exercise judge softmax
+# Another layout of the loops than the solution's, and its own way to be off by one.
+cat > "$my/attention-forward.cpp" <<'END'
+void attention_forward(Tensor& out, Tensor& p, Tensor& qkv, int64_t NH, int64_t T) {
+    const int64_t C = out.cols, HS = C / NH;
+    for (int64_t row = 0; row < out.rows; row++)
+        for (int64_t c = 0; c < C; c += HS) {
+            const int64_t b = row / T, t = row % T, last = std::min(t + 2, T);
+            std::vector<double> weight(last);
+            double sum = 0, most = -1e300;
+            for (int64_t u = 0; u < last; u++) {
+                for (int64_t i = 0; i < HS; i++) weight[u] += qkv.row(row)[c + i] * qkv.row(b * T + u)[C + c + i];
+                most = std::max(most, weight[u] *= std::pow(HS, -0.5));
+            }
+            for (double& w : weight) sum += w = std::exp(w - most);
+            for (int64_t i = 0; i < HS; i++) out.row(row)[c + i] = 0;
+            for (int64_t u = 0; u < last; u++) {
+                p.row((b * NH + c / HS) * T + t)[u] = weight[u] / sum;
+                for (int64_t i = 0; i < HS; i++) out.row(row)[c + i] += weight[u] / sum * qkv.row(b * T + u)[2 * C + c + i];
+            }
+        }
+}
+END
+said 1 "hint (mask-next)" $exercise judge attention-forward
+sed -i 's/std::min(t + 2, T)/t + 1/' "$my/attention-forward.cpp"
+said 0 "passed" $exercise judge attention-forward
 sed -i 's/float sum/flat sum/; s/float m/flat m/' "$my/softmax.cpp"
 said 1 "does not compile" $exercise judge softmax
 printf 'void softmax(float* p, const float*, int64_t) { *(volatile float*)nullptr = p[0]; }\n' > "$my/softmax.cpp"
 said 1 "hint (crash)" $exercise judge softmax
-said 0 "0 of " $exercise grade
+said 0 "1 of " $exercise grade
 said 2 "there is no exercise 'nothing'" $exercise judge nothing
 $exercise table --check
 

@@ -257,7 +257,7 @@ def run_judge(program, arguments, e, limit=120):
         if done.returncode != 0:
             if e.cuda and "hint (unknown)" in done.stdout and changes_with_order(program, arguments, done.stdout):
                 return False, done.stdout.split("hint (")[0] + RACE
-            return False, done.stdout + explain(done, seed)
+            return False, done.stdout.replace("passed\n", "") + explain(done, seed)
         if seed > 0 and done.stdout != text:
             return False, text + ("hint (order): not the same bits when the threads run in another order "
                                   f"(CUSIM_SEED={seed}): several threads add to the same number.\n")
@@ -314,6 +314,12 @@ def explain(done, seed):
         if seed == 0:
             return done.stderr
         return "\n" + RACE
+    where = "\n".join(re.findall(r"^ *#0 .*|^.*of size .*|^SUMMARY: .*", done.stderr, re.M))
+    if "ThreadSanitizer: data race" in done.stderr:
+        return (f"\n{where}\nhint (race): two threads access the same memory, one of them writes, and no barrier stands "
+                "between the two.\n")
+    if "AddressSanitizer" in done.stderr:
+        return f"\n{where}\nhint (bounds): this line accesses memory that is not the function's.\n"
     for pattern, key, meaning in SIMULATOR:
         if re.search(pattern, done.stderr):
             return f"\n{done.stderr}hint ({key}): {meaning}\n"
