@@ -69,7 +69,8 @@ void attention_forward(Tensor& out, Tensor& p, Tensor& qkv, int64_t NH, int64_t 
             for (int64_t i = 0; i < HS; i++) out.row(row)[c + i] = 0;
             for (int64_t u = 0; u < last; u++) {
                 p.row((b * NH + c / HS) * T + t)[u] = weight[u] / sum;
-                for (int64_t i = 0; i < HS; i++) out.row(row)[c + i] += weight[u] / sum * qkv.row(b * T + u)[2 * C + c + i];
+                const float* v = qkv.row(b * T + u) + 2 * C + c;
+                for (int64_t i = 0; i < HS; i++) out.row(row)[c + i] += weight[u] / sum * v[i];
             }
         }
 }

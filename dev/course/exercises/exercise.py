@@ -316,7 +316,7 @@ def explain(done, seed):
         return "\n" + RACE
     where = "\n".join(re.findall(r"^ *#0 .*|^.*of size .*|^SUMMARY: .*", done.stderr, re.M))
     if "ThreadSanitizer: data race" in done.stderr:
-        return (f"\n{where}\nhint (race): two threads access the same memory, one of them writes, and no barrier stands "
+        return (f"\n{where}\nhint (race): two threads access the same memory, one of them writes, and no barrier is "
                 "between the two.\n")
     if "AddressSanitizer" in done.stderr:
         return f"\n{where}\nhint (bounds): this line accesses memory that is not the function's.\n"
