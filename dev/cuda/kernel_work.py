@@ -40,7 +40,7 @@ def norm(residual):
 
 
 def attention(products, operands, results, transposed):
-    """Tiles of causal attention: a block copies all columns that its rows see, and each of its warps multiplies its rows
+    """Tiles of causal attention: a block copies all columns that its rows see; each of its warps multiplies its rows
     by those that they see. Where columns are queries, lse and D are copied with them."""
     def work(s, k):
         head_size, columns = map(int, re.search(r"ILi(\d+)ELi(\d+)E", k.symbol).groups())

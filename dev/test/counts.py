@@ -99,10 +99,10 @@ def expected_of_shipped():
     want["residual_layernorm_forward"] = {
         "global_load": accesses(6 * packs, 6 * packs * 16, 16), "global_store": stored(2),
         "read_bytes": 3 * 2 * rows * C + 2 * 2 * C, "written_bytes": 2 * 2 * rows * C + 8 * rows, **of_rows}
-    # One block per head, which has all T = 128 rows, 32 per warp. A warp's rows need what they see of the other tensors:
-    # in tiles of 64 keys forward, so that two warps multiply one tile and two warps two; in tiles of 32 backward, so that
-    # the warps multiply 1, 2, 3 and 4. A product of a warp's rows and a tile takes its rows / 16 * columns / 8 * HS / 16
-    # mma.
+    # One block per head, which has all T = 128 rows, 32 per warp. A warp's rows need what they see of the other
+    # tensors: in tiles of 64 keys forward, so that two warps multiply one tile and two warps two; in tiles of 32
+    # backward, so that the warps multiply 1, 2, 3 and 4. A product of a warp's rows and a tile takes its rows / 16 *
+    # columns / 8 * HS / 16 mma.
     mma = lambda products, columns, warp_tiles: NH * products * warp_tiles * 2 * columns // 8 * HS // 16
     requests = lambda tensors: tensors * T * NH * HS * 2 // 512  # of 32 lanes, 16 bytes each
     qkv, of_out, per_row = T * 3 * NH * HS * 2, T * NH * HS * 2, NH * T * 4
