@@ -127,6 +127,17 @@ static void encoder_kernels(const Shape& s) {
     EXPECT(relative_error(d_dwpe.values(), dwpe) < kernel_tolerance(1, s.B));
 }
 
+// Whether the parts add up to the sums over the rows of x (rows, n), as stored.
+static bool sums_over_rows(const ColumnSums& sums, const Array& x, int64_t rows, int64_t n) {
+    Array32 d_got(n);
+    float* const no_second = nullptr;
+    sum_parts(d_got.data, no_second, sums, n, false, stream);
+    const Floats values = x.values();
+    Floats want(n);
+    for (int64_t i = 0; i < rows * n; i++) want[i % n] += values[i];
+    return sums.parts > 0 && relative_error(d_got.values(), want) < sum_tolerance(rows);
+}
+
 static void layernorm_kernels(int64_t rows, int64_t C) {
     start_test(format("layernorm, %d rows of %d", (int)rows, (int)C));
     const Floats x = random_floatX(rows * C), branch = random_floatX(rows * C), w = random_floatX(C),
@@ -134,7 +145,7 @@ static void layernorm_kernels(int64_t rows, int64_t C) {
     Floats residual(rows * C), out(rows * C), mean(rows), rstd(rows), dx = dinp, dw(C), db(C);
     Array d_x(x), d_branch(branch), d_w(w), d_b(b), d_dout(dout), d_residual(rows * C), d_out(rows * C), d_dx(dinp),
         d_dw(C), d_db(C);
-    Array32 d_mean(rows), d_rstd(rows), d_partials(LAYERNORM_PARTS * 2 * C);
+    Array32 d_mean(rows), d_rstd(rows), d_partials(LAYERNORM_PARTS * 3 * C);
     reference::residual_forward(residual.data(), x.data(), branch.data(), rows * C);
     for (float& v : residual) v = (float)(floatX)v;  // the sum is stored, then normalised
     reference::layernorm_forward(out.data(), mean.data(), rstd.data(), residual.data(), w.data(), b.data(), rows, C);
@@ -150,8 +161,9 @@ static void layernorm_kernels(int64_t rows, int64_t C) {
     for (bool add : {false, true}) {
         reference::layernorm_backward(dx.data(), dw.data(), db.data(), dout.data(), residual.data(), w.data(),
                                       mean.data(), rstd.data(), rows, C, add);
-        layernorm_backward(d_dx.data, d_dw.data, d_db.data, d_partials.data, d_dout.data, d_residual.data, d_w.data,
-                           d_mean, d_rstd, rows, C, add, stream);
+        const ColumnSums sums = layernorm_backward(d_dx.data, d_dw.data, d_db.data, d_partials.data, d_dout.data,
+                                                   d_residual.data, d_w.data, d_mean, d_rstd, rows, C, add, stream);
+        EXPECT(sums_over_rows(sums, d_dx, rows, C));
         EXPECT(relative_error(d_dx.values(), dx) < kernel_tolerance(2, C));
         EXPECT(relative_error(d_dw.values(), dw) < kernel_tolerance(2, rows));
         EXPECT(relative_error(d_db.values(), db) < kernel_tolerance(2, rows));
@@ -164,7 +176,7 @@ static void matmul_kernels(int64_t rows, int64_t C, int64_t OC) {
     Floats out(rows * OC), gelu_out(rows * OC), dx(rows * C), dw(OC * C), db(OC);
     Array d_x(x), d_w(w), d_b(b), d_dout(dout), d_pre(pre), d_out(rows * OC), d_gelu(rows * OC), d_dx(rows * C),
         d_dw(OC * C), d_db(OC);
-    Array32 d_partials(COLUMN_SUM_PARTS * OC);
+    Array32 d_partials(COLUMN_SUM_PARTS * std::max(C, OC));
     for (bool fuse : {false, true}) {
         start_test(
             format("matmul, %d x %d x %d, gelu %s", (int)rows, (int)C, (int)OC, fuse ? "in the epilogue" : "apart"));
@@ -173,8 +185,9 @@ static void matmul_kernels(int64_t rows, int64_t C, int64_t OC) {
         EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, C));
         EXPECT(relative_error(d_gelu.values(), gelu_out) < kernel_tolerance(2, C));
         for (bool add : {false, true}) {
-            matmul_backward(d_dx.data, d_dw.data, d_db.data, d_partials, d_dout.data, d_x.data, d_w.data, rows, C, OC,
-                            add, stream, d_pre.data, fuse);
+            const ColumnSums sums = matmul_backward(d_dx.data, d_dw.data, d_db.data, {d_partials.data}, d_dout.data,
+                                                    d_x.data, d_w.data, rows, C, OC, add, stream, d_pre.data, fuse);
+            EXPECT(fuse ? sums.parts == 0 : sums_over_rows(sums, d_dx, rows, C));
             reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC,
                                        add, pre.data());
             EXPECT(relative_error(d_dx.values(), dx) < kernel_tolerance(2, OC));
@@ -184,25 +197,34 @@ static void matmul_kernels(int64_t rows, int64_t C, int64_t OC) {
     }
 }
 
-static void gelu_kernels(int64_t n) {
-    start_test(format("gelu, %d elements, in place and not, at special values", (int)n));
+// Forward at any number of elements; backward at rows of n / rows elements, if those are whole Packs.
+static void gelu_kernels(int64_t rows, int64_t n) {
+    start_test(format("gelu, %d elements in %d rows, in place and not, at special values", (int)n, (int)rows));
+    const bool backward = n / rows % Pack<floatX>::size == 0;
     Floats x = random_floatX(n, 6), dout = random_floatX(n), out(n), dx(n);
     const float special[] = {0.0f, -0.0f, 1e-41f, 100.0f, -100.0f, 3e38f, -3e38f};
     for (size_t i = 0; i < std::min<size_t>(n, 7); i++) x[n - 1 - i] = (float)(floatX)special[i];
     Array d_x(x), d_dout(dout), d_out(n), d_dx(n);
+    Array32 d_partials(COLUMN_SUM_PARTS * (n / rows));
+    const auto differentiate = [&](floatX* dinp) {
+        return gelu_backward(dinp, d_partials.data, d_dout.data, d_x.data, rows, n / rows, stream);
+    };
     reference::gelu_forward(out.data(), x.data(), n);
     reference::gelu_backward(dx.data(), dout.data(), x.data(), n);
     gelu_forward(d_out.data, d_x.data, n, stream);
-    gelu_backward(d_dx.data, d_dout.data, d_x.data, n, stream);
-    const Floats got = d_out.values(), dgot = d_dx.values();
-    for (int64_t i = 0; i < n; i++) {
+    const Floats got = d_out.values();
+    for (int64_t i = 0; i < n; i++)
         EXPECT(std::fabs(got[i] - out[i]) <= kernel_tolerance(1, 20) * std::fabs(out[i]) + 1e-6);
-        EXPECT(std::fabs(dgot[i] - dx[i]) <= kernel_tolerance(1, 20) * std::fabs(dx[i]) + 2e-6);
+    if (backward) {
+        EXPECT(sums_over_rows(differentiate(d_dx), d_dx, rows, n / rows));
+        const Floats dgot = d_dx.values();
+        for (int64_t i = 0; i < n; i++)
+            EXPECT(std::fabs(dgot[i] - dx[i]) <= kernel_tolerance(1, 20) * std::fabs(dx[i]) + 2e-6);
+        differentiate(d_dout);
+        EXPECT(memcmp(d_dout.values().data(), dgot.data(), n * 4) == 0);
     }
-    gelu_backward(d_dout.data, d_dout.data, d_x.data, n, stream);
     gelu_forward(d_x.data, d_x.data, n, stream);
-    EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0 &&
-           memcmp(d_dout.values().data(), dgot.data(), n * 4) == 0);
+    EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0);
     Array d_nan(Floats(n, NAN));
     gelu_forward(d_nan.data, d_nan.data, n, stream);
     for (float v : d_nan.values()) EXPECT(std::isnan(v));
@@ -307,8 +329,8 @@ static void attention_with_documents(const Shape& s, const DocumentLayout& layou
     EXPECT(AttentionRun(s, qkv, dout, one).same_bits(AttentionRun(s, qkv, dout, {})));
 }
 
-static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
-    start_test(format("classifier, %d rows, C %d, V %d", (int)rows, (int)C, (int)V));
+static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int64_t V) {
+    start_test(format("classifier, %d rows, %d at a time, C %d, V %d", (int)rows, (int)chunk_rows, (int)C, (int)V));
     const int64_t Vp = padded_vocab(V);
     const Floats x = random_floatX(rows * C, 3), wte = random_floatX(Vp * C);
     std::vector<int> targets(rows);
@@ -323,8 +345,8 @@ static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     for (float v : logits) largest = std::fmax(largest, std::fabs(v));
     reference::classifier(losses.data(), dx.data(), dwte.data(), logits.data(), x.data(), wte.data(), targets.data(),
                           rows, C, V, Vp, dloss, true);
-    classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C, V,
-               Vp, dloss, true, stream);
+    classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows,
+               chunk_rows, C, V, Vp, dloss, true, stream);
     // The absolute error of a logit as it is stored, and so the relative error of its exponential.
     const double logit_error = largest * (BF16 ? BF16_ROUNDOFF : 2 * sum_tolerance(C));
     const Floats got = d_losses.values();
@@ -334,8 +356,8 @@ static void classifier_kernels(int64_t rows, int64_t C, int64_t V) {
     EXPECT(relative_error(d_dwte.values(), dwte) < logit_error + kernel_tolerance(1, rows));
     const Floats dlogits = d_logits.values();
     for (int64_t v = V; v < Vp; v++) EXPECT(dlogits[v] == 0);
-    classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows, C,
-               V, Vp, 0.0f, false, stream);
+    classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows,
+               chunk_rows, C, V, Vp, 0.0f, false, stream);
     EXPECT(d_losses.values() == got);
 }
 
@@ -349,8 +371,8 @@ static void large_scores(double level) {
         Array d_x(floats(inputs.x)), d_wte(floats(inputs.wte)), d_logits(Vp), d_dx(C);
         Array32 d_losses(1), d_dwte(Floats(Vp * C, 0.0f));
         DeviceArray<int> d_targets(std::vector<int>{target});
-        classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, 1, C, V,
-                   Vp, 1.0f, true, stream);
+        classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, 1, 1, C,
+                   V, Vp, 1.0f, true, stream);
         inputs.check(target, d_losses.values()[0], d_dwte.values(), tolerance);
         for (float d : d_dx.values()) EXPECT(std::isfinite(d));
     }
@@ -501,15 +523,20 @@ static void kernel_tests(bool quick) {
     for (const DocumentLayout& layout : DOCUMENT_LAYOUTS)
         for (const Shape& s : {Shape{2, 33, 48, 3}, Shape{1, 130, 64, 1}, Shape{1, 70, 144, 1}})
             if (!quick || s.T == 33) attention_with_documents(s, layout);
-    for (auto [rows, C] : {std::pair<int, int>{33, 48}, {1, 16}, {300, 40}, {7, 1600}, {3, 4104}, {2, 6144}})
+    const int widest = (int)layernorm_most_channels<floatX>();
+    for (auto [rows, C] : {std::pair<int, int>{33, 48}, {1, 16}, {300, 40}, {37, 1024}, {7, 1600}, {3, 4104}, {2, widest}})
         if (!quick || rows == 33) layernorm_kernels(rows, C);
     for (auto [rows, C, OC] : {std::tuple<int, int, int>{33, 48, 192}, {1, 16, 48}, {130, 40, 120}})
         if (!quick || rows == 33) matmul_kernels(rows, C, OC);
-    for (int64_t n : {33, 1, 31, 4095, 3 * 1600})
-        if (!quick || n == 33) gelu_kernels(n);
-    classifier_kernels(33, 48, 97);
-    // the last one in two chunks
-    if (!quick) classifier_kernels(1, 16, 1), classifier_kernels(5, 32, 5000), classifier_kernels(2100, 16, 40);
+    for (auto [rows, n] : {std::pair<int, int>{33, 33 * 48}, {1, 33}, {1, 1}, {1, 31}, {1, 4095}, {300, 300 * 40},
+                           {3, 3 * 1600}})
+        if (!quick || rows == 33) gelu_kernels(rows, n);
+    classifier_kernels(33, 33, 48, 97);
+    if (!quick) {
+        // the last one has more Packs in a row than two for each thread
+        for (int64_t V : {1, 40, 127, 128, 257, 5000, 2 * CLASSIFIER_THREADS * 8 + 12345}) classifier_kernels(5, 5, 32, V);
+        classifier_kernels(100, 32, 16, 40);
+    }
     for (double level : LARGE_SCORES) large_scores(level);
     update_kernels();
     if (BF16) stochastic_rounding();

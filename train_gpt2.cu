@@ -19,6 +19,7 @@
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/device.cuh"
 #include "llmc/cuda/encoder.cuh"
+#include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/cuda/part_clock.cuh"
 #include "llmc/mfu.h"
@@ -180,7 +181,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     upload_tokens(model, x, y, B, T, 0, false);
     forward(model, B, T);
     classifier(device_losses, none, nullptr, model.act(LOGITS), model.act(LNF), model.param(WTE), model.ints(TARGETS),
-               B * T, c.C, c.V, c.Vp, 0.0f, false, model.stream);
+               B * T, model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.stream);
     memcpy(losses, to_host(model, device_losses, B * T), B * T * sizeof(float));
 }
 
@@ -207,8 +208,10 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
 }
 
 // Layer l, from the gradient of its output to that of its input. Which buffer holds what after each
-// line, and why some outputs are added to: see train_gpt2_cpu.cpp.
-void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
+// line, and why some outputs are added to: see train_gpt2_cpu.cpp. `sums`: what the kernel that
+// wrote a gradient has left of its sums over rows, for the bias of the linear layer before it
+// (column_sums.cuh); at first of dresidual, of which those for the next layer are returned.
+ColumnSums layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add, ColumnSums sums) {
     const Range range("layer_backward", l);
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const auto [param, act, act32] = of_layer(model, l);
@@ -216,19 +219,19 @@ void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
     const cudaStream_t stream = model.stream;
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
     float* partials = act32(PARTIALS);
-    matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), partials, dresidual, act(FCH_GELU), param(FCPROJW), rows,
-                    4 * C, C, add, stream, act(FCH), model.gelu_fusion >= 2);
-    matmul_backward(dbranch, grad(FCW), grad(FCB), partials, dwide, act(LN2), param(FCW), rows, C, 4 * C, add, stream);
-    layernorm_backward(dresidual, grad(LN2W), grad(LN2B), partials, dbranch, act(RESIDUAL2), param(LN2W),
-                       act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);
-    matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), partials, dresidual, act(ATTY), param(ATTPROJW), rows, C,
-                    C, add, stream);
+    sums = matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), sums, dresidual, act(FCH_GELU), param(FCPROJW), rows,
+                           4 * C, C, add, stream, act(FCH), model.gelu_fusion >= 2);
+    matmul_backward(dbranch, grad(FCW), grad(FCB), sums, dwide, act(LN2), param(FCW), rows, C, 4 * C, add, stream);
+    sums = layernorm_backward(dresidual, grad(LN2W), grad(LN2B), partials, dbranch, act(RESIDUAL2), param(LN2W),
+                              act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);
+    matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), sums, dresidual, act(ATTY), param(ATTPROJW), rows, C, C,
+                    add, stream);
     attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream,
                        model.documents);
-    matmul_backward(dbranch, grad(QKVW), grad(QKVB), partials, dwide, act(LN1), param(QKVW), rows, C, 3 * C, add,
+    matmul_backward(dbranch, grad(QKVW), grad(QKVB), {partials}, dwide, act(LN1), param(QKVW), rows, C, 3 * C, add,
                     stream);
-    layernorm_backward(dresidual, grad(LN1W), grad(LN1B), partials, dbranch, layer_input(model, l), param(LN1W),
-                       act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add, stream);
+    return layernorm_backward(dresidual, grad(LN1W), grad(LN1B), partials, dbranch, layer_input(model, l), param(LN1W),
+                              act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add, stream);
 }
 
 // Where gradients are summed in fp32: adds to the sums what this micro-step has computed of one
@@ -250,7 +253,7 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
     if (!model.noise_scale) return;
     const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.bucket_elems(bucket);
     const bool add = bucket != model.layout.config.L - 1;  // the last layer is the first to be complete
-    double* partials = (double*)model.act32(PARTIALS);
+    double* partials = (double*)model.act32(NORM_PARTIALS);
     if (model.sizes.sums_gradients())
         sum_small_squares(model.results(), partials, model.grad_sums + begin, elems, add, model.stream);
     else sum_small_squares(model.results(), partials, model.grads + begin, elems, add, model.stream);
@@ -276,14 +279,15 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
     const cudaStream_t stream = model.stream;
     floatX* dresidual = act(DRESIDUAL);
     classifier(act32(LOSSES), act(BRANCH), model.dwte(), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
-               c.C, c.V, c.Vp, dloss, add, stream);
+               model.sizes.logit_rows, c.C, c.V, c.Vp, dloss, add, stream);
     check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
-    layernorm_backward(dresidual, model.grad(LNFW), model.grad(LNFB), act32(PARTIALS), act(BRANCH), act(RESIDUAL3),
-                       param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add_in_place, stream);
+    ColumnSums sums =
+        layernorm_backward(dresidual, model.grad(LNFW), model.grad(LNFB), act32(PARTIALS), act(BRANCH), act(RESIDUAL3),
+                           param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add_in_place, stream);
     sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
     for (int64_t l = last; l >= 0; l--) {
         layer_recompute(model, l, B, T);
-        layer_backward(model, l, B, T, add_in_place);
+        sums = layer_backward(model, l, B, T, add_in_place, sums);
         sum_layer_gradients(model, l, add);
         if (!add) note_first_gradients(model, l);
         if (last_micro) reduce_gradients(model, l);
@@ -329,7 +333,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     gpu_comm_join(stream);  // the sums of the gradients
     model.parts.enter(PART_UPDATE);
     const SliceMap own_slices = slice_map(layout, {comm.processes, comm.rank});
-    sum_squares(results, (double*)model.act32(PARTIALS), grads, own_slices, comm.rank, stream);
+    sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_all_gather((double*)rank_sums(results), 2, -1, stream);
     for (int64_t b = 0; b < layout.buckets() && !updates_slices; b++) gather(grads, b);
     model.parts.enter(PART_COMMUNICATION);
@@ -406,6 +410,9 @@ const float* decode(GPT2& model, int token, int64_t position) {
 
 // -------------------------------------------------------------------------------------------------
 // memory and device
+
+static_assert(partials_elems(1) >= LAYERNORM_PARTS * 3 && partials_elems(1) >= COLUMN_SUM_PARTS * 4,
+              "the activation table has room for all sums over rows");
 
 // Elements of GPT2::grads: where gradients are summed, those of one layer and of the tensors
 // outside the layers but wte.

@@ -88,8 +88,8 @@ constexpr int NEVER = 99;
 // Layers of a segment at recompute level 4, unless a flag says: sqrt(L), as Chen et al. propose.
 inline int64_t default_recompute_every(int64_t L) { return std::lround(std::sqrt((double)L)); }
 
-// On a GPU: partial sums of layernorm_backward, of matmul_backward and of the gradient's norm.
-inline int64_t partials_elems(int64_t C) { return std::max<int64_t>(512 * C, 4096); }
+// On a GPU: partial sums of layernorm_backward, the largest, and of other sums over rows.
+constexpr int64_t partials_elems(int64_t C) { return 512 * 3 * C; }
 // On a GPU: DeviceResults, then RankSums of each process (cuda/global_norm.cuh).
 inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
 
@@ -131,7 +131,8 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   X(INPUTS,         "inputs",         "(B,T)",          ONE,  NEVER, FORWARD,    INT32,  GPU, rows) \
   X(TARGETS,        "targets",        "(B,T)",          ONE,  NEVER, FORWARD,    INT32,  GPU, rows) \
   X(DOCUMENT_TILES, "document_tiles", "(3 B*T)",        ONE,  NEVER, FORWARD,    INT32,  GPU, s.tiles_elems()) \
-  X(PARTIALS,       "partials",       "(parts,C)",      ONE,  NEVER, FORWARD,    FP32,   GPU, partials_elems(C)) \
+  X(PARTIALS,       "partials",       "(parts,3C)",     ONE,  NEVER, BACKWARD,   FP32,   GPU, partials_elems(C)) \
+  X(NORM_PARTIALS,  "norm_partials",  "(2 blocks)",     ONE,  NEVER, BACKWARD,   FP32,   GPU, 2 * 1024) \
   X(RESULTS,        "results",        "(8 + 2P)",       ONE,  NEVER, FORWARD,    BYTES,  GPU, results_bytes(P)) \
   X(BLAS_WORKSPACE, "blas_workspace", "",               ONE,  NEVER, FORWARD,    BYTES,  GPU, s.blas_workspace_bytes) \
   X(ATT_D,          "att_d",          "(B,NH,T)",       ONE,  NEVER, BACKWARD,   FP32,   GPU, rows * NH) \

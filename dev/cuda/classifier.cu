@@ -91,8 +91,8 @@ BENCH("classifier", dims("rows", "V"), shapes({{2048, 50257}, {33, 300}, {5, 100
         // the kernel works in place, so each run needs a fresh copy; its time is counted
         check_cuda(cudaMemcpyAsync(d_dlogits, d_logits, rows * Vp * sizeof(bf16), cudaMemcpyDeviceToDevice, stream),
                    "copying");
-        launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), CLASSIFIER_THREADS, 0, stream, d_losses,
-               d_dlogits, d_targets, V, Vp, dloss, true);
+        launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), classifier_threads<bf16>(V), 0, stream, d_losses,
+               d_dlogits, d_targets, (int)V, (int)Vp, dloss, true);
     };
     variant_bf16("shipped",
                  "maximum and sum in one pass of 128-bit loads, loss and gradient in a second, in place: probabilities "

@@ -49,20 +49,20 @@ __device__ inline __nv_bfloat16 round_stochastically(float x, uint32_t random) {
 
 // N values, a whole number of Packs, are loaded as fp32, or rounded to nearest and stored.
 template <class T, int N>
-__device__ inline void load_floats(float (&x)[N], const T* p) {
+__device__ inline void load_packs(float (&x)[N], const T* p) {
 #pragma unroll
     for (int i = 0; i < N; i += Pack<T>::size) {
-        const Pack<T> pack = load_pack_streaming(p + i);
-        for (int k = 0; k < Pack<T>::size; k++) x[i + k] = (float)pack[k];
+        const PackFloats<T> values = load_floats_streaming(p + i);
+        for (int k = 0; k < Pack<T>::size; k++) x[i + k] = values[k];
     }
 }
 template <class T, int N>
-__device__ inline void store_floats(T* p, const float (&x)[N]) {
+__device__ inline void store_packs(T* p, const float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i += Pack<T>::size) {
-        Pack<T> pack;
-        for (int k = 0; k < Pack<T>::size; k++) pack[k] = (T)x[i + k];
-        store_pack_streaming(p + i, pack);
+        PackFloats<T> values;
+        for (int k = 0; k < Pack<T>::size; k++) values[k] = x[i + k];
+        store_floats_streaming(p + i, values);
     }
 }
 
@@ -83,9 +83,9 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
                 grad_scale = results->grad_scale;
     const float keep = is_decayed(ranges, at) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;
     float g[N], mi[N], vi[N], p[N];
-    load_floats(g, grads + at), load_floats(mi, m + i), load_floats(vi, v + i);
-    if (master) load_floats(p, master + i);
-    else load_floats(p, params + at);
+    load_packs(g, grads + at), load_packs(mi, m + i), load_packs(vi, v + i);
+    if (master) load_packs(p, master + i);
+    else load_packs(p, params + at);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         g[j] *= grad_scale;
@@ -93,16 +93,16 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
         vi[j] = k.beta2 * vi[j] + (1.0f - k.beta2) * (g[j] * g[j]);
         p[j] = keep * p[j] - step * (mi[j] / (sqrtf(vi[j]) * root + k.eps));
     }
-    store_floats(m + i, mi), store_floats(v + i, vi);
-    if (master) store_floats(master + i, p);
+    store_packs(m + i, mi), store_packs(v + i, vi);
+    if (master) store_packs(master + i, p);
     if constexpr (sizeof(floatX) == 2) {
         if (!master) {
 #pragma unroll
-            // the results are bf16 values, which store_floats does not change
+            // the results are bf16 values, which store_packs does not change
             for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, at + j));
         }
     }
-    store_floats(params + at, p);
+    store_packs(params + at, p);
 }
 
 template <class floatX, class floatG>
@@ -116,12 +116,16 @@ void adamw_update(floatX* params, float* master, float* m, float* v, const float
 }
 
 // sums (n_elems, fp32) = grads (n_elems), or += if add: adds the gradients of one micro-step to
-// those of the step. n_elems is a multiple of Pack<floatX>::size. One thread per Pack.
+// those of the step. n_elems is a multiple of Pack<floatX>::size. One thread per Pack of grads.
 template <class floatX>
 __global__ void add_gradients_kernel(float* sums, const floatX* grads, size_t n_elems, bool add) {
+    constexpr int N = Pack<floatX>::size;
     for_each_pack<floatX>(n_elems, [&](size_t i, int) {
-        const Pack<floatX> g = load_pack_streaming(grads + i);
-        for (int k = 0; k < Pack<floatX>::size; k++) sums[i + k] = add ? sums[i + k] + (float)g[k] : (float)g[k];
+        float g[N], sum[N] = {};
+        load_packs(g, grads + i);
+        if (add) load_packs(sum, sums + i);
+        for (int k = 0; k < N; k++) sum[k] += g[k];
+        store_packs(sums + i, sum);
     });
 }
 template <class floatX>
@@ -130,13 +134,13 @@ void add_gradients(float* sums, const floatX* grads, size_t n_elems, bool add, c
            grads, n_elems, add);
 }
 // out (n_elems) = inp (n_elems, fp32), rounded to nearest. n_elems is a multiple of
-// Pack<floatX>::size. One thread per Pack.
+// Pack<floatX>::size. One thread per Pack of out.
 template <class floatX>
 __global__ void round_gradients_kernel(floatX* out, const float* inp, size_t n_elems) {
     for_each_pack<floatX>(n_elems, [&](size_t i, int) {
-        Pack<floatX> x;
-        for (int k = 0; k < Pack<floatX>::size; k++) x[k] = (floatX)inp[i + k];
-        store_pack(out + i, x);
+        float x[Pack<floatX>::size];
+        load_packs(x, inp + i);
+        store_packs(out + i, x);
     });
 }
 template <class floatX>

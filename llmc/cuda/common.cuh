@@ -34,7 +34,47 @@ struct alignas(16) Pack {
     __device__ T operator[](int i) const { return value[i]; }
 };
 
-// p must be 16-byte aligned. The streaming versions are for data that is not used again soon: it is
+// The same values in fp32, in which kernels compute.
+template <class T>
+struct PackFloats {
+    static constexpr int size = Pack<T>::size;
+    float value[size];
+    __device__ float& operator[](int i) { return value[i]; }
+    __device__ float operator[](int i) const { return value[i]; }
+};
+
+// Two fp32 values, each rounded to the nearest bf16, in one register, which is one instruction. (One
+// value at a time takes as many, some of them at a quarter of the rate, and others to join halves.)
+__device__ inline uint32_t pack_bf16(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return __bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
+}
+template <class T>
+__device__ inline PackFloats<T> to_floats(const int4& bits) {
+    const uint32_t words[4] = {(uint32_t)bits.x, (uint32_t)bits.y, (uint32_t)bits.z, (uint32_t)bits.w};
+    PackFloats<T> x;
+    for (int i = 0; i < 4; i++) {
+        if constexpr (sizeof(T) == 4) x[i] = __uint_as_float(words[i]);
+        else  // a bf16 is the upper half of an fp32
+            x[2 * i] = __uint_as_float(words[i] << 16), x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000);
+    }
+    return x;
+}
+// Each value rounded to the nearest.
+template <class T>
+__device__ inline int4 to_bits(const PackFloats<T>& x) {
+    uint32_t words[4];
+    for (int i = 0; i < 4; i++) {
+        if constexpr (sizeof(T) == 4) words[i] = __float_as_uint(x[i]);
+        else words[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
+    }
+    return make_int4((int)words[0], (int)words[1], (int)words[2], (int)words[3]);
+}
+
+// p must be 16-byte aligned; for store_floats and the streaming versions it must point to global
+// memory. (Their stores are intrinsics: an assignment may become four stores of 32 bits.) A kernel
+// that loads several Packs before it uses the first keeps their
+// bits, which take half the registers of the values in fp32. The streaming versions are for data that is not used again soon: it is
 // the first to be evicted from the caches.
 template <class T>
 __device__ inline Pack<T> load_pack(const T* p CALLED_FROM) {
@@ -47,19 +87,42 @@ __device__ inline void store_pack(T* p, const Pack<T>& pack CALLED_FROM) {
     *reinterpret_cast<Pack<T>*>(p) = pack;
 }
 template <class T>
-__device__ inline Pack<T> load_pack_streaming(const T* p CALLED_FROM) {
+__device__ inline int4 load_bits(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);
-    const int4 bits = __ldcs(reinterpret_cast<const int4*>(p));
-    Pack<T> pack;
-    memcpy(&pack, &bits, 16);
-    return pack;
+    return *reinterpret_cast<const int4*>(p);
 }
 template <class T>
-__device__ inline void store_pack_streaming(T* p, const Pack<T>& pack CALLED_FROM) {
+__device__ inline int4 load_bits_streaming(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);
-    int4 bits;
-    memcpy(&bits, &pack, 16);
-    __stcs(reinterpret_cast<int4*>(p), bits);
+    return __ldcs(reinterpret_cast<const int4*>(p));
+}
+template <class T>
+__device__ inline PackFloats<T> load_floats(const T* p CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    return to_floats<T>(*reinterpret_cast<const int4*>(p));
+}
+template <class T>
+__device__ inline void store_floats(T* p, const PackFloats<T>& x CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    __stwb(reinterpret_cast<int4*>(p), to_bits(x));
+}
+// Returns the values as they are stored.
+template <class T>
+__device__ inline PackFloats<T> store_rounded(T* p, const PackFloats<T>& x CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    const int4 bits = to_bits(x);
+    __stwb(reinterpret_cast<int4*>(p), bits);
+    return to_floats<T>(bits);
+}
+template <class T>
+__device__ inline PackFloats<T> load_floats_streaming(const T* p CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    return to_floats<T>(__ldcs(reinterpret_cast<const int4*>(p)));
+}
+template <class T>
+__device__ inline void store_floats_streaming(T* p, const PackFloats<T>& x CALLED_FROM) {
+    CHECK_ALIGNMENT(p);
+    __stcs(reinterpret_cast<int4*>(p), to_bits(x));
 }
 
 // Elementwise kernels: one Pack per thread. Calls f(i, count) for the Pack that begins at element i
@@ -72,16 +135,16 @@ __device__ inline void for_each_pack(size_t n, F f) {
 // Load and store a Pack of `count` elements; a partial one element by element, with 0 for the
 // others.
 template <class T>
-__device__ inline Pack<T> load_some(const T* p, int count) {
-    if (count == Pack<T>::size) return load_pack(p);
-    Pack<T> pack;
-    for (int k = 0; k < Pack<T>::size; k++) pack[k] = k < count ? p[k] : (T)0.0f;
-    return pack;
+__device__ inline PackFloats<T> load_some(const T* p, int count) {
+    if (count == Pack<T>::size) return load_floats(p);
+    PackFloats<T> x;
+    for (int k = 0; k < Pack<T>::size; k++) x[k] = k < count ? (float)p[k] : 0.0f;
+    return x;
 }
 template <class T>
-__device__ inline void store_some(T* p, const Pack<T>& pack, int count) {
-    if (count == Pack<T>::size) return store_pack_streaming(p, pack);
-    for (int k = 0; k < count; k++) p[k] = pack[k];
+__device__ inline void store_some(T* p, const PackFloats<T>& x, int count) {
+    if (count == Pack<T>::size) return store_floats_streaming(p, x);
+    for (int k = 0; k < count; k++) p[k] = (T)x[k];
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ __global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX
                                        int64_t T, int64_t C, int64_t first) {
     for_each_pack<floatX>(rows * C, [&](size_t i, int) {
         const int64_t row = i / C, c = i % C;
-        const Pack<floatX> token = load_pack(wte + inp[row] * C + c);
-        const Pack<floatX> position = load_pack(wpe + (first + row % T) * C + c);
-        Pack<floatX> sum;
-        for (int k = 0; k < Pack<floatX>::size; k++) sum[k] = (floatX)((float)token[k] + (float)position[k]);
-        store_pack(out + i, sum);
+        const PackFloats<floatX> token = load_floats(wte + inp[row] * C + c);
+        const PackFloats<floatX> position = load_floats(wpe + (first + row % T) * C + c);
+        PackFloats<floatX> sum;
+        for (int k = 0; k < Pack<floatX>::size; k++) sum[k] = token[k] + position[k];
+        store_floats(out + i, sum);
     });
 }
 
@@ -60,15 +60,16 @@ __global__ void encoder_backward_wpe_kernel(floatX* dwpe, const floatX* dout, in
     for_each_pack<floatX>(maxT * C, [&](size_t i, int) {
         constexpr int N = Pack<floatX>::size;
         const int64_t t = i / C;
-        float sum[N] = {};
+        PackFloats<floatX> sum = {};
         for (int64_t b = 0; b < B && t < T; b++) {
-            const Pack<floatX> d = load_pack(dout + b * T * C + i);
-            for (int k = 0; k < N; k++) sum[k] += (float)d[k];
+            const PackFloats<floatX> d = load_floats(dout + b * T * C + i);
+            for (int k = 0; k < N; k++) sum[k] += d[k];
         }
-        Pack<floatX> result;
-        if (add) result = load_pack(dwpe + i);
-        for (int k = 0; k < N; k++) result[k] = (floatX)(add ? (float)result[k] + sum[k] : sum[k]);
-        store_pack(dwpe + i, result);
+        if (add) {
+            const PackFloats<floatX> before = load_floats(dwpe + i);
+            for (int k = 0; k < N; k++) sum[k] = before[k] + sum[k];
+        }
+        store_floats(dwpe + i, sum);
     });
 }
 

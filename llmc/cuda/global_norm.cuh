@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(NORM_THREADS)
     double sum = 0;
     for (int64_t i = ((int64_t)blockIdx.x * NORM_THREADS + threadIdx.x) * N; i < n_elems;
          i += (int64_t)gridDim.x * NORM_THREADS * N) {
-        const Pack<floatG> g = load_pack(grads + mine.index(i));
+        const PackFloats<floatG> g = load_floats(grads + mine.index(i));
         float squares = 0;
-        for (int k = 0; k < N; k++) squares += (float)g[k] * (float)g[k];
+        for (int k = 0; k < N; k++) squares += g[k] * g[k];
         sum += squares;
     }
     sum = block_sum(sum);

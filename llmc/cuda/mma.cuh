@@ -46,12 +46,6 @@
 constexpr float LOG2_E = 1.4426950408889634f;  // e^x = 2^(x LOG2_E): for exp2_flushed
 
 #ifndef CUSIM
-// Two fp32 values, each rounded to the nearest bf16, in one register.
-__device__ inline uint32_t pack_bf16(float low, float high) {
-    uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // C += A B.
@@ -108,11 +102,6 @@ __device__ inline float exp2_flushed(float x) {
 // The twins. Where an instruction involves the whole warp, the lanes wait for each other, and the
 // last one to arrive computes the results of all.
 
-inline uint32_t pack_bf16(float low, float high) {
-    const uint32_t low_bits = __bfloat16_as_ushort(__float2bfloat16_rn(low));
-    const uint32_t high_bits = __bfloat16_as_ushort(__float2bfloat16_rn(high));
-    return low_bits | high_bits << 16;
-}
 inline float bf16_of(uint32_t reg, int half) {
     return __bfloat162float(__ushort_as_bfloat16((unsigned short)(reg >> (16 * half))));
 }

@@ -10,4 +10,8 @@ inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
     value.bits = bits;
     return value;
 }
+struct __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {x, y}; }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 value) { return value.bits; }

@@ -25,6 +25,7 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 
 // ---- in kernels
 inline void __syncthreads(cusim::Location location = CUSIM_HERE) { cusim::block_barrier(location); }
@@ -62,6 +63,10 @@ T __ldcs(const T* p, cusim::Location location = CUSIM_HERE) {
     return cusim::check_alignment(p, sizeof(T), location), *p;
 }
 template <class T>
+void __stwb(T* p, T value, cusim::Location location = CUSIM_HERE) {
+    cusim::check_alignment(p, sizeof(T), location), *p = value;
+}
+template <class T>
 void __stcs(T* p, T value, cusim::Location location = CUSIM_HERE) {
     cusim::check_alignment(p, sizeof(T), location), *p = value;
 }
@@ -69,9 +74,14 @@ void __stcs(T* p, T value, cusim::Location location = CUSIM_HERE) {
 inline int min(int a, int b) { return a < b ? a : b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 inline unsigned __float_as_uint(float x) {
     unsigned u;
     return memcpy(&u, &x, 4), u;
+}
+inline float __uint_as_float(unsigned u) {
+    float x;
+    return memcpy(&x, &u, 4), x;
 }
 
 // ---- on the host
