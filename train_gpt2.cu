@@ -168,7 +168,7 @@ void upload_tokens(GPT2& model, const int* x, const int* y, int64_t B, int64_t T
         model.documents = {(DocumentTile*)model.ints(DOCUMENT_TILES), count};
     }
     if (!training) return;
-    model.tokens = sort_by_token(order, begins, x, n);
+    model.tokens = sort_by_token(order, begins, x, n, encoder_segment_positions(n));
     send(TOKEN_ORDER, order, n + model.tokens.segments + 1);
 }
 
@@ -293,8 +293,8 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
         if (last_micro) reduce_gradients(model, l);
     }
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
-    encoder_backward(model.dwte(), model.grad(WPE), dresidual, model.ints(INPUTS), order, begins, model.tokens, B, T,
-                     c.C, c.maxT, add_in_place, stream);
+    encoder_backward(model.dwte(), model.grad(WPE), act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
+                     model.tokens, B, T, c.C, c.maxT, add_in_place, stream);
     sum_tensor_gradients(model, WPE, add);
     if (model.sizes.has_dwte_sums()) round_gradients(model.grad(WTE), model.dwte(), c.Vp * c.C, stream);
     if (!add) note_first_gradients(model, c.L);
@@ -347,11 +347,12 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     model.parts.enter(NO_PART);
     for (int64_t b = 0; b < layout.buckets() && updates_slices; b++) gather(model.params, b);
 }
-StepResult update(GPT2& model, const UpdateRule& rule) {
+StepResult update(GPT2& model, const UpdateRule& rule, const std::function<void()>& meanwhile = {}) {
     const Range range("update");
     if (model.sizes.sums_gradients()) update_from(model, model.grad_sums, rule);
     else update_from(model, model.grads, rule);
     if (model.parts.on) model.reading = gpu_reading();
+    if (meanwhile) meanwhile();
     wait_for_stream(model.stream, "waiting for the step");
     gpu_comm_join(model.stream);  // what comes next needs the weights
     const DeviceResults& results = *model.host_results;
@@ -411,7 +412,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
 // -------------------------------------------------------------------------------------------------
 // memory and device
 
-static_assert(partials_elems(1) >= LAYERNORM_PARTS * 3 && partials_elems(1) >= COLUMN_SUM_PARTS * 4,
+static_assert(partials_elems(1) >= std::max({LAYERNORM_PARTS * 3, COLUMN_SUM_PARTS * 4, ENCODER_PARTS}),
               "the activation table has room for all sums over rows");
 
 // Elements of GPT2::grads: where gradients are summed, those of one layer and of the tensors
@@ -421,8 +422,18 @@ int64_t grads_elems(const ParameterLayout& layout, const Sizes& s) {
     return layout.bucket_begin[1] + layout.bucket_elems(layout.config.L) - layout.offset_in_bucket[WPE];
 }
 
+// GELU in the epilogues of the matrix products: -ge, or where that is -1 in both passes on sm_90 in
+// bf16, and nowhere on other GPUs. With -r 1 and 2 in neither: recomputing GELU from its stored
+// input gives other bits than an epilogue, which has that input before it is rounded.
+bool recomputes_gelu(const Sizes& s) { return s.training && (s.recompute == 1 || s.recompute == 2); }
+int gelu_fusion(const Sizes& s, const Options& o, const cudaDeviceProp& gpu) {
+    if (o.gelu_fusion >= 0) return (int)o.gelu_fusion;
+    return gpu.major == 9 && !IS_FP32 && !recomputes_gelu(s) ? 2 : 0;
+}
+
 // Refuses what this program cannot compute (exit 2).
-void check_supported(const GPT2Config& c, const Options& o) {
+void check_supported(const Sizes& s, const Options& o) {
+    const GPT2Config& c = s.config;
 #ifdef CUSIM
     const char* program = "train_gpt2sim";
 #else
@@ -437,18 +448,23 @@ void check_supported(const GPT2Config& c, const Options& o) {
     if (c.C > layernorm_most_channels<floatX>())
         usage_error("-e %s has %lld channels; on a GPU up to %lld are accepted", o.model.c_str(), (long long)c.C,
                     (long long)layernorm_most_channels<floatX>());
+    if (o.gelu_fusion > 0 && recomputes_gelu(s))
+        usage_error(
+            "-ge %lld with -r %lld: GELU recomputed from its stored input has other bits than in an epilogue, before "
+            "that input is rounded; -r 0, 3 or 4 is accepted, or -ge 0",
+            (long long)o.gelu_fusion, (long long)s.recompute);
 }
 
 // All sizes that depend on the device; before anything is allocated.
 void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
-    check_supported(sizes.config, o);
+    check_supported(sizes, o);
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
     sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
     // the plan of a card that --device names, made in the simulator
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     sizes.logit_rows = classifier_chunk_rows(sizes.rows());
     model.sizes = sizes;
-    model.gelu_fusion = (int)std::max<int64_t>(0, o.gelu_fusion), model.noise_scale = o.noise_scale;
+    model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
     model.decayed = decay_ranges(model.layout);
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
@@ -505,6 +521,7 @@ void check_free_memory(const std::vector<PlanRow>& rows) {
 
 void allocate(GPT2& model, const Sizes& s, const Options& o) {
     const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
+    model.gelu_fusion = gelu_fusion(s, o, gpu);
     gpu_comm_start();
     check_free_memory(plan_rows(s, o, &model));  // NCCL has taken its own
     model.allocated_bytes = plan_bytes(plan_rows(s, o, &model));

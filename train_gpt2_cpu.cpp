@@ -330,8 +330,9 @@ StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     comm_wait("the collection of the weights");
     return {loss, norm, true};
 }
+// On a CPU there is no meanwhile.
 template <class floatX>
-StepResult update(GPT2<floatX>& model, const UpdateRule& rule) {
+StepResult update(GPT2<floatX>& model, const UpdateRule& rule, const std::function<void()>& = {}) {
     const Range range("update");
     const bool sums = model.sizes.sums_gradients();
     const StepResult result = sums ? update_from<float>(model, rule) : update_from<floatX>(model, rule);

@@ -2,6 +2,7 @@
 // A run (train.h) calls nothing else of a trainer. run_main instantiates ModelContract, so that the
 // compiler's first error names a function that is missing or returns another type.
 #pragma once
+#include <functional>
 #include <type_traits>
 #include "llmc/device_reading.h"
 #include "llmc/model.h"
@@ -21,6 +22,7 @@ struct ModelContract {
     static Sizes& sizes;
     static const Options& options;
     static const UpdateRule& rule;
+    static const std::function<void()>& meanwhile;
     static StepPart part;
     static const int *x, *y;
     static int token;
@@ -81,8 +83,9 @@ struct ModelContract {
     // inputs and targets (IGNORED_TARGET: the position has no loss), dloss is the gradient of each
     // position's loss. Gradients of micro-batches add up; number 0 begins a new sum.
     PROVIDES(void, micro_step(model, x, y, B, T, dloss, micro));
-    // The end of a step: loss, norm, clipping, AdamW. Waits for the device.
-    PROVIDES(StepResult, update(model, rule));
+    // The end of a step: loss, norm, clipping, AdamW. Waits for the device; before that, while it
+    // computes, the host may call `meanwhile`, once.
+    PROVIDES(StepResult, update(model, rule, meanwhile));
     // losses (B,T) of all positions, on the host, without gradients.
     PROVIDES(void, evaluate(model, x, y, B, T, losses));
     // Generation: the logits (V) of what follows n tokens, at most T of Sizes, the first of which

@@ -25,6 +25,12 @@ struct Watch {
     double busy_s = 0, own_s = 0;  // of these cores and of this process, when it began
 };
 
+// A micro-batch that was loaded while the device was computing.
+struct BatchAhead {
+    int64_t first_window = -1;  // -1: there is none
+    std::vector<int> x, y;
+};
+
 template <class Model>
 struct Run {
     Options options;
@@ -42,7 +48,8 @@ struct Run {
     std::vector<int> prompt;
     int64_t trained_positions = 0;  // of a model that only generates; 0: not known
     std::vector<int> x, y;          // (B,T): inputs and targets of a micro-batch
-    std::vector<float> losses;      // (B,T), of an evaluation
+    BatchAhead ahead;
+    std::vector<float> losses;  // (B,T), of an evaluation
     int64_t B, T, micro_steps, max_steps;
     int64_t first_tokens = 0;                 // that count in this rank's first micro-batch of the step
     int64_t first_step = 0, saved_step = -1;  // where this program began; its last checkpoint

@@ -16,10 +16,11 @@
 #include "llmc/talk.h"
 #include "llmc/trace_file.h"
 
-// The first window of this rank's micro-batch number `micro` of the step.
+// The first window of this rank's micro-batch number `micro` of the step, or of the one `later`.
 template <class Model>
-inline int64_t first_window(const Run<Model>& run, int64_t micro) {
-    const int64_t step_begin = run.options.overfit_one_batch ? 0 : run.state.position_windows;
+inline int64_t first_window(const Run<Model>& run, int64_t micro, int64_t later = 0) {
+    const int64_t step_windows = run.options.total_batch_size / run.T;
+    const int64_t step_begin = run.options.overfit_one_batch ? 0 : run.state.position_windows + later * step_windows;
     return step_begin + (micro * comm.processes + comm.rank) * run.B;
 }
 
@@ -29,7 +30,25 @@ template <class Model>
 inline void load_micro_batch(Run<Model>& run, int64_t micro) {
     const Range range("data", micro);
     const int64_t first = first_window(run, micro);
+    if (std::exchange(run.ahead.first_window, -1) == first) {
+        run.x.swap(run.ahead.x), run.y.swap(run.ahead.y);
+        return;
+    }
     for (int64_t b = 0; b < run.B; b++) load_row(run, run.train_data, first + b, b);
+}
+// Loads the first micro-batch of the next step: its other micro-batches are loaded while the device
+// computes the ones before them, but this one would keep it waiting. If that fails, the next step
+// tries again, and says so.
+template <class Model>
+inline void load_ahead(Run<Model>& run) {
+    if (run.state.step + 1 >= run.max_steps) return;
+    const Range range("next data");
+    BatchAhead& ahead = run.ahead;
+    const int64_t first = first_window(run, 0, 1), T = run.T;
+    ahead.x.resize(run.B * T), ahead.y.resize(run.B * T);
+    for (int64_t b = 0; b < run.B; b++)
+        if (!try_load_window(run.train_data, first + b, &ahead.x[b * T], &ahead.y[b * T]).empty()) return;
+    ahead.first_window = first;
 }
 
 // The tokens of the step that count: all, or with a loss mask those that it counts. They must be
@@ -109,7 +128,7 @@ inline void train_step(Run<Model>& run) {
     const double rate =
         learning_rate_at(o.lr_schedule, state.step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
     const UpdateRule rule = update_rule(run, rate, tokens);
-    const StepResult result = update(run.model, rule);
+    const StepResult result = update(run.model, rule, [&] { load_ahead(run); });
     const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const double norm_z = tokens > 0 ? state.norm_outlier.z_score(result.norm) : NAN;
     const Range log("log");

@@ -72,9 +72,16 @@ def column_sums(s, k):
     return dict(read=s.n * columns * X, written=partials, partials=partials)
 
 
+def gelu_backward(s, k):
+    """Also leaves the sums of its 4 C columns, of each part of the rows."""
+    passes, partials = s.n * 4 * s.C * X, 4 * s.C * k.grid[1] * 4
+    return dict(read=2 * passes, written=passes + partials, partials=partials)
+
+
 def layernorm_backward(s, k):
-    passes, partials = s.n * s.C * X, k.blocks * 2 * s.C * 4
-    return dict(read=3 * passes, written=passes + partials, loaded=4 * passes, partials=partials)
+    """Three inputs by cp.async, the weight twice; the sums of three kinds, of which the next kernel adds two."""
+    passes, sums = s.n * s.C * X, k.blocks * s.C * 4
+    return dict(read=3 * passes, written=passes + 3 * sums, loaded=2 * passes, copied=3 * passes, partials=2 * sums)
 
 
 WORK = {
@@ -86,7 +93,7 @@ WORK = {
     "attention_backward_kv": attention(4, 4, 2, True),
     "attention_backward_q": attention(3, 4, 1, False),
     "gelu_forward": elementwise(X, X),
-    "gelu_backward": elementwise(2 * X, X),
+    "gelu_backward": gelu_backward,
     "layernorm_backward": layernorm_backward,
     "sum_parts": partial_sums,
     "column_sums": column_sums,
@@ -94,6 +101,7 @@ WORK = {
                                       loaded=2 * k.blocks * s.Vp * X),
     "loss_sum": lambda s, k: dict(read=4 * s.n, written=8),
     "encoder_backward_wte": lambda s, k: dict(read=s.n * s.C * X + k.grid[0] * s.C * 4, written=k.grid[0] * s.C * 4),
+    "encoder_backward_split": lambda s, k: dict(read=3 * k.grid[0] * s.C * 4, written=k.grid[0] * s.C * 4),
     "encoder_backward_wpe": lambda s, k: dict(read=s.n * s.C * X, written=s.maxT * s.C * X),
     "round_gradients": elementwise(4, X),
     "add_gradients": elementwise(4 + X, 4),

@@ -2,20 +2,20 @@
 // llmc/cpu/classifier.h. Rows are processed in chunks, so that the logits of all rows never exist
 // at once.
 //
-// Softmax and loss: one block of up to 1024 threads per row. The first pass over the row computes maximum
-// and sum together (Milakov & Gimelshein 2018, arXiv:1805.02867, section 3). The second turns the
-// logits into their gradient in place, from the last to the first, because what was read last is
-// still in the second-level cache: two blocks per multiprocessor, so that the rows in work fit
-// there. Sums are fp32. Memory-bound: reads and writes each logit once from memory, and reads it
-// once more from the cache.
+// Softmax and loss: one block of up to 1024 threads per row. The first pass over the row computes
+// maximum and sum together (Milakov & Gimelshein 2018, arXiv:1805.02867, section 3). The second
+// turns the logits into their gradient in place, from the last to the first, because what was read
+// last is still in the second-level cache: two blocks per multiprocessor, so that the rows in work
+// fit there. Sums are fp32. Memory-bound: reads and writes each logit once from memory, and reads
+// it once more from the cache.
 #pragma once
 #include "llmc/constants.h"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/mma.cuh"
 
-// Rows per chunk. Each chunk reads and writes dwte, which is fp32: with GPT-2's vocabulary, padded to
-// 50304, and 768 channels 309 MB. More rows make the logits larger: those of 8192 rows are 824 MB in
-// bf16.
+// Rows per chunk. Each chunk reads and writes dwte, which is fp32: with GPT-2's vocabulary, padded
+// to 50304, and 768 channels 309 MB. More rows make the logits larger: those of 8192 rows are 824
+// MB in bf16.
 inline int64_t classifier_chunk_rows(int64_t rows) { return rows < 8192 ? rows : 8192; }
 
 constexpr int CLASSIFIER_THREADS = 1024;  // of a block at most: a warp has one lane for each warp of the block
@@ -83,8 +83,7 @@ __device__ inline SoftmaxState softmax_state(const floatX* row, int V) {
 // and gradient are 0. One block per row.
 template <class floatX>
 __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
-    softmax_loss_kernel(float* losses, floatX* logits, const int* targets, int V, int Vp, float dloss,
-                        bool gradients) {
+    softmax_loss_kernel(float* losses, floatX* logits, const int* targets, int V, int Vp, float dloss, bool gradients) {
     constexpr int N = Pack<floatX>::size;
     floatX* row = logits + (int64_t)blockIdx.x * Vp;
     const int target = targets[blockIdx.x];
@@ -122,8 +121,8 @@ inline void loss_sum(double* sum, const float* losses, int64_t n, bool add, cuda
     launch("loss_sum", loss_sum_kernel<float>, 1, 1024, 0, stream, sum, losses, n, add);
 }
 
-// Arguments: llmc/cpu/classifier.h, except that logits has chunk_rows rows, and that dwte (Vp, C) is
-// fp32: the sum over the chunks is not rounded in between.
+// Arguments: llmc/cpu/classifier.h, except that logits has chunk_rows rows, and that dwte (Vp, C)
+// is fp32: the sum over the chunks is not rounded in between.
 template <class floatX>
 void classifier(float* losses, floatX* dinp, float* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t chunk_rows, int64_t C, int64_t V, int64_t Vp, float dloss,

@@ -4,9 +4,9 @@
 // blocks, each of which writes its sums to a row of `partials`: a part. A second kernel adds the
 // parts in order.
 //
-// Memory-bound: column_sums reads the matrix once. The kernels that write a gradient have its values
-// in registers, so gelu_backward and layernorm_backward leave the parts too, and the gradient need
-// not be read again for the bias.
+// Memory-bound: column_sums reads the matrix once. The kernels that write a gradient have its
+// values in registers, so gelu_backward and layernorm_backward leave the parts too, and the
+// gradient need not be read again for the bias.
 #pragma once
 #include "llmc/cuda/common.cuh"
 
@@ -35,9 +35,10 @@ inline ColumnSumGrid column_sum_grid(int64_t rows, int64_t n) {
     return {parts, dim3((unsigned)ceil_div(n, 32 * Pack<floatX>::size), (unsigned)parts)};
 }
 
-// Calls f(offset, here) for ROWS rows at a time of those that belong to this warp: element offset[i]
-// is the first of this lane's Pack in row i, which exists if here[i]. So f can load all of them
-// before it uses the first: with one load at a time a warp would wait for memory at every row.
+// Calls f(offset, here) for ROWS rows at a time of those that belong to this warp: element
+// offset[i] is the first of this lane's Pack in row i, which exists if here[i]. So f can load all
+// of them before it uses the first: with one load at a time a warp would wait for memory at every
+// row.
 template <class floatX, int ROWS, class F>
 __device__ inline void for_own_rows(int64_t rows, int64_t n, F f) {
     const int64_t c = ((int64_t)blockIdx.x * 32 + threadIdx.x) * Pack<floatX>::size;
@@ -55,14 +56,15 @@ __device__ inline void for_own_rows(int64_t rows, int64_t n, F f) {
 // Adds the sums of the block's warps in order, and writes them as its part.
 template <class floatX, int N>
 __device__ inline void write_part(float* partials, const float (&sum)[N], int64_t n) {
-    __shared__ float warps[COLUMN_SUM_WARPS][32 * N];
-    const int64_t c = ((int64_t)blockIdx.x * 32 + threadIdx.x) * N;
-    for (int k = 0; k < N; k++) warps[threadIdx.y][k * 32 + threadIdx.x] = sum[k];
+    constexpr int WIDTH = 36;  // of 32 lanes, so that the columns that a warp reads below lie in 32 banks
+    __shared__ float warps[COLUMN_SUM_WARPS][N * WIDTH];
+    for (int k = 0; k < N; k++) warps[threadIdx.y][k * WIDTH + threadIdx.x] = sum[k];
     __syncthreads();
-    for (int k = threadIdx.y; k < N && c < n; k += COLUMN_SUM_WARPS) {
+    for (int i = threadIdx.y * 32 + threadIdx.x; i < 32 * N; i += 32 * COLUMN_SUM_WARPS) {
+        const int64_t c = (int64_t)blockIdx.x * 32 * N + i;
         float total = 0;
-        for (int w = 0; w < COLUMN_SUM_WARPS; w++) total += warps[w][k * 32 + threadIdx.x];
-        partials[blockIdx.y * n + c + k] = total;
+        for (int w = 0; w < COLUMN_SUM_WARPS; w++) total += warps[w][i % N * WIDTH + i / N];
+        if (c < n) partials[blockIdx.y * n + c] = total;
     }
 }
 

@@ -43,8 +43,8 @@ struct PackFloats {
     __device__ float operator[](int i) const { return value[i]; }
 };
 
-// Two fp32 values, each rounded to the nearest bf16, in one register, which is one instruction. (One
-// value at a time takes as many, some of them at a quarter of the rate, and others to join halves.)
+// Two fp32 values, each rounded to the nearest bf16, in one register, by one instruction. (One
+// value at a time takes one instruction each, and others to join the halves.)
 __device__ inline uint32_t pack_bf16(float low, float high) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return __bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
@@ -73,9 +73,9 @@ __device__ inline int4 to_bits(const PackFloats<T>& x) {
 
 // p must be 16-byte aligned; for store_floats and the streaming versions it must point to global
 // memory. (Their stores are intrinsics: an assignment may become four stores of 32 bits.) A kernel
-// that loads several Packs before it uses the first keeps their
-// bits, which take half the registers of the values in fp32. The streaming versions are for data that is not used again soon: it is
-// the first to be evicted from the caches.
+// that loads several Packs before it uses the first keeps their bits, which take half the registers
+// of the values in fp32. The streaming versions are for data that is not used again soon: it is the
+// first to be evicted from the caches.
 template <class T>
 __device__ inline Pack<T> load_pack(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);

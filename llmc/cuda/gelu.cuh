@@ -57,8 +57,8 @@ void gelu_forward(floatX* out, const floatX* inp, size_t n_elems, cudaStream_t s
            n_elems);
 }
 // dinp (rows, n) = dout (rows, n) * gelu'(inp (rows, n)); dinp may be dout. n must be a multiple of
-// Pack<floatX>::size. partials has room for COLUMN_SUM_PARTS * n. Returns the parts of the sums over
-// the rows of dinp, which are there.
+// Pack<floatX>::size. partials has room for COLUMN_SUM_PARTS * n. Returns the parts of the sums
+// over the rows of dinp, which are there.
 template <class floatX>
 ColumnSums gelu_backward(floatX* dinp, float* partials, const floatX* dout, const floatX* inp, int64_t rows, int64_t n,
                          cudaStream_t stream) {

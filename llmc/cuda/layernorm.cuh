@@ -58,10 +58,10 @@ __global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* m
     if (threadIdx.x == 0) mean[row] = m, rstd[row] = s;
 }
 
-// A team of warps handles one row at a time. A block has about 4 warps: 4 teams of one, 2 of two, or
-// one of more. A lane has the Packs lane, lane + 32 * warps, ... of the row, at most 3 of them (4 in
-// the widest rows), so the sums over rows, of dweight, dbias and dinp, stay in its registers. For
-// each row of a team:
+// A team of warps handles one row at a time. A block has about 4 warps: 4 teams of one, 2 of two,
+// or one of more. A lane has the Packs lane, lane + 32 * warps, ... of the row, at most 3 of them
+// (4 in the widest rows), so the sums over rows, of dweight, dbias and dinp, stay in its registers.
+// For each row of a team:
 //
 //     1. ask for the values of its next row, which arrive in shared memory while this one is computed
 //     2. g = dout weight, xhat = (inp - mean) rstd; add to the sums of dweight and dbias
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(32 * LAYERNORM_MOST_WARPS)
         for (int p = 0; p < PACKS; p++) {
             if (channel(p) >= C) continue;
             const PackFloats<floatX> d = load_floats(place(stage, DOUT, p)), x = load_floats(place(stage, INP, p)),
-                                 w = load_floats(weight + channel(p));
+                                     w = load_floats(weight + channel(p));
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 const float xhat = (x[k] - m) * s, g = d[k] * w[k];
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(32 * LAYERNORM_MOST_WARPS)
         for (int p = 0; p < PACKS; p++) {
             if (row >= rows || channel(p) >= C) continue;
             const PackFloats<floatX> d = load_floats(place(stage, DOUT, p)), x = load_floats(place(stage, INP, p)),
-                                 w = load_floats(weight + channel(p));
+                                     w = load_floats(weight + channel(p));
             PackFloats<floatX> result = load_floats(place(stage, DINP, p));
 #pragma unroll
             for (int k = 0; k < N; k++) {
