@@ -77,7 +77,8 @@ static void activations() {
     EXPECT(plan_table(run(CPU + " --precision bf16" + EXAMPLE).out)["activations = all"] == expected);
     const Difference on_a_gpu[] = {
         {"tokens and targets", 8 * n},
-        {"partial sums of column sums", 4 * 512 * h},
+        {"partial sums of column sums", 4 * 512 * 3 * h},
+        {"partial sums of the gradient's norm", 4 * 2 * 1024},
         {"loss and norm, with room for one process", 256},
         {"scratch of cuBLASLt", 32 << 20},
         {"sums of products in the backward pass of attention", 4 * a * n},
