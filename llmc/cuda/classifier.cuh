@@ -26,7 +26,7 @@ inline dim3 classifier_threads(int64_t V) {
 }
 
 // e^x, flushed to 0 where it is subnormal.
-__device__ inline float exp_flushed(float x) { return exp2_flushed(x * 1.44269504f); }
+__device__ inline float exp_flushed(float x) { return exp2_flushed(x * LOG2_E); }
 
 // The maximum of the logits seen so far, and the sum of e^(x - maximum) over them. add() joins the
 // states of two sets of logits, in any order:  m = max(m1, m2),  s = s1 e^(m1 - m) + s2 e^(m2 - m).

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(32 * LAYERNORM_MOST_WARPS)
                               const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C,
                               int stages) {
     constexpr int N = Pack<floatX>::size;
-    extern __shared__ __align__(128) float shared[];
+    extern __shared__ __align__(128) float rows_ahead[];
     __shared__ float2 warps[2][LAYERNORM_MOST_WARPS];  // sums of each warp; rows take turns in two sets
     const int warp = threadIdx.z * blockDim.y + threadIdx.y, team_threads = 32 * blockDim.y;
     const int64_t first = (threadIdx.y * 32 + threadIdx.x) * N, step = (int64_t)gridDim.x * blockDim.z;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(32 * LAYERNORM_MOST_WARPS)
     enum Input { DOUT, INP, DINP };
     const auto place = [&](int stage, Input input, int p) {
         const int pack = (((warp * stages + stage) * 3 + input) * PACKS + p) * 32 + threadIdx.x;
-        return (floatX*)shared + pack * N;
+        return (floatX*)rows_ahead + pack * N;
     };
     // Behind the last row and the last channel come zeros.
     const auto fetch = [&](int stage, int64_t row) {
@@ -178,11 +178,11 @@ __global__ void __launch_bounds__(32 * LAYERNORM_MOST_WARPS)
         float* part = partials + ((int64_t)blockIdx.x * 3 + s) * C;
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < PACKS * N; i++) shared[of_warp(warp, i)] = sums[s][i / N][i % N];
+        for (int i = 0; i < PACKS * N; i++) rows_ahead[of_warp(warp, i)] = sums[s][i / N][i % N];
         __syncthreads();
         for (int i = threadIdx.z; i < PACKS * N; i += blockDim.z) {
             float total = 0;
-            for (int t = 0; t < (int)blockDim.z; t++) total += shared[of_warp(t * blockDim.y + threadIdx.y, i)];
+            for (int t = 0; t < (int)blockDim.z; t++) total += rows_ahead[of_warp(t * blockDim.y + threadIdx.y, i)];
             if (channel(i / N) < C) part[channel(i / N) + i % N] = total;
         }
     }
