@@ -26,6 +26,7 @@ if [ "${2:-}" = cuda ]; then
     sed -i "s|// your code|$loop out[i] = a[i] + b[i];|" "$my/vector-add.cu"
     said 0 "passed" "$make" -s CXX=g++ exercise EX=vector-add
     said 0 "1 of " "$make" -s CXX=g++ grade
+    sed -i '1i __device__ float warp_sum(float x) { return x; }  // llmc has this name, too' "$my/vector-add.cu"
     sed -i 's|i < n|i <= n|' "$my/vector-add.cu"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
     exit

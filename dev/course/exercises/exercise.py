@@ -75,15 +75,15 @@ def definitions(path, names):
 
 
 def chapters():
-    """{number: title} of the table of chapters in dev/course/README.md."""
-    rows = re.findall(r"^\| \[?(\d+)\. ([^|\]]+?)(?:\]\(.*?\))? \|", (HERE.parent / "README.md").read_text(), re.M)
-    return {int(number): title for number, title in rows}
+    """{number: (title, page or "")} of the table of chapters in dev/course/README.md."""
+    rows = re.findall(r"^\| \[?(\d+)\. ([^|\]]+?)(?:\]\((.*?)\))? \|", (HERE.parent / "README.md").read_text(), re.M)
+    return {int(number): (title, page) for number, title, page in rows}
 
 
 class Exercise:
     def __init__(self, track, name, minutes, chapter, title):
         self.track, self.name, self.minutes, self.title = track, name, int(minutes), title
-        self.number, self.chapter = int(chapter), chapters()[int(chapter)]
+        self.number, (self.chapter, self.page) = int(chapter), chapters()[int(chapter)]
         self.path = next((p for p in (HERE / f"{name}.cpp", HERE / f"{name}.cu") if p.exists()), None)
         if not self.path:
             raise Problem(f"dev/course/exercises/{name}.cpp or .cu is missing")
@@ -179,10 +179,12 @@ def prelude(includes, cuda):
 
 
 def student_program(e):
+    """The student's file is in a namespace: it may define names that llmc has too."""
     includes = []
+    mine = in_namespace("mine", e.my, 1, e.my.read_text(), includes)
     judge = judge_text(e, [], includes)
-    arguments = "".join(f", ::{f}" for f in e.functions)
-    return (prelude(includes, e.cuda) + f'#line 1 "{e.my}"\n{e.my.read_text()}\n{judge}'
+    arguments = "".join(f", mine::{f}" for f in e.functions)
+    return (prelude(includes, e.cuda) + mine + judge +
             f'int main() {{\nJudge j;\n{namespace(e)}::judge(j{arguments});\nreturn j.verdict();\n}}\n')
 
 
@@ -435,7 +437,8 @@ def table_command(check):
         if e.track != track:
             track = e.track
             rows.append(f"| **{track}** | | | |")
-        rows.append(f"| [`{e.name}`]({e.path.name}) | {e.minutes} | {e.number}. {e.chapter} | {e.title} |")
+        chapter = f"[{e.number}. {e.chapter}](../{e.page})" if e.page else f"{e.number}. {e.chapter}"
+        rows.append(f"| [`{e.name}`]({e.path.name}) | {e.minutes} | {chapter} | {e.title} |")
     before = readme.read_text()
     after = re.sub(r"(<!-- table begin -->\n).*?(<!-- table end -->)",
                    lambda m: m.group(1) + "\n".join(rows) + "\n" + m.group(2), before, flags=re.S)
