@@ -19,9 +19,9 @@ inline double exp_nonpositive(double x) {
     const double f = (within - n * 0.6931471803691238) - n * 1.9082149292705877e-10;
     double power = 1.0;
     for (int k = 12; k > 0; k--) power = 1.0 + power * f * (1.0 / k);
-    int64_t bits;
+    uint64_t bits;
     memcpy(&bits, &rounded, 8);
-    const int64_t exponent = (bits + 1023) << 52;
+    const uint64_t exponent = (bits + 1023) << 52;
     double scale;
     memcpy(&scale, &exponent, 8);
     return x < -700.0 ? 0.0 : power * scale;

@@ -122,6 +122,8 @@ $(call check,lm_eval,perplexity and choices beside lm-eval,$(CPU),\
 $(call check,launch,a run that dies is started again,train_gpt2_cpu tokenize,dev/test/launch.sh)
 $(call check,dist,the source archive builds without git,,\
     git rev-parse --git-dir || skip "git and a checkout"; dev/test/dist.sh "$(MAKE)")
+$(call check,fuzz,damaged files end the programs with one sentence,,\
+    $(MAKE) -s SANITIZE=address build-address/train_gpt2_cpu build-address/tokenize && dev/test/fuzz/fuzz.py)
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)
 sim_check = $(call check,$(1),$(2),$(4),env CUSIM_SEED=$(3) $(4) $(5))
