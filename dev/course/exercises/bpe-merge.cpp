@@ -36,6 +36,7 @@ Tokens bpe_merge(const Tokens& tokens, int id) {
 //     first-only: if (here) i++; ==> if (here) i++, most = 0; ;; const bool here = ==> const bool here = most > 0
 //         &&
 //     last: i + 1 < tokens.size() && best ==> i + 2 < tokens.size() && best
+//     skip: if (here) i++; ==>
 //     token: merged.push_back(here ? id : tokens[i]) ==>
 //            merged.push_back(here ? id : tokens[i]); if (here) merged.push_back(tokens[i + 1])
 
@@ -64,7 +65,7 @@ static Tokens merged_with(const Tokens& t, int id, const Key& wrong) {
         merged.push_back(here ? id : t[i]);
         if (here && wrong == "token") merged.push_back(t[i + 1]);
         const bool again = i + 2 < t.size() && t[i + 1] == best[1] && t[i + 2] == best[2];
-        if (here && !(wrong == "overlap" && again)) i++;
+        if (here && wrong != "skip" && !(wrong == "overlap" && again)) i++;
     }
     return merged;
 }
@@ -77,13 +78,17 @@ void judge(Judge& j, decltype(task::bpe_merge)* bpe_merge) {
                {"overlap", "a token is used by two merges: after a merge, go on behind its second token."},
                {"first-only", "only the first occurrence is replaced; all are to be."},
                {"last", "the pair at the end of the text is not replaced."},
+               {"skip", "after a merge its second token is looked at again; it is used up: go on behind it."},
                {"token", "the second token of the pair is still there: the new token replaces both."}};
     const std::vector<Tokens> texts = {{},           {7},          {1, 2},          {3, 3, 3}, {1, 2, 1, 2, 3, 1, 2},
                                        {5, 4, 4, 5}, {2, 9, 2, 1}, {8, 8, 8, 8, 8}, {}};
     for (size_t k = 0; k < texts.size(); k++) {
         Tokens text = texts[k];
         for (int i = 0; i < 300 && k + 1 == texts.size(); i++) text.push_back((int)j.random_below(5));
-        j.sizes("text %d, of %d tokens", (int)k, (int)text.size());
+        std::string shown = "the text";
+        for (int token : text) shown += " " + std::to_string(token);
+        if (text.size() > 10) shown = std::to_string(text.size()) + " tokens";
+        j.sizes("%s", text.empty() ? "no tokens" : shown.c_str());
         const Tokens merged = bpe_merge(text, 256);
         j.check({{"tokens", {(int64_t)merged.size()}, merged, std::vector<float>(text.begin(), text.end())}},
                 [&](const Key& wrong) -> Arrays {

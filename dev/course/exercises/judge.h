@@ -182,13 +182,17 @@ inline void Judge::check(const std::vector<Output>& got, const std::function<Arr
 
 // What can be said of wrong numbers whatever the exercise is.
 inline void Judge::diagnose(const std::vector<Output>& got, const Arrays& right) {
+    const auto is = [&](const Key& key, const std::string& text) { first_key = key, first_text = text; };
     bool overwritten = true, added = true, some_unwritten = false, nan = false, constant = true;
     double factor = NAN;
     std::string name;
     for (size_t a = 0; a < got.size(); a++) {
         const std::vector<double>&value = got[a].value, &began = got[a].began;
         if (close(value, right[a])) continue;
-        if (value.size() != right[a].size()) return;
+        if (value.size() != right[a].size())
+            return is("length", got[a].name +
+                                    " has another number of elements than is expected, and no typical mistake "
+                                    "gives this one. Take the smallest case that fails, on paper.");
         if (name.empty()) name = got[a].name;
         std::vector<double> without = right[a], with = right[a];
         const double magnitude = largest(right[a]);
@@ -205,7 +209,6 @@ inline void Judge::diagnose(const std::vector<Output>& got, const Arrays& right)
             constant &= std::fabs(value[i] - factor * right[a][i]) <= 1e-4 * magnitude * std::fabs(factor);
         }
     }
-    const auto is = [&](const Key& key, const std::string& text) { first_key = key, first_text = text; };
     char number[40];
     snprintf(number, sizeof number, "%.6g", factor);
     if (overwritten)

@@ -25,6 +25,8 @@ void linear_backward(Tensor& out, Tensor& x, Tensor& weight, Tensor* bias) {
 
 // ----- mistakes
 //     transposed: dx_row[c] += d * w_row[c] ==> dx_row[c] += d * weight.value[c * out.cols + o]
+//     exchanged: dx_row[c] += d * w_row[c] ==>
+//            dx_row[c] += d * weight.value[(c * x.cols + o) % weight.value.size()]
 //     overwritten: dx_row[c] += ==> dx_row[c] = (o == 0 ? 0 : dx_row[c]) +
 //     last-use: dx_row[c] += d ==> dx_row[c] = d
 //     swapped: dw_row[c] += d * x_row[c] ==> dw_row[c] += d * weight.row(o)[c]
@@ -36,6 +38,7 @@ void linear_backward(Tensor& out, Tensor& x, Tensor& weight, Tensor* bias) {
 void judge(Judge& j, decltype(task::linear_backward)* linear_backward) {
     j.hints = {
         {"transposed", "Dx reads weight as if it were (C, OC): element (o, c) is weight.row(o)[c]."},
+        {"exchanged", "Dx takes weight.row(c)[o], row c and column o; element (o, c) of weight is weight.row(o)[c]."},
         {"last-use", "each use of x[r,c] overwrites the one before: its gradient is the sum over all outputs o."},
         {"swapped", "Dweight is made with weight; the derivative of out[r,o] with respect to weight[o,c] is x[r,c]."},
         {"mean", "Dbias is divided by the number of rows. It is a sum; the mean over rows is in the loss."},
@@ -77,8 +80,11 @@ void judge(Judge& j, decltype(task::linear_backward)* linear_backward) {
                             if (c.bias && wrong != "no-bias") db[o] += d / (wrong == "mean" ? rows : 1);
                             for (int64_t i = 0; i < C; i++) {
                                 double& to = dx[r * C + i];
-                                to = (wrong == "last-use" ? 0 : to) +
-                                     d * W[wrong == "transposed" ? i * OC + o : o * C + i];
+                                const int64_t at = wrong == "transposed"  ? i * OC + o
+                                                   : wrong == "exchanged" ? i * C + o
+                                                                          : o * C + i;
+                                if (wrong == "last-use") to = 0;
+                                to = to == ANY || at >= OC * C ? ANY : to + d * W[at];
                                 dw[o * C + i] += d * (wrong == "swapped" ? W[o * C + i] : X[r * C + i]) /
                                                  (wrong == "mean-weight" ? rows : 1);
                             }
