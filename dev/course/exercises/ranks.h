@@ -29,6 +29,7 @@ struct Rank {
 
     void send(int to, const float* data, int64_t n) {
         const std::lock_guard<std::mutex> lock(post->mutex);
+        look_for_rank("sends to", to);
         post->sent_floats[rank] += n;
         post->boxes[{rank, to}].emplace_back(data, data + n);
         post->changed.notify_all();
@@ -36,6 +37,7 @@ struct Rank {
     // Writes the next message from this rank to data; it must have n numbers.
     void receive(int from, float* data, int64_t n) {
         std::unique_lock<std::mutex> lock(post->mutex);
+        look_for_rank("receives from", from);
         std::deque<std::vector<float>>& box = post->boxes[{from, rank}];
         post->waits_for[rank] = from;
         while (box.empty()) {
@@ -79,6 +81,13 @@ private:
         if (post->problem.empty()) post->problem = problem;
         post->changed.notify_all();
         throw std::runtime_error(post->problem);
+    }
+    // In C++ -1 % 3 is -1.
+    void look_for_rank(const std::string& does, int other) {
+        if (other >= 0 && other < size) return;
+        stop("rank " + std::to_string(rank) + " " + does + " rank " + std::to_string(other) +
+             ": there are ranks 0 to " + std::to_string(size - 1) +
+             (other < 0 ? " (in C++ -1 % 3 is -1: add size before %)" : ""));
     }
     // Called with the lock held, by a rank that is about to wait.
     void look_for_deadlock() {

@@ -34,6 +34,8 @@ __global__ void row_sums(float* sums, const float* x, int rows, int C) {
 // ----- mistakes
 //     four-steps: distance > 0 ==> distance > 1
 //     first-step: int distance = 16 ==> int distance = 8
+//     alone: sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance) ==>
+//         if (lane < distance) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance)
 //     lane: for (int distance = 16; distance > 0; distance /= 2) ==> for (int distance = 16; distance > 16;
 //         distance /= 2)
 //     bounds: if (row >= rows) return; ==> ;
@@ -56,6 +58,9 @@ void judge(Judge& j, decltype(task::row_sums)* row_sums) {
     j.cuda = true;
     j.hints = {{"four-steps", "the last step is missing: distances are 16, 8, 4, 2 and 1."},
                {"first-step", "lanes 16 to 31 are not part of the sum: the first distance is 16."},
+               {"alone",
+                "only some lanes come to the shuffle, behind an if; what the others hold is then undefined. All 32 "
+                "must call it."},
                {"lane", "this is the sum of lane 0 alone: every 32nd element. The lanes' sums must be added up."},
                {"mask",
                 "lanes without elements do not come to the shuffles: on a GPU the others may wait for ever, or get "
@@ -80,8 +85,9 @@ void judge(Judge& j, decltype(task::row_sums)* row_sums) {
                     for (int c = 0; c < C; c++) {
                         if (wrong == "four-steps" && c % 2 == 1) continue;
                         if (wrong == "first-step" && c % 32 >= 16) continue;
-                        if (wrong == "lane" && c % 32 != 0) continue;
-                        expected[r] += (wrong == "double" && c < 32 ? 2.0 : 1.0) * x[r * C + c];
+                        if ((wrong == "lane" || wrong == "alone") && c % 32 != 0) continue;
+                        const double times = wrong == "double" && c < 32 ? 2 : wrong == "alone" ? 32 : 1;
+                        expected[r] += times * x[r * C + c];  // alone: a lane without partner adds its own sum
                     }
             return {expected};
         });
