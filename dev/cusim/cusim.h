@@ -65,6 +65,14 @@ void misaligned(const void* p, size_t bytes, Location location);
 inline void check_alignment(const void* p, size_t bytes, Location location) {
     if ((uintptr_t)p % bytes != 0) misaligned(p, bytes, location);
 }
+// After a load of several words: it is one access, as on a GPU, even if they are used one by one.
+template <class T>
+inline void loaded_whole(T& value) {
+#ifdef CUSIM_COUNTS
+    asm volatile("" : "+m"(value));
+#endif
+    (void)value;
+}
 
 // cp.async. A copy may arrive at any time up to the wait, in the fixed order (no CUSIM_SEED) not
 // before.

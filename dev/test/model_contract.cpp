@@ -27,7 +27,7 @@ template <class T>
 void to_device(Model&, T*, const float*, int64_t);
 const float* gradient_data(Model&, int, int64_t, int64_t, int64_t);
 void micro_step(Model&, const int*, const int*, int64_t, int64_t, float, int64_t);
-StepResult update(Model&, const UpdateRule&);
+StepResult update(Model&, const UpdateRule&, const std::function<void()>&);
 void evaluate(Model&, const int*, const int*, int64_t, int64_t, float*);
 const float* prefill(Model&, const int*, int64_t);
 const float* decode(Model&, int, int64_t);

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         load_tile<HS, COLS>(q(tile), head, block.stride, first_query, block.length, head_size);
         load_tile<HS, COLS>(d_o(tile), dout_head, block.C, first_query, block.length, head_size);
         if (threadIdx.x < 2 * COLS)
-            copy_async(lse_and_D(tile) + threadIdx.x, copied_from + tile * COLS, first_query + copied < block.length);
+            copy_async_4(lse_and_D(tile) + threadIdx.x, copied_from + tile * COLS, first_query + copied < block.length);
     };
     load_tile<HS, ROWS>(k, head + block.C, block.stride, block.first, block.length, head_size);
     load_tile<HS, ROWS>(v, head + 2 * block.C, block.stride, block.first, block.length, head_size);

@@ -16,9 +16,11 @@
 #ifdef CUSIM  // as a default argument: the line of the call, for the message about a misaligned access
 #define CALLED_FROM , cusim::Location location = CUSIM_HERE
 #define CHECK_ALIGNMENT(p) cusim::check_alignment(p, 16, location)
+#define LOADED_WHOLE(bits) cusim::loaded_whole(bits)
 #else
 #define CALLED_FROM
 #define CHECK_ALIGNMENT(p)
+#define LOADED_WHOLE(bits)
 #endif
 
 // -------------------------------------------------------------------------------------------------
@@ -89,7 +91,9 @@ __device__ inline void store_pack(T* p, const Pack<T>& pack CALLED_FROM) {
 template <class T>
 __device__ inline int4 load_bits(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);
-    return *reinterpret_cast<const int4*>(p);
+    int4 bits = *reinterpret_cast<const int4*>(p);
+    LOADED_WHOLE(bits);
+    return bits;
 }
 template <class T>
 __device__ inline int4 load_bits_streaming(const T* p CALLED_FROM) {
@@ -99,7 +103,9 @@ __device__ inline int4 load_bits_streaming(const T* p CALLED_FROM) {
 template <class T>
 __device__ inline PackFloats<T> load_floats(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);
-    return to_floats<T>(*reinterpret_cast<const int4*>(p));
+    int4 bits = *reinterpret_cast<const int4*>(p);
+    LOADED_WHOLE(bits);
+    return to_floats<T>(bits);
 }
 template <class T>
 __device__ inline void store_floats(T* p, const PackFloats<T>& x CALLED_FROM) {

@@ -77,7 +77,7 @@ __device__ inline void copy_async(void* to, const void* from, bool valid) {
                  "r"(valid ? 16 : 0));
 }
 // The same for 4 bytes.
-__device__ inline void copy_async(float* to, const float* from, bool valid) {
+__device__ inline void copy_async_4(float* to, const float* from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 4 : 0));
 }
@@ -157,7 +157,7 @@ inline void ldmatrix_transposed(uint32_t (&r)[4], const bf16* row) { ldmatrix_tw
 inline void copy_async(void* to, const void* from, bool valid) {
     cusim::async_copy(to, from, 16, valid ? 16 : 0, CUSIM_HERE);
 }
-inline void copy_async(float* to, const float* from, bool valid) {
+inline void copy_async_4(float* to, const float* from, bool valid) {
     cusim::async_copy(to, from, 4, valid ? 4 : 0, CUSIM_HERE);
 }
 inline void copy_async_commit() { cusim::async_commit(); }

@@ -60,7 +60,10 @@ T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Location location
 // Loads and stores with cache hints, which mean nothing here; they must be aligned.
 template <class T>
 T __ldcs(const T* p, cusim::Location location = CUSIM_HERE) {
-    return cusim::check_alignment(p, sizeof(T), location), *p;
+    cusim::check_alignment(p, sizeof(T), location);
+    T value = *p;
+    cusim::loaded_whole(value);
+    return value;
 }
 template <class T>
 void __stwb(T* p, T value, cusim::Location location = CUSIM_HERE) {
