@@ -45,11 +45,16 @@ struct PackFloats {
     __device__ float operator[](int i) const { return value[i]; }
 };
 
-// Two fp32 values, each rounded to the nearest bf16, in one register, by one instruction. (One
-// value at a time takes one instruction each, and others to join the halves.)
+// Two fp32 values, each rounded to the nearest bf16, in one register, by one instruction. (Of
+// CUDA's function for it, nvcc makes three for some chips.)
 __device__ inline uint32_t pack_bf16(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return __bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
+#ifdef CUSIM
+    return __bfloat16_as_ushort((__nv_bfloat16)low) | (uint32_t)__bfloat16_as_ushort((__nv_bfloat16)high) << 16;
+#else
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+#endif
 }
 template <class T>
 __device__ inline PackFloats<T> to_floats(const int4& bits) {

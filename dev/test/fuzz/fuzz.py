@@ -32,7 +32,8 @@ REPORTS = ("Sanitizer", "runtime error:", "terminate called")
 ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:max_allocation_size_mb=1024", "OMP_NUM_THREADS": "1"}
 SHAPE = "-t 16 -b 1 --threads 1 -m 1 -g 4".split()
 STEPS = 4  # of the run that is resumed
-RESUME, CHECKED = "resume-", "resume-checked-"  # kinds; of the latter, no other checkpoint may take the damaged one's place
+# Kinds; of the latter, no other checkpoint may take the damaged one's place.
+RESUME, CHECKED = "resume-", "resume-checked-"
 
 
 def judge(status, stderr, seconds):
@@ -133,7 +134,8 @@ def run_case(name, original, command, seed, scratch):
     words = [str(word) for word in command(damaged)]
     began = time.monotonic()
     try:
-        done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, input=b"To be", capture_output=True, timeout=2 * SECONDS)
+        done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, input=b"To be", capture_output=True,
+                              timeout=2 * SECONDS)
         wrong = judge(done.returncode, done.stderr, time.monotonic() - began)
         if name.startswith(CHECKED) and kept != content and done.returncode == 0:
             wrong = wrong or "a damaged checkpoint was accepted"

@@ -4,7 +4,8 @@ import struct
 
 NUMBERS = [0, 1, -1, 2, 7, 255, 256, 65535, 65536, 1 << 20, (1 << 30) + 1, (1 << 31) - 1, -(1 << 31)]
 TEXTS = [b"-1", b"0", b"1e999", b"nan", b"99999999999999999999", b"2147483648", b"9223372036854775807", b"0.5", b""]
-BYTES = [b"\0", b"\xff\xfe", b'"', b"\\", b"{", b"[" * 3000, b"\n", b"\r\n", b",", b"%s%n", b"\xed\xa0\x80", b"A" * 100000]
+BYTES = [b"\0", b"\xff\xfe", b'"', b"\\", b"{", b"[" * 3000, b"\n", b"\r\n", b",", b"%s%n", b"\xed\xa0\x80",
+         b"A" * 100000]
 HEADER_INTS, LIKELY_INTS = 256, 10  # few fields of a header are used
 
 
@@ -18,7 +19,8 @@ def header_number(data, draw):
 def body_value(data, draw):
     """A byte, a 16-bit value or a float in the body: NaN, infinity, the largest, a flipped bit."""
     at = draw.randrange(min(4 * HEADER_INTS, len(data) - 1), len(data))
-    new = draw.choice([b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff", b"\0", bytes([data[at] ^ (1 << draw.randrange(8))])])
+    flipped = bytes([data[at] ^ (1 << draw.randrange(8))])
+    new = draw.choice([b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff", b"\0", flipped])
     data[at:at + len(new)] = new[:len(data) - at]
 
 
@@ -80,8 +82,8 @@ def mutate_text(content, draw):
     data = bytearray(content)
     for _ in range(draw.randint(1, 3)):
         if data:
-            draw.choice([other_number, other_number, insert_bytes, insert_bytes, lines_changed, cut, remove_piece])(data,
-                                                                                                                    draw)
+            kinds = [other_number, other_number, insert_bytes, insert_bytes, lines_changed, cut, remove_piece]
+            draw.choice(kinds)(data, draw)
         else:
             insert_bytes(data, draw)
     return bytes(data)
