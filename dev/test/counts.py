@@ -80,12 +80,13 @@ def expected_of_shipped():
     want["gelu_forward"] = {"global_load": whole(n), "global_store": whole(n), "read_bytes": 2 * n,
                             "written_bytes": 2 * n}
     # 40 rows of 256, one for each of 4 warps in 10 blocks. A block adds the sums of its warps, of 8 columns per lane,
-    # through shared memory, and writes them side by side.
-    sums = 10 * 8
+    # through shared memory, with one barrier, and writes them side by side.
+    blocks = 10
+    sums = blocks * 8
     want["gelu_backward"] = {"global_load": whole(2 * n), "read_bytes": 4 * n, "written_bytes": 2 * n + sums * 128,
                              "global_store": tuple(s + w for s, w in zip(whole(n), accesses(sums, 4 * sums, 4))),
                              "shared_store": accesses(4 * sums, 4 * sums, 4),
-                             "shared_load": accesses(4 * sums, 4 * sums, 4), "barriers": 40}
+                             "shared_load": accesses(4 * sums, 4 * sums, 4), "barriers": blocks}
     # 8 elements per lane: fp32 ones by two instructions, each of which touches half of every sector. Gradient, m, v and
     # master weight are read, and two words of the results of the step by all lanes.
     warps = n // 256
