@@ -38,13 +38,12 @@ inline void sampling_probabilities(std::vector<double>& probs, const float* logi
         probs[likeliest - logits] = 1.0;
         return;
     }
-    const double inverse = 1.0 / temperature;
-    for (int64_t i = 0; i < V; i++) probs[i] = exp_nonpositive(((double)logits[i] - highest) * inverse);
+    for (int64_t i = 0; i < V; i++) probs[i] = exp_nonpositive(((double)logits[i] - highest) / temperature);
     double sums[8] = {};  // side by side: one sum would wait for each addition
     const int64_t whole = V / 8 * 8;
     for (int64_t i = 0; i < whole; i += 8)
         for (int64_t j = 0; j < 8; j++) sums[j] += probs[i + j];
-    const double total = std::accumulate(sums, sums + 8, std::accumulate(&probs[whole], &probs[0] + V, 0.0));
+    const double total = std::accumulate(sums, sums + 8, std::accumulate(probs.begin() + whole, probs.end(), 0.0));
     for (double& p : probs) p /= total;
     if ((top_k == 0 || top_k >= V) && top_p >= 1.0) return;
     // The order is needed only as far as tokens are kept: sorted piece by piece.
