@@ -29,6 +29,9 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 os.chdir(ROOT)
+sys.path.insert(0, str(HERE.parent))
+from pages import quoted  # noqa: E402
+
 MY = pathlib.Path(os.environ.get("EXERCISE_MY", "dev/course/my"))
 BUILD = pathlib.Path(os.environ.get("B", "build")) / "exercises"
 LESSON = pathlib.Path("dev/course/gpt2.cpp")
@@ -58,20 +61,11 @@ class Problem(Exception):
 
 
 def definitions(path, names):
-    """The definitions of these names at the top level of a C++ file, in the order of the file."""
-    chunks, chunk = [], []
-    for line in path.read_text().split("\n"):
-        if not chunk and (not line or line[0] in "/#} \t"):
-            continue
-        chunk.append(line)
-        if line.startswith("}") or (len(chunk) == 1 and line.endswith((";", "}"))):
-            chunks.append("\n".join(chunk))
-            chunk = []
-    found = [[c for c in chunks if re.search(rf"\b{name}\b", c.split("\n")[0])][:1] for name in names]
-    missing = [name for name, c in zip(names, found) if not c]
-    if missing:
-        raise Problem(f"{path} does not define {', '.join(missing)}")
-    return "\n".join(c[0] for c in found) + "\n"
+    """The definitions of these names at the top level of a C++ file."""
+    try:
+        return "".join("\n".join(quoted(path, f"{name} body")) + "\n" for name in names)
+    except LookupError as error:
+        raise Problem(f"{path} {error}")
 
 
 def chapters():
