@@ -51,7 +51,8 @@ class Run:
     def __init__(self, program, data, environment, *flags, before=()):
         command = [*before, program, "-i", data, "-e", "L2C32H2T16V256", "-b", "2", "-t", "16", "-v", "0", "-s", "0",
                    "--threads", "1", "-x", "100000000", *flags]
-        self.process = subprocess.Popen(command, env={**os.environ, **environment}, text=True,
+        temporary = {"TMPDIR": tempfile.mkdtemp(dir=data.parent)}  # two mpiruns start at once
+        self.process = subprocess.Popen(command, env={**os.environ, **temporary, **environment}, text=True,
                                         preexec_fn=lambda: os.sched_setaffinity(0, CORES[-1:]),
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.reader = threading.Thread(target=self.stop_in_time)

@@ -2,13 +2,16 @@
 # part.sh program|check NAME TITLE COMMAND: runs one part of the tests (see dev/test/test.mk). build/test/NAME.log keeps
 # what it prints, NAME.result "passed failed skipped". A program counts for itself, in its last line. A check counts as
 # one; skip ends it with the status 77. A part that fails does not end make, which goes on with the others: run.sh
-# counts.
+# counts. Each part has a folder of its own for temporary files: two mpiruns that make their shared one at the same
+# instant end with "File exists".
 . dev/test/log.sh
 kind=$1 name=$2 title=$3 command=$4
 # Makes that the part starts get the variables given to this one, but not its jobs.
 case "$MAKEFLAGS" in *"-- "*) MAKEFLAGS="-- ${MAKEFLAGS#*-- }" ;; *) unset MAKEFLAGS ;; esac
 unset MFLAGS MAKELEVEL TIMED
 mkdir -p build/test
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/part.XXXXXX") && export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 log=build/test/$name.log
 say running "$title"
 start_clock

@@ -1,6 +1,8 @@
 #!/bin/sh
 # run.sh MAKE PART...: has make build and run these parts of dev/test/test.mk, then lists what took longest, what was
-# skipped and what failed, and ends with one line: N passed, N failed[, N skipped].
+# skipped and what failed, and ends with one line: N passed, N failed[, N skipped]. With RERUN=1, for machines whose
+# other users may stop a process for seconds, a part that failed is run once more, alone, when all others have ended; if
+# it then passes, it counts as passed and is listed as UNSTABLE, with what it printed the first time.
 make=$1
 shift
 case "${MAKEFLAGS%% *}" in *=* | -*) ;; *n*) exec $make -s "$@" ;; esac  # make -n only shows what would run
@@ -11,6 +13,14 @@ export TIMED=dev/test/timed.sh
 # One more than the cores, since some parts wait more than they compute.
 case "$MAKEFLAGS" in *jobserver*) jobs= ;; *) jobs=-j${JOBS:-$(($(nproc 2>/dev/null || echo 1) + 1))} ;; esac
 $make -s -k --no-print-directory $jobs "$@"
+[ -z "$RERUN" ] || for part in "$@"; do
+    name=${part#part-}
+    read -r p f s 2> /dev/null < "build/test/$name.result" && [ "$f" -gt 0 ] || continue
+    mv "build/test/$name.log" "build/test/$name.first.log"
+    $make -s -k --no-print-directory "$part"
+    read -r p f s < "build/test/$name.result"
+    [ "$f" -gt 0 ] || unstable="$unstable $name"
+done
 passed=0 failed=0 skipped=0
 for part in "$@"; do
     name=${part#part-}
@@ -25,6 +35,7 @@ echo
 echo "the longest, in seconds:"
 sort -rn build/test/*.time | head -n 12 | sed 's/^/    /'
 for part in "$@"; do grep -h '^SKIPPED' "build/test/${part#part-}.log"; done
+for name in $unstable; do echo "UNSTABLE $name failed once and passed alone (build/test/$name.first.log)"; done
 for part in "$@"; do
     grep -h '^FAILED' "build/test/${part#part-}.log" | sed "s,\$, (build/test/${part#part-}.log),"
 done

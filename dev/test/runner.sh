@@ -18,8 +18,11 @@ $(call check,wrong,a check that fails,,echo why; false)
 $(call check,absent,a check that is skipped,,skip "apt-get install it")
 $(call check,unbuilt,a check of what does not compile,nothing,true)
 $(call check,last,the last check,,true)
+TESTED := $(PARTS)
 nothing: ; @$(TIMED) sh -c 'echo no such header; exit 1' -o $@
-test: ; @dev/test/run.sh "$(MAKE)" $(PARTS)
+test: ; @dev/test/run.sh "$(MAKE)" $(TESTED)
+$(call check,unstable,a check that passes the second time,,test -e before || { touch before; false; })
+unsteady: ; @dev/test/run.sh "$(MAKE)" part-right part-wrong part-unstable
 passing: ; @dev/test/run.sh "$(MAKE)" part-right part-last
 END
 fail() { echo "$1"; cat log; exit 1; }
@@ -30,5 +33,9 @@ for line in 'SKIPPED one' 'SKIPPED a check that is skipped (apt-get install it)'
     'no such header' 'passed     the last check: [0-9.]* s' 'compiling  nothing' '    [0-9.]* compiling nothing'; do
     grep -q "$line" log || fail "no line '$line'"
 done
+RERUN=1 make -s unsteady > log 2> /dev/null && fail "exit status 0 where a part failed twice"
+[ "$(tail -n 1 log)" = "2 passed, 1 failed" ] || fail "another last line where a part passed the second time"
+grep -q '^UNSTABLE unstable failed once' log || fail "a part that failed once is not named"
+grep -q '^UNSTABLE wrong' log && fail "a part that failed twice is called unstable"
 make -s passing > log 2> /dev/null || fail "exit status not 0 where all passed"
 [ "$(tail -n 1 log)" = "2 passed, 0 failed" ] || fail "another last line where all passed"
