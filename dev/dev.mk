@@ -29,10 +29,11 @@ gpt2: $(B)/gpt2 FORCE
 	$(call copy,$<)
 $(B)/course_numbers: dev/course/numbers.cpp $(FLAGS_FILE)
 	$(compile)
+$(B)/course_numbers_gpu: build/sim/dev/course/numbers_gpu.cu dev/course/show.h $(SIM_SOURCES) $(SIM_OBJECTS) \
+                         $(FLAGS_FILE)
+	$(call sim_compile)
 # For pictures: the constants of a CPU with AVX-512, whichever CPU draws them.
 $(B)/course_facts: private CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v4)
-$(B)/course_facts_gpu: build/sim/dev/course/facts_gpu.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
-	$(call sim_compile)
 $(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)
 	$(compile)
 course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)

@@ -2,8 +2,7 @@
 // (pictures.py): what is drawn is what the code computes.
 //
 //     build/course_facts
-#include <cstdio>
-#include <string>
+#include "dev/course/show.h"
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/gemm_bf16.h"
@@ -13,18 +12,6 @@
 #include "llmc/tensors.h"
 #include "llmc/tokenizer.h"
 
-static void number(const char* name, int64_t value) {
-    printf("{\"name\": \"%s\", \"value\": %lld}\n", name, (long long)value);
-}
-
-// The numbers f(0), ..., f(count - 1).
-template <class F>
-static void numbers(const std::string& name, int64_t count, F f) {
-    printf("{\"name\": \"%s\", \"value\": [", name.c_str());
-    for (int64_t i = 0; i < count; i++) printf("%s%.9g", i ? ", " : "", (double)f(i));
-    printf("]}\n");
-}
-
 // tokenizer.h: the lengths in bytes of the parts of a word in GPT-2's vocabulary, after 0, 1, ...
 // merges.
 static void merges(const std::string& word) {
@@ -33,8 +20,8 @@ static void merges(const std::string& word) {
     std::vector<int> parts;
     for (char c : word) parts.push_back(gpt2.byte_token[(unsigned char)c]);
     for (int merged = 0;; merged++) {
-        numbers("merges_" + std::to_string(merged), parts.size(),
-                [&](int64_t i) { return decode(gpt2, parts[i]).size(); });
+        show_each("merges_" + std::to_string(merged), parts.size(),
+                  [&](int64_t i) { return decode(gpt2, parts[i]).size(); });
         int best = -1;
         size_t at = 0;
         for (size_t i = 0; i + 1 < parts.size(); i++) {
@@ -55,14 +42,14 @@ static void layers() {
     for (int64_t i = 0; i < points; i++) x[i] = -5 + 0.05f * (float)i;
     reference::gelu_forward(y.data(), x.data(), points);
     reference::gelu_backward(slope.data(), ones.data(), x.data(), points);
-    numbers("gelu", points, [&](int64_t i) { return y[i]; });
-    numbers("gelu_slope", points, [&](int64_t i) { return slope[i]; });
+    show_each("gelu", points, [&](int64_t i) { return y[i]; });
+    show_each("gelu_slope", points, [&](int64_t i) { return slope[i]; });
 
     MersenneTwister rng(1);
     std::vector<float> qkv(T * 3 * HS), out(T * HS), lse(T);
     normal_fill(rng, qkv.data(), T * 3 * HS, 1.5f);
     reference::attention_forward(out.data(), lse.data(), qkv.data(), 1, T, HS, 1);
-    numbers("attention_p", T * T, [&](int64_t i) {
+    show_each("attention_p", T * T, [&](int64_t i) {
         const int64_t t = i / T, u = i % T;
         double score = 0;
         for (int64_t c = 0; c < HS; c++) score += (double)qkv[t * 3 * HS + c] * qkv[u * 3 * HS + HS + c];
@@ -74,17 +61,17 @@ int main() {
     merges("unbelievable");
     layers();
     // gemm.h: how a product in fp32 is cut
-    number("gemm_mr", GEMM_MR), number("gemm_nr", GEMM_NR), number("vec_floats", VEC_FLOATS);
-    number("gemm_mc", GEMM_IN_PLACE.MC), number("gemm_nc", GEMM_IN_PLACE.NC), number("gemm_kc", GEMM_IN_PLACE.KC);
-    number("attention_block", ATT_BLOCK);  // attention.h
+    show("gemm_mr", GEMM_MR), show("gemm_nr", GEMM_NR), show("vec_floats", VEC_FLOATS);
+    show("gemm_mc", GEMM_IN_PLACE.MC), show("gemm_nc", GEMM_IN_PLACE.NC), show("gemm_kc", GEMM_IN_PLACE.KC);
+    show("attention_block", ATT_BLOCK);  // attention.h
     // tensors.h: the buckets of the 124M model on four processes, and the slice of each
     GPT2Config c;
     c.maxT = 1024, c.V = 50257, c.Vp = 50304, c.L = 12, c.NH = 12, c.C = 768;
     const ParameterLayout layout = parameter_layout(c, 4);
-    number("zero_elems", layout.total_elems());
-    numbers("zero_slice_elems", layout.buckets(), [&](int64_t bucket) { return layout.slice_elems(bucket); });
+    show("zero_elems", layout.total_elems());
+    show_each("zero_slice_elems", layout.buckets(), [&](int64_t bucket) { return layout.slice_elems(bucket); });
     // schedule.h: the rates of a run of 200 steps, of them 20 of warmup, from 1 to 0.1
     for (const char* schedule : {"constant", "linear", "cosine", "wsd"})
-        numbers(std::string("schedule_") + schedule, 200,
-                [&](int64_t step) { return learning_rate_at(schedule, step, 200, 20, 1.0, 0.1); });
+        show_each(std::string("schedule_") + schedule, 200,
+                  [&](int64_t step) { return learning_rate_at(schedule, step, 200, 20, 1.0, 0.1); });
 }

@@ -2,6 +2,8 @@
 // one array per line as JSON. The PyTorch twins of the chapters compute the same (twin.py).
 //
 //     build/course_numbers layer-norm
+#include <sys/wait.h>
+#include "dev/course/show.h"
 #include "dev/data/bpe_trainer.h"
 #include "llmc/config.h"
 #include "llmc/cpu/adamw.h"
@@ -12,20 +14,9 @@
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/scratch.h"
+#include "llmc/file.h"
 #include "llmc/random.h"
 #include "llmc/schedule.h"
-
-using Shape = std::vector<int64_t>;
-
-template <class T>
-static void show(const char* name, const Shape& shape, const std::vector<T>& values) {
-    printf("{\"name\": \"%s\", \"shape\": [", name);
-    for (size_t i = 0; i < shape.size(); i++) printf("%s%lld", i ? ", " : "", (long long)shape[i]);
-    printf("], \"values\": [");
-    for (size_t i = 0; i < values.size(); i++)
-        printf("%s%.*g", i ? ", " : "", std::is_same_v<T, double> ? 17 : 9, (double)values[i]);
-    printf("]}\n");
-}
 
 static MersenneTwister rng(1);
 
@@ -127,7 +118,7 @@ static void tokens() {
     BpeTrainer trainer(words);
     for (int i = 0; i < 10 && trainer.learn_token(); i++) {
         const std::string& token = trainer.tokens.back();
-        show(("learned" + std::to_string(i)).c_str(), {(int64_t)token.size()}, bytes_of(token));
+        show("learned" + std::to_string(i), {(int64_t)token.size()}, bytes_of(token));
     }
 }
 
@@ -149,6 +140,30 @@ static void rounding() {
     show("nearest", {16}, nearest), show("mean", {16}, mean);
 }
 
+// Whether a multiplication and an addition of vectors are one instruction, which rounds once.
+static bool rounds_once() {
+    volatile float a = 1 + 1.0f / 4096, square = a * a;
+    vfloat rest = broadcast(-square);
+    rest += broadcast(a) * broadcast(a);
+    return rest[0] != 0;
+}
+
+// A product whose inner dimension, C, takes two blocks, and its operand B, packed into panels. The
+// work is that of llmc/work.h.
+static void matmul() {
+    const int64_t rows = 13, C = GEMM_IN_PLACE.KC + 232, OC = 3 * GEMM_NR + 5;
+    const auto x = random_array("x", {rows, C}), weight = random_array("weight", {OC, C});
+    auto y = zeros(rows * OC);
+    matmul_forward(y.data(), x.data(), weight.data(), (const float*)nullptr, rows, C, OC);
+    show("y", {rows, OC}, y);
+    const int64_t panels = ceil_div(OC, (int64_t)GEMM_NR);
+    auto packed = zeros(panels * C * GEMM_NR);
+    pack_panels<GEMM_NR>(packed.data(), MatrixView<float>{weight.data(), 1, C}, 0, C, 0, OC);
+    show("panels", {panels, C, GEMM_NR}, packed);
+    show("KC", GEMM_IN_PLACE.KC), show("flops", (int64_t)work::matmul(rows, C, OC, false, sizeof(float)).flops);
+    show("fused", rounds_once());
+}
+
 // Three steps of AdamW after clipping.
 static void adamw() {
     const int64_t n = 20;
@@ -166,27 +181,72 @@ static void adamw() {
     show("updated", {n}, params);
 }
 
-static const struct {
-    const char* name;
-    void (*compute)();
-} CHAPTERS[] = {{"linear", linear},
-                {"tokens", tokens},
-                {"rounding", rounding},
-                {"embedding", embedding},
-                {"layer-norm", layer_norm},
-                {"attention", attention},
-                {"gelu", gelu_layer},
-                {"cross-entropy", cross_entropy},
-                {"adamw", adamw}};
+// A run of a few updates: what it holds, and what it reads and writes to go on later.
+struct Run {
+    static constexpr int64_t n = 20, steps = 6;
+    std::vector<float> params, m = zeros(n), v = zeros(n);
+    int64_t step = 0;
+
+    // The gradient of a step is chosen as the trainer chooses data: by seed and step alone.
+    void update(const std::vector<float>& grads, const std::vector<uint32_t>& order) {
+        const AdamW k = adamw_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, ++step);
+        adamw_update(params.data(), nullptr, m.data(), v.data(), grads.data() + order[step - 1] * n, n, k);
+    }
+    void write(FileWriter& file) const {
+        file.write(&step, sizeof(step));
+        for (auto* array : {&params, &m, &v}) file.write(array->data(), n * sizeof(float));
+    }
+    void read(FileReader& file) {
+        file.read(&step, sizeof(step), "the step");
+        for (auto* array : {&params, &m, &v}) file.read(array->data(), n * sizeof(float), "the arrays");
+    }
+};
+
+// A run that is left alone, and one that saves after each step and dies in the middle of saving,
+// then goes on from what it finds.
+static void resume() {
+    char folder[] = "/tmp/course_XXXXXX";
+    if (!mkdtemp(folder)) runtime_failure("cannot make a folder in /tmp: %s", strerror(errno));
+    const std::string path = folder + std::string("/state.bin");
+    const uint64_t seed = 1, epoch = 0;
+    Run alone;
+    alone.params = random_array("params", {Run::n});
+    const auto grads = random_array("grads", {Run::steps, Run::n});
+    const auto order = permutation(Run::steps, generator_for(seed, RANDOM_WINDOWS, epoch));
+    show("order", {Run::steps}, order);
+    const Run begin = alone;
+    while (alone.step < Run::steps) alone.update(grads, order);
+
+    const pid_t child = fork();
+    if (child == 0) {
+        Run run = begin;
+        for (;;) {
+            run.update(grads, order);
+            FileWriter file(path);
+            run.write(file);
+            if (run.step == 4) _exit(0);  // written, but neither flushed nor renamed
+            file.commit();
+        }
+    }
+    waitpid(child, nullptr, 0);
+    Run resumed;
+    resumed.params = zeros(Run::n);
+    FileReader file(path);
+    resumed.read(file);
+    show("resumed_from", resumed.step);
+    while (resumed.step < Run::steps) resumed.update(grads, order);
+    show("alone", {Run::n}, alone.params), show("resumed", {Run::n}, resumed.params);
+    unlink(path.c_str()), unlink((path + ".tmp").c_str()), rmdir(folder);
+}
+
+static const Part CHAPTERS[] = {
+    {"linear", linear},         {"tokens", tokens},       {"rounding", rounding}, {"embedding", embedding},
+    {"layer-norm", layer_norm}, {"attention", attention}, {"gelu", gelu_layer},   {"cross-entropy", cross_entropy},
+    {"adamw", adamw},           {"matmul", matmul},       {"resume", resume}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));
     device.transposed_elems = 1 << 16;
     allocate_scratch();
-    for (const auto& chapter : CHAPTERS)
-        if (argc == 2 && !strcmp(argv[1], chapter.name)) return chapter.compute(), 0;
-    fprintf(stderr, "usage: course_numbers NAME, one of:");
-    for (const auto& chapter : CHAPTERS) fprintf(stderr, " %s", chapter.name);
-    fprintf(stderr, "\n");
-    return 2;
+    return show_part(CHAPTERS, argc, argv);
 }

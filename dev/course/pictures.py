@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws the pictures of the course into dev/course/pictures, from the constants and tables of the code that ships:
-build/course_facts and build/course_facts_gpu print them. Standard library only.
+build/course_facts and build/course_numbers_gpu print them. Standard library only.
 
     dev/course/pictures.py [NAME...]     draws all, or those named
     dev/course/pictures.py --check       names those that differ from what the code says; status 1
@@ -414,11 +414,12 @@ PICTURES = {"merges": merges, "gelu": gelu, "attention": attention, "cross-entro
 
 def read_facts():
     facts = {}
-    for program in (ROOT / "build/course_facts", ROOT / "build/course_facts_gpu"):
-        if not program.exists():
-            sys.exit(f"{program.relative_to(ROOT)} is missing: make build/course_facts build/course_facts_gpu")
-        lines = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-        facts.update((fact["name"], fact["value"]) for fact in map(json.loads, lines))
+    for program, *part in (["build/course_facts"], ["build/course_numbers_gpu", "pictures"]):
+        if not (ROOT / program).exists():
+            sys.exit(f"{program} is missing: make build/course_facts build/course_numbers_gpu")
+        done = subprocess.run([ROOT / program, *part], stdout=subprocess.PIPE, text=True, check=True)
+        for fact in map(json.loads, done.stdout.splitlines()):
+            facts[fact["name"]] = fact["values"] if fact["shape"] else fact["values"][0]
     return facts
 
 

@@ -5,25 +5,38 @@
     dev/course/twin.py layer-norm     those of one: a part of the page's name
 
 In a page, ```python twin NAME``` begins one. It finds in `ours` the inputs and results that build/course_numbers NAME
-prints, as tensors by name (without NAME: none), and compares with same(OURS, THEIRS). Needs: pip install torch numpy
+prints, as tensors by name (without NAME: none), and compares with same(OURS, THEIRS). Those of "threads" and
+"fragments" come from build/course_numbers_gpu; "counts" are the simulator's counts of the kernels in
+dev/cusim/test/counts.cu, by kernel. Needs: pip install torch numpy
 """
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NUMBERS = ROOT / "build/course_numbers"
+PROGRAMS = {"threads": "build/course_numbers_gpu", "fragments": "build/course_numbers_gpu",
+            "counts": "COUNT=1 build-count/cusim_counts"}
 TWIN = re.compile(r"^```python twin *(\S*)\n(.*?)^```$", re.M | re.S)
-TOLERANCE = 1e-5  # of the largest value: fp32 rounds to 6e-8, the sums here have up to a few hundred terms
+TOLERANCE = 1e-5  # of the largest value: fp32 rounds to 6e-8, the sums here have up to a thousand terms
 
 
 def our_numbers(name):
     import torch
     if not name:
         return {}
-    done = subprocess.run([NUMBERS, name], stdout=subprocess.PIPE, text=True, check=True)
+    target = PROGRAMS.get(name, "build/course_numbers")
+    program = ROOT / target.split()[-1]
+    if not program.exists():
+        sys.exit(f"{program.relative_to(ROOT)} is missing: make {target}")
+    if name == "counts":
+        with tempfile.NamedTemporaryFile() as file:
+            subprocess.run([program], env={**os.environ, "CUSIM_COUNT": file.name}, check=True)
+            return {kernel["kernel"]: kernel for kernel in map(json.loads, list(file)[1:])}
+    done = subprocess.run([program, name], stdout=subprocess.PIPE, text=True, check=True)
     arrays = map(json.loads, done.stdout.splitlines())
     return {a["name"]: torch.tensor(a["values"]).reshape(a["shape"]) for a in arrays}
 
@@ -59,8 +72,6 @@ def main():
     if "--packages" in sys.argv:
         import torch  # noqa: F401
         sys.exit(0)
-    if not NUMBERS.exists():
-        sys.exit(f"{NUMBERS.relative_to(ROOT)} is missing: make {NUMBERS.relative_to(ROOT)}")
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     if not sum(run(page) for page in sorted(ROOT.glob("dev/course/[0-9]*.md")) if wanted in page.name):
         sys.exit(f"no chapter with a twin has {wanted!r} in its name")

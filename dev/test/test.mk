@@ -99,10 +99,12 @@ $(call check,step_model,predicted times of steps on GPUs,$(SIM16) $(DATA),dev/te
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
     dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/hugging_face.py)
-$(call check,course_twins,PyTorch computes what the chapters say,$(B)/course_numbers,\
-    dev/course/twin.py --packages || skip "pip install numpy torch"; dev/course/twin.py)
+$(call check,course_twins,PyTorch computes what the chapters say,\
+    $(B)/course_numbers $(B)/course_numbers_gpu part-counts,\
+    dev/course/twin.py --packages || skip "pip install numpy torch"; command -v g++ || skip "apt-get install g++";\
+    $(MAKE) -s CXX=g++ COUNT=1 build-count/cusim_counts && dev/course/twin.py)
 $(call check,course_pictures,the pictures of the course show the code that ships,\
-    $(B)/course_facts $(B)/course_facts_gpu,\
+    $(B)/course_facts $(B)/course_numbers_gpu,\
     grep -q avx512f /proc/cpuinfo || skip "a CPU with AVX-512"; dev/course/pictures.py --check)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
