@@ -519,9 +519,8 @@ static void checkers() {
 
 static void kernel_tests(bool quick) {
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-    check_blas(cublasLtCreate(&blas.handle), "starting");
     DeviceArray<char> workspace(BLAS_WORKSPACE_BYTES);
-    blas.workspace = workspace.data, blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
+    start_blas(choose_gpu(0).name, workspace.data);
     for (const Shape& s : SHAPES)
         if (!quick || s.B * s.T < 70) encoder_kernels(s), attention_kernels(s);
     for (const DocumentLayout& layout : DOCUMENT_LAYOUTS)

@@ -547,9 +547,8 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     check_cuda(cudaMallocHost(&model.host_tokens, host_tokens_bytes(s)), "allocating host memory");
     check_cuda(cudaMallocHost(&model.host_results, sizeof(DeviceResults)), "allocating host memory");
     wait_for_stream(model.stream, "clearing memory");
-    if (!blas.handle) check_blas(cublasLtCreate(&blas.handle), "starting");
-    blas.workspace = model.acts + model.activations.offset(BLAS_WORKSPACE, 0),
-    blas.workspace_bytes = BLAS_WORKSPACE_BYTES, blas.tf32 = o.tf32;
+    start_blas(gpu.name, model.acts + model.activations.offset(BLAS_WORKSPACE, 0));
+    blas.tf32 = o.tf32;
     model.peak = gpu_peak_flops(gpu.name, !IS_FP32, o.tf32);
 }
 

@@ -58,9 +58,9 @@ inline void put_back(T* to, const float* values, int64_t n) {
 // cuBLASLt, set up as the trainer does.
 inline void open_blas() {
     if (blas.handle || (current && current->only_listed)) return;
-    check_blas(cublasLtCreate(&blas.handle), "starting");
-    check_cuda(cudaMalloc(&blas.workspace, BLAS_WORKSPACE_BYTES), "allocating");
-    blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
+    void* workspace;
+    check_cuda(cudaMalloc(&workspace, BLAS_WORKSPACE_BYTES), "allocating");
+    start_blas(choose_gpu(0).name, workspace);
 }
 
 #ifndef CUSIM

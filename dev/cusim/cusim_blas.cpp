@@ -1,8 +1,12 @@
 // cuBLASLt in the simulator: products by the CPU's GEMM in fp32, then the epilogue, then one
 // rounding to the type of the result, as the library promises.
+//
+// CUSIM_ALGORITHMS=n offers n algorithms, of which number i (from 0) adds up the sums in i + 1
+// parts, and on the clock of events all but number 1 take a second longer than they do.
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
+#include "dev/cusim/cusim_inside.h"
 #include "dev/cusim/include/cublasLt.h"
 #include "dev/cusim/include/cuda_bf16.h"
 #include "llmc/cpu/gelu.h"
@@ -23,8 +27,12 @@ static std::vector<float> to_floats(const void* p, const CusimMatrix& m) {
 static float apply_gelu(float x) { return gelu(broadcast(x))[0]; }
 static float apply_gelu_derivative(float x) { return gelu_derivative(broadcast(x))[0]; }
 
+static int64_t algorithms() { return (int64_t)cusim::environment_number("CUSIM_ALGORITHMS", 1); }
+constexpr uint64_t ALGORITHM_MAGIC = 0x43555349;  // the first number of an algorithm; the second: which one
+
 static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a, const void* B, const CusimMatrix& b,
-                    float beta, void* D, const CusimMatrix& d) {
+                    float beta, void* D, const CusimMatrix& d, int64_t algorithm) {
+    if (algorithms() > 1 && algorithm != 1) cusim::event_clock_ahead_s += 1;
     const int64_t m = d.rows, n = d.cols, k = desc.transA == CUBLAS_OP_N ? a.cols : a.rows;
     static std::vector<float> scratch;
     const Device before = device;  // threads and scratch memory of the GEMM, as long as it runs
@@ -43,7 +51,13 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
         desc.transB == CUBLAS_OP_N ? MatrixView<float>{fb.data(), b.ld, 1} : MatrixView<float>{fb.data(), 1, b.ld};
     const MatrixView<float> right =
         desc.transA == CUBLAS_OP_N ? MatrixView<float>{fa.data(), a.ld, 1} : MatrixView<float>{fa.data(), 1, a.ld};
-    gemm(sums.data(), m, left, right, n, m, k, false);
+    const int64_t parts = std::min(k, algorithm + 1);
+    for (int64_t part = 0; part < parts; part++) {
+        const int64_t first = k * part / parts, end = k * (part + 1) / parts;
+        const MatrixView<float> left_part{left.at(0, first), left.row_stride, left.col_stride},
+            right_part{right.at(first, 0), right.row_stride, right.col_stride};
+        gemm(sums.data(), m, left_part, right_part, n, m, end - first, part > 0);
+    }
     device = before;
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
@@ -96,34 +110,51 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return delete layout, CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-    return *preference = nullptr, CUBLAS_STATUS_SUCCESS;
+    return *preference = new CusimPreference, CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
-                                                    const void*, size_t) {
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    return delete preference, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    size_t) {
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return CUBLAS_STATUS_SUCCESS;
+    preference->alignment = std::min(preference->alignment, *(const uint32_t*)value);
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
                                               cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t D, cublasLtMatmulPreference_t, int,
-                                              cublasLtMatmulHeuristicResult_t* results, int* found) {
+                                              cublasLtMatrixLayout_t D, cublasLtMatmulPreference_t preference,
+                                              int wanted, cublasLtMatmulHeuristicResult_t* results, int* found) {
     const bool nA = desc->transA == CUBLAS_OP_N, nB = desc->transB == CUBLAS_OP_N;
     const bool fits = (nA ? A->rows : A->cols) == D->rows && (nB ? B->cols : B->rows) == D->cols &&
                       (nA ? A->cols : A->rows) == (nB ? B->rows : B->cols) && A->type == B->type;
     if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
     const bool gelu = desc->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || desc->epilogue == CUBLASLT_EPILOGUE_DGELU;
     if (gelu && getenv("CUSIM_NO_FUSED_GELU")) return *found = 0, CUBLAS_STATUS_NOT_SUPPORTED;
-    *results = {};
-    *found = 1;
+    *found = (int)std::min<int64_t>(wanted, algorithms());
+    for (int i = 0; i < *found; i++)
+        results[i] = {{{ALGORITHM_MAGIC, (uint64_t)i, preference->alignment}}, 0, CUBLAS_STATUS_SUCCESS};
     return CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
+    const bool known = algo->data[0] == ALGORITHM_MAGIC && algo->data[1] < (uint64_t)algorithms();
+    *result = {*algo, 0, known ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE};
+    return result->state;
+}
+size_t cublasLtGetVersion() { return 1; }
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*, const void* A,
                               cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta,
                               const void*, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t d,
-                              const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
+                              const cublasLtMatmulAlgo_t* algo, void*, size_t, cudaStream_t stream) {
+    for (const void* p : {A, B, (const void*)D})
+        if ((uintptr_t)p % algo->data[2] != 0)
+            cusim::fail({}, "cublasLtMatmul: %p is not aligned to the %d bytes that were promised", p,
+                        (int)algo->data[2]);
     for (const void* p : {A, B, (const void*)D, (const void*)desc->bias, (const void*)desc->aux})
-        if ((uintptr_t)p % 16 != 0)
-            cusim::fail({}, "cublasLtMatmul: %p is not aligned to the 16 bytes that were promised", p);
+        if ((uintptr_t)p % 16 != 0) cusim::fail({}, "cublasLtMatmul: %p is not aligned to 16 bytes", p);
     if (cusim::dry_run()) {
         const int64_t k = desc->transA == CUBLAS_OP_N ? a->cols : a->rows;
         fprintf(cusim::dry_run(), "product %lld %lld %lld %d %d %d %d\n", (long long)d->rows, (long long)d->cols,
@@ -132,7 +163,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     }
     const CusimMatmul copy = *desc;
     const float factor = *(const float*)beta;
+    const int64_t algorithm = (int64_t)algo->data[1];
     cusim::enqueue_host("cublasLtMatmul", stream,
-                        [=, a = *a, b = *b, d = *d] { product(copy, A, a, B, b, factor, D, d); });
+                        [=, a = *a, b = *b, d = *d] { product(copy, A, a, B, b, factor, D, d, algorithm); });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -211,6 +211,7 @@ void synchronize_all();
 // Enqueues what takes time that the program cannot shorten: poll() is called until it returns true.
 void enqueue_polled(const char* name, cudaStream_t stream, std::function<bool()> poll);
 bool has_highest_priority(cudaStream_t stream);
+inline double event_clock_ahead_s = 0;  // what the times of events are ahead of the clock
 // CUSIM_HANG=NAME:3: the program stops for ever at the third call of this name, be it a kernel,
 // another operation of a stream, or a function of NCCL.
 void hang_if_asked(const char* name);

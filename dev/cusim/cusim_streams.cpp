@@ -65,7 +65,7 @@ static bool run_front(cudaStream_t s) {
         check_guards(op.name.c_str());
     }
     if (op.kind == Operation::RECORD && op.event->reached < op.version)
-        op.event->reached = op.version, op.event->time = now_seconds();
+        op.event->reached = op.version, op.event->time = now_seconds() + event_clock_ahead_s;
     s->queue.pop_front();
     return true;
 }

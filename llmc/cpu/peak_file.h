@@ -1,44 +1,22 @@
 // The best peak ever measured. Beside other work a measurement is too low, never too high, so the
-// best one is kept from run to run: in the file `peaks` in the folder `build` beside the program,
-// if that folder exists. It has one line for each kind of CPU, number of threads and arithmetic.
+// best one is kept from run to run (llmc/kept_values.h), in the file `peaks`: one line for each
+// kind of CPU, number of threads and arithmetic.
 #pragma once
-#include <unistd.h>
 #include <cmath>
 #include "llmc/cpu/features.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/resident.h"
-#include "llmc/file.h"
+#include "llmc/kept_values.h"
 
-constexpr int64_t MAX_PEAK_FILE_BYTES = 1 << 20;  // anything longer was not written by this program
-
-// The path of that file. Empty if there is no such folder, or if the system does not say where the
-// program is.
-inline std::string peak_file() {
-    char program[4096];
-    const ssize_t n = readlink("/proc/self/exe", program, sizeof(program));
-    const std::string folder =
-        n > 0 && n < (ssize_t)sizeof(program) ? folder_of(std::string(program, n)) + "/build" : "";
-    return folder_exists(folder) ? folder + "/peaks" : "";
-}
+inline std::string peak_file() { return kept_file("peaks"); }
 
 // The FLOP/s kept under `key`; 0 if there are none.
 inline double kept_peak(const std::string& path, const std::string& key) {
-    double peak = 0;
-    for (const std::string& line : read_lines(path, MAX_PEAK_FILE_BYTES))
-        if (line.compare(0, key.size() + 2, key + ": ") == 0) peak = atof(line.c_str() + key.size() + 2);
+    const double peak = atof(kept_value(path, key).c_str());
     return std::isfinite(peak) && peak > 0 && peak < 1e18 ? peak : 0;
 }
-// Keeps `peak` under `key`. The new file is written beside the old one and then renamed, so that
-// other programs never read half of it. If that is not possible, nothing is kept.
 inline void keep_peak(const std::string& path, const std::string& key, double peak) {
-    std::string text = format("%s: %.6g\n", key.c_str(), peak);
-    for (const std::string& line : read_lines(path, MAX_PEAK_FILE_BYTES))
-        if (line.compare(0, key.size() + 2, key + ": ") != 0) text += line + "\n";
-    const std::string temporary = path + format(".%d.tmp", (int)getpid());
-    const int fd = create_file(temporary, 0666);
-    if (fd < 0) return;
-    const bool whole = write(fd, text.data(), text.size()) == (ssize_t)text.size();
-    if (close(fd) != 0 || !whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
+    keep_value(path, key, format("%.6g", peak));
 }
 
 // What a peak of `what` is kept under.

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <type_traits>
 #include <vector>
+#include "llmc/cuda/blas_choice.cuh"
 #include "llmc/cuda/common.cuh"
 
 inline void check_blas(cublasStatus_t status, const char* what) {
@@ -20,15 +21,16 @@ inline void check_blas(cublasStatus_t status, const char* what) {
 }
 
 // A kind of product: D (m, n) = op(A) op(B), column-major without gaps; sums have k terms. A and B
-// are of one type.
+// are of one type. `alignment`: A, B and D begin at multiples of so many bytes, at most 256.
 struct BlasProduct {
     int64_t m, n, k;
     cublasOperation_t transA, transB;
     cudaDataType_t type, typeD;
     cublasLtEpilogue_t epilogue;
+    uint32_t alignment;
     bool operator==(const BlasProduct& o) const {
-        return std::tie(m, n, k, transA, transB, type, typeD, epilogue) ==
-               std::tie(o.m, o.n, o.k, o.transA, o.transB, o.type, o.typeD, o.epilogue);
+        return std::tie(m, n, k, transA, transB, type, typeD, epilogue, alignment) ==
+               std::tie(o.m, o.n, o.k, o.transA, o.transB, o.type, o.typeD, o.epilogue, o.alignment);
     }
 };
 
@@ -37,8 +39,8 @@ struct BlasPlan {
     BlasProduct product;
     cublasLtMatmulDesc_t matmul;
     cublasLtMatrixLayout_t A, B, D;
-    bool possible;  // the library has an algorithm
-    cublasLtMatmulAlgo_t algorithm;
+    bool chosen = false, possible = false;  // whether the library was asked, and has an algorithm
+    BlasAlgorithm algorithm;
 };
 
 // The library's handle, its scratch memory, and the plans so far.
@@ -48,8 +50,17 @@ struct Blas {
     size_t workspace_bytes = 0;
     bool tf32 = false;  // fp32 products on tensor cores, whose operands keep 10 of 23 mantissa bits
     std::vector<BlasPlan> plans;
+    BlasChoices choices;
 };
 inline Blas blas;
+
+// Opens the library, with BLAS_WORKSPACE_BYTES of scratch memory, on the GPU of this name.
+inline void start_blas(const char* gpu, void* workspace) {
+    if (!blas.handle) check_blas(cublasLtCreate(&blas.handle), "starting");
+    blas.workspace = workspace, blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
+    blas.choices.path = kept_file("algorithms");
+    blas.choices.machine = format("%s, cuBLASLt %zu", gpu, cublasLtGetVersion());
+}
 
 template <class T>
 constexpr cudaDataType_t blas_type() {
@@ -69,9 +80,8 @@ inline cublasLtMatmulDesc_t describe_product(const BlasProduct& p) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
     const bool uses_bias = p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     const bool uses_aux = p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
-    const void* any = blas.workspace;  // the heuristic needs some pointer; blas_product sets the real one
-    if (uses_bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.type), set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, any);
-    if (uses_aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m), set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, any);
+    if (uses_bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.type);
+    if (uses_aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m);
     return matmul;
 }
 
@@ -87,9 +97,22 @@ inline bool computes_gelu(const BlasProduct& p) {
     return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 
-// Sets the algorithm to the one that the library's heuristic puts first; false if there is none.
-// Without GELU in the epilogue there must be one.
-inline bool choose_algorithm(BlasPlan& plan) {
+inline const char* epilogue_text(cublasLtEpilogue_t epilogue) {
+    if (epilogue == CUBLASLT_EPILOGUE_BIAS) return ", bias";
+    if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) return ", bias and GELU";
+    return epilogue == CUBLASLT_EPILOGUE_DGELU ? ", derivative of GELU" : "";
+}
+// The kind of product in words: what is printed, and what its algorithm is kept under.
+inline std::string product_text(const BlasProduct& p) {
+    const char *stored = p.type == CUDA_R_16BF ? "bf16" : "fp32", *result = p.typeD == CUDA_R_16BF ? "bf16" : "fp32";
+    const char* computed = p.type == CUDA_R_32F && blas.tf32 ? "tf32" : stored;
+    return format("%lld x %lld x %lld, %c%c, %s to %s%s, aligned to %u bytes", (long long)p.m, (long long)p.n,
+                  (long long)p.k, "NT"[p.transA], "NT"[p.transB], computed, result, epilogue_text(p.epilogue),
+                  p.alignment);
+}
+
+// The algorithms that the library's heuristic puts first, at most `most`.
+inline std::vector<BlasAlgorithm> first_algorithms(const BlasPlan& plan, int most) {
     const char* const what = "choosing an algorithm";
     cublasLtMatmulPreference_t preference;
     check_blas(cublasLtMatmulPreferenceCreate(&preference), what);
@@ -97,25 +120,44 @@ inline bool choose_algorithm(BlasPlan& plan) {
         check_blas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), what);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas.workspace_bytes);
-    // by default the library assumes 256 bytes; tensors begin at multiples of 16 elements
-    // (llmc/tensors.h)
-    const uint32_t alignment = 16;
     for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-        prefer(attribute, alignment);
-    cublasLtMatmulHeuristicResult_t result{};
+        prefer(attribute, plan.product.alignment);
+    std::vector<cublasLtMatmulHeuristicResult_t> results(most);
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(blas.handle, plan.matmul, plan.A, plan.B, plan.D,
-                                                                 plan.D, preference, 1, &result, &found);
+                                                                 plan.D, preference, most, results.data(), &found);
     check_blas(cublasLtMatmulPreferenceDestroy(preference), what);
-    const bool none = status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0);
-    if (!none) check_blas(status, what);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+    check_blas(status, what);
+    std::vector<BlasAlgorithm> algorithms;
+    for (int i = 0; i < found; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+    return algorithms;
+}
+
+// Sets the algorithm of a kind of product that occurs for the first time. Without GELU in the
+// epilogue there must be one. Timed are the sizes that a step of training has, multiples of 64: a
+// prompt may have any length, and each would be a kind of its own. run(algorithm) enqueues the
+// product, which must not add to D.
+template <class Run>
+inline void choose_algorithm(BlasPlan& plan, bool may_run, Run run, cudaStream_t stream) {
     const BlasProduct& p = plan.product;
-    const std::string shape = format("%lld x %lld x %lld", (long long)p.m, (long long)p.n, (long long)p.k);
-    if (none && !computes_gelu(p)) runtime_failure("cuBLASLt has no algorithm for a product of %s", shape.c_str());
-    if (none) warning("cuBLASLt cannot fuse GELU with a product of %s: a kernel computes it", shape.c_str());
-    plan.algorithm = result.algo;
-    return !none;
+    const bool timed = may_run && p.m % 64 == 0 && p.n % 64 == 0 && p.k % 64 == 0;
+    const std::vector<BlasAlgorithm> candidates = first_algorithms(plan, timed ? BLAS_CANDIDATES : 1);
+    const std::string text = product_text(p);
+    plan.chosen = true, plan.possible = !candidates.empty();
+    if (!plan.possible && !computes_gelu(p))
+        runtime_failure("cuBLASLt has no algorithm for a product of %s", text.c_str());
+    if (!plan.possible)
+        return warning("cuBLASLt cannot fuse GELU with a product of %s: a kernel computes it", text.c_str());
+    const auto accepted = [&](const BlasAlgorithm& algorithm) {
+        cublasLtMatmulHeuristicResult_t result{};
+        return cublasLtMatmulAlgoCheck(blas.handle, plan.matmul, plan.A, plan.B, plan.D, plan.D, &algorithm, &result) ==
+                   CUBLAS_STATUS_SUCCESS &&
+               result.workspaceSize <= blas.workspace_bytes;
+    };
+    plan.algorithm = choose_among(candidates, blas.choices, text, run, accepted, stream);
 }
 
 inline BlasPlan& blas_plan(const BlasProduct& p) {
@@ -127,9 +169,14 @@ inline BlasPlan& blas_plan(const BlasProduct& p) {
     plan.A = describe_matrix(p.type, p.m, p.k, p.transA == CUBLAS_OP_T);
     plan.B = describe_matrix(p.type, p.k, p.n, p.transB == CUBLAS_OP_T);
     plan.D = describe_matrix(p.typeD, p.m, p.n, false);
-    plan.possible = choose_algorithm(plan);
     blas.plans.push_back(plan);
     return blas.plans.back();
+}
+
+// The largest power of 2, up to 256, of which all addresses are multiples.
+inline uint32_t common_alignment(const void* a, const void* b, const void* c) {
+    const uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | 256;
+    return (uint32_t)(bits & (~bits + 1));
 }
 
 // D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's
@@ -143,16 +190,20 @@ bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
     const Range range(name);
     const StreamRange in_stream({{name}}, stream);
     const cublasOperation_t opA = transA ? CUBLAS_OP_T : CUBLAS_OP_N, opB = transB ? CUBLAS_OP_T : CUBLAS_OP_N;
-    BlasPlan& plan = blas_plan({m, n, k, opA, opB, blas_type<floatX>(), blas_type<floatD>(), epilogue});
-    if (!plan.possible) return false;
+    BlasPlan& plan =
+        blas_plan({m, n, k, opA, opB, blas_type<floatX>(), blas_type<floatD>(), epilogue, common_alignment(A, B, D)});
     auto point = [&](cublasLtMatmulDescAttributes_t attribute, const floatX* p) {
         if (p) check_blas(cublasLtMatmulDescSetAttribute(plan.matmul, attribute, &p, sizeof(p)), name);
     };
     point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     point(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
-    const float alpha = 1, beta = add ? 1 : 0;
-    check_blas(cublasLtMatmul(blas.handle, plan.matmul, &alpha, A, plan.A, B, plan.B, &beta, D, plan.D, D, plan.D,
-                              &plan.algorithm, blas.workspace, blas.workspace_bytes, stream),
-               name);
+    const auto run = [&](const BlasAlgorithm& algorithm) {
+        const float alpha = 1, beta = add ? 1 : 0;
+        return cublasLtMatmul(blas.handle, plan.matmul, &alpha, A, plan.A, B, plan.B, &beta, D, plan.D, D, plan.D,
+                              &algorithm, blas.workspace, blas.workspace_bytes, stream);
+    };
+    if (!plan.chosen) choose_algorithm(plan, !add, run, stream);
+    if (!plan.possible) return false;
+    check_blas(run(plan.algorithm), name);
     return true;
 }

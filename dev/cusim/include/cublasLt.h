@@ -43,7 +43,10 @@ struct CusimMatrix {
 typedef struct CusimBlas* cublasLtHandle_t;
 typedef CusimMatmul* cublasLtMatmulDesc_t;
 typedef CusimMatrix* cublasLtMatrixLayout_t;
-typedef int* cublasLtMatmulPreference_t;
+struct CusimPreference {
+    uint32_t alignment = 256;  // the least that is promised
+};
+typedef CusimPreference* cublasLtMatmulPreference_t;
 struct cublasLtMatmulAlgo_t {
     uint64_t data[8];
 };
@@ -53,6 +56,7 @@ struct cublasLtMatmulHeuristicResult_t {
     cublasStatus_t state;
 };
 
+size_t cublasLtGetVersion();
 const char* cublasLtGetStatusName(cublasStatus_t status);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
@@ -73,6 +77,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t* results, int* found);
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
+                                       cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                       const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t layoutA, const void* B, cublasLtMatrixLayout_t layoutB,
                               const void* beta, const void* C, cublasLtMatrixLayout_t layoutC, void* D,

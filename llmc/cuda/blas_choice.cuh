@@ -1,0 +1,135 @@
+// Which of cuBLASLt's algorithms computes a kind of product. The library ranks them by a model of
+// its own. Here the first eight are timed when a kind first occurs on a kind of GPU, and the fastest
+// is kept (llmc/kept_values.h) in the file `algorithms`: another algorithm may add in another order,
+// so the same run has the same bits only as long as it has the same algorithms.
+//
+// One process at a time chooses; those that waited for it find its choice in the file, so that all
+// processes that see the file use the same algorithms. Where choices cannot be kept, nothing is
+// timed: the library's first is used.
+#pragma once
+#include <cublasLt.h>
+#include <sys/file.h>
+#include <vector>
+#include "llmc/cuda/common.cuh"
+#include "llmc/kept_values.h"
+
+typedef cublasLtMatmulAlgo_t BlasAlgorithm;
+constexpr int BLAS_CANDIDATES = 8, BLAS_TIMED_RUNS = 3;
+constexpr double BLAS_LOCK_S = 10;  // a process chooses within milliseconds
+
+// Where choices are kept, and the first part of each key.
+struct BlasChoices {
+    std::string path;                           // empty: nowhere
+    std::string machine;                        // name of the GPU and version of the library
+    cudaEvent_t begin = nullptr, end = nullptr;  // of what is timed; made when something is
+};
+
+// An algorithm as text: the eight numbers in which the library describes it. They are valid for one
+// version of the library.
+inline std::string algorithm_text(const BlasAlgorithm& algorithm) {
+    std::string text;
+    for (const uint64_t word : algorithm.data)
+        text += format(text.empty() ? "%016llx" : " %016llx", (unsigned long long)word);
+    return text;
+}
+// False if the text is not exactly such numbers.
+inline bool read_algorithm(BlasAlgorithm& algorithm, const std::string& text) {
+    const char* p = text.c_str();
+    for (uint64_t& word : algorithm.data) {
+        char* end;
+        word = strtoull(p, &end, 16);
+        p = end;
+    }
+    return algorithm_text(algorithm) == text;
+}
+
+// Milliseconds of the fastest of a few runs, after one that is not timed; infinite if the library
+// refuses. run(algorithm) enqueues the product.
+template <class Run>
+inline float milliseconds_of(const BlasAlgorithm& algorithm, const BlasChoices& choices, Run run, cudaStream_t stream) {
+    const char* const what = "timing an algorithm";
+    if (run(algorithm) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+    float least = INFINITY, ms = 0;
+    for (int i = 0; i < BLAS_TIMED_RUNS; i++) {
+        check_cuda(cudaEventRecord(choices.begin, stream), what);
+        run(algorithm);
+        check_cuda(cudaEventRecord(choices.end, stream), what);
+        wait_for_stream(stream, what);
+        check_cuda(cudaEventElapsedTime(&ms, choices.begin, choices.end), what);
+        least = std::min(least, ms);
+    }
+    return least;
+}
+
+// The right to choose, as long as it lives: a lock on a file beside that of the choices. The system
+// frees it when a process ends.
+struct ChoiceLock {
+    bool held = false;
+    explicit ChoiceLock(const std::string& path) {
+        fd = open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        const double begin = now_seconds();
+        while (fd >= 0 && !held && now_seconds() - begin < BLAS_LOCK_S) {
+            held = flock(fd, LOCK_EX | LOCK_NB) == 0;
+            if (!held && errno != EWOULDBLOCK && errno != EINTR) break;
+            if (!held) usleep(1000);
+        }
+    }
+    ChoiceLock(const ChoiceLock&) = delete;
+    ~ChoiceLock() {
+        if (fd >= 0) close(fd);
+    }
+
+  private:
+    int fd;
+};
+
+struct TimedAlgorithms {
+    std::vector<float> ms;
+    size_t best;
+};
+template <class Run>
+inline TimedAlgorithms time_algorithms(const std::vector<BlasAlgorithm>& candidates, BlasChoices& choices, Run run,
+                                       cudaStream_t stream) {
+    for (cudaEvent_t* event : {&choices.begin, &choices.end})
+        if (!*event) check_cuda(cudaEventCreate(event), "timing algorithms");
+    TimedAlgorithms timed;
+    for (const BlasAlgorithm& algorithm : candidates)
+        timed.ms.push_back(milliseconds_of(algorithm, choices, run, stream));
+    timed.best = std::min_element(timed.ms.begin(), timed.ms.end()) - timed.ms.begin();
+    return timed;
+}
+
+// Once per run.
+inline void warn_of_no_choice(const std::string& path) {
+    static bool said = false;
+    if (!said) warning("%s cannot be written: the first algorithms of cuBLASLt are used", path.c_str());
+    said = true;
+}
+
+// The algorithm kept for `product`, if accepted(algorithm) is true. Otherwise the fastest of the
+// candidates, which is then kept, with a line about it on stderr.
+template <class Run, class Accepted>
+inline BlasAlgorithm choose_among(const std::vector<BlasAlgorithm>& candidates, BlasChoices& choices,
+                                  const std::string& product, Run run, Accepted accepted, cudaStream_t stream) {
+    if (choices.path.empty() || candidates.size() < 2) return candidates[0];
+    const std::string key = choices.machine + ", " + product;
+    BlasAlgorithm kept;
+    const auto found = [&] { return read_algorithm(kept, kept_value(choices.path, key)) && accepted(kept); };
+    if (found()) return kept;
+    const ChoiceLock lock(choices.path);
+    if (lock.held && found()) return kept;
+    if (lock.held && !kept_value(choices.path, key).empty())
+        warning("%s: its entry for the product %s is no algorithm of this library; it is replaced",
+                choices.path.c_str(), product.c_str());
+    if (lock.held) {
+        const TimedAlgorithms timed = time_algorithms(candidates, choices, run, stream);
+        if (keep_value(choices.path, key, algorithm_text(candidates[timed.best]))) {
+            clear_the_way();
+            fprintf(stderr, "product %s: algorithm %zu of %zu, %.4f ms; the first takes %.4f ms\n", product.c_str(),
+                    timed.best + 1, candidates.size(), timed.ms[timed.best], timed.ms[0]);
+            return candidates[timed.best];
+        }
+    }
+    warn_of_no_choice(choices.path);
+    return candidates[0];
+}
