@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 #include "llmc/check.h"
+#include "llmc/schedule.h"
 
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
 
@@ -87,6 +88,7 @@ inline const std::vector<OptionRow>& option_table() {
     };
     using O = Options;
     using R = OptionRow;
+    static const std::string schedules = schedule_names();
     static const std::vector<OptionRow> table = {
         text("-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
              "token shards to train on"),
@@ -128,12 +130,12 @@ inline const std::vector<OptionRow>& option_table() {
               "passes over the training data, instead of -x"),
         real("", "--max-minutes", &O::max_minutes, 0, 1e9, R::CLOSED, "0..", "0 = off",
              "after so many minutes this start finishes its step, saves and exits 0"),
-        text("-k", "--lr-schedule", &O::lr_schedule, "constant, linear, cosine, wsd", "cosine",
+        text("-k", "--lr-schedule", &O::lr_schedule, schedules.c_str(), "cosine",
              "how the learning rate changes over the run"),
         single("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
         whole("-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0", "steps over which it rises"),
         real("-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0",
-             "what it ends at, as a fraction of the peak"),
+             "what it ends at, as a fraction of the peak; constant and inverse-sqrt do not use it"),
         single("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
         single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9", "AdamW"),

@@ -127,6 +127,15 @@ inline void check_noise_scale(const Options& o) {
             "empty; a larger -d, or a smaller -b with the same -d, makes several");
 }
 
+// Exit 2 if the schedule would have to end at 0 and never gets there.
+inline void check_schedule(const Options& o) {
+    const bool multiplies = o.lr_schedule == "exponential" || o.lr_schedule == "step";
+    if (multiplies && o.final_lr_frac == 0 && o.max_steps != 0)
+        usage_error(
+            "-q 0 with -k %s, which multiplies the learning rate by factors: above 0 to 1 is accepted, or -k linear",
+            o.lr_schedule.c_str());
+}
+
 // Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.
 inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
@@ -149,6 +158,7 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
                     (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
     settle_recomputation(o, config.L);
     check_noise_scale(o);
+    check_schedule(o);
     if (only_generates(o) && o.sample_tokens == 0)
         usage_error("-g 0 with -x 0 and a prompt leaves nothing to do; 1 or more is accepted");
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");

@@ -71,7 +71,7 @@ int main() {
     show("zero_elems", layout.total_elems());
     show_each("zero_slice_elems", layout.buckets(), [&](int64_t bucket) { return layout.slice_elems(bucket); });
     // schedule.h: the rates of a run of 200 steps, of them 20 of warmup, from 1 to 0.1
-    for (const char* schedule : {"constant", "linear", "cosine", "wsd"})
-        show_each(std::string("schedule_") + schedule, 200,
-                  [&](int64_t step) { return learning_rate_at(schedule, step, 200, 20, 1.0, 0.1); });
+    for (const Schedule& schedule : SCHEDULES)
+        show_each(std::string("schedule_") + schedule.name, 200,
+                  [&](int64_t step) { return learning_rate_at(schedule.name, step, 200, 20, 1.0, 0.1); });
 }

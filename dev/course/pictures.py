@@ -91,15 +91,18 @@ def schedules(facts):
     parts = [svg.line([(left, top), (left, top + height), (left + width, top + height)], svg.LINES, THIN),
              svg.text(left - 8, top + 6, "peak", "end"), svg.text(left - 8, top + height + 5, "0", "end"),
              svg.text(left + width, top + height + 20, "steps", "end")]
-    lines = [("constant", BLUE, ""), ("wsd", ORANGE, "6 3"), ("cosine", GREEN, ""), ("linear", VIOLET, "")]
-    for place, (name, color, dash) in enumerate(lines):
+    styles = {"constant": (BLUE, ""), "linear": (VIOLET, ""), "cosine": (GREEN, ""), "wsd": (ORANGE, "6 3"),
+              "inverse-sqrt": (PINK, ""), "exponential": (CYAN, ""), "step": (svg.LINES, "2 3")}
+    names = [name.removeprefix("schedule_") for name in facts if name.startswith("schedule_")]
+    for place, name in enumerate(sorted(names, key=lambda name: -sum(facts[f"schedule_{name}"]))):
+        color, dash = styles[name]
         rates, key, y = facts[f"schedule_{name}"], left + width + 20, top + 20 + 24 * place
         step = width / (len(rates) - 1)
         points = [(left + step * i, top + height * (1 - rate / peak)) for i, rate in enumerate(rates)]
         parts += [svg.line(points, color, THICK, dash=dash), svg.text(key + 38, y + 5, name),
                   svg.line([(key, y), (key + 30, y)], color, THICK, dash=dash)]
     parts.append(svg.text(left + width * 0.05, top + height + 20, "warmup", "middle"))
-    return svg.picture(660, 265, 13, parts)
+    return svg.picture(690, 265, 13, parts)
 
 
 def frame(x, y, width, height, color=svg.LINES, fill=0.0, stroke=THIN):

@@ -23,7 +23,8 @@ import struct  # noqa: E402
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
+from transformers import (  # noqa: E402
+    GPT2Config, GPT2LMHeadModel, get_inverse_sqrt_schedule, get_wsd_schedule)
 from transformers.generation.logits_process import (  # noqa: E402
     TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
@@ -255,22 +256,60 @@ def initial_weights():
     write_model(OUT / "init_42.bin", model)
 
 
+def schedulers(steps, warmup, peak, frac):
+    """PyTorch's scheduler for each of our schedules that it has, of the steps after the warmup."""
+    lr = torch.optim.lr_scheduler
+    left = steps - warmup
+    drops = [steps * 4 // 5 - warmup, steps * 9 // 10 - warmup]
+    made = {"constant": lambda o: lr.ConstantLR(o, 1.0),
+            "linear": lambda o: lr.LinearLR(o, 1.0, frac, left),
+            "cosine": lambda o: lr.CosineAnnealingLR(o, left, eta_min=peak * frac)}
+    if frac > 0:
+        made["exponential"] = lambda o: lr.ExponentialLR(o, frac ** (1 / left))
+        made["step"] = lambda o: lr.MultiStepLR(o, drops, frac ** 0.5)
+    else:
+        made["linear"] = lambda o: lr.PolynomialLR(o, left, power=1)  # linear to zero
+    return made
+
+
+def rates_of(make, steps, warmup, peak):
+    """The learning rates of a scheduler of PyTorch after a linear warmup, whose first step has peak / warmup."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    if warmup > 0:
+        rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
+        fall = make(optimizer)
+        scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], milestones=[warmup])
+    else:
+        scheduler = make(optimizer)
+    for _ in range(steps):
+        yield optimizer.param_groups[0]["lr"]
+        optimizer.step()
+        scheduler.step()
+
+
+def transformers_schedules(steps, warmup, peak, frac):
+    """The rates of schedules that PyTorch has not, by transformers, whose warmup begins with the rate 0."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    inverse = get_inverse_sqrt_schedule(optimizer, warmup, timescale=max(warmup, 1)).lr_lambdas[0]
+    start = steps * 4 // 5
+    decay = get_wsd_schedule(optimizer, warmup, steps - start, num_stable_steps=start - warmup, decay_type="1-sqrt",
+                             min_lr_ratio=frac).lr_lambdas[0]
+    rise = [peak * (step + 1) / warmup for step in range(warmup)]
+    return {"inverse-sqrt": [peak * inverse(step + (warmup > 0)) for step in range(steps)],
+            "wsd": rise + [peak * decay(step) for step in range(warmup, steps)]}
+
+
 def schedules():
     lines = []
-    for name, f in [("cosine", cosine), ("wsd", wsd)]:
-        for steps, warmup, peak, frac in [(50, 7, 6e-4, 0.1), (11, 0, 1e-3, 0.0)]:
-            lines += [f"{name} {step} {steps} {warmup} {peak} {frac} {f(step, steps, warmup, peak, frac):.12g}"
-                      for step in range(steps)]
-    # PyTorch's own schedulers for the shapes that it has
-    for name, make in [("cosine", lambda o, n, p, f: torch.optim.lr_scheduler.CosineAnnealingLR(o, n, eta_min=p * f)),
-                       ("linear", lambda o, n, p, f: torch.optim.lr_scheduler.LinearLR(o, 1.0, f, n))]:
-        steps, peak, frac = 40, 5e-4, 0.2
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
-        scheduler = make(optimizer, steps, peak, frac)
-        for step in range(steps):
-            lines.append(f"{name} {step} {steps} 0 {peak} {frac} {optimizer.param_groups[0]['lr']:.12g}")
-            optimizer.step()
-            scheduler.step()
+
+    def add(name, steps, warmup, peak, frac, rates):
+        lines.extend(f"{name} {step} {steps} {warmup} {peak} {frac} {rate:.12g}" for step, rate in enumerate(rates))
+
+    for steps, warmup, peak, frac in [(50, 7, 6e-4, 0.1), (11, 0, 1e-3, 0.0), (37, 2, 5e-4, 0.2)]:
+        for name, make in schedulers(steps, warmup, peak, frac).items():
+            add(name, steps, warmup, peak, frac, rates_of(make, steps, warmup, peak))
+        for name, rates in transformers_schedules(steps, warmup, peak, frac).items():
+            add(name, steps, warmup, peak, frac, rates)
     (OUT / "schedules.txt").write_text("\n".join(lines) + "\n")
 
 

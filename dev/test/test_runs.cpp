@@ -27,7 +27,6 @@ static void flags() {
                           {"--eps 0", "--eps"},
                           {"--top-p 0", "--top-p"},
                           {"--temperature -1", "--temperature"},
-                          {"-k exponential", "-k"},
                           {"-x -2", "-x"},
                           {"-m 0", "-m"},
                           {"-r 5", "-r"},
@@ -54,6 +53,9 @@ static void flags() {
                           {"-r 4 --recompute-every 3", "--recompute-every 3"},
                           {"-r 3 --recompute-every 1", "--recompute-every 1"},
                           {"--shuffle 2", "--shuffle"},
+                          {"-k polynomial", "inverse-sqrt, exponential, step"},
+                          {"-k step -q 0", "-q 0 with -k step"},
+                          {"-k exponential -q 0", "-q 0 with -k exponential"},
                           {"stray", "stray"}}) {
         start_test(std::string("refused with exit 2: ") + c.flags);
         EXPECT(refused(run(tiny(c.flags)), 2, c.name));
