@@ -27,6 +27,7 @@ $(B)/gpt2: dev/course/gpt2.cpp $(FLAGS_FILE)
 	$(compile)
 gpt2: $(B)/gpt2 FORCE
 	$(call copy,$<)
+$(B)/course_numbers: private CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP, in lesson zero
 $(B)/course_numbers: dev/course/numbers.cpp $(FLAGS_FILE)
 	$(compile)
 $(B)/course_numbers_gpu: build/sim/dev/course/numbers_gpu.cu dev/course/show.h $(SIM_SOURCES) $(SIM_OBJECTS) \

@@ -3,6 +3,15 @@
 //
 //     build/course_numbers layer-norm
 #include <sys/wait.h>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include "dev/course/show.h"
 #include "dev/data/bpe_trainer.h"
 #include "llmc/config.h"
@@ -18,6 +27,12 @@
 #include "llmc/random.h"
 #include "llmc/schedule.h"
 
+namespace lesson {
+#define main lesson_main
+#include "dev/course/gpt2.cpp"
+#undef main
+}  // namespace lesson
+
 static MersenneTwister rng(1);
 
 // An array of its own, filled with normally distributed numbers, which is shown.
@@ -30,6 +45,27 @@ static std::vector<float> random_array(const char* name, const Shape& shape, flo
     return values;
 }
 static std::vector<float> zeros(int64_t n) { return std::vector<float>(n, 0.0f); }
+
+// Lesson zero: the loss of a small model, the gradient of each parameter, in the order of a model
+// file.
+static void lesson_zero() {
+    const int64_t B = 2, T = 7, V = 50, L = 2, NH = 3, C = 12;
+    lesson::Model model(lesson::Config{T + 2, V, L, NH, C, V + 14});
+    int64_t number = 0;
+    for (lesson::Parameter* p : model.parameters())
+        p->value = random_array(("parameter" + std::to_string(number++)).c_str(), {p->rows, p->cols}, 0.5f);
+    lesson::Tokens tokens, targets;
+    for (int64_t i = 0; i < B * T; i++) tokens.push_back((int)(i * i % V)), targets.push_back((int)(i * 7 % V));
+    lesson::Activations act(model.config, B, T);
+    lesson::forward(model, act, tokens);
+    const float loss = lesson::cross_entropy_forward(act.logits, act.probs, targets, V);
+    lesson::backward(model, act, tokens, targets);
+    show("L", L), show("NH", NH), show("V", V), show("tokens", {B, T}, tokens), show("targets", {B, T}, targets);
+    show("loss", {}, std::vector<float>{loss});
+    number = 0;
+    for (lesson::Parameter* p : model.parameters())
+        show("gradient" + std::to_string(number++), {p->rows, p->cols}, p->grad);
+}
 
 static void linear() {
     const int64_t rows = 5, C = 7, OC = 3;
@@ -239,10 +275,10 @@ static void resume() {
     unlink(path.c_str()), unlink((path + ".tmp").c_str()), rmdir(folder);
 }
 
-static const Part CHAPTERS[] = {
-    {"linear", linear},         {"tokens", tokens},       {"rounding", rounding}, {"embedding", embedding},
-    {"layer-norm", layer_norm}, {"attention", attention}, {"gelu", gelu_layer},   {"cross-entropy", cross_entropy},
-    {"adamw", adamw},           {"matmul", matmul},       {"resume", resume}};
+static const Part CHAPTERS[] = {{"lesson", lesson_zero},  {"linear", linear},       {"tokens", tokens},
+                                {"rounding", rounding},   {"embedding", embedding}, {"layer-norm", layer_norm},
+                                {"attention", attention}, {"gelu", gelu_layer},     {"cross-entropy", cross_entropy},
+                                {"adamw", adamw},         {"matmul", matmul},       {"resume", resume}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));
