@@ -8,11 +8,11 @@
 //     make train_gpt2sim data && ./train_gpt2sim -e L2C64H2T64 -t 64  the same source on a CPU (dev/cusim)
 //
 // Mixed precision (Micikevicius et al. 2018, arXiv:1710.03740): weights, activations and gradients
-// are bf16; sums, softmax, norms, losses and AdamW's state are fp32. AdamW updates an fp32 copy of
-// the weights (-w 1), or rounds its result stochastically (-w 0). The gradients of one micro-step
-// are bf16. Those of several are summed in fp32: a layer's bf16 gradients are needed only until
-// they are added to the sums, so that all layers share the memory of one. The gradient of the tied
-// embedding is summed in fp32 in either case.
+// are bf16; sums, softmax, norms, losses and the optimizer's state are fp32. The optimizer updates
+// an fp32 copy of the weights (-w 1), or rounds its result stochastically (-w 0). The gradients of
+// one micro-step are bf16. Those of several are summed in fp32: a layer's bf16 gradients are needed
+// only until they are added to the sums, so that all layers share the memory of one. The gradient
+// of the tied embedding is summed in fp32 in either case.
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/classifier.cuh"
@@ -44,7 +44,8 @@ struct GPT2 {
     floatX* params = nullptr;          // layout.total_elems()
     floatX* grads = nullptr;           // what backward() writes: grads_elems()
     float* grad_sums = nullptr;        // their sums over micro-steps: layout.total_elems(), or null if there are none
-    float *m = nullptr, *v = nullptr;  // AdamW's state: slice.state_elems() each
+    Optimizer optimizer = ADAMW;       // --optimizer
+    float *m = nullptr, *v = nullptr;  // its state: slice.state_elems() each, or null if it does not keep them
     float* master = nullptr;           // as many fp32 weights, or null if there are none
     char* acts = nullptr;              // activations.total_bytes
     cudaStream_t stream = nullptr;
@@ -317,9 +318,9 @@ void micro_step(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, f
 // -------------------------------------------------------------------------------------------------
 // update
 
-// Norm, decision and AdamW follow each other on the device; here the host waits, the only time in a
-// step. ZeRO stage 0: every process gets the whole gradient, and all make the same update. Stage 1:
-// each process updates its slices of the weights, and every process gets them all.
+// Norm, decision and optimizer follow each other on the device; here the host waits, the only time
+// in a step. ZeRO stage 0: every process gets the whole gradient, and all make the same update.
+// Stage 1: each process updates its slices of the weights, and every process gets them all.
 template <class floatG>
 void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     const ParameterLayout& layout = model.layout;
@@ -340,8 +341,8 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     gpu_comm_join(stream);
     model.parts.enter(PART_UPDATE);
     finish_norm(results, comm.processes, rule, stream);
-    adamw_update(model.params, model.master, model.m, model.v, grads, slice_map(layout, model.slice), rule.adamw,
-                 model.decayed, results, rule.rounding_seed, stream);
+    optimizer_update(model.optimizer, model.params, model.master, model.m, model.v, grads,
+                     slice_map(layout, model.slice), rule.adamw, model.decayed, results, rule.rounding_seed, stream);
     check_cuda(cudaMemcpyAsync(model.host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
     model.parts.enter(NO_PART);
@@ -464,7 +465,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     sizes.logit_rows = classifier_chunk_rows(sizes.rows());
     model.sizes = sizes;
-    model.noise_scale = o.noise_scale;
+    model.noise_scale = o.noise_scale, model.optimizer = find_optimizer(o.optimizer.c_str());
     model.activations = activation_layout(sizes);
     model.decayed = decay_ranges(model.layout);
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
@@ -480,7 +481,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
         const int64_t bytes = grads_elems(layout, s) * sizeof(floatX);
         rows.push_back({"gradients", "of a micro-step", shape, bytes});
         if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
-        plan_optimizer(rows, layout, model->slice, has_master<floatX>(o));
+        plan_optimizer(rows, OPTIMIZERS[model->optimizer], layout, model->slice, has_master<floatX>(o));
     }
     plan_activations(rows, s);
     return rows;
@@ -488,13 +489,16 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
 
 // What the process takes of the host's memory, without what the driver takes. Program and tensor
 // are estimates.
-std::vector<PlanRow> host_plan_rows(const Sizes& s, const Options&, GPT2*) {
+std::vector<PlanRow> host_plan_rows(const Sizes& s, const Options& o, GPT2* model) {
     int64_t largest = 0;
     for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, s.config));
-    return {{"host", "tokens, pinned", "of all micro-steps", host_tokens_bytes(s)},
-            {"host", "results, pinned", "", (int64_t)sizeof(DeviceResults)},
-            {"host", "weights on load", "one tensor", largest * (4 + s.floatX_bytes)},
-            {"host", "code, stacks", "", 12 << 20}};
+    std::vector<PlanRow> rows = {{"host", "tokens, pinned", "of all micro-steps", host_tokens_bytes(s)},
+                                 {"host", "results, pinned", "", (int64_t)sizeof(DeviceResults)},
+                                 {"host", "weights on load", "one tensor", largest * (4 + s.floatX_bytes)},
+                                 {"host", "code, stacks", "", 12 << 20}};
+    const int64_t before = weights_before_bytes(*model, o);
+    if (before > 0) rows.push_back({"host", "weights before", "of logged steps", before});
+    return rows;
 }
 // The first GPU of this machine, if there is one.
 PlanDevice this_device(GPT2&, const Options& o) {
@@ -536,7 +540,8 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     if (s.training) {
         take(model.grads, grads_elems(model.layout, s) * sizeof(floatX));
         if (s.sums_gradients()) take(model.grad_sums, elems * 4);
-        take(model.m, state_bytes), take(model.v, state_bytes);
+        if (OPTIMIZERS[model.optimizer].m) take(model.m, state_bytes);
+        if (OPTIMIZERS[model.optimizer].v) take(model.v, state_bytes);
         if (has_master<floatX>(o)) take(model.master, state_bytes);
     }
     check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");

@@ -21,7 +21,7 @@
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/peak_file.h"
-#include "llmc/cpu/reference.h"
+#include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/resident.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/train.h"
@@ -30,9 +30,9 @@
 namespace kernels = reference;
 #else
 namespace kernels {
-using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::classifier,
-    ::classifier_chunk_rows, ::encoder_backward, ::encoder_forward, ::gelu_forward, ::global_norm_squared,
-    ::layernorm_backward, ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::residual_forward,
+using ::attention_backward, ::attention_decode, ::attention_forward, ::classifier, ::classifier_chunk_rows,
+    ::encoder_backward, ::encoder_forward, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
+    ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update, ::residual_forward,
     ::residual_layernorm_forward;
 }
 #endif
@@ -47,7 +47,8 @@ struct GPT2 {
     BucketSlice slice;                 // what this process updates of every bucket
     floatX* params = nullptr;          // layout.total_elems()
     char* grads = nullptr;             // as many, in floatX, or in fp32 where they are summed (Sizes)
-    float *m = nullptr, *v = nullptr;  // AdamW's state: slice.state_elems() each
+    Optimizer optimizer = ADAMW;       // --optimizer
+    float *m = nullptr, *v = nullptr;  // its state: slice.state_elems() each, or null if it does not keep them
     float* master = nullptr;           // as many fp32 weights, or null if there are none
     char* acts = nullptr;              // activations.total_bytes
     double loss_sum = 0;               // over the tokens of this step so far
@@ -280,7 +281,8 @@ double gradient_norm_squared(GPT2<floatX>& model) {
     return comm_sum(mine, "the sum of the gradient's norm");
 }
 
-// AdamW on what this process updates of a bucket; weight decay on the tensors that the table marks.
+// The optimizer on what this process updates of a bucket; weight decay on the tensors that the
+// table marks.
 template <class floatG, class floatX>
 void update_bucket(GPT2<floatX>& model, int64_t bucket, AdamW constants, const UpdateRule& rule) {
     const ParameterLayout& layout = model.layout;
@@ -294,9 +296,10 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, AdamW constants, const U
         constants.weight_decay = TENSORS[i].decayed ? rule.adamw.weight_decay : 0.0f;
         const int64_t index = layout.bucket_begin[bucket] + low;                     // among all parameters
         const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;  // among those with state
-        kernels::adamw_update(model.params + index, model.master ? model.master + kept : nullptr, model.m + kept,
-                              model.v + kept, (floatG*)model.grads + index, high - low, constants, rule.rounding_seed,
-                              index);
+        const auto state = [&](float* all) { return all ? all + kept : nullptr; };
+        kernels::optimizer_update(model.optimizer, model.params + index, state(model.master), state(model.m),
+                                  state(model.v), (floatG*)model.grads + index, high - low, constants,
+                                  rule.rounding_seed, index);
     }
 }
 
@@ -403,6 +406,7 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
     model.sizes = sizes, model.noise_scale = o.noise_scale;
+    model.optimizer = find_optimizer(o.optimizer.c_str());
     model.activations = activation_layout(sizes);
 }
 
@@ -421,7 +425,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2<floatX>* m
     if (s.training) {
         const char* name = s.sums_gradients() ? "sums, fp32" : "all";
         rows.push_back({"gradients", name, "as parameters", elems * s.gradient_bytes()});
-        plan_optimizer(rows, layout, model->slice, has_master<floatX>(o));
+        plan_optimizer(rows, OPTIMIZERS[model->optimizer], layout, model->slice, has_master<floatX>(o));
         if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
     }
@@ -433,6 +437,8 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2<floatX>* m
     int64_t largest = 0;
     for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
     if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
+    const int64_t before = s.training ? weights_before_bytes(*model, o) : 0;
+    if (before > 0) rows.push_back({"program", "weights before", "of logged steps", before});
     if (encodes(o)) rows.push_back({"program", "tokenizer", "to encode text", TOKENIZER_BYTES});
     if (validates_on_text(o)) rows.push_back({"program", "tokens of -j", "at most", text_tokens_bytes(o.val_data)});
     rows.push_back({"program", "code, stacks", "", PROGRAM_BYTES});
@@ -462,7 +468,9 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
     model.params = (floatX*)map_memory(elems * sizeof(floatX));
     if (s.training) {
         model.grads = (char*)map_memory(elems * s.gradient_bytes());
-        model.m = (float*)map_memory(state_bytes), model.v = (float*)map_memory(state_bytes);
+        const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
+        if (optimizer.m) model.m = (float*)map_memory(state_bytes);
+        if (optimizer.v) model.v = (float*)map_memory(state_bytes);
         if (has_master<floatX>(o)) model.master = (float*)map_memory(state_bytes);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);

@@ -17,9 +17,10 @@ template <class Model>
 inline uint64_t write_state(const std::string& dir, const StateHeader& header, Model& model, Progress* progress) {
     const ParameterLayout& layout = model.layout;
     FileWriter file(state_path(dir, header.step, header.rank));
-    file.write(&header, sizeof(header));
+    const std::vector<OptimizerState> states = kept_states(model);
+    file.write(&header, header.bytes());
     for (int64_t b = 0; b < layout.buckets(); b++)
-        for (int state = 0; state < header.states; state++) {
+        for (OptimizerState state : states) {
             const int64_t elems = layout.slice_elems(b);
             const float* values = state_slice(model, state, b);
             expect_finite(file, values, elems, state, b, layout.config.L);
@@ -38,8 +39,8 @@ inline void expect_state(const std::string& path, const StateHeader& header, int
     FileReader file(path, FileReader::TELL);
     StateHeader h;
     uint64_t stored = 0;
-    bool good = file.good() && file.size_bytes > (int64_t)sizeof(h);
-    good = good && file.try_read((void*)&h, sizeof(h), "the header") && h.step == header.step && h.rank == rank;
+    bool good = file.good() && file.size_bytes > header.bytes() && try_read_header(file, h);
+    good = good && h.step == header.step && h.rank == rank;
     if (good) file.seek(file.size_bytes - sizeof(stored));
     good = good && file.try_read(&stored, sizeof(stored), "its checksum") && stored == sum;
     if (!good)
@@ -85,7 +86,8 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
         model_file->flush();
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
-    header.processes = comm.processes, header.rank = comm.rank, header.states = optimizer_states(model);
+    header.processes = comm.processes, header.rank = comm.rank;
+    header.set_optimizer(model.optimizer), header.states = (int64_t)kept_states(model).size();
     header.header_checksum = header.checksum();
     const std::vector<uint64_t> sums = comm_gather(write_state(dir, header, model, progress), "writing the state");
     if (comm.rank > 0) return;
@@ -104,17 +106,19 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
                        Progress* progress) {
     FileReader file(path);
     StateHeader h;
-    file.read((void*)&h, sizeof(h), "the header");
     auto changed = [&] { runtime_failure("%s has changed since it was verified", path.c_str()); };
+    if (!try_read_header(file, h)) changed();
     const bool same = h.header_checksum == h.checksum() && h.step == verified.step && h.rank == rank &&
                       h.processes == verified.processes && h.states == verified.states &&
-                      h.model_checksum == verified.model_checksum;
+                      find_optimizer(h.optimizer) == model.optimizer && h.model_checksum == verified.model_checksum;
     if (!same) changed();
     const ParameterLayout saved = parameter_layout(model.layout.config, h.processes);
-    file.expect_size(state_file_bytes(saved, h.states));
+    const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
+    const bool master = h.states > optimizer.m + optimizer.v;
+    file.expect_size(state_file_bytes(saved, h, h.states));
     std::vector<float> values;
     for (int64_t b = 0; b < saved.buckets(); b++)
-        for (int state = 0; state < h.states; state++) {
+        for (OptimizerState state : states_of(optimizer, master)) {
             const int64_t elems = saved.slice_elems(b);
             values.resize(elems);
             file.read(values.data(), elems * 4, "m, v or master weights");

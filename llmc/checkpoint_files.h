@@ -9,13 +9,16 @@
 // themselves and of the model file. An incomplete checkpoint is never used.
 //
 // A state file is a StateHeader; then for each bucket (tensors.h) this rank's slice of m, of v and,
-// where weights are 16-bit and have one, of their fp32 master; then a checksum of all that.
+// where weights are 16-bit and have one, of their fp32 master; then a checksum of all that. An
+// optimizer that keeps no m or no v (optimizers.h) leaves them out. Files of AdamW are of version
+// 2, those of other optimizers of version 3, whose header ends with the optimizer's name.
 #pragma once
 #include <cstddef>
 #include "llmc/model_file.h"
+#include "llmc/optimizers.h"
 #include "llmc/outlier.h"
 
-constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2;
+constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3;
 
 // Where the run is, and what must not change when it is resumed.
 struct StateHeader {
@@ -23,22 +26,42 @@ struct StateHeader {
     int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed
     int64_t processes = 1, rank = 0;
     int64_t T = 0, seed = 0, shuffle = 0;
-    int64_t states = 2;  // of every parameter: m and v, and master weights if 3
+    int64_t states = 2;  // how many there are of every parameter: m, v and master weights, or some of them
     uint64_t data_identity = 0;
     uint64_t model_checksum = 0;
     OutlierDetector loss_outlier, norm_outlier;
     uint64_t header_checksum = 0;
+    char optimizer[16] = "adamw";  // in version 3 only
 
+    bool is_named() const { return version == STATE_VERSION_NAMED; }
+    int64_t bytes() const { return is_named() ? sizeof(StateHeader) : offsetof(StateHeader, optimizer); }
+    void set_optimizer(Optimizer o) {
+        version = o == ADAMW ? STATE_VERSION : STATE_VERSION_NAMED;
+        snprintf(optimizer, sizeof(optimizer), "%s", OPTIMIZERS[o].name);
+    }
     uint64_t checksum() const {
         Checksum sum;
         sum.add(this, offsetof(StateHeader, header_checksum));
+        if (is_named()) sum.add(optimizer, sizeof(optimizer));
         return sum.value();
     }
 };
+static_assert(offsetof(StateHeader, optimizer) % 8 == 0 && sizeof(StateHeader::optimizer) % 8 == 0, "no padding");
+
+// Reads the header of a state file; false if that fails, or the file is of no version known.
+// file.problem is empty in the latter case.
+inline bool try_read_header(FileReader& file, StateHeader& h) {
+    const StateHeader unnamed;
+    if (!file.try_read((void*)&h, unnamed.bytes(), "the header")) return false;
+    if (h.magic != STATE_MAGIC || (h.version != STATE_VERSION && !h.is_named())) return false;
+    if (h.is_named() && !file.try_read(h.optimizer, sizeof(h.optimizer), "the header")) return false;
+    h.optimizer[sizeof(h.optimizer) - 1] = 0;
+    return find_optimizer(h.optimizer) < NUM_OPTIMIZERS;
+}
 
 // Bytes of the state file of one rank.
-inline int64_t state_file_bytes(const ParameterLayout& layout, int64_t states) {
-    return sizeof(StateHeader) + layout.total_elems() / layout.processes * states * 4 + sizeof(uint64_t);
+inline int64_t state_file_bytes(const ParameterLayout& layout, const StateHeader& h, int64_t states) {
+    return h.bytes() + layout.total_elems() / layout.processes * states * 4 + sizeof(uint64_t);
 }
 
 inline std::string model_path(const std::string& dir, int64_t step) {

@@ -24,13 +24,15 @@ inline std::string state_problem(const std::string& path, int64_t step, int64_t 
     FileReader file(path, FileReader::TELL);
     if (!file.good()) return file.problem;
     uint64_t sum = 0, stored = 0;
-    if (file.size_bytes < (int64_t)(sizeof(h) + sizeof(stored))) return path + " is cut short";
-    if (!file.try_read((void*)&h, sizeof(h), "the header")) return file.problem;
-    if (h.magic != STATE_MAGIC || h.version != STATE_VERSION) return path + " is no state file of this version";
+    if (file.size_bytes < h.bytes() + (int64_t)sizeof(stored)) return path + " is cut short";
+    if (!try_read_header(file, h)) return file.good() ? path + " is no state file of this version" : file.problem;
     if (!read_to_tail(file, sizeof(stored), progress)) return file.problem;
     sum = file.checksum.value();
     if (!file.try_read(&stored, sizeof(stored), "its checksum")) return file.problem;
-    const bool sane = h.step == step && h.rank == rank && h.processes > rank && h.states >= 2 && h.states <= 3;
+    const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(h.optimizer)];
+    const int64_t least = optimizer.m + optimizer.v;
+    const bool sane =
+        h.step == step && h.rank == rank && h.processes > rank && h.states >= least && h.states <= least + 1;
     if (sum != stored || h.header_checksum != h.checksum() || !sane) return path + " is damaged: its checksum is wrong";
     return "";
 }
@@ -45,8 +47,8 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
         const std::string problem = state_problem(path, step, rank, h, progress);
         if (!problem.empty()) return problem;
         if (rank == 0) header = h;
-        const bool fits =
-            h.model_checksum == header.model_checksum && h.processes == header.processes && h.states == header.states;
+        const bool fits = h.model_checksum == header.model_checksum && h.processes == header.processes &&
+                          h.states == header.states && strcmp(h.optimizer, header.optimizer) == 0;
         if (!fits) return path + " belongs to another checkpoint";
     }
     auto file = std::make_unique<FileReader>(model_path(dir, step), FileReader::TELL);

@@ -46,5 +46,6 @@ inline void describe_run(Run<Model>& run, const Sizes& sizes) {
     if (epochs > 1) run.logger.note("the data is gone through %.1f times (epochs)", epochs);
     if (o.out_dir.empty()) run.logger.note("no -o: nothing of this run is kept");
     else if (comm.rank == 0)
-        warn_of_full_disk(o, planned_checkpoint_bytes(sizes, run.model.layout, rows), run.max_steps);
+        warn_of_full_disk(o, planned_checkpoint_bytes(sizes, run.model.optimizer, run.model.layout, rows),
+                          run.max_steps);
 }

@@ -7,7 +7,7 @@
 #include "llmc/options.h"
 #include "llmc/plan.h"
 
-// What AdamW keeps of every parameter, in the order of a state file (checkpoint.h).
+// What is kept of every parameter, in the order of a state file (checkpoint.h).
 enum OptimizerState { STATE_M, STATE_V, STATE_MASTER };
 inline const char* const STATE_NAMES[] = {"m", "v", "the master weights"};
 
@@ -41,10 +41,18 @@ bool has_master(const Options& o) {
     return is_bf16<floatX>() && o.master_weights;
 }
 
-// How many of m, v and master weights the model keeps.
+// Those of m, v and master weights that belong to an optimizer.
+inline std::vector<OptimizerState> states_of(const OptimizerInfo& optimizer, bool master) {
+    std::vector<OptimizerState> states;
+    if (optimizer.m) states.push_back(STATE_M);
+    if (optimizer.v) states.push_back(STATE_V);
+    if (master) states.push_back(STATE_MASTER);
+    return states;
+}
+// Those that the model keeps.
 template <class Model>
-int64_t optimizer_states(const Model& model) {
-    return model.master ? 3 : 2;
+std::vector<OptimizerState> kept_states(const Model& model) {
+    return states_of(OPTIMIZERS[model.optimizer], model.master);
 }
 // Where a state lies. Weights in fp32 are their own master; null if 16-bit weights have none.
 template <class Model>
@@ -67,7 +75,8 @@ const float* state_slice(Model& model, int state, int64_t bucket) {
 // weights, which every process holds whole.
 template <class Model>
 void set_state(Model& model, int state, int64_t bucket, int64_t first, int64_t elems, const float* values) {
-    const BucketSlice kept = state < optimizer_states(model) ? model.slice : BucketSlice{};
+    const bool in_slices = state != STATE_MASTER || model.master;
+    const BucketSlice kept = in_slices ? model.slice : BucketSlice{};
     const int64_t begin = kept.begin(model.layout, bucket), end = kept.end(model.layout, bucket);
     const int64_t low = std::max(first, begin), high = std::min(first + elems, end);
     float* memory = state_memory(model, state);

@@ -39,7 +39,9 @@ struct ModelContract {
     PROVIDES(ActivationLayout&, (model.activations));
     // What this process updates of every bucket.
     PROVIDES(BucketSlice&, (model.slice));
-    // AdamW's state, model.slice.state_elems() each, and as many fp32 weights or null.
+    // The optimizer, and its state, model.slice.state_elems() each or null; as many fp32 weights or
+    // null.
+    PROVIDES(Optimizer&, (model.optimizer));
     PROVIDES(float*&, (model.m));
     PROVIDES(float*&, (model.v));
     PROVIDES(float*&, (model.master));
@@ -83,8 +85,8 @@ struct ModelContract {
     // inputs and targets (IGNORED_TARGET: the position has no loss), dloss is the gradient of each
     // position's loss. Gradients of micro-batches add up; number 0 begins a new sum.
     PROVIDES(void, micro_step(model, x, y, B, T, dloss, micro));
-    // The end of a step: loss, norm, clipping, AdamW. Waits for the device; before that, while it
-    // computes, the host may call `meanwhile`, once.
+    // The end of a step: loss, norm, clipping, the optimizer. Waits for the device; before that,
+    // while it computes, the host may call `meanwhile`, once.
     PROVIDES(StepResult, update(model, rule, meanwhile));
     // losses (B,T) of all positions, on the host, without gradients.
     PROVIDES(void, evaluate(model, x, y, B, T, losses));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 #include "llmc/check.h"
+#include "llmc/optimizers.h"
 #include "llmc/schedule.h"
 
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
@@ -19,8 +20,10 @@ struct Options {
     int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0, overwrite = 0;
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";
-    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
-           grad_clip = 1.0;
+    std::string optimizer = "adamw";
+    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, grad_clip = 1.0;
+    double beta1 = -1, beta2 = -1, eps = -1;  // below 0: those of the optimizer
+    int64_t nesterov = 0;
     int64_t warmup_steps = 0;
     double skip_loss_z = 0, skip_grad_z = 0;
     int64_t val_every = 20, val_max_steps = 20, sample_every = 20, sample_tokens = 64;
@@ -138,9 +141,16 @@ inline const std::vector<OptionRow>& option_table() {
              "what it ends at, as a fraction of the peak; constant and inverse-sqrt do not use it"),
         single("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
-        single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9", "AdamW"),
-        single("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95", "AdamW"),
-        single("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8", "AdamW"),
+        text("", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
+             "how the gradient changes the weights (llmc/optimizers.h)"),
+        single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9",
+               "of the optimizer: the share that its running mean of gradients keeps"),
+        single("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95; lion, rmsprop: 0.99",
+               "of the optimizer: the same for the mean of their squares; lion: for m"),
+        single("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8; adagrad: 1e-10",
+               "of the optimizer: added to what it divides by"),
+        whole("", "--nesterov", &O::nesterov, 0, 1, "0, 1", "0",
+              "1: --optimizer momentum looks one step ahead (Nesterov)"),
         real("", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "largest norm of the gradient; 0 = off"),
         whole("", "--noise-scale", &O::noise_scale, 0, 1, "0, 1", "0",

@@ -120,7 +120,9 @@ inline void save(Run<Model>& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
     const ParameterLayout& layout = run.model.layout;
     const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.floatX_bytes);
-    const int64_t state_bytes = state_file_bytes(layout, optimizer_states(run.model));
+    StateHeader header;
+    header.set_optimizer(run.model.optimizer);
+    const int64_t state_bytes = state_file_bytes(layout, header, (int64_t)kept_states(run.model).size());
     const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
     const std::string step = format("step %lld", (long long)run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);

@@ -2,6 +2,7 @@
 // sum.
 #pragma once
 #include "llmc/activations.h"
+#include "llmc/optimizers.h"
 
 struct PlanRow {
     std::string category, name, shape;
@@ -26,12 +27,16 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
     }
     rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
 }
-// The fp32 state of AdamW that this process keeps.
-inline void plan_optimizer(std::vector<PlanRow>& rows, const ParameterLayout& layout, const BucketSlice& slice,
-                           bool master) {
+// The fp32 state of the optimizer that this process keeps.
+inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,
+                           const BucketSlice& slice, bool master) {
     const std::string part = slice.parts > 1 ? format("1/%lld of parameters", (long long)slice.parts) : "as parameters";
-    for (const char* name : {"m", "v"}) rows.push_back({"optimizer", name, part, slice.state_elems(layout) * 4});
-    if (master) rows.push_back({"optimizer", "master weights", part, slice.state_elems(layout) * 4});
+    const auto row = [&](const char* name) {
+        rows.push_back({"optimizer", name, part, slice.state_elems(layout) * 4});
+    };
+    if (optimizer.m) row("m");
+    if (optimizer.v) row("v");
+    if (master) row("master weights");
 }
 // The rows of the activations that these sizes need.
 inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {

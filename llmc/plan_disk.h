@@ -7,13 +7,16 @@
 
 // A model file, and the state files of all processes, which together hold every state in the plan
 // once.
-inline double planned_checkpoint_bytes(const Sizes& s, const ParameterLayout& layout,
+inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, const ParameterLayout& layout,
                                        const std::vector<PlanRow>& rows) {
     int64_t states = 0, tensors = 0;
     for (const PlanRow& row : rows) states += row.category == "optimizer";
     for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
     const double model = (double)sizeof(Header) + (double)tensors * (double)s.floatX_bytes;
-    return model + (double)layout.total_elems() * 4 * (double)states + (double)s.processes * (sizeof(StateHeader) + 8);
+    StateHeader header;
+    header.set_optimizer(optimizer);
+    const double values = (double)layout.total_elems() * 4 * (double)states;
+    return model + values + (double)(s.processes * (header.bytes() + 8));
 }
 
 // The most checkpoints that a run of so many steps has at once. The newest is written before an old

@@ -8,7 +8,8 @@
 
 // The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
 // sums the squares of, and which it updates.
-inline std::vector<KernelWork> step_kernels(const Sizes& s, int64_t norm_elems, int64_t update_elems, bool master) {
+inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer, int64_t norm_elems,
+                                            int64_t update_elems, bool master) {
     const GPT2Config& c = s.config;
     const double n = (double)s.rows(), C = (double)c.C, T = (double)s.T, x = (double)s.floatX_bytes;
     const double written = s.gpu ? x : (double)s.gradient_bytes(), g = (double)s.gradient_bytes();
@@ -41,7 +42,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, int64_t norm_elems, 
     add(work::gradient_sums((double)parameter_layout(c, s.processes).total_elems(), x),
         m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
-    add(work::adamw((double)update_elems, master, x, g), 1);
+    add(work::update(OPTIMIZERS[optimizer], (double)update_elems, master, x, g), 1);
     return kernels;
 }
 

@@ -110,7 +110,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     if (s.training) print_recompute_levels(o, s, plan_bytes(rows));
     print_peaks(o, s, plan_bytes(rows), host_plan_rows(s, o, model));
     print_fit<Model>(o, s, plan_bytes(rows), device);
-    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model->layout, rows));
+    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model->optimizer, model->layout, rows));
     const double step_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
     const int64_t wire_bytes = wire_bytes_per_step(*model);
     printf("FLOPs a step: %.4e (%lld tokens)\n", step_flops, (long long)o.total_batch_size);
@@ -121,6 +121,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     if (s.gpu) print_scaling(cluster, step_flops, wire_bytes, o, s);
     if (!s.training) return;
     const int64_t norm_elems = model->layout.total_elems() / s.processes;
-    print_time(o, s, device, step_kernels(s, norm_elems, model->slice.state_elems(model->layout), master), step_flops,
+    const int64_t update_elems = model->slice.state_elems(model->layout);
+    print_time(o, s, device, step_kernels(s, model->optimizer, norm_elems, update_elems, master), step_flops,
                wire_bytes);
 }

@@ -136,6 +136,23 @@ inline void check_schedule(const Options& o) {
             o.lr_schedule.c_str());
 }
 
+// Constants of the optimizer that no flag gave are those of its rule. Exit 2 if one is given that
+// the rule has not.
+inline void settle_optimizer(Options& o) {
+    const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(o.optimizer.c_str())];
+    const auto settle = [&](const char* flag, double& value, double usual) {
+        if (usual == 0 && o.given.count(flag))
+            usage_error("%s %g has no effect with --optimizer %s; without it the run is the same", flag, value,
+                        optimizer.name);
+        if (usual == 0 || value < 0) value = usual;
+    };
+    settle("--beta1", o.beta1, optimizer.beta1);
+    settle("--beta2", o.beta2, optimizer.beta2);
+    settle("--eps", o.eps, optimizer.eps);
+    if (o.nesterov && o.optimizer != "momentum")
+        usage_error("--nesterov 1 has no effect with --optimizer %s; momentum is accepted", optimizer.name);
+}
+
 // Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.
 inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
@@ -216,6 +233,11 @@ inline void check_resumable(const Options& o, const StateHeader& saved) {
             "%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0 --overwrite 1",
             flag, now, o.out_dir.c_str(), then, then);
     };
+    if (o.optimizer != saved.optimizer)
+        usage_error(
+            "--optimizer %s differs from the run to resume in %s, whose state is that of %s; %s is accepted, "
+            "or -y 0 --overwrite 1",
+            o.optimizer.c_str(), o.out_dir.c_str(), saved.optimizer, saved.optimizer);
     if (o.seq_len != saved.T) refuse("-t", o.seq_len, saved.T);
     if (o.seed != saved.seed) refuse("--seed", o.seed, saved.seed);
     if (o.shuffle != saved.shuffle) refuse("--shuffle", o.shuffle, saved.shuffle);

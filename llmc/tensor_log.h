@@ -4,7 +4,8 @@
 //     step      counted from 0, as in metrics.csv: the multiples of N
 //     what      weight    after the update; the fp32 master weights where there are some
 //               gradient  of the step's mean loss, before clipping
-//               update    what AdamW has added to the weight, before stochastic rounding (-w 0); 0 if it was skipped
+//               update    what the optimizer has added to the weight; that of AdamW before stochastic rounding (-w 0);
+//                         0 if it was skipped
 //               residual  the residual stream of the last micro-step of each process: `encoded`, which layer 0 reads,
 //                         and `residual3`, which each layer leaves; with -r 4 of the last layer of each segment
 //     tensor    its name in tensors.h or activations.h
@@ -15,11 +16,13 @@
 //     zeros     the share of elements that are zero
 //     ratio     of an update: its norm relative to the norm of the weight before it
 //
-// No copy of the weights is needed for the update. It follows from AdamW's state and the weight p
-// after it (cpu/adamw.h), to rounding:
+// With AdamW, no copy of the weights is needed for the update. It follows from AdamW's state and
+// the weight p after it (cpu/adamw.h), to rounding:
 //
 //     s = lr mhat / (sqrt(vhat) + eps)      p = keep before - s,   keep = 1 - lr weight_decay
 //     before = (p + s) / keep               update = -s - (1 - keep) before
+//
+// With another optimizer, a step that is logged begins with a copy of the weights on the host.
 //
 // Each process measures its slice of every bucket, in any ZeRO stage; the sums over the slices are
 // added in the order of ranks. The values pass through a small buffer on the host. So a step that
@@ -80,24 +83,72 @@ inline void for_each_piece(Model& model, const T* from, int64_t elems, Each each
     }
 }
 
-// Measures elements first to end of a tensor: weight, gradient and update are lines[0] to lines[2].
+// Elements first to end of a tensor, which this process measures. state: where their state begins.
+struct TensorPart {
+    int tensor;
+    int64_t layer, first, end, state;
+};
+template <class Each>
+inline void for_each_part(const ParameterLayout& layout, const BucketSlice& slice, Each each) {
+    const GPT2Config& c = layout.config;
+    const BucketSlice own{comm.processes, comm.rank};
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, c); l++) {
+            const int64_t elems = i == WTE ? c.V * c.C : tensor_elems(i, c), bucket = layout.bucket_of(i, l);
+            const int64_t begin = layout.offset_in_bucket[i];
+            const int64_t low = std::max(begin, own.begin(layout, bucket));
+            const int64_t high = std::min(begin + elems, own.end(layout, bucket));
+            const int64_t state = slice.state_begin(layout, bucket) + low - slice.begin(layout, bucket);
+            each(TensorPart{i, l, low - begin, std::max(low, high) - begin, state}, elems);
+        }
+}
+
+// Calls each(values, first, n) with pieces of the weights of a part.
+template <class Model, class Each>
+inline void for_each_weight(Model& model, const TensorPart& part, Each each) {
+    const int64_t n = part.end - part.first;
+    if (model.master) for_each_piece(model, model.master + part.state, n, each);
+    else for_each_piece(model, model.param(part.tensor, part.layer) + part.first, n, each);
+}
+
+// Whether a step that begins after so many is logged.
 template <class Model>
-inline void measure_tensor(Model& model, int tensor, int64_t layer, int64_t first, int64_t end, const UpdateRule& rule,
-                           bool updated, TensorLine* lines) {
-    const ParameterLayout& layout = model.layout;
-    const int64_t bucket = layout.bucket_of(tensor, layer), in_bucket = layout.offset_in_bucket[tensor] + first;
-    const int64_t state = model.slice.state_begin(layout, bucket) + in_bucket - model.slice.begin(layout, bucket);
+inline bool logs_tensors(const Run<Model>& run) {
+    return run.options.log_tensors > 0 && run.state.step % run.options.log_tensors == 0;
+}
+// Bytes of the next, at most; for the plan.
+template <class Model>
+inline int64_t weights_before_bytes(const Model& model, const Options& o) {
+    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
+}
+// The weights of all parts, before the update of a step that is logged; empty for AdamW.
+template <class Model>
+inline std::vector<float> weights_before(Run<Model>& run) {
+    std::vector<float> before;
+    Model& model = run.model;
+    if (!logs_tensors(run) || model.optimizer == ADAMW) return before;
+    before.reserve(model.layout.total_elems() / comm.processes);
+    for_each_part(model.layout, model.slice, [&](const TensorPart& part, int64_t) {
+        for_each_weight(model, part, [&](const float* values, int64_t, int64_t n) {
+            before.insert(before.end(), values, values + n);
+        });
+    });
+    return before;
+}
+
+// Weight, gradient and update of a part are lines[0] to lines[2].
+template <class Model>
+inline void measure_adamw(Model& model, const TensorPart& part, const UpdateRule& rule, bool updated,
+                          TensorLine* lines) {
     const AdamW& k = rule.adamw;
     const double step = k.learning_rate / k.correction1, root = 1 / std::sqrt((double)k.correction2);
-    const double decay = TENSORS[tensor].decayed ? (double)k.learning_rate * k.weight_decay : 0.0;
+    const double decay = TENSORS[part.tensor].decayed ? (double)k.learning_rate * k.weight_decay : 0.0;
     std::vector<float> p, m;
     const auto measure = [&](const float* weights, int64_t at, int64_t n) {
         p.assign(weights, weights + n);
-        lines[0].sums.add(p.data(), n);
-        lines[1].sums.add(gradient_data(model, tensor, layer, first + at, n), n);
-        const float* values = to_host(model, model.m + state + at, n);
+        const float* values = to_host(model, model.m + part.state + at, n);
         m.assign(values, values + n);
-        const float* v = to_host(model, model.v + state + at, n);
+        const float* v = to_host(model, model.v + part.state + at, n);
         for (int64_t i = 0; i < n; i++) {
             const double s = updated ? step * m[i] / (std::sqrt((double)v[i]) * root + k.eps) : 0;
             const double before = updated ? (p[i] + s) / (1 - decay) : p[i];
@@ -105,26 +156,40 @@ inline void measure_tensor(Model& model, int tensor, int64_t layer, int64_t firs
             lines[2].before.add(before);
         }
     };
-    if (model.master) for_each_piece(model, model.master + state, end - first, measure);
-    else for_each_piece(model, model.param(tensor, layer) + first, end - first, measure);
+    for_each_weight(model, part, measure);
+}
+// The same for any optimizer; before: the weights of the part before the update.
+template <class Model>
+inline void measure_change(Model& model, const TensorPart& part, const float* before, TensorLine* lines) {
+    for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
+        for (int64_t i = 0; i < n; i++) lines[2].sums.add((double)weights[i] - before[at + i]);
+        lines[2].before.add(before + at, n);
+    });
+}
+template <class Model>
+inline void measure_weights_and_gradients(Model& model, const TensorPart& part, TensorLine* lines) {
+    for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
+        lines[0].sums.add(weights, n);
+        lines[1].sums.add(gradient_data(model, part.tensor, part.layer, part.first + at, n), n);
+    });
 }
 
 // This process's slices of all parameters.
 template <class Model>
-inline void measure_parameters(Model& model, const UpdateRule& rule, bool updated, std::vector<TensorLine>& lines) {
-    const ParameterLayout& layout = model.layout;
-    const GPT2Config& c = layout.config;
-    const BucketSlice own{comm.processes, comm.rank};
-    for (int i = 0; i < NUM_TENSORS; i++)
-        for (int64_t l = 0; l < tensor_layers(i, c); l++) {
-            const int64_t elems = i == WTE ? c.V * c.C : tensor_elems(i, c), bucket = layout.bucket_of(i, l);
-            const int64_t begin = layout.offset_in_bucket[i], layer = TENSORS[i].per_layer ? l : -1;
-            const int64_t low = std::max(begin, own.begin(layout, bucket)) - begin;
-            const int64_t high = std::min(begin + elems, own.end(layout, bucket)) - begin;
-            for (const char* what : {"weight", "gradient", "update"})
-                lines.push_back({what, TENSORS[i].name, layer, (double)elems});
-            if (low < high) measure_tensor(model, i, l, low, high, rule, updated, &lines[lines.size() - 3]);
-        }
+inline void measure_parameters(Model& model, const UpdateRule& rule, bool updated, const std::vector<float>& before,
+                               std::vector<TensorLine>& lines) {
+    int64_t at = 0;  // in before
+    for_each_part(model.layout, model.slice, [&](const TensorPart& part, int64_t elems) {
+        const TensorInfo& info = TENSORS[part.tensor];
+        const int64_t layer = info.per_layer ? part.layer : -1;
+        for (const char* what : {"weight", "gradient", "update"})
+            lines.push_back({what, info.name, layer, (double)elems});
+        TensorLine* three = &lines[lines.size() - 3];
+        measure_weights_and_gradients(model, part, three);
+        if (before.empty()) measure_adamw(model, part, rule, updated, three);
+        else measure_change(model, part, before.data() + at, three);
+        at += part.end - part.first;
+    });
 }
 
 // The residual stream that the last micro-step has left in memory.
@@ -158,14 +223,14 @@ inline void sum_over_processes(std::vector<TensorLine>& lines) {
 }
 
 // Records the lines of the step that has just ended, if it is one that is logged. All processes
-// call it.
+// call it. before: what weights_before() returned before the update.
 template <class Model>
-inline void log_tensors(Run<Model>& run, const UpdateRule& rule, bool updated) {
-    const int64_t every = run.options.log_tensors, step = run.state.step;
-    if (every == 0 || step % every != 0) return;
+inline void log_tensors(Run<Model>& run, const UpdateRule& rule, bool updated, const std::vector<float>& before) {
+    const int64_t step = run.state.step;
+    if (!logs_tensors(run)) return;
     const Range range("log tensors");
     std::vector<TensorLine> lines;
-    measure_parameters(run.model, rule, updated, lines);
+    measure_parameters(run.model, rule, updated, before, lines);
     measure_residuals(run.model, lines);
     sum_over_processes(lines);
     std::string text;

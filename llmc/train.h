@@ -75,6 +75,7 @@ inline UpdateRule update_rule(const Run<Model>& run, double rate, double tokens)
     UpdateRule rule;
     rule.adamw = adamw_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)o.weight_decay, 1.0f,
                                  step + 1);
+    rule.adamw.nesterov = o.nesterov;
     rule.tokens = tokens;
     rule.grad_clip = o.grad_clip;
     rule.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
@@ -128,6 +129,7 @@ inline void train_step(Run<Model>& run) {
     const double rate =
         learning_rate_at(o.lr_schedule, state.step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
     const UpdateRule rule = update_rule(run, rate, tokens);
+    const std::vector<float> before = weights_before(run);
     const StepResult result = update(run.model, rule, [&] { load_ahead(run); });
     const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const double norm_z = tokens > 0 ? state.norm_outlier.z_score(result.norm) : NAN;
@@ -136,7 +138,7 @@ inline void train_step(Run<Model>& run) {
     log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, tokens, first});
     if (!is_finite(result)) say_what_is_not_finite(run, dloss);
     stop_if_not_finite(run, result);
-    log_tensors(run, rule, result.updated);
+    log_tensors(run, rule, result.updated, before);
     if (!result.updated) log_skipped_update(run, result.loss, rule);
     state.step++;
     state.position_windows += o.total_batch_size / run.T;
@@ -219,6 +221,7 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     const GPT2Config config = config_of_model(o, run.model_file);
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
+    settle_optimizer(o);
     if (comm.rank == 0) check_trained_positions(o);
     if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);

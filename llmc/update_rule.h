@@ -1,34 +1,17 @@
 // What the update of one step needs beside the gradients, and how it decides between updating,
 // clipping and skipping. Host and GPU run the same code; a GPU decides on the device, so that the
-// host need not wait for the norm. AdamW's formula is in cpu/adamw.h.
+// host need not wait for the norm. The formulas of the optimizers are in optimizers.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include "llmc/bf16.h"
-
-struct AdamW {
-    float learning_rate, beta1, beta2, eps, weight_decay;
-    float grad_scale;                // the gradient is multiplied by this
-    float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
-};
-
-// The constants of update t = 1, 2, ...
-inline AdamW adamw_constants(float learning_rate, float beta1, float beta2, float eps, float weight_decay,
-                             float grad_scale, int64_t t) {
-    return {learning_rate,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-            grad_scale,
-            (float)(1.0 - std::pow((double)beta1, (double)t)),
-            (float)(1.0 - std::pow((double)beta2, (double)t))};
-}
+#include "llmc/optimizers.h"
 
 struct UpdateRule {
-    AdamW adamw;           // weight_decay is that of the tensors marked in tensors.h; the update sets grad_scale
-    double tokens;         // of the step that count; its loss is the mean over them
-    double grad_clip = 0;  // the largest norm of the gradient; 0: no limit
+    AdamW
+        adamw;  // of the optimizer; weight_decay is that of the tensors marked in tensors.h; the update sets grad_scale
+    double tokens;                                        // of the step that count; its loss is the mean over them
+    double grad_clip = 0;                                 // the largest norm of the gradient; 0: no limit
     double loss_limit = INFINITY, norm_limit = INFINITY;  // above either the update is skipped
     uint64_t rounding_seed = 0;                           // of stochastic rounding (cuda/adamw.cuh)
 };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include "llmc/check.h"
+#include "llmc/optimizers.h"
 
 // A text and up to two sizes, as "matmul 768 x 2304"; sizes below 0 are left out.
 struct KernelName {
@@ -58,8 +59,8 @@ inline KernelWork classifier(double n, double C, double Vp, bool backward, doubl
 // fp32 sums of the gradients of several micro-steps: read with the gradients, and written.
 inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
 inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
-inline KernelWork adamw(double elems, bool master, double x, double g) {
-    return {{"adamw"}, 0, elems * (16 + g + (master ? 8 + x : 2 * x))};
+inline KernelWork update(const OptimizerInfo& o, double elems, bool master, double x, double g) {
+    return {{o.name}, 0, elems * (8 * (o.m + o.v) + g + (master ? 8 + x : 2 * x))};
 }
 // A collective on a bucket, of which this process sends `bytes`.
 inline KernelWork collective(const char* text, double bucket, double bytes) { return {{text, bucket}, 0, 0, bytes}; }

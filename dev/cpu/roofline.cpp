@@ -68,7 +68,7 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
         if (step > 0 && seconds < best_s) best_s = seconds, best = kernel_times();
     }
     const int64_t elems = model.layout.total_elems();
-    check_planned_work(best, step_kernels(model.sizes, elems, elems, has_master<floatX>(o)));
+    check_planned_work(best, step_kernels(model.sizes, ADAMW, elems, elems, has_master<floatX>(o)));
     PlanDevice peaks;
     peaks.flops_s = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32], peaks.bytes_s = machine.memory_bytes_s;
     double bound_s = 0, kernels_s = 0;

@@ -8,7 +8,8 @@ NAME_tokens.bin and NAME_run.txt (ten steps of AdamW over windows of those token
 NAME_after.bin (weights after them); NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of
 each tensor's gradient against fp32, then the ten steps. init_42.bin: the weights that PyTorch draws from seed 42.
 b_documents_debug_state.bin: the same of model b where attention does not cross token 0, which begins a document.
-schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin.
+schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin. optimizers.txt: ten steps of each optimizer, which
+`python3 dev/data/fixtures.py optimizers` makes alone.
 """
 import pathlib
 import sys
@@ -346,8 +347,44 @@ def tokenizer():
     (OUT / "tokenizer_ids.bin").write_bytes(np.array(encoder.encode_ordinary(text), "<u2").tobytes())
 
 
+def lion(p, gradients, lr, decay, beta1=0.9, beta2=0.99):
+    """Chen et al. 2023, arXiv:2302.06675, algorithm 2, in double precision: torch.optim does not have it."""
+    m = [0.0] * len(p)
+    for g in gradients:
+        c = [beta1 * a + (1 - beta1) * b for a, b in zip(m, g)]
+        p = [x - lr * ((y > 0) - (y < 0) + decay * x) for x, y in zip(p, c)]
+        m = [beta2 * a + (1 - beta2) * b for a, b in zip(m, g)]
+    return p
+
+
+def optimizers():
+    """Ten steps of 24 parameters: name, Nesterov or not, learning rate, weight decay, the parameters after them."""
+    optim = torch.optim
+    cases = [("adamw", 0, 0.01, 0.1, optim.AdamW, dict(betas=(0.9, 0.95), eps=1e-8)),
+             ("adam", 0, 0.01, 0.1, optim.Adam, dict(betas=(0.9, 0.95), eps=1e-8)),
+             ("sgd", 0, 0.1, 0.1, optim.SGD, {}),
+             ("momentum", 0, 0.05, 0.1, optim.SGD, dict(momentum=0.9)),
+             ("momentum", 1, 0.05, 0.1, optim.SGD, dict(momentum=0.9, nesterov=True)),
+             ("adagrad", 0, 0.1, 0.1, optim.Adagrad, {}),
+             ("rmsprop", 0, 0.01, 0.1, optim.RMSprop, {})]
+    p0 = [((i * 37) % 64 - 32) / 32 for i in range(24)]
+    gradients = [[((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256 for i in range(24)] for step in range(10)]
+    lines = []
+    for name, nesterov, lr, decay, make, constants in cases:
+        p = torch.nn.Parameter(torch.tensor(p0))
+        optimizer = make([p], lr=lr, weight_decay=decay, **constants)
+        for g in gradients:
+            p.grad = torch.tensor(g)
+            optimizer.step()
+        lines.append(f"{name} {nesterov} {lr} {decay} " + " ".join(f"{x:.9g}" for x in p.tolist()))
+    lines.append("lion 0 0.01 0.1 " + " ".join(f"{x:.9g}" for x in lion(p0, gradients, 0.01, 0.1)))
+    (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
+    if sys.argv[1:] == ["optimizers"]:
+        return optimizers()
     torch.set_num_threads(1)
     models = [("a", (2, 48, 3, 35, 97), 3, 33, cosine), ("b", (1, 40, 1, 70, 130), 1, 67, wsd),
               ("c", (1, 32, 2, 8, 128), 2, 1, cosine)]
@@ -360,6 +397,7 @@ def main():
                 documents(OUT / "b_documents_debug_state.bin", model)
         train(name, model, B, T, schedule, " ".join(f"{e:.4g}" for e in bf16_errors(model, x, y)))
     initial_weights()
+    optimizers()
     schedules()
     sampling()
     tokenizer()

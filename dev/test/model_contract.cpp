@@ -8,6 +8,7 @@ struct Model {
     Sizes sizes;
     ActivationLayout activations;
     BucketSlice slice;
+    Optimizer optimizer;
     float *m, *v;
     float* master;
     PartClock parts;

@@ -40,7 +40,8 @@ TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output 
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log
 $(B)/test_course: private CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
-$(TESTS_CPU:%=$(B)/%) $(TESTS_SIM:%=$(B)/%) $(B)/test_processes $(B)/test_hangs: private CXXFLAGS += $(if $(DEBUG),,-O1)
+RUNNERS := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_optimizers
+$(RUNNERS:%=$(B)/%): private CXXFLAGS += $(if $(DEBUG),,-O1)
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
@@ -50,6 +51,7 @@ $(foreach t,$(TESTS_SIM),$(call program,$t,\
 $(call program,test_gpt2sim_kernels,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim kernels)
 $(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t))
 $(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))
+$(call program,test_optimizers,$(B)/test_optimizers,$(B)/test_optimizers rules)
 ladders = $(foreach l,$(2),$(call program,ladder_$(1)_$(notdir $l),$l,$l --check))
 SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
 $(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
@@ -80,6 +82,7 @@ SHORT := $(PARTS)
 # ---- what `make test-all` adds
 
 $(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),$(B)/test_processes same_numbers)
+$(call program,test_optimizers_runs,$(B)/test_optimizers $(TRAINERS),$(B)/test_optimizers runs)
 $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,$(B)/$p/test_gpt2sim))
 $(call ladders,cpu,$(filter-out $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter-out $(SHORT_LADDERS),$(SIM_LADDERS)))

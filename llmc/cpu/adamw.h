@@ -10,6 +10,8 @@
 // rounding to nearest would lose them. So either an fp32 master copy is updated, and the weight is
 // its rounding; or there is no master, and the weight is rounded stochastically (bf16.h).
 //
+// This is the default optimizer; the others (optimizers.h) differ from it in the rule alone.
+//
 // One pass over all arrays. Memory-bound: 28 bytes per parameter in fp32 (4 values read, 3
 // written). With bf16 weights and gradients, 28 bytes with a master copy and 22 without.
 #pragma once
@@ -17,6 +19,15 @@
 #include "llmc/update_rule.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
+
+template <>
+struct Lanes<vfloat> {
+    VEC_INLINE static vfloat root(vfloat x) { return sqrt(x); }
+    VEC_INLINE static vfloat sign(vfloat x) {
+        const vfloat zero{}, one = broadcast(1.0f);
+        return x > zero ? one : x < zero ? -one : zero;
+    }
+};
 
 // Stores the first `count` lanes of v as bf16, stochastically rounded. index: of the first one
 // among all parameters.
@@ -26,28 +37,41 @@ VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64
     for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, index + j));
 }
 
-// Updates params, m, v (n_elems each) and, if it is not null, master with grads (n_elems). bf16
-// params without a master are rounded stochastically, with random bits that follow from seed and
-// from index, that of the first element among all parameters.
-template <class floatX, class floatG>
-void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
-                  const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
-    const Range range(work::adamw(n_elems, master, sizeof(floatX), sizeof(floatG)));
-    const float step = k.learning_rate / k.correction1, root = 1.0f / std::sqrt(k.correction2),
-                keep = 1.0f - k.learning_rate * k.weight_decay;
+// Updates params, m and v (n_elems each) by a rule of optimizers.h, with grads (n_elems); also
+// master, if it is not null. m and v are null if the optimizer does not keep them. bf16 params
+// without a master are rounded stochastically, with random bits that follow from seed and from
+// index, that of the first element among all parameters.
+template <class Rule, class floatX, class floatG>
+void update_by(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
+               const AdamW& constants, uint64_t seed, int64_t index) {
+    const RuleConstants k = rule_constants(constants, true);
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
             i += begin;
-            const vfloat g = load_some(grads + i, count) * k.grad_scale;
-            const vfloat mi = load_some(m + i, count) * k.beta1 + g * (1.0f - k.beta1);
-            const vfloat vi = load_some(v + i, count) * k.beta2 + g * g * (1.0f - k.beta2);
-            store_some(m + i, mi, count), store_some(v + i, vi, count);
-            const vfloat old = master ? load_some(master + i, count) : load_some(params + i, count);
-            const vfloat updated = old * keep - mi / (sqrt(vi) * root + k.eps) * step;
-            if (master) store_some(master + i, updated, count);
+            const vfloat g = load_some(grads + i, count) * constants.grad_scale;
+            vfloat mi = m ? load_some(m + i, count) : vfloat{}, vi = v ? load_some(v + i, count) : vfloat{};
+            vfloat p = master ? load_some(master + i, count) : load_some(params + i, count);
+            Rule::update(p, mi, vi, g, k);
+            if (m) store_some(m + i, mi, count);
+            if (v) store_some(v + i, vi, count);
+            if (master) store_some(master + i, p, count);
             if (sizeof(floatX) == 2 && !master)
-                store_stochastically((uint16_t*)(params + i), updated, count, seed, index + i);
-            else store_some(params + i, updated, count);
+                store_stochastically((uint16_t*)(params + i), p, count, seed, index + i);
+            else store_some(params + i, p, count);
         });
     });
+}
+
+template <class floatX, class floatG>
+void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatG* grads,
+                      size_t n_elems, const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
+    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
+    with_optimizer(optimizer, [&](auto constant) {
+        update_by<RuleOf<constant.value>>(params, master, m, v, grads, n_elems, k, seed, index);
+    });
+}
+template <class floatX, class floatG>
+void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
+                  const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
+    optimizer_update(ADAMW, params, master, m, v, grads, n_elems, k, seed, index);
 }

@@ -1,7 +1,7 @@
-// AdamW; formula and source: llmc/cpu/adamw.h. One launch updates all parameters of the process,
-// whatever tensor they belong to: 8 elements per thread, 256 threads per block. Whether an element
-// is decayed follows from its offset in its bucket (llmc/tensors.h). As code, with g already
-// clipped:
+// The optimizers; rules and sources: llmc/optimizers.h, the default one explained:
+// llmc/cpu/adamw.h. One launch updates all parameters of the process, whatever tensor they belong
+// to: 8 elements per thread, 256 threads per block. Whether an element is decayed follows from its
+// offset in its bucket (llmc/tensors.h). AdamW as code, with g already clipped:
 //
 //     m = beta1 m + (1 - beta1) g                   step = learning_rate / (1 - beta1^t)
 //     v = beta2 v + (1 - beta2) g^2                 root = 1 / sqrt(1 - beta2^t)
@@ -13,8 +13,8 @@
 // bf16 weights have a master copy in fp32, which is updated, and of which the weight is the
 // rounding; or they are rounded stochastically (llmc/bf16.h says why).
 //
-// Memory-bound. Bytes per parameter, with bf16 weights and a master: 14 read (16 where gradients
-// are fp32), 14 written. In fp32: 16 read, 12 written.
+// Memory-bound. Bytes per parameter of AdamW, with bf16 weights and a master: 14 read (16 where
+// gradients are fp32), 14 written. In fp32: 16 read, 12 written.
 #pragma once
 #include "llmc/cuda/global_norm.cuh"
 
@@ -70,30 +70,33 @@ __device__ inline void store_packs(T* p, const float (&x)[N]) {
 // tensor: all decayed, or none.
 constexpr int ADAMW_ELEMS = 8;
 
-// Updates the elements `mine` of params with the same elements of grads. m, v and, if it is not
-// null, master hold these mine.elems() elements only, without gaps.
-template <class floatX, class floatG>
-__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
-                             AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
+// Updates the elements `mine` of params by the rule of an optimizer, with the same elements of
+// grads. m, v and master hold these mine.elems() elements only, without gaps. Each may be null: m
+// and v if the optimizer does not keep them.
+template <Optimizer optimizer, class floatX, class floatG>
+__device__ inline void update_by(floatX* params, float* master, float* m, float* v, const floatG* grads,
+                                 const SliceMap& mine, const AdamW& constants, const DecayRanges& ranges,
+                                 const DeviceResults* results, uint64_t seed) {
     constexpr int N = ADAMW_ELEMS;
+    constexpr bool keeps_m = OPTIMIZERS[optimizer].m, keeps_v = OPTIMIZERS[optimizer].v;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
     const int64_t at = mine.index(i);
-    const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2),
-                grad_scale = results->grad_scale;
-    const float keep = is_decayed(ranges, at) ? 1.0f - k.learning_rate * k.weight_decay : 1.0f;
+    const float grad_scale = results->grad_scale;
+    const RuleConstants k = rule_constants(constants, is_decayed(ranges, at));
     float g[N], mi[N], vi[N], p[N];
-    load_packs(g, grads + at), load_packs(mi, m + i), load_packs(vi, v + i);
+    load_packs(g, grads + at);
+    if constexpr (keeps_m) load_packs(mi, m + i);
+    if constexpr (keeps_v) load_packs(vi, v + i);
     if (master) load_packs(p, master + i);
     else load_packs(p, params + at);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         g[j] *= grad_scale;
-        mi[j] = k.beta1 * mi[j] + (1.0f - k.beta1) * g[j];
-        vi[j] = k.beta2 * vi[j] + (1.0f - k.beta2) * (g[j] * g[j]);
-        p[j] = keep * p[j] - step * (mi[j] / (sqrtf(vi[j]) * root + k.eps));
+        RuleOf<optimizer>::update(p[j], mi[j], vi[j], g[j], k);
     }
-    store_packs(m + i, mi), store_packs(v + i, vi);
+    if constexpr (keeps_m) store_packs(m + i, mi);
+    if constexpr (keeps_v) store_packs(v + i, vi);
     if (master) store_packs(master + i, p);
     if constexpr (sizeof(floatX) == 2) {
         if (!master) {
@@ -106,13 +109,34 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
 }
 
 template <class floatX, class floatG>
+__global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
+                             AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
+    update_by<ADAMW>(params, master, m, v, grads, mine, k, ranges, results, seed);
+}
+template <Optimizer optimizer, class floatX, class floatG>
+__global__ void optimizer_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
+                                 AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
+    update_by<optimizer>(params, master, m, v, grads, mine, k, ranges, results, seed);
+}
+
+template <class floatX, class floatG>
+void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatG* grads,
+                      const SliceMap& mine, const AdamW& k, const DecayRanges& ranges, const DeviceResults* results,
+                      uint64_t seed, cudaStream_t stream) {
+    const OptimizerInfo& info = OPTIMIZERS[optimizer];
+    const StreamRange in_stream(work::update(info, mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
+    const dim3 blocks((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256));
+    with_optimizer(optimizer, [&](auto constant) {
+        auto* kernel = adamw_kernel<floatX, floatG>;
+        if constexpr (constant.value != ADAMW) kernel = optimizer_kernel<constant.value, floatX, floatG>;
+        launch(info.name, kernel, blocks, 256, 0, stream, params, master, m, v, grads, mine, k, ranges, results, seed);
+    });
+}
+template <class floatX, class floatG>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const SliceMap& mine,
                   const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
                   cudaStream_t stream) {
-    const StreamRange in_stream(work::adamw(mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
-    const dim3 blocks((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256));
-    launch("adamw", adamw_kernel<floatX, floatG>, blocks, 256, 0, stream, params, master, m, v, grads, mine, k, ranges,
-           results, seed);
+    optimizer_update(ADAMW, params, master, m, v, grads, mine, k, ranges, results, seed, stream);
 }
 
 // sums (n_elems, fp32) = grads (n_elems), or += if add: adds the gradients of one micro-step to

@@ -1,0 +1,271 @@
+// The optimizers of --optimizer.
+//
+//     test_optimizers rules     one update: PyTorch's numbers, reference_optimizers.h, sizes, threads, formats
+//     test_optimizers runs      whole runs on the CPU and in the simulator: stages, resuming, refusals
+#include <set>
+#include <sstream>
+#include "dev/test/several.h"
+#include "llmc/checkpoint.h"
+#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/reference_optimizers.h"
+
+typedef std::vector<float> Floats;
+
+// Parameters and their state, as an optimizer keeps them; null where it does not.
+struct Parameters {
+    Optimizer optimizer;
+    Floats p, m, v;
+
+    Parameters(Optimizer o, const Floats& values) : optimizer(o), p(values), m(p.size()), v(p.size()) {}
+    float* m_or_null() { return OPTIMIZERS[optimizer].m ? m.data() : nullptr; }
+    float* v_or_null() { return OPTIMIZERS[optimizer].v ? v.data() : nullptr; }
+    void update(bool fast, const Floats& g, const AdamW& k) {
+        const auto call = [&](auto function) {
+            function(optimizer, p.data(), (float*)nullptr, m_or_null(), v_or_null(), g.data(), p.size(), k, 0, 0);
+        };
+        if (fast) call(::optimizer_update<float, float>);
+        else call(reference::optimizer_update<float>);
+    }
+};
+static AdamW constants_of(Optimizer o, float rate, float decay, int64_t t, bool nesterov = false) {
+    const OptimizerInfo& info = OPTIMIZERS[o];
+    AdamW k = adamw_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, decay, 1.0f, t);
+    k.nesterov = nesterov;
+    return k;
+}
+
+// A line of the fixture: what is updated how, and the result of ten steps.
+struct TenSteps {
+    Optimizer optimizer;
+    int nesterov;
+    float rate, decay;
+    Floats after;
+};
+static std::vector<TenSteps> ten_steps() {
+    std::vector<TenSteps> all;
+    std::istringstream lines(read_whole("dev/test/fixtures/optimizers.txt"));
+    for (std::string line; std::getline(lines, line);) {
+        std::istringstream words(line);
+        std::string name;
+        TenSteps s;
+        words >> name >> s.nesterov >> s.rate >> s.decay;
+        s.optimizer = find_optimizer(name.c_str());
+        for (float x; words >> x;) s.after.push_back(x);
+        all.push_back(s);
+    }
+    return all;
+}
+static Floats after_ten_steps(const TenSteps& s, bool fast, float rate) {
+    const int n = (int)s.after.size();
+    Floats p(n), g(n);
+    for (int i = 0; i < n; i++) p[i] = (float)((i * 37) % 64 - 32) / 32;
+    Parameters parameters(s.optimizer, p);
+    for (int step = 0; step < 10; step++) {
+        for (int i = 0; i < n; i++) g[i] = (float)((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256;
+        parameters.update(fast, g, constants_of(s.optimizer, rate, s.decay, step + 1, s.nesterov));
+    }
+    return parameters.p;
+}
+static void against_pytorch() {
+    std::set<int> seen;
+    for (const TenSteps& s : ten_steps()) {
+        const char* name = OPTIMIZERS[s.optimizer].name;
+        seen.insert(s.optimizer);
+        start_test(format("%s%s: ten steps are PyTorch's", name, s.nesterov ? ", Nesterov" : ""));
+        EXPECT(s.after.size() == 24);
+        for (bool fast : {false, true}) EXPECT(relative_error(after_ten_steps(s, fast, s.rate), s.after) < 1e-6);
+        EXPECT(!(relative_error(after_ten_steps(s, true, s.rate * 1.001f), s.after) < 1e-6));
+    }
+    start_test("every optimizer has its ten steps");
+    EXPECT((int)seen.size() == NUM_OPTIMIZERS);
+}
+
+// Sizes with and without a last, partial vector; clipped; with the state of earlier steps.
+static void against_reference() {
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        start_test(std::string(OPTIMIZERS[o].name) + ": one update is that of the plain loop");
+        for (int64_t n : {1, 15, 16, 33, 1000}) {
+            Parameters fast((Optimizer)o, random_values(n));
+            fast.m = random_values(n, 0.1), fast.v = random_values(n, 0.1);
+            for (float& x : fast.v) x = std::fabs(x);
+            Parameters plain = fast;
+            AdamW k = constants_of((Optimizer)o, 0.01f, 0.1f, 3);
+            k.grad_scale = 0.3f;
+            const Floats g = random_values(n), v = fast.v;
+            fast.update(true, g, k), plain.update(false, g, k);
+            EXPECT(relative_error(fast.p, plain.p) < 1e-6);
+            EXPECT(relative_error(fast.m, plain.m) < 1e-6 && relative_error(fast.v, plain.v) < 1e-6);
+            EXPECT(OPTIMIZERS[o].v || fast.v == v);
+        }
+    }
+}
+
+// bf16 weights: the rounding of a master that is updated as fp32 weights are; or one of the two
+// neighbours of that.
+static void bf16_weights() {
+    const int64_t n = 333;
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        start_test(std::string(OPTIMIZERS[o].name) + ": bf16 weights follow their fp32 master, or are its neighbours");
+        std::vector<bf16> p16(n), g16(n);
+        Floats g(n), p(n);
+        const Floats start = random_values(n), slope = random_values(n);
+        for (int i = 0; i < n; i++) p16[i] = start[i], p[i] = p16[i], g16[i] = slope[i], g[i] = g16[i];
+        const AdamW k = constants_of((Optimizer)o, 0.01f, 0.1f, 1);
+        Parameters exact((Optimizer)o, p), mastered((Optimizer)o, p), rounded((Optimizer)o, p);
+        exact.update(true, g, k);
+        Floats master = p;
+        std::vector<bf16> with_master = p16, without = p16;
+        optimizer_update((Optimizer)o, with_master.data(), master.data(), mastered.m_or_null(), mastered.v_or_null(),
+                         g16.data(), n, k);
+        optimizer_update((Optimizer)o, without.data(), (float*)nullptr, rounded.m_or_null(), rounded.v_or_null(),
+                         g16.data(), n, k, 7, 0);
+        EXPECT(master == exact.p && mastered.m == exact.m && rounded.v == exact.v);
+        int up = 0;
+        for (int i = 0; i < n; i++) {
+            const float nearest = bf16(exact.p[i]), stored = without[i];
+            EXPECT((float)with_master[i] == nearest);
+            EXPECT(std::fabs(stored - exact.p[i]) < std::fabs(exact.p[i]) / 128);
+            up += stored > exact.p[i];
+        }
+        EXPECT(up > n / 4 && up < 3 * n / 4);
+    }
+}
+
+static void threads() {
+    start_test("any number of threads gives the same bits");
+    const int64_t n = (1 << 16) + 77;
+    const Floats p = random_values(n), g = random_values(n);
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        Floats first;
+        for (int t : {1, 2, 3}) {
+            device.threads = t;
+            Parameters parameters((Optimizer)o, p);
+            for (int64_t step = 1; step <= 2; step++)
+                parameters.update(true, g, constants_of((Optimizer)o, 0.01f, 0.1f, step));
+            if (t == 1) first = parameters.p;
+            EXPECT(parameters.p == first && first != p);
+        }
+    }
+}
+
+// -------------------------------------------------------------------------------------------------
+// runs
+
+const std::string STEPS = "-l 1e-2 -k constant -c 0.1 -n 2 --overwrite 1 ";
+
+static std::string with(int o) { return std::string("--optimizer ") + OPTIMIZERS[o].name + " "; }
+static bool passed(const Outcome& r) {
+    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
+    return r.status == 0;
+}
+static bool same_checkpoints(const std::string& a, const std::string& b, int64_t step, int processes) {
+    bool same = same_files(model_path(dir(a), step), model_path(dir(b), step));
+    for (int r = 0; r < processes; r++)
+        same = same && same_files(state_path(dir(a), step, r), state_path(dir(b), step, r));
+    return same;
+}
+
+// Two processes: stage 1 has the bits of stage 0, and a run that was stopped those of one that was
+// not; one process and any number of threads give the same losses.
+static void stages_and_resuming(const std::string& program, const std::string& name, int first = 0) {
+    for (int o = first; o < NUM_OPTIMIZERS; o++) {
+        start_test(name + ": " + OPTIMIZERS[o].name + ": stages 0 and 1, and a resumed run, agree to the bit");
+        const std::string flags = STEPS + with(o);
+        EXPECT(passed(run(several(program, 2, flags + "-x 4 -z 0 -o " + dir("stage0")))));
+        EXPECT(passed(run(several(program, 2, flags + "-x 2 -z 1 -o " + dir("stage1")))));
+        EXPECT(passed(run(several(program, 2, "-y 1 -x 4 -z 1 -o " + dir("stage1")))));
+        EXPECT(same_checkpoints("stage0", "stage1", 4, 2));
+    }
+}
+static void same_losses() {
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        start_test(std::string(OPTIMIZERS[o].name) + ": in the simulator, of one and of two processes, as on the CPU");
+        // rmsprop begins with steps of 10 times the learning rate, whatever the size of the gradient
+        const std::string rate = o == RMSPROP ? "-l 1e-3 " : "-l 1e-2 ";
+        const std::string flags = "-x 4 -k constant -c 0.1 " + rate + with(o);
+        const Outcome cpu = run(several(CPU, 1, flags));
+        EXPECT(agree(run(several(CPU, 2, flags)), cpu, 4, 1e-4, 1e-4));
+        EXPECT(agree(run(several(SIM32, 1, flags)), cpu, 4, 1e-4, 1e-4));
+        EXPECT(agree(run(several(SIM16, 1, flags)), cpu, 4, LOSS16, NORM16));
+    }
+}
+
+static void state_files() {
+    const ParameterLayout layout = parameter_layout({16, 256, 256, 2, 2, 32}, 1);
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        const OptimizerInfo& info = OPTIMIZERS[o];
+        start_test(std::string(info.name) + ": the state file has its name and its states, which --plan counts");
+        EXPECT(passed(run(tiny_run(CPU, STEPS + with(o) + "-x 2 -o " + dir("state")))));
+        StateHeader h;
+        EXPECT(newest_checkpoint(dir("state"), h) == 2 && h.states == info.m + info.v && h.version == (o ? 3 : 2));
+        EXPECT(std::string(h.optimizer) == info.name);
+        const int64_t bytes = file_bytes(state_path(dir("state"), 2, 0));
+        EXPECT(bytes == state_file_bytes(layout, h, h.states));
+        const Outcome plan = run(tiny_run(CPU, with(o) + "--plan"));
+        const int64_t planned = (info.m + info.v) * layout.total_elems() * 4;
+        const std::string all = format("%-14s %-16s %-18s %16lld", "optimizer", "= all", "", (long long)planned);
+        EXPECT(planned == 0 ? !contains(plan.out, "\noptimizer ") : contains(plan.out, all));
+    }
+    start_test("a run takes as much less memory as its plan says");
+    const std::string large = "-e L2C256H4T16V8192 -x 2 -b 1 -v 0 -s 0 --threads 1 ";
+    const auto peak = [&](int o) { return run(tiny_run(CPU, large + with(o))).peak_mib; };
+    const double state = parameter_layout({16, 8192, 8192, 2, 4, 256}, 1).total_elems() * 4 / 1048576.0;
+    EXPECT(std::fabs(peak(ADAMW) - peak(LION) - state) < 2 && std::fabs(peak(LION) - peak(SGD) - state) < 2);
+}
+
+static void refusals() {
+    start_test("another optimizer on resume, and constants that an optimizer has not: one sentence, exit 2");
+    EXPECT(passed(run(tiny_run(CPU, STEPS + with(LION) + "--beta2 0.98 -x 2 -o " + dir("lion")))));
+    for (int o : {ADAMW, MOMENTUM})
+        EXPECT(refused(run(tiny_run(CPU, "-y 1 -x 4 -o " + dir("lion") + " " + with(o))), 2, "whose state is that of"));
+    EXPECT(contains(read_whole(dir("lion/run.json")), "\"--beta2\": 0.97999999999999998"));
+    EXPECT(passed(run(tiny_run(CPU, "-y 1 -x 4 -o " + dir("lion")))));
+    EXPECT(contains(read_whole(dir("lion/run.json")), "\"--beta2\": 0.97999999999999998"));
+    EXPECT(refused(run(tiny_run(CPU, with(SGD) + "--beta1 0.5")), 2, "--beta1"));
+    EXPECT(refused(run(tiny_run(CPU, with(LION) + "--eps 0.5")), 2, "--eps"));
+    EXPECT(refused(run(tiny_run(CPU, with(LION) + "--nesterov 1")), 2, "--nesterov"));
+    EXPECT(refused(run(tiny_run(CPU, "--optimizer addamw")), 2, "rmsprop"));
+
+    start_test("a state file of an optimizer that this version does not know is passed over");
+    const std::string path = state_path(dir("lion"), 4, 0);
+    std::string bytes = read_whole(path);
+    bytes.replace(bytes.find("lion"), 4, "loin");
+    write_whole(path, bytes);
+    const Outcome r = run(tiny_run(CPU, "-y 1 -x 4 -o " + dir("lion")));
+    EXPECT(r.status == 0 && contains(r.err, "no state file of this version") && contains(r.out, "resumed at step 2"));
+}
+
+// tensors.csv: the update is the difference of two checkpoints.
+static void updates_are_logged() {
+    for (int o : {SGD, LION}) {
+        start_test(std::string(OPTIMIZERS[o].name) + ": --log-tensors has the norm of the update");
+        EXPECT(passed(run(tiny_run(CPU, STEPS + with(o) + "-n 1 -x 3 --log-tensors 2 -o " + dir("logged")))));
+        const std::string log = read_whole(dir("logged/tensors.csv"));
+        const size_t line = log.find("\n2,update,lnfw,,32,");
+        double norm = 0, squares = 0;
+        EXPECT(line != log.npos && sscanf(log.c_str() + line, "\n2,update,lnfw,,32,%lf", &norm) == 1);
+        const std::string before = read_whole(model_path(dir("logged"), 2)),
+                          after = read_whole(model_path(dir("logged"), 3));
+        for (int i = 1; i <= 32; i++) {  // lnfw is before the 32 of lnfb, which end the file
+            float a, b;
+            memcpy(&a, &before[before.size() - 4 * (32 + i)], 4), memcpy(&b, &after[after.size() - 4 * (32 + i)], 4);
+            squares += (double)(b - a) * (b - a);
+        }
+        EXPECT(squares > 0 && std::fabs(norm - std::sqrt(squares)) <= 1e-6 * norm);
+    }
+}
+
+int main(int argc, char** argv) {
+    const std::string part = argc > 1 ? argv[1] : "";
+    make_test_folder();
+    if (part != "runs") against_pytorch(), against_reference(), bf16_weights(), threads();
+    if (part == "rules") return report_and_clean();
+    state_files();
+    refusals();
+    updates_are_logged();
+    stages_and_resuming(CPU, "CPU");
+    stages_and_resuming(CPU + " --precision bf16 -w 0", "CPU, bf16 rounded stochastically", LION);
+    stages_and_resuming(SIM16, "simulator, bf16");
+    same_losses();
+    return report_and_clean();
+}

@@ -1,0 +1,99 @@
+// Every optimizer as a plain loop, from its paper: the oracle of the rules in llmc/optimizers.h.
+// AdamW is in reference.h.
+//
+// In the formulas g is the gradient: grad_scale grads (clipping sets the scale); t = 1, 2, ... is
+// the number of the update. m and v begin as 0. Where weight decay is added to the gradient, a line
+// says g = g + weight_decay p.
+#pragma once
+#include "llmc/cpu/reference.h"
+
+namespace reference {
+
+// Adam (Kingma & Ba 2015, arXiv:1412.6980, algorithm 1), with L2 regularisation:
+//
+//     g = g + weight_decay p
+//     m = beta1 m + (1 - beta1) g          m_hat = m / (1 - beta1^t)
+//     v = beta2 v + (1 - beta2) g^2        v_hat = v / (1 - beta2^t)
+//     p = p - learning_rate m_hat / (sqrt(v_hat) + eps)
+inline float adam(float p, float& m, float& v, float g, const AdamW& k) {
+    g += k.weight_decay * p;
+    m = k.beta1 * m + (1 - k.beta1) * g;
+    v = k.beta2 * v + (1 - k.beta2) * g * g;
+    const float m_hat = m / k.correction1, v_hat = v / k.correction2;
+    return p - k.learning_rate * m_hat / (std::sqrt(v_hat) + k.eps);
+}
+
+// Stochastic gradient descent (Robbins & Monro 1951):
+//
+//     g = g + weight_decay p
+//     p = p - learning_rate g
+inline float sgd(float p, float g, const AdamW& k) { return p - k.learning_rate * (g + k.weight_decay * p); }
+
+// Momentum (Polyak 1964; Sutskever et al. 2013), in the form of torch.optim.SGD, whose m is a sum
+// and not a mean:
+//
+//     g = g + weight_decay p
+//     m = beta1 m + g
+//     p = p - learning_rate m               Nesterov: p - learning_rate (g + beta1 m)
+inline float momentum(float p, float& m, float g, const AdamW& k) {
+    g += k.weight_decay * p;
+    m = k.beta1 * m + g;
+    const float direction = k.nesterov ? g + k.beta1 * m : m;
+    return p - k.learning_rate * direction;
+}
+
+// Adagrad (Duchi et al. 2011), the diagonal form:
+//
+//     g = g + weight_decay p
+//     v = v + g^2
+//     p = p - learning_rate g / (sqrt(v) + eps)
+inline float adagrad(float p, float& v, float g, const AdamW& k) {
+    g += k.weight_decay * p;
+    v += g * g;
+    return p - k.learning_rate * g / (std::sqrt(v) + k.eps);
+}
+
+// RMSprop (Tieleman & Hinton 2012):
+//
+//     g = g + weight_decay p
+//     v = beta2 v + (1 - beta2) g^2
+//     p = p - learning_rate g / (sqrt(v) + eps)
+inline float rmsprop(float p, float& v, float g, const AdamW& k) {
+    g += k.weight_decay * p;
+    v = k.beta2 * v + (1 - k.beta2) * g * g;
+    return p - k.learning_rate * g / (std::sqrt(v) + k.eps);
+}
+
+// Lion (Chen et al. 2023, arXiv:2302.06675, algorithm 2), sign(0) = 0:
+//
+//     c = beta1 m + (1 - beta1) g
+//     p = p - learning_rate (sign(c) + weight_decay p)
+//     m = beta2 m + (1 - beta2) g
+inline float lion(float p, float& m, float g, const AdamW& k) {
+    const float c = k.beta1 * m + (1 - k.beta1) * g;
+    const float sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
+    m = k.beta2 * m + (1 - k.beta2) * g;
+    return p - k.learning_rate * (sign + k.weight_decay * p);
+}
+
+// Updates params (n_elems), and master if it is not null, as adamw_update does. m and v are null
+// where the optimizer does not keep them.
+template <class floatX>
+void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatX* grads,
+                      size_t n_elems, const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
+    if (optimizer == ADAMW) return adamw_update(params, master, m, v, grads, n_elems, k, seed, index);
+    for (size_t i = 0; i < n_elems; i++) {
+        const float g = grads[i] * k.grad_scale;
+        float p = master ? master[i] : (float)params[i];
+        if (optimizer == ADAM) p = adam(p, m[i], v[i], g, k);
+        if (optimizer == SGD) p = sgd(p, g, k);
+        if (optimizer == MOMENTUM) p = momentum(p, m[i], g, k);
+        if (optimizer == ADAGRAD) p = adagrad(p, v[i], g, k);
+        if (optimizer == RMSPROP) p = rmsprop(p, v[i], g, k);
+        if (optimizer == LION) p = lion(p, m[i], g, k);
+        if (master) master[i] = p;
+        params[i] = p;
+    }
+}
+
+}  // namespace reference

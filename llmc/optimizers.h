@@ -1,0 +1,170 @@
+// The optimizers that --optimizer names: a table of what each keeps and of its constants, and the
+// rule of each, written once for CPU and GPU.
+//
+// A rule gets one element p of the weights, or on a CPU a vector of them; its gradient g, times the
+// scale that clipping sets; and m and v, which the optimizer keeps of every parameter, as far as it
+// does. It changes p, m and v in place. The passes over memory are in cpu/adamw.h and
+// cuda/adamw.cuh.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include "llmc/host_device.h"
+
+// The constants of one update, named as AdamW's; a rule takes those that its formula has.
+struct AdamW {
+    float learning_rate, beta1, beta2, eps, weight_decay;
+    float grad_scale;                // the gradient is multiplied by this
+    float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
+    bool nesterov = false;           // of momentum
+};
+
+// The constants of update t = 1, 2, ...
+inline AdamW adamw_constants(float learning_rate, float beta1, float beta2, float eps, float weight_decay,
+                             float grad_scale, int64_t t) {
+    return {learning_rate,
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+            grad_scale,
+            (float)(1.0 - std::pow((double)beta1, (double)t)),
+            (float)(1.0 - std::pow((double)beta2, (double)t))};
+}
+
+// The same as the rules use them, for elements that are decayed or not.
+struct RuleConstants {
+    float rate, beta1, beta2, eps;
+    float decay, keep;  // weight decay as part of the gradient; decoupled, as a factor of the weight
+    float step, root;   // rate / (1 - beta1^t) and 1 / sqrt(1 - beta2^t)
+    bool nesterov;
+};
+HOST_DEVICE inline RuleConstants rule_constants(const AdamW& k, bool decayed) {
+    const float decay = decayed ? k.weight_decay : 0.0f, keep = decayed ? 1.0f - k.learning_rate * decay : 1.0f;
+    const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2);
+    return {k.learning_rate, k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov};
+}
+
+// What rules do with a value beside + - * /; cpu/adamw.h has the same for vectors.
+template <class V>
+struct Lanes;
+template <>
+struct Lanes<float> {
+    HOST_DEVICE static float root(float x) { return sqrtf(x); }
+    HOST_DEVICE static float sign(float x) { return (float)(x > 0) - (float)(x < 0); }
+};
+
+struct AdamWRule {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V& m, V& v, V g, const RuleConstants& k) {
+        m = k.beta1 * m + (1.0f - k.beta1) * g;
+        v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
+        p = k.keep * p - k.step * (m / (Lanes<V>::root(v) * k.root + k.eps));
+    }
+};
+// Weight decay is part of the gradient, and passes through m and v. So it does in the next four.
+struct AdamRule {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V& m, V& v, V g, const RuleConstants& k) {
+        g = g + k.decay * p;
+        m = k.beta1 * m + (1.0f - k.beta1) * g;
+        v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
+        p = p - k.step * (m / (Lanes<V>::root(v) * k.root + k.eps));
+    }
+};
+struct SgdRule {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V&, V g, const RuleConstants& k) {
+        p = p - k.rate * (g + k.decay * p);
+    }
+};
+struct MomentumRule {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V& m, V&, V g, const RuleConstants& k) {
+        g = g + k.decay * p;
+        m = k.beta1 * m + g;
+        p = p - k.rate * (k.nesterov ? g + k.beta1 * m : m);
+    }
+};
+struct AdagradRule {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V& v, V g, const RuleConstants& k) {
+        g = g + k.decay * p;
+        v = v + g * g;
+        p = p - k.rate * (g / (Lanes<V>::root(v) + k.eps));
+    }
+};
+struct RmspropRule {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V& v, V g, const RuleConstants& k) {
+        g = g + k.decay * p;
+        v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
+        p = p - k.rate * (g / (Lanes<V>::root(v) + k.eps));
+    }
+};
+// The gradients decide only on the direction: every element moves by the learning rate.
+struct LionRule {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V& m, V&, V g, const RuleConstants& k) {
+        p = k.keep * p - k.rate * Lanes<V>::sign(k.beta1 * m + (1.0f - k.beta1) * g);
+        m = k.beta2 * m + (1.0f - k.beta2) * g;
+    }
+};
+
+// One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
+// are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
+// clang-format off
+//  constant  rule          name        m      v      beta1  beta2  eps    source
+#define OPTIMIZER_TABLE(X) \
+  X(ADAMW,    AdamWRule,    "adamw",    true,  true,  0.9,   0.95,  1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
+  X(ADAM,     AdamRule,     "adam",     true,  true,  0.9,   0.95,  1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
+  X(SGD,      SgdRule,      "sgd",      false, false, 0,     0,     0,     "Robbins & Monro 1951, doi:10.1214/aoms/1177729586") \
+  X(MOMENTUM, MomentumRule, "momentum", true,  false, 0.9,   0,     0,     "Sutskever et al. 2013, proceedings.mlr.press/v28") \
+  X(ADAGRAD,  AdagradRule,  "adagrad",  false, true,  0,     0,     1e-10, "Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html") \
+  X(RMSPROP,  RmspropRule,  "rmsprop",  false, true,  0,     0.99,  1e-8,  "Tieleman & Hinton 2012, Coursera, lecture 6.5") \
+  X(LION,     LionRule,     "lion",     true,  false, 0.9,   0.99,  0,     "Chen et al. 2023, arXiv:2302.06675")
+// clang-format on
+
+struct OptimizerInfo {
+    const char* name;
+    bool m, v;  // what it keeps of every parameter
+    double beta1, beta2, eps;
+    const char* source;
+};
+#define CONSTANT_OF_ROW(constant, ...) constant,
+#define INFO_OF_ROW(constant, rule, ...) {__VA_ARGS__},
+#define NAME_OF_ROW(constant, rule, name, ...) ", " name
+enum Optimizer { OPTIMIZER_TABLE(CONSTANT_OF_ROW) NUM_OPTIMIZERS };
+constexpr OptimizerInfo OPTIMIZERS[] = {OPTIMIZER_TABLE(INFO_OF_ROW)};
+constexpr const char* OPTIMIZER_NAMES = &OPTIMIZER_TABLE(NAME_OF_ROW)[2];
+#undef CONSTANT_OF_ROW
+#undef INFO_OF_ROW
+#undef NAME_OF_ROW
+
+// The optimizer of a name; NUM_OPTIMIZERS if there is none.
+inline Optimizer find_optimizer(const char* name) {
+    int i = 0;
+    while (i < NUM_OPTIMIZERS && strcmp(OPTIMIZERS[i].name, name) != 0) i++;
+    return (Optimizer)i;
+}
+
+template <Optimizer optimizer>
+struct RuleOf;
+#define RULE_OF_ROW(constant, rule, ...) \
+    template <> \
+    struct RuleOf<constant> : rule {};
+OPTIMIZER_TABLE(RULE_OF_ROW)
+#undef RULE_OF_ROW
+
+// Calls f with the optimizer as a std::integral_constant.
+template <class F>
+void with_optimizer(Optimizer optimizer, F f) {
+    switch (optimizer) {
+#define CALL_OF_ROW(constant, ...) \
+    case constant: return f(std::integral_constant<Optimizer, constant>());
+        OPTIMIZER_TABLE(CALL_OF_ROW)
+#undef CALL_OF_ROW
+        case NUM_OPTIMIZERS: return;
+    }
+}
