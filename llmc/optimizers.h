@@ -115,15 +115,15 @@ struct LionRule {
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
 // are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
 // clang-format off
-//  constant  rule          name        m      v      beta1  beta2  eps    source
+//  constant  rule          name        m      v      beta1 beta2 eps    source
 #define OPTIMIZER_TABLE(X) \
-  X(ADAMW,    AdamWRule,    "adamw",    true,  true,  0.9,   0.95,  1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
-  X(ADAM,     AdamRule,     "adam",     true,  true,  0.9,   0.95,  1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
-  X(SGD,      SgdRule,      "sgd",      false, false, 0,     0,     0,     "Robbins & Monro 1951, doi:10.1214/aoms/1177729586") \
-  X(MOMENTUM, MomentumRule, "momentum", true,  false, 0.9,   0,     0,     "Sutskever et al. 2013, proceedings.mlr.press/v28") \
-  X(ADAGRAD,  AdagradRule,  "adagrad",  false, true,  0,     0,     1e-10, "Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html") \
-  X(RMSPROP,  RmspropRule,  "rmsprop",  false, true,  0,     0.99,  1e-8,  "Tieleman & Hinton 2012, Coursera, lecture 6.5") \
-  X(LION,     LionRule,     "lion",     true,  false, 0.9,   0.99,  0,     "Chen et al. 2023, arXiv:2302.06675")
+  X(ADAMW,    AdamWRule,    "adamw",    true,  true,  0.9,  0.95, 1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
+  X(ADAM,     AdamRule,     "adam",     true,  true,  0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
+  X(SGD,      SgdRule,      "sgd",      false, false, 0,    0,    0,     "Robbins & Monro 1951") \
+  X(MOMENTUM, MomentumRule, "momentum", true,  false, 0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
+  X(ADAGRAD,  AdagradRule,  "adagrad",  false, true,  0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
+  X(RMSPROP,  RmspropRule,  "rmsprop",  false, true,  0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, lecture 6.5") \
+  X(LION,     LionRule,     "lion",     true,  false, 0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675")
 // clang-format on
 
 struct OptimizerInfo {

@@ -180,7 +180,8 @@ static void stages_and_resuming(const std::string& program, const std::string& n
 static void same_losses() {
     for (int o = 0; o < NUM_OPTIMIZERS; o++) {
         start_test(std::string(OPTIMIZERS[o].name) + ": in the simulator, of one and of two processes, as on the CPU");
-        // rmsprop begins with steps of 10 times the learning rate, whatever the size of the gradient
+        // rmsprop begins with steps of 10 times the learning rate, whatever the size of the
+        // gradient
         const std::string rate = o == RMSPROP ? "-l 1e-3 " : "-l 1e-2 ";
         const std::string flags = "-x 4 -k constant -c 0.1 " + rate + with(o);
         const Outcome cpu = run(several(CPU, 1, flags));
