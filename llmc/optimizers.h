@@ -122,7 +122,7 @@ struct LionRule {
   X(SGD,      SgdRule,      "sgd",      false, false, 0,    0,    0,     "Robbins & Monro 1951") \
   X(MOMENTUM, MomentumRule, "momentum", true,  false, 0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
   X(ADAGRAD,  AdagradRule,  "adagrad",  false, true,  0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
-  X(RMSPROP,  RmspropRule,  "rmsprop",  false, true,  0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, lecture 6.5") \
+  X(RMSPROP,  RmspropRule,  "rmsprop",  false, true,  0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
   X(LION,     LionRule,     "lion",     true,  false, 0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675")
 // clang-format on
 

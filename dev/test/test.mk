@@ -124,6 +124,7 @@ $(call check,evaluation,perplexity and HellaSwag beside transformers,$(CPU),\
 $(call check,lm_eval,perplexity and choices beside lm-eval,$(CPU),\
     dev/test/evaluation.py lm_eval --packages || skip "pip install accelerate lm_eval $(EVALUATION)";\
     dev/test/evaluation.py lm_eval)
+$(call check,optimizers,the comparison of the optimizers at a tiny size,$(CPU),dev/test/optimizers.py)
 $(call check,launch,a run that dies is started again,train_gpt2_cpu tokenize,dev/test/launch.sh)
 $(call check,dist,the source archive builds without git,,\
     git rev-parse --git-dir || skip "git and a checkout"; dev/test/dist.sh "$(MAKE)")
