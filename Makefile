@@ -14,27 +14,25 @@
 
 CXX      ?= g++
 comma    := ,
-# Where objects go: sanitized and debug builds stand beside the ordinary one.
+# Where objects go: sanitized and debug builds stand beside the ordinary one. B=FOLDER keeps the programs there, too.
 B        := build$(if $(SANITIZE),-$(SANITIZE))$(if $(COUNT),-count)$(if $(DEBUG),-debug)
+SHARED   := $(if $(filter command,$(origin B)),$(B),build)
 ARCH     ?= native
 KERNELS  ?= fast
-SANITIZE ?=
 PRECISION ?= BF16
-GPU_ARCH ?=
-DEBUG    ?=
 
 # -O3             the compiler's full optimizer; no -Ofast and no finite-math: NaN must stay NaN, sums keep their order
+# -mcpu           on ARM in place of -march, of which older clang has no native there
 # -ffp-contract   a*b+c as one fused multiply-add, which is what the peak counts
 # -fno-math-errno sqrt need not set errno, so it can be vectorised
 # -pthread        the workers of llmc/cpu/threads.h
 # -Wno-psabi      no note about how wide vectors are passed between functions; all of ours are inlined
-CXXFLAGS = -std=c++17 -O3 -march=$(ARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -pthread -I.
+MARCH    := $(if $(filter nativearm% nativeaarch%,$(ARCH)$(shell uname -m)),-mcpu,-march)=$(ARCH)
+CXXFLAGS = -std=c++17 -O3 $(MARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -pthread -I.
 ifeq ($(filter BF16 FP32,$(PRECISION)),)
 $(error PRECISION=$(PRECISION) is unknown; BF16 and FP32 are accepted)
 endif
-ifneq ($(DEBUG),)
-CXXFLAGS += -O0 -g
-endif
+CXXFLAGS += $(if $(DEBUG),-O0 -g)
 ifeq ($(SANITIZE),thread)
 CXXFLAGS += -O1 -fsanitize=thread -fno-omit-frame-pointer
 else ifneq ($(SANITIZE),)
@@ -50,18 +48,20 @@ $(error SANITIZE=$(SANITIZE) is unknown; address, thread and nothing are accepte
 endif
 
 # yes if a program compiles and links, unless the variable says no: $(call found,VARIABLE,header,call,flags).
-found = $(if $(filter no,$($(1))),,$(shell mkdir -p build; \
+found = $(if $(filter no,$($(1))),,$(shell mkdir -p $(B); \
         printf '\043include <stdio.h>\n\043include <$(2)>\nint main(){$(3);}' | \
-        $(CXX) -x c++ - -o build/found.$$$$ $(4) 2>/dev/null && echo yes; rm -f build/found.$$$$))
-MPI_COMPILE := $(shell mpicxx --showme:compile 2>/dev/null)
-MPI_LINK    := $(shell mpicxx --showme:link 2>/dev/null)
+        $(CXX) -x c++ - -o $(B)/found.$$$$ $(4) 2>/dev/null && echo yes; rm -f $(B)/found.$$$$))
+MPICXX      := $(or $(shell command -v mpicxx 2>/dev/null),$(wildcard /opt/homebrew/bin/mpicxx /usr/local/bin/mpicxx))
+MPI_COMPILE := $(if $(MPICXX),$(shell $(MPICXX) --showme:compile 2>/dev/null))
+MPI_LINK    := $(if $(MPICXX),$(shell $(MPICXX) --showme:link 2>/dev/null))
+AS_NEEDED   := $(if $(filter Darwin,$(shell uname -s)),,-Wl$(comma)--as-needed)  # Apple's linker does so unasked
 ifeq ($(call found,MPI,mpi.h,MPI_Init(0$(comma)0),$(MPI_COMPILE) $(MPI_LINK)),yes)
 CXXFLAGS += -DUSE_MPI $(addprefix -isystem ,$(patsubst -I%,%,$(filter -I%,$(MPI_COMPILE))))
-LDLIBS   += -Wl,--as-needed $(MPI_LINK)
+LDLIBS   += $(AS_NEEDED) $(MPI_LINK)
 endif
 EDIT_LINK := $(if $(call found,READLINE,readline/readline.h,rl_callback_sigcleanup(),-lreadline),-lreadline)
 CXXFLAGS += $(if $(EDIT_LINK),-DUSE_READLINE)
-LDLIBS   += $(if $(EDIT_LINK),-Wl$(comma)--as-needed $(EDIT_LINK))
+LDLIBS   += $(if $(EDIT_LINK),$(AS_NEEDED) $(EDIT_LINK))
 
 # Files that change when what they hold does; programs depend on them.
 stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
@@ -74,10 +74,10 @@ compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS
 all: train_gpt2_cpu tokenize          ## the programs
 
 help:                                 ## this list
-	@grep -hE '^[a-z_0-9-]+:.*##' $(filter %Makefile %.mk,$(MAKEFILE_LIST)) | sed -E 's/:[^#]*##/\t/' | expand -t 22
+	@awk -F ':[^#]*## *' '/^[a-z_0-9-]+:.*##/ { printf "%-21s %s\n", $$1, $$2 }' $(filter %ile %.mk,$(MAKEFILE_LIST))
 
 # A program is built beside the objects of its kind of build and copied here, so that one kind leaves the others' alone.
-copy = @cmp -s $(1) $@ || { cp $(1) $@.new && mv $@.new $@; }
+copy = $(if $(filter command,$(origin B)),,@cmp -s $(1) $@ || { cp $(1) $@.new && mv $@.new $@; })
 train_gpt2_cpu: $(B)/train_gpt2_cpu FORCE      ## the CPU trainer
 	$(call copy,$<)
 tokenize: $(B)/tokenize FORCE                  ## text to tokens and back
@@ -90,7 +90,7 @@ $(B)/tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)
 
 # ---- the GPU trainer, with nvcc
 
-NVCC     := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
+NVCC     := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
 DEFAULTS  = 80 90a $(shell $(NVCC) --list-gpu-arch 2>/dev/null | sed -n 's/^compute_100$$/100/p') ptx
 ARCHS    := $(or $(GPU_ARCH),$(if $(shell nvidia-smi -L 2>/dev/null),native,$(DEFAULTS)))
 gencode   = $(if $(filter native,$(1)),-arch=native,-gencode arch=compute_$(2)$(comma)code=$(3))
@@ -100,13 +100,13 @@ GENCODE  := $(foreach a,$(ARCHS),$(if $(filter ptx,$a),$(call gencode,$a,80,comp
 # -Wno-parentheses nvcc's intermediate file has some of its own
 NVCCFLAGS = -std=c++17 -O3 -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) \
             -Xcompiler "-Wall -Wextra -Wno-parentheses"
-NVCC_FILE := $(call stamp,build/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(EDIT_LINK))
+NVCC_FILE := $(call stamp,$(B)/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(EDIT_LINK))
 NVCC_LIBS = -lcublasLt -ldl $(NCCL_LINK) $(EDIT_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
 WITH_MPI  = $(findstring -DUSE_MPI,$(CXXFLAGS))
 NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(MPI_LINK))
-NCCL_TEST = mkdir -p build; printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommFinalize(c);}' > \
-            build/nccl_test.cu; $(NVCC) build/nccl_test.cu -o build/nccl_test -lnccl 2>/dev/null && echo yes
+NCCL_TEST = mkdir -p $(B); printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommFinalize(c);}' > \
+            $(B)/nccl_test.cu; $(NVCC) $(B)/nccl_test.cu -o $(B)/nccl_test -lnccl 2>/dev/null && echo yes
 NCCL      = $(shell $(NCCL_TEST))
 NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) \
              $(if $(EDIT_LINK),-DUSE_READLINE)
@@ -119,16 +119,16 @@ test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(NVCC_FILE)  ## its tests
 # ---- data, made for what runs with it, not to build a program
 
 # What make itself runs is compiled for this machine, also where CXX compiles for another.
-HOSTCXX ?= $(if $(shell command -v g++),g++,$(CXX))
-build/host/%: dev/data/%.cpp $(wildcard llmc/*.h dev/data/*.h)
+HOSTCXX ?= $(if $(shell command -v g++ 2>/dev/null),g++,$(CXX))
+$(SHARED)/host/%: dev/data/%.cpp $(wildcard llmc/*.h dev/data/*.h)
 	@mkdir -p $(@D)
 	$(TIMED) $(HOSTCXX) -std=c++17 -O2 -pthread -I. $< -o $@
 
 # Both shards come from one command, which writes the second last. Few texts: their end is what validates.
 DATA  := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
 TEXTS := $(wildcard dev/data/shakespeare/*.txt)
-SHARDS = build/host/tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail
-dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | build/host/tokenize
+SHARDS = $(SHARED)/host/tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail
+dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | $(SHARED)/host/tokenize
 	$(SHARDS)
 dev/data/shakespeare_train.bin: | dev/data/shakespeare_val.bin
 	test -f $@ || $(SHARDS)

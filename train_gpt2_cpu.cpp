@@ -398,7 +398,7 @@ const float* decode(GPT2<floatX>& model, int token, int64_t position) {
 template <class floatX>
 void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     const GPT2Config& c = sizes.config;
-    device.threads = o.threads > 0 ? (int)o.threads : available_threads();
+    device.threads = threads_of(o);
     if (is_bf16<floatX>()) device.unit = best_matrix_unit();
     sizes.floatX_bytes = sizeof(floatX);
     sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
@@ -466,12 +466,14 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
             needed / 1048576.0, present / 1048576.0);
     const int64_t elems = model.layout.total_elems(), state_bytes = model.slice.state_elems(model.layout) * 4;
     model.params = (floatX*)map_memory(elems * sizeof(floatX));
+    spread_pages(model.params, elems * sizeof(floatX));  // the weights are read by one thread
     if (s.training) {
         model.grads = (char*)map_memory(elems * s.gradient_bytes());
         const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
         if (optimizer.m) model.m = (float*)map_memory(state_bytes);
         if (optimizer.v) model.v = (float*)map_memory(state_bytes);
         if (has_master<floatX>(o)) model.master = (float*)map_memory(state_bytes);
+        if (model.master) spread_pages(model.master, state_bytes);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     allocate_scratch();

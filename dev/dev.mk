@@ -22,19 +22,19 @@ build/nvcc/%: dev/cuda/%.cu $(NVCC_FILE)
 
 # Lesson zero of the course. OpenMP where a test program with it compiles and links.
 OPENMP_FLAG = $(if $(call found,OPENMP,omp.h,omp_get_max_threads(),-fopenmp),-fopenmp,-Wno-unknown-pragmas)
-$(B)/gpt2: private CXXFLAGS += $(OPENMP_FLAG)
+$(B)/gpt2: CXXFLAGS += $(OPENMP_FLAG)
 $(B)/gpt2: dev/course/gpt2.cpp $(FLAGS_FILE)
 	$(compile)
 gpt2: $(B)/gpt2 FORCE
 	$(call copy,$<)
-$(B)/course_numbers: private CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP, in lesson zero
+$(B)/course_numbers: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP, in lesson zero
 $(B)/course_numbers: dev/course/numbers.cpp $(FLAGS_FILE)
 	$(compile)
-$(B)/course_numbers_gpu: build/sim/dev/course/numbers_gpu.cu dev/course/show.h $(SIM_SOURCES) $(SIM_OBJECTS) \
+$(B)/course_numbers_gpu: $(SHARED)/sim/dev/course/numbers_gpu.cu dev/course/show.h $(SIM_SOURCES) $(SIM_OBJECTS) \
                          $(FLAGS_FILE)
 	$(call sim_compile)
 # For pictures: the constants of a CPU with AVX-512, whichever CPU draws them.
-$(B)/course_facts: private CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v4)
+$(B)/course_facts: CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v4)
 $(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)
 	$(compile)
 course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)
@@ -106,7 +106,7 @@ check-cuda: $(SIM_LADDERS)            ## the same in the simulator: compared wit
 
 count-cuda:                           ## the same, counted: what it asks of memory; WRITE=1: into dev/cuda/README.md
 	@$(MAKE) -s COUNT=1 $(CUDA_LADDERS:%=build-count/cuda/%)
-	$(if $(shell command -v $(NVCC)),@$(MAKE) -s $(CUDA_LADDERS:%=build/nvcc/%.cubin))
+	$(if $(shell command -v $(NVCC) 2>/dev/null),@$(MAKE) -s $(CUDA_LADDERS:%=build/nvcc/%.cubin))
 	@WRITE=$(WRITE) NVCC=$(NVCC) python3 dev/cuda/count_table.py $(CUDA_LADDERS:%=build-count/cuda/%)
 
 quality: train_gpt2_cpu $(DATA)       ## fp32, bf16 and PyTorch trained from the same start: losses and curves (torch)

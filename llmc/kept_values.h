@@ -2,18 +2,16 @@
 // beside the program, if that folder exists. A line has a value: what it is, ": ", the value.
 #pragma once
 #include <unistd.h>
+#include "llmc/default_files.h"
 #include "llmc/file.h"
 
 constexpr int64_t MAX_KEPT_BYTES = 1 << 20;  // anything longer was not written by this program
 
-// The path of such a file. Empty if there is no such folder, or if the system does not say where the
-// program is.
+// The path of such a file. Empty if there is no such folder, or if the system does not say where
+// the program is.
 inline std::string kept_file(const std::string& name) {
-    char program[4096];
-    const ssize_t n = readlink("/proc/self/exe", program, sizeof(program));
-    const std::string folder =
-        n > 0 && n < (ssize_t)sizeof(program) ? folder_of(std::string(program, n)) + "/build" : "";
-    return folder_exists(folder) ? folder + "/" + name : "";
+    const std::string beside = program_folder(), folder = beside + "/build";
+    return !beside.empty() && folder_exists(folder) ? folder + "/" + name : "";
 }
 
 // The value kept under `key`; empty if there is none.

@@ -4,7 +4,7 @@
 //     other programs = busy time of the run's cores - CPU time of the run's processes on that machine
 #pragma once
 #include <map>
-#include "llmc/cpu/cores.h"
+#include "llmc/core_share.h"
 #include "llmc/device_reading.h"
 #include "llmc/plan_memory.h"
 #include "llmc/run.h"
@@ -120,7 +120,7 @@ inline void watch_neighbours(Run<Model>& run) {
     const DetectedDevice found = detected(run.model);
     MachineUse mine{machine_id(), busy_seconds(watch.cores) - watch.busy_s, own_cpu_seconds() - watch.own_s};
     mine.cores = (int64_t)watch.cores.count();
-    mine.threads = on_gpu ? 0 : run.options.threads > 0 ? run.options.threads : available_threads();
+    mine.threads = on_gpu ? 0 : threads_of(run.options);
     mine.swapped = swapped_bytes(), mine.resident = bytes_in_file(system_root() + "/proc/self/status", "VmRSS");
     snprintf(mine.gpu, sizeof(mine.gpu), "%s", found.gpu.c_str());
     mine.gpu_programs = found.programs;

@@ -36,7 +36,7 @@ struct Options {
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
     int64_t comm_timeout = 600;
     std::string dist_init = "mpi", server_ip, fs_path;
-    int64_t seed = 42, shuffle = 1, threads = 0;  // 0: all cores
+    int64_t seed = 42, shuffle = 1, threads = 0;  // 0: threads_of()
     std::string precision;                        // empty: the trainer's own
     std::string device;                           // for --plan; empty: this machine
     double price = 0;                             // of a device for an hour
@@ -44,6 +44,7 @@ struct Options {
     int64_t epochs = 0, keep_best = 0, noise_scale = 0, log_tensors = 0, from_step = -1;  // -1: the newest
     std::string trace, trace_steps = "2:4";
     int64_t quiet = 0, plan = 0, version = 0, help = 0;
+    int64_t core_share = 0;        // threads for this process of several (core_share.h); 0: there is one
     bool talks = false;            // the prompts come from the terminal (talk.h)
     int64_t end_of_text = -1;      // with --document-mask 1: the token at which documents begin
     int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
@@ -209,7 +210,8 @@ inline const std::vector<OptionRow>& option_table() {
               "seconds after which waiting for other processes ends the run"),
         whole("", "--seed", &O::seed, 0, many, "0..", "42", "of weights, data order, sampling, stochastic rounding"),
         whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
-        whole("", "--threads", &O::threads, 1, 4096, "1..", "all cores", "CPU"),
+        whole("", "--threads", &O::threads, 1, 4096, "1..", "physical cores",
+              "CPU; the processes on a machine share them"),
         text("", "--precision", &O::precision, "fp32, bf16", "CPU: fp32; CUDA: as built", "of weights and activations"),
         text("", "--trace", &O::trace, "file", "none", "a time line of some steps, for ui.perfetto.dev"),
         text("", "--trace-steps", &O::trace_steps, "A:B", "2:4",

@@ -32,10 +32,18 @@ inline bool poll_until(int fd, short events, double end) {
     return poll_until(&polled, 1, end);
 }
 
+// Sending on a connection that was closed must not raise SIGPIPE. macOS has no flag for that, but a
+// property of the socket (prepare_socket).
+#ifdef MSG_NOSIGNAL
+constexpr int SEND_WITHOUT_SIGNAL = MSG_NOSIGNAL;
+#else
+constexpr int SEND_WITHOUT_SIGNAL = 0;
+#endif
+
 // Send or receive as many bytes as possible without waiting, and return how many: 0 if none, -1 if
 // the connection is broken or was closed.
 inline ssize_t send_some(int fd, const void* data, size_t bytes) {
-    const ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
+    const ssize_t n = send(fd, data, bytes, SEND_WITHOUT_SIGNAL);
     return n >= 0 ? n : errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
 }
 inline ssize_t receive_some(int fd, void* data, size_t bytes) {
@@ -80,6 +88,9 @@ inline bool has_hung_up(int fd) {
 inline void prepare_socket(int fd) {
     const int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+#ifdef SO_NOSIGPIPE
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof(yes));
+#endif
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
 }

@@ -48,15 +48,17 @@ inline double swapped_bytes(const std::string& root = system_root()) {
 
 // ---- cores
 
-typedef std::bitset<1024> Cores;
+typedef std::bitset<8192> Cores;  // as many as Linux can have
 
-// The cores that this process is bound to.
+// The hardware threads that this process is bound to.
 inline Cores bound_cores() {
     Cores cores;
 #ifdef __linux__
-    cpu_set_t bound;
-    if (sched_getaffinity(0, sizeof(bound), &bound) != 0) return cores;
-    for (size_t i = 0; i < cores.size(); i++) cores[i] = CPU_ISSET(i, &bound);
+    const size_t bytes = CPU_ALLOC_SIZE(cores.size());
+    cpu_set_t* bound = CPU_ALLOC(cores.size());
+    if (bound && sched_getaffinity(0, bytes, bound) == 0)
+        for (size_t i = 0; i < cores.size(); i++) cores[i] = CPU_ISSET_S(i, bytes, bound);
+    CPU_FREE(bound);
 #endif
     return cores;
 }
@@ -86,12 +88,15 @@ inline double own_cpu_seconds() {
     const auto seconds = [](const struct timeval& t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; };
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
-// The same in all processes on this machine: a sum over the id that Linux draws when it starts.
+// The same in all processes on this machine: a sum over the id that Linux draws when it starts, or
+// else over the machine's name.
 inline uint64_t machine_id() {
     Checksum sum;
     char id[64];
     FILE* file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (file && fgets(id, sizeof(id), file)) sum.add(id, strlen(id));
+    const bool named = file ? fgets(id, sizeof(id), file) != nullptr : gethostname(id, sizeof(id)) == 0;
+    id[sizeof(id) - 1] = '\0';
+    if (named) sum.add(id, strlen(id));
     if (file) fclose(file);
     return sum.value();
 }

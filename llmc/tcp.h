@@ -71,10 +71,11 @@ inline void tcp_reduce_scatter(float* data, size_t n_elems, int64_t processes, i
         tcp_send(0, data, processes * n_elems * sizeof(float), what);
         return tcp_receive(0, data + rank * n_elems, n_elems * sizeof(float), what);
     }
-    std::vector<float> piece(std::min(PIECE_ELEMS, processes * n_elems));
+    const size_t all_elems = processes * n_elems;
+    std::vector<float> piece(std::min(PIECE_ELEMS, all_elems));
     for (int64_t r = 1; r < processes; r++)
-        for (size_t first = 0, elems; first < processes * n_elems; first += elems) {
-            elems = std::min(piece.size(), processes * n_elems - first);
+        for (size_t first = 0, elems; first < all_elems; first += elems) {
+            elems = std::min(piece.size(), all_elems - first);
             tcp_receive(r, piece.data(), elems * sizeof(float), what);
             for (size_t i = 0; i < elems; i++) data[first + i] += piece[i];
         }

@@ -184,6 +184,7 @@ inline void join_processes(Run<Model>& run) {
     const std::string program =
         format("%s, %s, %s kernels", TRAINER_VERSION, precision_name(run.model), kernels_name(run.model));
     comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout, program);
+    claim_cores(run.options);
 }
 
 // Finds the checkpoint to resume from, and returns its step: its header is in run.state, its model

@@ -12,7 +12,8 @@ model=L4C192H6T128
 
 # bf16 where the CPU has instructions for it, which is where it is faster.
 precision=fp32
-grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo 2>/dev/null && precision=bf16
+grep -qwE 'amx_bf16|avx512_bf16|bf16' /proc/cpuinfo 2>/dev/null && precision=bf16
+[ "$(sysctl -n hw.optional.arm.FEAT_BF16 2>/dev/null)" != 1 ] || precision=bf16  # macOS
 
 # With GPT-2's 50,257 tokens, most of so small a model would be its embedding. With 4,096 it is a third.
 if [ ! -f ${data}_tokenizer.bin ] || [ ! -f ${data}_train.bin ] || [ ! -f ${data}_val.bin ]; then

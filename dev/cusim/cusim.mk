@@ -1,9 +1,9 @@
 # The CUDA sources in the simulator: no GPU, no CUDA toolkit.
 
 # It compiles copies in which __shared__ is rewritten (rewrite.sed); #line keeps their names and line numbers.
-SIM_SOURCES := $(patsubst %,build/sim/%,train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cusim/test/*.cu))
+SIM_SOURCES := $(patsubst %,$(SHARED)/sim/%,train_gpt2.cu test_gpt2.cu $(wildcard llmc/cuda/*.cuh dev/cusim/test/*.cu))
 SIM_OBJECTS := $(patsubst dev/cusim/%.cpp,$(B)/%.o,$(wildcard dev/cusim/*.cpp))
-SIMFLAGS     = -Ibuild/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas \
+SIMFLAGS     = -I$(SHARED)/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-pragmas \
                $(if $(SANITIZE),-DCUSIM_SANITIZE_$(SANITIZE)) $(if $(COUNT),-DCUSIM_COUNTS) -DUSE_NCCL
 # With COUNT=1, each access to memory becomes a call, to cusim_count.cpp instead of ThreadSanitizer's library. Structs
 # keep their 128-bit accesses (no-tree-sra). -O2: what is optimised after that does not matter here.
@@ -13,7 +13,7 @@ $(if $(findstring clang,$(shell $(CXX) --version)),$(error COUNT=1 needs g++ 12 
 $(if $(SANITIZE),$(error COUNT=1 and SANITIZE=$(SANITIZE) are two kinds of builds))
 endif
 
-build/sim/%: % dev/cusim/rewrite.sed
+$(SHARED)/sim/%: % dev/cusim/rewrite.sed
 	@mkdir -p $(@D)
 	@{ echo '#line 1 "$<"'; sed -E -f dev/cusim/rewrite.sed $<; } > $@
 $(SIM_OBJECTS): $(B)/%.o: dev/cusim/%.cpp $(FLAGS_FILE)     # the machinery itself is not sanitized
@@ -29,7 +29,7 @@ sim_compile = $(if $(COUNT),$(TIMED) $(CXX) $(SIMFLAGS) $(COUNT_FLAGS) $(1) -x c
 
 # Both precisions side by side in $(B)/; the programs in the root are those of PRECISION.
 define sim_program
-$(B)/$(2)/$(1)sim: build/sim/$(1).cu $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
+$(B)/$(2)/$(1)sim: $(SHARED)/sim/$(1).cu $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$(FLAGS_FILE)
 	@mkdir -p $$(@D)
 	$$(call sim_compile,-DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@,$(3))
 endef
@@ -39,15 +39,15 @@ train_gpt2sim: $(B)/$(PRECISION)/train_gpt2sim FORCE   ## the GPU trainer on a C
 	$(call copy,$<)
 test_gpt2sim: $(B)/$(PRECISION)/test_gpt2sim FORCE     ## its tests, on a CPU
 	$(call copy,$<)
-$(B)/cusim_%: build/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+$(B)/cusim_%: $(SHARED)/sim/dev/cusim/test/%.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	$(call sim_compile)
 
 # The ladders of dev/cuda.
 .SECONDARY:
 CUDA_LADDERS := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/*.cu))
 SIM_LADDERS  := $(CUDA_LADDERS:%=$(B)/cuda/%)
-LADDER_SOURCES := $(patsubst %,build/sim/%,$(wildcard dev/cuda/*.cu dev/cuda/*.cuh))
+LADDER_SOURCES := $(patsubst %,$(SHARED)/sim/%,$(wildcard dev/cuda/*.cu dev/cuda/*.cuh))
 LADDER_HEADERS := $(filter %.cuh,$(LADDER_SOURCES)) dev/bench.h dev/bench_run.h
-$(B)/cuda/%: build/sim/dev/cuda/%.cu $(LADDER_HEADERS) $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+$(B)/cuda/%: $(SHARED)/sim/dev/cuda/%.cu $(LADDER_HEADERS) $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(call sim_compile)

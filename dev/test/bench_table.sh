@@ -3,9 +3,10 @@
 # said, and a chart says its scale, has room for its labels, and is the same when it is drawn again from the table.
 set -e
 dir=$(mktemp -d)
+edit() { sed "$1" "$2" > "$2.new" && mv "$2.new" "$2"; }  # in place, as BSD's sed can
 trap 'rm -rf "$dir"' EXIT
 build/bench/gelu --shape 33x81 --min-ms 1 --json "$dir/gelu.json" > /dev/null
-sed -i 's/"main": false/"main": true/' "$dir/gelu.json"
+edit 's/"main": false/"main": true/' "$dir/gelu.json"
 cat > "$dir/README.md" <<'END'
 <!-- ladder gelu_forward begin -->
 not measured
@@ -18,7 +19,7 @@ python3 dev/bench_table.py "$dir/README.md" "$dir/gelu.json"
 grep -q '^| shipped | fp32 | ' "$dir/README.md"
 grep -q '^kept$' "$dir/README.md"
 ! grep -q 'not measured' "$dir/README.md"
-sed -i 's/"machine": "/"machine": "another, /' "$dir/gelu.json"
+edit 's/"machine": "/"machine": "another, /' "$dir/gelu.json"
 for again in 1 2; do python3 dev/bench_table.py "$dir/README.md" "$dir/gelu.json"; done
 [ "$(grep -c '^On .*gelu_forward' "$dir/README.md")" = 2 ]
 
@@ -30,7 +31,7 @@ rm -r "$dir/charts"
 python3 dev/bench_table.py "$dir/README.md" --redraw
 cmp "$chart" "$dir/first.svg"
 # A wide label and a long name have room too. Nothing is black or white, which one of the two pages would hide.
-sed -i '/^| shipped /{s/shipped/a-variant-with-a-name/; s/| [0-9.,]* | \([0-9]*%\)/| 123,456,789.1 | \1/}' \
+edit '/^| shipped /{s/shipped/a-variant-with-a-name/; s/| [0-9.,]* | \([0-9]*%\)/| 123,456,789.1 | \1/;}' \
     "$dir/README.md"
 python3 dev/bench_table.py "$dir/README.md" --redraw
 for picture in "$chart" dev/*/charts/*.svg; do

@@ -6,6 +6,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 make=${1:-make}
 my=$(mktemp -d)
+edit() { sed "$1" "$2" > "$2.new" && mv "$2.new" "$2"; }  # in place, as BSD's sed can
 trap 'rm -rf "$my"' EXIT
 export EXERCISE_MY=$my
 unset MAKEFLAGS MFLAGS
@@ -23,11 +24,12 @@ if [ "${2:-}" = cuda ]; then
     said 0 "it needs no GPU" "$make" -s CXX=g++ exercise EX=vector-add
     said 2 "hint (nothing)" "$make" -s CXX=g++ exercise EX=vector-add
     loop='for (int i = threadIdx.x + blockDim.x * blockIdx.x; i < n; i += blockDim.x * gridDim.x)'
-    sed -i "s|// your code|$loop out[i] = a[i] + b[i];|" "$my/vector-add.cu"
+    edit "s|// your code|$loop out[i] = a[i] + b[i];|" "$my/vector-add.cu"
     said 0 "passed" "$make" -s CXX=g++ exercise EX=vector-add
     said 0 "1 of " "$make" -s CXX=g++ grade
-    sed -i '1i __device__ float warp_sum(float x) { return x; }  // llmc has this name, too' "$my/vector-add.cu"
-    sed -i 's|i < n|i <= n|' "$my/vector-add.cu"
+    { echo '__device__ float warp_sum(float x) { return x; }  // llmc has this name, too'; cat "$my/vector-add.cu"; } \
+        > "$my/vector-add.new" && mv "$my/vector-add.new" "$my/vector-add.cu"
+    edit 's|i < n|i <= n|' "$my/vector-add.cu"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
     exit
 fi
@@ -51,7 +53,7 @@ void softmax(float* p, const float* x, int64_t n) {
 END
 said 0 "passed" $exercise judge softmax
 said 0 "1 of " "$make" -s grade
-sed -i 's/ \/ sum//' "$my/softmax.cpp"
+edit 's/ \/ sum//' "$my/softmax.cpp"
 said 1 "hint (sum): " $exercise judge softmax
 # Another layout of the loops than the solution's, and its own way to be off by one.
 cat > "$my/attention-forward.cpp" <<'END'
@@ -77,9 +79,9 @@ void attention_forward(Tensor& out, Tensor& p, Tensor& qkv, int64_t NH, int64_t 
 }
 END
 said 1 "hint (mask-next)" $exercise judge attention-forward
-sed -i 's/std::min(t + 2, T)/t + 1/' "$my/attention-forward.cpp"
+edit 's/std::min(t + 2, T)/t + 1/' "$my/attention-forward.cpp"
 said 0 "passed" $exercise judge attention-forward
-sed -i 's/float sum/flat sum/; s/float m/flat m/' "$my/softmax.cpp"
+edit 's/float sum/flat sum/; s/float m/flat m/' "$my/softmax.cpp"
 said 1 "does not compile" $exercise judge softmax
 printf 'void softmax(float* p, const float*, int64_t) { *(volatile float*)nullptr = p[0]; }\n' > "$my/softmax.cpp"
 said 1 "hint (crash)" $exercise judge softmax

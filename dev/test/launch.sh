@@ -10,7 +10,7 @@ launched() {  # command: runs it, sets status and starts
     : > "$STARTS"
     status=0
     scripts/launch.sh "$@" > "$folder/log" 2>&1 || status=$?
-    starts=$(wc -l < "$STARTS")
+    starts=$(grep -c "" "$STARTS" || true)
 }
 expect() {  # what, status, starts
     [ "$status" = "$2" ] || fail "$1 ended with $status instead of $2:"
@@ -52,7 +52,7 @@ stopped_by() {  # signal, command, what to wait for in the log
     status=0
     kill "-$1" $!
     wait $! || status=$?
-    starts=$(wc -l < "$STARTS")
+    starts=$(grep -c "" "$STARTS" || true)
 }
 command saves 'trap "exit 130" INT; trap "exit 143" TERM; trap "exit 129" HUP; trap "exit 0" USR1; echo began
 for i in {1..200}; do sleep 0.05; done; exit 1'
@@ -83,7 +83,7 @@ unset SLURM_JOB_ID SLURM_SUBMIT_DIR
 export OUT=$folder/killed
 flags=(-e L1C32H2T16V257 -i "$folder/bytes_train.bin" -j "$folder/bytes_val.bin" -t 16 -b 2 -v 0 -s 0 -x 1500 -n 50)
 flags+=(--threads 1)
-command killed_once '[ "$(wc -l < "$STARTS")" = 1 ] || exec ./train_gpt2_cpu "$@"
+command killed_once '[ "$(wc -l < "$STARTS")" -eq 1 ] || exec ./train_gpt2_cpu "$@"
 ./train_gpt2_cpu "$@" &
 for i in {1..2000}; do [ -e "$OUT/DONE_00000100" ] && break; sleep 0.01; done
 kill -9 $!

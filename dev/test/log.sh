@@ -5,8 +5,11 @@ say() {  # what happens, to what, how it went: with the minutes and seconds sinc
     elapsed=$((now - $(cat build/test/began 2>/dev/null || echo "$now")))
     printf '%3d:%02d  %-9s  %s\n' $((elapsed / 60)) $((elapsed % 60)) "$1" "$2${3:+: $3}"
 }
-start_clock() { began=$(date +%s.%N); }
+clock() {  # in seconds; whole ones where date has no parts of them (BSD)
+    case $(date +%N) in *N) date +%s ;; *) date +%s.%N ;; esac
+}
+start_clock() { began=$(clock); }
 stop_clock() {  # file, what was timed: sets seconds
-    seconds=$(echo "$began $(date +%s.%N)" | awk '{ printf "%.1f", $2 - $1 }')
+    seconds=$(echo "$began $(clock)" | awk '{ printf "%.1f", $2 - $1 }')
     echo "$seconds $2" > "build/test/$1.time"
 }

@@ -11,7 +11,8 @@ mkdir -p build/test
 date +%s > build/test/began
 export TIMED=dev/test/timed.sh
 # One more than the cores, since some parts wait more than they compute.
-case "$MAKEFLAGS" in *jobserver*) jobs= ;; *) jobs=-j${JOBS:-$(($(nproc 2>/dev/null || echo 1) + 1))} ;; esac
+cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
+case "$MAKEFLAGS" in *jobserver*) jobs= ;; *) jobs=-j${JOBS:-$((cores + 1))} ;; esac
 $make -s -k --no-print-directory $jobs "$@"
 [ -z "$RERUN" ] || for part in "$@"; do
     name=${part#part-}

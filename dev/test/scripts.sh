@@ -72,7 +72,7 @@ for way in tcp fs; do
 done
 dev/recompute.py --model L2C32H2T16 -b 1 -t 16 --steps 1 --rounds 1 --csv "$folder/levels.csv" \
     --svg "$folder/levels.svg" > "$folder/log"
-[ "$(grep -c '^| -r [0-4]' "$folder/log")" = 6 ] && [ "$(wc -l < "$folder/levels.csv")" = 7 ] &&
+[ "$(grep -c '^| -r [0-4]' "$folder/log")" = 6 ] && [ "$(wc -l < "$folder/levels.csv")" -eq 7 ] &&
     [ "$(grep -c 'r="4"' "$folder/levels.svg")" = 6 ] && grep -q '>-r 3<' "$folder/levels.svg" ||
     { cat "$folder/log"; exit 1; }
 # A package that is not there is named with its pip line (-S: none is).

@@ -38,10 +38,10 @@ TESTS     := test_kernels test_model test_model_bf16 test_softmax test_documents
 TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output test_rendezvous test_tokenize \
              test_token_shards test_meeting_place test_vocab test_data_files test_metrics test_evaluate
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log
-$(B)/test_course: private CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
+$(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
 RUNNERS := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_optimizers
-$(RUNNERS:%=$(B)/%): private CXXFLAGS += $(if $(DEBUG),,-O1)
+$(RUNNERS:%=$(B)/%): CXXFLAGS += $(if $(DEBUG),,-O1)
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
@@ -63,6 +63,7 @@ $(call check,model_contract,the compiler names what a trainer does not provide,,
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
+$(call check,portable_rules,make files and scripts are those of macOS as well,,dev/test/portable.sh rules)
 UNTIMED := cudaStreamSynchronize|cudaDeviceSynchronize|cudaEventSynchronize|cudaMemcpy[(]
 $(call check,waits,the host waits for a GPU only in wait.cuh,,\
     ! grep -nE "$(UNTIMED)" train_gpt2.cu test_gpt2.cu llmc/cuda/*.cuh dev/cuda/*.cu dev/cuda/*.cuh)
@@ -130,6 +131,11 @@ $(call check,dist,the source archive builds without git,,\
     git rev-parse --git-dir || skip "git and a checkout"; dev/test/dist.sh "$(MAKE)")
 $(call check,fuzz,damaged files end the programs with one sentence,,\
     $(MAKE) -s SANITIZE=address build-address/train_gpt2_cpu build-address/tokenize && dev/test/fuzz/fuzz.py)
+$(call check,compilers,the oldest and the newest compilers that are here,,dev/test/portable.sh compilers)
+$(call check,apple,the branches for macOS,train_gpt2_cpu tokenize,dev/test/portable.sh apple)
+$(foreach l,v2 v3 v4,$(call check,x86_$l,kernels built for x86-64-$l,,dev/test/portable.sh x86 $l))
+$(call check,aarch64,kernels and training on ARM in an emulator,train_gpt2_cpu tokenize,dev/test/portable.sh aarch64)
+$(call check,elsewhere,builds from and into other folders,,dev/test/portable.sh elsewhere "$(MAKE)")
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)
 sim_check = $(call check,$(1),$(2),$(4),env CUSIM_SEED=$(3) $(4) $(5))

@@ -228,7 +228,13 @@ static void write_shard(const std::string& path, uint16_t middle) {
     tokens[10000] = middle;
     write_tokens(path, tokens.data(), tokens.size());
 }
-static void set_times(const std::string& path, const struct timespec& time) {
+// The time of the last change that `from` has.
+static void set_times(const std::string& path, const struct stat& from) {
+#ifdef __APPLE__
+    const struct timespec time = from.st_mtimespec;
+#else
+    const struct timespec time = from.st_mtim;
+#endif
     const struct timespec both[2] = {time, time};
     EXPECT(utimensat(AT_FDCWD, path.c_str(), both, 0) == 0);
 }
@@ -249,7 +255,7 @@ static void changed_shards() {
     struct stat before;
     EXPECT(stat(shard.c_str(), &before) == 0);
     write_shard(shard, 8);
-    set_times(shard, before.st_mtim);
+    set_times(shard, before);
     EXPECT(resumed(6).status == 0);
     start_test("a damaged line of shards.txt is not believed: the shard is read");
     std::string remembered = read_whole(out + "/shards.txt");
@@ -267,14 +273,14 @@ static void changed_shards() {
         return false;
     };
     EXPECT(wait_for_step_after(10));
-    set_times(shard, before.st_mtim);
+    set_times(shard, before);
     EXPECT(wait_for_step_after(3000));  // 1,249 windows an epoch: the shard was opened again
     write_shard(shard, 8);
     EXPECT(refused(finish(running), 1, shard.c_str()));
     start_test("a run that is not kept goes on with a shard that was only touched");
     const pid_t touched = start(trains + "-x 6000");
     usleep(50000);
-    set_times(shard, before.st_mtim);
+    set_times(shard, before);
     EXPECT(finish(touched).status == 0);
 }
 

@@ -218,7 +218,7 @@ int main() {
     use_threads(1, UNIT_PORTABLE);
     all_tests<float>("fp32");
     same_bits_with_threads<float>("fp32", UNIT_PORTABLE);
-    for (MatrixUnit unit : {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_AVX512_BF16, UNIT_AMX}) {
+    for (MatrixUnit unit : MATRIX_UNITS) {
         const std::string who = format("bf16 on %s", MATRIX_UNIT_NAMES[unit]);
         if (!has_matrix_unit(unit)) {
             skip_test(who + " with documents: this CPU has none (a CPU with it tests it)");

@@ -47,7 +47,7 @@ int main() {
 
     start_test("the same for bytes per second; the memory that measuring takes is no part of a run's peak");
     const std::string memory = format("%s, 1 threads, memory, vectors of %d bytes", cpu_name().c_str(), VEC_BYTES);
-    const int64_t resident_before = most_resident_bytes();
+    [[maybe_unused]] const int64_t resident_before = most_resident_bytes();
     const double bytes_s = find_memory_peak(path);
     EXPECT(bytes_s > 1e7 && std::fabs(kept_peak(path, memory) - bytes_s) < 1e-5 * bytes_s);
 #ifdef __linux__

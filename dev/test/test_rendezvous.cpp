@@ -108,20 +108,20 @@ static void strangers() {
         open.push_back(connect_soon(port));
         send_some(open[0], much.data(), much.size());
     });
-    meets_in_spite_of(
-        "the right form, the wrong token, the numbers of another length", [](int port, std::vector<int>& open) {
-            for (int64_t rank : {INT64_MIN, (int64_t)-1, (int64_t)0, (int64_t)1, (int64_t)2, INT64_MAX})
-                for (const char* token : {"", "a guess at what they know"}) {
-                    Greeting greeting;
-                    Verdict verdict{};
-                    open.push_back(connect_soon(port));
-                    EXPECT(receive_by(open.back(), &greeting, sizeof(greeting), now_seconds() + 5));
-                    EXPECT(send_message(open.back(),
-                                        make_hello({rank, rank, program_name("test")}, key_of(token), greeting.nonce)));
-                    EXPECT(receive_by(open.back(), &verdict, sizeof(verdict), now_seconds() + 5) &&
-                           verdict.code == UNKNOWN_TOKEN);
-                }
-        });
+    meets_in_spite_of("the right form, the wrong token, the numbers of another length", [](int port,
+                                                                                           std::vector<int>& open) {
+        for (int64_t rank : {(int64_t)INT64_MIN, (int64_t)-1, (int64_t)0, (int64_t)1, (int64_t)2, (int64_t)INT64_MAX})
+            for (const char* token : {"", "a guess at what they know"}) {
+                Greeting greeting;
+                Verdict verdict{};
+                open.push_back(connect_soon(port));
+                EXPECT(receive_by(open.back(), &greeting, sizeof(greeting), now_seconds() + 5));
+                EXPECT(send_message(open.back(),
+                                    make_hello({rank, rank, program_name("test")}, key_of(token), greeting.nonce)));
+                EXPECT(receive_by(open.back(), &verdict, sizeof(verdict), now_seconds() + 5) &&
+                       verdict.code == UNKNOWN_TOKEN);
+            }
+    });
     // What rank 1 would tell any program that listens there, also in the protocol of earlier
     // versions.
     int port = 0;

@@ -106,7 +106,7 @@ int main() {
                             ALL_ARGUMENTS(reference::attention_backward), ALL_ARGUMENTS(reference::attention_decode));
         prepare(2, UNIT_PORTABLE);
         fast_kernels<float>(level, "fp32");
-        for (MatrixUnit unit : {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_AVX512_BF16, UNIT_AMX}) {
+        for (MatrixUnit unit : MATRIX_UNITS) {
             const std::string who = format("bf16 on %s", MATRIX_UNIT_NAMES[unit]);
             prepare(2, unit);
             if (has_matrix_unit(unit)) fast_kernels<bf16>(level, who);

@@ -1,6 +1,6 @@
 // The thread pool behind parallel_for: every piece runs once, loops inside loops, exceptions,
 // programs that end or fork during a loop, more threads than cores. Then the number of available
-// cores.
+// cores, and how processes share them.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include <csignal>
 #include <new>
 #include "dev/test/test.h"
+#include "llmc/core_share.h"
 #include "llmc/cpu/device.h"
 
 // The exit status of a child process that runs f; 128 + the signal if a signal ends it, 1000 if it
@@ -151,7 +152,7 @@ static void cores() {
         fclose(file);
     };
     for (const char* name : {"/a", "/a/b", "/cpu", "/cpu/c"}) mkdir((root + name).c_str(), 0700);
-    auto quota = [&] { return process_quota_cores(control_groups("cpu", root + "/groups", root)); };
+    auto quota = [&] { return process_quota(control_groups("cpu", root + "/groups", root)).cores; };
     write("/groups", "0::/a/b\n");
     EXPECT(quota() == INFINITY);
     write("/a/b/cpu.max", "max 100000\n");
@@ -167,8 +168,87 @@ static void cores() {
     EXPECT(quota() == 2);
     write("/groups", "nonsense\n::\n0::\n");
     EXPECT(quota() == INFINITY);
-    EXPECT(process_quota_cores(control_groups("cpu", "/nowhere")) == INFINITY && available_threads() >= 1);
+    EXPECT(process_quota(control_groups("cpu", "/nowhere")).cores == INFINITY && available_threads() >= 1);
     if (system(("rm -rf " + root).c_str())) printf("%s stays\n", root.c_str());
+}
+
+// A folder of files as Linux has them in /sys: for each hardware thread the list of those of its
+// core.
+static std::string topology(const std::vector<std::string>& siblings) {
+    char folder[] = "/tmp/gpt2_topology_XXXXXX";
+    const std::string root = mkdtemp(folder);
+    for (size_t i = 0; i < siblings.size(); i++) {
+        const std::string at = root + format("/sys/devices/system/cpu/cpu%zu/topology", i);
+        if (system(("mkdir -p " + at + " && echo '" + siblings[i] + "' > " + at + "/thread_siblings_list").c_str()))
+            printf("%s cannot be written\n", at.c_str());
+    }
+    return root;
+}
+
+static Cores bits(std::initializer_list<int> set) {
+    Cores cores;
+    for (int i : set) cores[i] = true;
+    return cores;
+}
+
+static void physical() {
+    start_test("cores: hardware threads of one core count once");
+    const std::string pairs = topology({"0-1", "0-1", "2-3", "2-3"}), halves = topology({"0,2", "1,3", "0,2", "1,3"});
+    EXPECT(physical_cores(bits({0, 1, 2, 3}), pairs) == bits({0, 2}));
+    EXPECT(physical_cores(bits({1, 3}), pairs) == bits({0, 2}) && physical_cores(bits({3}), pairs) == bits({2}));
+    EXPECT(physical_cores(bits({0, 1, 2, 3}), halves) == bits({0, 1}));
+    EXPECT(physical_cores(bits({2, 3}), halves) == bits({0, 1}) && physical_cores(bits({0, 2}), halves) == bits({0}));
+    EXPECT(physical_cores(bits({0, 1, 5000}), "/nowhere") == bits({0, 1, 5000}));
+    EXPECT(physical_cores({}, pairs).none());
+    for (const std::string& root : {pairs, halves})
+        if (system(("rm -rf " + root).c_str())) printf("%s stays\n", root.c_str());
+}
+
+static void shares() {
+    const Cores all = bits({0, 1, 2, 3, 4, 5, 6, 7}), low = bits({0, 1, 2, 3}), high = bits({4, 5, 6, 7});
+    using Claims = std::vector<CoreClaim>;
+    start_test("shares: one process has all; several split what they have in common, but not less than one core");
+    const CoreClaim whole{1, {}, 8, all};
+    EXPECT(share_of_cores(Claims(1, whole), 0) == 8);
+    EXPECT(share_of_cores(Claims(2, whole), 1) == 4);
+    EXPECT(share_of_cores(Claims(3, whole), 0) == 2);
+    EXPECT(share_of_cores(Claims(8, whole), 7) == 1 && share_of_cores(Claims(9, whole), 3) == 1);
+    start_test("shares: processes that are bound to cores have those; other machines do not count");
+    const Claims bound = {{1, {}, 4, low}, {1, {}, 4, high}, {2, {}, 8, all}};
+    for (size_t rank = 0; rank < 3; rank++) EXPECT(share_of_cores(bound, rank) == (rank < 2 ? 4 : 8));
+    const Claims uneven = {{1, {}, 4, low}, {1, {}, 4, low}, {1, {}, 8, all}};
+    EXPECT(share_of_cores(uneven, 0) == 1 && share_of_cores(uneven, 2) == 5);  // 4/3, and 4/3 + 4
+    start_test("shares: a limit of CPU time is that of all processes in its group");
+    const Claims limited = {{1, {6, 10}, 6, all}, {1, {6, 10}, 6, all}, {1, {2, 11}, 2, all}};
+    EXPECT(share_of_cores(limited, 0) == 2 && share_of_cores(limited, 2) == 2);  // 8 cores, 3 processes
+    EXPECT(share_of_cores({{1, {3, 10}, 3, low}, {1, {3, 10}, 3, high}}, 0) == 2);
+    EXPECT(share_of_cores({{1, {0.5, 10}, 1, low}, {1, {4, 12}, 4, high}}, 0) == 1);
+    start_test("shares: where the system names no cores, their number is divided");
+    EXPECT(share_of_cores({{1, {}, 8, {}}, {1, {}, 8, {}}, {1, {}, 8, {}}}, 0) == 2);
+    start_test("this process alone claims what available_threads() says");
+    EXPECT(share_of_cores({own_claim()}, 0) == available_threads());
+    Options o;
+    claim_cores(o);
+    EXPECT(o.core_share == 0 && threads_of(o) == available_threads());
+    o.core_share = 3;
+    EXPECT(threads_of(o) == 3);
+    o.threads = 5;
+    EXPECT(threads_of(o) == 5);
+}
+
+static void first_writes() {
+    start_test("spread_pages: all pages are there, and zero");
+    device.threads = 4;
+    const size_t bytes = (40u << 20) + 777;
+    char* memory = (char*)map_memory(bytes);
+    spread_pages(memory, bytes);
+#ifdef __linux__
+    std::vector<unsigned char> present(ceil_div(bytes, (size_t)4096));
+    EXPECT(mincore(memory, bytes, present.data()) == 0);
+    EXPECT(std::count(present.begin(), present.end(), 0) == 0);
+#endif
+    EXPECT(std::count(memory, memory + bytes, 0) == (int64_t)bytes);
+    unmap_memory(memory, bytes);
 }
 
 int main() {
@@ -177,5 +257,8 @@ int main() {
     more_than_one_caller();
     ends();
     cores();
+    physical();
+    shares();
+    first_writes();
     return report_tests();
 }

@@ -13,7 +13,7 @@
 #include "llmc/trace.h"
 
 // The hardware that multiplies bf16 matrices (matrix_unit.h).
-enum MatrixUnit { UNIT_PORTABLE, UNIT_AVX512_BF16, UNIT_AMX, UNIT_AMX_TWIN };
+enum MatrixUnit { UNIT_PORTABLE, UNIT_AVX512_BF16, UNIT_AMX, UNIT_AMX_TWIN, UNIT_NEON_BF16 };
 
 struct Device {
     int threads = 1;
@@ -64,5 +64,14 @@ inline void* map_memory(size_t bytes) {
     if (bytes >= (4u << 20)) madvise(p, bytes, MADV_HUGEPAGE);
 #endif
     return p;
+}
+// On a machine of several processors a page lies in the memory of the processor (NUMA node) whose
+// thread writes to it first. Kernels write on all threads, so what they write first is spread over
+// all memories. This spreads new memory that one thread is about to fill.
+inline void spread_pages(void* p, size_t bytes) {
+    constexpr int64_t LARGE_PAGE = 2 << 20, PAGE = 4096;
+    parallel_ranges((int64_t)bytes, LARGE_PAGE, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i += PAGE) ((volatile char*)p)[i] = 0;
+    });
 }
 inline void unmap_memory(void* p, size_t bytes) { munmap(p, bytes ? bytes : 1); }

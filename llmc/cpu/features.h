@@ -4,12 +4,21 @@
 #pragma once
 #include "llmc/cpu/cores.h"
 #include "llmc/cpu/matrix_unit.h"
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+#endif
 
 inline std::string cpu_name() {
+    char name[200] = "CPU";
+#ifdef __APPLE__
+    size_t bytes = sizeof(name);
+    if (sysctlbyname("machdep.cpu.brand_string", name, &bytes, nullptr, 0) != 0) return "CPU";
+#else
     FILE* file = fopen("/proc/cpuinfo", "r");
-    char line[256], name[200] = "CPU";
+    char line[256];
     while (file && fgets(line, sizeof(line), file) && sscanf(line, "model name : %199[^\n]", name) != 1) {}
     if (file) fclose(file);
+#endif
     return name;
 }
 

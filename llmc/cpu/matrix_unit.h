@@ -1,11 +1,13 @@
-// Products of small bf16 matrices with sums in fp32, on the best unit that the CPU has. It is found
-// out at run time:
+// Products of small bf16 matrices with sums in fp32, on the best unit that the CPU has. On x86 it
+// is found out at run time; on ARM the compiler must have been told of it (-march).
 //
 //     AMX           Eight registers, each a matrix of 16 rows of 64 bytes. One instruction, tdpbf16ps, multiplies
 //                   16 x 32 by 32 x 16: 16384 FLOPs in 16 cycles (Intel 64 and IA-32 Architectures Optimization
 //                   Reference Manual, chapter 20).
 //     AVX512-BF16   vdpbf16ps takes 16 pairs of A and 16 pairs of B, multiplies value by value, and adds the two
 //                   products of each pair to one fp32 sum: 64 FLOPs, once or twice per cycle.
+//     NEON BF16     bfdot does the same for 4 pairs of B and one pair of A: 16 FLOPs, up to four times per cycle (Arm
+//                   Architecture Reference Manual, FEAT_BF16).
 //     portable      Both values of each pair are widened to fp32, with a shift and a mask; then two multiply-adds.
 //
 // All take the same operands: A as rows, contiguous along k, in strips of 16 rows; B in the tiles
@@ -15,8 +17,10 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
+#ifdef __linux__
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 #endif
 
 // -------------------------------------------------------------------------------------------------
@@ -64,6 +68,41 @@ inline void multiply_portable(const TileProduct& t) {
     for (int64_t row = 0; row < t.strips * TILE_ROWS; row += ROWS)
         for (int64_t column = 0; column < t.columns; column++) multiply_rows_portable<ROWS>(t, row, column);
 }
+
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+constexpr int NEON_ROWS = 4, NEON_PARTS = TILE_COLS / VEC_FLOATS;
+// acc += pair number PAIR of each row of A times the 16 pairs at b.
+template <int PAIR>
+VEC_INLINE void add_pairs_neon(float32x4_t (&acc)[NEON_ROWS][NEON_PARTS], const bfloat16x8_t (&a)[NEON_ROWS],
+                               const bf16* b) {
+    for (int j = 0; j < NEON_PARTS; j++) {
+        const bfloat16x8_t pairs = vld1q_bf16((const bfloat16_t*)b + j * 8);
+        for (int i = 0; i < NEON_ROWS; i++) acc[i][j] = vbfdotq_laneq_f32(acc[i][j], pairs, a[i], PAIR);
+    }
+}
+// 4 rows of A times one column of tiles: 16 accumulators, and 4 pairs of each row of A at a time.
+inline void multiply_rows_neon(const TileProduct& t, int64_t row, int64_t column) {
+    float32x4_t acc[NEON_ROWS][NEON_PARTS] = {};
+    const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
+    for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p += 4, a += 8, b += 8 * TILE_COLS) {
+        bfloat16x8_t rows[NEON_ROWS];
+        for (int i = 0; i < NEON_ROWS; i++) rows[i] = vld1q_bf16((const bfloat16_t*)(a + i * t.a_stride));
+        add_pairs_neon<0>(acc, rows, b);
+        add_pairs_neon<1>(acc, rows, b + 2 * TILE_COLS);
+        add_pairs_neon<2>(acc, rows, b + 4 * TILE_COLS);
+        add_pairs_neon<3>(acc, rows, b + 6 * TILE_COLS);
+    }
+    for (int i = 0; i < NEON_ROWS; i++)
+        for (int j = 0; j < NEON_PARTS; j++) {
+            float* c = t.C + (row + i) * t.ldc + column * TILE_COLS + j * VEC_FLOATS;
+            vst1q_f32(c, t.add ? vaddq_f32(vld1q_f32(c), acc[i][j]) : acc[i][j]);
+        }
+}
+inline void multiply_neon(const TileProduct& t) {
+    for (int64_t column = 0; column < t.columns; column++)
+        for (int64_t row = 0; row < t.strips * TILE_ROWS; row += NEON_ROWS) multiply_rows_neon(t, row, column);
+}
+#endif
 
 #ifdef __x86_64__
 // 8 rows of A times COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B. Each
@@ -231,10 +270,26 @@ inline void multiply_amx(const TileProduct& t) {
 // -------------------------------------------------------------------------------------------------
 // which unit
 
-constexpr const char* MATRIX_UNIT_NAMES[] = {"fp32 units", "AVX512-BF16", "AMX", "AMX in C++"};
+constexpr const char* MATRIX_UNIT_NAMES[] = {"fp32 units", "AVX512-BF16", "AMX", "AMX in C++", "NEON BF16"};
+// Those of this architecture.
+#ifdef __aarch64__
+constexpr MatrixUnit MATRIX_UNITS[] = {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_NEON_BF16};
+#else
+constexpr MatrixUnit MATRIX_UNITS[] = {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_AVX512_BF16, UNIT_AMX};
+#endif
 
-// Whether this CPU has the unit, and the system lets the process use it: Linux must be asked for
-// the 8 KB of matrix registers.
+// Asks for the 8 KB of matrix registers, which Linux gives to processes that do. Other systems are
+// not asked: there AMX is left alone.
+inline bool may_use_matrix_registers() {
+#if defined(__x86_64__) && defined(__linux__)
+    constexpr long REQUEST_PERMISSION = 0x1023, MATRIX_REGISTERS = 18;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, MATRIX_REGISTERS) == 0;
+#else
+    return false;
+#endif
+}
+
+// Whether this CPU has the unit, and the system lets the process use it.
 inline bool has_matrix_unit(MatrixUnit unit) {
 #ifdef __x86_64__
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -242,21 +297,28 @@ inline bool has_matrix_unit(MatrixUnit unit) {
         return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
     if (unit == UNIT_AMX) {
         constexpr unsigned BF16_AND_TILE = 1u << 22 | 1u << 24;
-        constexpr long REQUEST_PERMISSION = 0x1023, MATRIX_REGISTERS = 18;
         return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_AND_TILE) == BF16_AND_TILE &&
-               syscall(SYS_arch_prctl, REQUEST_PERMISSION, MATRIX_REGISTERS) == 0;
+               may_use_matrix_registers();
     }
+#endif
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+    if (unit == UNIT_NEON_BF16) return true;
 #endif
     return unit == UNIT_PORTABLE || unit == UNIT_AMX_TWIN;
 }
 inline MatrixUnit best_matrix_unit() {
-    return has_matrix_unit(UNIT_AMX) ? UNIT_AMX : has_matrix_unit(UNIT_AVX512_BF16) ? UNIT_AVX512_BF16 : UNIT_PORTABLE;
+    for (MatrixUnit unit : {UNIT_AMX, UNIT_AVX512_BF16, UNIT_NEON_BF16})
+        if (has_matrix_unit(unit)) return unit;
+    return UNIT_PORTABLE;
 }
 
 inline void multiply_tiles(const TileProduct& t) {
 #ifdef __x86_64__
     if (device.unit == UNIT_AMX) return multiply_amx<Amx>(t);
     if (device.unit == UNIT_AVX512_BF16) return multiply_avx512(t);
+#endif
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+    if (device.unit == UNIT_NEON_BF16) return multiply_neon(t);
 #endif
     if (device.unit == UNIT_AMX_TWIN) return multiply_amx<AmxTwin>(t);
     multiply_portable(t);

@@ -44,6 +44,20 @@ inline void amx_chains() {
 }
 #endif
 
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+inline void neon_chains() {
+    float32x4_t chain[PEAK_CHAINS] = {};
+    const bfloat16x8_t pairs = vreinterpretq_bf16_u16(vdupq_n_u16(0));
+    for (int64_t r = 0; r < PEAK_ROUNDS; r++) {
+#pragma GCC unroll 24
+        for (int i = 0; i < PEAK_CHAINS; i++) {
+            chain[i] = vbfdotq_f32(chain[i], pairs, pairs);
+            asm volatile("" : "+w"(chain[i]));
+        }
+    }
+}
+#endif
+
 // The most FLOP/s of any run, and whether two rounds in sequence reached the same value. Beside
 // other work they do not, and the peak is too low.
 struct Peak {
@@ -81,6 +95,9 @@ inline Peak measure_peak_bf16() {
     if (device.unit == UNIT_AMX)
         return measure_peak(4.0 * 2 * TILE_ROWS * TILE_COLS * TILE_K * PEAK_ROUNDS, amx_chains);
     if (device.unit == UNIT_AVX512_BF16) return measure_peak(64.0 * PEAK_CHAINS * PEAK_ROUNDS, avx512_chains);
+#endif
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+    if (device.unit == UNIT_NEON_BF16) return measure_peak(16.0 * PEAK_CHAINS * PEAK_ROUNDS, neon_chains);
 #endif
     return measure_peak_fp32();
 }

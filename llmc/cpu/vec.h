@@ -11,6 +11,8 @@
 #include "llmc/bf16.h"
 #ifdef __AVX2__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -52,6 +54,8 @@ VEC_INLINE vfloat widen(vhalf bits) { return (vfloat)(zero_extend(bits) << 16); 
 VEC_INLINE vhalf narrow(vfloat v) {
 #ifdef __AVX512BF16__
     return (vhalf)_mm512_cvtneps_pbh((__m512)v);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return (vhalf)vcvt_bf16_f32((float32x4_t)v);
 #else
     const vuint u = (vuint)v, rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16;
     return __builtin_convertvector((vuint)(v == v ? (vint)rounded : (vint)(rounded | 0x7FFF)), vhalf);
