@@ -27,17 +27,29 @@ inline double exp_nonpositive(double x) {
     return x < -700.0 ? 0.0 : power * scale;
 }
 
+// The largest of n logits. 16 maxima side by side: one would wait for each comparison.
+inline float largest(const float* logits, int64_t n) {
+    constexpr int64_t LANES = 16;
+    float lanes[LANES];
+    std::fill(lanes, lanes + LANES, logits[0]);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int64_t j = 0; j < LANES; j++) lanes[j] = std::max(lanes[j], logits[i + j]);
+    for (; i < n; i++) lanes[0] = std::max(lanes[0], logits[i]);
+    return *std::max_element(lanes, lanes + LANES);
+}
+
 // Writes the probabilities of V tokens to probs (V). top_k 0 and top_p 1 are off. Among equal
 // logits the lowest id counts as the likeliest.
 inline void sampling_probabilities(std::vector<double>& probs, const float* logits, int64_t V, double temperature,
                                    int64_t top_k, double top_p) {
-    const float* likeliest = std::max_element(logits, logits + V);
-    const float highest = *likeliest;
-    probs.assign(V, 0.0);
     if (temperature == 0) {
-        probs[likeliest - logits] = 1.0;
+        probs.assign(V, 0.0);
+        probs[std::max_element(logits, logits + V) - logits] = 1.0;
         return;
     }
+    const float highest = largest(logits, V);
+    probs.resize(V);
     for (int64_t i = 0; i < V; i++) probs[i] = exp_nonpositive(((double)logits[i] - highest) / temperature);
     double sums[8] = {};  // side by side: one sum would wait for each addition
     const int64_t whole = V / 8 * 8;

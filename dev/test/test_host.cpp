@@ -117,6 +117,13 @@ static void sampling_tests() {
         EXPECT(relative_error(got.data(), want.data(), V) < 1e-6);
     }
     EXPECT(cases == 6);
+    start_test("sampling: the largest logit, wherever it is");
+    for (int64_t n = 1; n <= 70; n++)
+        for (int64_t at = 0; at < n; at++) {
+            std::vector<float> logits(n, -5.0f);
+            logits[at] = -3.0f;
+            EXPECT(largest(logits.data(), n) == -3.0f);
+        }
     start_test("sampling: the coin picks by cumulative probability, never a token of probability 0");
     EXPECT(pick_token({0.25, 0.0, 0.75}, 0.24) == 0 && pick_token({0.25, 0.0, 0.75}, 0.25) == 2 &&
            pick_token({0.5, 0.499999, 0.0}, 0.9999999) == 1);
