@@ -4,36 +4,44 @@
 //     build/bench/reading THREADS PASSES BYTES...
 //
 // Prints the milliseconds of a pass over so many bytes, the mean of PASSES, for each number of
-// bytes. Each thread reads 4 streams side by side, as the product of one row with a matrix does
-// (llmc/cpu/dot_products.h).
+// bytes. The threads read as they do in the product of one row with a matrix (llmc/cpu/matmul.h):
+// the same ranges, in each of them DOT_STREAMS streams side by side.
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
+#include "llmc/cpu/dot_products.h"
+
+constexpr int64_t LINE_ELEMS = CACHE_LINE / sizeof(float), AHEAD_ELEMS = DOT_AHEAD / sizeof(float);
+
+// The sum of n elements, which must be a multiple of DOT_STREAMS cache lines.
+static float read_range(const float* from, int64_t n) {
+    const int64_t stream = n / DOT_STREAMS;
+    vfloat total[DOT_STREAMS] = {};
+    for (int64_t i = 0; i < stream; i += LINE_ELEMS)
+        for (int64_t s = 0; s < DOT_STREAMS; s++) {
+            const float* line = from + s * stream + i;
+            __builtin_prefetch(line + AHEAD_ELEMS);
+            for (int64_t k = 0; k < LINE_ELEMS; k += VEC_FLOATS) total[s] += load(line + k);
+        }
+    float all = 0;
+    for (const vfloat& t : total) all += sum(t);
+    return all;
+}
 
 static double read_ms(int64_t bytes, int passes) {
-    constexpr int64_t STREAMS = 4, LINE = 64 / sizeof(float), AHEAD = 1024;
-    const int64_t pieces = 2 * device.threads, stream = bytes / 4 / (pieces * STREAMS) / LINE * LINE;
+    const int64_t least = DOT_LEAST_BYTES / sizeof(float), most = DOT_MOST_BYTES / sizeof(float);
+    const int64_t n = bytes / sizeof(float) / least * least;
     float* from = (float*)map_memory(bytes);
-    parallel_ranges(bytes / 4, 1 << 18, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) from[i] = 1;
-    });
-    std::vector<float> sums(pieces);
-    double begin = 0;
+    parallel_ranges(n, 1 << 18, [&](int64_t begin, int64_t end) { std::fill(from + begin, from + end, 1.0f); });
+    double begin_s = 0;
     for (int pass = -1; pass < passes; pass++) {
-        if (pass == 0) begin = now_seconds();  // the first pass warms up
-        parallel_for(pieces, [&](int64_t piece) {
-            vfloat total[STREAMS] = {};
-            for (int64_t i = 0; i < stream; i += LINE)
-                for (int64_t s = 0; s < STREAMS; s++) {
-                    const float* line = from + (piece * STREAMS + s) * stream + i;
-                    __builtin_prefetch(line + AHEAD);
-                    for (int64_t k = 0; k < LINE; k += VEC_FLOATS) total[s] += load(line + k);
-                }
-            sums[piece] = sum(total[0] + total[1] + total[2] + total[3]);
+        if (pass == 0) begin_s = now_seconds();  // the first pass warms up
+        std::atomic<int64_t> wrong{0};
+        parallel_shrinking_ranges(n, least, most, [&](int64_t begin, int64_t end) {
+            wrong += read_range(from + begin, end - begin) != (float)(end - begin);
         });
+        if (wrong) runtime_failure("internal: the sum of what was read is not the sum of what was written");
     }
-    const double seconds = now_seconds() - begin;
-    for (float s : sums)
-        if (s != sums[0]) runtime_failure("internal: the threads read different sums");
+    const double seconds = now_seconds() - begin_s;
     unmap_memory(from, bytes);
     return 1e3 * seconds / passes;
 }

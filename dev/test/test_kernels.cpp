@@ -398,7 +398,7 @@ static void bf16_products(const Shape& s, MatrixUnit unit) {
 }
 
 // Few rows are multiplied by another kernel: against the reference, the same bits for any number of
-// threads, and nothing written behind the end.
+// threads, the same GELU as that of a loop of its own, and nothing written behind the end.
 template <class floatX>
 static void few_rows(int rows, int C, int OC) {
     constexpr bool BF16 = sizeof(floatX) == 2;
@@ -411,8 +411,11 @@ static void few_rows(int rows, int C, int OC) {
         std::vector<floatX> first;
         for (int threads : {1, 2, 7}) {
             use_threads(threads);
-            std::vector<floatX> out(rows * OC + 1, floatX(7.0f));
-            matmul_forward(out.data(), inp.data(), weight.data(), biased ? bias.data() : nullptr, rows, C, OC);
+            std::vector<floatX> out(rows * OC + 1, floatX(7.0f)), activated = out, alone = out;
+            matmul_forward(out.data(), inp.data(), weight.data(), biased ? bias.data() : nullptr, rows, C, OC,
+                           threads == 2 ? nullptr : activated.data());
+            gelu_forward(alone.data(), out.data(), rows * OC);
+            EXPECT(threads == 2 || memcmp(activated.data(), alone.data(), alone.size() * sizeof(floatX)) == 0);
             EXPECT((float)out.back() == 7.0f);
             out.pop_back();
             if (first.empty()) first = out;
@@ -684,7 +687,8 @@ int main(int argc, char**) {
         if (!left_out(s)) fast_against_reference(s);
 
     for (int rows : {1, 2, 3, 4})
-        for (const auto& [C, OC] : std::vector<std::pair<int, int>>{{1, 1}, {31, 5}, {33, 70}, {97, 130}, {768, 257}}) {
+        for (const auto& [C, OC] :
+             std::vector<std::pair<int, int>>{{1, 1}, {31, 5}, {33, 70}, {97, 130}, {768, 257}, {1600, 3001}}) {
             few_rows<float>(rows, C, OC);
             few_rows<bf16>(rows, C, OC);
         }

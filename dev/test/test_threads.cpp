@@ -41,12 +41,27 @@ static bool each_once(int64_t n) {
     return true;
 }
 
+// Ranges that shrink: each index once, no range longer than `most` or, but for the last, no
+// multiple of `grain`.
+static bool shrinking_each_once(int64_t n, int64_t grain, int64_t most) {
+    std::vector<std::atomic<int>> calls(n);
+    std::atomic<bool> good{true};
+    parallel_shrinking_ranges(n, grain, most, [&](int64_t begin, int64_t end) {
+        const int64_t length = end - begin;
+        if (length < 1 || length > std::max(grain, most) || (length % grain != 0 && end != n)) good = false;
+        for (int64_t i = begin; i < end; i++) calls[i]++;
+    });
+    return good && std::all_of(calls.begin(), calls.end(), [](int c) { return c == 1; });
+}
+
 static void loops() {
     for (int threads : {1, 2, 3, 16}) {
         device.threads = threads;
         start_test(format("every piece runs once, in loops of several lengths, %d threads", threads));
         for (int64_t n : {0, 1, 2, 3, 17, 1000}) EXPECT(each_once(n));
         for (int i = 0; i < 2000; i++) EXPECT(each_once(5));
+        for (int64_t n : {0, 1, 7, 8, 9, 100, 5000})
+            for (int64_t most : {1, 8, 60, 10000}) EXPECT(shrinking_each_once(n, 8, most));
         start_test(format("loops after a pause that puts the workers to sleep, %d threads", threads));
         for (int i = 0; i < 20; i++) {
             usleep((useconds_t)(2e6 * YIELD_SECONDS));

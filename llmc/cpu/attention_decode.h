@@ -45,13 +45,18 @@ inline float exponentials(float* p, int64_t n, float scale) {
 template <class floatX>
 inline void weighted_sum(floatX* out, const float* p, const floatX* values, int64_t n, int64_t HS, float factor) {
     constexpr int64_t VECTORS = 4, WIDTH = VECTORS * VEC_FLOATS, LINE = CACHE_LINE / sizeof(floatX);
+    // The values are one stream, with more reads under way than a first-level cache takes: they are
+    // asked for to be in the second-level cache.
+    constexpr int64_t AHEAD = 4096 / sizeof(floatX);
+    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
     int64_t c = 0;
     for (; c + WIDTH <= HS; c += WIDTH) {
         vfloat mix[VECTORS] = {};
         for (int64_t t = 0; t < n; t++) {
             const floatX* row = values + t * HS + c;
-            const int64_t ahead = std::min<int64_t>(DOT_AHEAD / sizeof(floatX), (n - 1 - t) * HS);
-            for (int64_t i = 0; i < WIDTH; i += LINE) __builtin_prefetch(row + ahead + i);
+            const int64_t ahead = std::min<int64_t>(AHEAD, (n - 1 - t) * HS);
+            for (int64_t i = 0; i < WIDTH; i += LINE)
+                __builtin_prefetch(row + ahead + i, /*for a write*/ 0, SECOND_LEVEL);
             for (int64_t i = 0; i < VECTORS; i++) mix[i] += load(row + i * VEC_FLOATS) * p[t];
         }
         for (int64_t i = 0; i < VECTORS; i++) store(out + c + i * VEC_FLOATS, mix[i] * factor);

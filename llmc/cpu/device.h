@@ -1,8 +1,10 @@
 // What the CPU kernels share: the number of threads, loops over them, and scratch memory. No result
-// depends on the number of threads. A loop is cut into pieces by the shapes alone, every piece sums
-// in a fixed order, and only which thread runs which piece is left open.
+// depends on the number of threads. A loop whose pieces sum is cut into them by the shapes alone,
+// every piece sums in a fixed order, and only which thread runs which piece is left open.
 #pragma once
 #include <sys/mman.h>
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include "llmc/bf16.h"
@@ -47,6 +49,24 @@ inline void parallel_for(int64_t n, F f) {
 template <class F>
 inline void parallel_ranges(int64_t n, int64_t grain, F f) {
     parallel_for(ceil_div(n, grain), [&](int64_t i) { f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n); });
+}
+
+// The same for an f whose results do not depend on the ranges. A range is 2/3 of a thread's part of
+// what is left, so that all threads end at the same time (guided self-scheduling; Polychronopoulos
+// & Kuck 1987, doi:10.1109/TC.1987.5009495), at most `most`, and a multiple of `grain` but for the
+// last.
+template <class F>
+inline void parallel_shrinking_ranges(int64_t n, int64_t grain, int64_t most, F f) {
+    std::atomic<int64_t> next{0};
+    parallel_for(device.threads, [&](int64_t) {
+        for (int64_t begin = next; begin < n;) {
+            const int64_t part = std::min(most, (n - begin) * 2 / (3 * device.threads));
+            const int64_t end = std::min(n, begin + std::max(grain, part / grain * grain));
+            if (!next.compare_exchange_weak(begin, end)) continue;
+            f(begin, end);
+            begin = next;
+        }
+    });
 }
 
 // Memory straight from the system: zeroed, page aligned, in huge pages where the system has them. A

@@ -4,12 +4,14 @@
 //
 // A core has only so many reads under way, and its prefetcher follows only so many streams. So a
 // thread reads DOT_STREAMS rows of the matrix side by side, far apart, and asks for each DOT_AHEAD
-// bytes before it needs them.
+// bytes before it needs them. But it does not read more than DOT_MOST_BYTES at a time: rows that
+// are too far apart take longer to find their pages.
 #pragma once
 #include <algorithm>
 #include "llmc/cpu/vec.h"
 
-constexpr int64_t DOT_STREAMS = 4, DOT_AHEAD = 4096, CACHE_LINE = 64;
+constexpr int64_t DOT_STREAMS = 4, DOT_AHEAD = 2048, CACHE_LINE = 64;
+constexpr int64_t DOT_LEAST_BYTES = 1 << 16, DOT_MOST_BYTES = 3 << 19;  // that a thread reads at a time
 
 // sums[s][r] = the dot product of row r of inp (ROWS, C) with the row of C weights at weight + s *
 // stride. `ahead` elements after the weights that it reads, others are asked for.

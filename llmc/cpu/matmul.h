@@ -18,13 +18,19 @@
 // Up to so many rows of inp a product is computed as dot products (dot_products.h).
 constexpr int64_t MATMUL_FEW_ROWS = 4;
 
-// out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias (OC), written.
+// out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias (OC), written, and gelu_out (ROWS, OC) if
+// it is not null.
 template <int ROWS, class floatX>
 void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t C,
-                             int64_t OC) {
-    const int64_t pieces = 2 * device.threads, grain = std::max<int64_t>(4 * DOT_STREAMS, ceil_div(OC, pieces));
-    parallel_ranges(OC, grain, [&](int64_t begin, int64_t end) {
+                             int64_t OC, floatX* gelu_out) {
+    const int64_t row_bytes = C * sizeof(floatX);
+    const int64_t least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
+    parallel_shrinking_ranges(OC, least, DOT_MOST_BYTES / row_bytes, [&](int64_t begin, int64_t end) {
         dot_product_columns<ROWS>(out, inp, weight, bias, C, OC, begin, end);
+        for (int64_t first = begin; gelu_out && first < ROWS * OC; first += OC)
+            for_each_vector(end - begin, [&](size_t i, size_t count) {
+                store_some(gelu_out + first + i, gelu(load_some(out + first + i, count)), count);
+            });
     });
 }
 
@@ -39,8 +45,7 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
                              : rows == 2 ? matmul_forward_few_rows<2, floatX>
                              : rows == 3 ? matmul_forward_few_rows<3, floatX>
                                          : matmul_forward_few_rows<4, floatX>;
-        product(out, inp, weight, bias, C, OC);
-        if (gelu_out) gelu_forward(gelu_out, out, rows * OC);
+        product(out, inp, weight, bias, C, OC, gelu_out);
         return;
     }
     gemm(out, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{weight, 1, C}, rows, OC, C, false,
