@@ -39,6 +39,7 @@ struct GPT2 {
     typedef floatX Element;
     ParameterLayout layout;
     Sizes sizes;
+    int64_t micro_steps = 1;  // of this step
     ActivationLayout activations;
     BucketSlice slice;                 // what this process updates of every bucket
     floatX* params = nullptr;          // layout.total_elems()
@@ -305,7 +306,7 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
 // Forward and backward pass of micro-batch number `micro` of a step.
 void micro_step(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, float dloss, int64_t micro) {
     const Range range("micro_step", micro);
-    const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
+    const bool add = micro > 0, last_micro = micro + 1 == model.micro_steps;
     if (micro == 0) gpu_comm_wait("the weights of the other processes");
     model.parts.enter(PART_FORWARD);
     upload_tokens(model, x, y, B, T, micro, true);
@@ -464,7 +465,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     // the plan of a card that --device names, made in the simulator
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     sizes.logit_rows = classifier_chunk_rows(sizes.rows());
-    model.sizes = sizes;
+    model.sizes = sizes, model.micro_steps = sizes.micro_steps;
     model.noise_scale = o.noise_scale, model.optimizer = find_optimizer(o.optimizer.c_str());
     model.activations = activation_layout(sizes);
     model.decayed = decay_ranges(model.layout);

@@ -43,6 +43,7 @@ struct GPT2 {
     typedef floatX Element;
     ParameterLayout layout;
     Sizes sizes;
+    int64_t micro_steps = 1;  // of this step
     ActivationLayout activations;
     BucketSlice slice;                 // what this process updates of every bucket
     floatX* params = nullptr;          // layout.total_elems()
@@ -253,7 +254,7 @@ void micro_step(GPT2<floatX>& model, const int* x, const int* y, int64_t B, int6
     model.parts.enter(PART_FORWARD);
     forward(model, x, B, T);
     model.parts.enter(PART_BACKWARD);
-    const bool add = micro > 0, last_micro = micro + 1 == model.sizes.micro_steps;
+    const bool add = micro > 0, last_micro = micro + 1 == model.micro_steps;
     if (micro == 0) model.loss_sum = model.small_squares = 0;
     if (model.sizes.sums_gradients()) backward<float>(model, x, y, B, T, dloss, add, last_micro);
     else backward<floatX>(model, x, y, B, T, dloss, add, last_micro);
@@ -405,7 +406,7 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
     device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    model.sizes = sizes, model.noise_scale = o.noise_scale;
+    model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.optimizer = find_optimizer(o.optimizer.c_str());
     model.activations = activation_layout(sizes);
 }

@@ -38,11 +38,17 @@ inline void describe_run(Run<Model>& run, const Sizes& sizes) {
                       step_tokens = grouped_text(o.total_batch_size);
     run.logger.note("data: %lld shard%s, %s tokens, %lld steps of %s tokens in %lld micro-step%s%s", shards,
                     shards == 1 ? "" : "s", tokens.c_str(), (long long)run.max_steps, step_tokens.c_str(),
-                    (long long)run.micro_steps, run.micro_steps == 1 ? "" : "s",
+                    (long long)sizes.micro_steps, sizes.micro_steps == 1 ? "" : "s",
                     processes > 1 ? format(" on each of %lld processes", processes).c_str() : "");
+    if (o.seq_warmup > 0) run.logger.note("sequence warmup: %s", sequence_warmup_text(o.seq_warmup, run.T).c_str());
+    if (o.batch_warmup > 0)
+        run.logger.note("batch warmup: %s tokens in step 1, %s from step %lld on",
+                        grouped_text(windows_of_step(run, 0) * run.T).c_str(), step_tokens.c_str(),
+                        (long long)o.batch_warmup);
     if (run.train_data.masked)
         run.logger.note("loss mask: %s of the tokens count", grouped_text(run.train_data.counted_tokens).c_str());
-    const double epochs = (double)run.max_steps * (double)o.total_batch_size / (double)run.train_data.total_tokens;
+    const double tokens_seen = (double)(windows_before(run, run.max_steps) * run.T);
+    const double epochs = tokens_seen / (double)run.train_data.total_tokens;
     if (epochs > 1) run.logger.note("the data is gone through %.1f times (epochs)", epochs);
     if (o.out_dir.empty()) run.logger.note("no -o: nothing of this run is kept");
     else if (comm.rank == 0)

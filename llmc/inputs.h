@@ -120,7 +120,10 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     for (const DataLoader* data : {&run.train_data, &run.val_data}) check_masks(*data, run.logger);
     if (o.hellaswag && !only_generates(o)) open_hellaswag(run);
     const int64_t epochs = std::max<int64_t>(1, o.epochs);
-    run.max_steps = o.max_steps >= 0 ? o.max_steps : epochs * run.train_data.total_tokens / o.total_batch_size;
+    const int64_t windows = o.total_batch_size / o.seq_len;
+    run.max_steps = o.max_steps >= 0
+                        ? o.max_steps
+                        : steps_within(epochs * run.train_data.total_tokens, o.batch_warmup, windows, o.seq_len);
 }
 
 template <class Model>

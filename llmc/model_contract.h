@@ -36,6 +36,8 @@ struct ModelContract {
 
     PROVIDES(ParameterLayout&, (model.layout));
     PROVIDES(Sizes&, (model.sizes));
+    // The micro-batches of this step, at most those of Sizes; set before its first one.
+    PROVIDES(int64_t&, (model.micro_steps));
     PROVIDES(ActivationLayout&, (model.activations));
     // What this process updates of every bucket.
     PROVIDES(BucketSlice&, (model.slice));

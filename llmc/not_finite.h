@@ -117,7 +117,7 @@ inline FirstNotFinite<Model> first_not_finite(Model& model, RunMicroStep run_mic
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, model.layout.config); l++) first.weight(i, l);
     trace.at_end = [&](const KernelWork& range) { first.after(range.name); };
-    for (; first.found.empty() && first.micro < model.sizes.micro_steps; first.micro++) run_micro_step(first.micro);
+    for (; first.found.empty() && first.micro < model.micro_steps; first.micro++) run_micro_step(first.micro);
     trace.at_end = nullptr;
     return first;
 }

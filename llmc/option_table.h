@@ -24,7 +24,7 @@ struct Options {
     double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, grad_clip = 1.0;
     double beta1 = -1, beta2 = -1, eps = -1;  // below 0: those of the optimizer
     int64_t nesterov = 0;
-    int64_t warmup_steps = 0;
+    int64_t warmup_steps = 0, seq_warmup = 0, batch_warmup = 0;
     double skip_loss_z = 0, skip_grad_z = 0;
     int64_t val_every = 20, val_max_steps = 20, sample_every = 20, sample_tokens = 64;
     std::string prompt, stop;
@@ -138,6 +138,10 @@ inline const std::vector<OptionRow>& option_table() {
              "how the learning rate changes over the run"),
         single("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
         whole("-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0", "steps over which it rises"),
+        whole("", "--seq-warmup", &O::seq_warmup, 0, many, "0..", "0 = off",
+              "steps over which sequences grow to T: each window is cut into 2, 4, 8, ... of them at first"),
+        whole("", "--batch-warmup", &O::batch_warmup, 0, 1e7, "0..10000000", "0 = off",
+              "steps over which the tokens of a step grow to -d"),
         real("-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0",
              "what it ends at, as a fraction of the peak; constant and inverse-sqrt do not use it"),
         single("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",

@@ -46,9 +46,10 @@ inline int64_t planned_data_tokens(const Options& o) {
 // Steps, tokens and epochs of the run. Returns the steps; -1 if they depend on data that is not
 // there.
 inline int64_t print_run_length(const Options& o) {
-    const int64_t data = planned_data_tokens(o), d = o.total_batch_size;
-    const int64_t steps = o.max_steps > 0 ? o.max_steps : data > 0 ? data / d : -1;
-    const double tokens = (double)steps * (double)d;
+    const int64_t data = planned_data_tokens(o), T = o.seq_len, windows = o.total_batch_size / T;
+    const int64_t in_data = steps_within(std::max<int64_t>(1, o.epochs) * data, o.batch_warmup, windows, T);
+    const int64_t steps = o.max_steps > 0 ? o.max_steps : data > 0 ? in_data : -1;
+    const double tokens = (double)windows_before(steps, o.batch_warmup, windows) * (double)T;
     if (steps < 0) printf("steps: as many as the data has; -i %s matches no file\n", o.train_data.c_str());
     else if (data == 0)
         printf("the run: %s steps, %s tokens seen; epochs unknown, -i %s matches no file\n",
@@ -88,7 +89,8 @@ inline void print_time(const Options& o, const Sizes& s, const PlanDevice& devic
     printf("%s; %.4g ms at %.0f%% of the peak\n", s.processes > 1 && !s.gpu ? ", without communication" : "",
            1e3 * usual_s, 100 * share);
     if (steps <= 0) return;
-    const double least_hours = (double)steps * least_s / 3600, usual_hours = (double)steps * usual_s / 3600;
+    const double all = full_steps((double)steps, o.batch_warmup);
+    const double least_hours = all * least_s / 3600, usual_hours = all * usual_s / 3600;
     printf("the run takes at least %s; %s at %.0f%% of the peak\n", duration_text(3600 * least_hours).c_str(),
            duration_text(3600 * usual_hours).c_str(), 100 * share);
     if (o.price > 0)

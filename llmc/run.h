@@ -11,6 +11,7 @@
 #include "llmc/stop.h"
 #include "llmc/system_state.h"
 #include "llmc/tokenizer.h"
+#include "llmc/warmup.h"
 
 // The steps to trace, counted from 1 as on stdout (trace_file.h).
 struct TraceSteps {
@@ -50,7 +51,9 @@ struct Run {
     std::vector<int> x, y;          // (B,T): inputs and targets of a micro-batch
     BatchAhead ahead;
     std::vector<float> losses;  // (B,T), of an evaluation
-    int64_t B, T, micro_steps, max_steps;
+    int64_t B, T, max_steps;
+    int64_t step_windows = 0;                 // of this step (warmup.h),
+    int64_t cuts = 1;                         // and the sequences that each is cut into
     int64_t first_tokens = 0;                 // that count in this rank's first micro-batch of the step
     int64_t first_step = 0, saved_step = -1;  // where this program began; its last checkpoint
     bool random_weights = false;              // the weights were drawn, not read from a file
@@ -68,6 +71,16 @@ struct Run {
     int64_t pace_step = 0;     // the time left is estimated from this step on,
     double pace_time = 0;      // which began then
 };
+
+// The windows of a step, and of all steps before it, by --batch-warmup.
+template <class Model>
+inline int64_t windows_of_step(const Run<Model>& run, int64_t step) {
+    return windows_of_step(step, run.options.batch_warmup, run.options.total_batch_size / run.T);
+}
+template <class Model>
+inline int64_t windows_before(const Run<Model>& run, int64_t step) {
+    return windows_before(step, run.options.batch_warmup, run.options.total_batch_size / run.T);
+}
 
 // If there is a problem with the data, prints it and sets stop.failed: the run is saved and ends
 // when all processes know. Until then they compute on what their rows hold, and no update follows.

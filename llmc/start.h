@@ -4,6 +4,7 @@
 #include "llmc/checkpoint.h"
 #include "llmc/run_json.h"
 #include "llmc/vocabulary.h"
+#include "llmc/warmup.h"
 
 inline bool is_model_file(const std::string& name) {
     return name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
@@ -176,6 +177,7 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
     settle_recomputation(o, config.L);
     check_noise_scale(o);
     check_schedule(o);
+    check_warmups(o);
     if (only_generates(o) && o.sample_tokens == 0)
         usage_error("-g 0 with -x 0 and a prompt leaves nothing to do; 1 or more is accepted");
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");

@@ -10,13 +10,15 @@
 template <class Model>
 inline void show_time_left(Run<Model>& run, int64_t micro) {
     const int64_t step = run.state.step;
-    const double now = now_seconds(), part = (double)micro / (double)run.micro_steps;
+    const int64_t micro_steps = run.model.micro_steps;
+    const double now = now_seconds(), at = (double)step + (double)micro / (double)micro_steps;
     if (micro == 0 && step <= run.first_step + 1) run.pace_step = step, run.pace_time = now;
-    const double done = (double)(step - run.pace_step) + part, steps_left = (double)(run.max_steps - step) - part;
+    const auto work = [&](double steps) { return full_steps(steps, run.options.batch_warmup); };
+    const double done = work(at) - work((double)run.pace_step), left = work((double)run.max_steps) - work(at);
     std::string text = format("working on step %lld/%lld", (long long)step + 1, (long long)run.max_steps);
-    if (run.micro_steps > 1) text += format(", micro-step %lld/%lld", (long long)micro + 1, (long long)run.micro_steps);
+    if (micro_steps > 1) text += format(", micro-step %lld/%lld", (long long)micro + 1, (long long)micro_steps);
     text += ": " + duration_text(now - run.started) + " gone";
-    if (done > 0) text += ", " + duration_text((now - run.pace_time) / done * steps_left) + " left";
+    if (done > 0) text += ", " + duration_text((now - run.pace_time) / done * left) + " left";
     run.logger.progress(text);
 }
 
@@ -39,7 +41,7 @@ inline void log_step(Run<Model>& run, const StepReport& r) {
     run.logger.line("step %4lld/%lld | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s", step + 1,
                     max_steps, loss_text("%7.6f", r.loss).c_str(), z_text(r.loss_z).c_str(),
                     loss_text("%6.4f", r.norm).c_str(), z_text(r.norm_z).c_str(), r.rate, r.seconds * 1e3, mfu.c_str(),
-                    (double)o.total_batch_size / r.seconds);
+                    (double)(run.step_windows * run.T) / r.seconds);
     const std::string loss = loss_text("%.4f", r.loss), norm = loss_text("%.2f", r.norm);
     run.files.log.record(format("s:%lld trl:%s lr:%.6f norm:%s", step, loss.c_str(), r.rate, norm.c_str()));
     record_metrics(run, r, speed);

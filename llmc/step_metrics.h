@@ -19,7 +19,8 @@ struct Throughput {
 };
 template <class Model>
 inline Throughput throughput(Run<Model>& run, double seconds) {
-    const double flops = flops_per_token(run.model.layout.config, run.T) * (double)run.options.total_batch_size;
+    const double token_flops = flops_per_token(run.model.layout.config, run.T / run.cuts);
+    const double flops = token_flops * (double)(run.step_windows * run.T);
     const double reached = flops / seconds / (double)comm.processes;
     return {reached, peak_flops(run.model, reached)};
 }
@@ -56,7 +57,7 @@ inline void record_metrics(Run<Model>& run, const StepReport& r, const Throughpu
     const auto slower = [](const RankStep& a, const RankStep& b) { return a.own_work_s < b.own_work_s; };
     const auto larger = [](const RankStep& a, const RankStep& b) { return a.peak_bytes < b.peak_bytes; };
     const auto [fastest, slowest] = std::minmax_element(ranks.begin(), ranks.end(), slower);
-    const double step_tokens = (double)run.options.total_batch_size;
+    const double step_tokens = (double)(run.step_windows * run.T);
     MetricsLine line;
     line[METRIC_STEP] = (double)run.state.step;
     line[METRIC_TOKENS] = (double)(run.state.position_windows * run.T) + step_tokens;

@@ -33,7 +33,8 @@ inline void summarize(Run<Model>& run) {
     const double seconds = run.seconds_before + now_seconds() - run.started;
     std::string text = format("trained %s, %s tokens, in %s", count_text(step, "step").c_str(),
                               grouped_text(run.state.position_windows * run.T).c_str(), duration_text(seconds).c_str());
-    const double tokens_s = (double)(steps_now * o.total_batch_size) / run.step_seconds;
+    const int64_t windows_now = windows_before(run, step) - windows_before(run, run.first_step);
+    const double tokens_s = (double)(windows_now * run.T) / run.step_seconds;
     if (steps_now > 0) text += format(" (%.0f tok/s in the steps)", tokens_s);
     if (std::isfinite(run.best_loss))
         text += format("; best validation loss %f, at step %lld", run.best_loss, (long long)run.best_step);

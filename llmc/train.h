@@ -11,61 +11,11 @@
 #include "llmc/print_plan.h"
 #include "llmc/program.h"
 #include "llmc/schedule.h"
+#include "llmc/step_data.h"
 #include "llmc/step_log.h"
 #include "llmc/summary.h"
 #include "llmc/talk.h"
 #include "llmc/trace_file.h"
-
-// The first window of this rank's micro-batch number `micro` of the step, or of the one `later`.
-template <class Model>
-inline int64_t first_window(const Run<Model>& run, int64_t micro, int64_t later = 0) {
-    const int64_t step_windows = run.options.total_batch_size / run.T;
-    const int64_t step_begin = run.options.overfit_one_batch ? 0 : run.state.position_windows + later * step_windows;
-    return step_begin + (micro * comm.processes + comm.rank) * run.B;
-}
-
-// Loads the tokens of this rank's micro-batch number `micro` of the step into run.x and run.y. Sets
-// stop.failed if that fails.
-template <class Model>
-inline void load_micro_batch(Run<Model>& run, int64_t micro) {
-    const Range range("data", micro);
-    const int64_t first = first_window(run, micro);
-    if (std::exchange(run.ahead.first_window, -1) == first) {
-        run.x.swap(run.ahead.x), run.y.swap(run.ahead.y);
-        return;
-    }
-    for (int64_t b = 0; b < run.B; b++) load_row(run, run.train_data, first + b, b);
-}
-// Loads the first micro-batch of the next step: its other micro-batches are loaded while the device
-// computes the ones before them, but this one would keep it waiting. If that fails, the next step
-// tries again, and says so.
-template <class Model>
-inline void load_ahead(Run<Model>& run) {
-    if (run.state.step + 1 >= run.max_steps) return;
-    const Range range("next data");
-    BatchAhead& ahead = run.ahead;
-    const int64_t first = first_window(run, 0, 1), T = run.T;
-    ahead.x.resize(run.B * T), ahead.y.resize(run.B * T);
-    for (int64_t b = 0; b < run.B; b++)
-        if (!try_load_window(run.train_data, first + b, &ahead.x[b * T], &ahead.y[b * T]).empty()) return;
-    ahead.first_window = first;
-}
-
-// The tokens of the step that count: all, or with a loss mask those that it counts. They must be
-// known before the first backward pass, which divides by their number. Sets run.first_tokens, and
-// stop.failed if the mask cannot be read.
-template <class Model>
-inline double counted_tokens(Run<Model>& run) {
-    run.first_tokens = run.B * run.T;
-    if (!run.train_data.masked) return (double)run.options.total_batch_size;
-    int64_t mine = 0;
-    for (int64_t micro = 0; micro < run.micro_steps; micro++) {
-        for (int64_t b = 0; b < run.B && !stop.failed; b++)
-            fail_on(try_count_targets(run.train_data, first_window(run, micro) + b, mine));
-        if (micro == 0) run.first_tokens = mine;
-    }
-    return comm_sum((double)mine, "the number of tokens that count");  // exact: a sum of whole numbers
-}
 
 // What the update of this step, of which so many tokens count, needs beside the gradients.
 template <class Model>
@@ -84,6 +34,13 @@ inline UpdateRule update_rule(const Run<Model>& run, double rate, double tokens)
     return rule;
 }
 
+// Forward and backward pass of the micro-batch in run.x and run.y, which is number `micro`.
+template <class Model>
+inline void compute_micro_batch(Run<Model>& run, float dloss, int64_t micro) {
+    const int64_t B = run.B * run.cuts, T = run.T / run.cuts;
+    micro_step(run.model, run.x.data(), run.y.data(), B, T, dloss, micro);
+}
+
 // After a step whose loss or gradient norm is not finite: says where the first such value came
 // from, on the lowest rank that has one.
 template <class Model>
@@ -91,7 +48,7 @@ inline void say_what_is_not_finite(Run<Model>& run, float dloss) {
     const auto first = first_not_finite(run.model, [&](int64_t micro) {
         load_micro_batch(run, micro);
         const Alone alone;
-        micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, dloss, micro);
+        compute_micro_batch(run, dloss, micro);
     });
     struct Finding {
         char text[200];
@@ -113,14 +70,15 @@ inline void train_step(Run<Model>& run) {
     const Options& o = run.options;
     StateHeader& state = run.state;
     const Range range("step", state.step + 1);
+    shape_step(run);
     const double begin = now_seconds(), tokens = counted_tokens(run);
     const float dloss = 1.0f / (float)std::max(1.0, tokens);  // the loss of a step is the mean over its tokens
-    for (int64_t micro = 0; micro < run.micro_steps; micro++) {
+    for (int64_t micro = 0; micro < run.model.micro_steps; micro++) {
         run.model.parts.enter(PART_DATA);
         show_time_left(run, micro);
         load_micro_batch(run, micro);
         if (stop.failed && comm.processes == 1) break;
-        micro_step(run.model, run.x.data(), run.y.data(), run.B, run.T, dloss, micro);
+        compute_micro_batch(run, dloss, micro);
     }
     if (comm_any(stop.failed, "whether all processes have their data")) {
         stop.agreed = STOP_FAILED;
@@ -141,7 +99,7 @@ inline void train_step(Run<Model>& run) {
     log_tensors(run, rule, result.updated, before);
     if (!result.updated) log_skipped_update(run, result.loss, rule);
     state.step++;
-    state.position_windows += o.total_batch_size / run.T;
+    state.position_windows += run.step_windows;
 }
 
 // All steps, and what is due between them. Returns the exit status of the program.
@@ -227,13 +185,13 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);
     run.B = o.batch_size, run.T = o.seq_len;
-    run.micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
+    const int64_t micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     run.model.layout = parameter_layout(config, comm.processes);
     const int64_t cache_T = cache_positions(o, config), logit_rows = 0;  // the device settles these rows
     // A run that only generates makes one forward pass over the prompt.
     const bool prompts = only_generates(o) && cache_T > 0;
     const int64_t B = prompts ? 1 : run.B, T = prompts ? cache_T : run.T;
-    Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, run.micro_steps, comm.processes};
+    Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, micro_steps, comm.processes};
     sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
     return sizes;
 }

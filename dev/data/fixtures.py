@@ -8,6 +8,7 @@ NAME_tokens.bin and NAME_run.txt (ten steps of AdamW over windows of those token
 NAME_after.bin (weights after them); NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of
 each tensor's gradient against fp32, then the ten steps. init_42.bin: the weights that PyTorch draws from seed 42.
 b_documents_debug_state.bin: the same of model b where attention does not cross token 0, which begins a document.
+b_cut_debug_state.bin: of model b, each sequence cut into two.
 schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin. optimizers.txt: ten steps of each optimizer, which
 `python3 dev/data/fixtures.py optimizers` makes alone.
 """
@@ -120,6 +121,13 @@ def documents(path, model):
     x[0, [5, 6, 7, 31, 32, 64]] = 0
     x[1, [0, 33, 69]] = 0
     write_debug_state(path, model, x, y, *loss_of_documents(model, x, y, 0))
+
+
+def cut(path, model):
+    """Two sequences of 70 tokens, each cut into two of 35: positions begin at 0 again."""
+    torch.manual_seed(10)
+    x, y = (tokens.view(4, 35) for tokens in torch.randint(0, model.config.vocab_size, (2, 2, 70)))
+    write_debug_state(path, model, x, y, *loss_of(model, x, y))
 
 
 def cosine(step, steps, warmup, peak, frac):
@@ -395,6 +403,7 @@ def main():
         if name == "b":
             with torch.random.fork_rng():
                 documents(OUT / "b_documents_debug_state.bin", model)
+                cut(OUT / "b_cut_debug_state.bin", model)
         train(name, model, B, T, schedule, " ".join(f"{e:.4g}" for e in bf16_errors(model, x, y)))
     initial_weights()
     optimizers()

@@ -6,6 +6,7 @@ struct Model {
     typedef bf16 Element;
     ParameterLayout layout;
     Sizes sizes;
+    int64_t micro_steps;
     ActivationLayout activations;
     BucketSlice slice;
     Optimizer optimizer;

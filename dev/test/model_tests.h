@@ -169,6 +169,24 @@ static void documents() {
     EXPECT(gradients_with_documents(d, -1) == gradients_with_documents(d, 0));
 }
 
+// --seq-warmup: the rows of a batch (B,T) are cut, and computed as (2B,T/2), after a step on (B,T).
+static void cut_sequences() {
+    start_test("sequences cut into two: loss and gradients are those of PyTorch on the cut batch");
+    const GPT2Config c = load_config(FIXTURES + "b.bin");
+    const DebugState d = load_debug_state(FIXTURES + "b_cut_debug_state.bin", c);
+    EXPECT(d.B == 4 && d.T == 35);
+    for (int64_t recompute : {0, 3}) {
+        Model model = make_model(c, 2, 70, recompute, 2, 1);
+        load_model(model, FIXTURES + "b.bin");
+        micro_step(model, d.x.data(), d.y.data(), 2, 70, 1.0f / 140, 0);
+        const std::vector<float> whole = all_gradients(model);
+        step_as_pytorchs(model, d);
+        EXPECT(!(relative_error(whole, all_gradients(model)) < model_tolerance(c.L)));
+        losses_alone(model, d);
+        free_model(model);
+    }
+}
+
 struct TenSteps {
     std::vector<double> losses, norms;
     std::vector<float> weights;
@@ -447,6 +465,7 @@ static void model_tests() {
     invariants("b");
     recomputation();
     documents();
+    cut_sequences();
     initial_weights();
     accumulation();
     ignored_targets();
