@@ -33,6 +33,14 @@ inline std::string count_text(int64_t n, const char* noun) {
     return format("%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
 }
 
+// A message in one line, although names and values in it may hold any bytes: with ? for control
+// characters, which a terminal would obey.
+inline std::string in_one_line(std::string message) {
+    for (char& c : message)
+        if ((unsigned char)c < ' ' || c == 0x7f) c = '?';
+    return message;
+}
+
 // True if stdout is a terminal. Never under a launcher: mpirun gives its children a terminal even
 // if its own output goes to a file.
 inline bool stdout_is_terminal() { return isatty(1) && launcher_value(LAUNCHER_SIZES) < 0; }
@@ -44,7 +52,8 @@ inline void clear_the_way() {
 }
 
 // What went wrong, on stderr, with the rank where there are several.
-inline void print_error(const std::string& sentence) {
+inline void print_error(const std::string& text) {
+    const std::string sentence = in_one_line(text);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1;
     clear_the_way();
     if (several) fprintf(stderr, "error: rank %lld: %s\n", launcher_value(LAUNCHER_RANKS), sentence.c_str());
@@ -56,7 +65,7 @@ inline void print_error(const std::string& sentence) {
 inline void (*end_after_failure)(int status) = nullptr;
 
 [[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
-    const std::string sentence = format_list(fmt, args);
+    const std::string sentence = in_one_line(format_list(fmt, args));
     clear_the_way();
     if (status == 2) say_last_sentence(sentence);  // as a rule all ranks make the same mistake
     else print_error(sentence);
@@ -81,11 +90,9 @@ inline void (*end_after_failure)(int status) = nullptr;
 // A message on stderr about something unexpected, after which the run goes on. Rank 0 only.
 PRINTF_LIKE(1, 2) inline void warning(const char* fmt, ...) {
     if (launcher_value(LAUNCHER_SIZES) > 1 && launcher_value(LAUNCHER_RANKS) > 0) return;
-    clear_the_way();
     va_list args;
     va_start(args, fmt);
-    fputs("warning: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    clear_the_way();
+    fprintf(stderr, "warning: %s\n", in_one_line(format_list(fmt, args)).c_str());
     va_end(args);
 }

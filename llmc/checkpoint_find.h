@@ -18,6 +18,15 @@ inline bool read_to_tail(FileReader& file, int64_t tail, Progress* progress) {
     return file.good();
 }
 
+// Whether the numbers of a state file's header can be those of a run.
+inline bool is_sane(const StateHeader& h) {
+    const bool counts = h.position_windows >= 0 && h.loss_outlier.count >= 0 && h.loss_outlier.count <= h.step &&
+                        h.norm_outlier.count >= 0 && h.norm_outlier.count <= h.step;
+    const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(h.optimizer)];
+    const int64_t least = optimizer.m + optimizer.v;
+    return counts && h.processes > h.rank && h.states >= least && h.states <= least + 1;
+}
+
 // What is wrong with a state file of a checkpoint; empty if nothing. Reads its header into h.
 inline std::string state_problem(const std::string& path, int64_t step, int64_t rank, StateHeader& h,
                                  Progress* progress) {
@@ -29,12 +38,9 @@ inline std::string state_problem(const std::string& path, int64_t step, int64_t 
     if (!read_to_tail(file, sizeof(stored), progress)) return file.problem;
     sum = file.checksum.value();
     if (!file.try_read(&stored, sizeof(stored), "its checksum")) return file.problem;
-    const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(h.optimizer)];
-    const int64_t least = optimizer.m + optimizer.v;
-    const bool sane =
-        h.step == step && h.rank == rank && h.processes > rank && h.states >= least && h.states <= least + 1;
-    if (sum != stored || h.header_checksum != h.checksum() || !sane) return path + " is damaged: its checksum is wrong";
-    return "";
+    if (sum != stored || h.header_checksum != h.checksum()) return path + " is damaged: its checksum is wrong";
+    const bool good = h.step == step && h.rank == rank && is_sane(h);
+    return good ? "" : path + " is damaged: its header makes no sense";
 }
 
 // What is wrong with the checkpoint of this step; empty if nothing. Then `header` is that of rank 0

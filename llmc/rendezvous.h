@@ -153,25 +153,31 @@ struct Place {
     bool certain = false;
 };
 
+// Introduces this process on a connection to rank 0. Fills in rank 0's verdict, NO_ANSWER if there
+// was none; returns the problem in words, empty if rank 0 admits this process.
+inline std::string shake_hands(int fd, const SipKey& key, const Member& me, double end, Verdict& verdict) {
+    Greeting greeting;
+    const char* stranger = "what listens there does not answer as rank 0 does";
+    verdict = {0, NO_ANSWER, {}, 0};
+    if (!receive_by(fd, &greeting, sizeof(greeting), end) || greeting.magic != GREETING_MAGIC) return stranger;
+    const Hello hello = make_hello(me, key, greeting.nonce);
+    const bool answered =
+        send_message(fd, hello) && receive_by(fd, &verdict, sizeof(verdict), end) && verdict.magic == VERDICT_MAGIC;
+    if (!answered) verdict.code = NO_ANSWER;
+    else if (verdict.proof != proof_of(verdict, key, greeting.nonce, hello.nonce)) verdict.code = UNKNOWN_TOKEN;
+    if (verdict.code == WELCOME) return "";
+    return verdict.code == UNKNOWN_TOKEN ? "rank 0 there has another token" : stranger;
+}
+
 // Connects to rank 0 and introduces this process. Returns the socket if rank 0 admits it; else -1,
-// with rank 0's verdict (NO_ANSWER if there was none) and the problem in words.
+// with rank 0's verdict and the problem in words.
 inline int introduce(const Place& place, in_addr address, const Member& me, double end, Verdict& verdict,
                      std::string& problem) {
     verdict = {0, NO_ANSWER, {}, 0};
     const int fd = connect_by(address, place.port, end);
     if (fd < 0) return problem = strerror(errno), -1;
-    Greeting greeting;
-    problem = "what listens there does not answer as rank 0 does";
-    if (receive_by(fd, &greeting, sizeof(greeting), end) && greeting.magic == GREETING_MAGIC) {
-        const Hello hello = make_hello(me, place.key, greeting.nonce);
-        const bool answered =
-            send_message(fd, hello) && receive_by(fd, &verdict, sizeof(verdict), end) && verdict.magic == VERDICT_MAGIC;
-        if (!answered) verdict.code = NO_ANSWER;
-        else if (verdict.proof != proof_of(verdict, place.key, greeting.nonce, hello.nonce))
-            verdict.code = UNKNOWN_TOKEN;
-        if (verdict.code == WELCOME) return fd;
-        if (verdict.code == UNKNOWN_TOKEN) problem = "rank 0 there has another token";
-    }
+    problem = shake_hands(fd, place.key, me, end, verdict);
+    if (problem.empty()) return fd;
     close(fd);
     return -1;
 }

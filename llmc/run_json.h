@@ -36,8 +36,9 @@ inline void write_run_json(const Options& o) {
     for (const OptionRow& row : option_table()) {
         if (concerns_one_start(row)) continue;
         Options trial;
-        const std::string value = option_value(o, row);
-        const bool unset = (row.text && value.empty()) || !option_problem(trial, row, value).empty();
+        const std::string value = option_value(o, row), fallback = option_value(trial, row);
+        const bool unset =
+            (row.text && value.empty() && fallback.empty()) || !option_problem(trial, row, value).empty();
         const std::string shown = unset || !is_utf8(value) ? "null" : row.text ? json_text(value) : value;
         flags += format("%s\n    %s: %s", flags.empty() ? "" : ",", json_text(row.long_name).c_str(), shown.c_str());
     }

@@ -9,13 +9,18 @@ import children
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+def in_one_line(message):
+    """With ? for control characters, which names and values in the message may hold, and a terminal would obey."""
+    return "".join("?" if ord(c) < 32 or ord(c) == 127 else c for c in str(message))
+
+
 def fail(sentence):
     clear = "\r\033[K" if sys.stderr.isatty() else ""  # a line of progress
-    sys.exit(f"{clear}error: {sentence}")
+    sys.exit(f"{clear}error: {in_one_line(sentence)}")
 
 
 def wrong_use(sentence):
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {in_one_line(sentence)}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -115,7 +115,7 @@ class Safetensors:
         """The number of bytes of all values, which must follow each other without gaps."""
         at = 0
         for name, (dtype, shape, (begin, end)) in sorted(self.tensors.items(), key=lambda tensor: tensor[1][2]):
-            good = begin == at <= end and all(type(n) is int and n >= 0 for n in shape)
+            good = begin == at <= end and all(type(n) is int and n >= 0 for n in [begin, end, *shape])
             if not good or (dtype in STORED and end - begin != math.prod(shape) * STORED[dtype].itemsize):
                 fail(f"{self.path} is damaged: the place of {name} does not fit its shape or the tensors before it")
             at = end

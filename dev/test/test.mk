@@ -8,12 +8,17 @@
 #
 # No commas and no single quotes in the arguments. To add a test program dev/test/test_NAME.cpp, add it to TESTS.
 
-.PHONY: test-sanitized check-headers
+.PHONY: test-sanitized check-headers fuzz chaos
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
 $(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(TIMED) $(CXX) $(CXXFLAGS) -shared -fPIC $< -o $@
+$(B)/fuzz_parsers: dev/test/fuzz/fuzz_parsers.cpp $(FLAGS_FILE)
+	$(compile)
+build/fail_calls.so: dev/test/fail_calls.cpp
+	@mkdir -p $(@D)
+	$(TIMED) $(CXX) -std=c++17 -O1 -Wall -Wextra -shared -fPIC $< -o $@ -ldl
 $(B)/planted_bench: dev/test/planted_bench.cpp $(FLAGS_FILE)
 	$(compile)
 
@@ -130,13 +135,19 @@ $(call check,optimizers,the comparison of the optimizers at a tiny size,$(CPU),d
 $(call check,launch,a run that dies is started again,train_gpt2_cpu tokenize,dev/test/launch.sh)
 $(call check,dist,the source archive builds without git,,\
     git rev-parse --git-dir || skip "git and a checkout"; dev/test/dist.sh "$(MAKE)")
-$(call check,fuzz,damaged files end the programs with one sentence,,\
+$(call check,fuzz_parsers,ten thousand damaged inputs end the parsers with one sentence,,\
+    $(MAKE) -s SANITIZE=address build-address/fuzz_parsers && build-address/fuzz_parsers)
+$(call check,fuzz,damaged files end the programs with one sentence,part-fuzz_parsers,\
     $(MAKE) -s SANITIZE=address build-address/train_gpt2_cpu build-address/tokenize && dev/test/fuzz/fuzz.py)
 $(call check,compilers,the oldest and the newest compilers that are here,,dev/test/portable.sh compilers)
 $(call check,apple,the branches for macOS,train_gpt2_cpu tokenize,dev/test/portable.sh apple)
 $(foreach l,v2 v3 v4,$(call check,x86_$l,kernels built for x86-64-$l,,dev/test/portable.sh x86 $l))
 $(call check,aarch64,kernels and training on ARM in an emulator,train_gpt2_cpu tokenize,dev/test/portable.sh aarch64)
 $(call check,elsewhere,builds from and into other folders,,dev/test/portable.sh elsewhere "$(MAKE)")
+$(call check,chaos,runs that are killed and disturbed go on to the same bytes,\
+    train_gpt2_cpu build/fail_calls.so,dev/test/chaos/chaos.py)
+$(call check,fuzz_import,damaged safetensors files end the import with one sentence,build/host/model_table,\
+    dev/test/fuzz/import.py --packages || skip "pip install numpy safetensors"; dev/test/fuzz/import.py)
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)
 sim_check = $(call check,$(1),$(2),$(4),env CUSIM_SEED=$(3) $(4) $(5))
@@ -172,6 +183,22 @@ $(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-
 $(call nvcc_check,nvcc_ladders,nvcc compiles the ladders of dev/cuda,dev/test/nvcc_ladders.sh)
 $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels under the $s sanitizer,\
     $(SIM_SOURCES) $(LADDER_SOURCES),dev/test/sanitized.sh $s))
+
+# By clang, if it has libFuzzer; else dev/test/fuzz/guided.py tries cases at random.
+MINUTES ?= 10
+FUZZ_CXX ?= $(firstword $(shell command -v clang++ clang++-19 clang++-16 clang++-14))
+build/fuzz/guided: dev/test/fuzz/fuzz_parsers.cpp $(wildcard dev/test/fuzz/*.h llmc/*.h dev/data/*.h)
+	@mkdir -p $(@D)
+	@test -z "$(FUZZ_CXX)" || $(FUZZ_CXX) -std=c++17 -O1 -g1 -march=$(ARCH) -Wall -Wextra -Wno-psabi -pthread -I. \
+	    -fsanitize=fuzzer$(comma)address$(comma)undefined -fno-sanitize-recover=all -DGUIDED $< -o $@ || \
+	    echo "$(FUZZ_CXX) cannot build the fuzzer"
+fuzz: build/fuzz/guided               ## MINUTES=10: looks for inputs that break a parser (clang, if it is there)
+	@$(MAKE) -s SANITIZE=address build-address/fuzz_parsers
+	@dev/test/fuzz/guided.py $(MINUTES)
+
+KILLS ?= 1000
+chaos: train_gpt2_cpu build/fail_calls.so  ## KILLS=1000: kills and disturbs tiny runs, resumes them, compares files
+	@dev/test/chaos/chaos.py --kills $(KILLS) --cases $$(($(KILLS) / 50 + 1)) $(if $(SEED),--seed $(SEED))
 
 test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan
 	@dev/test/sanitized.sh address

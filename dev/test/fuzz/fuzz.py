@@ -3,30 +3,29 @@
 must end within 20 s with status 0, 1 or 2, with one sentence on stderr unless it is 0, and without a report of a
 sanitizer or an allocation of more than 1 GiB.
 
-    make SANITIZE=address build-address/train_gpt2_cpu build-address/tokenize
+    make SANITIZE=address build-address/train_gpt2_cpu build-address/tokenize build-address/fuzz_parsers
     dev/test/fuzz/fuzz.py                       # 300 cases, the same each time
     dev/test/fuzz/fuzz.py --seed 2 --cases 5000
     dev/test/fuzz/fuzz.py --only tokenizer-17   # one case again; a file that a program fails on stays in build/fuzz
 
-A case is a valid file with one to three changes made with knowledge of its layout (mutations.py): of numbers in the
-header, of the length, of values, or, in text, of numbers, lines and quotes.
+A case is a valid file with one to three changes made with knowledge of its layout (mutate.h): of numbers in the header,
+of the length, of values, or, in text, of numbers, lines and quotes. fuzz_parsers.cpp tries many more inputs on the
+parsers alone; this script sees what becomes of them in whole programs.
 """
 import argparse
 import concurrent.futures
 import os
 import pathlib
-import random
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-
-from mutations import mutate_binary, mutate_text
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-TRAINER, TOKENIZE = ROOT / "build-address/train_gpt2_cpu", ROOT / "build-address/tokenize"
+TRAINER, TOKENIZE, DAMAGE = (ROOT / "build-address" / name for name in ("train_gpt2_cpu", "tokenize", "fuzz_parsers"))
 SECONDS = 20
 REPORTS = ("Sanitizer", "runtime error:", "terminate called")
 ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:max_allocation_size_mb=1024", "OMP_NUM_THREADS": "1"}
@@ -119,7 +118,6 @@ def cases(originals):
 
 def run_case(name, original, command, seed, scratch):
     """The exit status, or None and what went wrong; the file is kept then."""
-    draw = random.Random(f"{seed}/{name}")
     folder = scratch / name
     if name.startswith(RESUME):
         shutil.copytree(original.parent, folder)
@@ -129,8 +127,12 @@ def run_case(name, original, command, seed, scratch):
     content = original.read_bytes()
     is_text = original.suffix in (".log", ".csv", ".json", ".jsonl", ".txt") or not content
     whole = name.endswith("-whole")
-    kept = content if whole else (mutate_text if is_text else mutate_binary)(content, draw)
-    damaged.write_bytes(kept)
+    if not whole:
+        draw = zlib.crc32(f"{seed}/{name}".encode())
+        subprocess.run([DAMAGE, "--damage", "text" if is_text else "binary", str(draw), original, damaged], check=True)
+    elif not damaged.exists():
+        damaged.write_bytes(content)
+    kept = damaged.read_bytes()
     words = [str(word) for word in command(damaged)]
     began = time.monotonic()
     try:
