@@ -467,14 +467,15 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
             needed / 1048576.0, present / 1048576.0);
     const int64_t elems = model.layout.total_elems(), state_bytes = model.slice.state_elems(model.layout) * 4;
     model.params = (floatX*)map_memory(elems * sizeof(floatX));
-    spread_pages(model.params, elems * sizeof(floatX));  // the weights are read by one thread
+    spread_pages(model.params, elems * sizeof(floatX));  // one thread reads the weights from a file
     if (s.training) {
         model.grads = (char*)map_memory(elems * s.gradient_bytes());
         const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
         if (optimizer.m) model.m = (float*)map_memory(state_bytes);
         if (optimizer.v) model.v = (float*)map_memory(state_bytes);
         if (has_master<floatX>(o)) model.master = (float*)map_memory(state_bytes);
-        if (model.master) spread_pages(model.master, state_bytes);
+        for (float* state : {model.m, model.v, model.master})
+            if (state) spread_pages(state, state_bytes);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     allocate_scratch();

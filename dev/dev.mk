@@ -3,13 +3,15 @@
 .PHONY: course exercise grade simulated-exercise prove-model prove-fast prove-cuda
 .PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
         step-model gpu_day_programs format dist
-NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp
+NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp %/pieces.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
 
 $(B)/bench/%: dev/cpu/%.cpp $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(compile)
+# As for a CPU with AVX-512, whichever CPU counts: no kernel runs.
+$(B)/bench/pieces: CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v4)
 $(B)/unigram: dev/data/unigram.cpp $(FLAGS_FILE)
 	$(compile)
 build/nvcc/%.cubin: dev/cuda/%.cu $(NVCC_FILE)   # machine code for one GPU, and what ptxas says of it

@@ -143,6 +143,8 @@ $(call check,compilers,the oldest and the newest compilers that are here,,dev/te
 $(call check,apple,the branches for macOS,train_gpt2_cpu tokenize,dev/test/portable.sh apple)
 $(foreach l,v2 v3 v4,$(call check,x86_$l,kernels built for x86-64-$l,,dev/test/portable.sh x86 $l))
 $(call check,aarch64,kernels and training on ARM in an emulator,train_gpt2_cpu tokenize,dev/test/portable.sh aarch64)
+$(call check,many_cores,the same bits on 1 to 64 threads and how evenly work is divided,\
+    train_gpt2_cpu tokenize $(B)/bench/pieces,dev/test/many_cores.sh $(B)/bench/pieces)
 $(call check,elsewhere,builds from and into other folders,,dev/test/portable.sh elsewhere "$(MAKE)")
 $(call check,chaos,runs that are killed and disturbed go on to the same bytes,\
     train_gpt2_cpu build/fail_calls.so,dev/test/chaos/chaos.py)
