@@ -100,6 +100,7 @@ def collect(state):
     latest = {(r["who"], r["model"], r["B"], r["T"]): r for r in steps}
     day = {"gpu": machine.get("gpu", "unknown"), "cuda": machine.get("cuda", ""), "date": time.strftime("%Y-%m-%d"),
            "steps": list(latest.values()), "kernels": (records.get("kernels") or {}).get("kernels", {}),
+           "products": (records.get("products") or {}).get("products", []),
            "ladders": ladders, "parts": {name: r for name, r in records.items() if r}}
     replace(state / "gpu_day.json", json.dumps(day, indent=1))
     return day

@@ -272,7 +272,7 @@ def step_seconds(kernels):
 # ---- tables
 
 def kernel_table(kernels, measured):
-    """measured: name -> milliseconds of a step, from a card."""
+    """measured: name -> milliseconds of a step, from a card; of products: of each that has this shape."""
     total = sum(k.seconds for k in kernels.values())
     last = " measured ms |" if measured else ""
     lines = [f"| kernel | calls | modelled ms | share | bound by | GB | TFLOP |{last}", "|" + "---|" * (7 + bool(last))]
@@ -281,7 +281,9 @@ def kernel_table(kernels, measured):
         row = (f"| {name} | {k.calls} | {1e3 * k.seconds:.3f} | {k.seconds / total:.1%} | {bound} | "
                f"{1e-9 * k.bytes:.2f} | {1e-12 * k.flops:.2f} |")
         if measured:
-            row += f" {measured[name]:.3f} |" if name in measured else " |"
+            there = measured.get(name)  # of a product the times of those of this shape
+            there = k.calls * sum(there) / len(there) if isinstance(there, list) else there
+            row += f" {there:.3f} |" if there else " |"
         lines.append(row)
     if measured:
         modelled = sum(k.seconds for name, k in kernels.items() if name.startswith("product "))
@@ -321,6 +323,9 @@ def measured_steps(paths):
             if row["who"].startswith("this trainer"):
                 steps[chip, row["model"], row["B"]] = row["tokens_per_s"]
         kernels[chip] = day.get("kernels", {})
+        for row in day.get("products", []):
+            name = "product " + row["product"].split(",")[0]
+            kernels[chip].setdefault(name, []).append(row["ms"])
     return steps, kernels
 
 

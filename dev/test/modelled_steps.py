@@ -5,10 +5,12 @@ kernels counted by hand, and predictions that respect the bounds of --plan.
     dev/test/modelled_steps.py PROGRAM       the simulator's trainer in bf16
 """
 import argparse
+import json
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "dev/cuda"), str(ROOT / "dev")]  # before dev/test, which has a kernel_work.py too
@@ -151,6 +153,19 @@ def kernels_have_code_and_work(program):
     expect("(no machine code)" not in text or text.count("(no machine code)") < 6, "most machine code is missing")
 
 
+def measured_beside_modelled(program):
+    """What scripts/gpu_day.sh measured: kernels of a step, and products of one call, of which a step has 24."""
+    day = {"gpu": "NVIDIA H100 80GB HBM3", "kernels": {"attention_forward": 5.5}, "steps": [],
+           "products": [{"product": f"768 x 16384 x 768, {more}", "ms": ms} for more, ms in [("NN", 0.1), ("TN", 0.3)]]}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(day))
+        file.flush()
+        text = run("--stored", "--program", program, "--kernels", "--chip", "H100", "-b", "16", "--measured", file.name)
+    expect(re.search(r"^\| attention_forward \|.* 5.500 \|$", text, re.M), f"no measured attention:\n{text}")
+    expect(re.search(r"^\| product 768 x 16384 x 768 \| 24 \|.* 4.800 \|$", text, re.M), f"no product:\n{text}")
+    expect(re.search(r"^\| gelu_forward \|.* [\d.]+ \| \|$", text, re.M), "gelu was measured")
+
+
 def several_gpus(program):
     text = run("--stored", "--program", program, "--chip", "H100", "--gpus", "1,8", "--model", "d12,d24")
     rows = re.findall(r"^\| (\w+) \| (\d) \|.* ([\d.]+)% \| ([\d,]+) \| \d+% \|$", text, re.M)
@@ -167,7 +182,7 @@ def main():
     program = parser.parse_args().program
     loops_are_metered(), tiles_are_metered(), narrow_paths_are_left_out(), work_is_counted_by_hand()
     products_are_plausible(), steps_respect_the_roofline(program), kernels_have_code_and_work(program)
-    several_gpus(program)
+    measured_beside_modelled(program), several_gpus(program)
     if failed:
         sys.exit("\n".join(failed))
 

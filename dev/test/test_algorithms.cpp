@@ -33,7 +33,8 @@ static void timed_once() {
     const std::string file = read_whole(kept("once")), same = weights("once");
     EXPECT(first.status == 0 && !same.empty());
     EXPECT(lines(first.err) == lines(file) && lines(file) >= 15 && count(first.err, "algorithm 2 of 3") == lines(file));
-    EXPECT(contains(first.err, "product 192 x 64 x 64, TN, bf16 to bf16, bias, aligned to 256 bytes: algorithm 2 of 3"));
+    EXPECT(
+        contains(first.err, "product 192 x 64 x 64, TN, bf16 to bf16, bias, aligned to 256 bytes: algorithm 2 of 3"));
     EXPECT(contains(first.err, "product 64 x 256 x 64, NT, bf16 to fp32, aligned to 256 bytes"));
     EXPECT(count(file, "cusim, cuBLASLt 1, ") == lines(file));
     const Outcome again = train("once");

@@ -1,7 +1,7 @@
 // Which of cuBLASLt's algorithms computes a kind of product. The library ranks them by a model of
-// its own. Here the first eight are timed when a kind first occurs on a kind of GPU, and the fastest
-// is kept (llmc/kept_values.h) in the file `algorithms`: another algorithm may add in another order,
-// so the same run has the same bits only as long as it has the same algorithms.
+// its own. Here the first eight are timed when a kind first occurs on a kind of GPU, and the
+// fastest is kept (llmc/kept_values.h) in the file `algorithms`: another algorithm may add in
+// another order, so the same run has the same bits only as long as it has the same algorithms.
 //
 // One process at a time chooses; those that waited for it find its choice in the file, so that all
 // processes that see the file use the same algorithms. Where choices cannot be kept, nothing is
@@ -19,8 +19,8 @@ constexpr double BLAS_LOCK_S = 10;  // a process chooses within milliseconds
 
 // Where choices are kept, and the first part of each key.
 struct BlasChoices {
-    std::string path;                           // empty: nowhere
-    std::string machine;                        // name of the GPU and version of the library
+    std::string path;                            // empty: nowhere
+    std::string machine;                         // name of the GPU and version of the library
     cudaEvent_t begin = nullptr, end = nullptr;  // of what is timed; made when something is
 };
 
@@ -79,7 +79,7 @@ struct ChoiceLock {
         if (fd >= 0) close(fd);
     }
 
-  private:
+private:
     int fd;
 };
 
