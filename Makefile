@@ -8,8 +8,8 @@
 #   HOSTCXX=g++        compiles what make itself runs, if CXX compiles for another machine
 #   MPI= READLINE= OPENMP=   Open MPI, GNU readline, OpenMP (dev/course alone): found by a test compile; no: without
 #   DEBUG= COUNT=      1: no optimisation, for gdb; 1: programs of the simulator count accesses to memory (dev/cusim)
-#   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; if not given, native where there is a GPU, else 80,
-#                      90a, 100 and PTX
+#   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; not given: native, without a GPU 80, 90a, 100, PTX
+#   CUDA_INCLUDE= CUDA_LIB=  folders of headers and libraries for nvcc, if it does not find them itself
 # Changing one of these, or a compiler, rebuilds. `make test` runs JOBS (cores + 1) compilers and tests at a time.
 
 CXX      ?= g++
@@ -95,18 +95,18 @@ DEFAULTS  = 80 90a $(shell $(NVCC) --list-gpu-arch 2>/dev/null | sed -n 's/^comp
 ARCHS    := $(or $(GPU_ARCH),$(if $(shell nvidia-smi -L 2>/dev/null),native,$(DEFAULTS)))
 gencode   = $(if $(filter native,$(1)),-arch=native,-gencode arch=compute_$(2)$(comma)code=$(3))
 GENCODE  := $(foreach a,$(ARCHS),$(if $(filter ptx,$a),$(call gencode,$a,80,compute_80),$(call gencode,$a,$a,sm_$a)))
-# -t 0            the architectures are compiled side by side
-# -lineinfo       profilers show source lines
+# -t 0            the architectures are compiled side by side; -lineinfo: profilers show source lines
 # -Wno-parentheses nvcc's intermediate file has some of its own
 NVCCFLAGS = -std=c++17 -O3 -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) \
-            -Xcompiler "-Wall -Wextra -Wno-parentheses"
-NVCC_FILE := $(call stamp,$(B)/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(EDIT_LINK))
-NVCC_LIBS = -lcublasLt -ldl $(NCCL_LINK) $(EDIT_LINK)
+            -Xcompiler "-Wall -Wextra -Wno-parentheses" $(CUDA_INCLUDE:%=-I%)
+NVCC_FILE := $(call stamp,$(B)/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(EDIT_LINK) $(CUDA_LIB))
+NVCC_LIBS = $(CUDA_LIB:%=-L%) -lcublasLt -ldl $(NCCL_LINK) $(EDIT_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
 WITH_MPI  = $(findstring -DUSE_MPI,$(CXXFLAGS))
 NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(MPI_LINK))
 NCCL_TEST = mkdir -p $(B); printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommFinalize(c);}' > \
-            $(B)/nccl_test.cu; $(NVCC) $(B)/nccl_test.cu -o $(B)/nccl_test -lnccl 2>/dev/null && echo yes
+            $(B)/nccl_test.cu; $(NVCC) $(CUDA_INCLUDE:%=-I%) $(B)/nccl_test.cu -o $(B)/nccl_test \
+            $(CUDA_LIB:%=-L%) -lnccl 2>/dev/null && echo yes
 NCCL      = $(shell $(NCCL_TEST))
 NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) \
              $(if $(EDIT_LINK),-DUSE_READLINE)

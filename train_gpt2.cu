@@ -89,6 +89,14 @@ const float* to_host(GPT2& model, const T* from, int64_t n);
 // -------------------------------------------------------------------------------------------------
 // forward
 
+// The first half of the MLP of layer l: fch and GELU of it.
+void expand(GPT2& model, int64_t l, int64_t rows) {
+    const int64_t C = model.layout.config.C;
+    const auto [param, act, act32] = of_layer(model, l);
+    matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, model.stream, act(FCH_GELU),
+                   model.gelu_fusion >= 1);
+}
+
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
 // stream.
 void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
@@ -101,8 +109,7 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
     matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C, stream);
     residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), layer_input(model, l),
                                act(BRANCH), param(LN2W), param(LN2B), rows, C, stream);
-    matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, stream, act(FCH_GELU),
-                   model.gelu_fusion >= 1);
+    expand(model, l, rows);
     matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C, stream);
 }
 
@@ -206,7 +213,10 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
         layernorm_forward(act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), act(RESIDUAL2), param(LN2W), param(LN2B), rows, C,
                           stream);
     }
-    if (level >= 1) gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C, stream);
+    if (level < 1) return;
+    // An epilogue has GELU's input before it is rounded: the same bits take the same product.
+    if (model.gelu_fusion >= 1) expand(model, l, rows);
+    else gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C, stream);
 }
 
 // Layer l, from the gradient of its output to that of its input. Which buffer holds what after each
@@ -228,10 +238,9 @@ ColumnSums layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add
                               act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);
     matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), sums, dresidual, act(ATTY), param(ATTPROJW), rows, C, C,
                     add, stream);
-    attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream,
-                       model.documents);
-    matmul_backward(dbranch, grad(QKVW), grad(QKVB), {partials}, dwide, act(LN1), param(QKVW), rows, C, 3 * C, add,
-                    stream);
+    sums = attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream,
+                              model.documents, partials);
+    matmul_backward(dbranch, grad(QKVW), grad(QKVB), sums, dwide, act(LN1), param(QKVW), rows, C, 3 * C, add, stream);
     return layernorm_backward(dresidual, grad(LN1W), grad(LN1B), partials, dbranch, layer_input(model, l), param(LN1W),
                               act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add, stream);
 }
@@ -414,7 +423,8 @@ const float* decode(GPT2& model, int token, int64_t position) {
 // -------------------------------------------------------------------------------------------------
 // memory and device
 
-static_assert(partials_elems(1) >= std::max({LAYERNORM_PARTS * 3, COLUMN_SUM_PARTS * 4, ENCODER_PARTS}),
+static_assert(partials_elems(1) >=
+                  std::max({LAYERNORM_PARTS * 3, COLUMN_SUM_PARTS * 4, ATTENTION_PARTS * 3, ENCODER_PARTS}),
               "the activation table has room for all sums over rows");
 
 // Elements of GPT2::grads: where gradients are summed, those of one layer and of the tensors
@@ -425,12 +435,10 @@ int64_t grads_elems(const ParameterLayout& layout, const Sizes& s) {
 }
 
 // GELU in the epilogues of the matrix products: -ge, or where that is -1 in both passes on sm_90 in
-// bf16, and nowhere on other GPUs. With -r 1 and 2 in neither: recomputing GELU from its stored
-// input gives other bits than an epilogue, which has that input before it is rounded.
-bool recomputes_gelu(const Sizes& s) { return s.training && (s.recompute == 1 || s.recompute == 2); }
-int gelu_fusion(const Sizes& s, const Options& o, const cudaDeviceProp& gpu) {
+// bf16, and nowhere on other GPUs.
+int gelu_fusion(const Options& o, const cudaDeviceProp& gpu) {
     if (o.gelu_fusion >= 0) return (int)o.gelu_fusion;
-    return gpu.major == 9 && !IS_FP32 && !recomputes_gelu(s) ? 2 : 0;
+    return gpu.major == 9 && !IS_FP32 ? 2 : 0;
 }
 
 // Refuses what this program cannot compute (exit 2).
@@ -450,11 +458,6 @@ void check_supported(const Sizes& s, const Options& o) {
     if (c.C > layernorm_most_channels<floatX>())
         usage_error("-e %s has %lld channels; on a GPU up to %lld are accepted", o.model.c_str(), (long long)c.C,
                     (long long)layernorm_most_channels<floatX>());
-    if (o.gelu_fusion > 0 && recomputes_gelu(s))
-        usage_error(
-            "-ge %lld with -r %lld: GELU recomputed from its stored input has other bits than in an epilogue, before "
-            "that input is rounded; -r 0, 3 or 4 is accepted, or -ge 0",
-            (long long)o.gelu_fusion, (long long)s.recompute);
 }
 
 // All sizes that depend on the device; before anything is allocated.
@@ -526,7 +529,7 @@ void check_free_memory(const std::vector<PlanRow>& rows) {
 
 void allocate(GPT2& model, const Sizes& s, const Options& o) {
     const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
-    model.gelu_fusion = gelu_fusion(s, o, gpu);
+    model.gelu_fusion = gelu_fusion(o, gpu);
     gpu_comm_start();
     check_free_memory(plan_rows(s, o, &model));  // NCCL has taken its own
     model.allocated_bytes = plan_bytes(plan_rows(s, o, &model));

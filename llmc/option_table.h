@@ -192,9 +192,8 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-f", "--tf32", &O::tf32, 0, 1, "0, 1", "1", "CUDA, fp32 builds on a card"),
         whole("-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1",
               "fp32 copy of 16-bit weights; 0 = stochastic rounding"),
-        whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1: by GPU and -r",
-              "CUDA: GELU in the GEMM's epilogue: 0 no, 1 forward, 2 backward too; -1: 2 on Hopper in bf16, unless "
-              "-r 1 or 2"),
+        whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1: by GPU",
+              "CUDA: GELU in the GEMM's epilogue: 0 no, 1 forward, 2 backward too; -1: 2 on Hopper in bf16, else 0"),
         whole("-r", "--recompute", &O::recompute, 0, 4, "0, 1, 2, 3, 4", "1",
               "recompute in backward: 0 nothing, 1 gelu, 2 gelu and layernorm, 3 the whole block, 4 several blocks"),
         whole("", "--recompute-every", &O::recompute_every, 1, 1000, "1..", "sqrt(L)",

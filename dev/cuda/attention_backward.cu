@@ -101,7 +101,8 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
     bf16 *d_qkv = on_device<bf16>(qkv, rows * 3 * C), *d_dout = on_device<bf16>(dout, rows * C),
          *d_out = device_buffer<bf16>(rows * C), *d_dqkv = device_buffer<bf16>(rows * 3 * C);
     float *d_lse = device_buffer<float>(rows * NH), *d_D = device_buffer<float>(rows * NH),
-          *d_p = device_buffer<float>(B * NH * T * T), *d_ds = device_buffer<float>(B * NH * T * T);
+          *d_partials = device_buffer<float>(ATTENTION_PARTS * 3 * C), *d_p = device_buffer<float>(B * NH * T * T),
+          *d_ds = device_buffer<float>(B * NH * T * T);
     setup([=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); });
     const Operands o{d_dqkv, d_dout, d_out, d_qkv, d_lse, d_D, d_p, d_ds, (int)B, (int)T, (int)C, (int)NH, (int)HS};
     flops(5.0 * B * T * T * C), bytes(2.0 * rows * 8 * C);
@@ -138,9 +139,11 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
                  "tiles on tensor cores, two buffers; one kernel for dk and dv, which computes the scores transposed, "
                  "so that they are the next product's operand, and one for dq; no atomics; 16 rows per warp",
                  tensor_cores);
-    auto shipped = [=] { attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream); };
+    auto shipped = [=] {
+        attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, d_partials);
+    };
     variant_bf16("shipped",
                  "32 rows per warp, where registers allow: each fragment that is loaded from shared memory serves two "
-                 "of these rows",
+                 "of these rows; the sums over rows, for the bias of the layer before, are left on the way",
                  shipped);
 }

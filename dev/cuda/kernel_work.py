@@ -39,9 +39,13 @@ def norm(residual):
     return work
 
 
-def attention(products, operands, results, transposed):
+ATTENTION_PARTS = 512  # as in llmc/cuda/attention.cuh
+
+
+def attention(products, operands, results, transposed, backward=True):
     """Tiles of causal attention: a block copies all columns that its rows see; each of its warps multiplies its rows
-    by those that they see. Where columns are queries, lse and D are copied with them."""
+    by those that they see. Where columns are queries, lse and D are copied with them. The backward pass leaves the
+    sums over the rows of its results, if they have not too many parts."""
     def work(s, k):
         head_size, columns = map(int, re.search(r"ILi(\d+)ELi(\d+)E", k.symbol).groups())
         rows = -(-s.T // k.grid[1])
@@ -50,7 +54,9 @@ def attention(products, operands, results, transposed):
         count = lambda n: sum(-(-seen(first, n) // columns) for first in range(0, s.T, n)) * s.B * s.NH
         diagonal = -(-s.T // warp_rows) * max(1, warp_rows // columns) * s.B * s.NH
         stationary = (1 if products == 2 else 2) * k.grid[1] * s.B * s.NH * rows * head_size * X
-        return dict(read=operands * s.n * s.C * X, written=results * s.n * s.C * X, rare=diagonal / count(warp_rows),
+        parts = s.B * k.grid[1] if backward and s.B * k.grid[1] <= ATTENTION_PARTS else 0
+        return dict(read=operands * s.n * s.C * X, written=results * (s.n * X + parts * 4) * s.C,
+                    rare=diagonal / count(warp_rows), partials=3 * s.C * parts * 4,
                     flops=count(warp_rows) * products * 2 * warp_rows * columns * head_size, loaded=0,
                     copied=stationary + count(rows) * columns * (2 * head_size * X + (8 if transposed else 0)))
     return work
@@ -88,7 +94,7 @@ WORK = {
     "encoder_forward": lambda s, k: dict(read=s.n * s.C * X, written=s.n * s.C * X, loaded=2 * s.n * s.C * X),
     "layernorm_forward": norm(False),
     "residual_layernorm_forward": norm(True),
-    "attention_forward": attention(2, 3, 1, False),
+    "attention_forward": attention(2, 3, 1, False, backward=False),
     "attention_dot": lambda s, k: dict(read=2 * s.n * s.C * X, written=4 * s.n * s.NH),
     "attention_backward_kv": attention(4, 4, 2, True),
     "attention_backward_q": attention(3, 4, 1, False),

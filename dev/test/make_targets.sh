@@ -49,3 +49,5 @@ expect "shards made" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2
 rm dev/data/shakespeare_train.bin
 $make data
 expect "shards made again" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2
+$make -n NVCC="$copy/compiler" CUDA_INCLUDE=/headers CUDA_LIB=/libraries train_gpt2cu > commands
+expect "nvcc is told the folders" "$(grep -c -e ' -I/headers .* -L/libraries -lcublasLt' commands)" 1

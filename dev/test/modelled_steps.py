@@ -6,6 +6,7 @@ kernels counted by hand, and predictions that respect the bounds of --plan.
 """
 import argparse
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -153,6 +154,20 @@ def kernels_have_code_and_work(program):
     expect("(no machine code)" not in text or text.count("(no machine code)") < 6, "most machine code is missing")
 
 
+def what_is_recomputed(program):
+    """GELU of all 3 layers once; with -r 1 that of the first 2 again, by its own kernel or by the product."""
+    for fusion, level, wanted in (0, 0, (3, 3)), (0, 1, (5, 3)), (2, 0, (0, 3)), (2, 1, (0, 5)):
+        flags = ["-e", "L3C64H1T64", "-t", "64", "-b", "1", "-x", "1", "-v", "0", "-s", "0", "-r", str(level), "-ge",
+                 str(fusion), "-i", "dev/data/shakespeare_train.bin"]
+        with tempfile.NamedTemporaryFile() as file:
+            subprocess.run([program, *flags], cwd=ROOT, capture_output=True, env={**os.environ, "CUSIM_DRY": file.name})
+            lines = file.read().decode().splitlines()
+        kernels = sum(line.startswith("kernel gelu_forward ") for line in lines)
+        products = sum(bool(re.match(r"product 256 64 64 14 14 (4|164) 0$", line)) for line in lines)
+        expect((kernels, products) == wanted, f"-ge {fusion} -r {level}: {kernels} kernels of GELU, {products} "
+                                              f"products before it, wanted {wanted}")
+
+
 def measured_beside_modelled(program):
     """What scripts/gpu_day.sh measured: kernels of a step, and products of one call, of which a step has 24."""
     day = {"gpu": "NVIDIA H100 80GB HBM3", "kernels": {"attention_forward": 5.5}, "steps": [],
@@ -182,7 +197,7 @@ def main():
     program = parser.parse_args().program
     loops_are_metered(), tiles_are_metered(), narrow_paths_are_left_out(), work_is_counted_by_hand()
     products_are_plausible(), steps_respect_the_roofline(program), kernels_have_code_and_work(program)
-    measured_beside_modelled(program), several_gpus(program)
+    what_is_recomputed(program), measured_beside_modelled(program), several_gpus(program)
     if failed:
         sys.exit("\n".join(failed))
 

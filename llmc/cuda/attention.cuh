@@ -22,6 +22,7 @@
 #include "llmc/cuda/attention_decode.cuh"
 #include "llmc/cuda/attention_forward.cuh"
 #include "llmc/cuda/attention_fp32.cuh"
+#include "llmc/cuda/column_sums.cuh"
 
 // Head sizes: multiples of 8 from 16 to 256. In shared memory they are padded with zeros to 32, 64,
 // 96, 128 or 256.
@@ -74,6 +75,7 @@ struct AttentionForward {
                (int)NH, head_size, scale, documents.tiles);
     }
 };
+constexpr int ATTENTION_PARTS = 512;  // of the sums over rows of dqkv: 64 sequences of 1024 positions
 struct AttentionBackward {
     bf16* dqkv;
     float* D;
@@ -83,16 +85,20 @@ struct AttentionBackward {
     int64_t B, T, C, NH;
     cudaStream_t stream;
     DocumentTiles documents;
+    float* partials = nullptr;
+    int64_t parts = 0;  // that the kernels have left there
     template <int HS, int KEYS, int COLS, int M>
     void run() {
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
+        const bool leaves_sums = partials && !documents.tiles && B * grid.y <= ATTENTION_PARTS;
+        parts = leaves_sums ? B * grid.y : 0;
         attention_dot(D, dout, out, B, T, NH, head_size, stream);
         auto run_kernel = [&](const char* name, auto kernel, size_t shared_bytes) {
             allow_shared(kernel, shared_bytes, name);
             launch(name, kernel, grid, ATTENTION_THREADS, shared_bytes, stream, dqkv, dout, lse, D, qkv, (int)T,
-                   (int)NH, head_size, scale, documents.tiles);
+                   (int)NH, head_size, scale, documents.tiles, leaves_sums ? partials : nullptr);
         };
         run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS, M>,
                    attention_backward_kv_shared_bytes<HS, COLS, M>());
@@ -106,11 +112,13 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
     AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents};
     for_head_size(C / NH, forward);
 }
-// D (B,NH,T) is scratch.
-inline void attention_backward(bf16* dqkv, float* D, const bf16* dout, const bf16* out, const float* lse,
-                               const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                               DocumentTiles documents = {}) {
+// D (B,NH,T) is scratch. partials, if it is not null, has room for ATTENTION_PARTS * 3 C: returns
+// the parts of the sums over the rows of dqkv, if there are not more of them, and no documents.
+inline ColumnSums attention_backward(bf16* dqkv, float* D, const bf16* dout, const bf16* out, const float* lse,
+                                     const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+                                     DocumentTiles documents = {}, float* partials = nullptr) {
     const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(bf16)), stream);
-    AttentionBackward backward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents};
+    AttentionBackward backward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents, partials};
     for_head_size(C / NH, backward);
+    return {partials, backward.parts, 3 * C};
 }

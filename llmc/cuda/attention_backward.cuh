@@ -9,6 +9,9 @@
 // computes the scores transposed (k q^T), so that again the result of one product is an operand of
 // the next.
 //
+// dqkv is the gradient of a linear layer's output, whose bias needs its sums over rows. Both
+// kernels leave those of each block in `partials`, if it is not null (column_sums.cuh).
+//
 // Blocks, warps, tiles and buffers are as in attention_forward.cuh. As no row needs its maximum
 // first, a tile's columns are limited only by registers: s and dp of a tile take M COLS / 2 each.
 #pragma once
@@ -31,7 +34,7 @@ constexpr size_t attention_backward_kv_shared_bytes() {
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_kv_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
-                                 int NH, int head_size, float scale, const DocumentTile* documents) {
+                                 int NH, int head_size, float scale, const DocumentTile* documents, float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) bf16 shared[];
     const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(documents, T, NH, head_size);
@@ -92,19 +95,24 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         __syncthreads();  // no thread reads this tile any more
     }
     bf16 *dk_head = dqkv + block.qkv_offset + block.C, *dv_head = dk_head + block.C;
+    float dk_sums[HS / 8][2] = {}, dv_sums[HS / 8][2] = {};
 #pragma unroll
     for (int m = 0; m < M; m++) {
         const int first = first_key + m * 16, row = warp_row + m * 16;
-        store_rows(dk_head, block.stride, first, block.length, head_size, dk[m], scale, scale, k, row);
-        store_rows(dv_head, block.stride, first, block.length, head_size, dv[m], 1.0f, 1.0f, v, row);
+        store_rows(dk_head, block.stride, first, block.length, head_size, dk[m], scale, scale, k, row, dk_sums);
+        store_rows(dv_head, block.stride, first, block.length, head_size, dv[m], 1.0f, 1.0f, v, row, dv_sums);
     }
+    if (!partials) return;
+    float *sums = (float*)buffer(0), *own_sums = sums + threadIdx.x / 32 * 2 * HS;
+    add_lanes<HS>(own_sums, dk_sums), add_lanes<HS>(own_sums + HS, dv_sums);
+    add_warps<HS, 2>(partials + block.sums_offset(NH, head_size) + block.C, block.C, head_size, sums);
 }
 
 // dq of 64 M queries, 16 M per warp; keys come in tiles of COLS.
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_q_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
-                                int NH, int head_size, float scale, const DocumentTile* documents) {
+                                int NH, int head_size, float scale, const DocumentTile* documents, float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) bf16 shared[];
     const AttentionBlock<ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
@@ -162,8 +170,13 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         __syncthreads();  // no thread reads this tile any more
     }
     bf16* dq_head = dqkv + block.qkv_offset;
+    float dq_sums[HS / 8][2] = {};
 #pragma unroll
     for (int m = 0; m < M; m++)
         store_rows(dq_head, block.stride, first_query + m * 16, block.length, head_size, dq[m], scale, scale, q,
-                   warp_row + m * 16);
+                   warp_row + m * 16, dq_sums);
+    if (!partials) return;
+    float* sums = (float*)keys(0).data;
+    add_lanes<HS>(sums + threadIdx.x / 32 * HS, dq_sums);
+    add_warps<HS, 1>(partials + block.sums_offset(NH, head_size), block.C, head_size, sums);
 }

@@ -47,4 +47,10 @@ struct AttentionBlock {
         out_offset = position * C + h * head_size;
         row_offset = ((int64_t)b * NH + h) * T + begin;
     }
+    // Where the sums over these rows of the head in dqkv begin (column_sums.cuh): without documents
+    // each ROWS rows of a sequence are a part.
+    __device__ int64_t sums_offset(int NH, int head_size) const {
+        const int64_t part = (int64_t)(blockIdx.x / NH) * gridDim.y + first / ROWS;
+        return part * stride + blockIdx.x % NH * head_size;
+    }
 };

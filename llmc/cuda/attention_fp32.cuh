@@ -15,6 +15,7 @@
 #pragma once
 #include "llmc/cuda/attention_block.cuh"
 #include "llmc/cuda/attention_dot.cuh"
+#include "llmc/cuda/column_sums.cuh"
 
 // TILE rows of head_size floats in shared memory, head_size + 1 apart: where head_size is a
 // multiple of 32, a column of unpadded rows would lie in one bank.
@@ -208,11 +209,13 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
     run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
 }
-inline void attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
-                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                               DocumentTiles documents = {}) {
+// Leaves no sums over rows.
+inline ColumnSums attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+                                     const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+                                     DocumentTiles documents = {}, float* partials = nullptr) {
     const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(float)), stream);
     const auto run =
         attention_fp32_rows(C / NH) == 32 ? attention_backward_tiles<32, 8> : attention_backward_tiles<16, 32>;
     run(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents);
+    return {partials};
 }

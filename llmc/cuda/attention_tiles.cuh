@@ -69,21 +69,51 @@ __device__ inline void load_tile(Tile<HS> tile, const bf16* head, int stride, in
 // Stores a warp's 16 rows of c to rows first .. first + 15 of a head in global memory; the upper 8
 // rows are multiplied by `upper`, the lower 8 by `lower`. A lane holds 4 bytes here and there, so
 // the rows go through rows tile_row .. tile_row + 15 of a tile, which no other warp uses any more,
-// and leave it in chunks of 16 bytes.
+// and leave it in chunks of 16 bytes. If there are `sums`, what is stored is added to them: a
+// lane's columns are 8n + lane % 4 * 2 and the next one.
 template <int HS>
 __device__ inline void store_rows(bf16* head, int stride, int first, int T, int head_size, const float (&c)[HS / 8][4],
-                                  float upper, float lower, Tile<HS> tile, int tile_row) {
+                                  float upper, float lower, Tile<HS> tile, int tile_row, float (*sums)[2] = nullptr) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < HS / 8; n++) {
-        *(uint32_t*)(tile.at(tile_row + g, n) + 2 * t) = pack_bf16(c[n][0] * upper, c[n][1] * upper);
-        *(uint32_t*)(tile.at(tile_row + g + 8, n) + 2 * t) = pack_bf16(c[n][2] * lower, c[n][3] * lower);
+        const uint32_t up = pack_bf16(c[n][0] * upper, c[n][1] * upper);
+        const uint32_t low = pack_bf16(c[n][2] * lower, c[n][3] * lower);
+        *(uint32_t*)(tile.at(tile_row + g, n) + 2 * t) = up;
+        *(uint32_t*)(tile.at(tile_row + g + 8, n) + 2 * t) = low;
+        if (!sums) continue;
+        sums[n][0] += __uint_as_float(up << 16) + __uint_as_float(low << 16);
+        sums[n][1] += __uint_as_float(up & 0xFFFF0000) + __uint_as_float(low & 0xFFFF0000);
     }
     __syncwarp();
     for (int i = lane; i < 16 * (HS / 8); i += 32) {
         const int row = i / (HS / 8), chunk = i % (HS / 8);
         if (first + row < T && chunk * 8 < head_size)
             store_pack(head + (int64_t)(first + row) * stride + chunk * 8, load_pack(tile.at(tile_row + row, chunk)));
+    }
+}
+
+// The sums of a warp's columns, from those that its lanes have by store_rows, to `to` (HS).
+template <int HS>
+__device__ inline void add_lanes(float* to, const float (&sums)[HS / 8][2]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < HS / 8; n++)
+        for (int i = 0; i < 2; i++) {
+            float sum = sums[n][i];
+            for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+            if (lane < 4) to[n * 8 + lane * 2 + i] = sum;
+        }
+}
+// Those of a block, for MATRICES results of which the warps' sums lie in warps (ATTENTION_WARPS,
+// MATRICES, HS). Result i goes to part + i C. To be called by all threads.
+template <int HS, int MATRICES>
+__device__ inline void add_warps(float* part, int C, int head_size, const float* warps) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < MATRICES * HS; i += ATTENTION_THREADS) {
+        float total = 0;
+        for (int w = 0; w < ATTENTION_WARPS; w++) total += warps[w * MATRICES * HS + i];
+        if (i % HS < head_size) part[i / HS * C + i % HS] = total;
     }
 }

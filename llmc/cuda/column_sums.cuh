@@ -5,8 +5,8 @@
 // parts in order.
 //
 // Memory-bound: column_sums reads the matrix once. The kernels that write a gradient have its
-// values in registers, so gelu_backward and layernorm_backward leave the parts too, and the
-// gradient need not be read again for the bias.
+// values in registers, so gelu_backward, layernorm_backward and attention_backward leave the parts
+// too, and the gradient need not be read again for the bias.
 #pragma once
 #include "llmc/cuda/common.cuh"
 
