@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Draws the pictures of the course into dev/course/pictures, from the constants and tables of the code that ships:
-build/course_facts and build/course_numbers_gpu print them. Standard library only.
+build/course_facts and build/course_numbers_gpu print them; and from what vocabularies.py has measured. Standard library
+only.
 
     dev/course/pictures.py [NAME...]     draws all, or those named
     dev/course/pictures.py --check       names those that differ from what the code says; status 1
@@ -409,10 +410,47 @@ def checkpoint(facts):
     return svg.picture(left + int(112 * unit) + 20, y + 40, 13, parts)
 
 
-PICTURES = {"merges": merges, "gelu": gelu, "attention": attention, "cross-entropy": cross_entropy,
-            "checkpoint": checkpoint, "fragments": fragments, "swizzle": swizzle, "warp-sum": warp_sum, "ring": ring,
-            "zero": zero, "gemm-blocking": gemm_blocking, "online-softmax": online_softmax, "formats": formats,
-            "layer-norm": layer_norm, "residual-stream": residual_stream, "schedules": schedules}
+def vocabularies(facts):
+    """Models with vocabularies of several sizes: what each predicts, and what its steps cost (vocabularies.py)."""
+    rows, left, width, y = facts["vocabularies"], 30, 86, 50
+    (steps, tokens, seconds, device), = {(row["steps"], row["step_tokens"], row["same_time"]["seconds"], row["device"])
+                                         for row in rows}
+    # of each panel: height, what it begins at, lines: name, colour, format of the numbers, value of a row
+    panels = [
+        (130, 2, [(f"bits per byte after {steps} steps of {tokens:,} tokens", BLUE, "%.2f",
+                   lambda row: row["bits_per_byte"]),
+                  (f"bits per byte after {seconds:g} s of training", VIOLET, "%.2f",
+                   lambda row: row["same_time"]["bits_per_byte"])]),
+        (80, 0, [("time per step in ms", ORANGE, "%.0f", lambda row: row["step_ms"])]),
+        (80, 0, [("time to read 1 MB of text in s", GREEN, "%.0f",
+                  lambda row: 1e3 * row["step_ms"] / row["step_tokens"] / row["bytes_per_token"])])]
+    parts = []
+    for height, least, lines in panels:
+        most = max(value(row) for *_, value in lines for row in rows)
+        for place, (name, color, form, value) in enumerate(lines):
+            up = [height * (value(row) - least) / (most - least) for row in rows]
+            at = [(left + 24 + i * width, y + height - part) for i, part in enumerate(up)]
+            parts += [svg.text(left + 330 * place, y - 24, name, color=color), svg.line(at[:-1], color, THICK)]
+            for i, (row, (px, py)) in enumerate(zip(rows, at)):
+                mark = svg.ring(px, py, 4, color) if i == len(rows) - 1 else svg.dot(px, py, 4, color)
+                highest = all(value(row) >= other(row) for *_, other in lines)
+                parts += [mark, svg.text(px, py + (-8 if highest else 18), form % value(row), "middle", color)]
+        y += height + 14
+        parts.append(svg.line([(left, y), (left + len(rows) * width, y)], svg.LINES, THIN))
+        y += 54
+    y -= 36
+    for i, row in enumerate(rows):
+        parts.append(svg.text(left + 24 + i * width, y, f"{row['size']:,}", "middle"))
+    parts += [svg.text(left, y + 24, "tokens in the vocabulary, which is learned from the text; the last is GPT-2's"),
+              svg.text(left, y + 44, device)]
+    return svg.picture(left + len(rows) * width + 30, y + 56, 13, parts)
+
+
+PICTURES = {"merges": merges, "vocabularies": vocabularies, "gelu": gelu, "attention": attention,
+            "cross-entropy": cross_entropy, "checkpoint": checkpoint, "fragments": fragments, "swizzle": swizzle,
+            "warp-sum": warp_sum, "ring": ring, "zero": zero, "gemm-blocking": gemm_blocking,
+            "online-softmax": online_softmax, "formats": formats, "layer-norm": layer_norm,
+            "residual-stream": residual_stream, "schedules": schedules}
 
 
 def read_facts():
@@ -423,6 +461,7 @@ def read_facts():
         done = subprocess.run([ROOT / program, *part], stdout=subprocess.PIPE, text=True, check=True)
         for fact in map(json.loads, done.stdout.splitlines()):
             facts[fact["name"]] = fact["values"] if fact["shape"] else fact["values"][0]
+    facts["vocabularies"] = json.loads((ROOT / "dev/course/vocabularies.json").read_text())
     return facts
 
 

@@ -116,6 +116,8 @@ $(call check,course_twins,PyTorch computes what the chapters say,\
 $(call check,course_pictures,the pictures of the course show the code that ships,\
     $(B)/course_facts $(B)/course_numbers_gpu,\
     grep -q avx512f /proc/cpuinfo || skip "a CPU with AVX-512"; dev/course/pictures.py --check)
+$(call check,vocabularies,the measurement of vocabularies runs,$(CPU),rm -f $(B)/vocabularies.json;\
+    dev/course/vocabularies.py 4096 --steps 2 --seconds 0.05 --timed-steps 2 --json $(B)/vocabularies.json)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
 $(call check,recipes,fine-tuning by the lines of README,$(CPU),\

@@ -1,9 +1,9 @@
 // A disk for the exercise on saving: what a program sees, and what is left after a power failure at
 // any moment.
 //
-// write() and rename() are in the system's memory at first. At a power failure an unflushed file has
-// its bytes, a part of them, or none; of the names that were given or removed since flush_names()
-// the first few have reached the disk: all of them, some, or none.
+// write() and rename() are in the system's memory at first. At a power failure an unflushed file
+// has its bytes, a part of them, or none; of the names that were given or removed since
+// flush_names() the first few have reached the disk: all of them, some, or none.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,8 +17,8 @@ struct Disk {
     using Names = std::map<std::string, std::shared_ptr<File>>;
 
     Names names, flushed_names;
-    std::vector<Names> since;  // the names after each change since flush_names()
-    std::set<std::string> written;  // what write() has been called for
+    std::vector<Names> since;            // the names after each change since flush_names()
+    std::set<std::string> written;       // what write() has been called for
     int64_t moments = 0, fails_at = -1;  // before and after each call; that of the power failure
 
     // Creates the file, or empties the one of this name, and writes the bytes.

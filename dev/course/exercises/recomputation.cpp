@@ -75,8 +75,9 @@ void judge(Judge& j, decltype(task::forward_and_backward)* forward_and_backward)
                {"loss", "the backward pass begins with loss_backward, not with ones."},
                {"all-kept", "more inputs are kept than those of layers 0, k, 2k, ..."},
                {"rooms", "some rooms are not given back when the backward pass has used what is in them."},
-               {"again", "layers are computed more than twice: from the input that is kept, once forward through the "
-                         "segment is enough."}};
+               {"again",
+                "layers are computed more than twice: from the input that is kept, once forward through the "
+                "segment is enough."}};
     struct Case {
         int64_t layers, n, k;
     };

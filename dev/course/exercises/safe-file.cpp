@@ -1,7 +1,7 @@
 // ----- task
-// A file is complete or absent. save() gives the file `name` new contents. Whenever the power fails,
-// before, between or within the calls below, the name must stand for a whole file: the old one or
-// the new one. And once save() has returned, it must be the new one, whatever happens then.
+// A file is complete or absent. save() gives the file `name` new contents. Whenever the power
+// fails, before, between or within the calls below, the name must stand for a whole file: the old
+// one or the new one. And once save() has returned, it must be the new one, whatever happens then.
 //
 //     disk.write(name, bytes)      creates the file, or empties it, and writes the bytes: to the system's memory
 //     disk.flush(name)             the file's bytes are on the disk afterwards (fsync)
@@ -9,7 +9,8 @@
 //     disk.remove(name)            likewise
 //     disk.flush_names()           the names are on the disk afterwards (fsync of the folder)
 //
-// A power failure loses what is in the system's memory, or a part of it. What has been flushed stays.
+// A power failure loses what is in the system's memory, or a part of it. What has been flushed
+// stays.
 void save(Disk& disk, const std::string& name, const std::string& bytes) {
     // your code
 }
@@ -35,8 +36,9 @@ void save(Disk& disk, const std::string& name, const std::string& bytes) {
 // ----- judge
 #include "dev/course/exercises/disk.h"
 void judge(Judge& j, decltype(task::save)* save) {
-    j.hints = {{"in-place", "the file is written under its own name: while that goes on, it is neither old nor new. "
-                            "Write another name, and rename."},
+    j.hints = {{"in-place",
+                "the file is written under its own name: while that goes on, it is neither old nor new. "
+                "Write another name, and rename."},
                {"bytes", "the name is on the disk before the bytes are: flush the file first, then rename it."},
                {"names", "save() returns while the new name may still be lost: flush the names last."},
                {"removed", "between remove and rename there is no file of this name; rename replaces the old one."},
@@ -50,9 +52,7 @@ void judge(Judge& j, decltype(task::save)* save) {
             try {
                 save(disk, name, new_bytes);
                 return true;
-            } catch (const Disk::PowerFailure&) {
-                return false;
-            }
+            } catch (const Disk::PowerFailure&) { return false; }
         };
         std::string key, text;
         int64_t moments = 0;
