@@ -95,7 +95,8 @@ def schedules(facts):
     styles = {"constant": (BLUE, ""), "linear": (VIOLET, ""), "cosine": (GREEN, ""), "wsd": (ORANGE, "6 3"),
               "inverse-sqrt": (PINK, ""), "exponential": (CYAN, ""), "step": (svg.LINES, "2 3")}
     names = [name.removeprefix("schedule_") for name in facts if name.startswith("schedule_")]
-    for place, name in enumerate(sorted(names, key=lambda name: -round(sum(facts[f"schedule_{name}"]), 3))):  # ties: as listed
+    areas = {name: round(sum(facts[f"schedule_{name}"]), 3) for name in names}  # rounded: some are equal
+    for place, name in enumerate(sorted(names, key=lambda name: -areas[name])):
         color, dash = styles[name]
         rates, key, y = facts[f"schedule_{name}"], left + width + 20, top + 20 + 24 * place
         step = width / (len(rates) - 1)

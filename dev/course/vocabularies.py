@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Vocabularies of several sizes: what a model gains by a larger one, and what its steps cost. Chapter 2 shows the result.
+"""Vocabularies of several sizes: what a model gains by a larger one, and what its steps cost. For chapter 2.
 
     make train_gpt2_cpu tokenize data && dev/course/vocabularies.py       # writes dev/course/vocabularies.json
     dev/course/pictures.py vocabularies                                   # draws it
@@ -56,8 +56,9 @@ def data_of(size, folder):
 
 def train(model, data, args, *flags):
     """What a run prints."""
-    command = ["./train_gpt2_cpu", "-e", model, "-b", BATCH, "-t", LENGTH, "-r", 0, *data, "--precision", args.precision]
-    return children.run([*command, "-s", 0, *flags], cwd=ROOT)[0]
+    command = ["./train_gpt2_cpu", "-e", model, "-b", BATCH, "-t", LENGTH, "-r", 0, *data, "-s", 0, "--precision",
+               args.precision]
+    return children.run([*command, *flags], cwd=ROOT)[0]
 
 
 def learned(data, args, folder, steps):
