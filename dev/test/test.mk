@@ -124,6 +124,8 @@ $(call check,recipes,fine-tuning by the lines of README,$(CPU),\
     dev/test/recipes.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/recipes.py)
 $(call check,plot,pictures of runs and of the memory of a step,$(CPU),dev/test/plot.py)
+$(call check,sweep,many runs with different flags and the best of them,$(CPU),dev/test/sweep.py)
+$(call check,batch_size,steps to a loss by batch size,$(CPU),dev/test/batch_size.py)
 $(call check,plot_packages,event files for TensorBoard and PNG,,\
     dev/test/plot.py packages --packages || skip "pip install cairosvg tensorboard"; dev/test/plot.py packages)
 EVALUATION := numpy tiktoken torch transformers

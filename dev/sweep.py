@@ -1,0 +1,368 @@
+#!/usr/bin/env python3
+"""Trains with many settings, several at once, and says which did best. Standard library only.
+
+    dev/sweep.py DIR --vary=-l=3e-4,1e-3,3e-3 --vary=-c=0,0.1 -- ./train_gpt2_cpu -e L4C64H4T64 -t 64 -x 300
+        a grid: every combination of the values
+    dev/sweep.py DIR --random 12 --vary=-l=1e-4:1e-2 --vary=-b=2,4,8 -- ./train_gpt2_cpu ...
+        combinations drawn at random: of lists, and of ranges LOW:HIGH, log-uniformly
+    dev/sweep.py DIR --lr-range 0.1 -- ./train_gpt2_cpu ...
+        the learning rate range test (Smith 2017, arXiv:1506.01186): one run in which -l rises linearly from 0 to 0.1
+
+What follows -- is the command of the trainer, without -o. Each run has a folder in DIR, and ranks by its last
+validation loss, or by its last training losses if it has none. DIR/sweep.csv and DIR/sweep.svg show all runs, and the
+best command is printed. The same command goes on where it was interrupted; more values add runs.
+"""
+import children
+import argparse
+import itertools
+import json
+import math
+import os
+import pathlib
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+
+import charts
+import svg
+from run_data import Run
+
+LAST = 0.1  # the share of the steps whose mean training loss ranks runs without validation
+NOT_FINITE = "is not finite; the run stops"
+
+
+def cores():
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def write_whole(path, text):
+    """Replaces a file by a whole one."""
+    beside = path.with_name(path.name + ".tmp")
+    with open(beside, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+class Vary:
+    """FLAG=VALUES: a list a,b,c or a range LOW:HIGH of numbers above 0."""
+
+    def __init__(self, text):
+        self.flag, _, values = text.partition("=")
+        if not self.flag.startswith("-") or not values:
+            raise argparse.ArgumentTypeError(f"{text}: FLAG=a,b,c or FLAG=LOW:HIGH is accepted, such as -l=1e-4,3e-4")
+        self.values, self.range = values.split(","), None
+        low, colon, high = values.partition(":")
+        if colon:
+            try:
+                self.range = float(low), float(high)
+            except ValueError:
+                raise argparse.ArgumentTypeError(f"{text}: LOW:HIGH must be numbers")
+            if not 0 < self.range[0] < self.range[1] < math.inf:
+                raise argparse.ArgumentTypeError(f"{text}: 0 < LOW < HIGH is accepted")
+            self.whole = low.isdigit() and high.isdigit()
+        elif "" in self.values:
+            raise argparse.ArgumentTypeError(f"{text}: has an empty value")
+
+    def draw(self, rng):
+        if not self.range:
+            return rng.choice(self.values)
+        value = math.exp(rng.uniform(*map(math.log, self.range)))
+        return str(round(value)) if self.whole else f"{value:.3g}"
+
+
+def trials_of(options):
+    """The settings to try, as lists of (flag, value), each once."""
+    if not options.random:
+        return [list(zip([v.flag for v in options.vary], values))
+                for values in itertools.product(*[v.values for v in options.vary])]
+    rng, drawn = random.Random(options.seed), []
+    for _ in range(100 * options.random):
+        trial = [(v.flag, v.draw(rng)) for v in options.vary]
+        if trial not in drawn:
+            drawn.append(trial)
+        if len(drawn) == options.random:
+            return drawn
+    sys.exit(f"--random {options.random}: these lists have only {len(drawn)} combinations; that many are accepted")
+
+
+def folder_of(trial):
+    """A name for each trial; one that is too long, or has characters that are no good in names, ends with a checksum."""
+    name = "_".join(f"{flag.lstrip('-')}={value}" for flag, value in trial)
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "=._+-") else "~" for c in name)[:100]
+    return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
+
+
+def outcome_of(folder):
+    """What a run has recorded: its last losses, steps and tokens."""
+    run = Run(folder)
+    trained = charts.finite(run.series.get("loss", []))
+    last = trained[-max(1, round(LAST * len(trained))):]
+    validated = run.series.get("val_loss", [])
+    return {"steps": len(run.series.get("loss", [])),
+            "train_loss": sum(loss for _, loss in last) / len(last) if last else None,
+            "val_loss": validated[-1][1] if validated and math.isfinite(validated[-1][1]) else None}
+
+
+def score(result):
+    """What runs are ranked by; infinity if the run failed."""
+    if result["status"] != "done":
+        return math.inf
+    loss = result["val_loss"] if result["val_loss"] is not None else result["train_loss"]
+    return math.inf if loss is None else loss
+
+
+class Sweep:
+    """The runs of a command with different flags, in a folder of their own each."""
+
+    def __init__(self, folder, command, jobs=0, keep=False):
+        self.folder, self.command, self.keep = pathlib.Path(folder), [str(word) for word in command], keep
+        on_gpu = pathlib.Path(self.command[0]).name == "train_gpt2cu"
+        self.jobs = jobs or (1 if on_gpu else cores())
+        self.threads = [] if "--threads" in self.command or on_gpu else ["--threads", str(max(1, cores() // self.jobs))]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.check_command()
+
+    def check_command(self):
+        """A folder belongs to one command, so that its runs can be compared."""
+        path = self.folder / "command.json"
+        try:
+            before = json.loads(path.read_text()) if path.exists() else self.command
+        except ValueError:
+            sys.exit(f"{path} is damaged; another folder is accepted, or this one without its runs")
+        if before != self.command:
+            sys.exit(f"{self.folder} holds runs of another command: {shlex.join(before)}\n"
+                     "that command is accepted, or another folder")
+        write_whole(path, json.dumps(self.command) + "\n")
+
+    def result_path(self, trial):
+        return self.folder / folder_of(trial) / "result.json"
+
+    def known(self, trial):
+        """The result of a run that has ended; None if it has not."""
+        try:
+            return json.loads(self.result_path(trial).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def start(self, trial):
+        folder = self.folder / folder_of(trial)
+        folder.mkdir(exist_ok=True)
+        flags = [word for pair in trial for word in pair]
+        command = [*self.command, *self.threads, *flags, "-o", str(folder), "-y", "1"]
+        with open(folder / "output.txt", "w") as output:
+            return children.start(command, stdin=subprocess.DEVNULL, stdout=output,
+                                  stderr=subprocess.STDOUT), time.monotonic()
+
+    def finish(self, trial, process, seconds):
+        """Records how a run ended. The sweep ends if its flags are wrong."""
+        children.running.discard(process)
+        folder = self.folder / folder_of(trial)
+        said = (folder / "output.txt").read_text(errors="replace").strip().splitlines() or [""]
+        sentence = next((line for line in said if line.startswith("error")), said[-1])
+        status = "done" if process.returncode == 0 else "not finite" if NOT_FINITE in sentence else "failed"
+        if process.returncode == 2 or (status == "failed" and not (folder / "metrics.csv").exists()):
+            sys.exit(f"{shlex.join(process.args)} ended with status {process.returncode}: {sentence}")
+        result = {"flags": trial, "status": status, "seconds": round(seconds, 1), **outcome_of(folder)}
+        write_whole(self.result_path(trial), json.dumps(result) + "\n")
+        if not self.keep:
+            for pattern in ("model_0*.bin*", "state_0*.bin*", "DONE_0*"):
+                for path in folder.glob(pattern):
+                    path.unlink()
+        return result
+
+    def run(self, trials):
+        """The results of all these runs; those that are missing are computed, `jobs` at a time."""
+        waiting, under_way, begin, done = [t for t in trials if not self.known(t)], [], time.monotonic(), 0
+        most = len(waiting)
+        if most < len(trials):
+            print(f"{len(trials) - most} of {len(trials)} runs are there already", flush=True)
+        while waiting or under_way:
+            while waiting and len(under_way) < self.jobs:
+                trial = waiting.pop(0)
+                under_way.append((trial, *self.start(trial)))
+            time.sleep(0.05)
+            for entry in [entry for entry in under_way if entry[1].poll() is not None]:
+                under_way.remove(entry)
+                trial, process, started = entry
+                result = self.finish(trial, process, time.monotonic() - started)
+                done += 1
+                left = (time.monotonic() - begin) / done * (most - done)
+                loss = f"loss {score(result):.4f}" if result["status"] == "done" else result["status"]
+                print(f"{done}/{most} {flags_text(trial)}: {loss}, {result['seconds']:.0f} s, about {left:.0f} s left",
+                      flush=True)
+        return [self.known(trial) for trial in trials]
+
+
+def flags_text(trial):
+    return " ".join(f"{flag} {value}" for flag, value in trial)
+
+
+def table(results):
+    """The runs as lines, the best first."""
+    def number(value):
+        return "" if value is None else f"{value:.4f}"
+    rows = [["flags", "val loss", "train loss", "steps", "seconds", "status"]]
+    for r in sorted(results, key=score):
+        rows.append([flags_text(r["flags"]), number(r["val_loss"]), number(r["train_loss"]), str(r["steps"]),
+                     f"{r['seconds']:.0f}", r["status"]])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def csv_text(results):
+    flags = [flag for flag, _ in results[0]["flags"]]
+    lines = [",".join([*flags, "val_loss", "train_loss", "steps", "seconds", "status"])]
+    for r in sorted(results, key=score):
+        cells = [value for _, value in r["flags"]] + [r[key] for key in ("val_loss", "train_loss", "steps", "seconds",
+                                                                         "status")]
+        lines.append(",".join("" if cell is None else str(cell) for cell in cells))
+    return "\n".join(lines) + "\n"
+
+
+def places_of(values):
+    """Where values lie on an axis, and the text of a place: a logarithmic axis for numbers above 0 that span a factor
+    of 3, else in a row."""
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        numbers = []
+    if numbers and min(numbers) > 0 and max(numbers) >= 3 * min(numbers):
+        return [math.log10(n) for n in numbers], lambda at: f"{10 ** at:.2g}"
+    if numbers and len(set(numbers)) > 1 and not any(n <= 0 for n in numbers):
+        return numbers, charts.tick_text
+    names = sorted(set(values), key=lambda v: (float(v) if numbers else 0, v))
+    return [names.index(value) for value in values], lambda at: dict(enumerate(names)).get(at, "")
+
+
+def picture(results):
+    """A panel for each flag: the loss of every run against its value, and a line through the best of each value."""
+    good = [r for r in results if math.isfinite(score(r))]
+    if not good:
+        return None
+    width, height, left, parts = 420, 200, 70, []
+    flags = [flag for flag, _ in results[0]["flags"]]
+    losses = charts.around([score(r) for r in good])
+    best = min(good, key=score)
+    for number, flag in enumerate(flags):
+        at, text = places_of([dict(r["flags"])[flag] for r in good])
+        panel = charts.Panel(left, 40 + number * (height + 70), width, height, charts.around(at), losses)
+        points = sorted(zip(at, map(score, good)))
+        lowest = {}
+        for x, y in points:
+            lowest[x] = min(y, lowest.get(x, y))
+        panel.frame("loss", flag, x_text=text)
+        panel.curve(sorted(lowest.items()), svg.COLORS[0])
+        panel.marks(points, svg.COLORS[0])
+        panel.marks([(at[good.index(best)], score(best))], svg.COLORS[1])
+        parts += panel.parts
+    return svg.picture(left + width + 30, 40 + len(flags) * (height + 70), charts.SIZE, parts)
+
+
+def lr_range(sweep, highest, steps):
+    """The learning rate range test. Returns (rates, smoothed losses), and the rates of the steepest fall and of the
+    lowest loss."""
+    trial = [("-u", str(steps)), ("-x", str(steps)), ("-l", f"{highest:g}"), ("-k", "constant")]
+    sweep.run([trial])
+    run = Run(sweep.folder / folder_of(trial))
+    raw = charts.finite(run.series["loss"])
+    rates = dict(run.series["learning_rate"])
+    curve = [(rates[step], loss) for step, loss in charts.smooth(raw, max(3, len(raw) // 20 * 2 + 1))]
+    if len(curve) < 10:
+        sys.exit(f"the run has {len(curve)} steps with a finite loss; a lower --lr-range, or a larger -x, is accepted")
+    lowest = min(range(len(curve)), key=lambda i: curve[i][1])
+    slopes = {i: (curve[i + 1][1] - curve[i - 1][1]) / math.log(curve[i + 1][0] / curve[i - 1][0])
+              for i in range(1, lowest)}
+    steepest = min(slopes, key=slopes.get) if slopes else lowest
+    return curve, curve[steepest][0], curve[lowest][0]
+
+
+def range_picture(curve, steepest, lowest):
+    top = min(curve[0][1] * 1.2, max(y for _, y in curve))
+    points = [(math.log10(x), y) for x, y in curve if y <= top]
+    panel = charts.Panel(70, 40, 520, 240, charts.around([x for x, _ in points]),
+                         charts.around([y for _, y in points]))
+    panel.frame("smoothed loss", "learning rate", x_text=lambda at: f"{10 ** at:.2g}")
+    panel.curve(points, svg.COLORS[0])
+    for rate, color, name in ((steepest, svg.COLORS[2], "steepest"), (lowest, svg.COLORS[1], "lowest")):
+        x = panel.x(math.log10(rate))
+        panel.parts += [svg.line([(x, 40), (x, 280)], color, 1.2, dash="4 3"),
+                        svg.text(x + 4, 52 if name == "lowest" else 68, f"{name} {rate:.2g}", color=color)]
+    return svg.picture(660, 330, charts.SIZE, panel.parts)
+
+
+def value_of(command, names, fallback):
+    """The last value of a flag in a command."""
+    value = fallback
+    for i, word in enumerate(command):
+        flag, equals, rest = word.partition("=")
+        if flag in names:
+            value = rest if equals else command[i + 1] if i + 1 < len(command) else fallback
+    return value
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(usage="%(prog)s DIR (--vary=FLAG=VALUES... [--random N] | --lr-range HIGHEST) "
+                                     "[--jobs N] [--seed N] [--keep-models] -- COMMAND", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR")
+    parser.add_argument("--vary", type=Vary, action="append", default=[], metavar="FLAG=VALUES")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="draw N combinations instead of all")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--lr-range", type=float, metavar="HIGHEST")
+    parser.add_argument("--jobs", type=int, default=0, help="runs at once (as many as cores; one on a GPU)")
+    parser.add_argument("--keep-models", action="store_true", help="keep the checkpoints of all runs")
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:split])
+    options.command = arguments[split + 1:]
+    if not options.command:
+        parser.error("the command of the trainer is missing: -- ./train_gpt2_cpu ... is accepted")
+    if bool(options.vary) == (options.lr_range is not None):
+        parser.error("--vary, once or more, or --lr-range: one of them is accepted")
+    if options.random < 0 or options.jobs < 0 or (options.lr_range is not None and not 0 < options.lr_range < math.inf):
+        parser.error("--random, --jobs and --lr-range must be above 0")
+    if not options.random and any(v.range for v in options.vary):
+        parser.error("a range LOW:HIGH is accepted with --random N; a grid has lists, a,b,c")
+    flags = [v.flag for v in options.vary]
+    for flag in flags:
+        if flags.count(flag) > 1:
+            parser.error(f"{flag} varies twice")
+    for flag in [*flags, *options.command]:
+        if flag.partition("=")[0] in ("-o", "--out-dir", "-y", "--resume", "--overwrite"):
+            parser.error(f"{flag.partition('=')[0]} is what the sweep sets; the command is accepted without it")
+    if not shutil.which(options.command[0]):
+        parser.error(f"{options.command[0]} is no program; `make {pathlib.Path(options.command[0]).name}` builds it")
+    return options
+
+
+def main():
+    options = parse(sys.argv[1:])
+    sweep = Sweep(options.folder, options.command, options.jobs, options.keep_models)
+    shown = sweep.folder / "sweep.svg"
+    if options.lr_range is not None:
+        steps = value_of(options.command, ("-x", "--max-steps"), "")
+        if not steps.isdigit() or int(steps) < 20:
+            sys.exit("--lr-range needs -x in the command, 20 steps or more")
+        curve, steepest, lowest = lr_range(sweep, options.lr_range, int(steps))
+        write_whole(shown, range_picture(curve, steepest, lowest))
+        print(f"the loss falls fastest at {steepest:.2g}, and is lowest at {lowest:.2g}; {shown} shows it\n"
+              "a usual choice for the peak, a third of the latter:")
+        return print(shlex.join([*options.command, "-l", f"{lowest / 3:.2g}"]))
+    results = sweep.run(trials_of(options))
+    print(table(results))
+    write_whole(sweep.folder / "sweep.csv", csv_text(results))
+    best = min(results, key=score)
+    if score(best) == math.inf:
+        sys.exit("no run has a loss")
+    write_whole(shown, picture(results))
+    print(f"{shown} shows them; the best:")
+    print(shlex.join([*options.command, *(word for pair in best["flags"] for word in pair)]))
+
+
+if __name__ == "__main__":
+    main()

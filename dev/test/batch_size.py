@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""dev/batch_size.py: its arithmetic on numbers made up, a small experiment, and the page that it writes."""
+import json
+import math
+import pathlib
+import tempfile
+import xml.dom.minidom
+
+from run_script import script
+
+import batch_size
+
+
+def arithmetic():
+    assert batch_size.steps_to(2.0, [(0, 3.0), (10, 2.5), (20, 1.5), (30, 2.5), (40, 1.0)]) == 15
+    assert batch_size.steps_to(2.0, [(0, 3.0), (10, 2.0)]) == 10
+    assert batch_size.steps_to(2.0, [(0, 3.0), (10, math.nan), (20, 2.5)]) is None
+    points = [(b, 150 + 3e5 / b) for b in (128, 512, 2048, 8192)]
+    least, tokens = batch_size.fit(points)
+    assert math.isclose(least, 150, rel_tol=1e-6) and math.isclose(tokens, 3e5, rel_tol=1e-6), (least, tokens)
+    least, tokens = batch_size.fit([(b, s * (1 + 0.02 * (-1) ** i)) for i, (b, s) in enumerate(points)])
+    assert abs(least / 150 - 1) < 0.05 and abs(tokens / 3e5 - 1) < 0.05, (least, tokens)
+    assert all(math.isnan(number) for number in batch_size.fit([(64, 10), (64, 12), (64, 11)]))
+    for batch in batch_size.TOKENS:
+        flags = dict(batch_size.flags_of(batch, "1e-3", batch_size.TOKENS[batch], 1))
+        assert batch % (int(flags["-b"]) * batch_size.T * 2) == 0 and int(flags["-x"]) * batch <= batch_size.TOKENS[batch]
+
+
+def experiment(folder):
+    small = ["--folder", folder, "--batches", 512, 2048, 8192, "--scale", "0.06"]
+    said = script(batch_size, *small, "--target", "4.5")
+    rows = [line for line in said.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    assert [row.split(" |")[0] for row in rows] == ["| 512", "| 2,048", "| 8,192"], said
+    steps = [float(row.split(" | ")[2].replace(",", "")) for row in rows]
+    assert steps == sorted(steps, reverse=True) and steps[0] > steps[-1] > 1, said
+    assert all(float(row.split(" | ")[4].strip(" |").replace(",", "")) > 0 for row in rows), said
+    assert "9 of 9 runs are there already" in script(batch_size, *small, "--target", "4.5")
+    assert "no run reached a loss of 0.5" in script(batch_size, *small, "--target", "0.5", status=1)
+
+
+def page(folder):
+    runs = [{"batch": b, "rate": rate, "steps": None if b == 512 and rate > 1 else 150 * rate + 3e5 / b,
+             "noise_scale": 1900.0} for b in (128, 512, 2048, 8192) for rate in (1.0, 2.0)]
+    figures = {"model": "L1", "T": 64, "target": 2.4, "cpu": "a CPU", "runs": runs}
+    chapter = folder / "chapter.md"
+    chapter.write_text("above\n<!-- batch size begin -->\nold\n<!-- batch size end -->\nbelow\n")
+    batch_size.write_page(figures, chapter, folder / "picture.svg")
+    text = chapter.read_text()
+    assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
+    assert "S = 150 + 300,000 / B" in text and "critical batch size of 2,000 tokens" in text, text
+    assert "| 2,048 | 1 | 296 | 607,200 | 1,900 |" in text, text
+    circles = xml.dom.minidom.parse(str(folder / "picture.svg")).getElementsByTagName("circle")
+    assert len(circles) == 7 + 4, len(circles)  # runs that reached the target, and the best of each batch
+    if batch_size.FIGURES.exists():  # the page that is there is made from the figures that are there
+        for path in (batch_size.CHAPTER, batch_size.PICTURE):
+            (folder / path.name).write_text(path.read_text())
+        batch_size.write_page(json.loads(batch_size.FIGURES.read_text()), folder / batch_size.CHAPTER.name,
+                              folder / batch_size.PICTURE.name)
+        for path in (batch_size.CHAPTER, batch_size.PICTURE):
+            assert (folder / path.name).read_text() == path.read_text(), f"{path} is not what the figures say"
+
+
+def main():
+    arithmetic()
+    with tempfile.TemporaryDirectory() as name:
+        page(pathlib.Path(name))
+        experiment(pathlib.Path(name) / "runs")
+    print("dev/batch_size.py: good")
+
+
+main()
