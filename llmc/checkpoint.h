@@ -43,6 +43,7 @@ inline void expect_state(const std::string& path, const StateHeader& header, int
     good = good && h.step == header.step && h.rank == rank;
     if (good) file.seek(file.size_bytes - sizeof(stored));
     good = good && file.try_read(&stored, sizeof(stored), "its checksum") && stored == sum;
+    if (!file.missing) file.expect_good();
     if (!good)
         runtime_failure(
             "rank %lld has written its part of the checkpoint of step %lld, but rank 0 finds no such %s: "
