@@ -12,7 +12,7 @@
 #include "dev/test/cpu_oracle.h"
 #include "dev/test/document_layouts.h"
 #include "dev/test/large_scores.h"
-#include "llmc/cpu/reference.h"
+#include "llmc/cpu/reference_optimizers.h"
 
 typedef GPT2 Model;
 static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t, int64_t micro_steps,
@@ -427,49 +427,69 @@ static UpdateRule clipping_rule() {
     return rule;
 }
 
-static void update_kernels() {
-    const GPT2Config config{24, 37, 128, 2, 2, 40};
-    const ParameterLayout layout = parameter_layout(config, 1);
+// Parameters of a small model with a gradient and the state of earlier steps, on the device; and
+// the same on the host, as they were.
+struct UpdatedModel {
+    const ParameterLayout layout = parameter_layout({24, 37, 128, 2, 2, 40}, 1);
     const int64_t n = layout.total_elems();
-    const Floats params = random_floatX(n), grads = random_floatX(n, 0.1);
-    start_test("global norm, clipping and AdamW with its decay mask");
-    Floats p = params, m = random_values(n, 0.01), v = random_values(n, 0.01);
-    for (float& x : v) x = x * x;
-    Array d_params(params), d_grads(grads);
-    Array32 d_master(params), d_m(m), d_v(v);
+    const Floats params = random_floatX(n), grads = random_floatX(n, 0.1), m = random_values(n, 0.01),
+                 v = squares_of(random_values(n, 0.01));
+    Array d_params{params}, d_grads{grads};
+    Array32 d_master{params}, d_m{m}, d_v{v};
     StepResults results;
-    const SliceMap whole = slice_map(layout, {});
+
+    static Floats squares_of(Floats values) {
+        for (float& x : values) x *= x;
+        return values;
+    }
+    void update(Optimizer o, const floatX* gradients, const UpdateRule& rule) {
+        const SliceMap whole = slice_map(layout, {});
+        results.compute(gradients, whole, rule);
+        optimizer_update(o, d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, gradients, whole,
+                         rule.adamw, decay_ranges(layout), results.device.data, 7, stream);
+    }
+};
+
+static void update_kernel(Optimizer o) {
+    start_test(format("global norm, clipping and %s with its decay mask", OPTIMIZERS[o].name));
+    UpdatedModel model;
     const UpdateRule rule = clipping_rule();
-    auto update_with = [&](const floatX* gradients, const UpdateRule& r) {
-        results.compute(gradients, whole, r);
-        adamw_update(d_params.data, BF16 ? d_master.data : nullptr, d_m.data, d_v.data, gradients, whole, r.adamw,
-                     decay_ranges(layout), results.device.data, 7, stream);
-    };
-    update_with(d_grads.data, rule);
-    const double norm = std::sqrt(reference::global_norm_squared(grads.data(), n));
-    EXPECT(std::fabs(results.copy().norm - norm) < 1e-6 * norm && results.copy().wanted == 1);
-    const Floats after = d_params.values(), exact = BF16 ? d_master.values() : after;
+    model.update(o, model.d_grads.data, rule);
+    const double norm = std::sqrt(reference::global_norm_squared(model.grads.data(), model.n));
+    const DeviceResults results = model.results.copy();
+    EXPECT(std::fabs(results.norm - norm) < 1e-6 * norm && results.wanted == 1);
+    Floats p = model.params, m = model.m, v = model.v;
+    const Floats new_m = model.d_m.values(), new_v = model.d_v.values();
+    const Floats after = model.d_params.values(), exact = BF16 ? model.d_master.values() : after;
     AdamW k = rule.adamw;
     k.grad_scale = (float)(0.5 / norm);
+    const GPT2Config& config = model.layout.config;
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, config); l++) {
-            const int64_t at = layout.offset(i, l), elems = tensor_elems(i, config);
+            const int64_t at = model.layout.offset(i, l), elems = tensor_elems(i, config);
             k.weight_decay = TENSORS[i].decayed ? 0.1f : 0.0f;
-            reference::adamw_update(&p[at], (float*)nullptr, &m[at], &v[at], &grads[at], elems, k);
+            reference::optimizer_update(o, &p[at], (float*)nullptr, &m[at], &v[at], &model.grads[at], elems, k);
             EXPECT(relative_error(&exact[at], &p[at], elems) < 1e-6);
+            EXPECT(relative_error(&new_m[at], &m[at], elems) < 1e-6);
+            EXPECT(relative_error(&new_v[at], &v[at], elems) < 1e-6);
         }
-    for (int64_t i = 0; i < n; i++) EXPECT(after[i] == (float)(floatX)exact[i]);
+    for (int64_t i = 0; i < model.n; i++) EXPECT(after[i] == (float)(floatX)exact[i]);
+}
 
+static void unwanted_updates() {
     start_test("an update that is not wanted changes nothing: NaN, infinity, outliers");
-    const Floats before = d_m.values();
+    UpdatedModel model;
+    const UpdateRule rule = clipping_rule();
+    const double norm = std::sqrt(reference::global_norm_squared(model.grads.data(), model.n));
     for (float bad : {NAN, INFINITY, 1e30f, 0.0f}) {
-        Floats broken = grads;
-        broken[n / 2] = bad;
+        Floats broken = model.grads;
+        broken[model.n / 2] = bad;
         Array d_broken(broken);
         UpdateRule strict = rule;
         strict.norm_limit = bad == 0 ? norm / 2 : bad == 1e30f ? 1e20 : INFINITY;
-        update_with(d_broken.data, strict);
-        EXPECT(results.copy().wanted == 0 && d_params.values() == after && d_m.values() == before);
+        model.update(ADAMW, d_broken.data, strict);
+        EXPECT(model.results.copy().wanted == 0 && model.d_params.values() == model.params);
+        EXPECT(model.d_m.values() == model.m);
     }
 }
 
@@ -545,7 +565,8 @@ static void kernel_tests(bool quick) {
         classifier_kernels(100, 32, 16, 40);
     }
     for (double level : LARGE_SCORES) large_scores(level);
-    update_kernels();
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) update_kernel((Optimizer)o);
+    unwanted_updates();
     if (BF16) stochastic_rounding();
     checkers();
     blas.plans.clear();

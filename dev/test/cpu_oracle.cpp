@@ -9,7 +9,7 @@
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/peak.h"
-#include "llmc/cpu/reference.h"
+#include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/train.h"
 #define TRAINER_WITHOUT_MAIN
