@@ -12,6 +12,7 @@ import children
 import argparse
 import json
 import math
+import os
 import pathlib
 import sys
 
@@ -68,7 +69,8 @@ def fit(points):
 
 
 def run_all(args):
-    folder = args.folder
+    folder = args.folder.resolve()
+    os.chdir(ROOT)
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "bytes"
     if not all(pathlib.Path(f"{data}{end}").exists() for end in ("_tokenizer.bin", "_train.bin", "_val.bin")):
@@ -106,8 +108,8 @@ def text_of(figures):
     lines += ["", f"Model {figures['model']}, a validation loss of {figures['target']} per byte, on {figures['cpu']}."]
     least, tokens = fit([(r["batch"], r["steps"]) for r in best]) if len(best) > 2 else (math.nan, math.nan)
     if least > 0 and tokens > 0:
-        lines += [f"The curve in the picture is S = {least:,.0f} + {tokens:,.0f} / B: at least {least:,.0f} steps, at "
-                  f"least {tokens:,.0f} tokens, and a critical batch size of {tokens / least:,.0f} tokens."]
+        lines += [f"The curve in the picture is S = {least:,.0f} + {tokens:,.0f} / B: at least {least:,.0f} steps,",
+                  f"at least {tokens:,.0f} tokens, and a critical batch size of {tokens / least:,.0f} tokens."]
     return "\n".join(lines)
 
 
@@ -116,7 +118,8 @@ def picture(figures):
     runs, best = [r for r in figures["runs"] if r["steps"] is not None], best_of(figures)
     xs, ys = [math.log10(r["batch"]) for r in runs], [r["steps"] for r in runs]
     panel = charts.Panel(80, 40, 480, 260, charts.around(xs), charts.around(ys, log=True), log=True)
-    panel.frame(f"steps to a loss of {figures['target']}", "tokens per step", x_text=lambda at: f"{10 ** at:,.0f}")
+    panel.frame(f"steps to a loss of {figures['target']}", "tokens per step", x_text=None)
+    sweep.mark_x(panel, [(math.log10(batch), f"{batch:,}") for batch in sorted({r["batch"] for r in runs})])
     panel.marks(list(zip(xs, ys)), svg.LINES)
     panel.marks([(math.log10(r["batch"]), r["steps"]) for r in best], svg.COLORS[0])
     least, tokens = fit([(r["batch"], r["steps"]) for r in best]) if len(best) > 2 else (math.nan, math.nan)

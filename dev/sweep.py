@@ -124,7 +124,8 @@ class Sweep:
         self.folder, self.command, self.keep = pathlib.Path(folder), [str(word) for word in command], keep
         on_gpu = pathlib.Path(self.command[0]).name == "train_gpt2cu"
         self.jobs = jobs or (1 if on_gpu else cores())
-        self.threads = [] if "--threads" in self.command or on_gpu else ["--threads", str(max(1, cores() // self.jobs))]
+        settled = on_gpu or "--threads" in self.command
+        self.threads = [] if settled else ["--threads", str(max(1, cores() // self.jobs))]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.check_command()
 
@@ -225,19 +226,32 @@ def csv_text(results):
     return "\n".join(lines) + "\n"
 
 
+def log_marks(low, high):
+    """Round numbers between two, by their place on an axis of powers of ten."""
+    return [(math.log10(n), charts.tick_text(n)) for n in charts.log_ticks(low, high, 8)]
+
+
 def places_of(values):
-    """Where values lie on an axis, and the text of a place: a logarithmic axis for numbers above 0 that span a factor
-    of 3, else in a row."""
+    """Where values lie on an axis, and the marks of the axis: a logarithmic one for numbers above 0 that span a factor
+    of 3, else all values in a row. Up to 8 numbers are marks themselves."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
         numbers = []
     if numbers and min(numbers) > 0 and max(numbers) >= 3 * min(numbers):
-        return [math.log10(n) for n in numbers], lambda at: f"{10 ** at:.2g}"
-    if numbers and len(set(numbers)) > 1 and not any(n <= 0 for n in numbers):
-        return numbers, charts.tick_text
+        own = sorted({(math.log10(n), value) for n, value in zip(numbers, values)})
+        return [math.log10(n) for n in numbers], own if len(own) <= 8 else log_marks(min(numbers), max(numbers))
     names = sorted(set(values), key=lambda v: (float(v) if numbers else 0, v))
-    return [names.index(value) for value in values], lambda at: dict(enumerate(names)).get(at, "")
+    return [names.index(value) for value in values], list(enumerate(names))
+
+
+def mark_x(panel, marks):
+    """Marks on the x axis of a panel: (place, text)."""
+    bottom = panel.top + panel.height
+    for at, text in marks:
+        x = panel.x(at)
+        panel.parts += [svg.line([(x, bottom), (x, bottom + 4)], svg.LINES, 1, 0.6),
+                        svg.text(x, bottom + 17, text, "middle")]
 
 
 def picture(results):
@@ -250,13 +264,14 @@ def picture(results):
     losses = charts.around([score(r) for r in good])
     best = min(good, key=score)
     for number, flag in enumerate(flags):
-        at, text = places_of([dict(r["flags"])[flag] for r in good])
+        at, marks = places_of([dict(r["flags"])[flag] for r in good])
         panel = charts.Panel(left, 40 + number * (height + 70), width, height, charts.around(at), losses)
         points = sorted(zip(at, map(score, good)))
         lowest = {}
         for x, y in points:
             lowest[x] = min(y, lowest.get(x, y))
-        panel.frame("loss", flag, x_text=text)
+        panel.frame("loss", flag, x_text=None)
+        mark_x(panel, marks)
         panel.curve(sorted(lowest.items()), svg.COLORS[0])
         panel.marks(points, svg.COLORS[0])
         panel.marks([(at[good.index(best)], score(best))], svg.COLORS[1])
@@ -287,7 +302,8 @@ def range_picture(curve, steepest, lowest):
     points = [(math.log10(x), y) for x, y in curve if y <= top]
     panel = charts.Panel(70, 40, 520, 240, charts.around([x for x, _ in points]),
                          charts.around([y for _, y in points]))
-    panel.frame("smoothed loss", "learning rate", x_text=lambda at: f"{10 ** at:.2g}")
+    panel.frame("smoothed loss", "learning rate", x_text=None)
+    mark_x(panel, log_marks(curve[0][0], 10 ** points[-1][0]))
     panel.curve(points, svg.COLORS[0])
     for rate, color, name in ((steepest, svg.COLORS[2], "steepest"), (lowest, svg.COLORS[1], "lowest")):
         x = panel.x(math.log10(rate))

@@ -85,7 +85,8 @@ def range_test(folder):
     assert 0 < steepest <= lowest <= 0.3 and "-l" in said.splitlines()[-1], said
     [trained] = folder.glob("u=60*")
     rates = [rate for _, rate in Run(trained).series["learning_rate"]]
-    assert len(rates) == 60 and all(math.isclose(rate, 0.3 * (i + 1) / 60, rel_tol=1e-6) for i, rate in enumerate(rates))
+    assert len(rates) == 60
+    assert all(math.isclose(rate, 0.3 * (i + 1) / 60, rel_tol=1e-6) for i, rate in enumerate(rates))
     xml.dom.minidom.parse(str(folder / "sweep.svg"))
 
 
