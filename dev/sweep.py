@@ -92,7 +92,7 @@ def trials_of(options):
 
 
 def folder_of(trial):
-    """A name for each trial; one that is too long, or has characters that are no good in names, ends with a checksum."""
+    """A name for each trial; one that is too long, or has characters unfit for names, ends with a checksum."""
     name = "_".join(f"{flag.lstrip('-')}={value}" for flag, value in trial)
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "=._+-") else "~" for c in name)[:100]
     return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"

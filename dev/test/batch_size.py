@@ -23,7 +23,8 @@ def arithmetic():
     assert all(math.isnan(number) for number in batch_size.fit([(64, 10), (64, 12), (64, 11)]))
     for batch in batch_size.TOKENS:
         flags = dict(batch_size.flags_of(batch, "1e-3", batch_size.TOKENS[batch], 1))
-        assert batch % (int(flags["-b"]) * batch_size.T * 2) == 0 and int(flags["-x"]) * batch <= batch_size.TOKENS[batch]
+        assert batch % (int(flags["-b"]) * batch_size.T * 2) == 0
+        assert int(flags["-x"]) * batch <= batch_size.TOKENS[batch]
 
 
 def experiment(folder):
