@@ -4,7 +4,7 @@
 #   ARCH=native        what to compile for: native, or any -march (x86-64-v3, x86-64-v4, armv8-a)
 #   KERNELS=fast       fast, or reference: the naive loops of llmc/cpu/reference.h
 #   SANITIZE=          address (with undefined), thread, or nothing
-#   PRECISION=BF16     of the GPU trainer and its simulator: BF16 (mixed precision) or FP32
+#   PRECISION=BF16     of the GPU trainer and its simulator: BF16 or FP16 (mixed precision), or FP32
 #   HOSTCXX=g++        compiles what make itself runs, if CXX compiles for another machine
 #   MPI= READLINE= OPENMP=   Open MPI, GNU readline, OpenMP (dev/course alone): found by a test compile; no: without
 #   DEBUG= COUNT=      1: no optimisation, for gdb; 1: programs of the simulator count accesses to memory (dev/cusim)
@@ -29,8 +29,8 @@ PRECISION ?= BF16
 # -Wno-psabi      no note about how wide vectors are passed between functions; all of ours are inlined
 MARCH    := $(if $(filter nativearm% nativeaarch%,$(ARCH)$(shell uname -m)),-mcpu,-march)=$(ARCH)
 CXXFLAGS = -std=c++17 -O3 $(MARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -pthread -I.
-ifeq ($(filter BF16 FP32,$(PRECISION)),)
-$(error PRECISION=$(PRECISION) is unknown; BF16 and FP32 are accepted)
+ifeq ($(filter BF16 FP16 FP32,$(PRECISION)),)
+$(error PRECISION=$(PRECISION) is unknown; BF16, FP16 and FP32 are accepted)
 endif
 CXXFLAGS += $(if $(DEBUG),-O0 -g)
 ifeq ($(SANITIZE),thread)

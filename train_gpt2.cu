@@ -5,6 +5,7 @@
 //
 //     make train_gpt2cu data && ./train_gpt2cu -e d12 -b 16 -t 1024   bf16 mixed precision
 //     make train_gpt2cu PRECISION=FP32                               fp32, TF32 products unless -f 0
+//     make train_gpt2cu PRECISION=FP16                               fp16 mixed precision, with loss scaling
 //     make train_gpt2sim data && ./train_gpt2sim -e L2C64H2T64 -t 64  the same source on a CPU (dev/cusim)
 //
 // Mixed precision (Micikevicius et al. 2018, arXiv:1710.03740): weights, activations and gradients
@@ -12,7 +13,8 @@
 // an fp32 copy of the weights (-w 1), or rounds its result stochastically (-w 0). The gradients of
 // one micro-step are bf16. Those of several are summed in fp32: a layer's bf16 gradients are needed
 // only until they are added to the sums, so that all layers share the memory of one. The gradient
-// of the tied embedding is summed in fp32 in either case.
+// of the tied embedding is summed in fp32 in either case. The same holds in fp16, whose gradients
+// are those of a scaled loss (llmc/loss_scale.h).
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/classifier.cuh"
@@ -27,10 +29,8 @@
 
 #ifdef PRECISION_FP32
 typedef float floatX;  // type of weights, gradients and activations
-constexpr const char *PRECISION = "fp32", *OTHER_PRECISION = "bf16";
 #else
-typedef __nv_bfloat16 floatX;
-constexpr const char *PRECISION = "bf16", *OTHER_PRECISION = "fp32";
+typedef halfX floatX;  // bf16, or with PRECISION_FP16 fp16
 #endif
 constexpr bool IS_FP32 = sizeof(floatX) == 4;
 
@@ -285,7 +285,7 @@ void backward(GPT2& model, int64_t B, int64_t T, float dloss, bool add, bool las
     const Range range("backward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = B * T, last = c.L - 1;
-    const bool add_in_place = add && IS_FP32;  // bf16 gradients are written, and added to sums elsewhere
+    const bool add_in_place = add && IS_FP32;  // 16-bit gradients are written, and added to sums elsewhere
     const auto [param, act, act32] = of_layer(model, last);
     const cudaStream_t stream = model.stream;
     floatX* dresidual = act(DRESIDUAL);
@@ -367,7 +367,8 @@ StepResult update(GPT2& model, const UpdateRule& rule, const std::function<void(
     wait_for_stream(model.stream, "waiting for the step");
     gpu_comm_join(model.stream);  // what comes next needs the weights
     const DeviceResults& results = *model.host_results;
-    return {results.loss, results.norm, results.wanted != 0, model.noise_scale ? results.small_squares : 0};
+    return {results.loss, results.norm, results.wanted != 0,
+            model.noise_scale ? results.small_squares / (rule.loss_scale * rule.loss_scale) : 0};
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -449,9 +450,11 @@ void check_supported(const Sizes& s, const Options& o) {
 #else
     const char* program = "train_gpt2cu";
 #endif
-    if (!o.precision.empty() && o.precision != PRECISION)
+    std::string upper = o.precision;
+    for (char& letter : upper) letter = (char)toupper(letter);
+    if (!o.precision.empty() && o.precision != type_name<floatX>())
         usage_error("--precision %s: this program is built for %s; `make %s PRECISION=%s` builds it for %s",
-                    o.precision.c_str(), PRECISION, program, IS_FP32 ? "BF16" : "FP32", OTHER_PRECISION);
+                    o.precision.c_str(), type_name<floatX>(), program, upper.c_str(), o.precision.c_str());
     if (!attention_supports(c.C / c.NH))
         usage_error("-e %s has heads of %lld channels; on a GPU multiples of 8 from 16 to 256 are accepted",
                     o.model.c_str(), (long long)(c.C / c.NH));
@@ -464,6 +467,7 @@ void check_supported(const Sizes& s, const Options& o) {
 void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported(sizes, o);
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
+    sizes.fp16 = is_fp16<floatX>();
     sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
     // the plan of a card that --device names, made in the simulator
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
@@ -618,7 +622,7 @@ DetectedDevice detected(GPT2&) {
     check_cuda(cudaGetDeviceProperties(&gpu, number), "asking for the GPU's properties");
     const char* attention = IS_FP32 ? "flash attention on CUDA cores" : "flash attention on tensor cores";
     return {format("%s (compute capability %d.%d), GPU %d of %d, %s: %s, products by %s, %s", gpu.name, gpu.major,
-                   gpu.minor, number, devices, memory_text((double)gpu.totalGlobalMem).c_str(), PRECISION,
+                   gpu.minor, number, devices, memory_text((double)gpu.totalGlobalMem).c_str(), type_name<floatX>(),
                    products_name(), attention),
             "", gpu_bus(), gpu_programs()};
 }

@@ -313,10 +313,10 @@ StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     comm_wait("the sum of the gradients");
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), rule);
     model.parts.enter(PART_UPDATE);
-    const double norm = std::sqrt(gradient_norm_squared<floatG>(model));
+    const double norm = gradient_norm(gradient_norm_squared<floatG>(model), rule);
     if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
     AdamW constants = rule.adamw;
-    constants.grad_scale = clipping_scale(norm, rule);
+    constants.grad_scale = gradient_factor(norm, rule);
     const bool updates_slices = model.slice.parts > 1;
     const auto gather = [&](auto* elems, int64_t b) {
         model.parts.enter(PART_COMMUNICATION);
@@ -400,7 +400,7 @@ template <class floatX>
 void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     const GPT2Config& c = sizes.config;
     device.threads = threads_of(o);
-    if (is_bf16<floatX>()) device.unit = best_matrix_unit();
+    if (is_16_bit<floatX>()) device.unit = best_matrix_unit();
     sizes.floatX_bytes = sizeof(floatX);
     sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
     device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
@@ -454,7 +454,7 @@ std::vector<PlanRow> host_plan_rows(const Sizes&, const Options&, GPT2<floatX>*)
 inline int64_t machine_bytes() { return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
 template <class floatX>
 PlanDevice this_device(GPT2<floatX>&, const Options&) {
-    return {"this machine", find_peak(is_bf16<floatX>()), find_memory_peak(), (double)machine_bytes()};
+    return {"this machine", find_peak(is_16_bit<floatX>()), find_memory_peak(), (double)machine_bytes()};
 }
 
 template <class floatX>
@@ -504,7 +504,7 @@ const float* gradient_data(GPT2<floatX>& model, int tensor, int64_t layer, int64
 template <class floatX>
 double peak_flops(GPT2<floatX>& model, double reached) {
     for (; model.peak < reached && model.peak_measurements < 4; model.peak_measurements++)
-        model.peak = std::max(model.peak, find_peak(is_bf16<floatX>()));
+        model.peak = std::max(model.peak, find_peak(is_16_bit<floatX>()));
     return model.peak >= reached ? model.peak : 0;
 }
 
@@ -526,13 +526,13 @@ DetectedDevice detected(GPT2<floatX>&) {
 #ifdef KERNELS_REFERENCE
     const std::string kernels = "in naive loops";
 #else
-    const bool has_unit = is_bf16<floatX>() && device.unit != UNIT_PORTABLE;
+    const bool has_unit = is_16_bit<floatX>() && device.unit != UNIT_PORTABLE;
     const std::string unit = has_unit ? format("%s and ", MATRIX_UNIT_NAMES[device.unit]) : "";
     const std::string kernels = "on " + unit + vector_name(VEC_BYTES);
 #endif
     return {
         format("%s, %s: %s %s, %d thread%s", cpu_text().c_str(), memory_text((double)machine_bytes()).c_str(),
-               is_bf16<floatX>() ? "bf16" : "fp32", kernels.c_str(), device.threads, device.threads == 1 ? "" : "s"),
+               is_16_bit<floatX>() ? "bf16" : "fp32", kernels.c_str(), device.threads, device.threads == 1 ? "" : "s"),
         unused_vectors()};
 }
 template <class floatX>
@@ -550,6 +550,7 @@ DeviceReading device_reading(GPT2<floatX>&) {
 
 #ifndef TRAINER_WITHOUT_MAIN
 static int train(const Options& options) {
+    if (options.precision == "fp16") usage_error("--precision fp16 is for GPUs; on a CPU fp32 and bf16 are accepted");
     if (options.precision != "bf16") return run_main<GPT2<float>>(options);
 #ifdef KERNELS_REFERENCE
     usage_error("--precision bf16: the kernels of KERNELS=reference compute in fp32; fp32 is accepted");

@@ -7,7 +7,7 @@
 //   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers
 //   level 4 keeps the residual stream between segments of k layers. The backward pass recomputes one segment at a time,
 //   and k copies serve the layers in turn (Chen et al. 2016, arXiv:1604.06174). Level 3 is the same with k = 1.
-// floatX is the trainer's type of weights and activations, fp32 or bf16.
+// floatX is the trainer's type of weights and activations: fp32, bf16 or fp16.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -27,11 +27,14 @@ struct Sizes {
     int64_t micro_steps = 1, processes = 1;
     bool gpu = false;
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0;
+    bool fp16 = false;            // floatX is fp16
     int64_t guard_bytes = 0;      // unused bytes after each tensor, which the simulator watches
     int64_t recompute_every = 1;  // layers of a segment at recompute level 4
     int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
 
     int64_t rows() const { return B * T; }
+    // Of a weight in a model file, which has fp16 numbers as fp32 (model_version() in model.h).
+    int64_t file_bytes() const { return fp16 ? 4 : floatX_bytes; }
     // Layers that the backward pass recomputes at a time.
     int64_t segment_layers() const { return training && recompute == 4 ? recompute_every : 1; }
     // Layers in whole segments before the last segment. The last one needs no recomputation: the

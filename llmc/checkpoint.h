@@ -65,11 +65,10 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
 // Writes the model's weights; returns their checksum.
 template <class Model>
 inline uint64_t write_weights(FileWriter& file, Model& model, Progress* progress = nullptr) {
-    const int32_t version = strcmp(precision_name(model), "bf16") == 0 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
     auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
         return tensor_data(model, tensor, layer, first, elems);
     };
-    return write_model(file, model.layout.config, version, get, progress);
+    return write_model(file, model.layout.config, model_version<typename Model::Element>(), get, progress);
 }
 
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
@@ -88,7 +87,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank;
-    header.set_optimizer(model.optimizer), header.states = (int64_t)kept_states(model).size();
+    header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
     header.header_checksum = header.checksum();
     const std::vector<uint64_t> sums = comm_gather(write_state(dir, header, model, progress), "writing the state");
     if (comm.rank > 0) return;

@@ -10,15 +10,17 @@
 //
 // A state file is a StateHeader; then for each bucket (tensors.h) this rank's slice of m, of v and,
 // where weights are 16-bit and have one, of their fp32 master; then a checksum of all that. An
-// optimizer that keeps no m or no v (optimizers.h) leaves them out. Files of AdamW are of version
-// 2, those of other optimizers of version 3, whose header ends with the optimizer's name.
+// optimizer that keeps no m or no v (optimizers.h) leaves them out.
 #pragma once
 #include <cstddef>
+#include "llmc/loss_scale.h"
 #include "llmc/model_file.h"
 #include "llmc/optimizers.h"
 #include "llmc/outlier.h"
 
-constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3;
+// 2: AdamW's. 3: the name of the optimizer ends the header. 4: so does the loss scale, of a run in
+// fp16.
+constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4;
 
 // Where the run is, and what must not change when it is resumed.
 struct StateHeader {
@@ -31,30 +33,34 @@ struct StateHeader {
     uint64_t model_checksum = 0;
     OutlierDetector loss_outlier, norm_outlier;
     uint64_t header_checksum = 0;
-    char optimizer[16] = "adamw";  // in version 3 only
+    char optimizer[16] = "adamw";  // from version 3 on
+    LossScale loss_scale;          // of the next step; from version 4 on
 
-    bool is_named() const { return version == STATE_VERSION_NAMED; }
-    int64_t bytes() const { return is_named() ? sizeof(StateHeader) : offsetof(StateHeader, optimizer); }
-    void set_optimizer(Optimizer o) {
-        version = o == ADAMW ? STATE_VERSION : STATE_VERSION_NAMED;
+    static int64_t least_bytes() { return offsetof(StateHeader, optimizer); }
+    int64_t bytes() const {
+        if (version == STATE_VERSION_FP16) return sizeof(StateHeader);
+        return version == STATE_VERSION_NAMED ? offsetof(StateHeader, loss_scale) : least_bytes();
+    }
+    void set_version(Optimizer o, bool fp16) {
+        version = fp16 ? STATE_VERSION_FP16 : o == ADAMW ? STATE_VERSION : STATE_VERSION_NAMED;
         snprintf(optimizer, sizeof(optimizer), "%s", OPTIMIZERS[o].name);
     }
     uint64_t checksum() const {
         Checksum sum;
         sum.add(this, offsetof(StateHeader, header_checksum));
-        if (is_named()) sum.add(optimizer, sizeof(optimizer));
+        sum.add(optimizer, bytes() - least_bytes());
         return sum.value();
     }
 };
-static_assert(offsetof(StateHeader, optimizer) % 8 == 0 && sizeof(StateHeader::optimizer) % 8 == 0, "no padding");
+static_assert(sizeof(StateHeader) == offsetof(StateHeader, optimizer) + 16 + 16, "no padding");
 
 // Reads the header of a state file; false if that fails, or the file is of no version known.
 // file.problem is empty in the latter case.
 inline bool try_read_header(FileReader& file, StateHeader& h) {
-    const StateHeader unnamed;
-    if (!file.try_read((void*)&h, unnamed.bytes(), "the header")) return false;
-    if (h.magic != STATE_MAGIC || (h.version != STATE_VERSION && !h.is_named())) return false;
-    if (h.is_named() && !file.try_read(h.optimizer, sizeof(h.optimizer), "the header")) return false;
+    const int64_t least = StateHeader::least_bytes();
+    if (!file.try_read((void*)&h, least, "the header")) return false;
+    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_FP16) return false;
+    if (!file.try_read(h.optimizer, h.bytes() - least, "the header")) return false;
     h.optimizer[sizeof(h.optimizer) - 1] = 0;
     return find_optimizer(h.optimizer) < NUM_OPTIMIZERS;
 }

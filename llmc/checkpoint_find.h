@@ -24,7 +24,8 @@ inline bool is_sane(const StateHeader& h) {
                         h.norm_outlier.count >= 0 && h.norm_outlier.count <= h.step;
     const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(h.optimizer)];
     const int64_t least = optimizer.m + optimizer.v;
-    return counts && h.processes > h.rank && h.states >= least && h.states <= least + 1;
+    const bool scaled = h.version < STATE_VERSION_FP16 || h.loss_scale.is_sane();
+    return counts && scaled && h.processes > h.rank && h.states >= least && h.states <= least + 1;
 }
 
 // What is wrong with a state file of a checkpoint; empty if nothing. Reads its header into h.

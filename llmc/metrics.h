@@ -50,7 +50,8 @@ struct MetricInfo {
   X(METRIC_JOULES,       "gpu_joules",       "%.3f",  true,  "energy since the last line that has a value") \
   X(METRIC_NOISE,        "noise",            "%.17g", false, "--noise-scale 1 (noise_scale.h)") \
   X(METRIC_SIGNAL,       "signal",           "%.17g", false, "") \
-  X(METRIC_NOISE_SCALE,  "noise_scale",      "%.9g",  false, "in tokens")
+  X(METRIC_NOISE_SCALE,  "noise_scale",      "%.9g",  false, "in tokens") \
+  X(METRIC_LOSS_SCALE,   "loss_scale",       "%.9g",  false, "of the step, in fp16 (loss_scale.h)")
 // clang-format on
 #define CONSTANT_OF_ROW(constant, ...) constant,
 #define INFO_OF_ROW(constant, ...) {__VA_ARGS__},

@@ -4,6 +4,8 @@
 #include <tuple>
 #include "llmc/activations.h"
 #include "llmc/comm.h"
+#include "llmc/fp16.h"
+#include "llmc/model_file.h"
 #include "llmc/options.h"
 #include "llmc/plan.h"
 
@@ -26,19 +28,30 @@ auto layer_input(Model& model, int64_t l) {
     return l == 0 ? model.act(ENCODED) : model.act(RESIDUAL3, l - 1);
 }
 
+// Weights and activations are of one type: float, bf16 or, on GPUs, fp16.
 template <class floatX>
-constexpr bool is_bf16() {
+constexpr bool is_16_bit() {
     return sizeof(floatX) == 2;
+}
+template <class floatX>
+constexpr const char* type_name() {
+    return is_fp16<floatX>() ? "fp16" : is_16_bit<floatX>() ? "bf16" : "fp32";
 }
 template <class Model>
 const char* precision_name(const Model&) {
-    return is_bf16<typename Model::Element>() ? "bf16" : "fp32";
+    return type_name<typename Model::Element>();
+}
+// The version of the layout in which model files keep weights of this type. It has none for fp16,
+// whose numbers are fp32 numbers.
+template <class floatX>
+constexpr int32_t model_version() {
+    return is_16_bit<floatX>() && !is_fp16<floatX>() ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
 }
 
 // Whether a run with these options keeps fp32 master weights.
 template <class floatX>
 bool has_master(const Options& o) {
-    return is_bf16<floatX>() && o.master_weights;
+    return is_16_bit<floatX>() && (o.master_weights || is_fp16<floatX>());
 }
 
 // Those of m, v and master weights that belong to an optimizer.
@@ -59,7 +72,7 @@ template <class Model>
 float* state_memory(Model& model, int state) {
     if (state == STATE_M) return model.m;
     if (state == STATE_V) return model.v;
-    return is_bf16<typename Model::Element>() ? model.master : (float*)model.params;
+    return is_16_bit<typename Model::Element>() ? model.master : (float*)model.params;
 }
 
 // This rank's slice of a bucket's state, on the host: layout.slice_elems(bucket) values. In ZeRO

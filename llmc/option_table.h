@@ -38,8 +38,9 @@ struct Options {
     std::string dist_init = "mpi", server_ip, fs_path;
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: threads_of()
     std::string precision;                        // empty: the trainer's own
-    std::string device;                           // for --plan; empty: this machine
-    double price = 0;                             // of a device for an hour
+    std::string loss_scale = "dynamic";
+    std::string device;  // for --plan; empty: this machine
+    double price = 0;    // of a device for an hour
     double max_minutes = 0;
     int64_t epochs = 0, keep_best = 0, noise_scale = 0, log_tensors = 0, from_step = -1;  // -1: the newest
     std::string trace, trace_steps = "2:4";
@@ -215,7 +216,10 @@ inline const std::vector<OptionRow>& option_table() {
         whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
         whole("", "--threads", &O::threads, 1, 4096, "1..", "physical cores",
               "CPU; the processes on a machine share them"),
-        text("", "--precision", &O::precision, "fp32, bf16", "CPU: fp32; CUDA: as built", "of weights and activations"),
+        text("", "--precision", &O::precision, "fp32, bf16, fp16", "CPU: fp32; CUDA: as built",
+             "of weights and activations; fp16 on CUDA alone"),
+        text("", "--loss-scale", &O::loss_scale, "`dynamic` or a number above 0", "dynamic",
+             "fp16: what the loss is multiplied by for the backward pass; dynamic: as large as no gradient overflows"),
         text("", "--trace", &O::trace, "file", "none", "a time line of some steps, for ui.perfetto.dev"),
         text("", "--trace-steps", &O::trace_steps, "A:B", "2:4",
              "the first and the last of them, counted as on stdout"),

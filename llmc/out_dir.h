@@ -119,9 +119,9 @@ template <class Model>
 inline void save(Run<Model>& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
     const ParameterLayout& layout = run.model.layout;
-    const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.floatX_bytes);
+    const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.file_bytes());
     StateHeader header;
-    header.set_optimizer(run.model.optimizer);
+    header.set_version(run.model.optimizer, run.model.sizes.fp16);
     const int64_t state_bytes = state_file_bytes(layout, header, (int64_t)kept_states(run.model).size());
     const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
     const std::string step = format("step %lld", (long long)run.state.step);

@@ -12,9 +12,9 @@ inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, cons
     int64_t states = 0, tensors = 0;
     for (const PlanRow& row : rows) states += row.category == "optimizer";
     for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
-    const double model = (double)sizeof(Header) + (double)tensors * (double)s.floatX_bytes;
+    const double model = (double)sizeof(Header) + (double)tensors * (double)s.file_bytes();
     StateHeader header;
-    header.set_optimizer(optimizer);
+    header.set_version(optimizer, s.fp16);
     const double values = (double)layout.total_elems() * 4 * (double)states;
     return model + values + (double)(s.processes * (header.bytes() + 8));
 }

@@ -103,7 +103,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     const GPT2Config& c = s.config;
     const bool master = has_master<typename Model::Element>(o);
     const PlanDevice device =
-        o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, is_bf16<typename Model::Element>());
+        o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, is_16_bit<typename Model::Element>());
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
            (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
            (long long)parameter_count(c));

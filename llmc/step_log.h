@@ -51,6 +51,9 @@ inline void log_step(Run<Model>& run, const StepReport& r) {
     if (!status.empty()) run.logger.line("%s", status.c_str());
 }
 
+inline bool gradients_overflowed(const StepResult& result) {
+    return std::isfinite(result.loss) && !std::isfinite(result.norm);
+}
 inline bool is_finite(const StepResult& result) { return std::isfinite(result.loss) && std::isfinite(result.norm); }
 
 // Ends the run (exit 1) if the loss or the gradient norm of its last step is not finite.
@@ -61,15 +64,20 @@ inline void stop_if_not_finite(Run<Model>& run, const StepResult& result) {
     const std::string last_good = run.saved_step >= 0 ? "the last good checkpoint is " + path + ", -y 1 goes on from it"
                                                       : "no checkpoint was saved";
     runtime_failure(
-        "the %s of step %lld is not finite; the run stops before this update, %s (a lower -l or a longer -u may "
-        "help)",
-        std::isfinite(result.loss) ? "gradient norm" : "loss", (long long)run.state.step + 1, last_good.c_str());
+        "the %s of step %lld is not finite; the run stops before this update, %s (%s may help)",
+        std::isfinite(result.loss) ? "gradient norm" : "loss", (long long)run.state.step + 1, last_good.c_str(),
+        gradients_overflowed(result) && run.state.loss_scale.scale > LEAST_SCALE ? "a lower --loss-scale, or dynamic,"
+                                                                                 : "a lower -l or a longer -u");
 }
 
-// Says that the last step did not update the weights.
+// Says that the last step did not update the weights. `next` is the loss scale of the next step.
 template <class Model>
-inline void log_skipped_update(Run<Model>& run, double loss, const UpdateRule& rule) {
-    const char* outlier = loss > rule.loss_limit ? "its loss is an outlier" : "its gradient norm is an outlier";
+inline void log_skipped_update(Run<Model>& run, const StepResult& result, const UpdateRule& rule, double next) {
+    const char* outlier = result.loss > rule.loss_limit ? "its loss is an outlier" : "its gradient norm is an outlier";
+    const std::string overflow =
+        format("a gradient overflowed at loss scale %g, which is %g from here on", rule.loss_scale, next);
     run.logger.line("step %lld: update skipped, %s", (long long)run.state.step + 1,
-                    rule.tokens > 0 ? outlier : "the loss mask counts none of its tokens");
+                    rule.tokens == 0             ? "the loss mask counts none of its tokens"
+                    : std::isfinite(result.norm) ? outlier
+                                                 : overflow.c_str());
 }

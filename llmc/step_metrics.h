@@ -11,6 +11,7 @@ struct StepReport {
     double rate, loss, norm, loss_z, norm_z, seconds;
     double tokens;        // that count
     FirstGradient first;  // of this process; its squares are 0 without --noise-scale 1
+    double loss_scale;
 };
 
 // How fast a step was: FLOP/s of one process, and the peak of its device, 0 if that is not known.
@@ -78,5 +79,6 @@ inline void record_metrics(Run<Model>& run, const StepReport& r, const Throughpu
     line[METRIC_CLOCK] = device.mhz, line[METRIC_POWER] = device.watts;
     line[METRIC_CELSIUS] = device.celsius, line[METRIC_JOULES] = device.joules;
     set_noise(run, line, ranks, r);
+    if (run.model.sizes.fp16) line[METRIC_LOSS_SCALE] = r.loss_scale;
     run.files.metrics.record(metrics_text(line));
 }

@@ -167,10 +167,11 @@ inline void measure_change(Model& model, const TensorPart& part, const float* be
     });
 }
 template <class Model>
-inline void measure_weights_and_gradients(Model& model, const TensorPart& part, TensorLine* lines) {
+inline void measure_weights_and_gradients(Model& model, const TensorPart& part, double loss_scale, TensorLine* lines) {
     for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
         lines[0].sums.add(weights, n);
-        lines[1].sums.add(gradient_data(model, part.tensor, part.layer, part.first + at, n), n);
+        const float* gradient = gradient_data(model, part.tensor, part.layer, part.first + at, n);
+        for (int64_t i = 0; i < n; i++) lines[1].sums.add(gradient[i] / loss_scale);
     });
 }
 
@@ -185,7 +186,7 @@ inline void measure_parameters(Model& model, const UpdateRule& rule, bool update
         for (const char* what : {"weight", "gradient", "update"})
             lines.push_back({what, info.name, layer, (double)elems});
         TensorLine* three = &lines[lines.size() - 3];
-        measure_weights_and_gradients(model, part, three);
+        measure_weights_and_gradients(model, part, rule.loss_scale, three);
         if (before.empty()) measure_adamw(model, part, rule, updated, three);
         else measure_change(model, part, before.data() + at, three);
         at += part.end - part.first;

@@ -28,6 +28,7 @@ inline UpdateRule update_rule(const Run<Model>& run, double rate, double tokens)
     rule.adamw.nesterov = o.nesterov;
     rule.tokens = tokens;
     rule.grad_clip = o.grad_clip;
+    rule.loss_scale = run.state.loss_scale.scale;
     rule.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
     rule.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
     rule.rounding_seed = generator_for(o.seed, RANDOM_ROUNDING, step).bits64();
@@ -72,7 +73,8 @@ inline void train_step(Run<Model>& run) {
     const Range range("step", state.step + 1);
     shape_step(run);
     const double begin = now_seconds(), tokens = counted_tokens(run);
-    const float dloss = 1.0f / (float)std::max(1.0, tokens);  // the loss of a step is the mean over its tokens
+    // the loss of a step is the mean over its tokens
+    const float dloss = (float)state.loss_scale.scale / (float)std::max(1.0, tokens);
     for (int64_t micro = 0; micro < run.model.micro_steps; micro++) {
         run.model.parts.enter(PART_DATA);
         show_time_left(run, micro);
@@ -90,14 +92,16 @@ inline void train_step(Run<Model>& run) {
     const std::vector<float> before = weights_before(run);
     const StepResult result = update(run.model, rule, [&] { load_ahead(run); });
     const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
-    const double norm_z = tokens > 0 ? state.norm_outlier.z_score(result.norm) : NAN;
+    const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);
+    const double norm_z = tokens > 0 && !overflow ? state.norm_outlier.z_score(result.norm) : NAN;
     const Range log("log");
     const FirstGradient first{(double)run.first_tokens, result.small_squares};
-    log_step(run, {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, tokens, first});
-    if (!is_finite(result)) say_what_is_not_finite(run, dloss);
-    stop_if_not_finite(run, result);
+    log_step(run,
+             {rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - begin, tokens, first, rule.loss_scale});
+    if (!is_finite(result) && !overflow) say_what_is_not_finite(run, dloss), stop_if_not_finite(run, result);
     log_tensors(run, rule, result.updated, before);
-    if (!result.updated) log_skipped_update(run, result.loss, rule);
+    state.loss_scale = next_scale<typename Model::Element>(state.loss_scale, o, overflow);
+    if (!result.updated) log_skipped_update(run, result, rule, state.loss_scale.scale);
     state.step++;
     state.position_windows += run.step_windows;
 }
@@ -176,6 +180,7 @@ inline Sizes settle_run(Run<Model>& run, bool resumed) {
     settle_tokenizer(o);
     settle_val_data(o);
     check_loss_mask(o);
+    check_number_format<typename Model::Element>(o);
     if (!resumed) settle_model(o);  // a checkpoint has its own weights
     const GPT2Config config = config_of_model(o, run.model_file);
     if (resumed) check_same_model(o, config);
@@ -241,6 +246,7 @@ inline void begin_run(Run<Model>& run, const Sizes& sizes, int64_t resumed_step,
     else if (o.resume && !o.out_dir.empty())
         run.logger.note("no checkpoint in %s: a new run begins", o.out_dir.c_str());
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle;
+    run.state.loss_scale = begin_scaling<typename Model::Element>(o, run.state.loss_scale);
     run.saved_step = resumed_step;
     run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
 }

@@ -8,10 +8,12 @@
 #include "llmc/optimizers.h"
 
 struct UpdateRule {
-    AdamW
-        adamw;  // of the optimizer; weight_decay is that of the tensors marked in tensors.h; the update sets grad_scale
-    double tokens;                                        // of the step that count; its loss is the mean over them
-    double grad_clip = 0;                                 // the largest norm of the gradient; 0: no limit
+    // of the optimizer; weight_decay is that of the tensors marked in tensors.h; the update sets
+    // grad_scale
+    AdamW adamw;
+    double tokens;          // of the step that count; its loss is the mean over them
+    double grad_clip = 0;   // the largest norm of the gradient; 0: no limit
+    double loss_scale = 1;  // the gradients are this many times as large as those of the loss (loss_scale.h)
     double loss_limit = INFINITY, norm_limit = INFINITY;  // above either the update is skipped
     uint64_t rounding_seed = 0;                           // of stochastic rounding (cuda/adamw.cuh)
 };
@@ -37,8 +39,18 @@ HOST_DEVICE inline bool update_wanted(double loss, double norm, const UpdateRule
            !(norm > rule.norm_limit);
 }
 
+// The norm of the gradient from the sum of the squares of what the backward pass has left.
+HOST_DEVICE inline double gradient_norm(double squares, const UpdateRule& rule) {
+    return sqrt(squares) / rule.loss_scale;
+}
+
 // The factor that brings the norm of the gradient down to the limit (Pascanu et al. 2013,
 // arXiv:1211.5063), 1 if it is within.
 HOST_DEVICE inline float clipping_scale(double norm, const UpdateRule& rule) {
     return rule.grad_clip > 0 && norm > rule.grad_clip ? (float)(rule.grad_clip / norm) : 1.0f;
+}
+
+// What the gradients are multiplied by: clips, and takes back the loss scale.
+HOST_DEVICE inline float gradient_factor(double norm, const UpdateRule& rule) {
+    return clipping_scale(norm, rule) / (float)rule.loss_scale;
 }

@@ -9,14 +9,17 @@
 #include "dev/cusim/cusim_inside.h"
 #include "dev/cusim/include/cublasLt.h"
 #include "dev/cusim/include/cuda_bf16.h"
+#include "dev/cusim/include/cuda_fp16.h"
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/gemm.h"
 
 static float element(const void* p, cudaDataType_t type, int64_t i) {
-    return type == CUDA_R_32F ? ((const float*)p)[i] : (float)((const __nv_bfloat16*)p)[i];
+    if (type == CUDA_R_32F) return ((const float*)p)[i];
+    return type == CUDA_R_16F ? (float)((const __half*)p)[i] : (float)((const __nv_bfloat16*)p)[i];
 }
 static void set_element(void* p, cudaDataType_t type, int64_t i, float value) {
     if (type == CUDA_R_32F) ((float*)p)[i] = value;
+    else if (type == CUDA_R_16F) ((__half*)p)[i] = value;
     else ((__nv_bfloat16*)p)[i] = value;
 }
 static std::vector<float> to_floats(const void* p, const CusimMatrix& m) {

@@ -18,6 +18,7 @@
 #include <utility>
 #include "dev/cusim/cusim_inside.h"
 #include "dev/cusim/include/cuda_bf16.h"
+#include "dev/cusim/include/cuda_fp16.h"
 #include "llmc/socket.h"
 
 // The bytes that each rank sends, and then those of all.
@@ -256,23 +257,29 @@ static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const voi
     return ncclInProgress;
 }
 
-// Sums of bf16 are computed in fp32, in the order of ranks, and rounded once.
+// sums (count) = the sums over the ranks of their elements first to first + count, computed in fp32
+// in the order of ranks and rounded once. Each rank has sent `elems` elements.
+template <class T>
+static void sum_ranks(T* sums, const T* all, size_t elems, size_t first, size_t count, int processes) {
+    for (size_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (int r = 0; r < processes; r++) sum += (float)all[r * elems + first + i];
+        sums[i] = sum;
+    }
+}
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t n, cudaStream_t stream) {
     if (type == ncclFloat64) return misuse("the simulator does not sum fp64");
     const size_t elems = count * n->processes;
     return enqueue_collective("ncclReduceScatter", n, send, elems * type_bytes(type), stream,
                               [=](const std::vector<char>& all) {
-                                  for (size_t i = 0; i < count; i++) {
-                                      float sum = 0;
-                                      for (int r = 0; r < n->processes; r++) {
-                                          const size_t at = r * elems + n->rank * count + i;
-                                          sum += type == ncclFloat32 ? ((const float*)all.data())[at]
-                                                                     : (float)((const __nv_bfloat16*)all.data())[at];
-                                      }
-                                      if (type == ncclFloat32) ((float*)receive)[i] = sum;
-                                      else ((__nv_bfloat16*)receive)[i] = sum;
-                                  }
+                                  const auto sum = [&](auto* sums) {
+                                      const auto* const sent = (decltype(sums))all.data();
+                                      sum_ranks(sums, sent, elems, n->rank * count, count, n->processes);
+                                  };
+                                  if (type == ncclFloat32) sum((float*)receive);
+                                  else if (type == ncclFloat16) sum((__half*)receive);
+                                  else sum((__nv_bfloat16*)receive);
                               });
 }
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t n,

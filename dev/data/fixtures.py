@@ -6,7 +6,8 @@
 For each small model: NAME.bin (weights, llm.c's layout), NAME_debug_state.bin (inputs, logits, loss, every gradient),
 NAME_tokens.bin and NAME_run.txt (ten steps of AdamW over windows of those tokens: loss, norm, learning rate),
 NAME_after.bin (weights after them); NAME_bf16.txt: the same in bf16 mixed precision: first the error of the loss and of
-each tensor's gradient against fp32, then the ten steps. init_42.bin: the weights that PyTorch draws from seed 42.
+each tensor's gradient against fp32, then the ten steps; NAME_fp16.txt: likewise in fp16, the ten steps by autocast and
+GradScaler. init_42.bin: the weights that PyTorch draws from seed 42.
 b_documents_debug_state.bin: the same of model b where attention does not cross token 0, which begins a document.
 b_cut_debug_state.bin: of model b, each sequence cut into two.
 schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin. optimizers.txt: ten steps of each optimizer, which
@@ -19,6 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import children  # noqa: E402
 
 children.need("numpy", "tiktoken", "torch", "transformers")
+import copy  # noqa: E402
 import math  # noqa: E402
 import random  # noqa: E402
 import struct  # noqa: E402
@@ -144,27 +146,27 @@ def wsd(step, steps, warmup, peak, frac):
     return peak if step < start else frac * peak + (1 - frac) * peak * (1 - math.sqrt((step - start) / (steps - start)))
 
 
-def bf16_copy(model):
-    """The model with bf16 weights and activations, attention with fp32 inside, as the GPU trainer computes."""
+def half_copy(model, dtype):
+    """The model with 16-bit weights and activations, attention with fp32 inside, as the GPU trainer computes."""
     config = GPT2Config(**{**model.config.to_dict()})
     config._attn_implementation = "sdpa"
     with torch.random.fork_rng():
         half = GPT2LMHeadModel(config)
     half.load_state_dict(model.state_dict())
-    return half.to(torch.bfloat16)
+    return half.to(dtype)
 
 
-def loss_of_bf16(model, x, y):
+def loss_of_half(model, x, y):
     logits = model(x).logits.float()
     return logits, torch.nn.functional.cross_entropy(logits.view(-1, logits.size(-1)), y.reshape(-1))
 
 
-def bf16_errors(model, x, y):
+def half_errors(model, x, y, dtype):
     """Relative error of the loss, then of each gradient tensor in file order, layer by layer: largest difference over
     largest magnitude."""
-    half = bf16_copy(model)
+    half = half_copy(model, dtype)
     _, loss = loss_of(model, x, y)
-    _, half_loss = loss_of_bf16(half, x, y)
+    _, half_loss = loss_of_half(half, x, y)
     model.zero_grad()
     loss.backward()
     half_loss.backward()
@@ -184,7 +186,7 @@ def adamw(decayed, others, lr, decay):
 def train_bf16(name, model, B, T, schedule, tokens, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1,
                decay=0.1):
     """Ten steps: bf16 forward and backward, gradients of micro-steps added in fp32, AdamW on fp32 master weights."""
-    half = bf16_copy(model)
+    half = half_copy(model, torch.bfloat16)
     masters = {n: p.detach().clone().float() for n, p in model.named_parameters()}
     matrices = [p for p in masters.values() if p.dim() == 2]
     optimizer = adamw(matrices, [p for p in masters.values() if p.dim() != 2], peak, decay)
@@ -195,7 +197,7 @@ def train_bf16(name, model, B, T, schedule, tokens, micro_steps=2, steps=10, cli
             data = torch.tensor([tokens[(window + b) * T:(window + b + 1) * T + 1] for b in range(B)])
             window += B
             half.zero_grad()
-            _, loss = loss_of_bf16(half, data[:, :-1], data[:, 1:])
+            _, loss = loss_of_half(half, data[:, :-1], data[:, 1:])
             (loss / micro_steps).backward()
             total += loss.item() / micro_steps
             for n, p in half.named_parameters():
@@ -213,13 +215,44 @@ def train_bf16(name, model, B, T, schedule, tokens, micro_steps=2, steps=10, cli
     return lines
 
 
-def train(name, model, B, T, schedule, bf16_line, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1,
+def train_fp16(model, B, T, schedule, tokens, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1,
+               decay=0.1, scale=1024.0):
+    """Ten steps of PyTorch's mixed precision in fp16: autocast, and the loss scaled by GradScaler."""
+    model = copy.deepcopy(model)
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    optimizer = adamw(matrices, [p for p in model.parameters() if p.dim() != 2], peak, decay)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    lines, window = [], 0
+    for step in range(steps):
+        optimizer.zero_grad()
+        total = 0.0
+        for _ in range(micro_steps):
+            data = torch.tensor([tokens[(window + b) * T:(window + b + 1) * T + 1] for b in range(B)])
+            window += B
+            with torch.autocast("cpu", torch.float16):
+                _, loss = loss_of_half(model, data[:, :-1], data[:, 1:])
+            scaler.scale(loss / micro_steps).backward()
+            total += loss.item() / micro_steps
+        scaler.unscale_(optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item()
+        for group in optimizer.param_groups:
+            group["lr"] = schedule(step, steps, warmup, peak, frac)
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == scale  # nothing has overflowed
+        lines.append(f"{total:.9g} {norm:.9g}")
+    return lines
+
+
+def train(name, model, B, T, schedule, error_lines, micro_steps=2, steps=10, clip=0.7, peak=3e-3, warmup=2, frac=0.1,
           decay=0.1):
     V = model.config.vocab_size
     tokens = torch.randint(0, V, (steps * micro_steps * B * T + 1,)).tolist()
     write_tokens(OUT / f"{name}_tokens.bin", tokens)
     bf16_lines = train_bf16(name, model, B, T, schedule, tokens, micro_steps, steps, clip, peak, warmup, frac, decay)
-    (OUT / f"{name}_bf16.txt").write_text("\n".join([bf16_line] + bf16_lines) + "\n")
+    fp16_lines = train_fp16(model, B, T, schedule, tokens, micro_steps, steps, clip, peak, warmup, frac, decay)
+    for precision, lines in ("bf16", bf16_lines), ("fp16", fp16_lines):
+        (OUT / f"{name}_{precision}.txt").write_text("\n".join([error_lines[precision]] + lines) + "\n")
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
     optimizer = adamw(matrices, others, peak, decay)
@@ -404,7 +437,9 @@ def main():
             with torch.random.fork_rng():
                 documents(OUT / "b_documents_debug_state.bin", model)
                 cut(OUT / "b_cut_debug_state.bin", model)
-        train(name, model, B, T, schedule, " ".join(f"{e:.4g}" for e in bf16_errors(model, x, y)))
+        error_lines = {precision: " ".join(f"{e:.4g}" for e in half_errors(model, x, y, dtype))
+                       for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16))}
+        train(name, model, B, T, schedule, error_lines)
     initial_weights()
     optimizers()
     schedules()

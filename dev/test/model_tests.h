@@ -20,9 +20,12 @@ static const std::string FIXTURES = "dev/test/fixtures/";
 
 // How far from exact a result may be, relative to its largest value. In fp32 the errors come from
 // sums of many terms.
-static const bool BF16 = sizeof(floatX) == 2;
-static double model_tolerance(int64_t L) { return BF16 ? bf16_model_tolerance((double)L) : 1e-5; }
-static double loss_tolerance() { return BF16 ? bf16_loss_tolerance() : 2e-6; }
+static const bool HALF = is_16_bit<floatX>(), FP16 = is_fp16<floatX>();
+static const double HALF_ROUNDOFF = FP16 ? FP16_ROUNDOFF : BF16_ROUNDOFF;
+static double model_tolerance(int64_t L) { return HALF ? bf16_model_tolerance((double)L, HALF_ROUNDOFF) : 1e-5; }
+static double loss_tolerance() { return HALF ? bf16_loss_tolerance(HALF_ROUNDOFF) : 2e-6; }
+// Of the steps of a run: as in fixtures.py.
+static const double LOSS_SCALE = FP16 ? 1024 : 1;
 
 static GPT2Config load_config(const std::string& path) {
     FileReader file(path);
@@ -65,12 +68,12 @@ static bool has_no_gradient(int tensor, int64_t i, int64_t C, int64_t T) {
     return tensor == QKVB && i < 2 * C && (i >= C || T == 1);
 }
 
-// The fixture has the errors of PyTorch's own bf16 run of the same model. Its largest error must be
-// within our tolerance, so that the tolerance is not too tight. Ours must on average be at most 1.5
-// times as large as PyTorch's.
-static void bf16_errors_as_pytorchs(const std::string& name, const std::vector<double>& errors, double tolerance) {
-    start_test(name + ": errors of bf16 are of the size of PyTorch's");
-    FILE* file = fopen((FIXTURES + name + "_bf16.txt").c_str(), "r");
+// The fixture has the errors of PyTorch's own 16-bit run of the same model. Its largest error must
+// be within our tolerance, so that the tolerance is not too tight. Ours must on average be at most
+// 1.5 times as large as PyTorch's.
+static void half_errors_as_pytorchs(const std::string& name, const std::vector<double>& errors, double tolerance) {
+    start_test(name + ": errors of " + type_name<floatX>() + " are of the size of PyTorch's");
+    FILE* file = fopen((FIXTURES + name + "_" + type_name<floatX>() + ".txt").c_str(), "r");
     double theirs = 0, ours = 0, error = 0;
     EXPECT(file && fscanf(file, "%lf", &error) == 1 && error < loss_tolerance());
     for (double e : errors) {
@@ -96,7 +99,7 @@ static std::vector<double> step_as_pytorchs(Model& model, const DebugState& d) {
             errors.push_back(
                 relative_error(grads.data() + model.layout.offset(i, l), d.grads.data() + at, tensor_elems(i, c)));
             // In sequences of one token these gradients are mostly zero in exact arithmetic.
-            const bool noise = BF16 && d.T == 1 && (i == QKVW || i == QKVB) && errors.back() < 1;
+            const bool noise = HALF && d.T == 1 && (i == QKVW || i == QKVB) && errors.back() < 1;
             if (!noise && !EXPECT(errors.back() < tolerance))
                 printf("    %s layer %d: error %.3g\n", TENSORS[i].name, (int)l, errors.back());
         }
@@ -119,7 +122,7 @@ static void against_pytorch(const std::string& name, const std::string& folder =
     load_model(model, folder + name + ".bin");
     start_test(name + ": loss and gradients are PyTorch's");
     const std::vector<double> errors = step_as_pytorchs(model, d);
-    if (BF16) bf16_errors_as_pytorchs(name, errors, tolerance);
+    if (HALF) half_errors_as_pytorchs(name, errors, tolerance);
     start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
     for (int64_t b = 0; b < d.B; b++)
         for (int64_t t = 0; t < d.T; t++)
@@ -199,6 +202,7 @@ struct TenStepRun {
     std::string schedule;
     DataLoader data;
     static constexpr int64_t micro_steps = 2;
+    double scale = LOSS_SCALE;
 
     TenStepRun(const std::string& name, const std::string& schedule)
         : config(load_config(FIXTURES + name + ".bin")), schedule(schedule) {
@@ -212,18 +216,20 @@ struct TenStepRun {
         for (int64_t micro = 0; micro < micro_steps; micro++) {
             for (int64_t b = 0; b < B; b++)
                 load_window(data, (step * micro_steps + micro) * B + b, &x[b * T], &y[b * T]);
-            micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(B * T * micro_steps), micro);
+            micro_step(model, x.data(), y.data(), B, T, (float)scale / (float)(B * T * micro_steps), micro);
         }
         UpdateRule rule;
+        rule.loss_scale = scale;
         rule.adamw = adamw_constants((float)rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
         rule.tokens = (double)(B * T * micro_steps), rule.grad_clip = 0.7, rule.rounding_seed = step;
         return update(model, rule);
     }
 };
 
-static TenSteps run_ten_steps(const std::string& name, const std::string& schedule, int64_t recompute,
-                              int64_t variant) {
+static TenSteps run_ten_steps(const std::string& name, const std::string& schedule, int64_t recompute, int64_t variant,
+                              double scale = LOSS_SCALE) {
     TenStepRun run(name, schedule);
+    run.scale = scale;
     Model model = make_model(run.config, run.B, run.T, recompute, variant, run.micro_steps);
     load_model(model, FIXTURES + name + ".bin");
     TenSteps result;
@@ -236,11 +242,11 @@ static TenSteps run_ten_steps(const std::string& name, const std::string& schedu
     return result;
 }
 
-// Compares with the same ten steps of PyTorch in bf16 with fp32 master weights, which are lines 2
-// to 11 of the fixture.
-static void ten_steps_as_pytorchs_bf16(const std::string& name, const TenSteps& ours, int64_t L) {
-    start_test(name + ": ten steps in bf16 are PyTorch's in bf16");
-    FILE* file = fopen((FIXTURES + name + "_bf16.txt").c_str(), "r");
+// Compares with the same ten steps of PyTorch in 16 bits with fp32 master weights, which are lines
+// 2 to 11 of the fixture.
+static void ten_steps_as_pytorchs_half(const std::string& name, const TenSteps& ours, int64_t L) {
+    start_test(name + ": ten steps in " + type_name<floatX>() + " are PyTorch's in that format");
+    FILE* file = fopen((FIXTURES + name + "_" + type_name<floatX>() + ".txt").c_str(), "r");
     double loss = NAN, norm = NAN;
     for (int c = file ? fgetc(file) : EOF; c != '\n' && c != EOF; c = fgetc(file)) {}
     for (int step = 0; step < 10; step++) {
@@ -261,15 +267,15 @@ static void ten_steps_against_pytorch(const std::string& name, const std::string
     double loss, norm, rate;
     int steps = 0;
     for (; file && fscanf(file, "%lf %lf %lf", &loss, &norm, &rate) == 3; steps++) {
-        EXPECT(std::fabs(ours.losses[steps] - loss) <= (BF16 ? loss_tolerance() : 1e-5) * loss);
-        EXPECT(std::fabs(ours.norms[steps] - norm) <= (BF16 ? model_tolerance(c.L) : 1e-4) * norm);
+        EXPECT(std::fabs(ours.losses[steps] - loss) <= (HALF ? loss_tolerance() : 1e-5) * loss);
+        EXPECT(std::fabs(ours.norms[steps] - norm) <= (HALF ? model_tolerance(c.L) : 1e-4) * norm);
         EXPECT(std::fabs(run.rate(steps) - rate) <= 1e-9);
     }
     if (file) fclose(file);
     EXPECT(steps == 10);
     // Weights are compared in fp32 only: where a gradient is small, Adam turns its rounding into
     // full steps.
-    if (BF16) return ten_steps_as_pytorchs_bf16(name, ours, c.L);
+    if (HALF) return ten_steps_as_pytorchs_half(name, ours, c.L);
     Model after = make_model(c, 1, 1, 0, 1, 1);
     load_model(after, FIXTURES + name + "_after.bin");
     const std::vector<float> theirs = all_weights(after);
@@ -301,6 +307,10 @@ static void invariants(const std::string& name) {
         start_test(name + format(": the same bits at recompute level %d", (int)level));
         EXPECT(same_bits(base, run_ten_steps(name, "cosine", level, 2)));
     }
+    start_test(name + ": a power of two as loss scale changes no bit where nothing under- or overflows");
+    if (!FP16) EXPECT(same_bits(base, run_ten_steps(name, "cosine", 0, 1, 4096)));
+    EXPECT(!same_bits(base, run_ten_steps(name, "cosine", 0, 1, 3 * LOSS_SCALE)));
+
     start_test(name + ": the comparison sees one bit");
     TenSteps changed = base;
     changed.weights[3] = std::nextafter(changed.weights[3], 1e9f);
@@ -314,7 +324,7 @@ static void invariants(const std::string& name) {
     load_model(first, FIXTURES + name + ".bin");
     for (int64_t step = 0; step < 4; step++) run.run_step(first, step);
     StateHeader header;
-    header.step = 4;
+    header.step = 4, header.loss_scale.scale = LOSS_SCALE;
     save_checkpoint(dir, header, first);
     free_model(first);
     Model second = make_model(run.config, run.B, run.T, 1, 1, run.micro_steps);
@@ -391,10 +401,9 @@ static void initial_weights() {
     start_test("a model goes to the order of the file and back, byte for byte");
     const std::string path = format("/tmp/gpt2_test_%d.bin", (int)getpid());
     FileWriter file(path);
-    write_model(file, c, BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32,
-                [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
-                    return tensor_data(ours, tensor, layer, first, elems);
-                });
+    write_model(file, c, model_version<floatX>(), [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+        return tensor_data(ours, tensor, layer, first, elems);
+    });
     file.commit();
     load_model(theirs, path);
     for (int i = 0; i < NUM_TENSORS; i++)
@@ -421,7 +430,7 @@ static void accumulation() {
     for (int64_t b = 0; b < d.B; b++)
         micro_step(micro_batches, d.x.data() + b * d.T, d.y.data() + b * d.T, 1, d.T, 0.01f, b);
     EXPECT(relative_error(all_gradients(micro_batches), all_gradients(whole_batch)) <
-           (BF16 ? model_tolerance(c.L) : 1e-6));
+           (HALF ? model_tolerance(c.L) : 1e-6));
     free_model(whole_batch);
     free_model(micro_batches);
 }
@@ -442,7 +451,7 @@ static void ignored_targets() {
     const std::vector<int> none(d.y.size(), IGNORED_TARGET);
     const std::vector<float> whole = gradients(d.y, none);
     const double loss = loss_sum(model);
-    EXPECT(relative_error(gradients(some, others), whole) < (BF16 ? model_tolerance(c.L) : 1e-6));
+    EXPECT(relative_error(gradients(some, others), whole) < (HALF ? model_tolerance(c.L) : 1e-6));
     EXPECT(std::fabs(loss_sum(model) - loss) < 1e-6 * loss);
     EXPECT(!(relative_error(gradients(some, none), whole) < model_tolerance(c.L)));
     for (float gradient : gradients(none, none)) EXPECT(gradient == 0);
@@ -469,5 +478,5 @@ static void model_tests() {
     initial_weights();
     accumulation();
     ignored_targets();
-    not_finite();
+    if (!FP16) not_finite();  // it plants numbers that fp16 does not have
 }

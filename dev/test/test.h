@@ -70,23 +70,26 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
 // value by at most u times its size, and by u / sqrt(3) or less in rms. Tolerances are made from
 // the rms, since errors of many roundings add up like a random walk: n of them to u sqrt(n / 3) or
 // less.
-constexpr double FP32_ROUNDOFF = 1.0 / (1 << 24), BF16_ROUNDOFF = 1.0 / (1 << 8);
+constexpr double FP32_ROUNDOFF = 1.0 / (1 << 24), BF16_ROUNDOFF = 1.0 / (1 << 8), FP16_ROUNDOFF = 1.0 / (1 << 11);
 
 // Sums of n products in fp32, relative to the largest sum. The factor 8 allows for the worst of
 // many sums, and for terms that are larger than what remains of their sum.
 inline double sum_tolerance(double n) { return 8 * FP32_ROUNDOFF * std::sqrt(n + 4); }
 
-// The same with `roundings` roundings to bf16 on the way to the result: sqrt(3) times the rms of
-// their errors, which for a single rounding is the largest error there can be.
-inline double bf16_tolerance(double roundings, double n) {
-    return BF16_ROUNDOFF * std::sqrt(roundings) + sum_tolerance(n);
+// The same with `roundings` roundings to bf16, or to a type of another roundoff, on the way to the
+// result: sqrt(3) times the rms of their errors, which for a single rounding is the largest error
+// there can be.
+inline double bf16_tolerance(double roundings, double n, double roundoff = BF16_ROUNDOFF) {
+    return roundoff * std::sqrt(roundings) + sum_tolerance(n);
 }
 
 // What bf16 may change in a model of L layers, relative to the largest value: 2 sqrt(3) times the
 // rms of the errors of all roundings, about 20 in a layer on the way forward and back and 6 outside
 // the layers. The loss is a mean over positions, whose errors cancel.
-inline double bf16_model_tolerance(double L) { return 2 * BF16_ROUNDOFF * std::sqrt(20 * L + 6); }
-inline double bf16_loss_tolerance() { return BF16_ROUNDOFF / 2; }
+inline double bf16_model_tolerance(double L, double roundoff = BF16_ROUNDOFF) {
+    return 2 * roundoff * std::sqrt(20 * L + 6);
+}
+inline double bf16_loss_tolerance(double roundoff = BF16_ROUNDOFF) { return roundoff / 2; }
 
 inline std::vector<float> random_values(size_t n, double scale = 1) {
     std::vector<float> values(n);

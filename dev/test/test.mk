@@ -45,7 +45,7 @@ TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output 
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log
 $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
-RUNNERS := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_optimizers test_warmup
+RUNNERS := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_optimizers test_warmup test_fp16
 $(RUNNERS:%=$(B)/%): CXXFLAGS += $(if $(DEBUG),,-O1)
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
@@ -91,6 +91,8 @@ $(call program,test_warmup,$(B)/test_warmup $(TRAINERS),$(B)/test_warmup)
 $(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),$(B)/test_processes same_numbers)
 $(call program,test_optimizers_runs,$(B)/test_optimizers $(TRAINERS),$(B)/test_optimizers runs)
 $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,$(B)/$p/test_gpt2sim))
+$(foreach g,quick pytorch,$(call program,test_gpt2sim_FP16_$g,$(B)/FP16/test_gpt2sim,$(B)/FP16/test_gpt2sim $g))
+$(call program,test_fp16,$(B)/test_fp16 $(CPU) $(SIM16) $(B)/FP16/test_gpt2sim,$(B)/test_fp16)
 $(call ladders,cpu,$(filter-out $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter-out $(SHORT_LADDERS),$(SIM_LADDERS)))
 $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
@@ -109,6 +111,8 @@ $(call check,step_model,predicted times of steps on GPUs,$(SIM16) $(DATA),dev/te
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
     dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/hugging_face.py)
+$(call check,course_formats,the kernels have the number formats that chapter 11 says,$(SIM16) $(DATA),\
+    dev/course/formats.py --check $(SIM16))
 $(call check,course_twins,PyTorch computes what the chapters say,\
     $(B)/course_numbers $(B)/course_numbers_gpu part-counts,\
     dev/course/twin.py --packages || skip "pip install numpy torch"; command -v g++ || skip "apt-get install g++";\
@@ -186,6 +190,7 @@ nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(B)/BF16/test_gpt2sim $(B
     command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))
 $(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,$(MAKE) -s train_gpt2cu test_gpt2cu)
 $(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-table)
+$(call nvcc_check,nvcc_fp16,no hot kernel of the fp16 build spills registers,dev/test/fp16_spills.py $(NVCC))
 $(call nvcc_check,nvcc_ladders,nvcc compiles the ladders of dev/cuda,dev/test/nvcc_ladders.sh)
 $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels under the $s sanitizer,\
     $(SIM_SOURCES) $(LADDER_SOURCES),dev/test/sanitized.sh $s))

@@ -63,7 +63,7 @@ static void plan_is_exact() {
         Model model = make_model(GPT2Config{40, 97, 128, 5, 3, 48}, 3, 33, level, 2, 1, o);
         const int64_t elems = model.layout.total_elems();
         EXPECT(planned(model, o, "parameters") == elems * (int64_t)sizeof(floatX));
-        EXPECT(planned(model, o, "optimizer") == elems * (BF16 ? 12 : 8));
+        EXPECT(planned(model, o, "optimizer") == elems * (HALF ? 12 : 8));
         EXPECT(planned(model, o, "activations") == model.activations.total_bytes);
         activations[{level, every}] = model.activations.total_bytes;
         free_model(model);
@@ -126,7 +126,7 @@ static void stochastic_rounding() {
     };
     const std::vector<float> first = weights(7, 1), other = weights(8, 3);
     EXPECT(first == weights(7, 3));
-    EXPECT((first != other) == BF16);
+    EXPECT((first != other) == HALF);
 }
 
 static void mean_of_stochastic_rounding() {

@@ -98,7 +98,7 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
     if constexpr (keeps_m) store_packs(m + i, mi);
     if constexpr (keeps_v) store_packs(v + i, vi);
     if (master) store_packs(master + i, p);
-    if constexpr (sizeof(floatX) == 2) {
+    if constexpr (std::is_same<floatX, bf16>::value) {
         if (!master) {
 #pragma unroll
             // the results are bf16 values, which store_packs does not change

@@ -1,7 +1,7 @@
 // Causal self-attention as flash attention. Formulas and shapes: llmc/cpu/attention.h. The same
-// algorithm twice: for bf16 on tensor cores (after FlashAttention-2, Dao 2023, arXiv:2307.08691,
-// section 3), for fp32 on CUDA cores. Both read q, k and v from the packed qkv (B,T,3C) as the
-// linear layer wrote it.
+// algorithm twice: for bf16 and fp16 on tensor cores (after FlashAttention-2, Dao 2023,
+// arXiv:2307.08691, section 3), for fp32 on CUDA cores. Both read q, k and v from the packed qkv
+// (B,T,3C) as the linear layer wrote it.
 //
 //     attention_forward.cuh       forward: scores, softmax and mixing of values, tile by tile
 //     attention_backward.cuh      backward: one kernel for dk and dv, one for dq
@@ -15,7 +15,7 @@
 // This file picks the kernel for a head size and starts it.
 //
 // FLOPs: 2 B T^2 C forward, 5 B T^2 C backward (7 with what is computed twice). Bytes at least, in
-// bf16: 8 B T C forward (qkv read, out written), 16 B T C backward (qkv, dout, out read, dqkv
+// 16 bits: 8 B T C forward (qkv read, out written), 16 B T C backward (qkv, dout, out read, dqkv
 // written).
 #pragma once
 #include "llmc/cuda/attention_backward.cuh"
@@ -57,9 +57,9 @@ int64_t attention_tile_rows(int64_t head_size) {
 }
 
 struct AttentionForward {
-    bf16* out;
+    halfX* out;
     float* lse;
-    const bf16* qkv;
+    const halfX* qkv;
     int64_t B, T, C, NH;
     cudaStream_t stream;
     DocumentTiles documents;
@@ -77,11 +77,11 @@ struct AttentionForward {
 };
 constexpr int ATTENTION_PARTS = 512;  // of the sums over rows of dqkv: 64 sequences of 1024 positions
 struct AttentionBackward {
-    bf16* dqkv;
+    halfX* dqkv;
     float* D;
-    const bf16 *dout, *out;
+    const halfX *dout, *out;
     const float* lse;
-    const bf16* qkv;
+    const halfX* qkv;
     int64_t B, T, C, NH;
     cudaStream_t stream;
     DocumentTiles documents;
@@ -106,18 +106,18 @@ struct AttentionBackward {
                    attention_backward_q_shared_bytes<HS, COLS, M>());
     }
 };
-inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
                               cudaStream_t stream, DocumentTiles documents = {}) {
-    const StreamRange in_stream(work::attention(B * T, T, C, sizeof(bf16)), stream);
+    const StreamRange in_stream(work::attention(B * T, T, C, sizeof(halfX)), stream);
     AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents};
     for_head_size(C / NH, forward);
 }
 // D (B,NH,T) is scratch. partials, if it is not null, has room for ATTENTION_PARTS * 3 C: returns
 // the parts of the sums over the rows of dqkv, if there are not more of them, and no documents.
-inline ColumnSums attention_backward(bf16* dqkv, float* D, const bf16* dout, const bf16* out, const float* lse,
-                                     const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+inline ColumnSums attention_backward(halfX* dqkv, float* D, const halfX* dout, const halfX* out, const float* lse,
+                                     const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                                      DocumentTiles documents = {}, float* partials = nullptr) {
-    const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(bf16)), stream);
+    const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(halfX)), stream);
     AttentionBackward backward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents, partials};
     for_head_size(C / NH, backward);
     return {partials, backward.parts, 3 * C};

@@ -20,7 +20,7 @@
 
 template <int HS, int COLS, int M>
 constexpr size_t attention_backward_q_shared_bytes() {
-    return (2 * 16 * M * ATTENTION_WARPS + 4 * COLS) * HS * sizeof(bf16);
+    return (2 * 16 * M * ATTENTION_WARPS + 4 * COLS) * HS * sizeof(halfX);
 }
 template <int HS, int COLS, int M>
 constexpr size_t attention_backward_kv_shared_bytes() {
@@ -33,12 +33,13 @@ constexpr size_t attention_backward_kv_shared_bytes() {
 // memory for each tile: dk and dv fill the registers.
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
-    attention_backward_kv_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
-                                 int NH, int head_size, float scale, const DocumentTile* documents, float* partials) {
+    attention_backward_kv_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* D, const halfX* qkv,
+                                 int T, int NH, int head_size, float scale, const DocumentTile* documents,
+                                 float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
-    extern __shared__ __align__(128) bf16 shared[];
+    extern __shared__ __align__(128) halfX shared[];
     const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(documents, T, NH, head_size);
-    const bf16 *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
+    const halfX *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> k{shared}, v = k.from_row(ROWS);
     auto buffer = [&](int tile) { return shared + 2 * ROWS * HS + tile % 2 * (2 * COLS * HS + 4 * COLS); };
     auto q = [&](int tile) { return Tile<HS>{buffer(tile)}; };
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         }
         __syncthreads();  // no thread reads this tile any more
     }
-    bf16 *dk_head = dqkv + block.qkv_offset + block.C, *dv_head = dk_head + block.C;
+    halfX *dk_head = dqkv + block.qkv_offset + block.C, *dv_head = dk_head + block.C;
     float dk_sums[HS / 8][2] = {}, dv_sums[HS / 8][2] = {};
 #pragma unroll
     for (int m = 0; m < M; m++) {
@@ -111,12 +112,13 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 // dq of 64 M queries, 16 M per warp; keys come in tiles of COLS.
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
-    attention_backward_q_kernel(bf16* dqkv, const bf16* dout, const float* lse, const float* D, const bf16* qkv, int T,
-                                int NH, int head_size, float scale, const DocumentTile* documents, float* partials) {
+    attention_backward_q_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* D, const halfX* qkv,
+                                int T, int NH, int head_size, float scale, const DocumentTile* documents,
+                                float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
-    extern __shared__ __align__(128) bf16 shared[];
+    extern __shared__ __align__(128) halfX shared[];
     const AttentionBlock<ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
-    const bf16 *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
+    const halfX *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> q{shared}, d_o = q.from_row(ROWS);
     auto keys = [&](int tile) { return Tile<HS>{shared + (2 * ROWS + tile % 2 * 2 * COLS) * HS}; };
     auto values = [&](int tile) { return keys(tile).from_row(COLS); };
@@ -169,7 +171,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         }
         __syncthreads();  // no thread reads this tile any more
     }
-    bf16* dq_head = dqkv + block.qkv_offset;
+    halfX* dq_head = dqkv + block.qkv_offset;
     float dq_sums[HS / 8][2] = {};
 #pragma unroll
     for (int m = 0; m < M; m++)

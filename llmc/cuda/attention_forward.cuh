@@ -71,20 +71,20 @@ __device__ inline void softmax_step(float (&s)[KEYS / 8][4], float (&o)[HS / 8][
 
 template <int HS, int KEYS, int M>
 constexpr size_t attention_forward_shared_bytes() {
-    return (16 * M * ATTENTION_WARPS + 4 * KEYS) * HS * sizeof(bf16);
+    return (16 * M * ATTENTION_WARPS + 4 * KEYS) * HS * sizeof(halfX);
 }
 
 template <int HS, int KEYS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
-    attention_forward_kernel(bf16* out, float* lse, const bf16* qkv, int T, int NH, int head_size, float scale,
+    attention_forward_kernel(halfX* out, float* lse, const halfX* qkv, int T, int NH, int head_size, float scale,
                              const DocumentTile* documents) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
-    extern __shared__ __align__(128) bf16 shared[];
+    extern __shared__ __align__(128) halfX shared[];
     const AttentionBlock<ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
     const Tile<HS> q{shared};
     auto keys = [&](int tile) { return Tile<HS>{shared + (ROWS + tile % 2 * 2 * KEYS) * HS}; };
     auto values = [&](int tile) { return keys(tile).from_row(KEYS); };
-    const bf16* head = qkv + block.qkv_offset;
+    const halfX* head = qkv + block.qkv_offset;
     auto load_keys = [&](int tile) {
         load_tile<HS, KEYS>(keys(tile), head + block.C, block.stride, tile * KEYS, block.length, head_size);
         load_tile<HS, KEYS>(values(tile), head + 2 * block.C, block.stride, tile * KEYS, block.length, head_size);

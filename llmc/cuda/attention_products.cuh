@@ -64,10 +64,10 @@ __device__ inline void multiply_transposed(float (&c)[M][N / 8][4], const Rows& 
     }
 }
 
-// c (16 M x HS) += p (16 M x N), rounded to bf16, times rows 0 .. N - 1 of b: 32 M HS N FLOPs. p is
-// a result of multiply_transposed: p[m][2j], p[m][2j + 1] are two C fragments side by side, which
-// are the A fragment of columns 16j .. 16j + 15 (mma.cuh). Row j of b is row j of the operand B, so
-// ldmatrix transposes.
+// c (16 M x HS) += p (16 M x N), rounded to halfX, times rows 0 .. N - 1 of b: 32 M HS N FLOPs. p
+// is a result of multiply_transposed: p[m][2j], p[m][2j + 1] are two C fragments side by side,
+// which are the A fragment of columns 16j .. 16j + 15 (mma.cuh). Row j of b is row j of the operand
+// B, so ldmatrix transposes.
 template <int N, int M, int HS>
 __device__ inline void multiply(float (&c)[M][HS / 8][4], const float (&p)[M][N / 8][4], Tile<HS> b) {
     const int lane = threadIdx.x % 32;
@@ -77,8 +77,8 @@ __device__ inline void multiply(float (&c)[M][HS / 8][4], const float (&p)[M][N 
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const float(&left)[4] = p[m][2 * j], (&right)[4] = p[m][2 * j + 1];
-            fa[m][0] = pack_bf16(left[0], left[1]), fa[m][1] = pack_bf16(left[2], left[3]);
-            fa[m][2] = pack_bf16(right[0], right[1]), fa[m][3] = pack_bf16(right[2], right[3]);
+            fa[m][0] = pack_pair<halfX>(left[0], left[1]), fa[m][1] = pack_pair<halfX>(left[2], left[3]);
+            fa[m][2] = pack_pair<halfX>(right[0], right[1]), fa[m][3] = pack_pair<halfX>(right[2], right[3]);
         }
 #pragma unroll
         for (int n = 0; n < HS / 16; n++) {

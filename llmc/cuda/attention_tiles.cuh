@@ -1,7 +1,7 @@
 // Tiles of rows in shared memory, for attention on tensor cores: how their rows lie there, how they
 // arrive, and how results leave through them.
 //
-// A tile has rows of HS bf16, which are HS/8 chunks of 16 bytes. Shared memory has 32 banks of 4
+// A tile has rows of HS halfX, which are HS/8 chunks of 16 bytes. Shared memory has 32 banks of 4
 // bytes: 8 columns of 16 bytes, each of which delivers one chunk at a time. ldmatrix reads the same
 // chunk c of 8 consecutive rows at once, so these 8 chunks must lie in different columns. They are
 // permuted (swizzled): chunk c of row r is stored as chunk c ^ x(r) of its row.
@@ -34,8 +34,8 @@ constexpr int ATTENTION_WARPS = 4, ATTENTION_THREADS = 32 * ATTENTION_WARPS;  //
 template <int HS>
 struct Tile {
     static constexpr int chunks = HS / 8;
-    bf16* data;
-    __device__ bf16* at(int row, int chunk) const {
+    halfX* data;
+    __device__ halfX* at(int row, int chunk) const {
         const int stored_as = chunks % 8 == 0 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
         return data + (row * chunks + stored_as) * 8;
     }
@@ -51,12 +51,12 @@ struct Tile {
 // or LANES chunks further on. In the tile these are constant distances, because x(r) is the same
 // there: STEP is a multiple of 8, and LANES is above every x(r).
 template <int HS, int ROWS>
-__device__ inline void load_tile(Tile<HS> tile, const bf16* head, int stride, int first, int length, int head_size) {
+__device__ inline void load_tile(Tile<HS> tile, const halfX* head, int stride, int first, int length, int head_size) {
     constexpr int chunks = HS / 8, LANES = chunks % 16 == 0 ? 16 : chunks % 8 == 0 ? 8 : 4;
     constexpr int STEP = ATTENTION_THREADS / LANES;
     static_assert(ROWS % STEP == 0 && STEP % 8 == 0 && chunks % LANES == 0, "whole steps");
     const int row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
-    const bf16* from = head + (int64_t)(first + row) * stride + chunk * 8;
+    const halfX* from = head + (int64_t)(first + row) * stride + chunk * 8;
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP)
 #pragma unroll
@@ -72,19 +72,20 @@ __device__ inline void load_tile(Tile<HS> tile, const bf16* head, int stride, in
 // and leave it in chunks of 16 bytes. If there are `sums`, what is stored is added to them: a
 // lane's columns are 8n + lane % 4 * 2 and the next one.
 template <int HS>
-__device__ inline void store_rows(bf16* head, int stride, int first, int T, int head_size, const float (&c)[HS / 8][4],
+__device__ inline void store_rows(halfX* head, int stride, int first, int T, int head_size, const float (&c)[HS / 8][4],
                                   float upper, float lower, Tile<HS> tile, int tile_row, float (*sums)[2] = nullptr) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < HS / 8; n++) {
-        const uint32_t up = pack_bf16(c[n][0] * upper, c[n][1] * upper);
-        const uint32_t low = pack_bf16(c[n][2] * lower, c[n][3] * lower);
+        const uint32_t up = pack_pair<halfX>(c[n][0] * upper, c[n][1] * upper);
+        const uint32_t low = pack_pair<halfX>(c[n][2] * lower, c[n][3] * lower);
         *(uint32_t*)(tile.at(tile_row + g, n) + 2 * t) = up;
         *(uint32_t*)(tile.at(tile_row + g + 8, n) + 2 * t) = low;
         if (!sums) continue;
-        sums[n][0] += __uint_as_float(up << 16) + __uint_as_float(low << 16);
-        sums[n][1] += __uint_as_float(up & 0xFFFF0000) + __uint_as_float(low & 0xFFFF0000);
+        float up_pair[2], low_pair[2];
+        unpack_pair<halfX>(up, up_pair[0], up_pair[1]), unpack_pair<halfX>(low, low_pair[0], low_pair[1]);
+        sums[n][0] += up_pair[0] + low_pair[0], sums[n][1] += up_pair[1] + low_pair[1];
     }
     __syncwarp();
     for (int i = lane; i < 16 * (HS / 8); i += 32) {

@@ -64,7 +64,7 @@ inline void start_blas(const char* gpu, void* workspace) {
 
 template <class T>
 constexpr cudaDataType_t blas_type() {
-    return std::is_same<T, float>::value ? CUDA_R_32F : CUDA_R_16BF;
+    return std::is_same<T, float>::value ? CUDA_R_32F : is_fp16<T>() ? CUDA_R_16F : CUDA_R_16BF;
 }
 
 inline cublasLtMatmulDesc_t describe_product(const BlasProduct& p) {
@@ -104,7 +104,10 @@ inline const char* epilogue_text(cublasLtEpilogue_t epilogue) {
 }
 // The kind of product in words: what is printed, and what its algorithm is kept under.
 inline std::string product_text(const BlasProduct& p) {
-    const char *stored = p.type == CUDA_R_16BF ? "bf16" : "fp32", *result = p.typeD == CUDA_R_16BF ? "bf16" : "fp32";
+    const auto name = [](cudaDataType_t type) {
+        return type == CUDA_R_16BF ? "bf16" : type == CUDA_R_16F ? "fp16" : "fp32";
+    };
+    const char *stored = name(p.type), *result = name(p.typeD);
     const char* computed = p.type == CUDA_R_32F && blas.tf32 ? "tf32" : stored;
     return format("%lld x %lld x %lld, %c%c, %s to %s%s, aligned to %u bytes", (long long)p.m, (long long)p.n,
                   (long long)p.k, "NT"[p.transA], "NT"[p.transB], computed, result, epilogue_text(p.epilogue),

@@ -87,7 +87,7 @@ inline void check_gpus_differ() {
 
 template <class T>
 constexpr ncclDataType_t nccl_type() {
-    return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : ncclBfloat16;
+    return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : is_fp16<T>() ? ncclFloat16 : ncclBfloat16;
 }
 
 // The good end: all processes come here.

@@ -4,9 +4,14 @@
 // and runs them on a CPU. The two differ in launch(), in mma.cuh, and where CUSIM is defined below.
 #pragma once
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 #include "llmc/cuda/launch.cuh"
+#include "llmc/bf16.h"
+#include "llmc/fp16.h"
 #include "llmc/integer_math.h"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -26,7 +31,14 @@
 // -------------------------------------------------------------------------------------------------
 // types
 
-// 128 bits: 4 fp32 or 8 bf16 elements. It is the widest access of one thread that all chips from
+// The 16-bit type of this build, which its tensor cores multiply.
+#ifdef PRECISION_FP16
+typedef fp16 halfX;
+#else
+typedef bf16 halfX;
+#endif
+
+// 128 bits: 4 fp32 or 8 16-bit elements. It is the widest access of one thread that all chips from
 // sm_80 on have. 32 threads with neighbouring Packs access four whole cache lines of 128 bytes.
 template <class T>
 struct alignas(16) Pack {
@@ -45,16 +57,28 @@ struct PackFloats {
     __device__ float operator[](int i) const { return value[i]; }
 };
 
-// Two fp32 values, each rounded to the nearest bf16, in one register, by one instruction. (Of
-// CUDA's function for it, nvcc makes three for some chips.)
-__device__ inline uint32_t pack_bf16(float low, float high) {
+// Two fp32 values, each rounded to the nearest bf16 or fp16, in one register, by one instruction.
+// (Of CUDA's function for it, nvcc makes three for some chips.)
+template <class T>
+__device__ inline uint32_t pack_pair(float low, float high) {
 #ifdef CUSIM
-    return __bfloat16_as_ushort((__nv_bfloat16)low) | (uint32_t)__bfloat16_as_ushort((__nv_bfloat16)high) << 16;
+    return T(low).bits | (uint32_t)T(high).bits << 16;
 #else
     uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
+    if constexpr (is_fp16<T>()) asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
+    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
     return packed;
 #endif
+}
+// The fp32 values of such a register.
+template <class T>
+__device__ inline void unpack_pair(uint32_t packed, float& low, float& high) {
+    if constexpr (is_fp16<T>()) {
+        T pair[2];
+        memcpy(pair, &packed, 4);
+        low = (float)pair[0], high = (float)pair[1];
+    } else  // a bf16 is the upper half of an fp32
+        low = __uint_as_float(packed << 16), high = __uint_as_float(packed & 0xFFFF0000);
 }
 template <class T>
 __device__ inline PackFloats<T> to_floats(const int4& bits) {
@@ -62,8 +86,7 @@ __device__ inline PackFloats<T> to_floats(const int4& bits) {
     PackFloats<T> x;
     for (int i = 0; i < 4; i++) {
         if constexpr (sizeof(T) == 4) x[i] = __uint_as_float(words[i]);
-        else  // a bf16 is the upper half of an fp32
-            x[2 * i] = __uint_as_float(words[i] << 16), x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000);
+        else unpack_pair<T>(words[i], x[2 * i], x[2 * i + 1]);
     }
     return x;
 }
@@ -73,7 +96,7 @@ __device__ inline int4 to_bits(const PackFloats<T>& x) {
     uint32_t words[4];
     for (int i = 0; i < 4; i++) {
         if constexpr (sizeof(T) == 4) words[i] = __float_as_uint(x[i]);
-        else words[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
+        else words[i] = pack_pair<T>(x[2 * i], x[2 * i + 1]);
     }
     return make_int4((int)words[0], (int)words[1], (int)words[2], (int)words[3]);
 }

@@ -91,10 +91,10 @@ __global__ void finish_norm_kernel(Results* results, int processes, UpdateRule r
     double losses = 0, squares = 0;
     for (int r = 0; r < processes; r++)
         losses += rank_sums(results)[r].losses, squares += rank_sums(results)[r].squares;
-    const double loss = mean_loss(losses, rule), norm = sqrt(squares);
+    const double loss = mean_loss(losses, rule), norm = gradient_norm(squares, rule);
     results->loss = loss, results->norm = norm;
     results->wanted = update_wanted(loss, norm, rule);
-    results->grad_scale = clipping_scale(norm, rule);
+    results->grad_scale = gradient_factor(norm, rule);
 }
 
 // partials (NORM_MOST_BLOCKS) = sums of squares of parts of the elements `mine` of grads. Returns

@@ -3,10 +3,10 @@
 // (dev/cusim). All of them exist from sm_80 on.
 // Source: PTX ISA, sections on mma.m16n8k16, ldmatrix, cp.async and ex2.
 //
-// mma.m16n8k16 is one instruction of a warp: C (16 x 8, fp32) += A (16 x 16, bf16) B (16 x 8,
-// bf16), 4096 FLOPs. The matrices lie in registers, distributed over the 32 lanes. These pieces are
-// called fragments. A register of A or B holds two bf16, the one with the lower index in the low
-// half. The numbers in the pictures are lanes:
+// mma.m16n8k16 is one instruction of a warp: C (16 x 8, fp32) += A (16 x 16, halfX) B (16 x 8,
+// halfX), 4096 FLOPs, where halfX is bf16 or fp16. The matrices lie in registers, distributed over
+// the 32 lanes. These pieces are called fragments. A register of A or B holds two of them, the one
+// with the lower index in the low half. The numbers in the pictures are lanes:
 //
 //     A  columns  0-1  2-3  4-5  6-7 | 8-9 10-11 12-13 14-15      C  columns  0-1  2-3  4-5  6-7
 //        row  0    0    1    2    3  |  0    1     2     3           row  0    0    1    2    3
@@ -33,8 +33,8 @@
 // The left half of A and C have the same layout. So two results C0 and C1, side by side, are one
 // operand A of the next product, without any exchange between lanes. Only the type changes:
 //
-//     a[0] = bf16(C0.c[0], C0.c[1])     a[2] = bf16(C1.c[0], C1.c[1])
-//     a[1] = bf16(C0.c[2], C0.c[3])     a[3] = bf16(C1.c[2], C1.c[3])
+//     a[0] = halfX(C0.c[0], C0.c[1])     a[2] = halfX(C1.c[0], C1.c[1])
+//     a[1] = halfX(C0.c[2], C0.c[3])     a[3] = halfX(C1.c[2], C1.c[3])
 //
 // Attention uses this: the scores q k^T go into p v straight from registers
 // (attention_products.cuh).
@@ -45,27 +45,33 @@
 
 constexpr float LOG2_E = 1.4426950408889634f;  // e^x = 2^(x LOG2_E): for exp2_flushed
 
+#ifdef PRECISION_FP16
+#define MMA_TYPES "f32.f16.f16.f32"
+#else
+#define MMA_TYPES "f32.bf16.bf16.f32"
+#endif
+
 #ifndef CUSIM
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // C += A B.
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col." MMA_TYPES
+                 " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Loads four 8 x 8 matrices of bf16 from shared memory. Lane 8i + r passes the address of row r of
+// Loads four 8 x 8 matrices of halfX from shared memory. Lane 8i + r passes the address of row r of
 // matrix i: 16 bytes, 16-byte aligned. Afterwards r[i] of each lane holds elements [g][2t, 2t+1] of
 // matrix i: one quarter of an A fragment.
-__device__ inline void ldmatrix(uint32_t (&r)[4], const bf16* row) {
+__device__ inline void ldmatrix(uint32_t (&r)[4], const halfX* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row)));
 }
 // The same, but each matrix is transposed on the way: r[i] holds elements [2t, 2t+1][g], half of a
 // B fragment.
-__device__ inline void ldmatrix_transposed(uint32_t (&r)[4], const bf16* row) {
+__device__ inline void ldmatrix_transposed(uint32_t (&r)[4], const halfX* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row)));
@@ -102,8 +108,10 @@ __device__ inline float exp2_flushed(float x) {
 // The twins. Where an instruction involves the whole warp, the lanes wait for each other, and the
 // last one to arrive computes the results of all.
 
-inline float bf16_of(uint32_t reg, int half) {
-    return __bfloat162float(__ushort_as_bfloat16((unsigned short)(reg >> (16 * half))));
+inline float half_of(uint32_t reg, int half) {
+    halfX value;
+    value.bits = (uint16_t)(reg >> (16 * half));
+    return value;
 }
 
 inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -118,9 +126,9 @@ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
             const Lane& l = *(Lane*)lanes[lane];
             const int g = lane / 4, t = lane % 4;
             for (int r = 0; r < 4; r++)
-                for (int half = 0; half < 2; half++) A[g + r % 2 * 8][2 * t + r / 2 * 8 + half] = bf16_of(l.a[r], half);
+                for (int half = 0; half < 2; half++) A[g + r % 2 * 8][2 * t + r / 2 * 8 + half] = half_of(l.a[r], half);
             for (int r = 0; r < 2; r++)
-                for (int half = 0; half < 2; half++) B[2 * t + r * 8 + half][g] = bf16_of(l.b[r], half);
+                for (int half = 0; half < 2; half++) B[2 * t + r * 8 + half][g] = half_of(l.b[r], half);
         }
         for (int lane = 0; lane < 32; lane++)
             for (int i = 0; i < 4; i++) {
@@ -132,12 +140,12 @@ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     });
 }
 template <bool transposed>
-inline void ldmatrix_twin(uint32_t (&r)[4], const bf16* row) {
+inline void ldmatrix_twin(uint32_t (&r)[4], const halfX* row) {
     cusim::check_alignment(row, 16, CUSIM_HERE);
     cusim::count_ldmatrix(row);
     struct Lane {
         uint32_t* r;
-        const bf16* row;
+        const halfX* row;
     } mine{r, row};
     const char* name = transposed ? "ldmatrix_transposed" : "ldmatrix";
     cusim::warp_collective(0xFFFFFFFFu, name, CUSIM_HERE, &mine, [](void** lanes) {
@@ -146,14 +154,14 @@ inline void ldmatrix_twin(uint32_t (&r)[4], const bf16* row) {
                 const int g = lane / 4, t = lane % 4;
                 auto element = [&](int half) -> uint32_t {
                     const int row = transposed ? 2 * t + half : g, column = transposed ? g : 2 * t + half;
-                    return __bfloat16_as_ushort(((Lane*)lanes[8 * i + row])->row[column]);
+                    return ((Lane*)lanes[8 * i + row])->row[column].bits;
                 };
                 ((Lane*)lanes[lane])->r[i] = element(0) | element(1) << 16;
             }
     });
 }
-inline void ldmatrix(uint32_t (&r)[4], const bf16* row) { ldmatrix_twin<false>(r, row); }
-inline void ldmatrix_transposed(uint32_t (&r)[4], const bf16* row) { ldmatrix_twin<true>(r, row); }
+inline void ldmatrix(uint32_t (&r)[4], const halfX* row) { ldmatrix_twin<false>(r, row); }
+inline void ldmatrix_transposed(uint32_t (&r)[4], const halfX* row) { ldmatrix_twin<true>(r, row); }
 inline void copy_async(void* to, const void* from, bool valid) {
     cusim::async_copy(to, from, 16, valid ? 16 : 0, CUSIM_HERE);
 }

@@ -20,10 +20,12 @@
 // and 2, combine them. At the end out is divided by the sums.
 //
 // two_bf16(p) loads two neighbours p[0], p[1], column_bf16(p, stride) two of a column, p[0] and
-// p[stride]; pack_bf16(x, y) rounds two floats; each makes one register of a fragment.
+// p[stride]; pack_pair<bf16>(x, y) rounds two floats; each makes one register of a fragment.
 constexpr int HS = 64;
 __device__ inline uint32_t two_bf16(const bf16* p) { return *(const uint32_t*)p; }
-__device__ inline uint32_t column_bf16(const bf16* p, int stride) { return pack_bf16((float)p[0], (float)p[stride]); }
+__device__ inline uint32_t column_bf16(const bf16* p, int stride) {
+    return pack_pair<bf16>((float)p[0], (float)p[stride]);
+}
 __global__ void flash_attention(float* out, const bf16* q, const bf16* k, const bf16* v, int T) {
     // your code
 }
@@ -31,7 +33,9 @@ __global__ void flash_attention(float* out, const bf16* q, const bf16* k, const 
 // ----- solution
 constexpr int HS = 64;
 __device__ inline uint32_t two_bf16(const bf16* p) { return *(const uint32_t*)p; }
-__device__ inline uint32_t column_bf16(const bf16* p, int stride) { return pack_bf16((float)p[0], (float)p[stride]); }
+__device__ inline uint32_t column_bf16(const bf16* p, int stride) {
+    return pack_pair<bf16>((float)p[0], (float)p[stride]);
+}
 __device__ inline float row_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
@@ -74,8 +78,8 @@ __global__ void flash_attention(float* out, const bf16* q, const bf16* k, const 
             for (int n = 0; n < HS / 8; n++) o[n][2 * r] *= scale, o[n][2 * r + 1] *= scale;
             m[r] = larger;
         }
-        const uint32_t p[4] = {pack_bf16(s[0][0], s[0][1]), pack_bf16(s[0][2], s[0][3]), pack_bf16(s[1][0], s[1][1]),
-                               pack_bf16(s[1][2], s[1][3])};
+        const uint32_t p[4] = {pack_pair<bf16>(s[0][0], s[0][1]), pack_pair<bf16>(s[0][2], s[0][3]),
+                               pack_pair<bf16>(s[1][0], s[1][1]), pack_pair<bf16>(s[1][2], s[1][3])};
         for (int n = 0; n < HS / 8; n++) {
             const bf16* value = v + (first_key + 2 * t) * HS + n * 8 + g;
             mma(o[n], p, column_bf16(value, HS), column_bf16(value + 8 * HS, HS));
