@@ -506,7 +506,8 @@ static void stochastic_rounding() {
     DecayRanges all{};
     all.layer_elems = all.layers_end = n, all.count[0] = 1, all.end[0][0] = n;
     const SliceMap flat{n, n, 0, 1, 0};
-    auto rounded = [&](uint64_t seed) {
+    auto rounded = [&](uint64_t seed, bool to_nearest = false) {
+        grow.round_to_nearest = to_nearest;
         Array d_p(Floats(n, 1.0f)), d_g(Floats(n, 0.0f));
         Array32 d_m(Floats(n, 0.0f)), d_v(Floats(n, 1.0f));
         float* const no_master = nullptr;
@@ -521,6 +522,8 @@ static void stochastic_rounding() {
     for (float x : a) EXPECT(x == 1.0f || x == 1.0078125f), mean += x / n;
     EXPECT(std::fabs(mean - exact) < 4 * 0.0078125 * std::sqrt(0.3 * 0.7 / n));
     EXPECT(a == b && a != c);
+    start_test("rounding to nearest: the small updates are lost");
+    EXPECT(rounded(1, true) == Floats(n, 1.0f));
 }
 
 static void checkers() {

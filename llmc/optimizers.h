@@ -18,6 +18,7 @@ struct AdamW {
     float grad_scale;                // the gradient is multiplied by this
     float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
     bool nesterov = false;           // of momentum
+    bool round_to_nearest = false;   // bf16 weights without a master copy; else stochastically
 };
 
 // The constants of update t = 1, 2, ...

@@ -38,7 +38,7 @@ struct Options {
     std::string dist_init = "mpi", server_ip, fs_path;
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: threads_of()
     std::string precision;                        // empty: the trainer's own
-    std::string loss_scale = "dynamic";
+    std::string loss_scale = "dynamic", rounding = "stochastic";
     std::string device;  // for --plan; empty: this machine
     double price = 0;    // of a device for an hour
     double max_minutes = 0;
@@ -193,6 +193,8 @@ inline const std::vector<OptionRow>& option_table() {
         whole("-f", "--tf32", &O::tf32, 0, 1, "0, 1", "1", "CUDA, fp32 builds on a card"),
         whole("-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1",
               "fp32 copy of 16-bit weights; 0 = stochastic rounding"),
+        text("", "--rounding", &O::rounding, "stochastic, nearest", "stochastic",
+             "with -w 0: of bf16 weights; nearest loses updates below half the spacing of bf16 numbers"),
         whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1: by GPU",
               "CUDA: GELU in the GEMM's epilogue: 0 no, 1 forward, 2 backward too; -1: 2 on Hopper in bf16, else 0"),
         whole("-r", "--recompute", &O::recompute, 0, 4, "0, 1, 2, 3, 4", "1",

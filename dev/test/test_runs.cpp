@@ -188,6 +188,29 @@ static void hellaswag() {
 
 static std::string weights(const std::string& name, int step) { return model_path(dir(name), step); }
 
+// How many gains of the last layer norm are not 1, in a bf16 model file of C channels.
+static int changed_gains(const std::string& path, int64_t C) {
+    const std::string bytes = read_whole(path);
+    int changed = 0;
+    for (int64_t i = 0; i < C && bytes.size() > 4096; i++)
+        changed += bytes.compare(bytes.size() - 4 * C + 2 * i, 2, "\x80\x3F") != 0;
+    return bytes.empty() ? -1 : changed;
+}
+static void rounded_weights() {
+    start_test("bf16 weights rounded to nearest: gains of 1 stay, where stochastic rounding moves some");
+    const std::string flags = "-x 10 -l 5e-4 -k constant -d 64 --precision bf16 -w 0 ";
+    EXPECT(run(tiny(flags + "-o " + dir("random"))).status == 0 && changed_gains(weights("random", 10), 32) > 8);
+    EXPECT(run(tiny(flags + "--rounding nearest -o " + dir("nearest"))).status == 0);
+    EXPECT(changed_gains(weights("nearest", 10), 32) == 0);
+    EXPECT(run(tiny(flags + "-x 5 --rounding nearest -o " + dir("halfway"))).status == 0 &&
+           run(tiny("-y 1 -x 10 -k constant -o " + dir("halfway"))).status == 0);
+    EXPECT(same_files(weights("nearest", 10), weights("halfway", 10)));
+    start_test("--rounding where nothing is rounded gets one sentence");
+    for (const char* more : {"--precision bf16", "", "-w 0", "--precision fp32 -w 0"})
+        EXPECT(refused(run(tiny(std::string("-x 1 --rounding nearest ") + more)), 2, "--rounding nearest"));
+    EXPECT(refused(run(tiny(flags + "--rounding up")), 2, "stochastic, nearest"));
+}
+
 // bf16 on the CPU: 30 steps stay as close to fp32 as rounding allows, checkpoints of one precision
 // are resumed in the other, and nothing depends on the number of threads.
 static void bf16_runs() {
@@ -276,6 +299,7 @@ int main() {
     lines_and_logs();
     hellaswag();
     bf16_runs();
+    rounded_weights();
     document_mask();
     return report_and_clean();
 }

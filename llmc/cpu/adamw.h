@@ -39,8 +39,8 @@ VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64
 
 // Updates params, m and v (n_elems each) by a rule of optimizers.h, with grads (n_elems); also
 // master, if it is not null. m and v are null if the optimizer does not keep them. bf16 params
-// without a master are rounded stochastically, with random bits that follow from seed and from
-// index, that of the first element among all parameters.
+// without a master are rounded to nearest or stochastically, with random bits that follow from seed
+// and from index, that of the first element among all parameters.
 template <class Rule, class floatX, class floatG>
 void update_by(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
                const AdamW& constants, uint64_t seed, int64_t index) {
@@ -55,7 +55,7 @@ void update_by(floatX* params, float* master, float* m, float* v, const floatG* 
             if (m) store_some(m + i, mi, count);
             if (v) store_some(v + i, vi, count);
             if (master) store_some(master + i, p, count);
-            if (sizeof(floatX) == 2 && !master)
+            if (sizeof(floatX) == 2 && !master && !constants.round_to_nearest)
                 store_stochastically((uint16_t*)(params + i), p, count, seed, index + i);
             else store_some(params + i, p, count);
         });

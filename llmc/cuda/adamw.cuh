@@ -99,7 +99,7 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
     if constexpr (keeps_v) store_packs(v + i, vi);
     if (master) store_packs(master + i, p);
     if constexpr (std::is_same<floatX, bf16>::value) {
-        if (!master) {
+        if (!master && !constants.round_to_nearest) {
 #pragma unroll
             // the results are bf16 values, which store_packs does not change
             for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, at + j));
