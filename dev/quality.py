@@ -1,43 +1,81 @@
 #!/usr/bin/env python3
-"""Does bf16 train as well as fp32?
+"""How well does each number format train?
 
 Runs the same small training from the same weights on the same batches: this trainer in fp32, in bf16 with fp32 master
-weights, in bf16 with stochastic rounding, and PyTorch in fp32. Prints the validation loss of each at the end; exit 1 if
-one of them is more than 0.5% from PyTorch's. --write puts table and curves into dev/cpu/README.md.
+weights, in bf16 without them, rounded stochastically and to nearest, with the optimizers whose state is smaller, as far
+as the trainer has them, and PyTorch in fp32. Prints bytes per parameter, the time of a step, and the validation loss at
+the end. Exit 1 if fp32 or one of the formats that should train as well ends more than 0.5% from PyTorch. --write puts
+the table into README.md, chapter 11 of the course and dev/cpu/README.md, there with the curves.
 
     pip install torch        # without it, this trainer alone
-    make train_gpt2_cpu data && python3 dev/quality.py [--steps 3000] [--write]
+    make train_gpt2_cpu data && python3 dev/quality.py [--steps 2000] [--write]
+
+Started again with the same settings it goes on where it was interrupted; --again begins anew. Times are of this machine
+and mean something only if nothing else runs on it.
 """
 import children
 import argparse
+import json
 import math
 import pathlib
 import re
 import shutil
+import statistics
 import sys
 import time
 
 import charts
 import svg
-from readme import write_between
+from readme import replace, this_cpu, write_between
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA = ROOT / "dev/data"
 L, C, NH, T, B, V = 4, 64, 2, 64, 4, 50257
+MODEL = f"L{L}C{C}H{NH}T{T}"
 LR, WARMUP, FRAC, DECAY, VAL_BATCHES = 2e-3, 100, 0.1, 0.1, 40
 OURS = {"this trainer, fp32": ["--precision", "fp32"],
         "this trainer, bf16, fp32 master": ["--precision", "bf16"],
-        "this trainer, bf16, stochastic rounding": ["--precision", "bf16", "-w", "0"]}
+        "this trainer, bf16, stochastic rounding": ["--precision", "bf16", "-w", "0"],
+        "this trainer, bf16, rounding to nearest": ["--precision", "bf16", "-w", "0", "--rounding", "nearest"],
+        "this trainer, bf16, fp32 master, 8-bit state": ["--precision", "bf16", "--optimizer", "adamw8bit"],
+        "this trainer, bf16, fp32 master, factored state": ["--precision", "bf16", "--optimizer", "adafactor"]}
+WORSE = {"this trainer, bf16, rounding to nearest"}  # which it is there to show
+OTHER_RULES = {"adafactor"}  # that end elsewhere for reasons other than the format
+
+
+def offered():
+    """OURS without what this trainer does not have."""
+    words = set(re.findall(r"[\w-]+", children.run(["./train_gpt2_cpu", "--help"], cwd=ROOT)[0]))
+    return {name: flags for name, flags in OURS.items() if words.issuperset(f for f in flags if not f.isdigit())}
+
+
+class Result:
+    """curve: [(step, validation loss)]; ms of a step, the median; bytes per parameter of weights, gradients, state."""
+    def __init__(self, curve, ms, parameter_bytes):
+        self.curve, self.ms, self.bytes = curve, ms, parameter_bytes
+
+    def final(self):
+        return self.curve[-1][1]
+
+
+def parameter_bytes(flags):
+    """Weights, gradients and optimizer state of a parameter, as --plan counts them."""
+    plan = children.run(["./train_gpt2_cpu", "--plan", "-e", MODEL, "-b", B, "-t", T, *flags], cwd=ROOT)[0]
+    parameters = int(re.search(r"(\d+) parameters$", plan, re.M)[1])
+    kinds = r"^(?:parameters|gradients|optimizer) +(?!= )\S.* (\d+)$"
+    return sum(int(n) for n in re.findall(kinds, plan, re.M)) / parameters
 
 
 def ours(flags, start, steps, every, out):
-    """Trains with this trainer; returns [(step, validation loss)] and the seconds it took."""
+    """Trains with this trainer, or goes on with what an earlier call has begun."""
     command = ["./train_gpt2_cpu", "-e", start, "-b", B, "-t", T, "-x", steps, "-k", "cosine", "-l", LR, "-u", WARMUP,
-               "-q", FRAC, "-c", DECAY, "-v", every, "-m", VAL_BATCHES, "-s", 0, "--shuffle", 0, "-o", out, *flags]
-    begin = time.perf_counter()
+               "-q", FRAC, "-c", DECAY, "-v", every, "-m", VAL_BATCHES, "-s", 0, "--shuffle", 0, "-n", every, "-nk", 1,
+               "-o", out, "-y", 1, *flags]
     children.run(command, cwd=ROOT)
-    log = (out / "main.log").read_text()
-    return [(int(s), float(l)) for s, l in re.findall(r"s:(\d+) tel:([\d.]+)", log)], time.perf_counter() - begin
+    curve = [(int(s), float(l)) for s, l in re.findall(r"s:(\d+) tel:([\d.]+)", (out / "main.log").read_text())]
+    header, *lines = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
+    ms = statistics.median(float(line[header.index("step_ms")]) for line in lines)
+    return Result(curve, ms, parameter_bytes(flags))
 
 
 def read_model(path):
@@ -93,9 +131,12 @@ def learning_rate(step, steps):
     return low + (LR - low) * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) / 2
 
 
-def pytorch(start, steps, every):
+def pytorch(start, steps, every, out):
     """The same as ours(), with PyTorch."""
     import torch
+    kept = out.with_suffix(".json")
+    if kept.exists():
+        return Result(*json.loads(kept.read_text()))
     p = {n: torch.tensor(t).requires_grad_() for n, t in read_model(start).items()}
     matrices = [p[n] for n in ("wte", "wpe", "qkvw", "projw", "fcw", "outw")]
     others = [t for t in p.values() if not any(t is m for m in matrices)]
@@ -107,7 +148,7 @@ def pytorch(start, steps, every):
         w = torch.stack([source(first + b) for b in range(B)])
         return loss_of(p, w[:, :-1], w[:, 1:])
 
-    curve, begin = [], time.perf_counter()
+    curve, seconds = [], []
     for step in range(steps + 1):
         if step % every == 0 or step == steps:
             with torch.no_grad():
@@ -115,13 +156,17 @@ def pytorch(start, steps, every):
                 curve.append((step, sum(batch_loss(val, i * B).item() for i in range(batches)) / batches))
         if step == steps:
             break
+        begin = time.perf_counter()
         optimizer.zero_grad()
         batch_loss(train, step * B).backward()
         torch.nn.utils.clip_grad_norm_(list(p.values()), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps)
         optimizer.step()
-    return curve, time.perf_counter() - begin
+        seconds.append(time.perf_counter() - begin)
+    result = Result(curve, 1000 * statistics.median(seconds), 16.0)  # weights, gradients, m and v in fp32
+    replace(kept, json.dumps([result.curve, result.ms, result.bytes]))
+    return result
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BETWEEN = 760, 300, 60, 20, 84, 70  # of the picture and its panels, in pixels
@@ -149,43 +194,60 @@ def plot(curves):
     return svg.picture(WIDTH, TOP + 2 * HEIGHT + BETWEEN + 40, charts.SIZE, parts)
 
 
+def table(results, args):
+    base = results.get("PyTorch, fp32", next(iter(results.values()))).final()
+    lines = [f"Measured {time.strftime('%Y-%m-%d')} on {this_cpu()[1]} by `dev/quality.py`: {MODEL}, T {T}, B {B}, "
+             f"{args.steps} steps from the same weights.", "",
+             "| | bytes per parameter | ms per step | validation loss | from PyTorch in fp32 |",
+             "|---|---|---|---|---|"]
+    lines += [f"| {name} | {r.bytes:.1f} | {r.ms:.1f} | {r.final():.4f} | {100 * (r.final() / base - 1):+.2f}% |"
+              for name, r in results.items()]
+    return "\n".join(lines)
+
+
+def write(text):
+    for page in ROOT / "README.md", ROOT / "dev/course/11-sixteen-bits.md":
+        write_between(page, "quality", text)
+    write_between(ROOT / "dev/cpu/README.md", "quality", text + "\n\n![validation loss](charts/quality.svg)")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--every", type=int, default=100, help="steps between validations")
-    parser.add_argument("--write", action="store_true", help="put the table and the curves into dev/cpu/README.md")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--every", type=int, default=100, help="steps between validations, and between checkpoints")
+    parser.add_argument("--again", action="store_true", help="begin anew")
+    parser.add_argument("--write", action="store_true", help="put the table and the curves into the pages")
     args = parser.parse_args()
-    folder = ROOT / "build/quality"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    children.run(["./train_gpt2_cpu", "-e", f"L{L}C{C}H{NH}T{T}", "-b", 1, "-t", T, "-x", 1, "-l", 0, "-v", 0, "-s", 0,
-                  "-o", folder / "start"], cwd=ROOT)
-    start, curves = folder / "start/model_00000001.bin", {}
-    runs = {name: (lambda flags=flags, i=i: ours(flags, start, args.steps, args.every, folder / f"run{i}"))
-            for i, (name, flags) in enumerate(OURS.items())}
+    folder = ROOT / f"build/quality_{args.steps}_{args.every}"
+    if args.again:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    start = folder / "start/model_00000001.bin"
+    if not start.exists():
+        children.run(["./train_gpt2_cpu", "-e", MODEL, "-b", 1, "-t", T, "-x", 1, "-l", 0, "-v", 0, "-s", 0, "-o",
+                      folder / "start", "--overwrite", 1], cwd=ROOT)
+    runs = {name: (lambda flags=flags, name=name: ours(flags, start, args.steps, args.every,
+                                                       folder / re.sub(r"\W+", "_", name)))
+            for name, flags in offered().items()}
     try:
         import torch  # noqa: F401
-        runs["PyTorch, fp32"] = lambda: pytorch(start, args.steps, args.every)
+        runs["PyTorch, fp32"] = lambda: pytorch(start, args.steps, args.every, folder / "pytorch")
     except ImportError:
         print("PyTorch is not installed: this trainer alone (pip install torch adds the comparison)", file=sys.stderr)
+    results = {}
     for name, run in runs.items():
-        curves[name], seconds = run()
-        final = curves[name][-1][1]
-        print(f"{name:40} validation loss {final:.4f} after {args.steps} steps, {seconds:.0f} s", flush=True)
-    final = {name: c[-1][1] for name, c in curves.items()}
-    base = final.get("PyTorch, fp32", next(iter(final.values())))
-    measured = f"Measured {time.strftime('%Y-%m-%d')} by `dev/quality.py`: "
-    lines = [measured + f"L{L}C{C}H{NH}, T {T}, B {B}, {args.steps} steps.", "",
-             "| | validation loss | from PyTorch in fp32 |", "|---|---|---|"]
-    lines += [f"| {name} | {loss:.4f} | {100 * (loss / base - 1):+.2f}% |" for name, loss in final.items()]
-    print("\n".join(lines))
+        results[name] = run()
+        print(f"{name:48} validation loss {results[name].final():.4f} after {args.steps} steps, "
+              f"{results[name].ms:.1f} ms per step", flush=True)
+    text = table(results, args)
+    print(text)
     picture = ROOT / "dev/cpu/charts/quality.svg" if args.write else folder / "quality.svg"
-    picture.parent.mkdir(exist_ok=True)
-    picture.write_text(plot(curves))
+    picture.write_text(plot({name: r.curve for name, r in results.items()}))
     if args.write:
-        table = "\n".join(lines) + "\n\n![validation loss](charts/quality.svg)"
-        write_between(ROOT / "dev/cpu/README.md", "quality", table)
-    worst = max(abs(loss / base - 1) for loss in final.values())
+        write(text)
+    base = results.get("PyTorch, fp32", next(iter(results.values()))).final()
+    worst = max(abs(r.final() / base - 1) for name, r in results.items()
+                if name not in WORSE and not OTHER_RULES.intersection(OURS.get(name, [])))
     sys.exit(f"the runs end {100 * worst:.2f}% apart; 0.5% is expected") if worst > 0.005 else None
 
 
