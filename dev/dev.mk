@@ -111,7 +111,7 @@ count-cuda:                           ## the same, counted: what it asks of memo
 	$(if $(shell command -v $(NVCC) 2>/dev/null),@$(MAKE) -s $(CUDA_LADDERS:%=build/nvcc/%.cubin))
 	@WRITE=$(WRITE) NVCC=$(NVCC) python3 dev/cuda/count_table.py $(CUDA_LADDERS:%=build-count/cuda/%)
 
-quality: train_gpt2_cpu $(DATA)       ## number formats and PyTorch trained from the same start: losses and curves (torch)
+quality: train_gpt2_cpu $(DATA)       ## number formats and PyTorch trained from the same start (torch)
 	python3 dev/quality.py
 
 TABLE_ARCHS = $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
