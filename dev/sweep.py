@@ -367,8 +367,8 @@ def main():
         curve, steepest, lowest = lr_range(sweep, options.lr_range, int(steps))
         write_whole(shown, range_picture(curve, steepest, lowest))
         print(f"the loss falls fastest at {steepest:.2g}, and is lowest at {lowest:.2g}; {shown} shows it\n"
-              "a usual choice for the peak, a third of the latter:")
-        return print(shlex.join([*options.command, "-l", f"{lowest / 3:.2g}"]))
+              "a tenth of the latter, as fastai's lr_find proposes:")
+        return print(shlex.join([*options.command, "-l", f"{lowest / 10:.2g}"]))
     results = sweep.run(trials_of(options))
     print(table(results))
     write_whole(sweep.folder / "sweep.csv", csv_text(results))
