@@ -1,6 +1,6 @@
 #!/bin/sh
-# many_cores.sh PIECES: a small run has the same weights and log on 1 to 64 threads, and the table of dev/cpu/README.md is
-# what the program PIECES counts. WRITE=1 writes the table.
+# many_cores.sh PIECES: a small run has the same weights and log on 1 to 64 threads, and the table of dev/cpu/README.md
+# is what the program PIECES counts. WRITE=1 writes the table.
 set -e
 pieces=$1 readme=dev/cpu/README.md
 out=$(mktemp -d)
