@@ -8,7 +8,7 @@ the end. Exit 1 if fp32 or one of the formats that should train as well ends mor
 the table into README.md, chapter 11 of the course and dev/cpu/README.md, there with the curves.
 
     pip install torch        # without it, this trainer alone
-    make train_gpt2_cpu data && python3 dev/quality.py [--steps 2000] [--write]
+    make train_gpt2_cpu data && python3 dev/quality.py [--steps 1500] [--write]
 
 Started again with the same settings it goes on where it was interrupted; --again begins anew. Times are of this machine
 and mean something only if nothing else runs on it.
@@ -213,7 +213,7 @@ def write(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--every", type=int, default=100, help="steps between validations, and between checkpoints")
     parser.add_argument("--again", action="store_true", help="begin anew")
     parser.add_argument("--write", action="store_true", help="put the table and the curves into the pages")

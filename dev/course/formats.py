@@ -39,7 +39,6 @@ REASONS = {
     "attention_dot": "a sum over channels, subtracted from numbers of its size",
     "attention_backward_kv": "probabilities are computed again from lse, in fp32, and rounded as operands",
     "attention_backward_q": "the same for the gradient of the queries",
-    "column_sums": "the gradient of a bias is a sum over all rows",
     "gelu_backward": "computed in fp32, rounded once; the sums over rows are of the rounded values",
     "encoder_backward_wte": "a frequent token has thousands of rows to add, and the classifier's gradient besides",
     "encoder_backward_split": "the same for tokens whose rows several blocks have added",
