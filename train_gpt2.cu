@@ -13,8 +13,8 @@
 // an fp32 copy of the weights (-w 1), or rounds its result stochastically (-w 0). The gradients of
 // one micro-step are bf16. Those of several are summed in fp32: a layer's bf16 gradients are needed
 // only until they are added to the sums, so that all layers share the memory of one. The gradient
-// of the tied embedding is summed in fp32 in either case. The same holds in fp16, whose gradients
-// are those of a scaled loss (llmc/loss_scale.h).
+// of the tied embedding is summed in fp32 in either case. The same holds in fp16, but for -w 0; its
+// gradients are those of a scaled loss (llmc/loss_scale.h).
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/classifier.cuh"
@@ -435,8 +435,8 @@ int64_t grads_elems(const ParameterLayout& layout, const Sizes& s) {
     return layout.bucket_begin[1] + layout.bucket_elems(layout.config.L) - layout.offset_in_bucket[WPE];
 }
 
-// GELU in the epilogues of the matrix products: -ge, or where that is -1 in both passes on sm_90 in
-// bf16, and nowhere on other GPUs.
+// GELU in the epilogues of the matrix products: -ge; where that is -1, in both passes on sm_90 in
+// bf16 and fp16, and in none elsewhere.
 int gelu_fusion(const Options& o, const cudaDeviceProp& gpu) {
     if (o.gelu_fusion >= 0) return (int)o.gelu_fusion;
     return gpu.major == 9 && !IS_FP32 ? 2 : 0;

@@ -18,8 +18,8 @@
 #include "llmc/optimizers.h"
 #include "llmc/outlier.h"
 
-// 2: AdamW's. 3: the name of the optimizer ends the header. 4: so does the loss scale, of a run in
-// fp16.
+// 2: AdamW's. 3: that of another optimizer, whose name ends the header. 4: that of a run in fp16;
+// the name and the loss scale end the header.
 constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4;
 
 // Where the run is, and what must not change when it is resumed.

@@ -10,8 +10,9 @@
 //     noise scale = mean noise / mean signal          in tokens
 //
 // |G_b|^2 is that of the first micro-batch, averaged over the processes. With a loss mask, b and B
-// are the tokens that count. Then b may differ between processes, and 1/b is averaged as well: the
-// mean of |G_b|^2 is expected to be |G|^2 + tr(S) times the mean of 1/b.
+// are the tokens that count. With a mask or during a batch warmup (warmup.h), b may differ between
+// processes, and 1/b is averaged as well: the mean of |G_b|^2 is expected to be |G|^2 + tr(S) times
+// the mean of 1/b.
 #pragma once
 #include <cmath>
 #include <vector>

@@ -64,7 +64,7 @@ struct AdamWRule {
         p = k.keep * p - k.step * (m / (Lanes<V>::root(v) * k.root + k.eps));
     }
 };
-// Weight decay is part of the gradient, and passes through m and v. So it does in the next four.
+// Here and in the next four rules weight decay is part of the gradient, and so of m and v.
 struct AdamRule {
     template <class V>
     HOST_DEVICE static void update(V& p, V& m, V& v, V g, const RuleConstants& k) {

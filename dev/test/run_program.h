@@ -54,6 +54,11 @@ inline Outcome finish(pid_t child, const std::string& name = "") {
 }
 inline Outcome run(const std::string& command) { return finish(start(command)); }
 
+// Prints how a run has failed, if it has.
+inline bool passed(const Outcome& r) {
+    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
+    return r.status == 0;
+}
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 inline bool one_line(const std::string& text) {
     return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1;

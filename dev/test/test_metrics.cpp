@@ -12,10 +12,6 @@
 
 static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
 static std::string in(const std::string& name) { return " -o " + dir(name) + " "; }
-static bool passed(const Outcome& r) {
-    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
-    return r.status == 0;
-}
 
 static void columns() {
     start_test("metrics.csv: one header, one line per step, every number one that can be right");

@@ -154,10 +154,6 @@ static void threads() {
 const std::string STEPS = "-l 1e-2 -k constant -c 0.1 -n 2 --overwrite 1 ";
 
 static std::string with(int o) { return std::string("--optimizer ") + OPTIMIZERS[o].name + " "; }
-static bool passed(const Outcome& r) {
-    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
-    return r.status == 0;
-}
 static bool same_checkpoints(const std::string& a, const std::string& b, int64_t step, int processes) {
     bool same = same_files(model_path(dir(a), step), model_path(dir(b), step));
     for (int r = 0; r < processes; r++)

@@ -12,10 +12,6 @@ static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
 static std::string in(const std::string& name) { return "-o " + dir(name) + " "; }
 static const std::string SOON =
     "timeout 60 ";  // a run that lost its flags would be one of the defaults, which take days
-static bool passed(const Outcome& r) {
-    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
-    return r.status == 0;
-}
 
 static void folders() {
     start_test("a fresh run in a folder that holds one is refused with the two ways out, and touches nothing");

@@ -82,10 +82,6 @@ static const std::string FLAGS = "-d 64 -l 1e-3 -k constant -c 0.1 -f 0 --grad-c
 static std::string tiny(const std::string& program, const std::string& name, const std::string& more) {
     return tiny_run(program, FLAGS + "--overwrite 1 -o " + dir(name) + " " + more);
 }
-static bool passed(const Outcome& r) {
-    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
-    return r.status == 0;
-}
 
 static void against_checkpoints(const std::string& program, const std::string& name, bool fp32) {
     start_test(name + ": weights and updates are those of the checkpoints, gradients have the step's norm");

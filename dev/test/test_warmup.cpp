@@ -9,10 +9,6 @@
 static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
 static std::string in(const std::string& name) { return " -o " + dir(name) + " "; }
 static std::string weights(const std::string& name, int step) { return model_path(dir(name), step); }
-static bool passed(const Outcome& r) {
-    if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
-    return r.status == 0;
-}
 
 static void functions() {
     start_test("sequences: powers of two, in time, multiples of 8, never fewer than the line from 0 to T asks for");

@@ -8,7 +8,8 @@
 //
 // Where weights are bf16, most updates are smaller than half the spacing between bf16 numbers, and
 // rounding to nearest would lose them. So either an fp32 master copy is updated, and the weight is
-// its rounding; or there is no master, and the weight is rounded stochastically (bf16.h).
+// its rounding; or there is no master, and the weight is rounded stochastically (bf16.h), or
+// with --rounding nearest to nearest.
 //
 // This is the default optimizer; the others (optimizers.h) differ from it in the rule alone.
 //

@@ -1,6 +1,6 @@
 // What the CPU kernels share: the number of threads, loops over them, and scratch memory. No result
-// depends on the number of threads. A loop whose pieces sum is cut into them by the shapes alone,
-// every piece sums in a fixed order, and only which thread runs which piece is left open.
+// depends on the number of threads. A loop that sums is cut into pieces by the shapes alone, and
+// every piece sums in a fixed order. Which thread runs which piece does not matter.
 #pragma once
 #include <sys/mman.h>
 #include <algorithm>

@@ -10,8 +10,9 @@
 // Whether to update at all, and how far to clip, the kernel reads from the results that
 // global_norm.cuh left on the device; the host does not wait for them.
 //
-// bf16 weights have a master copy in fp32, which is updated, and of which the weight is the
-// rounding; or they are rounded stochastically (llmc/bf16.h says why).
+// 16-bit weights have a master copy in fp32, which is updated, and of which the weight is the
+// rounding. bf16 weights may have none; then they are rounded stochastically (llmc/bf16.h says
+// why), unless --rounding says to nearest.
 //
 // Memory-bound. Bytes per parameter of AdamW, with bf16 weights and a master: 14 read (16 where
 // gradients are fp32), 14 written. In fp32: 16 read, 12 written.
@@ -108,6 +109,8 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
     store_packs(params + at, p);
 }
 
+// AdamW's kernel has a name of its own, by which profiles and tables show it. Of the others they
+// show the number of the optimizer.
 template <class floatX, class floatG>
 __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
                              AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
