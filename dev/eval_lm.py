@@ -19,6 +19,8 @@ import argparse  # noqa: E402
 import shlex  # noqa: E402
 import subprocess  # noqa: E402
 
+from files import wrong_use  # noqa: E402
+
 TASKS = "hellaswag,lambada_openai,wikitext,arc_easy,piqa,winogrande"
 EXPORT = pathlib.Path(__file__).resolve().parent / "data/export_hf.py"
 
@@ -33,6 +35,7 @@ def export(options, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.format(tasks=TASKS), allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = wrong_use
     parser.add_argument("model", type=pathlib.Path, help="a model file, or the out dir of a run")
     parser.add_argument("--export", metavar="FOLDER", type=pathlib.Path, help="where the export goes (MODEL-hf)")
     parser.add_argument("--tokenizer", metavar="FILE", help="the tokenizer file of the model, as for export_hf.py")

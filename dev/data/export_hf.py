@@ -20,7 +20,7 @@ import math  # noqa: E402
 
 import numpy as np  # noqa: E402
 
-from files import ROOT, Progress, fail, write_whole  # noqa: E402
+from files import ROOT, Progress, fail, write_whole, wrong_use  # noqa: E402
 from hf_tokenizer import TOKENIZER_FILES, read_tokenizer, tokenizer_files  # noqa: E402
 from model_files import (  # noqa: E402
     HEADER_BYTES, NAME_OF, STORED, as_fp32, model_table, read_json, read_values, stored_tensors)
@@ -107,6 +107,7 @@ def check_out(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = wrong_use
     parser.add_argument("model", type=pathlib.Path, help="a model file, or the out dir of a run")
     parser.add_argument("out", type=pathlib.Path, help="the folder to write: a new one, or an earlier export")
     parser.add_argument("--tokenizer", metavar="FILE", type=pathlib.Path, help="the tokenizer file of the model")

@@ -23,7 +23,7 @@ import re  # noqa: E402
 import numpy as np  # noqa: E402
 
 import hub  # noqa: E402
-from files import Progress, fail, write_whole  # noqa: E402
+from files import Progress, fail, write_whole, wrong_use  # noqa: E402
 from model_files import (  # noqa: E402
     NAME_OF, STORED, Safetensors, as_bf16, as_fp32, model_table, read_json, stored_tensors)
 
@@ -37,6 +37,7 @@ ACCEPTED = {
     "add_cross_attention": [False],
 }
 BUFFERS = re.compile(r"h\.\d{1,4}\.attn\.(bias|masked_bias)")  # older files hold the causal mask
+SAVE_AGAIN = "save_pretrained() of transformers turns PyTorch's .bin files into a folder that is accepted"
 PREFIX, EMBEDDING, HEAD = "transformer.", "wte.weight", "lm_head.weight"
 
 
@@ -81,14 +82,15 @@ def files_of(source):
     """config.json and the .safetensors files of a model: of a folder, an index, or a single file."""
     single, index = source / "model.safetensors", source / "model.safetensors.index.json"
     if not source.is_dir():
+        if source.suffix == ".bin":
+            fail(f"{source} is no .safetensors file; the trainers load their own .bin files as they are, and {SAVE_AGAIN}")
         single, index = (None, source) if source.name.endswith(".index.json") else (source, None)
     if single and single.is_file():
         shards = [single]
     elif index and index.is_file():
         shards = [index.parent / name for name in listed_shards(index)]
     elif list(source.glob("pytorch_model*.bin")):
-        fail(f"{source} has its weights in pytorch_model.bin, which only PyTorch reads; a folder saved with "
-             "save_pretrained(..., safe_serialization=True) is accepted")
+        fail(f"{source} has its weights in pytorch_model.bin, which only PyTorch reads; {SAVE_AGAIN}")
     else:
         fail(f"{source} holds neither model.safetensors nor model.safetensors.index.json")
     config = shards[0].parent / "config.json"
@@ -166,6 +168,7 @@ def write_model(file, table, found, dtype):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = wrong_use
     parser.add_argument("model", help="a folder, a .safetensors file, its index, or a name on the hub")
     parser.add_argument("out", help="the model file to write; it must end in .bin")
     parser.add_argument("--dtype", choices=sorted(NAME_OF), default="fp32",
@@ -177,9 +180,9 @@ def main():
     options = parser.parse_args()
     out, source = pathlib.Path(options.out), pathlib.Path(options.model)
     if not options.out.endswith(".bin"):
-        parser.error(f"{options.out} does not end in .bin; the trainers take a model file by that")
+        wrong_use(f"{options.out} does not end in .bin; the trainers take a model file by that")
     if not out.parent.is_dir():
-        parser.error(f"the folder {out.parent} is not there")
+        wrong_use(f"the folder {out.parent} is not there")
     if not is_here(source):
         if not hub.is_name(options.model):
             fail(f"{source} is not there, and it is no name on the hub (model or owner/model)")

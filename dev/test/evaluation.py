@@ -174,6 +174,8 @@ def refusals_of_eval_lm(folder):
     output = run(sys.executable, ROOT / "dev/eval_lm.py", folder / "small.bin", status=1)
     assert "--tokenizer FILE names it" in output and "50257 tokens, the model 300" in output, output
     assert "is not there" in run(sys.executable, ROOT / "dev/eval_lm.py", folder / "nothing.bin", status=1)
+    said = run(sys.executable, ROOT / "dev/eval_lm.py", status=2)
+    assert "required: model" in said and said.count("\n") == 1, said
 
 
 def without_packages(folder):

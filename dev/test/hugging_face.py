@@ -47,12 +47,12 @@ MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc
 SHAPES = {"a": (2, 48, 3, 35, 97), "b": (1, 40, 1, 70, 130), "c": (3, 32, 4, 9, 300)}  # L, C, NH, maxT, V
 
 
-def import_hf(source, out, *flags, **keywords):
-    return script(import_hf_script, source, out, *flags, **keywords)
+def import_hf(*arguments, **keywords):
+    return script(import_hf_script, *arguments, **keywords)
 
 
-def export_hf(model, out, *flags, **keywords):
-    return script(export_hf_script, model, out, *flags, **keywords)
+def export_hf(*arguments, **keywords):
+    return script(export_hf_script, *arguments, **keywords)
 
 
 def load(folder):
@@ -437,8 +437,16 @@ def refusals_of_folders(folder):
     (folder / "model.safetensors").write_text("")
     assert "config.json is not there" in import_hf(folder, folder / "out.bin", status=1)
     assert "is not there" in import_hf(folder / "nothing", folder / "out.bin", status=1)
-    assert ".bin" in import_hf(folder, folder / "out", status=2)
-    assert "not there" in import_hf(folder, folder / "nowhere/out.bin", status=2)
+    for file in "pytorch_model.bin", "model.bin":
+        (folder / file).write_text("")
+        assert "save_pretrained()" in import_hf(folder / file, folder / "out.bin", status=1)
+    wrong_uses = [("out does not end in .bin", import_hf, folder, folder / "out"),
+                  ("nowhere is not there", import_hf, folder, folder / "nowhere/out.bin"),
+                  ("invalid choice", import_hf, folder, folder / "out.bin", "--dtype", "fp64"),
+                  ("required: model, out", import_hf), ("required: out", export_hf, folder)]
+    for expected, script_of, *arguments in wrong_uses:
+        output = script_of(*arguments, status=2)
+        assert expected in output and output.count("\n") == 1, output
     for module in import_hf_script, export_hf_script:  # -S: without the packages that pip installs
         output = run(sys.executable, "-S", module.__file__, folder, folder / "out.bin", status=1)
         assert output == "missing: numpy (pip install numpy)\n", output

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the lines of README that fine-tune GPT-2, as they are, with a small random model in a folder named gpt2 in place
-of the download. Only the sizes of the run are made smaller, by flags after those of README.
+"""Runs the recipes of README, with small stand-ins for what they download: a random model in a folder named gpt2, a
+.parquet file, questions. Only sizes are made smaller, by flags after those of README.
 
-    pip install numpy safetensors tiktoken torch transformers
+    pip install numpy pyarrow safetensors tiktoken torch transformers
     make train_gpt2_cpu tokenize && dev/test/recipes.py
 """
 import pathlib
@@ -12,23 +12,27 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "dev"), str(ROOT / "dev/data")]
 import children  # noqa: E402
 
-children.need("numpy", "safetensors", "tiktoken", "torch", "transformers")
+children.need("numpy", "pyarrow", "safetensors", "tiktoken", "torch", "transformers")
 if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
+import json  # noqa: E402
+import os  # noqa: E402
 import re  # noqa: E402
 import shutil  # noqa: E402
 import subprocess  # noqa: E402
 import tempfile  # noqa: E402
 
+import pyarrow  # noqa: E402
+import pyarrow.parquet  # noqa: E402
+
 import fixtures  # noqa: E402
 
 
-def lines_of_readme():
+def lines_of_readme(begin):
+    """The commands below the paragraph that begins so."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"^Fine-tune GPT-2 on a folder.*?\n\n((?:    .*\n)+)", text, re.M)[1]
-    lines = [line.strip() for line in block.splitlines()]
-    assert len(lines) == 5 and lines[0].startswith("make "), lines
-    return lines[1:]
+    block = re.search(rf"^{begin}.*?\n\n((?:    .*\n)+)", text, re.M)[1]
+    return [line.strip() for line in block.splitlines()]
 
 
 def run(line, folder):
@@ -38,26 +42,54 @@ def run(line, folder):
     return result.stdout
 
 
+def fine_tuning(folder):
+    make, bring_in, tokenize, train, talk = lines_of_readme("Fine-tune GPT-2 on a folder")
+    assert make.startswith("make "), make
+    for program in "train_gpt2_cpu", "tokenize", "dev":
+        (folder / program).symlink_to(ROOT / program)
+    fixtures.make_model(1, 32, 2, 256, 50257, seed=5).save_pretrained(folder / "gpt2")
+    (folder / "my_folder").mkdir()
+    for work in "sonnets", "hamlet":
+        shutil.copy(ROOT / f"dev/data/shakespeare/{work}.txt", folder / "my_folder")
+    run(bring_in, folder)
+    run(tokenize, folder)
+    before = run("./train_gpt2_cpu -e gpt2.bin -x 0 -s 0 -t 256 -m 1 -j mine_val.bin", folder)
+    output = run(f"{train} -d 1024 -x 12 -u 2 -l 1e-2 -v 12 -m 1 -s 0", folder)
+    losses = [float(loss) for loss in re.findall(r"^val loss (\S+)", output, re.M)]
+    assert len(losses) == 2 and losses[1] < losses[0] - 0.2, losses
+    assert f"val loss {losses[0]:.6f}\n" in before, (losses, before)  # it begins with the weights of gpt2.bin
+    text = run(f"{talk} --prompt 'To be' -g 20 --quiet 1", folder)
+    assert text.startswith("To be") and len(text) > 20, text
+
+
+def on_fineweb(folder):
+    """The recipe finds the shards and the questions where the scripts before it have put them."""
+    (get, hellaswag), (make, train) = (line.split(" && ") for line in lines_of_readme("GPT-2 124M on 10 billion"))
+    assert make.startswith("make "), make
+    for name in "dev/data", "scripts":
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.bin", "shakespeare", "downloads"))
+    for name in "tokenize", "train_gpt2_cpu", "dev/children.py", "dev/data/gpt2_tokenizer.bin":
+        (folder / name).symlink_to(ROOT / name)
+    lines = [line.strip() for line in (ROOT / "dev/data/shakespeare/sonnets.txt").read_text().splitlines() if line]
+    (folder / "copy").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"text": lines}), folder / "copy/000.parquet")
+    questions = [{"ctx": lines[5 * i], "endings": lines[5 * i + 1:5 * i + 5], "label": i % 4} for i in range(8)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+    run(f"{get} --from copy --shard-tokens 9000", folder)
+    run(f"{hellaswag} questions.jsonl", folder)
+    small = "-e L1C32H2T32 -t 32 -b 2 -d 128 -x 2 -m 1 -g 4"
+    output = run(f"PROGRAM=./train_gpt2_cpu GPUS=1 {train} {small}", folder)
+    assert re.search(r"^step +2/2 \| loss", output, re.M) and "val loss" in output, output
+    assert re.search(r"^HellaSwag: \d/8 ", output, re.M), output
+    assert (folder / "log_run_gpt2_124M/DONE_00000002").exists()
+
+
 def main():
-    bring_in, tokenize, train, talk = lines_of_readme()
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        for program in "train_gpt2_cpu", "tokenize", "dev":
-            (folder / program).symlink_to(ROOT / program)
-        fixtures.make_model(1, 32, 2, 256, 50257, seed=5).save_pretrained(folder / "gpt2")
-        (folder / "my_folder").mkdir()
-        for work in "sonnets", "hamlet":
-            shutil.copy(ROOT / f"dev/data/shakespeare/{work}.txt", folder / "my_folder")
-        run(bring_in, folder)
-        run(tokenize, folder)
-        before = run("./train_gpt2_cpu -e gpt2.bin -x 0 -s 0 -t 256 -m 1 -j mine_val.bin", folder)
-        output = run(f"{train} -d 1024 -x 12 -u 2 -l 1e-2 -v 12 -m 1 -s 0", folder)
-        losses = [float(loss) for loss in re.findall(r"^val loss (\S+)", output, re.M)]
-        assert len(losses) == 2 and losses[1] < losses[0] - 0.2, losses
-        assert f"val loss {losses[0]:.6f}\n" in before, (losses, before)  # it begins with the weights of gpt2.bin
-        text = run(f"{talk} --prompt 'To be' -g 20 --quiet 1", folder)
-        assert text.startswith("To be") and len(text) > 20, text
-    print("passed: fine-tuning by the lines of README")
+    os.environ["HF_ENDPOINT"] = "http://127.0.0.1:1"  # nothing is downloaded
+    for test in fine_tuning, on_fineweb:
+        with tempfile.TemporaryDirectory() as folder:
+            test(pathlib.Path(folder))
+            print(f"passed: {test.__name__}", flush=True)
 
 
 main()

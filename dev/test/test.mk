@@ -124,8 +124,8 @@ $(call check,vocabularies,the measurement of vocabularies runs,$(CPU),rm -f $(B)
     dev/course/vocabularies.py 4096 --steps 2 --seconds 0.05 --timed-steps 2 --json $(B)/vocabularies.json)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
-$(call check,recipes,fine-tuning by the lines of README,$(CPU),\
-    dev/test/recipes.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
+$(call check,recipes,fine-tuning and training on FineWeb by the lines of README,$(CPU),\
+    dev/test/recipes.py --packages || skip "pip install numpy pyarrow safetensors tiktoken torch transformers";\
     dev/test/recipes.py)
 $(call check,plot,pictures of runs and of the memory of a step,$(CPU),dev/test/plot.py)
 $(call check,sweep,many runs with different flags and the best of them,$(CPU),dev/test/sweep.py)
