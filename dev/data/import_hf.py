@@ -83,7 +83,8 @@ def files_of(source):
     single, index = source / "model.safetensors", source / "model.safetensors.index.json"
     if not source.is_dir():
         if source.suffix == ".bin":
-            fail(f"{source} is no .safetensors file; the trainers load their own .bin files as they are, and {SAVE_AGAIN}")
+            fail(f"{source} is no .safetensors file; the trainers load their own .bin files as they are, and "
+                 f"{SAVE_AGAIN}")
         single, index = (None, source) if source.name.endswith(".index.json") else (source, None)
     if single and single.is_file():
         shards = [single]
