@@ -68,7 +68,7 @@ constexpr int64_t STATE_STEP = 7;
 
 // The files of a checkpoint that so many processes have written, by name. They are made in the
 // folder for files, which it empties.
-inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optimizer optimizer) {
+inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optimizer optimizer, bool fp16) {
     empty_scratch();
     std::map<std::string, std::string> files;
     TinyModel model(processes);
@@ -78,7 +78,7 @@ inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optim
     StateHeader header;
     header.step = STATE_STEP, header.position_windows = 14, header.T = 4, header.seed = 42;
     header.processes = processes, header.model_checksum = write_weights(weights, model);
-    header.set_optimizer(optimizer), header.states = (int64_t)kept_states(model).size();
+    header.set_version(optimizer, fp16), header.states = (int64_t)kept_states(model).size();
     weights.commit();
     for (comm.rank = 0; comm.rank < processes; comm.rank++) {
         header.rank = comm.rank, header.header_checksum = header.checksum();
@@ -91,12 +91,14 @@ inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optim
     return files;
 }
 inline const std::map<std::string, std::string>& valid_checkpoint(int64_t processes) {
-    static const std::map<std::string, std::string> of_one = checkpoint_of(1, ADAMW), of_two = checkpoint_of(2, LION);
+    static const std::map<std::string, std::string> of_one = checkpoint_of(1, ADAMW, false),
+                                                    of_two = checkpoint_of(2, LION, false);
     return processes == 1 ? of_one : of_two;
 }
 inline std::string state_name(int64_t rank) { return state_path("", STATE_STEP, rank).substr(1); }
 inline std::vector<std::string> state_seeds() {
-    return {valid_checkpoint(1).at(state_name(0)), valid_checkpoint(2).at(state_name(0))};
+    const std::string named = valid_checkpoint(2).at(state_name(0)), adamw = valid_checkpoint(1).at(state_name(0));
+    return {adamw, named, checkpoint_of(1, ADAMW, true).at(state_name(0))};  // versions 2, 3 and 4
 }
 inline void repair_state(std::string& input) {
     StateHeader header;
