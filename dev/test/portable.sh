@@ -8,8 +8,9 @@
 #   aarch64         the same in an emulator, and fp32 and bf16 train to the losses of this machine's programs
 #   elsewhere MAKE  make -C, B= elsewhere, folders with spaces: the source tree stays as it is
 set -e
-out=build/portable
+out=build/portable/$1  # for each part, since they run side by side
 mkdir -p $out
+rm -f $out/t_*.bin
 flags="-std=c++17 -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -Wno-unknown-pragmas -pthread -I."
 fail() { echo "$*"; exit 1; }
 skip() { echo "SKIPPED $1 ($2)"; exit 77; }
@@ -151,7 +152,7 @@ aarch64() {
 elsewhere() {
     make=$1
     scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' EXIT
+    trap 'chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
     mkdir "$scratch/a tree" "$scratch/built" "$scratch/data of mine"
     tree="$scratch/a tree"
     tar cf - --exclude '*_train.bin' --exclude '*_val.bin' --exclude __pycache__ Makefile llmc dev scripts ./*.c* |

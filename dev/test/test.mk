@@ -197,7 +197,7 @@ $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels unde
 
 # By clang, if it has libFuzzer; else dev/test/fuzz/guided.py tries cases at random.
 MINUTES ?= 10
-FUZZ_CXX ?= $(firstword $(shell command -v clang++ clang++-19 clang++-16 clang++-14))
+FUZZ_CXX ?= $(firstword $(foreach c,clang++ clang++-19 clang++-16 clang++-14,$(shell command -v $c 2>/dev/null)))
 build/fuzz/guided: dev/test/fuzz/fuzz_parsers.cpp $(wildcard dev/test/fuzz/*.h llmc/*.h dev/data/*.h)
 	@mkdir -p $(@D)
 	@test -z "$(FUZZ_CXX)" || $(FUZZ_CXX) -std=c++17 -O1 -g1 -march=$(ARCH) -Wall -Wextra -Wno-psabi -pthread -I. \

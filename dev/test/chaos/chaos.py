@@ -45,7 +45,7 @@ import children  # noqa: E402
 
 TRAINER, SHIM = ROOT / "train_gpt2_cpu", ROOT / "build/fail_calls.so"
 MPIRUN = "mpirun --oversubscribe --allow-run-as-root -np".split()
-STEPS, KILLS_OF_CASE, PATIENCE_S = 24, 10, 90
+STEPS, KILLS_OF_CASE, PATIENCE_S, REFUSED_MOST = 24, 10, 90, 20
 # Six windows in a step, which one, two and three processes can share.
 FLAGS = (f"-e L1C16H1T16V256 -t 16 -b 1 -d 96 -x {STEPS} -n 1 -v 5 -m -1 -s 11 -g 4 -l 1e-3 --threads 1 "
          "--noise-scale 1 --keep-best 1 --log-tensors 7 -y 1").split()
@@ -255,15 +255,20 @@ def killed(case, start, compare):
     """Kills runs until KILLS_OF_CASE have been killed; each run goes on until it is done. start() begins a life and
     returns it with the longest time to wait before a kill."""
     while case.kills < KILLS_OF_CASE:
-        done = False
+        done, refused = False, 0
         while not done:
             life, seconds = start()
-            if case.kills < KILLS_OF_CASE and life.wait(case.draw.uniform(0, seconds)):
+            kill_it = case.kills < KILLS_OF_CASE and life.wait(case.draw.uniform(0, seconds))
+            if kill_it:
                 life.kill_some(case.draw)
                 case.kills += 1
-            statuses = life.end()
+            statuses, said = life.end(), life.said()[-600:]
             done = statuses == [0] * len(statuses)
-            expect(not set(statuses) & CRASHES, f"no crash: {life.said()[-600:]}")
+            expect(not set(statuses) & CRASHES, f"no crash: {said}")
+            refused += not done and not kill_it  # while a killed process still holds the folder, or its port
+            expect(refused <= REFUSED_MOST, f"a run that nobody kills ends well: {said}")
+            if refused:
+                time.sleep(0.2)
             shutil.rmtree(life.folder)
         compare()
         if case.kills < KILLS_OF_CASE:
