@@ -66,8 +66,10 @@ def on_fineweb(folder):
     """The recipe finds the shards and the questions where the scripts before it have put them."""
     (get, hellaswag), (make, train) = (line.split(" && ") for line in lines_of_readme("GPT-2 124M on 10 billion"))
     assert make.startswith("make "), make
-    for name in "dev/data", "scripts":
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.bin", "shakespeare", "downloads"))
+    for name in "dev/data/*.py", "scripts/*.sh":  # copies: they write below the folder that they are in
+        (folder / name).parent.mkdir(parents=True)
+        for path in ROOT.glob(name):
+            shutil.copy(path, (folder / name).parent)
     for name in "tokenize", "train_gpt2_cpu", "dev/children.py", "dev/data/gpt2_tokenizer.bin":
         (folder / name).symlink_to(ROOT / name)
     lines = [line.strip() for line in (ROOT / "dev/data/shakespeare/sonnets.txt").read_text().splitlines() if line]
