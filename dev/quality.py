@@ -160,7 +160,7 @@ def pytorch(start, steps, every, out):
     return result
 
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BETWEEN = 760, 300, 60, 20, 84, 70  # of the picture and its panels, in pixels
+WIDTH, HEIGHT, LEFT, RIGHT, BETWEEN = 760, 300, 60, 20, 70  # of the picture and its panels, in pixels
 
 
 def panel(top, title, curves, y_range):
@@ -179,10 +179,11 @@ def plot(curves):
     shown = [[(s, l) for s, l in c if s > 0] for c in curves.values()]
     apart = [[(s, 100 * (l / base[s] - 1)) for s, l in c] for c in shown]
     losses = [l for c in shown for _, l in c]
-    parts, _ = charts.legend(LEFT, 22, WIDTH - LEFT - RIGHT, curves, svg.COLORS)
-    parts += panel(TOP, "validation loss", shown, (min(losses) - 0.1, max(losses) + 0.1))
-    parts += panel(TOP + HEIGHT + BETWEEN, f"percent from {base_name}; more than 1 is drawn as 1", apart, (-1, 1))
-    return svg.picture(WIDTH, TOP + 2 * HEIGHT + BETWEEN + 40, charts.SIZE, parts)
+    parts, names_height = charts.legend(LEFT, 22, WIDTH - LEFT - RIGHT, curves, svg.COLORS)
+    top = 22 + names_height + 22
+    parts += panel(top, "validation loss", shown, (min(losses) - 0.1, max(losses) + 0.1))
+    parts += panel(top + HEIGHT + BETWEEN, f"percent from {base_name}; more than 1 is drawn as 1", apart, (-1, 1))
+    return svg.picture(WIDTH, top + 2 * HEIGHT + BETWEEN + 40, charts.SIZE, parts)
 
 
 def table(results, args):

@@ -47,10 +47,8 @@ inline void check_number_format(const Options& o) {
     if (is_fp16<floatX>() && !o.master_weights)
         usage_error("-w 0 rounds bf16 weights; fp16 weights have an fp32 master copy, and -w 1 is accepted");
     const bool rounds_weights = sizeof(floatX) == 2 && !o.master_weights;
-    if (!rounds_weights && o.given.count("--rounding"))
-        usage_error(
-            "--rounding %s is how bf16 weights without a master copy are rounded; with -w 0 and bf16 it is accepted",
-            o.rounding.c_str());
+    if (!rounds_weights && o.rounding == "nearest" && o.given.count("--rounding"))
+        usage_error("--rounding nearest is for bf16 weights without a master copy; with -w 0 and bf16 it is accepted");
     if (!is_fp16<floatX>() && scale > 0 && o.given.count("--loss-scale"))
         usage_error("--loss-scale %s: only fp16 has one (PRECISION=FP16); in fp32 and bf16 dynamic is accepted",
                     o.loss_scale.c_str());

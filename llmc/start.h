@@ -142,7 +142,7 @@ inline void check_schedule(const Options& o) {
 inline void settle_optimizer(Options& o) {
     const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(o.optimizer.c_str())];
     const auto settle = [&](const char* flag, double& value, double usual) {
-        if (usual == 0 && o.given.count(flag))
+        if (usual == 0 && value > 0 && o.given.count(flag))
             usage_error("%s %g has no effect with --optimizer %s; without it the run is the same", flag, value,
                         optimizer.name);
         if (usual == 0 || value < 0) value = usual;

@@ -219,6 +219,7 @@ static void refusals() {
     EXPECT(passed(run(tiny_run(CPU, "-y 1 -x 4 -o " + dir("lion")))));
     EXPECT(contains(read_whole(dir("lion/run.json")), "\"--beta2\": 0.97999999999999998"));
     EXPECT(refused(run(tiny_run(CPU, with(SGD) + "--beta1 0.5")), 2, "--beta1"));
+    EXPECT(passed(run(tiny_run(CPU, with(SGD) + "--beta1 0 --rounding stochastic --plan"))));  // as in run.json
     EXPECT(refused(run(tiny_run(CPU, with(LION) + "--eps 0.5")), 2, "--eps"));
     EXPECT(refused(run(tiny_run(CPU, with(LION) + "--nesterov 1")), 2, "--nesterov"));
     EXPECT(refused(run(tiny_run(CPU, "--optimizer addamw")), 2, "rmsprop"));
