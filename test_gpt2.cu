@@ -424,7 +424,7 @@ struct StepResults {
 
 static UpdateRule clipping_rule() {
     UpdateRule rule;
-    rule.adamw = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    rule.constants = update_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     rule.tokens = 10, rule.grad_clip = 0.5;
     return rule;
 }
@@ -448,7 +448,7 @@ struct UpdatedModel {
         const SliceMap whole = slice_map(layout, {});
         results.compute(gradients, whole, rule);
         optimizer_update(o, d_params.data, HALF ? d_master.data : nullptr, d_m.data, d_v.data, gradients, whole,
-                         rule.adamw, decay_ranges(layout), results.device.data, 7, stream);
+                         rule.constants, decay_ranges(layout), results.device.data, 7, stream);
     }
 };
 
@@ -463,7 +463,7 @@ static void update_kernel(Optimizer o) {
     Floats p = model.params, m = model.m, v = model.v;
     const Floats new_m = model.d_m.values(), new_v = model.d_v.values();
     const Floats after = model.d_params.values(), exact = HALF ? model.d_master.values() : after;
-    AdamW k = rule.adamw;
+    UpdateConstants k = rule.constants;
     k.grad_scale = (float)(0.5 / norm);
     const GPT2Config& config = model.layout.config;
     for (int i = 0; i < NUM_TENSORS; i++)
@@ -501,7 +501,7 @@ static void stochastic_rounding() {
     const float exact = 1.0f + 0.3f / 128;  // between 1 and the next bf16, nearer to 1
     UpdateRule rule = clipping_rule();
     rule.grad_clip = 0;
-    AdamW grow = rule.adamw;  // p = keep p, with keep = exact
+    UpdateConstants grow = rule.constants;  // p = keep p, with keep = exact
     grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
     DecayRanges all{};
     all.layer_elems = all.layers_end = n, all.count[0] = 1, all.end[0][0] = n;
@@ -606,7 +606,7 @@ static void against_cpu(uint64_t seed) {
             cpu_oracle_micro_step(oracle, x.data(), y.data(), micro);
         }
         UpdateRule rule;
-        rule.adamw = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        rule.constants = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
         rule.tokens = B * T * micro_steps, rule.grad_clip = 1.0, rule.rounding_seed = step;
         const StepResult theirs = cpu_oracle_update(oracle, rule);
         rule.loss_scale = LOSS_SCALE;

@@ -352,7 +352,8 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     model.parts.enter(PART_UPDATE);
     finish_norm(results, comm.processes, rule, stream);
     optimizer_update(model.optimizer, model.params, model.master, model.m, model.v, grads,
-                     slice_map(layout, model.slice), rule.adamw, model.decayed, results, rule.rounding_seed, stream);
+                     slice_map(layout, model.slice), rule.constants, model.decayed, results, rule.rounding_seed,
+                     stream);
     check_cuda(cudaMemcpyAsync(model.host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
     model.parts.enter(NO_PART);

@@ -285,7 +285,7 @@ double gradient_norm_squared(GPT2<floatX>& model) {
 // The optimizer on what this process updates of a bucket; weight decay on the tensors that the
 // table marks.
 template <class floatG, class floatX>
-void update_bucket(GPT2<floatX>& model, int64_t bucket, AdamW constants, const UpdateRule& rule) {
+void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constants, const UpdateRule& rule) {
     const ParameterLayout& layout = model.layout;
     const int64_t first = model.slice.begin(layout, bucket), end = model.slice.end(layout, bucket);
     for (int i = 0; i < NUM_TENSORS; i++) {
@@ -294,7 +294,7 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, AdamW constants, const U
         const int64_t low = std::max(tensor_begin, first);
         const int64_t high = std::min(tensor_begin + tensor_elems(i, layout.config), end);
         if (low >= high) continue;
-        constants.weight_decay = TENSORS[i].decayed ? rule.adamw.weight_decay : 0.0f;
+        constants.weight_decay = TENSORS[i].decayed ? rule.constants.weight_decay : 0.0f;
         const int64_t index = layout.bucket_begin[bucket] + low;                     // among all parameters
         const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;  // among those with state
         const auto state = [&](float* all) { return all ? all + kept : nullptr; };
@@ -315,7 +315,7 @@ StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     model.parts.enter(PART_UPDATE);
     const double norm = gradient_norm(gradient_norm_squared<floatG>(model), rule);
     if (!update_wanted(loss, norm, rule)) return {loss, norm, false};
-    AdamW constants = rule.adamw;
+    UpdateConstants constants = rule.constants;
     constants.grad_scale = gradient_factor(norm, rule);
     const bool updates_slices = model.slice.parts > 1;
     const auto gather = [&](auto* elems, int64_t b) {

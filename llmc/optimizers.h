@@ -13,7 +13,7 @@
 #include "llmc/host_device.h"
 
 // The constants of one update, named as AdamW's; a rule takes those that its formula has.
-struct AdamW {
+struct UpdateConstants {
     float learning_rate, beta1, beta2, eps, weight_decay;
     float grad_scale;                // the gradient is multiplied by this
     float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
@@ -22,8 +22,8 @@ struct AdamW {
 };
 
 // The constants of update t = 1, 2, ...
-inline AdamW adamw_constants(float learning_rate, float beta1, float beta2, float eps, float weight_decay,
-                             float grad_scale, int64_t t) {
+inline UpdateConstants update_constants(float learning_rate, float beta1, float beta2, float eps, float weight_decay,
+                                        float grad_scale, int64_t t) {
     return {learning_rate,
             beta1,
             beta2,
@@ -41,7 +41,7 @@ struct RuleConstants {
     float step, root;   // rate / (1 - beta1^t) and 1 / sqrt(1 - beta2^t)
     bool nesterov;
 };
-HOST_DEVICE inline RuleConstants rule_constants(const AdamW& k, bool decayed) {
+HOST_DEVICE inline RuleConstants rule_constants(const UpdateConstants& k, bool decayed) {
     const float decay = decayed ? k.weight_decay : 0.0f, keep = decayed ? 1.0f - k.learning_rate * decay : 1.0f;
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2);
     return {k.learning_rate, k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov};

@@ -140,7 +140,7 @@ inline std::vector<float> weights_before(Run<Model>& run) {
 template <class Model>
 inline void measure_adamw(Model& model, const TensorPart& part, const UpdateRule& rule, bool updated,
                           TensorLine* lines) {
-    const AdamW& k = rule.adamw;
+    const UpdateConstants& k = rule.constants;
     const double step = k.learning_rate / k.correction1, root = 1 / std::sqrt((double)k.correction2);
     const double decay = TENSORS[part.tensor].decayed ? (double)k.learning_rate * k.weight_decay : 0.0;
     std::vector<float> p, m;

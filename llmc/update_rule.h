@@ -10,7 +10,7 @@
 struct UpdateRule {
     // of the optimizer; weight_decay is that of the tensors marked in tensors.h; the update sets
     // grad_scale
-    AdamW adamw;
+    UpdateConstants constants;
     double tokens;          // of the step that count; its loss is the mean over them
     double grad_clip = 0;   // the largest norm of the gradient; 0: no limit
     double loss_scale = 1;  // the gradients are this many times as large as those of the loss (loss_scale.h)

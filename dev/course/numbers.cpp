@@ -211,7 +211,7 @@ static void adamw() {
     for (int64_t t = 1; t <= 3; t++) {
         const float* g = grads.data() + (t - 1) * n;
         const double norm = std::sqrt((double)global_norm_squared(g, n));
-        const AdamW k = adamw_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, clipping_scale(norm, rule), t);
+        const UpdateConstants k = update_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, clipping_scale(norm, rule), t);
         adamw_update(params.data(), nullptr, m.data(), v.data(), g, n, k);
     }
     show("updated", {n}, params);
@@ -225,7 +225,7 @@ struct Run {
 
     // The gradient of a step is chosen as the trainer chooses data: by seed and step alone.
     void update(const std::vector<float>& grads, const std::vector<uint32_t>& order) {
-        const AdamW k = adamw_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, ++step);
+        const UpdateConstants k = update_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, ++step);
         adamw_update(params.data(), nullptr, m.data(), v.data(), grads.data() + order[step - 1] * n, n, k);
     }
     void write(FileWriter& file) const {

@@ -4,7 +4,7 @@
 #include "llmc/cpu/reference.h"
 
 // One pass for each line of the formula, as it would be written with operations on whole arrays.
-static void separate(float* p, float* m, float* v, const float* g, int64_t n, const AdamW& k) {
+static void separate(float* p, float* m, float* v, const float* g, int64_t n, const UpdateConstants& k) {
     for (int64_t i = 0; i < n; i++) m[i] = k.beta1 * m[i] + (1 - k.beta1) * g[i];
     for (int64_t i = 0; i < n; i++) v[i] = k.beta2 * v[i] + (1 - k.beta2) * g[i] * g[i];
     for (int64_t i = 0; i < n; i++) p[i] -= k.learning_rate * k.weight_decay * p[i];
@@ -20,7 +20,7 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {1000}})) {
     float *p = buffer<float>(n), *m = buffer<float>(n), *v = buffer<float>(n), *master = buffer<float>(n);
     float* const no_master = nullptr;
     bf16 *p16 = buffer<bf16>(n), *g16 = as_bf16(g, n);
-    const AdamW k = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    const UpdateConstants k = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     output("params", p, n, 1e-6);
     output("m", m, n, 1e-6);
     // Stochastic rounding is off by up to twice as much as rounding to nearest: 2 = sqrt(4).

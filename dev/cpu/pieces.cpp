@@ -92,7 +92,8 @@ static std::vector<Total> table(int64_t B) {
     row("classifier", true, 6.0 * (double)(n * C * Vp), totals,
         [&] { classifier(f, x, x, x, x, x, targets.data(), n, C, V, Vp, 1.0f, false, f); });
     row("layer norm", false, 0, totals, [&] { layernorm_forward(x, f, f, x, x, x, n, C); });
-    row("AdamW, a layer", false, 0, totals, [&] { adamw_update(x, f, f, f, x, 12 * C * C + 13 * C, AdamW{}); });
+    row("AdamW, a layer", false, 0, totals,
+        [&] { adamw_update(x, f, f, f, x, 12 * C * C + 13 * C, UpdateConstants{}); });
     printf("| **idle in a step** |");
     for (size_t i = 0; i < std::size(THREADS); i++)
         printf(" **%.0f%%** |", 100 * (1 - totals[i].work / totals[i].held));

@@ -51,7 +51,7 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     for (int64_t i = 0; i < B * T; i++)
         x[i] = (int)(i * 7919 % model.layout.config.V), y[i] = (int)((i + 1) * 7919 % model.layout.config.V);
     UpdateRule rule;
-    rule.adamw = adamw_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), rule.tokens = (double)(B * T),
+    rule.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), rule.tokens = (double)(B * T),
     rule.grad_clip = 1;
     trace.tracks.push_back({"program", {}});
     std::vector<KernelTime> best;

@@ -4,15 +4,15 @@
 #include "llmc/cuda/adamw.cuh"
 
 // One kernel per line of the formula, one thread per parameter.
-__global__ void adamw_m_kernel(float* m, const bf16* g, size_t n, AdamW k) {
+__global__ void adamw_m_kernel(float* m, const bf16* g, size_t n, UpdateConstants k) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) m[i] = k.beta1 * m[i] + (1 - k.beta1) * (float)g[i];
 }
-__global__ void adamw_v_kernel(float* v, const bf16* g, size_t n, AdamW k) {
+__global__ void adamw_v_kernel(float* v, const bf16* g, size_t n, UpdateConstants k) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) v[i] = k.beta2 * v[i] + (1 - k.beta2) * (float)g[i] * (float)g[i];
 }
-__global__ void adamw_p_kernel(bf16* p, float* master, const float* m, const float* v, size_t n, AdamW k) {
+__global__ void adamw_p_kernel(bf16* p, float* master, const float* m, const float* v, size_t n, UpdateConstants k) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const float step = m[i] / k.correction1 / (sqrtf(v[i] / k.correction2) + k.eps) + k.weight_decay * master[i];
@@ -21,8 +21,8 @@ __global__ void adamw_p_kernel(bf16* p, float* master, const float* m, const flo
 // All of it in one kernel, one thread per parameter. STOCHASTIC: no master; the weight itself is
 // rounded up or down at random.
 template <bool STOCHASTIC>
-__global__ void adamw_fused_kernel(bf16* p, float* master, float* m, float* v, const bf16* g, size_t n, AdamW k,
-                                   uint64_t seed) {
+__global__ void adamw_fused_kernel(bf16* p, float* master, float* m, float* v, const bf16* g, size_t n,
+                                   UpdateConstants k, uint64_t seed) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const float gi = (float)g[i], mi = k.beta1 * m[i] + (1 - k.beta1) * gi,
@@ -55,7 +55,7 @@ BENCH("adamw", dims("n"), shapes({{64 << 20}, {16 * 77}}, counted({1 << 16}))) {
     for (int64_t i = 0; i < n; i++) v0[i] = std::fabs(v0[i]) + 1e-4f;
     bf16 *d_p = device_buffer<bf16>(n), *d_g = on_device<bf16>(g, n);
     float *d_master = device_buffer<float>(n), *d_m = device_buffer<float>(n), *d_v = device_buffer<float>(n);
-    const AdamW k = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    const UpdateConstants k = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     DeviceResults* results = wanted_results();
     const DecayRanges ranges = decay_all(n);
     const SliceMap all{n, n, 0, 1, 0};
@@ -99,7 +99,7 @@ BENCH("stochastic_rounding", dims("n"), shapes({{64 << 20}, {16 * 77}}, counted(
     for (int64_t i = 0; i < n; i++) v0[i] = std::fabs(v0[i]) + 1e-4f;
     bf16 *d_p = device_buffer<bf16>(n), *d_g = on_device<bf16>(g, n);
     float *d_m = device_buffer<float>(n), *d_v = device_buffer<float>(n);
-    const AdamW k = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    const UpdateConstants k = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     DeviceResults* results = wanted_results();
     const DecayRanges ranges = decay_all(n);
     const SliceMap all{n, n, 0, 1, 0};

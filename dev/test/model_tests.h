@@ -220,7 +220,7 @@ struct TenStepRun {
         }
         UpdateRule rule;
         rule.loss_scale = scale;
-        rule.adamw = adamw_constants((float)rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        rule.constants = update_constants((float)rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
         rule.tokens = (double)(B * T * micro_steps), rule.grad_clip = 0.7, rule.rounding_seed = step;
         return update(model, rule);
     }
@@ -362,7 +362,7 @@ static TenSteps two_steps_of_5_layers(const Recomputation& r, int64_t end_of_tex
             micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(2 * B * T), micro);
         }
         UpdateRule rule;
-        rule.adamw = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        rule.constants = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
         rule.tokens = (double)(2 * B * T);
         const StepResult updated = update(model, rule);
         result.losses.push_back(updated.loss), result.norms.push_back(updated.norm);

@@ -306,7 +306,7 @@ static void classifier_and_encoder_results(Results& results, const Inputs& in) {
 template <class Kernels>
 static void update_results(Results& results, const Inputs& in) {
     Floats p = in.x, m = in.x2, v = in.squares;
-    const AdamW constants = adamw_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3);
+    const UpdateConstants constants = update_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3);
     Kernels::adamw_update(p.data(), (float*)nullptr, m.data(), v.data(), in.x2.data(), p.size(), constants);
     results.add("adamw params", p, 4);
     results.add("adamw m", m, 4);

@@ -117,7 +117,7 @@ static void stochastic_rounding() {
         EXPECT(!model.master);
         micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
         UpdateRule rule;
-        rule.adamw = adamw_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1);
+        rule.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1);
         rule.tokens = (double)(d.B * d.T), rule.rounding_seed = seed;
         update(model, rule);
         const std::vector<float> result = all_weights(model);
@@ -138,7 +138,7 @@ static void mean_of_stochastic_rounding() {
     std::vector<bf16> params(n, bf16((float)weight));
     const std::vector<bf16> grads(n, bf16(1.0f));
     std::vector<float> m(n), v(n);
-    const AdamW constants = adamw_constants((float)step, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1);
+    const UpdateConstants constants = update_constants((float)step, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, 1);
     adamw_update(params.data(), (float*)nullptr, m.data(), v.data(), grads.data(), n, constants, 3, 0);
     double mean = 0;
     for (bf16 p : params) mean += (float)p / (double)n;

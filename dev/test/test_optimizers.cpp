@@ -19,7 +19,7 @@ struct Parameters {
     Parameters(Optimizer o, const Floats& values) : optimizer(o), p(values), m(p.size()), v(p.size()) {}
     float* m_or_null() { return OPTIMIZERS[optimizer].m ? m.data() : nullptr; }
     float* v_or_null() { return OPTIMIZERS[optimizer].v ? v.data() : nullptr; }
-    void update(bool fast, const Floats& g, const AdamW& k) {
+    void update(bool fast, const Floats& g, const UpdateConstants& k) {
         const auto call = [&](auto function) {
             function(optimizer, p.data(), (float*)nullptr, m_or_null(), v_or_null(), g.data(), p.size(), k, 0, 0);
         };
@@ -27,9 +27,9 @@ struct Parameters {
         else call(reference::optimizer_update<float>);
     }
 };
-static AdamW constants_of(Optimizer o, float rate, float decay, int64_t t, bool nesterov = false) {
+static UpdateConstants constants_of(Optimizer o, float rate, float decay, int64_t t, bool nesterov = false) {
     const OptimizerInfo& info = OPTIMIZERS[o];
-    AdamW k = adamw_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, decay, 1.0f, t);
+    UpdateConstants k = update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, decay, 1.0f, t);
     k.nesterov = nesterov;
     return k;
 }
@@ -89,7 +89,7 @@ static void against_reference() {
             fast.m = random_values(n, 0.1), fast.v = random_values(n, 0.1);
             for (float& x : fast.v) x = std::fabs(x);
             Parameters plain = fast;
-            AdamW k = constants_of((Optimizer)o, 0.01f, 0.1f, 3);
+            UpdateConstants k = constants_of((Optimizer)o, 0.01f, 0.1f, 3);
             k.grad_scale = 0.3f;
             const Floats g = random_values(n), v = fast.v;
             fast.update(true, g, k), plain.update(false, g, k);
@@ -110,7 +110,7 @@ static void bf16_weights() {
         Floats g(n), p(n);
         const Floats start = random_values(n), slope = random_values(n);
         for (int i = 0; i < n; i++) p16[i] = start[i], p[i] = p16[i], g16[i] = slope[i], g[i] = g16[i];
-        const AdamW k = constants_of((Optimizer)o, 0.01f, 0.1f, 1);
+        const UpdateConstants k = constants_of((Optimizer)o, 0.01f, 0.1f, 1);
         Parameters exact((Optimizer)o, p), mastered((Optimizer)o, p), rounded((Optimizer)o, p);
         exact.update(true, g, k);
         Floats master = p;

@@ -44,7 +44,7 @@ VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64
 // and from index, that of the first element among all parameters.
 template <class Rule, class floatX, class floatG>
 void update_by(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
-               const AdamW& constants, uint64_t seed, int64_t index) {
+               const UpdateConstants& constants, uint64_t seed, int64_t index) {
     const RuleConstants k = rule_constants(constants, true);
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
@@ -65,7 +65,7 @@ void update_by(floatX* params, float* master, float* m, float* v, const floatG* 
 
 template <class floatX, class floatG>
 void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatG* grads,
-                      size_t n_elems, const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
+                      size_t n_elems, const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
     const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
     with_optimizer(optimizer, [&](auto constant) {
         update_by<RuleOf<constant.value>>(params, master, m, v, grads, n_elems, k, seed, index);
@@ -73,6 +73,6 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, float*
 }
 template <class floatX, class floatG>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
-                  const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
+                  const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
     optimizer_update(ADAMW, params, master, m, v, grads, n_elems, k, seed, index);
 }

@@ -397,7 +397,7 @@ double global_norm_squared(const floatX* grads, size_t n_elems) {
 // here.
 template <class floatX>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatX* grads, size_t n_elems,
-                  const AdamW& k, uint64_t = 0, int64_t = 0) {
+                  const UpdateConstants& k, uint64_t = 0, int64_t = 0) {
     for (size_t i = 0; i < n_elems; i++) {
         float g = grads[i] * k.grad_scale;
         m[i] = k.beta1 * m[i] + (1.0f - k.beta1) * g;

@@ -15,7 +15,7 @@ namespace reference {
 //     m = beta1 m + (1 - beta1) g          m_hat = m / (1 - beta1^t)
 //     v = beta2 v + (1 - beta2) g^2        v_hat = v / (1 - beta2^t)
 //     p = p - learning_rate m_hat / (sqrt(v_hat) + eps)
-inline float adam(float p, float& m, float& v, float g, const AdamW& k) {
+inline float adam(float p, float& m, float& v, float g, const UpdateConstants& k) {
     g += k.weight_decay * p;
     m = k.beta1 * m + (1 - k.beta1) * g;
     v = k.beta2 * v + (1 - k.beta2) * g * g;
@@ -27,7 +27,7 @@ inline float adam(float p, float& m, float& v, float g, const AdamW& k) {
 //
 //     g = g + weight_decay p
 //     p = p - learning_rate g
-inline float sgd(float p, float g, const AdamW& k) { return p - k.learning_rate * (g + k.weight_decay * p); }
+inline float sgd(float p, float g, const UpdateConstants& k) { return p - k.learning_rate * (g + k.weight_decay * p); }
 
 // Momentum (Polyak 1964; Sutskever et al. 2013), in the form of torch.optim.SGD, whose m is a sum
 // and not a mean:
@@ -35,7 +35,7 @@ inline float sgd(float p, float g, const AdamW& k) { return p - k.learning_rate 
 //     g = g + weight_decay p
 //     m = beta1 m + g
 //     p = p - learning_rate m               Nesterov: p - learning_rate (g + beta1 m)
-inline float momentum(float p, float& m, float g, const AdamW& k) {
+inline float momentum(float p, float& m, float g, const UpdateConstants& k) {
     g += k.weight_decay * p;
     m = k.beta1 * m + g;
     const float direction = k.nesterov ? g + k.beta1 * m : m;
@@ -47,7 +47,7 @@ inline float momentum(float p, float& m, float g, const AdamW& k) {
 //     g = g + weight_decay p
 //     v = v + g^2
 //     p = p - learning_rate g / (sqrt(v) + eps)
-inline float adagrad(float p, float& v, float g, const AdamW& k) {
+inline float adagrad(float p, float& v, float g, const UpdateConstants& k) {
     g += k.weight_decay * p;
     v += g * g;
     return p - k.learning_rate * g / (std::sqrt(v) + k.eps);
@@ -58,7 +58,7 @@ inline float adagrad(float p, float& v, float g, const AdamW& k) {
 //     g = g + weight_decay p
 //     v = beta2 v + (1 - beta2) g^2
 //     p = p - learning_rate g / (sqrt(v) + eps)
-inline float rmsprop(float p, float& v, float g, const AdamW& k) {
+inline float rmsprop(float p, float& v, float g, const UpdateConstants& k) {
     g += k.weight_decay * p;
     v = k.beta2 * v + (1 - k.beta2) * g * g;
     return p - k.learning_rate * g / (std::sqrt(v) + k.eps);
@@ -69,7 +69,7 @@ inline float rmsprop(float p, float& v, float g, const AdamW& k) {
 //     c = beta1 m + (1 - beta1) g
 //     p = p - learning_rate (sign(c) + weight_decay p)
 //     m = beta2 m + (1 - beta2) g
-inline float lion(float p, float& m, float g, const AdamW& k) {
+inline float lion(float p, float& m, float g, const UpdateConstants& k) {
     const float c = k.beta1 * m + (1 - k.beta1) * g;
     const float sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
     m = k.beta2 * m + (1 - k.beta2) * g;
@@ -80,7 +80,7 @@ inline float lion(float p, float& m, float g, const AdamW& k) {
 // where the optimizer does not keep them.
 template <class floatX>
 void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatX* grads,
-                      size_t n_elems, const AdamW& k, uint64_t seed = 0, int64_t index = 0) {
+                      size_t n_elems, const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
     if (optimizer == ADAMW) return adamw_update(params, master, m, v, grads, n_elems, k, seed, index);
     for (size_t i = 0; i < n_elems; i++) {
         const float g = grads[i] * k.grad_scale;

@@ -69,16 +69,16 @@ __device__ inline void store_packs(T* p, const float (&x)[N]) {
 
 // Elements per thread. Tensors begin at multiples of 16, so one thread's elements are of one
 // tensor: all decayed, or none.
-constexpr int ADAMW_ELEMS = 8;
+constexpr int UPDATE_ELEMS = 8;
 
 // Updates the elements `mine` of params by the rule of an optimizer, with the same elements of
 // grads. m, v and master hold these mine.elems() elements only, without gaps. Each may be null: m
 // and v if the optimizer does not keep them.
 template <Optimizer optimizer, class floatX, class floatG>
 __device__ inline void update_by(floatX* params, float* master, float* m, float* v, const floatG* grads,
-                                 const SliceMap& mine, const AdamW& constants, const DecayRanges& ranges,
+                                 const SliceMap& mine, const UpdateConstants& constants, const DecayRanges& ranges,
                                  const DeviceResults* results, uint64_t seed) {
-    constexpr int N = ADAMW_ELEMS;
+    constexpr int N = UPDATE_ELEMS;
     constexpr bool keeps_m = OPTIMIZERS[optimizer].m, keeps_v = OPTIMIZERS[optimizer].v;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
@@ -113,22 +113,22 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
 // show the number of the optimizer.
 template <class floatX, class floatG>
 __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
-                             AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
+                             UpdateConstants k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     update_by<ADAMW>(params, master, m, v, grads, mine, k, ranges, results, seed);
 }
 template <Optimizer optimizer, class floatX, class floatG>
 __global__ void optimizer_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
-                                 AdamW k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
+                                 UpdateConstants k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     update_by<optimizer>(params, master, m, v, grads, mine, k, ranges, results, seed);
 }
 
 template <class floatX, class floatG>
 void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatG* grads,
-                      const SliceMap& mine, const AdamW& k, const DecayRanges& ranges, const DeviceResults* results,
-                      uint64_t seed, cudaStream_t stream) {
+                      const SliceMap& mine, const UpdateConstants& k, const DecayRanges& ranges,
+                      const DeviceResults* results, uint64_t seed, cudaStream_t stream) {
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
     const StreamRange in_stream(work::update(info, mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
-    const dim3 blocks((unsigned)ceil_div(mine.elems(), ADAMW_ELEMS * 256));
+    const dim3 blocks((unsigned)ceil_div(mine.elems(), UPDATE_ELEMS * 256));
     with_optimizer(optimizer, [&](auto constant) {
         auto* kernel = adamw_kernel<floatX, floatG>;
         if constexpr (constant.value != ADAMW) kernel = optimizer_kernel<constant.value, floatX, floatG>;
@@ -137,7 +137,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, float*
 }
 template <class floatX, class floatG>
 void adamw_update(floatX* params, float* master, float* m, float* v, const floatG* grads, const SliceMap& mine,
-                  const AdamW& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
+                  const UpdateConstants& k, const DecayRanges& ranges, const DeviceResults* results, uint64_t seed,
                   cudaStream_t stream) {
     optimizer_update(ADAMW, params, master, m, v, grads, mine, k, ranges, results, seed, stream);
 }

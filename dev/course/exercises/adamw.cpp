@@ -27,7 +27,7 @@ void adamw(float* p, float* m, float* v, const float* g, int64_t n, float rate, 
 // ----- shipped
 #include "llmc/cpu/reference.h"
 void adamw(float* p, float* m, float* v, const float* g, int64_t n, float rate, float decay, int64_t t) {
-    reference::adamw_update(p, (float*)nullptr, m, v, g, n, adamw_constants(rate, 0.9f, 0.95f, 1e-8f, decay, 1, t));
+    reference::adamw_update(p, (float*)nullptr, m, v, g, n, update_constants(rate, 0.9f, 0.95f, 1e-8f, decay, 1, t));
 }
 
 // ----- mistakes

@@ -144,7 +144,7 @@ static void shipped() {
     DeviceResults wanted{}, *results = (DeviceResults*)device_array<char>(256);
     wanted.wanted = 1;
     check_cuda(cudaMemcpyAsync(results, &wanted, sizeof(wanted), cudaMemcpyHostToDevice, stream), "copying");
-    const AdamW rule = adamw_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    const UpdateConstants rule = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
     DecayRanges none{};
     none.layer_elems = none.layers_end = n;
     adamw_update(a, x, y, z, g, SliceMap{n, n, 0, 1, 0}, rule, none, results, 0, stream);
