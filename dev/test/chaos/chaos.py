@@ -145,8 +145,8 @@ class Life:
         """kill -9 of one rank, or of everything."""
         ranks, launchers = self.pids(), [p.pid for p in self.started] if self.kind == "mpi" else []
         one = ranks and draw.random() < 0.5
-        if self.kind == "tcp" and b"step " not in (self.folder / "out0").read_bytes():
-            one = False  # without a launcher, who waits for another to come waits for all of --comm-timeout
+        if b"step " not in (self.folder / "out0").read_bytes():
+            one = False  # they may not have met: the other would wait for all of --comm-timeout, and mpirun for ever
         for pid in [draw.choice(ranks)] if one else launchers + ranks:
             kill(pid)
 
