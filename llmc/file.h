@@ -35,6 +35,7 @@ struct Checksum {
         }
     }
     void add(const void* data, size_t bytes) {
+        if (bytes == 0) return;  // data may be null
         const unsigned char* p = (const unsigned char*)data;
         total_bytes += bytes;
         if (rest_bytes) {
