@@ -98,7 +98,7 @@ apple() {
     printf '#include "llmc/socket.h"\nauto use = &sched_getaffinity;\n' > $out/linux_only.cpp
     ! ${CXX:-g++} $flags $pretend -fsyntax-only $out/linux_only.cpp 2> $out/refused ||
         fail "sched_getaffinity is accepted, as if macOS had it"
-    ${CXX:-g++} $flags $pretend -O2 -march=native train_gpt2_cpu.cpp -o $out/apple
+    ${CXX:-g++} $flags $pretend -O1 -march=native train_gpt2_cpu.cpp -o $out/apple
     losses ./train_gpt2_cpu > $out/here
     losses $out/apple > $out/there
     grep -q "Apple T1" $out/run.log || fail "the program does not ask macOS for the CPU's name: $(cat $out/run.log)"
@@ -120,7 +120,7 @@ x86() {
         v4) needs=avx512vl ;;
     esac
     grep -qw $needs /proc/cpuinfo 2>/dev/null || skip "x86-64-$1" "a CPU with $needs tests it"
-    ${CXX:-g++} $flags -O2 -march=x86-64-$1 dev/test/test_kernels.cpp -o $out/kernels_$1
+    ${CXX:-g++} $flags -O1 -march=x86-64-$1 dev/test/test_kernels.cpp -o $out/kernels_$1
     $out/kernels_$1 small
 }
 
@@ -132,7 +132,7 @@ aarch64() {
     libraries=/usr/aarch64-linux-gnu
     [ -d $libraries ] || libraries=$($compiler -print-sysroot)
     for features in armv8-a armv8.2-a+bf16; do
-        $compiler $flags -O2 -march=$features train_gpt2_cpu.cpp -o $out/train_$features
+        $compiler $flags -O1 -march=$features train_gpt2_cpu.cpp -o $out/train_$features
     done
     $compiler $flags -O2 -march=armv8.2-a+bf16 dev/test/test_kernels.cpp -o $out/kernels_arm
     for precision in fp32 bf16; do
