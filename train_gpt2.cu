@@ -436,13 +436,6 @@ int64_t grads_elems(const ParameterLayout& layout, const Sizes& s) {
     return layout.bucket_begin[1] + layout.bucket_elems(layout.config.L) - layout.offset_in_bucket[WPE];
 }
 
-// GELU in the epilogues of the matrix products: -ge; where that is -1, in both passes on sm_90 in
-// bf16 and fp16, and in none elsewhere.
-int gelu_fusion(const Options& o, const cudaDeviceProp& gpu) {
-    if (o.gelu_fusion >= 0) return (int)o.gelu_fusion;
-    return gpu.major == 9 && !IS_FP32 ? 2 : 0;
-}
-
 // Refuses what this program cannot compute (exit 2).
 void check_supported(const Sizes& s, const Options& o) {
     const GPT2Config& c = s.config;
@@ -534,7 +527,7 @@ void check_free_memory(const std::vector<PlanRow>& rows) {
 
 void allocate(GPT2& model, const Sizes& s, const Options& o) {
     const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
-    model.gelu_fusion = gelu_fusion(o, gpu);
+    model.gelu_fusion = (int)gelu_fusion(o, gpu.major == 9, !IS_FP32);
     gpu_comm_start();
     check_free_memory(plan_rows(s, o, &model));  // NCCL has taken its own
     model.allocated_bytes = plan_bytes(plan_rows(s, o, &model));

@@ -7,12 +7,20 @@
 struct PlanDevice {
     std::string name;
     double flops_s = 0, bytes_s = 0, memory_bytes = 0;
+    bool hopper = false;
 };
 constexpr double GIB = 1024.0 * 1024 * 1024;
 constexpr double DRIVER_BYTES = GIB;  // of a GPU's memory, left to its driver
 
 inline PlanDevice device_of(const GpuPeak& gpu, const std::string& name, bool bf16, bool tf32) {
-    return {name, peak_flops_of(gpu, bf16, tf32), 1e9 * gpu.memory_gb_s, GIB * gpu.memory_gib};
+    return {name, peak_flops_of(gpu, bf16, tf32), 1e9 * gpu.memory_gb_s, GIB * gpu.memory_gib, is_hopper(gpu)};
+}
+
+// GELU in the epilogues of a GPU's matrix products: -ge; where that is -1, in both passes on Hopper
+// in bf16 and fp16, and in none elsewhere.
+inline int64_t gelu_fusion(const Options& o, bool hopper, bool in_16_bits) {
+    if (o.gelu_fusion >= 0) return o.gelu_fusion;
+    return hopper && in_16_bits ? 2 : 0;
 }
 
 // "312,2039,80": three numbers above 0, separated by commas. False if the text is anything else.

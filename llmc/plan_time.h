@@ -7,13 +7,15 @@
 #include "llmc/work.h"
 
 // The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
-// sums the squares of, and which it updates.
+// sums the squares of, and which it updates. fuses_gelu: GELU is in the epilogue of the product
+// before it, so that recomputing GELU takes this product.
 inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer, int64_t norm_elems,
-                                            int64_t update_elems, bool master) {
+                                            int64_t update_elems, bool master, bool fuses_gelu = false) {
     const GPT2Config& c = s.config;
     const double n = (double)s.rows(), C = (double)c.C, T = (double)s.T, x = (double)s.floatX_bytes;
     const double written = s.gpu ? x : (double)s.gradient_bytes(), g = (double)s.gradient_bytes();
     const int64_t L = c.L, recomputed = s.recomputed_layers(), segments = recomputed / s.segment_layers();
+    const int64_t gelus_again = s.micro_steps * recomputed * (s.recompute == 1 || s.recompute == 2);
     const int64_t again = recomputed * (s.recompute >= 3), norms_again = recomputed * (s.recompute == 2);
     std::vector<KernelWork> kernels;
     const auto add = [&](KernelWork kernel, int64_t calls) {
@@ -28,9 +30,9 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::attention(n, T, C, x), forwards);
     add(work::matmul(n, C, C, false, x), forwards);
     add(work::residual_layernorm(n, C, x), m * (2 * L + (again > 0 ? 2 * again - segments : 0)));
-    add(work::matmul(n, C, 4 * C, true, x), forwards);
+    add(work::matmul(n, C, 4 * C, true, x), forwards + (fuses_gelu ? gelus_again : 0));
     add(work::matmul(n, 4 * C, C, false, x), forwards);
-    add(work::gelu(n * 4 * C, x), m * recomputed * (s.recompute == 1 || s.recompute == 2));
+    add(work::gelu(n * 4 * C, x), fuses_gelu ? 0 : gelus_again);
     add(work::classifier(n, C, (double)c.Vp, true, x, written), m);
     add(work::layernorm_backward(n, C, x), m * (2 * L + 1));
     add(work::matmul_backward(n, 4 * C, C, true, x, written), layers);

@@ -101,9 +101,8 @@ inline void print_time(const Options& o, const Sizes& s, const PlanDevice& devic
 template <class Model>
 inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     const GPT2Config& c = s.config;
-    const bool master = has_master<typename Model::Element>(o);
-    const PlanDevice device =
-        o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, is_16_bit<typename Model::Element>());
+    const bool master = has_master<typename Model::Element>(o), in_16_bits = is_16_bit<typename Model::Element>();
+    const PlanDevice device = o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, in_16_bits);
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
            (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
            (long long)parameter_count(c));
@@ -124,6 +123,7 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     if (!s.training) return;
     const int64_t norm_elems = model->layout.total_elems() / s.processes;
     const int64_t update_elems = model->slice.state_elems(model->layout);
-    print_time(o, s, device, step_kernels(s, model->optimizer, norm_elems, update_elems, master), step_flops,
-               wire_bytes);
+    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, in_16_bits) > 0;
+    print_time(o, s, device, step_kernels(s, model->optimizer, norm_elems, update_elems, master, fuses_gelu),
+               step_flops, wire_bytes);
 }

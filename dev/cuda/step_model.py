@@ -271,6 +271,11 @@ def step_seconds(kernels):
 
 # ---- tables
 
+def conditions(args):
+    """What all steps of a table have in common."""
+    return f"bf16, T {args.T}, `-r {args.recompute} -ge {args.gelu_fusion}`"
+
+
 def kernel_table(kernels, measured):
     """measured: name -> milliseconds of a step, from a card; of products: of each that has this shape."""
     total = sum(k.seconds for k in kernels.values())
@@ -339,7 +344,7 @@ def scaling_row(chip, codes, args, model, gpus):
         tokens = max(args.tokens, B * args.T * gpus)
         if tokens > args.tokens and B > 1:
             continue
-        flags = ["-d", tokens, "-pn", gpus, "-z", 1 if gpus > 1 else 0]
+        flags = ["-d", tokens, "-pn", gpus, "-z", 1 if gpus > 1 else 0, "-r", args.recompute]
         plan, flops, memory = plan_of(args, model, B, [*flags, "--device", "1,1,1"])
         if B == 1 or memory < chip.memory_bytes - 2 * DRIVER_BYTES:
             break
@@ -355,8 +360,9 @@ def scaling_row(chip, codes, args, model, gpus):
 
 
 def scaling_table(codes, args, gpus):
-    lines = [f"On {args.chips[0].name}, steps of {args.tokens:,} tokens, B the largest that fits:", "",
-            "| model | GPUs | B | micro-steps | compute ms | communicate ms | hidden | efficiency | tokens/s | MFU |",
+    lines = [f"On {args.chips[0].name}, {conditions(args)}, steps of {args.tokens:,} tokens, B the largest that fits:",
+             "",
+             "| model | GPUs | B | micro-steps | compute ms | communicate ms | hidden | efficiency | tokens/s | MFU |",
              "|" + "---|" * 10]
     for model in args.models:
         lines += [scaling_row(args.chips[0], codes, args, model, g) for g in gpus]
@@ -388,13 +394,14 @@ def write(args, codes):
     steps, kernels = measured_steps(args.measured)
     table = step_table(codes, args, SHOWN, steps)
     write_between(ROOT / "README.md", "step model", "\n".join(
-        [f"**Modelled, not measured.** {origin}", "", *table, "", "Assumed:", ASSUMED, *reported_lines(), ""]))
+        [f"**Modelled, not measured.** {origin}", "", f"GPT-2 in {conditions(args)}:", "", *table, "", "Assumed:",
+         ASSUMED, *reported_lines(), ""]))
     chip = next(c for c in CHIPS if c.name.startswith("H100"))
     args.chips, args.models = [chip], list(MODELS)
     per_kernel = kernel_table(step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
     write_between(ROOT / "dev/cuda/README.md", "step model", "\n".join(
-        [f"**Modelled, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, T {args.T}:", "", *per_kernel, "",
-         *scaling_table(codes, args, [1, 8, 16, 64]), ""]))
+        [f"**Modelled, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, {conditions(args)}:", "", *per_kernel,
+         "", *scaling_table(codes, args, [1, 8, 16, 64]), ""]))
 
 
 def parse():
@@ -440,7 +447,7 @@ def main():
     elif args.kernels:
         for chip in args.chips:
             B = args.b[-1]
-            print(f"\n{chip.name}, {args.models[0]}, B {B}, T {args.T}:\n")
+            print(f"\n{chip.name}, {args.models[0]}, B {B}, {conditions(args)}:\n")
             print("\n".join(kernel_table(step_of(chip, codes, args, args.models[0], B), kernels.get(chip.name, {}))))
     else:
         print("\n".join(step_table(codes, args, {m: args.b for m in args.models}, steps)))

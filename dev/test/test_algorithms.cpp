@@ -1,6 +1,8 @@
 // Which of cuBLASLt's algorithms computes a product: timed once, kept beside the program, and the
 // same from then on (llmc/cuda/blas_choice.cuh). In the simulator the second of three is fastest,
 // and each has bits of its own.
+#include <sys/file.h>
+#include <thread>
 #include "dev/test/several.h"
 
 static const char* const THREE = "env CUSIM_ALGORITHMS=3 ";
@@ -114,11 +116,26 @@ static void processes() {
            read_whole(kept("two")) == file);
 }
 
+static void others_choose() {
+    start_test("while another process has the lock, what it has kept so far is used at once: same bits");
+    copy_of_trainer("chooser"), copy_of_trainer("waiter");
+    EXPECT(train("chooser").status == 0);
+    const std::string whole = read_whole(kept("chooser"));
+    const int lock = open((kept("waiter") + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    EXPECT(lock >= 0 && flock(lock, LOCK_EX) == 0);
+    std::thread chooses([&] { sleep(1), write_whole(kept("waiter"), whole); });
+    const Outcome r = train("waiter");
+    chooses.join();
+    EXPECT(r.status == 0 && r.err.empty() && weights("waiter") == weights("chooser"));
+    close(lock);
+}
+
 int main() {
     make_test_folder();
     timed_once();
     nothing_kept();
     damaged();
     processes();
+    others_choose();
     return report_and_clean();
 }

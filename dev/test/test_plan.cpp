@@ -154,6 +154,18 @@ static void time_and_cost() {
         EXPECT(std::fabs(ms / 1e3 / expected - 1) < 1e-3 && std::fabs(cost - 36 * expected) <= 0.006);
         EXPECT(std::fabs(number_after(plan, "FLOPs a step: ") / all - 1) < 1e-3);
     }
+    start_test("GELU that is recomputed takes the time of its product where that computes it, by default on Hopper");
+    const auto gpu_ms = [](const std::string& more) {
+        return number_after(run(SIM16 + " --plan " + more).out, "a step takes at least ");
+    };
+    const std::string tiny = "-e L5C64H2T64V256 -b 2 --device 0.001,1e9,1 ", h100 = "-e d12 -b 16 --device H100 ";
+    for (const std::string level : {"-r 1 ", "-r 2 "}) {
+        const double more_ms = gpu_ms(tiny + level + "-ge 1") - gpu_ms(tiny + level + "-ge 0");
+        EXPECT(std::fabs(more_ms / (1e3 * 4 * 8 * n * C * C / peak) - 1) < 0.02);
+        EXPECT(gpu_ms(h100 + level) == gpu_ms(h100 + level + "-ge 2"));
+        EXPECT(gpu_ms(h100 + level) > 1.02 * gpu_ms(h100 + level + "-ge 0"));
+    }
+    EXPECT(gpu_ms(tiny + "-r 0 -ge 2") == gpu_ms(tiny + "-r 0 -ge 0") && gpu_ms(tiny) == gpu_ms(tiny + "-ge 0"));
     start_test("time where FLOPs are free is bytes at the bandwidth, the same at half of it twice");
     const auto ms_at = [&](const char* bandwidth) {
         const std::string plan = run(CPU + " --plan -e L5C64H2T64 --device 1e6," + bandwidth + ",1").out;

@@ -3,7 +3,7 @@
 // fastest is kept (llmc/kept_values.h) in the file `algorithms`: another algorithm may add in
 // another order, so the same run has the same bits only as long as it has the same algorithms.
 //
-// One process at a time chooses; those that waited for it find its choice in the file, so that all
+// One process at a time chooses; the others wait until its choice is in the file, so that all
 // processes that see the file use the same algorithms. Where choices cannot be kept, nothing is
 // timed: the library's first is used.
 #pragma once
@@ -15,12 +15,13 @@
 
 typedef cublasLtMatmulAlgo_t BlasAlgorithm;
 constexpr int BLAS_CANDIDATES = 8, BLAS_TIMED_RUNS = 3;
-constexpr double BLAS_LOCK_S = 10;  // a process chooses within milliseconds
+constexpr double BLAS_LOCK_S = 10;  // that a process waits for another's choice, at most once in a run
 
 // Where choices are kept, and the first part of each key.
 struct BlasChoices {
     std::string path;                            // empty: nowhere
     std::string machine;                         // name of the GPU and version of the library
+    bool may_add = true;                         // false once that has failed
     cudaEvent_t begin = nullptr, end = nullptr;  // of what is timed; made when something is
 };
 
@@ -62,16 +63,19 @@ inline float milliseconds_of(const BlasAlgorithm& algorithm, const BlasChoices& 
 }
 
 // The right to choose, as long as it lives: a lock on a file beside that of the choices. The system
-// frees it when a process ends.
+// frees it when a process ends. The wait for it ends once found() is true: the process that has the
+// lock may be choosing for its next product already.
 struct ChoiceLock {
-    bool held = false;
-    explicit ChoiceLock(const std::string& path) {
+    bool held = false, others = false;  // others: another process has it
+    template <class Found>
+    ChoiceLock(const std::string& path, Found found) {
         fd = open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         const double begin = now_seconds();
-        while (fd >= 0 && !held && now_seconds() - begin < BLAS_LOCK_S) {
+        while (fd >= 0 && !held) {
             held = flock(fd, LOCK_EX | LOCK_NB) == 0;
-            if (!held && errno != EWOULDBLOCK && errno != EINTR) break;
-            if (!held) usleep(1000);
+            others = !held && (errno == EWOULDBLOCK || errno == EINTR);
+            if (!others || found() || now_seconds() - begin > BLAS_LOCK_S) break;
+            usleep(5000);
         }
     }
     ChoiceLock(const ChoiceLock&) = delete;
@@ -99,37 +103,35 @@ inline TimedAlgorithms time_algorithms(const std::vector<BlasAlgorithm>& candida
     return timed;
 }
 
-// Once per run.
-inline void warn_of_no_choice(const std::string& path) {
-    static bool said = false;
-    if (!said) warning("%s cannot be written: the first algorithms of cuBLASLt are used", path.c_str());
-    said = true;
-}
-
 // The algorithm kept for `product`, if accepted(algorithm) is true. Otherwise the fastest of the
 // candidates, which is then kept, with a line about it on stderr.
 template <class Run, class Accepted>
 inline BlasAlgorithm choose_among(const std::vector<BlasAlgorithm>& candidates, BlasChoices& choices,
                                   const std::string& product, Run run, Accepted accepted, cudaStream_t stream) {
     if (choices.path.empty() || candidates.size() < 2) return candidates[0];
+    const char* const path = choices.path.c_str();
     const std::string key = choices.machine + ", " + product;
     BlasAlgorithm kept;
-    const auto found = [&] { return read_algorithm(kept, kept_value(choices.path, key)) && accepted(kept); };
+    const auto found = [&] { return read_algorithm(kept, kept_value(path, key)) && accepted(kept); };
     if (found()) return kept;
-    const ChoiceLock lock(choices.path);
-    if (lock.held && found()) return kept;
-    if (lock.held && !kept_value(choices.path, key).empty())
-        warning("%s: its entry for the product %s is no algorithm of this library; it is replaced",
-                choices.path.c_str(), product.c_str());
+    if (!choices.may_add) return candidates[0];
+    const ChoiceLock lock(path, found);
+    if (found()) return kept;
     if (lock.held) {
+        if (!kept_value(path, key).empty())
+            warning("%s: its entry for the product %s is no algorithm of this library; it is replaced", path,
+                    product.c_str());
         const TimedAlgorithms timed = time_algorithms(candidates, choices, run, stream);
-        if (keep_value(choices.path, key, algorithm_text(candidates[timed.best]))) {
+        if (keep_value(path, key, algorithm_text(candidates[timed.best]))) {
             clear_the_way();
             fprintf(stderr, "product %s: algorithm %zu of %zu, %.4f ms; the first takes %.4f ms\n", product.c_str(),
                     timed.best + 1, candidates.size(), timed.ms[timed.best], timed.ms[0]);
             return candidates[timed.best];
         }
     }
-    warn_of_no_choice(choices.path);
+    choices.may_add = false;
+    const std::string why =
+        lock.others ? format("another process chooses for more than %.0f s", BLAS_LOCK_S) : "it cannot be written";
+    warning("%s: %s; products that are not in it use the first algorithm of cuBLASLt", path, why.c_str());
     return candidates[0];
 }
