@@ -81,7 +81,8 @@ static bool exchange(CusimNccl& n, Exchange& e) {
     return true;
 }
 
-struct Hello {
+// Not `Hello`: llmc/ has another one, and templates of both would be one to the linker.
+struct NcclHello {
     uint64_t key;
     int rank;
 };
@@ -95,7 +96,7 @@ static bool take_in(CusimNccl& n) {
             continue;
         }
         prepare_socket(fd);
-        Hello hello{};
+        NcclHello hello{};
         const bool known = receive_by(fd, &hello, sizeof(hello), now_seconds() + 5) && hello.key == n.key;
         if (known && hello.rank > 0 && hello.rank < n.processes) n.peers[hello.rank] = fd;
         else close(fd);
@@ -106,7 +107,7 @@ static bool join(CusimNccl& n) {
     for (size_t attempt = 0; !n.aborted; attempt++) {
         const sockaddr_in& address = n.addresses[attempt % n.addresses.size()];
         const int fd = connect_by(address.sin_addr, ntohs(address.sin_port), now_seconds() + 1);
-        if (fd >= 0 && send_message(fd, Hello{n.key, n.rank})) return n.peers = {fd}, true;
+        if (fd >= 0 && send_message(fd, NcclHello{n.key, n.rank})) return n.peers = {fd}, true;
         if (fd >= 0) close(fd);
         usleep(20000);
     }
@@ -250,8 +251,9 @@ static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const voi
                 e->mine.assign((const char*)send, (const char*)send + bytes);
                 tell_carrier(*n, [&] { n->exchanges.push_back(e); });
             }
-            if (e->done) receive(e->all);
-            return e->done.load();
+            const bool done = e->done;
+            if (done) receive(e->all);
+            return done;
         });
     };
     return ncclInProgress;
