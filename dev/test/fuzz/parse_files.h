@@ -79,6 +79,7 @@ inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optim
     header.step = STATE_STEP, header.position_windows = 14, header.T = 4, header.seed = 42;
     header.processes = processes, header.model_checksum = write_weights(weights, model);
     header.set_version(optimizer, fp16), header.states = (int64_t)kept_states(model).size();
+    if (fp16) header.loss_scale = {FIRST_SCALE, 3};
     weights.commit();
     for (comm.rank = 0; comm.rank < processes; comm.rank++) {
         header.rank = comm.rank, header.header_checksum = header.checksum();
