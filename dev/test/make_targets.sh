@@ -5,7 +5,7 @@ set -e
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 # Without what other tests may be writing.
-tar cf - --exclude '*_train.bin' --exclude '*_val.bin' --exclude '*.tmp' --exclude __pycache__ Makefile llmc dev \
+tar cf - --exclude 'shakespeare*.bin' --exclude '*.tmp' --exclude __pycache__ Makefile llmc dev \
     scripts train_gpt2_cpu.cpp train_gpt2.cu test_gpt2.cu | tar xf - -C "$copy"
 cd "$copy"
 cat > compiler <<'END'
