@@ -310,13 +310,15 @@ def ncu(day):
 
 PARTS = {
     "machine": Part("driver, clocks, versions", 5, 60, machine),
+    f"ladder_{LADDERS[0]}": Part(f"peaks of copies and products, every rung of {LADDERS[0]}", 30, 120,
+                                 ladder(LADDERS[0])),
     "tests_BF16_kernels": Part("kernels in bf16 beside the naive loops", 45, 180, tests("BF16", "kernels")),
     "products": Part("cuBLASLt's algorithms for the products of steps", 30, 120, products),
     "steps_64": Part("steps at B 64", 15, 90, steps(64, [])),
     "kernels": Part("every kernel of a step at B 64", 15, 90, kernels),
     "steps_16": Part("steps at B 16", 10, 60, steps(16, [])),
     "steps_4": Part("steps at B 4", 10, 60, steps(4, [])),
-    **{f"ladder_{name}": Part(f"every rung of {name}", 30, 120, ladder(name)) for name in LADDERS[:4]},
+    **{f"ladder_{name}": Part(f"every rung of {name}", 30, 120, ladder(name)) for name in LADDERS[1:4]},
     "torch_16": Part("steps at B 16 beside PyTorch", 90, 240, steps(16, ["tuned"])),
     "same_bits": Part("20 steps twice, and -r 0 to 3: same weights", 50, 180, same_bits),
     "curve": Part("300 steps on Shakespeare beside a CPU's, resumed in the middle", 15, 120, curve),
