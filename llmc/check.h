@@ -65,9 +65,9 @@ inline void print_error(const std::string& text) {
 inline void (*end_after_failure)(int status) = nullptr;
 
 [[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
-    const std::string sentence = in_one_line(format_list(fmt, args));
+    const std::string sentence = format_list(fmt, args);
     clear_the_way();
-    if (status == 2) say_last_sentence(sentence);  // as a rule all ranks make the same mistake
+    if (status == 2) say_last_sentence(in_one_line(sentence));  // as a rule all ranks make the same mistake
     else print_error(sentence);
     if (end_after_failure) end_after_failure(status);
     exit(status);
