@@ -399,26 +399,37 @@ def lion(p, gradients, lr, decay, beta1=0.9, beta2=0.99):
 
 
 def optimizers():
-    """Ten steps of 24 parameters: name, Nesterov or not, learning rate, weight decay, the parameters after them."""
+    """Ten steps of 24 parameters, a vector or a matrix. A line: name, Nesterov or not, rows, columns, learning rate,
+    weight decay, what the gradients are multiplied by, the parameters after the steps."""
     optim = torch.optim
-    cases = [("adamw", 0, 0.01, 0.1, optim.AdamW, dict(betas=(0.9, 0.95), eps=1e-8)),
-             ("adam", 0, 0.01, 0.1, optim.Adam, dict(betas=(0.9, 0.95), eps=1e-8)),
-             ("sgd", 0, 0.1, 0.1, optim.SGD, {}),
-             ("momentum", 0, 0.05, 0.1, optim.SGD, dict(momentum=0.9)),
-             ("momentum", 1, 0.05, 0.1, optim.SGD, dict(momentum=0.9, nesterov=True)),
-             ("adagrad", 0, 0.1, 0.1, optim.Adagrad, {}),
-             ("rmsprop", 0, 0.01, 0.1, optim.RMSprop, {})]
+    cases = [("adamw", 0, 0.01, optim.AdamW, dict(betas=(0.9, 0.95), eps=1e-8)),
+             ("adam", 0, 0.01, optim.Adam, dict(betas=(0.9, 0.95), eps=1e-8)),
+             ("sgd", 0, 0.1, optim.SGD, {}),
+             ("momentum", 0, 0.05, optim.SGD, dict(momentum=0.9)),
+             ("momentum", 1, 0.05, optim.SGD, dict(momentum=0.9, nesterov=True)),
+             ("adagrad", 0, 0.1, optim.Adagrad, {}),
+             ("rmsprop", 0, 0.01, optim.RMSprop, {})]
+    decay = 0.1
     p0 = [((i * 37) % 64 - 32) / 32 for i in range(24)]
     gradients = [[((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256 for i in range(24)] for step in range(10)]
     lines = []
-    for name, nesterov, lr, decay, make, constants in cases:
-        p = torch.nn.Parameter(torch.tensor(p0))
+
+    def add(name, nesterov, shape, lr, scale, after):
+        rows, columns = shape
+        lines.append(f"{name} {nesterov} {rows} {columns} {lr} {decay} {scale} " + " ".join(f"{x:.9g}" for x in after))
+
+    def torch_steps(make, constants, shape, lr, scale):
+        p = torch.nn.Parameter(torch.tensor(p0).reshape([n for n in shape if n > 1]))
         optimizer = make([p], lr=lr, weight_decay=decay, **constants)
         for g in gradients:
-            p.grad = torch.tensor(g)
+            p.grad = scale * torch.tensor(g).reshape(p.shape)
             optimizer.step()
-        lines.append(f"{name} {nesterov} {lr} {decay} " + " ".join(f"{x:.9g}" for x in p.tolist()))
-    lines.append("lion 0 0.01 0.1 " + " ".join(f"{x:.9g}" for x in lion(p0, gradients, 0.01, 0.1)))
+        return p.flatten().tolist()
+
+    vector = (1, 24)
+    for name, nesterov, lr, make, constants in cases:
+        add(name, nesterov, vector, lr, 1, torch_steps(make, constants, vector, lr, 1))
+    add("lion", 0, vector, 0.01, 1, lion(p0, gradients, 0.01, decay))
     (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
 
 

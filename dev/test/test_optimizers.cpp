@@ -38,7 +38,8 @@ static UpdateConstants constants_of(Optimizer o, float rate, float decay, int64_
 struct TenSteps {
     Optimizer optimizer;
     int nesterov;
-    float rate, decay;
+    int64_t rows, cols;
+    float rate, decay, gradients;  // what the gradients are multiplied by
     Floats after;
 };
 static std::vector<TenSteps> ten_steps() {
@@ -48,7 +49,7 @@ static std::vector<TenSteps> ten_steps() {
         std::istringstream words(line);
         std::string name;
         TenSteps s;
-        words >> name >> s.nesterov >> s.rate >> s.decay;
+        words >> name >> s.nesterov >> s.rows >> s.cols >> s.rate >> s.decay >> s.gradients;
         s.optimizer = find_optimizer(name.c_str());
         for (float x; words >> x;) s.after.push_back(x);
         all.push_back(s);
@@ -61,7 +62,7 @@ static Floats after_ten_steps(const TenSteps& s, bool fast, float rate) {
     for (int i = 0; i < n; i++) p[i] = (float)((i * 37) % 64 - 32) / 32;
     Parameters parameters(s.optimizer, p);
     for (int step = 0; step < 10; step++) {
-        for (int i = 0; i < n; i++) g[i] = (float)((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256;
+        for (int i = 0; i < n; i++) g[i] = s.gradients * (float)((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256;
         parameters.update(fast, g, constants_of(s.optimizer, rate, s.decay, step + 1, s.nesterov));
     }
     return parameters.p;
@@ -71,8 +72,9 @@ static void against_pytorch() {
     for (const TenSteps& s : ten_steps()) {
         const char* name = OPTIMIZERS[s.optimizer].name;
         seen.insert(s.optimizer);
-        start_test(format("%s%s: ten steps are PyTorch's", name, s.nesterov ? ", Nesterov" : ""));
-        EXPECT(s.after.size() == 24);
+        start_test(format("%s%s, %lld x %lld: ten steps are PyTorch's", name, s.nesterov ? ", Nesterov" : "",
+                          (long long)s.rows, (long long)s.cols));
+        EXPECT(s.after.size() == 24 && s.rows * s.cols == 24);
         for (bool fast : {false, true}) EXPECT(relative_error(after_ten_steps(s, fast, s.rate), s.after) < 1e-6);
         EXPECT(!(relative_error(after_ten_steps(s, true, s.rate * 1.001f), s.after) < 1e-6));
     }
