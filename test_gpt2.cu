@@ -14,6 +14,7 @@
 #include "dev/test/document_layouts.h"
 #include "dev/test/large_scores.h"
 #include "llmc/cpu/reference_optimizers.h"
+#include "llmc/cuda/orthogonalize.cuh"
 
 typedef GPT2 Model;
 static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t, int64_t micro_steps,
@@ -199,6 +200,21 @@ static void matmul_kernels(int64_t rows, int64_t C, int64_t OC) {
             EXPECT(relative_error(d_dw.values(), dw) < kernel_tolerance(2, rows));
             EXPECT(relative_error(d_db.values(), db) < kernel_tolerance(2, rows));
         }
+    }
+}
+
+static void orthogonalize_kernels(int64_t rows, int64_t cols) {
+    start_test(format("Muon's orthogonalisation, %d x %d", (int)rows, (int)cols));
+    const int64_t n = std::min(rows, cols);
+    for (float norm : {1.0f, 1e-5f, 1e5f}) {
+        Floats d = random_values(rows * cols, norm);
+        Array32 d_d(d);
+        Array x(rows * cols), gram(n * n), polynomial(n * n);
+        DeviceArray<double> partials(NORM_MOST_BLOCKS);
+        orthogonalize(d_d.data, rows, cols, OrthogonalScratch<floatX>{x, gram, polynomial}, partials.data, stream);
+        reference::orthogonalize(d.data(), rows, cols);
+        // X, A, A A and P are rounded in each of 5 steps
+        EXPECT(norm_error(d_d.values(), d) < (HALF ? 20 * HALF_ROUNDOFF / std::sqrt(3.0) : 1e-5));
     }
 }
 
@@ -559,6 +575,8 @@ static void kernel_tests(bool quick) {
         if (!quick || rows == 33) layernorm_kernels(rows, C);
     for (auto [rows, C, OC] : {std::tuple<int, int, int>{33, 48, 192}, {1, 16, 48}, {130, 40, 120}})
         if (!quick || rows == 33) matmul_kernels(rows, C, OC);
+    for (auto [rows, cols] : {std::pair<int, int>{16, 48}, {48, 16}, {64, 64}, {48, 192}, {192, 48}})
+        if (!quick || rows == 48) orthogonalize_kernels(rows, cols);
     for (auto [rows, n] :
          {std::pair<int, int>{33, 33 * 48}, {1, 33}, {1, 1}, {1, 31}, {1, 4095}, {300, 300 * 40}, {3, 3 * 1600}})
         if (!quick || rows == 33) gelu_kernels(rows, n);

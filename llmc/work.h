@@ -62,6 +62,14 @@ inline KernelWork gradient_norm(double elems, double g) { return {{"gradient nor
 inline KernelWork update(const OptimizerInfo& o, double elems, bool master, double x, double g) {
     return {{o.name}, 0, elems * (8 * (o.m + o.v) + g + (master ? 8 + x : 2 * x))};
 }
+// Five Newton-Schulz steps of a matrix (cpu/orthogonalize.h), after a pass each for norm and scale.
+inline KernelWork orthogonalize(double rows, double cols, double x) {
+    const double n = rows < cols ? rows : cols, elems = rows * cols;
+    const double step_bytes = x * (3 * elems + 5 * n * n);  // A: X, A; P: A twice, P; X: X, P, X
+    return {{"orthogonalize", rows, cols},
+            5 * (4 * n * elems + 2 * n * n * n),
+            elems * (8 + x) + 5 * step_bytes + elems * (4 - x)};
+}
 // A collective on a bucket, of which this process sends `bytes`.
 inline KernelWork collective(const char* text, double bucket, double bytes) { return {{text, bucket}, 0, 0, bytes}; }
 }  // namespace work

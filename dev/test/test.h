@@ -65,6 +65,13 @@ inline double relative_error(const A* a, const B* b, size_t n) {
 inline double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() ? relative_error(a.data(), b.data(), a.size()) : INFINITY;
 }
+// The norm of the difference beside that of b.
+inline double norm_error(const std::vector<float>& a, const std::vector<float>& b) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < b.size(); i++)
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]), norm += (double)b[i] * b[i];
+    return a.size() == b.size() ? std::sqrt(difference / norm) : INFINITY;
+}
 
 // The unit roundoff u of a type with p significant bits is 2^-p: rounding to nearest changes a
 // value by at most u times its size, and by u / sqrt(3) or less in rms. Tolerances are made from

@@ -7,7 +7,9 @@
 #include "dev/test/several.h"
 #include "llmc/checkpoint.h"
 #include "llmc/cpu/adamw.h"
+#include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/reference_optimizers.h"
+#include "llmc/cpu/scratch.h"
 
 typedef std::vector<float> Floats;
 
@@ -151,6 +153,81 @@ static void threads() {
 }
 
 // -------------------------------------------------------------------------------------------------
+// Muon's matrices
+
+// A matrix of these singular values: the sum of s u v^T, where u and v are rows of orthogonal
+// matrices, those of the discrete cosine transform.
+static Floats matrix_of(const std::vector<double>& s, int64_t rows, int64_t cols) {
+    const auto cosine = [](int64_t k, int64_t i, int64_t n) {
+        return std::sqrt((k ? 2.0 : 1.0) / (double)n) * std::cos(M_PI * ((double)i + 0.5) * (double)k / (double)n);
+    };
+    Floats matrix(rows * cols);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < s.size(); k++) sum += s[k] * cosine(k, i, rows) * cosine(k, j, cols);
+            matrix[i * cols + j] = (float)sum;
+        }
+    return matrix;
+}
+template <class floatX>
+static Floats orthogonalized(Floats d, int64_t rows, int64_t cols) {
+    const int64_t n = std::min(rows, cols);
+    std::vector<floatX> x(rows * cols), gram(n * n), polynomial(n * n);
+    device.scratch_elems = thread_scratch_elems<floatX>(1, 16);
+    device.transposed_elems = rows > cols ? gemm_transposed_elems(cols, rows) : 0;
+    allocate_scratch();
+    orthogonalize(d.data(), rows, cols, OrthogonalScratch<floatX>{x.data(), gram.data(), polynomial.data()});
+    free_scratch();
+    return d;
+}
+
+static void newton_schulz() {
+    start_test("orthogonalisation: singular values become those of the polynomial, the vectors stay");
+    for (auto [rows, cols] : {std::pair<int, int>{12, 40}, {40, 12}, {12, 12}}) {
+        std::vector<double> s, after;
+        double squares = 0;
+        for (int k = 0; k < 12; k++) s.push_back(std::pow(0.6, k)), squares += s[k] * s[k];
+        for (double x : s) {
+            x /= std::sqrt(squares);
+            for (int step = 0; step < 5; step++) x = 3.4445 * x - 4.7750 * std::pow(x, 3) + 2.0315 * std::pow(x, 5);
+            after.push_back(x);
+            EXPECT(x > 0.68 && x < 1.21);
+        }
+        const Floats expected = matrix_of(after, rows, cols);
+        Floats plain = matrix_of(s, rows, cols);
+        reference::orthogonalize(plain.data(), rows, cols);
+        EXPECT(relative_error(plain, expected) < 1e-5);
+        EXPECT(relative_error(orthogonalized<float>(matrix_of(s, rows, cols), rows, cols), expected) < 1e-5);
+        after[3] *= 1.001;
+        EXPECT(!(relative_error(plain, matrix_of(after, rows, cols)) < 1e-5));
+    }
+}
+// bf16: X, A and P are rounded in each of the 5 steps.
+static void orthogonal_matrices() {
+    start_test(
+        "orthogonalisation: any shape is that of the plain loops, whatever its norm, with any number of threads");
+    device.unit = best_matrix_unit();
+    for (auto [rows, cols] : {std::pair<int, int>{1, 5}, {5, 1}, {33, 7}, {7, 65}, {48, 144}, {144, 48}, {64, 64}})
+        for (double norm : {1.0, 1e-5, 1e5}) {
+            const Floats d = random_values(rows * cols, norm);
+            Floats plain = d, first32, first16;
+            reference::orthogonalize(plain.data(), rows, cols);
+            for (int t : {1, 2, 3}) {
+                device.threads = t;
+                const Floats in32 = orthogonalized<float>(d, rows, cols), in16 = orthogonalized<bf16>(d, rows, cols);
+                if (t == 1) first32 = in32, first16 = in16;
+                EXPECT(relative_error(in32, plain) < 1e-5 &&
+                       norm_error(in16, plain) < 15 * BF16_ROUNDOFF / std::sqrt(3.0));
+                EXPECT(in32 == first32 && in16 == first16);
+            }
+        }
+    start_test("orthogonalisation: zero stays zero");
+    EXPECT(orthogonalized<float>(Floats(48), 6, 8) == Floats(48) &&
+           orthogonalized<bf16>(Floats(48), 8, 6) == Floats(48));
+}
+
+// -------------------------------------------------------------------------------------------------
 // runs
 
 const std::string STEPS = "-l 1e-2 -k constant -c 0.1 -n 2 --overwrite 1 ";
@@ -258,7 +335,8 @@ static void updates_are_logged() {
 int main(int argc, char** argv) {
     const std::string part = argc > 1 ? argv[1] : "";
     make_test_folder();
-    if (part != "runs") against_pytorch(), against_reference(), bf16_weights(), threads();
+    if (part != "runs")
+        against_pytorch(), against_reference(), bf16_weights(), threads(), newton_schulz(), orthogonal_matrices();
     if (part == "rules") return report_and_clean();
     state_files();
     refusals();

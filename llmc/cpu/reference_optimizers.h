@@ -5,6 +5,7 @@
 // the number of the update. m and v begin as 0. Where weight decay is added to the gradient, a line
 // says g = g + weight_decay p.
 #pragma once
+#include <algorithm>
 #include "llmc/cpu/reference.h"
 
 namespace reference {
@@ -74,6 +75,43 @@ inline float lion(float p, float& m, float g, const UpdateConstants& k) {
     const float sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
     m = k.beta2 * m + (1 - k.beta2) * g;
     return p - k.learning_rate * (sign + k.weight_decay * p);
+}
+
+// Muon's orthogonalisation (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon), the
+// Newton-Schulz iteration in double. X (rows, cols) is d / |d|, transposed if it has more rows than
+// columns; then 5 times
+//
+//     A = X X^T
+//     X = a X + (b A + c A A) X                         a = 3.4445, b = -4.7750, c = 2.0315
+inline void orthogonalize(float* d, int64_t rows, int64_t cols) {
+    typedef std::vector<double> Matrix;
+    const auto product = [](const Matrix& x, const Matrix& y, int64_t n, int64_t k, int64_t m) {
+        Matrix out(n * m);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < k; j++)
+                for (int64_t l = 0; l < m; l++) out[i * m + l] += x[i * k + j] * y[j * m + l];
+        return out;
+    };
+    const auto transpose = [](const Matrix& x, int64_t n, int64_t m) {
+        Matrix out(n * m);
+        for (int64_t i = 0; i < n * m; i++) out[i % m * n + i / m] = x[i];
+        return out;
+    };
+    const int64_t n = std::min(rows, cols), m = std::max(rows, cols);
+    Matrix X(d, d + rows * cols);
+    if (rows > cols) X = transpose(X, rows, cols);
+    double squares = 0;
+    for (double x : X) squares += x * x;
+    for (double& x : X) x /= std::max(1e-7, std::sqrt(squares));
+    for (int step = 0; step < 5; step++) {
+        const Matrix A = product(X, transpose(X, n, m), n, m, n), AA = product(A, A, n, n, n);
+        Matrix B(n * n);
+        for (int64_t i = 0; i < n * n; i++) B[i] = -4.7750 * A[i] + 2.0315 * AA[i];
+        const Matrix BX = product(B, X, n, n, m);
+        for (int64_t i = 0; i < n * m; i++) X[i] = 3.4445 * X[i] + BX[i];
+    }
+    if (rows > cols) X = transpose(X, n, m);
+    for (int64_t i = 0; i < rows * cols; i++) d[i] = (float)X[i];
 }
 
 // Updates params (n_elems), and master if it is not null, as adamw_update does. m and v are null
