@@ -9,7 +9,8 @@ what is measured (times, memory). `make chaos KILLS=1000`.
 
 kill -9 (KILLS of them, in cases of ten):
     one, nk1     one process; of its checkpoints the newest one (-nk 1) is kept
-    mpi, tcp     two processes, ZeRO stage 1: one of them is killed, or all at once
+    mpi, tcp, fs two processes, ZeRO stage 1: one of them is killed, or all at once; those of fs meet by a file in a
+                 folder, where a killed run leaves its own
     changing     1 to 3 processes, another number at each start; losses are compared, to rounding
 Others: the run ends with status 0, or with 1 and one sentence, and goes on later:
     full, readonly, broken_disk   from some call on every write to the out dir fails: ENOSPC, EROFS; or one does: EIO
@@ -92,6 +93,17 @@ def kill(pid, number=signal.SIGKILL):
         pass
 
 
+def meeting_place(case, kind):
+    """The flags that say where processes meet: at a free port, or in a folder that all lives of a case share."""
+    if kind == "fs":
+        folder = case.folder / "meeting"
+        folder.mkdir(exist_ok=True)
+        return ["-pf", folder]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return ["-ps", f"127.0.0.1:{free.getsockname()[1]}"]
+
+
 def is_there(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -111,11 +123,8 @@ class Life:
         environment = {**ENVIRONMENT, "TMPDIR": str(self.folder), **dict(environment)}
         if kind == "mpi":
             commands = [[*MPIRUN, str(processes), *command]]
-        elif kind == "tcp":
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                place = f"127.0.0.1:{free.getsockname()[1]}"
-            meeting = ["-pi", "tcp", "-ps", place, "-pn", str(processes), "-pr"]
+        elif kind in ("tcp", "fs"):
+            meeting = ["-pi", kind, *meeting_place(case, kind), "-pn", str(processes), "-pr"]
             commands = [[*command, *meeting, str(rank)] for rank in range(processes)]
         else:
             commands = [command]
@@ -429,11 +438,11 @@ def limits(case):
 
 KILLING = {"one": kills_of("one", 1), "nk1": kills_of("one", 1, ["-nk", "1"]),
            "mpi": kills_of("mpi", 2, ["-z", "1", "-nk", "1"]), "tcp": kills_of("tcp", 2, ["-z", "1", "-nk", "1"]),
-           "changing": changing}
+           "fs": kills_of("fs", 2, ["-z", "1", "-nk", "1"]), "changing": changing}
 OTHERS = {"full": failing("ENOSPC", "No space left"), "readonly": failing("EROFS", "Read-only file system"),
           "broken_disk": failing("EIO", "Input/output error"), "removed": removed, "shards": shards, "clock": clock,
           "stdout": stdout, "signals": signals, "stopped": stopped, "limits": limits}
-KINDS = ["tcp"]  # and mpi, where it is there
+KINDS = ["tcp", "fs"]  # and mpi, where it is there
 
 
 def has_mpi():
@@ -509,9 +518,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="chaos") as folder:
         world = World(pathlib.Path(folder), options.seed)
         world.add_calm("one", 1)
-        world.add_calm("tcp", 2, ["-z", "1"])
-        if mpi:
-            world.add_calm("mpi", 2, ["-z", "1"])
+        for kind in KINDS:
+            world.add_calm(kind, 2, ["-z", "1"])
         check_compare(world)
         cases = all_cases(options, mpi)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
