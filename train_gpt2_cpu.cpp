@@ -16,6 +16,7 @@
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
+#include "llmc/cpu/directions.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
@@ -31,7 +32,7 @@ namespace kernels = reference;
 #else
 namespace kernels {
 using ::attention_backward, ::attention_decode, ::attention_forward, ::classifier, ::classifier_chunk_rows,
-    ::encoder_backward, ::encoder_forward, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
+    ::directions, ::encoder_backward, ::encoder_forward, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
     ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update, ::residual_forward,
     ::residual_layernorm_forward;
 }
@@ -51,6 +52,8 @@ struct GPT2 {
     Optimizer optimizer = ADAMW;       // --optimizer
     float *m = nullptr, *v = nullptr;  // its state: slice.state_elems() each, or null if it does not keep them
     float* master = nullptr;           // as many fp32 weights, or null if there are none
+    float* factors = nullptr;          // of the state (llmc/optimizer_state.h), or null
+    std::function<void()> gradients_complete;  // is called by update(), before directions replace them
     char* acts = nullptr;              // activations.total_bytes
     double loss_sum = 0;               // over the tokens of this step so far
     bool noise_scale = false;          // --noise-scale 1: computes the next
@@ -283,10 +286,12 @@ double gradient_norm_squared(GPT2<floatX>& model) {
 }
 
 // The optimizer on what this process updates of a bucket; weight decay on the tensors that the
-// table marks.
+// table marks. scales: of every tensor, where the gradients have become directions; else empty.
 template <class floatG, class floatX>
-void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constants, const UpdateRule& rule) {
+void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constants, const UpdateRule& rule,
+                   const std::vector<float>& scales) {
     const ParameterLayout& layout = model.layout;
+    const bool directed = !scales.empty();
     const int64_t first = model.slice.begin(layout, bucket), end = model.slice.end(layout, bucket);
     for (int i = 0; i < NUM_TENSORS; i++) {
         if (TENSORS[i].per_layer != (bucket < layout.config.L)) continue;
@@ -298,9 +303,10 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constant
         const int64_t index = layout.bucket_begin[bucket] + low;                     // among all parameters
         const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;  // among those with state
         const auto state = [&](float* all) { return all ? all + kept : nullptr; };
-        kernels::optimizer_update(model.optimizer, model.params + index, state(model.master), state(model.m),
-                                  state(model.v), (floatG*)model.grads + index, high - low, constants,
-                                  rule.rounding_seed, index);
+        if (directed) constants = along_directions(constants, scales[tensor_number(i, bucket, layout.config)]);
+        float *m = directed ? nullptr : state(model.m), *v = directed ? nullptr : state(model.v);
+        kernels::optimizer_update(model.optimizer, model.params + index, state(model.master), m, v,
+                                  (floatG*)model.grads + index, high - low, constants, rule.rounding_seed, index);
     }
 }
 
@@ -324,9 +330,12 @@ StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     };
     for (int64_t b = 0; b < layout.buckets() && !updates_slices; b++) gather((floatG*)model.grads, b);
     comm_wait("the collection of the gradients");
+    model.parts.enter(PART_UPDATE);
+    std::vector<float> scales;
+    if (model.sizes.directions) scales = find_directions(model, constants, kernels::directions<floatX>);
     for (int64_t b = 0; b < layout.buckets(); b++) {
         model.parts.enter(PART_UPDATE);
-        update_bucket<floatG>(model, b, constants, rule);
+        update_bucket<floatG>(model, b, constants, rule, scales);
         if (updates_slices) gather(model.params, b);
         comm_progress();
     }
@@ -402,12 +411,13 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     device.threads = threads_of(o);
     if (is_16_bit<floatX>()) device.unit = best_matrix_unit();
     sizes.floatX_bytes = sizeof(floatX);
+    model.optimizer = find_optimizer(o.optimizer.c_str());
+    sizes.directions = OPTIMIZERS[model.optimizer].direction;
     sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
     device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
     device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
-    model.optimizer = find_optimizer(o.optimizer.c_str());
     model.activations = activation_layout(sizes);
 }
 
@@ -465,17 +475,17 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
             "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "
             "or -t or a higher -r lowers it",
             needed / 1048576.0, present / 1048576.0);
-    const int64_t elems = model.layout.total_elems(), state_bytes = model.slice.state_elems(model.layout) * 4;
+    const int64_t elems = model.layout.total_elems();
     model.params = (floatX*)map_memory(elems * sizeof(floatX));
     spread_pages(model.params, elems * sizeof(floatX));  // one thread reads the weights from a file
     if (s.training) {
         model.grads = (char*)map_memory(elems * s.gradient_bytes());
-        const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
-        if (optimizer.m) model.m = (float*)map_memory(state_bytes);
-        if (optimizer.v) model.v = (float*)map_memory(state_bytes);
-        if (has_master<floatX>(o)) model.master = (float*)map_memory(state_bytes);
-        for (float* state : {model.m, model.v, model.master})
-            if (state) spread_pages(state, state_bytes);
+        float** const memory[] = {&model.m, &model.v, &model.factors, &model.master};
+        for (OptimizerState state : states_of(OPTIMIZERS[model.optimizer], has_master<floatX>(o))) {
+            const int64_t bytes = state_layout(model, state).held_elems(model.slice) * 4;
+            *memory[state] = (float*)map_memory(bytes);
+            spread_pages(*memory[state], bytes);
+        }
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     allocate_scratch();

@@ -21,7 +21,8 @@ inline uint64_t write_state(const std::string& dir, const StateHeader& header, M
     file.write(&header, header.bytes());
     for (int64_t b = 0; b < layout.buckets(); b++)
         for (OptimizerState state : states) {
-            const int64_t elems = layout.slice_elems(b);
+            const int64_t elems = state_layout(model, state).slice_elems(b);
+            if (elems == 0) continue;
             const float* values = state_slice(model, state, b);
             expect_finite(file, values, elems, state, b, layout.config.L);
             file.write(values, elems * 4);
@@ -99,7 +100,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
     done.commit();
 }
 
-// Loads the slices of m, v and master weights that a rank of the saved run wrote. verified: the
+// Loads the slices of its states that a rank of the saved run wrote. verified: the
 // header of the checkpoint, as newest_checkpoint() found it.
 template <class Model>
 inline void load_state(const std::string& path, const StateHeader& verified, int64_t rank, Model& model,
@@ -114,14 +115,14 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     if (!same) changed();
     const ParameterLayout saved = parameter_layout(model.layout.config, h.processes);
     const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
-    const bool master = h.states > optimizer.m + optimizer.v;
-    file.expect_size(state_file_bytes(saved, h, h.states));
+    file.expect_size(state_file_bytes(saved, h, model.optimizer, has_master(h)));
     std::vector<float> values;
     for (int64_t b = 0; b < saved.buckets(); b++)
-        for (OptimizerState state : states_of(optimizer, master)) {
-            const int64_t elems = saved.slice_elems(b);
+        for (OptimizerState state : states_of(optimizer, has_master(h))) {
+            const int64_t elems = state_layout(saved, optimizer, state).slice_elems(b);
+            if (elems == 0) continue;
             values.resize(elems);
-            file.read(values.data(), elems * 4, "m, v or master weights");
+            file.read(values.data(), elems * 4, "the optimizer's state");
             if (!all_finite(values.data(), elems))
                 runtime_failure("%s is damaged: it has values that are not finite", path.c_str());
             set_state(model, state, b, rank * elems, elems, values.data());

@@ -8,14 +8,14 @@
 // complete if DONE is there and every checksum is right; the state files hold checksums of
 // themselves and of the model file. An incomplete checkpoint is never used.
 //
-// A state file is a StateHeader; then for each bucket (tensors.h) this rank's slice of m, of v and,
-// where weights are 16-bit and have one, of their fp32 master; then a checksum of all that. An
-// optimizer that keeps no m or no v (optimizers.h) leaves them out.
+// A state file is a StateHeader; then for each bucket (tensors.h) this rank's slice of m, of v, of
+// the factors and, where weights are 16-bit and have one, of their fp32 master; then a checksum of
+// all that. What an optimizer does not keep (optimizers.h) is left out.
 #pragma once
 #include <cstddef>
 #include "llmc/loss_scale.h"
 #include "llmc/model_file.h"
-#include "llmc/optimizers.h"
+#include "llmc/optimizer_state.h"
 #include "llmc/outlier.h"
 
 // 2: AdamW's. 3: that of another optimizer, whose name ends the header. 4: that of a run in fp16;
@@ -28,7 +28,7 @@ struct StateHeader {
     int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed
     int64_t processes = 1, rank = 0;
     int64_t T = 0, seed = 0, shuffle = 0;
-    int64_t states = 2;  // how many there are of every parameter: m, v and master weights, or some of them
+    int64_t states = 2;  // how many there are: m, v, factors and master weights, or some of them
     uint64_t data_identity = 0;
     uint64_t model_checksum = 0;
     OutlierDetector loss_outlier, norm_outlier;
@@ -66,8 +66,12 @@ inline bool try_read_header(FileReader& file, StateHeader& h) {
 }
 
 // Bytes of the state file of one rank.
-inline int64_t state_file_bytes(const ParameterLayout& layout, const StateHeader& h, int64_t states) {
-    return h.bytes() + layout.total_elems() / layout.processes * states * 4 + sizeof(uint64_t);
+inline int64_t state_file_bytes(const ParameterLayout& layout, const StateHeader& h, Optimizer optimizer, bool master) {
+    return h.bytes() + state_values(layout, OPTIMIZERS[optimizer], master) * 4 + sizeof(uint64_t);
+}
+// Whether a state file has master weights.
+inline bool has_master(const StateHeader& h) {
+    return h.states > (int64_t)states_of(OPTIMIZERS[find_optimizer(h.optimizer)], false).size();
 }
 
 inline std::string model_path(const std::string& dir, int64_t step) {

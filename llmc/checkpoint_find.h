@@ -22,8 +22,7 @@ inline bool read_to_tail(FileReader& file, int64_t tail, Progress* progress) {
 inline bool is_sane(const StateHeader& h) {
     const bool counts = h.position_windows >= 0 && h.loss_outlier.count >= 0 && h.loss_outlier.count <= h.step &&
                         h.norm_outlier.count >= 0 && h.norm_outlier.count <= h.step;
-    const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(h.optimizer)];
-    const int64_t least = optimizer.m + optimizer.v;
+    const int64_t least = (int64_t)states_of(OPTIMIZERS[find_optimizer(h.optimizer)], false).size();
     const bool scaled = h.version < STATE_VERSION_FP16 || h.loss_scale.is_sane();
     return counts && scaled && h.processes > h.rank && h.states >= least && h.states <= least + 1;
 }

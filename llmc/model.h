@@ -6,12 +6,9 @@
 #include "llmc/comm.h"
 #include "llmc/fp16.h"
 #include "llmc/model_file.h"
+#include "llmc/optimizer_state.h"
 #include "llmc/options.h"
 #include "llmc/plan.h"
-
-// What is kept of every parameter, in the order of a state file (checkpoint.h).
-enum OptimizerState { STATE_M, STATE_V, STATE_MASTER };
-inline const char* const STATE_NAMES[] = {"m", "v", "the master weights"};
 
 // The parameters and activations of one layer, by name: const auto [param, act, act32] =
 // of_layer(model, l).
@@ -54,47 +51,44 @@ bool has_master(const Options& o) {
     return is_16_bit<floatX>() && (o.master_weights || is_fp16<floatX>());
 }
 
-// Those of m, v and master weights that belong to an optimizer.
-inline std::vector<OptimizerState> states_of(const OptimizerInfo& optimizer, bool master) {
-    std::vector<OptimizerState> states;
-    if (optimizer.m) states.push_back(STATE_M);
-    if (optimizer.v) states.push_back(STATE_V);
-    if (master) states.push_back(STATE_MASTER);
-    return states;
-}
-// Those that the model keeps.
+// The states that the model keeps.
 template <class Model>
 std::vector<OptimizerState> kept_states(const Model& model) {
     return states_of(OPTIMIZERS[model.optimizer], model.master);
 }
+template <class Model>
+StateLayout state_layout(const Model& model, int state) {
+    return state_layout(model.layout, OPTIMIZERS[model.optimizer], state);
+}
 // Where a state lies. Weights in fp32 are their own master; null if 16-bit weights have none.
 template <class Model>
 float* state_memory(Model& model, int state) {
-    if (state == STATE_M) return model.m;
-    if (state == STATE_V) return model.v;
+    float* const optimizer[] = {model.m, model.v, model.factors};
+    if (state != STATE_MASTER) return optimizer[state];
     return is_16_bit<typename Model::Element>() ? model.master : (float*)model.params;
 }
 
-// This rank's slice of a bucket's state, on the host: layout.slice_elems(bucket) values. In ZeRO
-// stage 1 a process has no more than that; in stage 0 it has the whole bucket.
+// This rank's slice of a bucket's state, on the host: state_layout().slice_elems(bucket) values. In
+// ZeRO stage 1 a process has no more than that; in stage 0, and of factors, it has the whole bucket.
 template <class Model>
 const float* state_slice(Model& model, int state, int64_t bucket) {
-    const int64_t elems = model.layout.slice_elems(bucket), skip = model.slice.parts > 1 ? 0 : comm.rank * elems;
-    const int64_t begin = model.slice.state_begin(model.layout, bucket);
-    return to_host(model, state_memory(model, state) + begin + skip, elems);
+    const StateLayout layout = state_layout(model, state);
+    const int64_t elems = layout.slice_elems(bucket), skip = layout.held(model.slice).parts > 1 ? 0 : comm.rank * elems;
+    return to_host(model, state_memory(model, state) + layout.held_begin(model.slice, bucket) + skip, elems);
 }
 // The reverse: takes elements first to first + elems of a bucket, which any rank may have saved,
 // and stores those that this process keeps. In an fp32 model, saved master weights become the
-// weights, which every process holds whole.
+// weights, which every process holds whole. The padding of the buckets may have been another.
 template <class Model>
 void set_state(Model& model, int state, int64_t bucket, int64_t first, int64_t elems, const float* values) {
+    const StateLayout layout = state_layout(model, state);
     const bool in_slices = state != STATE_MASTER || model.master;
-    const BucketSlice kept = in_slices ? model.slice : BucketSlice{};
-    const int64_t begin = kept.begin(model.layout, bucket), end = kept.end(model.layout, bucket);
-    const int64_t low = std::max(first, begin), high = std::min(first + elems, end);
+    const BucketSlice kept = in_slices ? layout.held(model.slice) : BucketSlice{};
+    const int64_t share = layout.bucket_elems(bucket) / kept.parts, begin = share * kept.part;
+    const int64_t low = std::max(first, begin), high = std::min(first + elems, begin + share);
     float* memory = state_memory(model, state);
     if (!memory || low >= high) return;
-    memory += kept.state_begin(model.layout, bucket) + low - begin;
+    memory += layout.held_begin(kept, bucket) + low - begin;
     to_device(model, memory, values + low - first, high - low);
 }
 

@@ -41,11 +41,13 @@ struct ModelContract {
     PROVIDES(ActivationLayout&, (model.activations));
     // What this process updates of every bucket.
     PROVIDES(BucketSlice&, (model.slice));
-    // The optimizer, and its state, model.slice.state_elems() each or null; as many fp32 weights or
-    // null.
+    // The optimizer; its state and fp32 master weights (optimizer_state.h), or null.
     PROVIDES(Optimizer&, (model.optimizer));
     PROVIDES(float*&, (model.m));
     PROVIDES(float*&, (model.v));
+    PROVIDES(float*&, (model.factors));
+    // update() calls it, if it is not null, before directions (directions.h) replace the gradients.
+    PROVIDES(std::function<void()>&, (model.gradients_complete));
     PROVIDES(float*&, (model.master));
     // The clock of the parts of a step (step_parts.h).
     PROVIDES(void, model.parts.enter(part));
@@ -78,7 +80,7 @@ struct ModelContract {
 
     // The gradient of a tensor of one layer, summed over the micro-steps so far: n values from
     // element `first` on, as fp32 on the host, valid until the next such call. After the update:
-    // the sum over all processes, in this process's slices of the buckets.
+    // the sum over all processes, in this process's slices of the buckets; or the directions.
     PROVIDES(const float*, gradient_data(model, 0, layer, n, n));
 
     // ---- computation

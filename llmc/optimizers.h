@@ -19,6 +19,7 @@ struct UpdateConstants {
     float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
     bool nesterov = false;           // of momentum
     bool round_to_nearest = false;   // bf16 weights without a master copy; else stochastically
+    float scale = 1;                 // of the step along a direction (cpu/directions.h), of this tensor
 };
 
 // The constants of update t = 1, 2, ...
@@ -40,11 +41,14 @@ struct RuleConstants {
     float decay, keep;  // weight decay as part of the gradient; decoupled, as a factor of the weight
     float step, root;   // rate / (1 - beta1^t) and 1 / sqrt(1 - beta2^t)
     bool nesterov;
+    float along;  // rate times the scale of a direction
+    float mean;   // 1 / (1 - beta1^t)
 };
 HOST_DEVICE inline RuleConstants rule_constants(const UpdateConstants& k, bool decayed) {
     const float decay = decayed ? k.weight_decay : 0.0f, keep = decayed ? 1.0f - k.learning_rate * decay : 1.0f;
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2);
-    return {k.learning_rate, k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov};
+    return {k.learning_rate, k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov, k.learning_rate * k.scale,
+            1.0f / k.correction1};
 }
 
 // What rules do with a value beside + - * /; cpu/adamw.h has the same for vectors.
@@ -113,23 +117,68 @@ struct LionRule {
     }
 };
 
+// The rules of optimizers that look at whole tensors have two parts. direction() turns the gradient
+// into a direction, and updates m and v. The direction replaces the gradient in memory; when that
+// of the whole tensor is there, update() moves the weights along it, as far as `along` says
+// (cpu/directions.h, cuda/directions.cuh).
+//
+struct DirectionSums {
+    double weights, directions;  // sums of squares over a tensor, or over a part of it
+    HOST_DEVICE void add(const DirectionSums& other) {
+        weights += other.weights, directions += other.directions;
+    }
+};
+// Every tensor moves by rate |p| in all, whatever the size of its gradient: along = rate |p| / |d|.
+// A tensor that is zero, as biases are at first, moves by rate d.
+struct LarsRule {
+    template <class V>
+    HOST_DEVICE static V direction(V p, V& m, V&, V g, const RuleConstants& k) {
+        m = k.beta1 * m + (1.0f - k.beta1) * (g + k.decay * p);
+        return m;
+    }
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
+        p = p - k.along * d;
+    }
+    HOST_DEVICE static double scale(const DirectionSums& s, double, double) {
+        return s.weights > 0 && s.directions > 0 ? sqrt(s.weights / s.directions) : 1;
+    }
+};
+struct LambRule : LarsRule {
+    template <class V>
+    HOST_DEVICE static V direction(V p, V& m, V& v, V g, const RuleConstants& k) {
+        m = k.beta1 * m + (1.0f - k.beta1) * g;
+        v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
+        return k.mean * m / (Lanes<V>::root(v) * k.root + k.eps) + k.decay * p;
+    }
+};
+
+// How many values of its state an optimizer keeps: none; one for every parameter; one for every
+// parameter outside the layers; one for every element of a vector in a layer; one for each row and
+// one for each column of a matrix, and one for every element of a vector.
+enum Kept { NONE, ALL, OUTSIDE, VECTORS, FACTORED };
+
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
 // are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
 // clang-format off
-//  constant  rule          name        m      v      beta1 beta2 eps    source
+//                                      what it keeps
+//  constant  rule          name        m     v     factors dir.   beta1 beta2 eps    source
 #define OPTIMIZER_TABLE(X) \
-  X(ADAMW,    AdamWRule,    "adamw",    true,  true,  0.9,  0.95, 1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
-  X(ADAM,     AdamRule,     "adam",     true,  true,  0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
-  X(SGD,      SgdRule,      "sgd",      false, false, 0,    0,    0,     "Robbins & Monro 1951") \
-  X(MOMENTUM, MomentumRule, "momentum", true,  false, 0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
-  X(ADAGRAD,  AdagradRule,  "adagrad",  false, true,  0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
-  X(RMSPROP,  RmspropRule,  "rmsprop",  false, true,  0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
-  X(LION,     LionRule,     "lion",     true,  false, 0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675")
+  X(ADAMW,    AdamWRule,    "adamw",    ALL,  ALL,  NONE,   false, 0.9,  0.95, 1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
+  X(ADAM,     AdamRule,     "adam",     ALL,  ALL,  NONE,   false, 0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
+  X(SGD,      SgdRule,      "sgd",      NONE, NONE, NONE,   false, 0,    0,    0,     "Robbins & Monro 1951") \
+  X(MOMENTUM, MomentumRule, "momentum", ALL,  NONE, NONE,   false, 0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
+  X(ADAGRAD,  AdagradRule,  "adagrad",  NONE, ALL,  NONE,   false, 0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
+  X(RMSPROP,  RmspropRule,  "rmsprop",  NONE, ALL,  NONE,   false, 0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
+  X(LION,     LionRule,     "lion",     ALL,  NONE, NONE,   false, 0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
+  X(LARS,     LarsRule,     "lars",     ALL,  NONE, NONE,   true,  0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962, algorithm 1") \
+  X(LAMB,     LambRule,     "lamb",     ALL,  ALL,  NONE,   true,  0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962, algorithm 2")
 // clang-format on
 
 struct OptimizerInfo {
     const char* name;
-    bool m, v;  // what it keeps of every parameter
+    Kept m, v, factors;
+    bool direction;  // turns the gradient into a direction first (below)
     double beta1, beta2, eps;
     const char* source;
 };

@@ -122,7 +122,7 @@ inline void save(Run<Model>& run) {
     const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.file_bytes());
     StateHeader header;
     header.set_version(run.model.optimizer, run.model.sizes.fp16);
-    const int64_t state_bytes = state_file_bytes(layout, header, (int64_t)kept_states(run.model).size());
+    const int64_t state_bytes = state_file_bytes(layout, header, run.model.optimizer, run.model.master);
     const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
     const std::string step = format("step %lld", (long long)run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);

@@ -2,7 +2,7 @@
 // sum.
 #pragma once
 #include "llmc/activations.h"
-#include "llmc/optimizers.h"
+#include "llmc/optimizer_state.h"
 
 struct PlanRow {
     std::string category, name, shape;
@@ -30,13 +30,15 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
 // The fp32 state of the optimizer that this process keeps.
 inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,
                            const BucketSlice& slice, bool master) {
-    const std::string part = slice.parts > 1 ? format("1/%lld of parameters", (long long)slice.parts) : "as parameters";
-    const auto row = [&](const char* name) {
-        rows.push_back({"optimizer", name, part, slice.state_elems(layout) * 4});
-    };
-    if (optimizer.m) row("m");
-    if (optimizer.v) row("v");
-    if (master) row("master weights");
+    for (OptimizerState state : states_of(optimizer, master)) {
+        const StateLayout of_state = state_layout(layout, optimizer, state);
+        const char* shapes[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns"};
+        std::string shape = shapes[of_state.kept];
+        if (slice.parts > 1 && !of_state.replicated())
+            shape = format("1/%lld of ", (long long)slice.parts) + (of_state.kept == ALL ? "parameters" : "those outside");
+        const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
+        rows.push_back({"optimizer", name, shape, of_state.held_elems(slice) * 4});
+    }
 }
 // The rows of the activations that these sizes need.
 inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {

@@ -9,14 +9,14 @@
 // once.
 inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, const ParameterLayout& layout,
                                        const std::vector<PlanRow>& rows) {
-    int64_t states = 0, tensors = 0;
-    for (const PlanRow& row : rows) states += row.category == "optimizer";
+    int64_t tensors = 0;
+    bool master = false;
+    for (const PlanRow& row : rows) master = master || row.name == "master weights";
     for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
     const double model = (double)sizeof(Header) + (double)tensors * (double)s.file_bytes();
     StateHeader header;
     header.set_version(optimizer, s.fp16);
-    const double values = (double)layout.total_elems() * 4 * (double)states;
-    return model + values + (double)(s.processes * (header.bytes() + 8));
+    return model + (double)(s.processes * state_file_bytes(layout, header, optimizer, master));
 }
 
 // The most checkpoints that a run of so many steps has at once. The newest is written before an old

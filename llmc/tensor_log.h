@@ -30,6 +30,7 @@
 // state from a GPU; other steps take no longer.
 #pragma once
 #include "llmc/run.h"
+#include "llmc/tensor_parts.h"
 #include "llmc/update_rule.h"
 
 inline std::string tensor_log_header() { return "step,what,tensor,layer,elems,norm,max,zeros,ratio\n"; }
@@ -83,30 +84,10 @@ inline void for_each_piece(Model& model, const T* from, int64_t elems, Each each
     }
 }
 
-// Elements first to end of a tensor, which this process measures. state: where their state begins.
-struct TensorPart {
-    int tensor;
-    int64_t layer, first, end, state;
-};
-template <class Each>
-inline void for_each_part(const ParameterLayout& layout, const BucketSlice& slice, Each each) {
-    const GPT2Config& c = layout.config;
-    const BucketSlice own{comm.processes, comm.rank};
-    for (int i = 0; i < NUM_TENSORS; i++)
-        for (int64_t l = 0; l < tensor_layers(i, c); l++) {
-            const int64_t elems = i == WTE ? c.V * c.C : tensor_elems(i, c), bucket = layout.bucket_of(i, l);
-            const int64_t begin = layout.offset_in_bucket[i];
-            const int64_t low = std::max(begin, own.begin(layout, bucket));
-            const int64_t high = std::min(begin + elems, own.end(layout, bucket));
-            const int64_t state = slice.state_begin(layout, bucket) + low - slice.begin(layout, bucket);
-            each(TensorPart{i, l, low - begin, std::max(low, high) - begin, state}, elems);
-        }
-}
-
 // Calls each(values, first, n) with pieces of the weights of a part.
 template <class Model, class Each>
 inline void for_each_weight(Model& model, const TensorPart& part, Each each) {
-    const int64_t n = part.end - part.first;
+    const int64_t n = part.elems();
     if (model.master) for_each_piece(model, model.master + part.state, n, each);
     else for_each_piece(model, model.param(part.tensor, part.layer) + part.first, n, each);
 }
@@ -121,19 +102,42 @@ template <class Model>
 inline int64_t weights_before_bytes(const Model& model, const Options& o) {
     return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
 }
-// The weights of all parts, before the update of a step that is logged; empty for AdamW.
+// What an update overwrites, measured in a step that is logged: of all parts the weights before it,
+// but with AdamW; and where the optimizer has directions (directions.h) the gradients.
+struct BeforeUpdate {
+    std::vector<float> weights;
+    std::vector<TensorSums> gradients;
+};
+// The gradient of the loss, in elements of a part.
 template <class Model>
-inline std::vector<float> weights_before(Run<Model>& run) {
-    std::vector<float> before;
+inline TensorSums measure_gradient(Model& model, const TensorPart& part, double loss_scale) {
+    TensorSums sums;
+    for (int64_t at = 0; at < part.elems(); at += TENSOR_LOG_PIECE) {
+        const int64_t n = std::min(TENSOR_LOG_PIECE, part.elems() - at);
+        const float* gradient = gradient_data(model, part.tensor, part.layer, part.first + at, n);
+        for (int64_t i = 0; i < n; i++) sums.add(gradient[i] / loss_scale);
+    }
+    return sums;
+}
+template <class Model, class Each>
+inline void for_each_own_part(Model& model, Each each) {
+    for_each_part(model.layout, {comm.processes, comm.rank}, model.slice, each);
+}
+template <class Model>
+inline void measure_before_update(Run<Model>& run, double loss_scale, BeforeUpdate& before) {
     Model& model = run.model;
-    if (!logs_tensors(run) || model.optimizer == ADAMW) return before;
-    before.reserve(model.layout.total_elems() / comm.processes);
-    for_each_part(model.layout, model.slice, [&](const TensorPart& part, int64_t) {
+    if (!logs_tensors(run) || model.optimizer == ADAMW) return;
+    before.weights.reserve(model.layout.total_elems() / comm.processes);
+    for_each_own_part(model, [&](const TensorPart& part) {
         for_each_weight(model, part, [&](const float* values, int64_t, int64_t n) {
-            before.insert(before.end(), values, values + n);
+            before.weights.insert(before.weights.end(), values, values + n);
         });
     });
-    return before;
+    model.gradients_complete = [&model, &before, loss_scale] {
+        for_each_own_part(model, [&](const TensorPart& part) {
+            before.gradients.push_back(measure_gradient(model, part, loss_scale));
+        });
+    };
 }
 
 // Weight, gradient and update of a part are lines[0] to lines[2].
@@ -167,29 +171,28 @@ inline void measure_change(Model& model, const TensorPart& part, const float* be
     });
 }
 template <class Model>
-inline void measure_weights_and_gradients(Model& model, const TensorPart& part, double loss_scale, TensorLine* lines) {
-    for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
-        lines[0].sums.add(weights, n);
-        const float* gradient = gradient_data(model, part.tensor, part.layer, part.first + at, n);
-        for (int64_t i = 0; i < n; i++) lines[1].sums.add(gradient[i] / loss_scale);
-    });
+inline void measure_weights(Model& model, const TensorPart& part, TensorLine* lines) {
+    for_each_weight(model, part, [&](const float* weights, int64_t, int64_t n) { lines[0].sums.add(weights, n); });
 }
 
 // This process's slices of all parameters.
 template <class Model>
-inline void measure_parameters(Model& model, const UpdateRule& rule, bool updated, const std::vector<float>& before,
+inline void measure_parameters(Model& model, const UpdateRule& rule, bool updated, const BeforeUpdate& before,
                                std::vector<TensorLine>& lines) {
-    int64_t at = 0;  // in before
-    for_each_part(model.layout, model.slice, [&](const TensorPart& part, int64_t elems) {
+    int64_t at = 0;  // in before.weights
+    for_each_own_part(model, [&](const TensorPart& part) {
         const TensorInfo& info = TENSORS[part.tensor];
+        const GPT2Config& c = model.layout.config;
         const int64_t layer = info.per_layer ? part.layer : -1;
-        for (const char* what : {"weight", "gradient", "update"})
-            lines.push_back({what, info.name, layer, (double)elems});
+        const double elems = (double)real_rows(part.tensor, c) * (double)dimension(info.cols, c);
+        for (const char* what : {"weight", "gradient", "update"}) lines.push_back({what, info.name, layer, elems});
         TensorLine* three = &lines[lines.size() - 3];
-        measure_weights_and_gradients(model, part, rule.loss_scale, three);
-        if (before.empty()) measure_adamw(model, part, rule, updated, three);
-        else measure_change(model, part, before.data() + at, three);
-        at += part.end - part.first;
+        measure_weights(model, part, three);
+        three[1].sums = before.gradients.empty() ? measure_gradient(model, part, rule.loss_scale)
+                                                 : before.gradients[part.number];
+        if (before.weights.empty()) measure_adamw(model, part, rule, updated, three);
+        else measure_change(model, part, before.weights.data() + at, three);
+        at += part.elems();
     });
 }
 
@@ -224,10 +227,11 @@ inline void sum_over_processes(std::vector<TensorLine>& lines) {
 }
 
 // Records the lines of the step that has just ended, if it is one that is logged. All processes
-// call it. before: what weights_before() returned before the update.
+// call it. before: what measure_before_update() has measured.
 template <class Model>
-inline void log_tensors(Run<Model>& run, const UpdateRule& rule, bool updated, const std::vector<float>& before) {
+inline void log_tensors(Run<Model>& run, const UpdateRule& rule, bool updated, const BeforeUpdate& before) {
     const int64_t step = run.state.step;
+    run.model.gradients_complete = nullptr;
     if (!logs_tensors(run)) return;
     const Range range("log tensors");
     std::vector<TensorLine> lines;

@@ -89,7 +89,8 @@ inline void train_step(Run<Model>& run) {
     const double rate =
         learning_rate_at(o.lr_schedule, state.step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
     const UpdateRule rule = update_rule(run, rate, tokens);
-    const std::vector<float> before = weights_before(run);
+    BeforeUpdate before;
+    measure_before_update(run, rule.loss_scale, before);
     const StepResult result = update(run.model, rule, [&] { load_ahead(run); });
     const double loss_z = tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);

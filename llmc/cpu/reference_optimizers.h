@@ -114,8 +114,42 @@ inline void orthogonalize(float* d, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows * cols; i++) d[i] = (float)X[i];
 }
 
+// LARS and LAMB (You et al. 2020, arXiv:1904.00962, algorithms 1 and 2), the directions:
+//
+//     LARS    m = beta1 m + (1 - beta1) (g + weight_decay p)               d = m
+//     LAMB    m, v, m_hat and v_hat as Adam's of g without the decay       d = m_hat / (sqrt(v_hat) + eps) + weight_decay p
+//
+// and then for every tensor, |x| being the root of the sum of its squares:
+//
+//     p = p - learning_rate |p| / |d| d                                    |p| / |d| = 1 where |p| = 0 or |d| = 0
+inline float lars(float p, float& m, float g, const UpdateConstants& k) {
+    m = k.beta1 * m + (1 - k.beta1) * (g + k.weight_decay * p);
+    return m;
+}
+inline float lamb(float p, float& m, float& v, float g, const UpdateConstants& k) {
+    m = k.beta1 * m + (1 - k.beta1) * g;
+    v = k.beta2 * v + (1 - k.beta2) * g * g;
+    const float m_hat = m / k.correction1, v_hat = v / k.correction2;
+    return m_hat / (std::sqrt(v_hat) + k.eps) + k.weight_decay * p;
+}
+
+// As the function of the same name in directions.h: turns grads, of a part of a tensor, into
+// directions.
+template <class floatX>
+DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
+                         float* v, int64_t n_elems, const UpdateConstants& k) {
+    DirectionSums sums{};
+    for (int64_t i = 0; i < n_elems; i++) {
+        const float g = grads[i] * k.grad_scale, p = master ? master[i] : (float)params[i];
+        if (optimizer == LARS) grads[i] = lars(p, m[i], g, k);
+        if (optimizer == LAMB) grads[i] = lamb(p, m[i], v[i], g, k);
+        sums.add({(double)p * p, (double)grads[i] * grads[i]});
+    }
+    return sums;
+}
+
 // Updates params (n_elems), and master if it is not null, as adamw_update does. m and v are null
-// where the optimizer does not keep them.
+// where the optimizer does not keep them. grads are directions where the optimizer has them.
 template <class floatX>
 void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatX* grads,
                       size_t n_elems, const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
@@ -129,6 +163,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, float*
         if (optimizer == ADAGRAD) p = adagrad(p, v[i], g, k);
         if (optimizer == RMSPROP) p = rmsprop(p, v[i], g, k);
         if (optimizer == LION) p = lion(p, m[i], g, k);
+        if (optimizer == LARS || optimizer == LAMB) p -= k.learning_rate * k.scale * g;
         if (master) master[i] = p;
         params[i] = p;
     }
