@@ -20,6 +20,7 @@
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/device.cuh"
+#include "llmc/cuda/directions.cuh"
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/nvml.cuh"
@@ -48,6 +49,9 @@ struct GPT2 {
     Optimizer optimizer = ADAMW;       // --optimizer
     float *m = nullptr, *v = nullptr;  // its state: slice.state_elems() each, or null if it does not keep them
     float* master = nullptr;           // as many fp32 weights, or null if there are none
+    float* factors = nullptr;          // of the state (llmc/optimizer_state.h), or null
+    std::function<void()> gradients_complete;  // is called by update(), before directions replace them
+    Directions directions;
     char* acts = nullptr;              // activations.total_bytes
     cudaStream_t stream = nullptr;
     DecayRanges decayed;
@@ -328,6 +332,20 @@ void micro_step(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, f
 // -------------------------------------------------------------------------------------------------
 // update
 
+// The optimizer; grads are complete in the slices that this process updates.
+template <class floatG>
+void update_weights(GPT2& model, floatG* grads, const UpdateRule& rule) {
+    const UpdateConstants& k = rule.constants;
+    if (model.sizes.directions && model.gradients_complete) model.gradients_complete();
+    if constexpr (sizeof(floatG) == 4)
+        if (model.sizes.directions)
+            return directions_update(model.optimizer, model.directions, model.params, model.master, model.m, model.v,
+                                     grads, model.slice, k, model.results(), rule.rounding_seed, model.stream);
+    optimizer_update(model.optimizer, model.params, model.master, model.m, model.v, grads,
+                     slice_map(model.layout, model.slice), k, model.decayed, model.results(), rule.rounding_seed,
+                     model.stream);
+}
+
 // Norm, decision and optimizer follow each other on the device; here the host waits, the only time
 // in a step. ZeRO stage 0: every process gets the whole gradient, and all make the same update.
 // Stage 1: each process updates its slices of the weights, and every process gets them all.
@@ -351,9 +369,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     gpu_comm_join(stream);
     model.parts.enter(PART_UPDATE);
     finish_norm(results, comm.processes, rule, stream);
-    optimizer_update(model.optimizer, model.params, model.master, model.m, model.v, grads,
-                     slice_map(layout, model.slice), rule.constants, model.decayed, results, rule.rounding_seed,
-                     stream);
+    update_weights(model, grads, rule);
     check_cuda(cudaMemcpyAsync(model.host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
     model.parts.enter(NO_PART);
@@ -462,15 +478,18 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported(sizes, o);
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
     sizes.fp16 = is_fp16<floatX>();
+    model.optimizer = find_optimizer(o.optimizer.c_str());
+    sizes.directions = OPTIMIZERS[model.optimizer].direction;
     sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
     // the plan of a card that --device names, made in the simulator
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     sizes.logit_rows = classifier_chunk_rows(sizes.rows());
     model.sizes = sizes, model.micro_steps = sizes.micro_steps;
-    model.noise_scale = o.noise_scale, model.optimizer = find_optimizer(o.optimizer.c_str());
+    model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
     model.decayed = decay_ranges(model.layout);
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
+    if (sizes.directions) model.directions = cut_into_pieces(model.layout, model.slice);
 }
 
 // Device memory, row by row, without what the driver takes for itself.
@@ -484,6 +503,7 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2* model) {
         rows.push_back({"gradients", "of a micro-step", shape, bytes});
         if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
         plan_optimizer(rows, OPTIMIZERS[model->optimizer], layout, model->slice, has_master<floatX>(o));
+        if (s.directions) rows.push_back({"scratch", "pieces, sums", "of tensors", model->directions.bytes()});
     }
     plan_activations(rows, s);
     return rows;
@@ -537,14 +557,15 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
         check_cuda(cudaMalloc(&p, bytes), "allocating");
         check_cuda(cudaMemsetAsync(p, 0, bytes, model.stream), "clearing memory");
     };
-    const int64_t elems = model.layout.total_elems(), state_bytes = model.slice.state_elems(model.layout) * 4;
+    const int64_t elems = model.layout.total_elems();
     take(model.params, elems * sizeof(floatX));
     if (s.training) {
         take(model.grads, grads_elems(model.layout, s) * sizeof(floatX));
         if (s.sums_gradients()) take(model.grad_sums, elems * 4);
-        if (OPTIMIZERS[model.optimizer].m) take(model.m, state_bytes);
-        if (OPTIMIZERS[model.optimizer].v) take(model.v, state_bytes);
-        if (has_master<floatX>(o)) take(model.master, state_bytes);
+        float** const memory[] = {&model.m, &model.v, &model.factors, &model.master};
+        for (OptimizerState state : states_of(OPTIMIZERS[model.optimizer], has_master<floatX>(o)))
+            take(*memory[state], state_layout(model, state).held_elems(model.slice) * 4);
+        if (s.directions) take(model.directions.memory, model.directions.bytes()), model.directions.upload(model.stream);
     }
     check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
@@ -561,7 +582,8 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
 
 void free_model(GPT2& model) {
     for (void* p : {(void*)model.params, (void*)model.grads, (void*)model.grad_sums, (void*)model.master,
-                    (void*)model.m, (void*)model.v, (void*)model.acts})
+                    (void*)model.m, (void*)model.v, (void*)model.factors, (void*)model.directions.memory,
+                    (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
     check_cuda(cudaFreeHost(model.host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.host_results), "freeing memory");

@@ -67,6 +67,20 @@ __device__ inline void store_packs(T* p, const float (&x)[N]) {
     }
 }
 
+// Stores updated weights: rounded to nearest, or stochastically, with random bits that follow from
+// seed and from index, that of the first of them among all parameters.
+template <class floatX, int N>
+__device__ inline void store_weights(floatX* params, float (&p)[N], bool stochastically, uint64_t seed, int64_t index) {
+    if constexpr (std::is_same<floatX, bf16>::value) {
+        if (stochastically) {
+#pragma unroll
+            // the results are bf16 values, which store_packs does not change
+            for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, index + j));
+        }
+    }
+    store_packs(params, p);
+}
+
 // Elements per thread. Tensors begin at multiples of 16, so one thread's elements are of one
 // tensor: all decayed, or none.
 constexpr int UPDATE_ELEMS = 8;
@@ -79,7 +93,7 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
                                  const SliceMap& mine, const UpdateConstants& constants, const DecayRanges& ranges,
                                  const DeviceResults* results, uint64_t seed) {
     constexpr int N = UPDATE_ELEMS;
-    constexpr bool keeps_m = OPTIMIZERS[optimizer].m, keeps_v = OPTIMIZERS[optimizer].v;
+    constexpr bool keeps_m = OPTIMIZERS[optimizer].m != NONE, keeps_v = OPTIMIZERS[optimizer].v != NONE;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
     const int64_t at = mine.index(i);
@@ -99,14 +113,7 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
     if constexpr (keeps_m) store_packs(m + i, mi);
     if constexpr (keeps_v) store_packs(v + i, vi);
     if (master) store_packs(master + i, p);
-    if constexpr (std::is_same<floatX, bf16>::value) {
-        if (!master && !constants.round_to_nearest) {
-#pragma unroll
-            // the results are bf16 values, which store_packs does not change
-            for (int j = 0; j < N; j++) p[j] = round_stochastically(p[j], hash_bits(seed, at + j));
-        }
-    }
-    store_packs(params + at, p);
+    store_weights(params + at, p, !master && !constants.round_to_nearest, seed, at);
 }
 
 // AdamW's kernel has a name of its own, by which profiles and tables show it. Of the others they
@@ -130,6 +137,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, float*
     const StreamRange in_stream(work::update(info, mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
     const dim3 blocks((unsigned)ceil_div(mine.elems(), UPDATE_ELEMS * 256));
     with_optimizer(optimizer, [&](auto constant) {
+        if constexpr (OPTIMIZERS[constant.value].direction) return;  // directions.cuh
         auto* kernel = adamw_kernel<floatX, floatG>;
         if constexpr (constant.value != ADAMW) kernel = optimizer_kernel<constant.value, floatX, floatG>;
         launch(info.name, kernel, blocks, 256, 0, stream, params, master, m, v, grads, mine, k, ranges, results, seed);
