@@ -52,7 +52,7 @@ struct GPT2 {
     float* factors = nullptr;          // of the state (llmc/optimizer_state.h), or null
     std::function<void()> gradients_complete;  // is called by update(), before directions replace them
     Directions directions;
-    char* acts = nullptr;              // activations.total_bytes
+    char* acts = nullptr;  // activations.total_bytes
     cudaStream_t stream = nullptr;
     DecayRanges decayed;
     int* host_tokens = nullptr;             // pinned: inputs, targets and their order, of each micro-step
@@ -565,7 +565,8 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
         float** const memory[] = {&model.m, &model.v, &model.factors, &model.master};
         for (OptimizerState state : states_of(OPTIMIZERS[model.optimizer], has_master<floatX>(o)))
             take(*memory[state], state_layout(model, state).held_elems(model.slice) * 4);
-        if (s.directions) take(model.directions.memory, model.directions.bytes()), model.directions.upload(model.stream);
+        if (s.directions)
+            take(model.directions.memory, model.directions.bytes()), model.directions.upload(model.stream);
     }
     check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
@@ -581,9 +582,9 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
 }
 
 void free_model(GPT2& model) {
-    for (void* p : {(void*)model.params, (void*)model.grads, (void*)model.grad_sums, (void*)model.master,
-                    (void*)model.m, (void*)model.v, (void*)model.factors, (void*)model.directions.memory,
-                    (void*)model.acts})
+    for (void* p :
+         {(void*)model.params, (void*)model.grads, (void*)model.grad_sums, (void*)model.master, (void*)model.m,
+          (void*)model.v, (void*)model.factors, (void*)model.directions.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
     check_cuda(cudaFreeHost(model.host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.host_results), "freeing memory");

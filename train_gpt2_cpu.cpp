@@ -46,19 +46,19 @@ struct GPT2 {
     Sizes sizes;
     int64_t micro_steps = 1;  // of this step
     ActivationLayout activations;
-    BucketSlice slice;                 // what this process updates of every bucket
-    floatX* params = nullptr;          // layout.total_elems()
-    char* grads = nullptr;             // as many, in floatX, or in fp32 where they are summed (Sizes)
-    Optimizer optimizer = ADAMW;       // --optimizer
-    float *m = nullptr, *v = nullptr;  // its state: slice.state_elems() each, or null if it does not keep them
-    float* master = nullptr;           // as many fp32 weights, or null if there are none
-    float* factors = nullptr;          // of the state (llmc/optimizer_state.h), or null
+    BucketSlice slice;                         // what this process updates of every bucket
+    floatX* params = nullptr;                  // layout.total_elems()
+    char* grads = nullptr;                     // as many, in floatX, or in fp32 where they are summed (Sizes)
+    Optimizer optimizer = ADAMW;               // --optimizer
+    float *m = nullptr, *v = nullptr;          // its state: slice.state_elems() each, or null if it does not keep them
+    float* master = nullptr;                   // as many fp32 weights, or null if there are none
+    float* factors = nullptr;                  // of the state (llmc/optimizer_state.h), or null
     std::function<void()> gradients_complete;  // is called by update(), before directions replace them
-    char* acts = nullptr;              // activations.total_bytes
-    double loss_sum = 0;               // over the tokens of this step so far
-    bool noise_scale = false;          // --noise-scale 1: computes the next
-    double small_squares = 0;          // squared norm of the gradient of the first micro-step
-    double peak = 0;                   // FLOP/s, measured (llmc/cpu/peak_file.h)
+    char* acts = nullptr;                      // activations.total_bytes
+    double loss_sum = 0;                       // over the tokens of this step so far
+    bool noise_scale = false;                  // --noise-scale 1: computes the next
+    double small_squares = 0;                  // squared norm of the gradient of the first micro-step
+    double peak = 0;                           // FLOP/s, measured (llmc/cpu/peak_file.h)
     int peak_measurements = 0;
     std::vector<float> host_values;  // what to_host() returned last
     PartClock parts;                 // of the step

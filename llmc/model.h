@@ -69,7 +69,8 @@ float* state_memory(Model& model, int state) {
 }
 
 // This rank's slice of a bucket's state, on the host: state_layout().slice_elems(bucket) values. In
-// ZeRO stage 1 a process has no more than that; in stage 0, and of factors, it has the whole bucket.
+// ZeRO stage 1 a process has no more than that; in stage 0, and of factors, it has the whole
+// bucket.
 template <class Model>
 const float* state_slice(Model& model, int state, int64_t bucket) {
     const StateLayout layout = state_layout(model, state);

@@ -15,7 +15,7 @@ enum OptimizerState { STATE_M, STATE_V, STATE_FACTORS, STATE_MASTER };
 inline const char* const STATE_NAMES[] = {"m", "v", "factors", "the master weights"};
 
 inline Kept kept_of(const OptimizerInfo& optimizer, int state) {
-    const Kept kept[] = {optimizer.m, optimizer.v, optimizer.factors, ALL};
+    const Kept kept[] = {optimizer.keeps.m, optimizer.keeps.v, optimizer.keeps.factors, ALL};
     return kept[state];
 }
 // Those of an optimizer, with or without master weights.
@@ -62,7 +62,9 @@ struct StateLayout {
     // What a process holds that updates `slice` of every bucket.
     BucketSlice held(const BucketSlice& slice) const { return replicated() ? BucketSlice{} : slice; }
     int64_t held_elems(const BucketSlice& slice) const { return total_elems() / held(slice).parts; }
-    int64_t held_begin(const BucketSlice& slice, int64_t bucket) const { return bucket_begin(bucket) / held(slice).parts; }
+    int64_t held_begin(const BucketSlice& slice, int64_t bucket) const {
+        return bucket_begin(bucket) / held(slice).parts;
+    }
     // In the state file of each process.
     int64_t slice_elems(int64_t bucket) const { return bucket_elems(bucket) / parameters->processes; }
 };

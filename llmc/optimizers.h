@@ -47,8 +47,9 @@ struct RuleConstants {
 HOST_DEVICE inline RuleConstants rule_constants(const UpdateConstants& k, bool decayed) {
     const float decay = decayed ? k.weight_decay : 0.0f, keep = decayed ? 1.0f - k.learning_rate * decay : 1.0f;
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2);
-    return {k.learning_rate, k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov, k.learning_rate * k.scale,
-            1.0f / k.correction1};
+    return {
+        k.learning_rate,     k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov, k.learning_rate * k.scale,
+        1.0f / k.correction1};
 }
 
 // What rules do with a value beside + - * /; cpu/adamw.h has the same for vectors.
@@ -121,16 +122,16 @@ struct LionRule {
 // into a direction, and updates m and v. The direction replaces the gradient in memory; when that
 // of the whole tensor is there, update() moves the weights along it, as far as `along` says
 // (cpu/directions.h, cuda/directions.cuh).
-//
+struct WithDirection {};
 struct DirectionSums {
     double weights, directions;  // sums of squares over a tensor, or over a part of it
-    HOST_DEVICE void add(const DirectionSums& other) {
-        weights += other.weights, directions += other.directions;
-    }
+    HOST_DEVICE void add(const DirectionSums& other) { weights += other.weights, directions += other.directions; }
 };
-// Every tensor moves by rate |p| in all, whatever the size of its gradient: along = rate |p| / |d|.
-// A tensor that is zero, as biases are at first, moves by rate d.
-struct LarsRule {
+
+// LARS and LAMB (algorithms 1 and 2 of their paper): every tensor moves by rate |p| in all,
+// whatever the size of its gradient: along = rate |p| / |d|. A tensor that is zero, as biases are
+// at first, moves by rate d.
+struct LarsRule : WithDirection {
     template <class V>
     HOST_DEVICE static V direction(V p, V& m, V&, V g, const RuleConstants& k) {
         m = k.beta1 * m + (1.0f - k.beta1) * (g + k.decay * p);
@@ -157,33 +158,36 @@ struct LambRule : LarsRule {
 // parameter outside the layers; one for every element of a vector in a layer; one for each row and
 // one for each column of a matrix, and one for every element of a vector.
 enum Kept { NONE, ALL, OUTSIDE, VECTORS, FACTORED };
+struct Keeps {
+    Kept m = NONE, v = NONE, factors = NONE;
+};
+constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL};
 
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
 // are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
 // clang-format off
-//                                      what it keeps
-//  constant  rule          name        m     v     factors dir.   beta1 beta2 eps    source
+//  constant  rule          name        keeps    beta1 beta2 eps   source
 #define OPTIMIZER_TABLE(X) \
-  X(ADAMW,    AdamWRule,    "adamw",    ALL,  ALL,  NONE,   false, 0.9,  0.95, 1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
-  X(ADAM,     AdamRule,     "adam",     ALL,  ALL,  NONE,   false, 0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
-  X(SGD,      SgdRule,      "sgd",      NONE, NONE, NONE,   false, 0,    0,    0,     "Robbins & Monro 1951") \
-  X(MOMENTUM, MomentumRule, "momentum", ALL,  NONE, NONE,   false, 0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
-  X(ADAGRAD,  AdagradRule,  "adagrad",  NONE, ALL,  NONE,   false, 0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
-  X(RMSPROP,  RmspropRule,  "rmsprop",  NONE, ALL,  NONE,   false, 0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
-  X(LION,     LionRule,     "lion",     ALL,  NONE, NONE,   false, 0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
-  X(LARS,     LarsRule,     "lars",     ALL,  NONE, NONE,   true,  0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962, algorithm 1") \
-  X(LAMB,     LambRule,     "lamb",     ALL,  ALL,  NONE,   true,  0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962, algorithm 2")
+  X(ADAMW,    AdamWRule,    "adamw",    M_AND_V, 0.9,  0.95, 1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
+  X(ADAM,     AdamRule,     "adam",     M_AND_V, 0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
+  X(SGD,      SgdRule,      "sgd",      NOTHING, 0,    0,    0,     "Robbins & Monro 1951") \
+  X(MOMENTUM, MomentumRule, "momentum", ONLY_M,  0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
+  X(ADAGRAD,  AdagradRule,  "adagrad",  ONLY_V,  0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
+  X(RMSPROP,  RmspropRule,  "rmsprop",  ONLY_V,  0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
+  X(LION,     LionRule,     "lion",     ONLY_M,  0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
+  X(LARS,     LarsRule,     "lars",     ONLY_M,  0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962") \
+  X(LAMB,     LambRule,     "lamb",     M_AND_V, 0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962")
 // clang-format on
 
 struct OptimizerInfo {
     const char* name;
-    Kept m, v, factors;
-    bool direction;  // turns the gradient into a direction first (below)
+    Keeps keeps;
     double beta1, beta2, eps;
     const char* source;
+    bool direction;  // its rule has one
 };
 #define CONSTANT_OF_ROW(constant, ...) constant,
-#define INFO_OF_ROW(constant, rule, ...) {__VA_ARGS__},
+#define INFO_OF_ROW(constant, rule, ...) {__VA_ARGS__, std::is_base_of<WithDirection, rule>::value},
 #define NAME_OF_ROW(constant, rule, name, ...) ", " name
 enum Optimizer { OPTIMIZER_TABLE(CONSTANT_OF_ROW) NUM_OPTIMIZERS };
 constexpr OptimizerInfo OPTIMIZERS[] = {OPTIMIZER_TABLE(INFO_OF_ROW)};

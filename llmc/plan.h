@@ -35,7 +35,8 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& opti
         const char* shapes[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns"};
         std::string shape = shapes[of_state.kept];
         if (slice.parts > 1 && !of_state.replicated())
-            shape = format("1/%lld of ", (long long)slice.parts) + (of_state.kept == ALL ? "parameters" : "those outside");
+            shape =
+                format("1/%lld of ", (long long)slice.parts) + (of_state.kept == ALL ? "parameters" : "those outside");
         const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
         rows.push_back({"optimizer", name, shape, of_state.held_elems(slice) * 4});
     }

@@ -188,8 +188,8 @@ inline void measure_parameters(Model& model, const UpdateRule& rule, bool update
         for (const char* what : {"weight", "gradient", "update"}) lines.push_back({what, info.name, layer, elems});
         TensorLine* three = &lines[lines.size() - 3];
         measure_weights(model, part, three);
-        three[1].sums = before.gradients.empty() ? measure_gradient(model, part, rule.loss_scale)
-                                                 : before.gradients[part.number];
+        three[1].sums =
+            before.gradients.empty() ? measure_gradient(model, part, rule.loss_scale) : before.gradients[part.number];
         if (before.weights.empty()) measure_adamw(model, part, rule, updated, three);
         else measure_change(model, part, before.weights.data() + at, three);
         at += part.elems();

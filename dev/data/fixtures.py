@@ -389,13 +389,33 @@ def tokenizer():
 
 
 def lion(p, gradients, lr, decay, beta1=0.9, beta2=0.99):
-    """Chen et al. 2023, arXiv:2302.06675, algorithm 2, in double precision: torch.optim does not have it."""
+    """Chen et al. 2023, arXiv:2302.06675, algorithm 2, in double precision."""
     m = [0.0] * len(p)
     for g in gradients:
         c = [beta1 * a + (1 - beta1) * b for a, b in zip(m, g)]
         p = [x - lr * ((y > 0) - (y < 0) + decay * x) for x, y in zip(p, c)]
         m = [beta2 * a + (1 - beta2) * b for a, b in zip(m, g)]
     return p
+
+
+def lars(p, gradients, lr, decay, beta1=0.9):
+    """You et al. 2020, arXiv:1904.00962, algorithm 1, of one tensor, in double precision."""
+    p, m = np.array(p), np.zeros(len(p))
+    for g in gradients:
+        m = beta1 * m + (1 - beta1) * (np.array(g) + decay * p)
+        p = p - lr * np.linalg.norm(p) / np.linalg.norm(m) * m
+    return p.tolist()
+
+
+def lamb(p, gradients, lr, decay, beta1=0.9, beta2=0.95, eps=1e-8):
+    """You et al. 2020, arXiv:1904.00962, algorithm 2, of one tensor, in double precision."""
+    p, m, v = np.array(p), np.zeros(len(p)), np.zeros(len(p))
+    for t, g in enumerate(gradients, 1):
+        m = beta1 * m + (1 - beta1) * np.array(g)
+        v = beta2 * v + (1 - beta2) * np.array(g) ** 2
+        r = m / (1 - beta1 ** t) / (np.sqrt(v / (1 - beta2 ** t)) + eps) + decay * p
+        p = p - lr * np.linalg.norm(p) / np.linalg.norm(r) * r
+    return p.tolist()
 
 
 def optimizers():
@@ -429,7 +449,8 @@ def optimizers():
     vector = (1, 24)
     for name, nesterov, lr, make, constants in cases:
         add(name, nesterov, vector, lr, 1, torch_steps(make, constants, vector, lr, 1))
-    add("lion", 0, vector, 0.01, 1, lion(p0, gradients, 0.01, decay))
+    for name, rule in (("lion", lion), ("lars", lars), ("lamb", lamb)):  # torch.optim does not have them
+        add(name, 0, vector, 0.01, 1, rule(p0, gradients, 0.01, decay))
     (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
 
 

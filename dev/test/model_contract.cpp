@@ -11,7 +11,8 @@ struct Model {
     BucketSlice slice;
     Optimizer optimizer;
     float *m, *v;
-    float* master;
+    float *master, *factors;
+    std::function<void()> gradients_complete;
     PartClock parts;
     bf16* param(int tensor, int64_t layer);
     bf16* act(int a, int64_t layer);

@@ -11,7 +11,7 @@ expect_first_error() {  # what it must name
 }
 
 $cxx $flags $source || fail "the trainer of declarations does not fulfil the contract"
-for name in slice master parts; do
+for name in slice parts gradients_complete; do
     grep -v " $name;" $source > $copy
     expect_first_error "$name"
 done

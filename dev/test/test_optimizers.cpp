@@ -6,12 +6,31 @@
 #include <sstream>
 #include "dev/test/several.h"
 #include "llmc/checkpoint.h"
-#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/directions.h"
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
 
 typedef std::vector<float> Floats;
+
+// One update of a whole tensor, with its directions if the optimizer has them. m and v are null
+// where it does not keep them.
+template <class floatX>
+static void update_tensor(bool fast, Optimizer o, std::vector<floatX>& p, float* master, float* m, float* v,
+                          const std::vector<floatX>& g, UpdateConstants k, uint64_t seed = 0) {
+    const int64_t n = (int64_t)p.size();
+    const auto call = [&](const auto* grads) {
+        if (fast) ::optimizer_update(o, p.data(), master, m, v, grads, n, k, seed, 0);
+        else if constexpr (sizeof(*grads) == sizeof(floatX))
+            reference::optimizer_update(o, p.data(), master, m, v, grads, n, k, seed, 0);
+    };
+    if (!OPTIMIZERS[o].direction) return call(g.data());
+    Floats d(g.begin(), g.end());
+    const auto kernel = fast ? ::directions<floatX> : reference::directions<floatX>;
+    const DirectionSums sums = kernel(o, d.data(), p.data(), master, m, v, n, k);
+    k = along_directions(k, direction_scale(o, sums, 1, n)), m = v = nullptr;
+    call(d.data());
+}
 
 // Parameters and their state, as an optimizer keeps them; null where it does not.
 struct Parameters {
@@ -19,14 +38,10 @@ struct Parameters {
     Floats p, m, v;
 
     Parameters(Optimizer o, const Floats& values) : optimizer(o), p(values), m(p.size()), v(p.size()) {}
-    float* m_or_null() { return OPTIMIZERS[optimizer].m ? m.data() : nullptr; }
-    float* v_or_null() { return OPTIMIZERS[optimizer].v ? v.data() : nullptr; }
+    float* m_or_null() { return OPTIMIZERS[optimizer].keeps.m ? m.data() : nullptr; }
+    float* v_or_null() { return OPTIMIZERS[optimizer].keeps.v ? v.data() : nullptr; }
     void update(bool fast, const Floats& g, const UpdateConstants& k) {
-        const auto call = [&](auto function) {
-            function(optimizer, p.data(), (float*)nullptr, m_or_null(), v_or_null(), g.data(), p.size(), k, 0, 0);
-        };
-        if (fast) call(::optimizer_update<float, float>);
-        else call(reference::optimizer_update<float>);
+        update_tensor(fast, optimizer, p, nullptr, m_or_null(), v_or_null(), g, k);
     }
 };
 static UpdateConstants constants_of(Optimizer o, float rate, float decay, int64_t t, bool nesterov = false) {
@@ -99,7 +114,7 @@ static void against_reference() {
             fast.update(true, g, k), plain.update(false, g, k);
             EXPECT(relative_error(fast.p, plain.p) < 1e-6);
             EXPECT(relative_error(fast.m, plain.m) < 1e-6 && relative_error(fast.v, plain.v) < 1e-6);
-            EXPECT(OPTIMIZERS[o].v || fast.v == v);
+            EXPECT(OPTIMIZERS[o].keeps.v || fast.v == v);
         }
     }
 }
@@ -119,10 +134,9 @@ static void bf16_weights() {
         exact.update(true, g, k);
         Floats master = p;
         std::vector<bf16> with_master = p16, without = p16;
-        optimizer_update((Optimizer)o, with_master.data(), master.data(), mastered.m_or_null(), mastered.v_or_null(),
-                         g16.data(), n, k);
-        optimizer_update((Optimizer)o, without.data(), (float*)nullptr, rounded.m_or_null(), rounded.v_or_null(),
-                         g16.data(), n, k, 7, 0);
+        update_tensor(true, (Optimizer)o, with_master, master.data(), mastered.m_or_null(), mastered.v_or_null(), g16,
+                      k);
+        update_tensor(true, (Optimizer)o, without, nullptr, rounded.m_or_null(), rounded.v_or_null(), g16, k, 7);
         EXPECT(master == exact.p && mastered.m == exact.m && rounded.v == exact.v);
         int up = 0;
         for (int i = 0; i < n; i++) {
@@ -273,7 +287,8 @@ static void state_files() {
         start_test(std::string(info.name) + ": the state file has its name and its states, which --plan counts");
         EXPECT(passed(run(tiny_run(CPU, STEPS + with(o) + "-x 2 -o " + dir("state")))));
         StateHeader h;
-        EXPECT(newest_checkpoint(dir("state"), h) == 2 && h.states == (int64_t)states_of(info, false).size() && h.version == (o ? 3 : 2));
+        EXPECT(newest_checkpoint(dir("state"), h) == 2 && h.states == (int64_t)states_of(info, false).size() &&
+               h.version == (o ? 3 : 2));
         EXPECT(std::string(h.optimizer) == info.name);
         const int64_t bytes = file_bytes(state_path(dir("state"), 2, 0));
         EXPECT(bytes == state_file_bytes(layout, h, (Optimizer)o, false));
@@ -312,9 +327,10 @@ static void refusals() {
     EXPECT(r.status == 0 && contains(r.err, "no state file of this version") && contains(r.out, "resumed at step 2"));
 }
 
-// tensors.csv: the update is the difference of two checkpoints.
+// tensors.csv: the update is the difference of two checkpoints. Directions replace the gradients
+// only after these were measured.
 static void updates_are_logged() {
-    for (int o : {SGD, LION}) {
+    for (int o : {SGD, LION, LAMB}) {
         start_test(std::string(OPTIMIZERS[o].name) + ": --log-tensors has the norm of the update");
         EXPECT(passed(run(tiny_run(CPU, STEPS + with(o) + "-n 1 -x 3 --log-tensors 2 -o " + dir("logged")))));
         const std::string log = read_whole(dir("logged/tensors.csv"));
@@ -329,6 +345,20 @@ static void updates_are_logged() {
             squares += (double)(b - a) * (b - a);
         }
         EXPECT(squares > 0 && std::fabs(norm - std::sqrt(squares)) <= 1e-6 * norm);
+    }
+    const auto gradients = [](const std::string& program, int o) {
+        EXPECT(
+            passed(run(several(program, 2, with(o) + "-z 1 -x 1 --overwrite 1 --log-tensors 1 -o " + dir("logged")))));
+        std::istringstream log(read_whole(dir("logged/tensors.csv")));
+        std::string all;
+        for (std::string line; std::getline(log, line);)
+            if (contains(line, "0,gradient,")) all += line + "\n";
+        return all;
+    };
+    start_test("lamb: --log-tensors has the gradients that adamw has in the first step");
+    for (const std::string& program : {CPU, SIM32}) {
+        const std::string adamw = gradients(program, ADAMW);
+        EXPECT(!adamw.empty() && gradients(program, LAMB) == adamw);
     }
 }
 

@@ -73,8 +73,8 @@ std::vector<float> find_directions(Model& model, const UpdateConstants& constant
     for_each_part(layout, {}, {}, [&](const TensorPart& part) {
         DirectionSums total{};
         for (int64_t rank = 0; rank < P; rank++) total.add(sums[rank * tensors + part.number]);
-        scales[part.number] = direction_scale(model.optimizer, total, real_rows(part.tensor, c),
-                                              dimension(TENSORS[part.tensor].cols, c));
+        scales[part.number] =
+            direction_scale(model.optimizer, total, real_rows(part.tensor, c), dimension(TENSORS[part.tensor].cols, c));
     });
     return scales;
 }

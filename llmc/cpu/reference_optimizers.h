@@ -116,8 +116,8 @@ inline void orthogonalize(float* d, int64_t rows, int64_t cols) {
 
 // LARS and LAMB (You et al. 2020, arXiv:1904.00962, algorithms 1 and 2), the directions:
 //
-//     LARS    m = beta1 m + (1 - beta1) (g + weight_decay p)               d = m
-//     LAMB    m, v, m_hat and v_hat as Adam's of g without the decay       d = m_hat / (sqrt(v_hat) + eps) + weight_decay p
+//     LARS    m = beta1 m + (1 - beta1) (g + weight_decay p)     d = m
+//     LAMB    m, v, m_hat and v_hat as Adam's, of g as it is     d = m_hat / (sqrt(v_hat) + eps) + weight_decay p
 //
 // and then for every tensor, |x| being the root of the sum of its squares:
 //

@@ -93,7 +93,7 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
                                  const SliceMap& mine, const UpdateConstants& constants, const DecayRanges& ranges,
                                  const DeviceResults* results, uint64_t seed) {
     constexpr int N = UPDATE_ELEMS;
-    constexpr bool keeps_m = OPTIMIZERS[optimizer].m != NONE, keeps_v = OPTIMIZERS[optimizer].v != NONE;
+    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m != NONE, keeps_v = OPTIMIZERS[optimizer].keeps.v != NONE;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
     const int64_t at = mine.index(i);

@@ -51,7 +51,7 @@ struct Directions {
     DirectionPiece* device_pieces() const { return (DirectionPiece*)memory; }
     PieceRange* device_ranges() const { return (PieceRange*)(memory + pieces_bytes()); }
     DirectionSums* sums() const { return (DirectionSums*)((char*)device_ranges() + ranges_bytes()); }  // [rank][tensor]
-    DirectionSums* partials() const { return (DirectionSums*)((char*)sums() + sums_bytes()); }          // of the pieces
+    DirectionSums* partials() const { return (DirectionSums*)((char*)sums() + sums_bytes()); }         // of the pieces
 };
 
 // Cuts what a process updates into pieces.
@@ -65,8 +65,8 @@ inline Directions cut_into_pieces(const ParameterLayout& layout, const BucketSli
         range.begin = (int)d.pieces.size();
         for (int64_t at = 0; at < part.elems(); at += PIECE_ELEMS)
             d.pieces.push_back({part.index + at, part.state + at, (int)std::min(PIECE_ELEMS, part.elems() - at),
-                                part.number, (int)real_rows(part.tensor, c), (int)dimension(TENSORS[part.tensor].cols, c),
-                                TENSORS[part.tensor].decayed});
+                                part.number, (int)real_rows(part.tensor, c),
+                                (int)dimension(TENSORS[part.tensor].cols, c), TENSORS[part.tensor].decayed});
         range.end = (int)d.pieces.size();
     };
     const int64_t P = layout.processes, first = slice.parts > 1 ? slice.part : 0;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
                       const DirectionPiece* pieces, DirectionSums* partials, UpdateConstants constants,
                       const DeviceResults* results) {
     constexpr int N = UPDATE_ELEMS;
-    constexpr bool keeps_m = OPTIMIZERS[optimizer].m == ALL, keeps_v = OPTIMIZERS[optimizer].v == ALL;
+    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == ALL, keeps_v = OPTIMIZERS[optimizer].keeps.v == ALL;
     const DirectionPiece piece = pieces[blockIdx.x];
     if (!results->wanted) return;
     const float grad_scale = results->grad_scale;
