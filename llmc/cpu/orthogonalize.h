@@ -8,8 +8,8 @@
 // which turns each singular value s into a s + b s^3 + c s^5 and leaves U and V. X begins with a
 // norm of 1, so that no s is above 1. The larger a is, the faster small ones grow. This one is so
 // large that they do not settle at 1: from 0.003 on they end between 0.68 and 1.21, which is near
-// enough for training. If X is tall, A = X^T X and X = X P are the same with smaller matrices: A and
-// P are n x n, n the smaller side of X.
+// enough for training. If X is tall, A = X^T X and X = X P are the same with smaller matrices: A
+// and P are n x n, n the smaller side of X.
 //
 // The products are of the model's type floatX. bf16 changes the result by about 1%, less than the
 // iteration is away from U V^T. m is the larger side; 5 (4 n^2 m + 2 n^3) FLOPs.
