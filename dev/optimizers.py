@@ -5,7 +5,7 @@
 
 Model, data, order of the data, schedule and steps are the same in all runs. The learning rate is searched for each
 optimizer on the same grid, the powers of the square root of 10: from a usual one in both directions, as long as the
-validation loss falls. adamw and lion, whose weight decay does not pass through the gradient, have a decay of 0.1,
+validation loss falls. adamw, lion and lamb, whose weight decay does not pass through the gradient, have a decay of 0.1,
 the others none. A run that is there, in build/optimizers, is not run again, so the script can be stopped and started.
 
 --write puts the table and the picture into dev/course/18-optimizers.md.
@@ -30,9 +30,9 @@ import svg
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/18-optimizers.md"
 MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 16, 0.08, 0.1, 20, 8
-FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6}  # the powers with which the search begins; else:
+FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4}  # the powers with which the search begins; else:
 USUAL = -5
-DECOUPLED = {"adamw", "lion"}
+DECOUPLED = {"adamw", "lion", "lamb"}
 SAME = 1e-9  # losses closer than this are equal
 
 
