@@ -30,7 +30,8 @@ import svg
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/18-optimizers.md"
 MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 16, 0.08, 0.1, 20, 8
-FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4}  # the powers with which the search begins; else:
+# the powers with which the search begins; else USUAL
+FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4}
 USUAL = -5
 DECOUPLED = {"adamw", "lion", "lamb"}
 SAME = 1e-9  # losses closer than this are equal

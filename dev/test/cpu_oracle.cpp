@@ -4,6 +4,7 @@
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
+#include "llmc/cpu/directions.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"

@@ -77,6 +77,9 @@ static void same_numbers() {
     const Outcome cpu = run(tiny_run(CPU, TRAINING + "-x 20"));
     for (const char* more : {"", "-r 3 -ge 2", "--loss-scale 1000"})
         EXPECT(agree(run(tiny_run(SIM_FP16, TRAINING + "-x 20 " + more)), cpu, 20, LOSS16 / 4, NORM16 / 4));
+    start_test("20 steps of LAMB, whose directions are fp32");
+    const std::string lamb = "-x 20 -l 3e-2 --optimizer lamb ";
+    EXPECT(agree(run(tiny_run(SIM_FP16, lamb)), run(tiny_run(CPU, lamb)), 20, LOSS16 / 4, NORM16 / 4));
     start_test("20 steps on two processes, with and without ZeRO");
     const Outcome one = run(several(CPU, 1, "-x 20 -l 3e-3"));
     for (const char* stage : {"-z 0", "-z 1"})

@@ -277,6 +277,7 @@ static void same_losses() {
         EXPECT(agree(run(several(CPU, 2, flags)), cpu, 4, 1e-4, 1e-4));
         EXPECT(agree(run(several(SIM32, 1, flags)), cpu, 4, 1e-4, 1e-4));
         EXPECT(agree(run(several(SIM16, 1, flags)), cpu, 4, LOSS16, NORM16));
+        EXPECT(agree(run(several(SIM16, 1, flags + "-w 0 ")), cpu, 4, LOSS16, NORM16));
     }
 }
 
