@@ -13,6 +13,7 @@ b_cut_debug_state.bin: of model b, each sequence cut into two.
 schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin. optimizers.txt: ten steps of each optimizer, which
 `python3 dev/data/fixtures.py optimizers` makes alone.
 """
+import contextlib
 import pathlib
 import sys
 
@@ -416,6 +417,25 @@ def lamb(p, gradients, lr, decay, beta1=0.9, beta2=0.95, eps=1e-8):
         r = m / (1 - beta1 ** t) / (np.sqrt(v / (1 - beta2 ** t)) + eps) + decay * p
         p = p - lr * np.linalg.norm(p) / np.linalg.norm(r) * r
     return p.tolist()
+def newton_schulz(g, dtype):
+    """torch.optim.Muon's orthogonalisation, in another type than bf16."""
+    x = g.to(dtype)
+    x = x.T if g.size(0) > g.size(1) else x
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return (x.T if g.size(0) > g.size(1) else x).to(g.dtype)
+
+
+@contextlib.contextmanager
+def exact_muon():
+    """torch.optim.Muon with products in double precision."""
+    import torch.optim._muon as module
+    own = module._zeropower_via_newtonschulz
+    module._zeropower_via_newtonschulz = lambda g, *constants: newton_schulz(g, torch.float64)
+    yield
+    module._zeropower_via_newtonschulz = own
 
 
 def optimizers():
@@ -451,6 +471,16 @@ def optimizers():
         add(name, nesterov, vector, lr, 1, torch_steps(make, constants, vector, lr, 1))
     for name, rule in (("lion", lion), ("lars", lars), ("lamb", lamb)):  # torch.optim does not have them
         add(name, 0, vector, 0.01, 1, rule(p0, gradients, 0.01, decay))
+    # bf16 changes each step by about 1%, so all ten together by less
+    muon = dict(adjust_lr_fn="match_rms_adamw")
+    for shape in (4, 6), (6, 4), (2, 12):
+        with exact_muon():
+            after = torch_steps(optim.Muon, muon, shape, 0.05, 1)
+        own = torch_steps(optim.Muon, muon, shape, 0.05, 1)
+        assert math.dist(own, after) < 0.02 * math.dist(p0, after), "torch.optim.Muon has another formula"
+        add("muon", 0, shape, 0.05, 1, after)
+    add("muon", 0, vector, 0.01, 1, torch_steps(optim.AdamW, dict(betas=(0.95, 0.95), eps=1e-8), vector, 0.01, 1))
+    add("lion", 0, vector, 0.01, 1, lion(p0, gradients, 0.01, decay))
     (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
 
 
