@@ -23,6 +23,7 @@
 #include "llmc/cuda/directions.cuh"
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/cuda/part_clock.cuh"
 #include "llmc/mfu.h"
@@ -340,7 +341,10 @@ void update_weights(GPT2& model, floatG* grads, const UpdateRule& rule) {
     if constexpr (sizeof(floatG) == 4)
         if (model.sizes.directions)
             return directions_update(model.optimizer, model.directions, model.params, model.master, model.m, model.v,
-                                     grads, model.slice, k, model.results(), rule.rounding_seed, model.stream);
+                                     model.factors, grads, model.slice, k, model.results(), rule.rounding_seed,
+                                     model.stream, [&] {
+                                         if (model.sizes.orthogonalizes) orthogonalize_directions(model, grads);
+                                     });
     optimizer_update(model.optimizer, model.params, model.master, model.m, model.v, grads,
                      slice_map(model.layout, model.slice), k, model.decayed, model.results(), rule.rounding_seed,
                      model.stream);
@@ -479,7 +483,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
     sizes.fp16 = is_fp16<floatX>();
     model.optimizer = find_optimizer(o.optimizer.c_str());
-    sizes.directions = OPTIMIZERS[model.optimizer].direction;
+    sizes.directions = OPTIMIZERS[model.optimizer].direction, sizes.orthogonalizes = model.optimizer == MUON;
     sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
     // the plan of a card that --device names, made in the simulator
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
@@ -489,7 +493,7 @@ void settle_device(GPT2& model, Sizes& sizes, const Options& o) {
     model.activations = activation_layout(sizes);
     model.decayed = decay_ranges(model.layout);
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    if (sizes.directions) model.directions = cut_into_pieces(model.layout, model.slice);
+    if (sizes.directions) model.directions = cut_into_pieces(model.optimizer, model.layout, model.slice);
 }
 
 // Device memory, row by row, without what the driver takes for itself.

@@ -21,6 +21,7 @@
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
+#include "llmc/cpu/muon.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/resident.h"
@@ -33,7 +34,7 @@ namespace kernels = reference;
 namespace kernels {
 using ::attention_backward, ::attention_decode, ::attention_forward, ::classifier, ::classifier_chunk_rows,
     ::directions, ::encoder_backward, ::encoder_forward, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
-    ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update, ::residual_forward,
+    ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
     ::residual_layernorm_forward;
 }
 #endif
@@ -333,6 +334,8 @@ StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     model.parts.enter(PART_UPDATE);
     std::vector<float> scales;
     if (model.sizes.directions) scales = find_directions(model, constants, kernels::directions<floatX>);
+    if (model.sizes.orthogonalizes)
+        orthogonalize_directions(model, [](auto... arguments) { kernels::orthogonalize(arguments...); });
     for (int64_t b = 0; b < layout.buckets(); b++) {
         model.parts.enter(PART_UPDATE);
         update_bucket<floatG>(model, b, constants, rule, scales);
@@ -412,10 +415,13 @@ void settle_device(GPT2<floatX>& model, Sizes& sizes, const Options& o) {
     if (is_16_bit<floatX>()) device.unit = best_matrix_unit();
     sizes.floatX_bytes = sizeof(floatX);
     model.optimizer = find_optimizer(o.optimizer.c_str());
-    sizes.directions = OPTIMIZERS[model.optimizer].direction;
+    sizes.directions = OPTIMIZERS[model.optimizer].direction, sizes.orthogonalizes = model.optimizer == MUON;
     sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
     device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
     device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
+    if (sizes.training && sizes.orthogonalizes)
+        device.transposed_elems =
+            std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);

@@ -5,8 +5,8 @@
 
 Model, data, order of the data, schedule and steps are the same in all runs. The learning rate is searched for each
 optimizer on the same grid, the powers of the square root of 10: from a usual one in both directions, as long as the
-validation loss falls. adamw, lion and lamb, whose weight decay does not pass through the gradient, have a decay of 0.1,
-the others none. A run that is there, in build/optimizers, is not run again, so the script can be stopped and started.
+validation loss falls. adamw, lion, lamb and muon, whose weight decay does not pass through the gradient, have a decay
+of 0.1, the others none. A run that is there, in build/optimizers, is not run again, so the script can be stopped and started.
 
 --write puts the table and the picture into dev/course/18-optimizers.md.
 """
@@ -31,9 +31,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/18-optimizers.md"
 MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 16, 0.08, 0.1, 20, 8
 # the powers with which the search begins; else USUAL
-FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4}
+FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4, "muon": -4}
 USUAL = -5
-DECOUPLED = {"adamw", "lion", "lamb"}
+DECOUPLED = {"adamw", "lion", "lamb", "muon"}
 SAME = 1e-9  # losses closer than this are equal
 
 

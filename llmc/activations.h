@@ -29,6 +29,7 @@ struct Sizes {
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0;
     bool fp16 = false;            // floatX is fp16
     bool directions = false;      // the optimizer has directions (directions.h)
+    bool orthogonalizes = false;  // and those of matrices are orthogonalised (muon.h)
     int64_t guard_bytes = 0;      // unused bytes after each tensor, which the simulator watches
     int64_t recompute_every = 1;  // layers of a segment at recompute level 4
     int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
@@ -67,6 +68,9 @@ struct Sizes {
         const int64_t layers_elems = parameter_layout(config, processes).bucket_begin[config.L];
         return has_dwte_sums() && !gpu && layers_elems * floatX_bytes >= config.Vp * config.C * 4;
     }
+    // Rows of the scratch memory in which Muon also computes, between steps: a matrix 4C x C in
+    // DWIDE, and C x C in BRANCH and DRESIDUAL.
+    int64_t scratch_rows() const { return training && orthogonalizes ? std::max(rows(), config.C) : rows(); }
     // The document mask (documents.h): on a CPU a number for each position, on a GPU three for each
     // tile, of which there are as many as positions at most.
     int64_t starts_elems() const { return end_of_text < 0 || gpu ? 0 : rows(); }
@@ -124,11 +128,11 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   X(LOSSES,         "losses",         "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
   X(DOCUMENT_STARTS,"document_starts","(B,T)",          ONE,  NEVER, FORWARD,    INT32,  ALL, s.starts_elems()) \
   /* scratch of every pass */ \
-  X(BRANCH,         "branch",         "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, rows * C) \
+  X(BRANCH,         "branch",         "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, scratch * C) \
   X(LOGITS,         "logits",         "(chunk,Vp)",     ONE,  NEVER, CLASSIFIER, FLOATX, ALL, s.logit_rows * Vp) \
   /* scratch of the backward pass */ \
-  X(DRESIDUAL,      "dresidual",      "(B,T,C)",        ONE,  NEVER, BACKWARD,   FLOATX, ALL, rows * C) \
-  X(DWIDE,          "dwide",          "(B,T,4C)",       ONE,  NEVER, BACKWARD,   FLOATX, ALL, rows * 4 * C) \
+  X(DRESIDUAL,      "dresidual",      "(B,T,C)",        ONE,  NEVER, BACKWARD,   FLOATX, ALL, scratch * C) \
+  X(DWIDE,          "dwide",          "(B,T,4C)",       ONE,  NEVER, BACKWARD,   FLOATX, ALL, scratch * 4 * C) \
   /* generation */ \
   X(KEYS,           "keys",           "(NH,pos,HS)",    EACH, NEVER, GENERATION, FLOATX, ALL, s.cache_T * C) \
   X(VALUES,         "values",         "(NH,pos,HS)",    EACH, NEVER, GENERATION, FLOATX, ALL, s.cache_T * C) \
@@ -150,7 +154,7 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   {name, shape, ActivationInfo::copies, dropped_at, ActivationInfo::purpose, type, ActivationInfo::devices, \
    [](const Sizes& s) -> int64_t { \
        [[maybe_unused]] const int64_t rows = s.rows(), C = s.config.C, NH = s.config.NH, Vp = s.config.Vp, \
-                                P = s.processes; \
+                                P = s.processes, scratch = s.scratch_rows(); \
        return elems; \
    }},
 // clang-format on

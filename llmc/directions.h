@@ -10,8 +10,33 @@
 // sums of the parts are added in the order of ranks: in ZeRO stage 1 by the processes together, in
 // stage 0 by each of them alone. So both stages have the same bits.
 #pragma once
-#include "llmc/optimizers.h"
+#include "llmc/optimizer_state.h"
 #include "llmc/tensor_parts.h"
+
+// The constants as they are for one tensor.
+inline UpdateConstants constants_for(int tensor, UpdateConstants k) {
+    if (!TENSORS[tensor].decayed) k.weight_decay = 0;
+    k.matrix = is_layer_matrix(tensor);
+    return k;
+}
+
+// Where v of a part of a tensor begins: in which of the states that this process keeps, and at
+// which element. NUM_STATES if there is none.
+struct PlaceOfV {
+    OptimizerState state;
+    int64_t at;
+};
+inline PlaceOfV place_of_v(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& kept,
+                           const TensorPart& part) {
+    const StateLayout factors = state_layout(layout, OPTIMIZERS[optimizer], STATE_FACTORS);
+    const Kept v = OPTIMIZERS[optimizer].keeps.v;
+    if (v == ALL) return {STATE_V, part.state};
+    if (v == OUTSIDE && !TENSORS[part.tensor].per_layer)
+        return {STATE_V, part.state - kept.state_begin(layout, layout.config.L)};
+    if (factors.kept == VECTORS && factor_elems(VECTORS, part.tensor, layout.config) > 0)
+        return {STATE_FACTORS, factors.factors_at(part.tensor, part.layer) + part.first};
+    return {NUM_STATES, 0};
+}
 
 // Calls f with the optimizer as a std::integral_constant, if it has directions.
 template <class F>
@@ -28,10 +53,11 @@ HOST_DEVICE inline UpdateConstants along_directions(UpdateConstants k, float sca
 }
 
 // The scale of a tensor with so many rows and columns.
-inline float direction_scale(Optimizer optimizer, const DirectionSums& sums, int64_t rows, int64_t cols) {
+inline float direction_scale(Optimizer optimizer, const DirectionSums& sums, int64_t rows, int64_t cols,
+                             const UpdateConstants& k) {
     float scale = 1;
     with_direction(optimizer, [&](auto constant) {
-        scale = (float)RuleOf<constant.value>::scale(sums, (double)rows, (double)cols);
+        scale = (float)RuleOf<constant.value>::scale(sums, (double)rows, (double)cols, k);
     });
     return scale;
 }

@@ -109,10 +109,13 @@ const float* tensor_data(Model& model, int tensor, int64_t layer, int64_t first,
 }
 
 // Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
-// updated weights (stage 1) to all.
+// updated weights (stage 1) to all; in between Muon's directions and factors (muon.h).
 template <class Model>
 int64_t wire_bytes_per_step(const Model& model) {
     typedef typename Model::Element floatX;
     const int64_t summed = model.sizes.gradient_bytes(), gathered = model.slice.parts > 1 ? sizeof(floatX) : summed;
-    return model.layout.total_elems() / comm.processes * (comm.processes - 1) * (summed + gathered);
+    const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[model.layout.config.L];
+    const bool shares = model.sizes.orthogonalizes && model.slice.parts > 1;
+    const int64_t shared = shares ? layers + state_layout(model, STATE_FACTORS).total_elems() : 0;
+    return (all * (summed + gathered) + shared * 8) / comm.processes * (comm.processes - 1);
 }

@@ -11,7 +11,7 @@
 #include "llmc/tensors.h"
 
 // The states, in the order of a state file.
-enum OptimizerState { STATE_M, STATE_V, STATE_FACTORS, STATE_MASTER };
+enum OptimizerState { STATE_M, STATE_V, STATE_FACTORS, STATE_MASTER, NUM_STATES };
 inline const char* const STATE_NAMES[] = {"m", "v", "factors", "the master weights"};
 
 inline Kept kept_of(const OptimizerInfo& optimizer, int state) {

@@ -19,6 +19,7 @@ struct UpdateConstants {
     float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
     bool nesterov = false;           // of momentum
     bool round_to_nearest = false;   // bf16 weights without a master copy; else stochastically
+    bool matrix = false;             // the tensor is a matrix of a layer
     float scale = 1;                 // of the step along a direction (cpu/directions.h), of this tensor
 };
 
@@ -43,13 +44,13 @@ struct RuleConstants {
     bool nesterov;
     float along;  // rate times the scale of a direction
     float mean;   // 1 / (1 - beta1^t)
+    bool matrix;
 };
 HOST_DEVICE inline RuleConstants rule_constants(const UpdateConstants& k, bool decayed) {
     const float decay = decayed ? k.weight_decay : 0.0f, keep = decayed ? 1.0f - k.learning_rate * decay : 1.0f;
     const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2);
-    return {
-        k.learning_rate,     k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov, k.learning_rate * k.scale,
-        1.0f / k.correction1};
+    const float along = k.learning_rate * k.scale, mean = 1.0f / k.correction1;
+    return {k.learning_rate, k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov, along, mean, k.matrix};
 }
 
 // What rules do with a value beside + - * /; cpu/adamw.h has the same for vectors.
@@ -141,7 +142,7 @@ struct LarsRule : WithDirection {
     HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
         p = p - k.along * d;
     }
-    HOST_DEVICE static double scale(const DirectionSums& s, double, double) {
+    HOST_DEVICE static double scale(const DirectionSums& s, double, double, const UpdateConstants&) {
         return s.weights > 0 && s.directions > 0 ? sqrt(s.weights / s.directions) : 1;
     }
 };
@@ -154,6 +155,25 @@ struct LambRule : LarsRule {
     }
 };
 
+// The matrices of the layers have Nesterov's momentum, which is orthogonalised before update();
+// all else has AdamW (muon.h).
+struct MuonRule : WithDirection {
+    template <class V>
+    HOST_DEVICE static V direction(V, V& m, V& v, V g, const RuleConstants& k) {
+        m = k.beta1 * m + (1.0f - k.beta1) * g;
+        if (k.matrix) return k.beta1 * m + (1.0f - k.beta1) * g;
+        v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
+        return k.mean * m / (Lanes<V>::root(v) * k.root + k.eps);
+    }
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
+        p = k.keep * p - k.along * d;
+    }
+    HOST_DEVICE static double scale(const DirectionSums&, double rows, double cols, const UpdateConstants& k) {
+        return k.matrix ? 0.2 * sqrt(rows > cols ? rows : cols) : 1;
+    }
+};
+
 // How many values of its state an optimizer keeps: none; one for every parameter; one for every
 // parameter outside the layers; one for every element of a vector in a layer; one for each row and
 // one for each column of a matrix, and one for every element of a vector.
@@ -161,7 +181,7 @@ enum Kept { NONE, ALL, OUTSIDE, VECTORS, FACTORED };
 struct Keeps {
     Kept m = NONE, v = NONE, factors = NONE;
 };
-constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL};
+constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FEWER_V{ALL, OUTSIDE, VECTORS};
 
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
 // are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
@@ -176,7 +196,8 @@ constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL};
   X(RMSPROP,  RmspropRule,  "rmsprop",  ONLY_V,  0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
   X(LION,     LionRule,     "lion",     ONLY_M,  0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
   X(LARS,     LarsRule,     "lars",     ONLY_M,  0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962") \
-  X(LAMB,     LambRule,     "lamb",     M_AND_V, 0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962")
+  X(LAMB,     LambRule,     "lamb",     M_AND_V, 0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962") \
+  X(MUON,     MuonRule,     "muon",     FEWER_V, 0.95, 0.95, 1e-8,  "Jordan et al. 2024, kellerjordan.github.io/posts/muon")
 // clang-format on
 
 struct OptimizerInfo {

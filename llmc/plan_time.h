@@ -41,9 +41,15 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::attention_backward(n, T, C, x), layers);
     add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
     add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
-    add(work::gradient_sums((double)parameter_layout(c, s.processes).total_elems(), x),
-        m * (s.gpu && s.sums_gradients()));
+    const int64_t all_elems = parameter_layout(c, s.processes).total_elems();
+    add(work::gradient_sums((double)all_elems, x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
+    if (s.directions) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, master ? 4 : x), 1);
+    for (int i = 0; i < NUM_TENSORS; i++)
+        if (s.orthogonalizes && is_layer_matrix(i)) {
+            const double rows = (double)dimension(TENSORS[i].rows, c), cols = (double)dimension(TENSORS[i].cols, c);
+            add(work::orthogonalize(rows, cols, x), ceil_div(L * update_elems, all_elems));
+        }
     add(work::update(OPTIMIZERS[optimizer], (double)update_elems, master, x, g), 1);
     return kernels;
 }

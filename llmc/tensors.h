@@ -65,6 +65,8 @@ inline int64_t dimension(Dimension d, const GPT2Config& c) {
     }
 }
 
+inline bool is_layer_matrix(int tensor) { return TENSORS[tensor].per_layer && TENSORS[tensor].rows != DIM_1; }
+
 // Elements of a tensor, of one layer if it is per layer.
 inline int64_t tensor_elems(int tensor, const GPT2Config& c) {
     return dimension(TENSORS[tensor].rows, c) * dimension(TENSORS[tensor].cols, c);

@@ -60,12 +60,13 @@ inline KernelWork classifier(double n, double C, double Vp, bool backward, doubl
 inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
 inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
 inline KernelWork update(const OptimizerInfo& o, double elems, bool master, double x, double g) {
-    return {{o.name}, 0, elems * (8 * ((o.keeps.m != NONE) + (o.keeps.v != NONE)) + g + (master ? 8 + x : 2 * x))};
+    const double states = o.direction ? 0 : (o.keeps.m != NONE) + (o.keeps.v != NONE);
+    return {{o.name}, 0, elems * (8 * states + g + (master ? 8 + x : 2 * x))};
 }
 // The first step of optimizers with directions: weights (p bytes each) are read, fp32 gradients, m
 // and v read and written.
 inline KernelWork directions(const OptimizerInfo& o, double elems, double p) {
-    return {{"directions"}, 0, elems * (8 * ((o.keeps.m != NONE) + (o.keeps.v != NONE)) + 8 + p)};
+    return {{"directions"}, 0, elems * (8 * ((o.keeps.m == ALL) + (o.keeps.v == ALL)) + 8 + p)};
 }
 // Five Newton-Schulz steps of a matrix (cpu/orthogonalize.h), after a pass each for norm and scale.
 inline KernelWork orthogonalize(double rows, double cols, double x) {

@@ -13,11 +13,24 @@
 
 typedef std::vector<float> Floats;
 
+// What Muon does with the directions of a matrix. fast: with the products of the CPU trainer.
+template <class floatX>
+static void orthogonalize_matrix(bool fast, Floats& d, int64_t rows, int64_t cols) {
+    if (!fast) return reference::orthogonalize(d.data(), rows, cols);
+    const int64_t n = std::min(rows, cols);
+    std::vector<floatX> x(rows * cols), gram(n * n), polynomial(n * n);
+    device.scratch_elems = thread_scratch_elems<floatX>(1, 16);
+    device.transposed_elems = rows > cols ? gemm_transposed_elems(cols, rows) : 0;
+    allocate_scratch();
+    orthogonalize(d.data(), rows, cols, OrthogonalScratch<floatX>{x.data(), gram.data(), polynomial.data()});
+    free_scratch();
+}
+
 // One update of a whole tensor, with its directions if the optimizer has them. m and v are null
-// where it does not keep them.
+// where it does not keep them. A tensor with several rows is a matrix of a layer.
 template <class floatX>
 static void update_tensor(bool fast, Optimizer o, std::vector<floatX>& p, float* master, float* m, float* v,
-                          const std::vector<floatX>& g, UpdateConstants k, uint64_t seed = 0) {
+                          const std::vector<floatX>& g, UpdateConstants k, uint64_t seed = 0, int64_t rows = 1) {
     const int64_t n = (int64_t)p.size();
     const auto call = [&](const auto* grads) {
         if (fast) ::optimizer_update(o, p.data(), master, m, v, grads, n, k, seed, 0);
@@ -27,21 +40,26 @@ static void update_tensor(bool fast, Optimizer o, std::vector<floatX>& p, float*
     if (!OPTIMIZERS[o].direction) return call(g.data());
     Floats d(g.begin(), g.end());
     const auto kernel = fast ? ::directions<floatX> : reference::directions<floatX>;
+    k.matrix = rows > 1;
+    if (o == MUON && k.matrix) v = nullptr;
     const DirectionSums sums = kernel(o, d.data(), p.data(), master, m, v, n, k);
-    k = along_directions(k, direction_scale(o, sums, 1, n)), m = v = nullptr;
+    if (o == MUON && k.matrix) orthogonalize_matrix<floatX>(fast, d, rows, n / rows);
+    k = along_directions(k, direction_scale(o, sums, rows, n / rows, k)), m = v = nullptr;
     call(d.data());
 }
 
 // Parameters and their state, as an optimizer keeps them; null where it does not.
 struct Parameters {
     Optimizer optimizer;
+    int64_t rows;
     Floats p, m, v;
 
-    Parameters(Optimizer o, const Floats& values) : optimizer(o), p(values), m(p.size()), v(p.size()) {}
+    Parameters(Optimizer o, const Floats& values, int64_t rows = 1)
+        : optimizer(o), rows(rows), p(values), m(p.size()), v(p.size()) {}
     float* m_or_null() { return OPTIMIZERS[optimizer].keeps.m ? m.data() : nullptr; }
     float* v_or_null() { return OPTIMIZERS[optimizer].keeps.v ? v.data() : nullptr; }
     void update(bool fast, const Floats& g, const UpdateConstants& k) {
-        update_tensor(fast, optimizer, p, nullptr, m_or_null(), v_or_null(), g, k);
+        update_tensor(fast, optimizer, p, nullptr, m_or_null(), v_or_null(), g, k, 0, rows);
     }
 };
 static UpdateConstants constants_of(Optimizer o, float rate, float decay, int64_t t, bool nesterov = false) {
@@ -77,7 +95,7 @@ static Floats after_ten_steps(const TenSteps& s, bool fast, float rate) {
     const int n = (int)s.after.size();
     Floats p(n), g(n);
     for (int i = 0; i < n; i++) p[i] = (float)((i * 37) % 64 - 32) / 32;
-    Parameters parameters(s.optimizer, p);
+    Parameters parameters(s.optimizer, p, s.rows);
     for (int step = 0; step < 10; step++) {
         for (int i = 0; i < n; i++) g[i] = s.gradients * (float)((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256;
         parameters.update(fast, g, constants_of(s.optimizer, rate, s.decay, step + 1, s.nesterov));
@@ -186,13 +204,7 @@ static Floats matrix_of(const std::vector<double>& s, int64_t rows, int64_t cols
 }
 template <class floatX>
 static Floats orthogonalized(Floats d, int64_t rows, int64_t cols) {
-    const int64_t n = std::min(rows, cols);
-    std::vector<floatX> x(rows * cols), gram(n * n), polynomial(n * n);
-    device.scratch_elems = thread_scratch_elems<floatX>(1, 16);
-    device.transposed_elems = rows > cols ? gemm_transposed_elems(cols, rows) : 0;
-    allocate_scratch();
-    orthogonalize(d.data(), rows, cols, OrthogonalScratch<floatX>{x.data(), gram.data(), polynomial.data()});
-    free_scratch();
+    orthogonalize_matrix<floatX>(true, d, rows, cols);
     return d;
 }
 

@@ -59,12 +59,12 @@ std::vector<float> find_directions(Model& model, const UpdateConstants& constant
     std::vector<float> scales(tensors);
     for (int64_t rank = first; rank < (own_slice ? first + 1 : P); rank++)
         for_each_part(layout, {P, rank}, model.slice, [&](const TensorPart& part) {
-            UpdateConstants k = constants;
-            if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
+            const PlaceOfV v = place_of_v(model.optimizer, layout, model.slice, part);
+            float* const of_state[] = {model.m, model.v, model.factors, model.master, nullptr};
             sums[rank * tensors + part.number] =
                 kernel(model.optimizer, (float*)model.grads + part.index, model.params + part.index,
-                       state(model.master, part.state), state(model.m, part.state), state(model.v, part.state),
-                       part.elems(), k);
+                       state(model.master, part.state), state(model.m, part.state), state(of_state[v.state], v.at),
+                       part.elems(), constants_for(part.tensor, constants));
         });
     if (own_slice) {
         const std::vector<DirectionSums> mine(&sums[first * tensors], &sums[first * tensors] + tensors);
@@ -74,7 +74,8 @@ std::vector<float> find_directions(Model& model, const UpdateConstants& constant
         DirectionSums total{};
         for (int64_t rank = 0; rank < P; rank++) total.add(sums[rank * tensors + part.number]);
         scales[part.number] =
-            direction_scale(model.optimizer, total, real_rows(part.tensor, c), dimension(TENSORS[part.tensor].cols, c));
+            direction_scale(model.optimizer, total, real_rows(part.tensor, c), dimension(TENSORS[part.tensor].cols, c),
+                            constants_for(part.tensor, constants));
     });
     return scales;
 }

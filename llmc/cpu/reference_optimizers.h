@@ -133,6 +133,24 @@ inline float lamb(float p, float& m, float& v, float g, const UpdateConstants& k
     return m_hat / (std::sqrt(v_hat) + k.eps) + k.weight_decay * p;
 }
 
+// Muon: of a matrix of a layer the momentum that orthogonalize() gets, of all else AdamW's step:
+//
+//     m = beta1 m + (1 - beta1) g
+//     d = beta1 m + (1 - beta1) g                            of a matrix; then d = orthogonalize(d)
+//     d = m_hat / (sqrt(v_hat) + eps)                        of all else; v, m_hat and v_hat as Adam's
+//     p = p - learning_rate (scale d + weight_decay p)       scale = 0.2 sqrt(max(rows, cols)) of a matrix, else 1
+inline float muon(float& m, float* v, float g, const UpdateConstants& k) {
+    m = k.beta1 * m + (1 - k.beta1) * g;
+    if (k.matrix) return k.beta1 * m + (1 - k.beta1) * g;
+    *v = k.beta2 * *v + (1 - k.beta2) * g * g;
+    return m / k.correction1 / (std::sqrt(*v / k.correction2) + k.eps);
+}
+// As orthogonalize() of llmc/cpu/orthogonalize.h, without scratch memory.
+template <class Scratch>
+void orthogonalize(float* d, int64_t rows, int64_t cols, const Scratch&) {
+    orthogonalize(d, rows, cols);
+}
+
 // As the function of the same name in directions.h: turns grads, of a part of a tensor, into
 // directions.
 template <class floatX>
@@ -143,6 +161,7 @@ DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params
         const float g = grads[i] * k.grad_scale, p = master ? master[i] : (float)params[i];
         if (optimizer == LARS) grads[i] = lars(p, m[i], g, k);
         if (optimizer == LAMB) grads[i] = lamb(p, m[i], v[i], g, k);
+        if (optimizer == MUON) grads[i] = muon(m[i], v ? v + i : nullptr, g, k);
         sums.add({(double)p * p, (double)grads[i] * grads[i]});
     }
     return sums;
@@ -164,6 +183,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, float*
         if (optimizer == RMSPROP) p = rmsprop(p, v[i], g, k);
         if (optimizer == LION) p = lion(p, m[i], g, k);
         if (optimizer == LARS || optimizer == LAMB) p -= k.learning_rate * k.scale * g;
+        if (optimizer == MUON) p -= k.learning_rate * (k.scale * g + k.weight_decay * p);
         if (master) master[i] = p;
         params[i] = p;
     }

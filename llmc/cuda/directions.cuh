@@ -21,7 +21,8 @@ struct DirectionPiece {
     int64_t index, state;  // of its first element, as in TensorPart
     int elems, number;     // number: of the tensor
     int rows, cols;        // of the whole tensor
-    bool decayed;
+    bool decayed, matrix;
+    PlaceOfV v;
 };
 // The pieces of a tensor in the slice of a rank.
 struct PieceRange {
@@ -55,7 +56,7 @@ struct Directions {
 };
 
 // Cuts what a process updates into pieces.
-inline Directions cut_into_pieces(const ParameterLayout& layout, const BucketSlice& slice) {
+inline Directions cut_into_pieces(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice) {
     const GPT2Config& c = layout.config;
     Directions d;
     d.tensors = all_tensors(c);
@@ -63,16 +64,29 @@ inline Directions cut_into_pieces(const ParameterLayout& layout, const BucketSli
     const auto cut = [&](int64_t rank, const TensorPart& part) {
         PieceRange& range = d.ranges[rank * d.tensors + part.number];
         range.begin = (int)d.pieces.size();
+        const PlaceOfV v = place_of_v(optimizer, layout, slice, part);
         for (int64_t at = 0; at < part.elems(); at += PIECE_ELEMS)
-            d.pieces.push_back({part.index + at, part.state + at, (int)std::min(PIECE_ELEMS, part.elems() - at),
-                                part.number, (int)real_rows(part.tensor, c),
-                                (int)dimension(TENSORS[part.tensor].cols, c), TENSORS[part.tensor].decayed});
+            d.pieces.push_back({part.index + at,
+                                part.state + at,
+                                (int)std::min(PIECE_ELEMS, part.elems() - at),
+                                part.number,
+                                (int)real_rows(part.tensor, c),
+                                (int)dimension(TENSORS[part.tensor].cols, c),
+                                TENSORS[part.tensor].decayed,
+                                is_layer_matrix(part.tensor),
+                                {v.state, v.at + at}});
         range.end = (int)d.pieces.size();
     };
     const int64_t P = layout.processes, first = slice.parts > 1 ? slice.part : 0;
     for (int64_t rank = first; rank < (slice.parts > 1 ? first + 1 : P); rank++)
         for_each_part(layout, {P, rank}, slice, [&](const TensorPart& part) { cut(rank, part); });
     return d;
+}
+
+// The constants for a piece.
+__device__ inline UpdateConstants constants_for(const DirectionPiece& piece, UpdateConstants k) {
+    k.matrix = piece.matrix;
+    return k;
 }
 
 // Calls f(i) for the elements of a piece that this thread has, UPDATE_ELEMS at a time.
@@ -83,21 +97,22 @@ __device__ inline void for_each_of_piece(const DirectionPiece& piece, F f) {
 
 template <Optimizer optimizer, class floatX>
 __global__ void __launch_bounds__(DIRECTION_THREADS)
-    directions_kernel(float* grads, const floatX* params, const float* master, float* m, float* v,
+    directions_kernel(float* grads, const floatX* params, const float* master, float* m, float* all_v, float* factors,
                       const DirectionPiece* pieces, DirectionSums* partials, UpdateConstants constants,
                       const DeviceResults* results) {
     constexpr int N = UPDATE_ELEMS;
-    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == ALL, keeps_v = OPTIMIZERS[optimizer].keeps.v == ALL;
+    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == ALL;
     const DirectionPiece piece = pieces[blockIdx.x];
     if (!results->wanted) return;
+    float* const v = piece.v.state == NUM_STATES ? nullptr : (piece.v.state == STATE_V ? all_v : factors) + piece.v.at;
     const float grad_scale = results->grad_scale;
-    const RuleConstants k = rule_constants(constants, piece.decayed);
+    const RuleConstants k = rule_constants(constants_for(piece, constants), piece.decayed);
     double weights = 0, directions = 0;
     for_each_of_piece(piece, [&](int i) {
-        float g[N], mi[N], vi[N], p[N], squares = 0, direction_squares = 0;
+        float g[N], mi[N], vi[N] = {}, p[N], squares = 0, direction_squares = 0;
         load_packs(g, grads + piece.index + i);
         if constexpr (keeps_m) load_packs(mi, m + piece.state + i);
-        if constexpr (keeps_v) load_packs(vi, v + piece.state + i);
+        if (v) load_packs(vi, v + i);
         if (master) load_packs(p, master + piece.state + i);
         else load_packs(p, params + piece.index + i);
 #pragma unroll
@@ -106,7 +121,7 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
             squares += p[j] * p[j], direction_squares += g[j] * g[j];
         }
         if constexpr (keeps_m) store_packs(m + piece.state + i, mi);
-        if constexpr (keeps_v) store_packs(v + piece.state + i, vi);
+        if (v) store_packs(v + i, vi);
         store_packs(grads + piece.index + i, g);
         weights += squares, directions += direction_squares;
     });
@@ -135,7 +150,8 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
     if (!results->wanted) return;
     DirectionSums total{};
     for (int rank = 0; rank < processes; rank++) total.add(sums[rank * tensors + piece.number]);
-    const float scale = (float)RuleOf<optimizer>::scale(total, piece.rows, piece.cols);
+    constants = constants_for(piece, constants);
+    const float scale = (float)RuleOf<optimizer>::scale(total, piece.rows, piece.cols, constants);
     const RuleConstants k = rule_constants(along_directions(constants, scale), piece.decayed);
     for_each_of_piece(piece, [&](int i) {
         float d[N], p[N], none = 0;
@@ -150,11 +166,12 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
 }
 
 // Turns grads, complete in what this process updates, into directions, and moves the weights along
-// them. params, master, m and v are as in optimizer_update().
-template <class floatX>
+// them. params, master, m and v are as in optimizer_update(), factors as in optimizer_state.h.
+// between() enqueues what else is done with the directions.
+template <class floatX, class Between>
 void directions_update(Optimizer optimizer, const Directions& d, floatX* params, float* master, float* m, float* v,
-                       float* grads, const BucketSlice& slice, const UpdateConstants& k, const DeviceResults* results,
-                       uint64_t seed, cudaStream_t stream) {
+                       float* factors, float* grads, const BucketSlice& slice, const UpdateConstants& k,
+                       const DeviceResults* results, uint64_t seed, cudaStream_t stream, Between between) {
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
     const dim3 pieces((unsigned)d.pieces.size()), ranges((unsigned)d.ranges.size());
     const int processes = (int)(d.ranges.size() / d.tensors), tensors = (int)d.tensors;
@@ -162,7 +179,7 @@ void directions_update(Optimizer optimizer, const Directions& d, floatX* params,
     with_direction(optimizer, [&](auto constant) {
         const StreamRange in_stream(work::directions(info, elems, master ? 4 : sizeof(floatX)), stream);
         launch("directions", directions_kernel<constant.value, floatX>, pieces, DIRECTION_THREADS, 0, stream, grads,
-               params, master, m, v, d.device_pieces(), d.partials(), k, results);
+               params, master, m, v, factors, d.device_pieces(), d.partials(), k, results);
         launch("tensor_sums", tensor_sums_kernel<DirectionSums>, ranges, 256, 0, stream, d.sums(), d.partials(),
                d.device_ranges());
     });
@@ -170,8 +187,9 @@ void directions_update(Optimizer optimizer, const Directions& d, floatX* params,
         gpu_all_gather((double*)d.sums(), 2 * d.tensors, -1, stream);
         gpu_comm_join(stream);
     }
+    between();
     with_direction(optimizer, [&](auto constant) {
-        const StreamRange in_stream(work::update(OPTIMIZERS[SGD], elems, master, sizeof(floatX), 4), stream);
+        const StreamRange in_stream(work::update(info, elems, master, sizeof(floatX), 4), stream);
         launch(info.name, along_kernel<constant.value, floatX>, pieces, DIRECTION_THREADS, 0, stream, params, master,
                grads, d.device_pieces(), d.sums(), processes, tensors, k, results, seed);
     });
