@@ -6,7 +6,8 @@
 Model, data, order of the data, schedule and steps are the same in all runs. The learning rate is searched for each
 optimizer on the same grid, the powers of the square root of 10: from a usual one in both directions, as long as the
 validation loss falls. adamw, lion, lamb and muon, whose weight decay does not pass through the gradient, have a decay
-of 0.1, the others none. A run that is there, in build/optimizers, is not run again, so the script can be stopped and started.
+of 0.1, the others none. A run that is there, in build/optimizers, is not run again, so the script can be stopped and
+started.
 
 --write puts the table and the picture into dev/course/18-optimizers.md.
 """

@@ -1,7 +1,7 @@
 // Muon: momentum for the matrices of the layers, whose directions are orthogonalised (Jordan et al.
-// 2024, https://kellerjordan.github.io/posts/muon); AdamW for all else: vectors, and the embeddings,
-// of which a step needs only some rows. An update is one with directions (directions.h) and one step
-// more:
+// 2024, https://kellerjordan.github.io/posts/muon); AdamW for all else: vectors, and the
+// embeddings, of which a step needs only some rows. An update is one with directions (directions.h)
+// and one step more:
 //
 //     direction       of a matrix     m = beta1 m + (1 - beta1) g
 //                                     d = beta1 m + (1 - beta1) g                          (Nesterov's momentum)
@@ -11,8 +11,8 @@
 //     update          p = (1 - rate decay) p - rate scale d
 //
 // The elements of an orthogonal matrix have a root mean square of 1 / sqrt(max(rows, cols)), so
-// that of a step is 0.2 rate. AdamW's steps are about as large, so that one rate and one decay serve
-// both (Liu et al. 2025, arXiv:2502.16982, section 2.2).
+// that of a step is 0.2 rate. AdamW's steps are about as large, so that one rate and one decay
+// serve both (Liu et al. 2025, arXiv:2502.16982, section 2.2).
 //
 // v is kept of the last bucket, and as factors of the layers' vectors (optimizer_state.h).
 //
@@ -99,9 +99,8 @@ void share_factors(Model& model, const Device& device) {
     const StateLayout factors = state_layout(model.layout, OPTIMIZERS[model.optimizer], STATE_FACTORS);
     const int64_t slice_elems = factors.total_elems() / model.slice.parts;
     if (model.slice.parts == 1) return;
-    for_each_factor_without_result(factors, model.slice, [&](int64_t begin, int64_t end) {
-        device.zero(model.factors + begin, end - begin);
-    });
+    for_each_factor_without_result(
+        factors, model.slice, [&](int64_t begin, int64_t end) { device.zero(model.factors + begin, end - begin); });
     device.sum(model.factors, slice_elems, -1);
     device.wait();
     device.collect(model.factors, slice_elems, -1);

@@ -197,7 +197,7 @@ constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FE
   X(LION,     LionRule,     "lion",     ONLY_M,  0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
   X(LARS,     LarsRule,     "lars",     ONLY_M,  0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962") \
   X(LAMB,     LambRule,     "lamb",     M_AND_V, 0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962") \
-  X(MUON,     MuonRule,     "muon",     FEWER_V, 0.95, 0.95, 1e-8,  "Jordan et al. 2024, kellerjordan.github.io/posts/muon")
+  X(MUON,     MuonRule,     "muon",     FEWER_V, 0.95, 0.95, 1e-8,  "Jordan 2024, kellerjordan.github.io/posts/muon")
 // clang-format on
 
 struct OptimizerInfo {

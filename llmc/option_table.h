@@ -149,7 +149,7 @@ inline const std::vector<OptionRow>& option_table() {
                "of the matrices; not of biases and gains"),
         text("", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optimizers.h)"),
-        single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9",
+        single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9; muon: 0.95",
                "of the optimizer: the share that its running mean of gradients keeps"),
         single("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95; lion, rmsprop: 0.99",
                "of the optimizer: the same for the mean of their squares; lion: for m"),
