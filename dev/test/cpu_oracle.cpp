@@ -9,6 +9,7 @@
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
+#include "llmc/cpu/muon.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
