@@ -53,17 +53,21 @@ def at_random(seconds):
 
 
 def keep(parser):
-    """Adds some small inputs, of all sizes, to the corpus: of those that together reach what all do."""
+    """Adds some small inputs, of all sizes, to the corpus: of those that reach what it and the seeds do not."""
     merged = ROOT / "build/fuzz/merged" / parser
     shutil.rmtree(merged, ignore_errors=True)
-    merged.mkdir(parents=True)
-    folders = [merged, ROOT / "build/fuzz/seeds" / parser, FOUND / parser]
-    subprocess.run([GUIDED, "-merge=1", f"-artifact_prefix=build/fuzz/{parser}-", *folders], cwd=ROOT, check=True,
-                   env={**os.environ, "FUZZ_PARSER": parser}, capture_output=True)
-    small = sorted((path.stat().st_size, path) for path in merged.iterdir() if path.stat().st_size <= LARGEST_KEPT)
+    shutil.copytree(ROOT / "build/fuzz/seeds" / parser, merged)
     (CORPUS / parser).mkdir(parents=True, exist_ok=True)
-    for _, path in small[::max(1, len(small) // KEPT)][-KEPT:]:
+    shutil.copytree(CORPUS / parser, merged, dirs_exist_ok=True)
+    known = set(merged.iterdir())
+    subprocess.run([GUIDED, "-merge=1", f"-artifact_prefix=build/fuzz/{parser}-", merged, FOUND / parser], cwd=ROOT,
+                   check=True, env={**os.environ, "FUZZ_PARSER": parser}, capture_output=True)
+    sized = sorted((path.stat().st_size, path) for path in merged.iterdir() if path not in known)
+    small = [path for size, path in sized if size <= LARGEST_KEPT]
+    kept = small[::-(-len(small) // KEPT) or 1]
+    for path in kept:
         shutil.copyfile(path, CORPUS / parser / path.name[:12])
+    print(f"{parser:10s} {len(sized)} inputs reach what seeds and corpus do not; kept: {len(kept)}")
 
 
 def main():
