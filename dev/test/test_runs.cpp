@@ -1,5 +1,6 @@
 // The trainer as a user runs it: flags, files, what it prints and logs, HellaSwag, bf16.
 #include <regex>
+#include "dev/test/end_of_text.h"
 #include "dev/test/run_program.h"
 #include "llmc/checkpoint.h"
 #include "llmc/tokenizer.h"
@@ -250,16 +251,6 @@ static void bf16_runs() {
            a.st_size - 1024 == 2 * (b.st_size - 1024));
 }
 
-// A tokenizer file of 257 tokens.
-static std::string tokenizer_with(int end_of_text) {
-    Tokenizer tok;
-    tok.bytes_of.assign(257, "a"), tok.end_of_text = end_of_text;
-    const std::string path = dir(format("tokenizer_%d.bin", end_of_text));
-    FileWriter file(path);
-    tokenizer_write(tok, file);
-    file.commit();
-    return path;
-}
 static void document_mask() {
     const std::string flags = "-e L2C32H2T16V257 -l 1e-2 -k constant -d 64 -x 6 -v 3 -m -1 ";
     const auto masked = [&](int end_of_text, const std::string& more) {

@@ -1,6 +1,7 @@
 // The warmups of sequence length and batch size (warmup.h): which windows a step takes and how they
 // are cut; on a CPU, in the simulator, with several processes, and resumed.
 #include <cmath>
+#include "dev/test/end_of_text.h"
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint.h"
@@ -66,6 +67,19 @@ static void cut_windows() {
             EXPECT(same_files(weights("cut", 3), weights("short", 3)));
             EXPECT(!same_files(weights("cut", 3), weights("long", 3)));
         }
+    const std::string documents =
+        "-e L2C32H2T64V257 -d 256 --shuffle 0 -x 3 -l 3e-3 --overwrite 1 -f 0 "
+        "--document-mask 1 --tokenizer " +
+        tokenizer_with(97) + " ";
+    const std::string cut = "-t 64 -b 2 --seq-warmup 1000000 ";
+    for (const std::string& program : {CPU, SIM16}) {
+        start_test("so they do with a document mask, whose documents end at cuts as well: " + program);
+        EXPECT(passed(run(tiny_run(program, documents + cut + in("cut")))));
+        EXPECT(passed(run(tiny_run(program, documents + "-t 8 -b 16" + in("short")))));
+        EXPECT(passed(run(tiny_run(program, documents + cut + "--document-mask 0" + in("unmasked")))));
+        EXPECT(same_files(weights("cut", 3), weights("short", 3)));
+        EXPECT(!same_files(weights("cut", 3), weights("unmasked", 3)));
+    }
     start_test("warmups over one step are none, to the bit");
     const std::string flags = "-d 64 -x 3 -v 2 -m 2 ";
     EXPECT(passed(run(tiny(flags + in("plain")))));
