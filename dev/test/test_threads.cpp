@@ -6,6 +6,9 @@
 #include <unistd.h>
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <new>
 #include "dev/test/test.h"
 #include "llmc/core_share.h"
@@ -251,6 +254,33 @@ static void shares() {
     EXPECT(threads_of(o) == 5);
 }
 
+#ifdef __linux__
+// How many pages the system has given to each thread of this process when it first wrote to them.
+static std::map<std::string, long long> pages_by_thread() {
+    std::map<std::string, long long> pages;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::ifstream stat(task.path() / "stat");
+        std::string text;
+        std::getline(stat, text);
+        // minor faults are the 10th field; the second, the program's name in brackets, may have
+        // spaces
+        const char* rest = strrchr(text.c_str(), ')');
+        if (rest) sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %lld", &pages[task.path().filename()]);
+    }
+    return pages;
+}
+// How many threads spread_pages has had write to 64 pages or more.
+static int64_t spreading_threads(size_t bytes) {
+    auto before = pages_by_thread();
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+    spread_pages(memory, bytes);
+    const auto after = pages_by_thread();
+    munmap(memory, bytes);
+    return std::count_if(after.begin(), after.end(), [&](auto& t) { return t.second - before[t.first] >= 64; });
+}
+#endif
+
 static void first_writes() {
     start_test("spread_pages: all pages are there, and zero");
     device.threads = 4;
@@ -264,6 +294,14 @@ static void first_writes() {
 #endif
     EXPECT(std::count(memory, memory + bytes, 0) == (int64_t)bytes);
     unmap_memory(memory, bytes);
+#ifdef __linux__
+    start_test("spread_pages: the pages are those of several threads");
+    bool several = false;  // not each time: on a busy machine one thread may be done before another is awake
+    for (int tries = 0; tries < 200 && !several; tries++) several = spreading_threads(bytes) > 1;
+    EXPECT(several);
+    device.threads = 1;
+    EXPECT(spreading_threads(bytes) == 1);
+#endif
 }
 
 int main() {
