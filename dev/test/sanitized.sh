@@ -25,7 +25,11 @@ esac
 make -s SANITIZE="$sanitizer" $(printf "$build/test_%s " $tests) $(printf "$build/cuda/%s " $ladders) \
     $build/BF16/test_gpt2sim $build/FP32/test_gpt2sim $build/cusim_seeded_bugs
 
-for test in $tests; do $fixed $build/test_$test; done
+for test in $tests; do
+    sizes=
+    [ $sanitizer-$test != thread-kernels ] || sizes=medium
+    $fixed $build/test_$test $sizes
+done
 for precision in BF16 FP32; do $fixed $build/$precision/test_gpt2sim $kernels; done
 for ladder in $ladders; do $fixed $build/cuda/$ladder --check; done
 for name in good early_exit async_copy stream_wait; do $fixed $build/cusim_seeded_bugs $name; done

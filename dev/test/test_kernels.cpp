@@ -364,31 +364,37 @@ static void compare(const char* name, const Floats& got, const Floats& want, dou
     if (!EXPECT(error <= tolerance)) printf("    %s: error %.3g, tolerance %.3g\n", name, error, tolerance);
 }
 
-static void bf16_products(const Shape& s, MatrixUnit unit) {
-    const int C = s.C, OC = s.OC, rows = s.B * s.T;
-    device.unit = unit;
-    start_test(format("bf16 products on %s, rows %d C %d OC %d", MATRIX_UNIT_NAMES[unit], rows, C, OC));
+// Inputs of the products of one shape, and the reference's results, with which all units compare.
+struct Products {
+    const int rows, C, OC;
     const Floats x = random_bf16(rows * C), w = random_bf16(OC * C), b = random_bf16(OC);
     const Floats dout = random_bf16(rows * OC), pre = random_bf16(rows * C, 3);
-    const Halves hx = halves(x), hw = halves(w), hb = halves(b), hdout = halves(dout), hpre = halves(pre);
+    Floats y = Floats(rows * OC), gelu_y = y, dx = Floats(rows * C), dw = Floats(OC * C), db = Floats(OC);
 
-    Floats y(rows * OC), gelu_y(rows * OC), dx(rows * C), dw(OC * C), db(OC);
-    reference::matmul_forward(y.data(), x.data(), w.data(), b.data(), rows, C, OC, gelu_y.data());
-    reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC, false,
-                               pre.data());
+    explicit Products(const Shape& s) : rows(s.B * s.T), C(s.C), OC(s.OC) {
+        reference::matmul_forward(y.data(), x.data(), w.data(), b.data(), rows, C, OC, gelu_y.data());
+        reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC, false,
+                                   pre.data());
+    }
+};
 
+static void bf16_products(const Products& p, MatrixUnit unit) {
+    const int rows = p.rows, C = p.C, OC = p.OC;
+    device.unit = unit;
+    start_test(format("bf16 products on %s, rows %d C %d OC %d", MATRIX_UNIT_NAMES[unit], rows, C, OC));
+    const Halves hx = halves(p.x), hw = halves(p.w), hb = halves(p.b), hdout = halves(p.dout), hpre = halves(p.pre);
     Halves out(rows * OC), gelu_out(rows * OC), dinp(rows * C), dweight(OC * C), dbias(OC);
     matmul_forward(out.data(), hx.data(), hw.data(), hb.data(), rows, C, OC, gelu_out.data());
     matmul_backward(dinp.data(), dweight.data(), dbias.data(), hdout.data(), hx.data(), hw.data(), rows, C, OC, false,
                     hpre.data());
-    compare("out", floats(out), y, 1, C);
-    compare("gelu", floats(gelu_out), gelu_y, 2, C);
-    compare("dinp", floats(dinp), dx, 1, OC);
-    compare("dweight", floats(dweight), dw, 1, rows);
-    compare("dbias", floats(dbias), db, 1, rows);
+    compare("out", floats(out), p.y, 1, C);
+    compare("gelu", floats(gelu_out), p.gelu_y, 2, C);
+    compare("dinp", floats(dinp), p.dx, 1, OC);
+    compare("dweight", floats(dweight), p.dw, 1, rows);
+    compare("dbias", floats(dbias), p.db, 1, rows);
 
     // gradients in fp32, which are not rounded
-    Floats sums(OC * C, 0.5f), bias_sums(OC, 0.5f);
+    Floats sums(OC * C, 0.5f), bias_sums(OC, 0.5f), dw = p.dw, db = p.db;
     for (float& v : dw) v += 0.5f;
     for (float& v : db) v += 0.5f;
     matmul_backward((bf16*)nullptr, sums.data(), bias_sums.data(), hdout.data(), hx.data(), hw.data(), rows, C, OC,
@@ -658,9 +664,13 @@ static void rounding_up() {
     EXPECT(round_up((int64_t)1 << 40, 3) == ((int64_t)1 << 40) + 2);
 }
 
-// What is called with any argument, in emulators, leaves out the sizes that take longest.
-static bool only_small = false;
-static bool left_out(const Shape& s) { return only_small && (s.B * s.T > 100 || s.C > 800); }
+// Sizes that take longest are left out: "small" in emulators, "medium" under ThreadSanitizer, where
+// each access to memory of the naive loops is a call.
+static std::string sizes = "all";
+static bool left_out(const Shape& s) {
+    const bool small = s.B * s.T <= 100 && s.C <= 800, medium = (int64_t)s.B * s.T * s.C * s.OC <= 100000000;
+    return !(sizes == "all" || (sizes == "medium" && medium) || (sizes == "small" && small));
+}
 
 static bool skip_without(MatrixUnit unit) {
     if (has_matrix_unit(unit)) return false;
@@ -668,8 +678,9 @@ static bool skip_without(MatrixUnit unit) {
     return true;
 }
 
-int main(int argc, char**) {
-    only_small = argc > 1;
+int main(int argc, char** argv) {
+    if (argc > 1) sizes = argv[1];
+    if (sizes != "all" && sizes != "medium" && sizes != "small") usage_error("all, medium and small are accepted");
     rounding_up();
     layernorm_against_differences();
     matmul_against_differences();
@@ -700,17 +711,18 @@ int main(int argc, char**) {
     const Shape attention_shapes[] = {{1, 1, 16, 1, 0, 0},    {2, 33, 48, 3, 0, 0},  {3, 67, 40, 1, 0, 0},
                                       {1, 130, 128, 2, 0, 0}, {2, 65, 192, 2, 0, 0}, {1, 300, 64, 1, 0, 0},
                                       {1, 70, 256, 1, 0, 0},  {1, 50, 31, 1, 0, 0}};
-    for (MatrixUnit unit : MATRIX_UNITS) {
-        if (skip_without(unit)) continue;
-        for (int threads : {1, 3}) {
-            use_threads(threads);
-            for (const Shape& s : product_shapes)
-                if (!left_out(s)) bf16_products(s, unit);
-            for (const Shape& s : attention_shapes)
-                if (!left_out(s)) bf16_attention(s, unit);
-        }
-        planted_bf16_errors();
-    }
+    std::vector<MatrixUnit> units;
+    for (MatrixUnit unit : MATRIX_UNITS)
+        if (!skip_without(unit)) units.push_back(unit);
+    auto on_each = [&](auto test) {
+        for (MatrixUnit unit : units)
+            for (int threads : {1, 3}) use_threads(threads), test(unit);
+    };
+    for (const Shape& s : product_shapes)
+        if (!left_out(s)) on_each([products = Products(s)](MatrixUnit unit) { bf16_products(products, unit); });
+    for (const Shape& s : attention_shapes)
+        if (!left_out(s)) on_each([&](MatrixUnit unit) { bf16_attention(s, unit); });
+    for (MatrixUnit unit : units) device.unit = unit, planted_bf16_errors();
     device.unit = best_matrix_unit();
     for (const Shape& s : {Shape{1, 1, 16, 1, 16, 1}, Shape{2, 33, 48, 3, 7, 97}, Shape{1, 600, 80, 1, 80, 130},
                            Shape{3, 67, 31, 1, 17, 257}, Shape{1, 5, 1600, 25, 48, 40}}) {
