@@ -33,9 +33,9 @@ namespace kernels = reference;
 #else
 namespace kernels {
 using ::attention_backward, ::attention_decode, ::attention_forward, ::classifier, ::classifier_chunk_rows,
-    ::directions, ::encoder_backward, ::encoder_forward, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
-    ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
-    ::residual_layernorm_forward;
+    ::collect_factors, ::directions, ::encoder_backward, ::encoder_forward, ::factored_directions, ::gelu_forward,
+    ::global_norm_squared, ::layernorm_backward, ::layernorm_forward, ::matmul_backward, ::matmul_forward,
+    ::optimizer_update, ::orthogonalize, ::residual_forward, ::residual_layernorm_forward;
 }
 #endif
 
@@ -54,6 +54,7 @@ struct GPT2 {
     float *m = nullptr, *v = nullptr;          // its state: slice.state_elems() each, or null if it does not keep them
     float* master = nullptr;                   // as many fp32 weights, or null if there are none
     float* factors = nullptr;                  // of the state (llmc/optimizer_state.h), or null
+    float* collected = nullptr;                // collected_elems(): what a step collects for them, or null
     std::function<void()> gradients_complete;  // is called by update(), before directions replace them
     char* acts = nullptr;                      // activations.total_bytes
     double loss_sum = 0;                       // over the tokens of this step so far
@@ -333,7 +334,9 @@ StepResult update_from(GPT2<floatX>& model, const UpdateRule& rule) {
     comm_wait("the collection of the gradients");
     model.parts.enter(PART_UPDATE);
     std::vector<float> scales;
-    if (model.sizes.directions) scales = find_directions(model, constants, kernels::directions<floatX>);
+    const DirectionKernels<floatX> direction_kernels{kernels::directions<floatX>, kernels::collect_factors,
+                                                     kernels::factored_directions<floatX>};
+    if (model.sizes.directions) scales = find_directions(model, constants, direction_kernels);
     if (model.sizes.orthogonalizes)
         orthogonalize_directions(model, [](auto... arguments) { kernels::orthogonalize(arguments...); });
     for (int64_t b = 0; b < layout.buckets(); b++) {
@@ -443,6 +446,8 @@ std::vector<PlanRow> plan_rows(const Sizes& s, const Options& o, GPT2<floatX>* m
         const char* name = s.sums_gradients() ? "sums, fp32" : "all";
         rows.push_back({"gradients", name, "as parameters", elems * s.gradient_bytes()});
         plan_optimizer(rows, OPTIMIZERS[model->optimizer], layout, model->slice, has_master<floatX>(o));
+        if (const int64_t collected = collected_elems(layout, model->optimizer))
+            rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
         if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
     }
@@ -492,6 +497,7 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
             *memory[state] = (float*)map_memory(bytes);
             spread_pages(*memory[state], bytes);
         }
+        model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     allocate_scratch();

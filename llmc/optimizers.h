@@ -17,6 +17,7 @@ struct UpdateConstants {
     float learning_rate, beta1, beta2, eps, weight_decay;
     float grad_scale;                // the gradient is multiplied by this
     float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
+    int64_t t;                       // the number of the update
     bool nesterov = false;           // of momentum
     bool round_to_nearest = false;   // bf16 weights without a master copy; else stochastically
     bool matrix = false;             // the tensor is a matrix of a layer
@@ -33,7 +34,8 @@ inline UpdateConstants update_constants(float learning_rate, float beta1, float 
             weight_decay,
             grad_scale,
             (float)(1.0 - std::pow((double)beta1, (double)t)),
-            (float)(1.0 - std::pow((double)beta2, (double)t))};
+            (float)(1.0 - std::pow((double)beta2, (double)t)),
+            t};
 }
 
 // The same as the rules use them, for elements that are decayed or not.
@@ -60,6 +62,9 @@ template <>
 struct Lanes<float> {
     HOST_DEVICE static float root(float x) { return sqrtf(x); }
     HOST_DEVICE static float sign(float x) { return (float)(x > 0) - (float)(x < 0); }
+    HOST_DEVICE static float larger(float a, float b) { return a > b ? a : b; }
+    HOST_DEVICE static float smaller(float a, float b) { return a < b ? a : b; }
+    HOST_DEVICE static float quotient(float a, float b) { return b > 0 ? a / b : 0; }  // 0 where b is 0
 };
 
 struct AdamWRule {
@@ -174,6 +179,66 @@ struct MuonRule : WithDirection {
     }
 };
 
+// The rules of optimizers whose state is factored (factors.h): m is the factor of the element's
+// row, times row_scale() of the mean over all rows; of a vector it is NO_ROW. v is that of its
+// column. The factors of a row come from the sum or the maximum of contribution() over its
+// elements; so do those of a column.
+struct AdafactorRule : WithDirection {
+    static constexpr bool SUMS = true;  // of contributions; else maxima
+    static constexpr float NO_ROW = 1;
+    static constexpr float EPS1 = 1.1920929e-7f;  // of fp32
+    static constexpr double EPS2 = 1e-3, BETA2_DECAY = -0.8, MOST_RMS = 1;
+
+    template <class V>
+    HOST_DEVICE static V contribution(V g, V, V) {
+        return g * g;
+    }
+    // The share of the newest gradient in the factors, which are running means.
+    static float newest_share(int64_t t) { return (float)std::pow((double)t, BETA2_DECAY); }
+    HOST_DEVICE static float renewed(float factor, float sum, float count, float share) {
+        return factor + share * (sum / count - factor);
+    }
+    HOST_DEVICE static float row_scale(float mean) { return 1.0f / Lanes<float>::larger(mean, EPS1); }
+    template <class V>
+    HOST_DEVICE static V direction(V, V& row, V& col, V g, const RuleConstants&) {
+        return g / Lanes<V>::root(Lanes<V>::larger(row * col, V{} + EPS1 * EPS1));
+    }
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
+        p = k.keep * p - k.along * d;
+    }
+    // The rate is relative to the root mean square of the weights, and at most 1 / sqrt(t); that of
+    // the directions is clipped.
+    HOST_DEVICE static double scale(const DirectionSums& s, double rows, double cols, const UpdateConstants& k) {
+        const double n = rows * cols, weights = sqrt(s.weights / n), directions = sqrt(s.directions / n) / MOST_RMS;
+        const double most_rate = 1 / sqrt((double)k.t), rate = k.learning_rate;
+        return (weights > EPS2 ? weights : EPS2) / (directions > 1 ? directions : 1) *
+               (rate > most_rate ? most_rate / rate : 1);
+    }
+};
+// Adagrad, whose sum of squares of an element is at most what its row and its column have.
+struct Sm3Rule : WithDirection {
+    static constexpr bool SUMS = false;
+    static constexpr float NO_ROW = INFINITY;
+
+    template <class V>
+    HOST_DEVICE static V contribution(V g, V row, V col) {
+        return Lanes<V>::smaller(row, col) + g * g;
+    }
+    static float newest_share(int64_t) { return 1; }
+    HOST_DEVICE static float renewed(float, float maximum, float, float) { return maximum; }
+    HOST_DEVICE static float row_scale(float) { return 1; }
+    template <class V>
+    HOST_DEVICE static V direction(V, V& row, V& col, V g, const RuleConstants&) {
+        return Lanes<V>::quotient(g, Lanes<V>::root(contribution(g, row, col)));
+    }
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
+        p = k.keep * p - k.along * d;
+    }
+    HOST_DEVICE static double scale(const DirectionSums&, double, double, const UpdateConstants&) { return 1; }
+};
+
 // How many values of its state an optimizer keeps: none; one for every parameter; one for every
 // parameter outside the layers; one for every element of a vector in a layer; one for each row and
 // one for each column of a matrix, and one for every element of a vector.
@@ -181,7 +246,8 @@ enum Kept { NONE, ALL, OUTSIDE, VECTORS, FACTORED };
 struct Keeps {
     Kept m = NONE, v = NONE, factors = NONE;
 };
-constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FEWER_V{ALL, OUTSIDE, VECTORS};
+constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FEWER_V{ALL, OUTSIDE, VECTORS},
+    FACTORS{NONE, NONE, FACTORED};
 
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
 // are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
@@ -197,7 +263,9 @@ constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FE
   X(LION,     LionRule,     "lion",     ONLY_M,  0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
   X(LARS,     LarsRule,     "lars",     ONLY_M,  0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962") \
   X(LAMB,     LambRule,     "lamb",     M_AND_V, 0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962") \
-  X(MUON,     MuonRule,     "muon",     FEWER_V, 0.95, 0.95, 1e-8,  "Jordan 2024, kellerjordan.github.io/posts/muon")
+  X(MUON,     MuonRule,     "muon",     FEWER_V, 0.95, 0.95, 1e-8,  "Jordan 2024, kellerjordan.github.io/posts/muon") \
+  X(ADAFACTOR, AdafactorRule, "adafactor", FACTORS, 0, 0,    0,     "Shazeer & Stern 2018, arXiv:1804.04235") \
+  X(SM3,      Sm3Rule,      "sm3",      FACTORS, 0,    0,    0,     "Anil et al. 2019, arXiv:1901.11150")
 // clang-format on
 
 struct OptimizerInfo {

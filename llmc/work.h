@@ -63,6 +63,8 @@ inline KernelWork update(const OptimizerInfo& o, double elems, bool master, doub
     const double states = o.direction ? 0 : (o.keeps.m != NONE) + (o.keeps.v != NONE);
     return {{o.name}, 0, elems * (8 * states + g + (master ? 8 + x : 2 * x))};
 }
+// Sums or maxima over rows and columns of fp32 gradients.
+inline KernelWork collect_factors(double elems) { return {{"collect factors"}, 0, elems * 4}; }
 // The first step of optimizers with directions: weights (p bytes each) are read, fp32 gradients, m
 // and v read and written.
 inline KernelWork directions(const OptimizerInfo& o, double elems, double p) {

@@ -417,6 +417,8 @@ def lamb(p, gradients, lr, decay, beta1=0.9, beta2=0.95, eps=1e-8):
         r = m / (1 - beta1 ** t) / (np.sqrt(v / (1 - beta2 ** t)) + eps) + decay * p
         p = p - lr * np.linalg.norm(p) / np.linalg.norm(r) * r
     return p.tolist()
+
+
 def newton_schulz(g, dtype):
     """torch.optim.Muon's orthogonalisation, in another type than bf16."""
     x = g.to(dtype)
@@ -438,9 +440,29 @@ def exact_muon():
     module._zeropower_via_newtonschulz = own
 
 
+def sm3(p, gradients, lr, decay):
+    """Anil et al. 2019, arXiv:1901.11150, algorithm SM3-II, of a matrix whose sets are its rows and its columns, or of
+    a vector, whose elements are its sets; with decoupled weight decay; in double precision."""
+    p = np.array(p)
+    sets = [[(i, j) for j in range(p.shape[1])] for i in range(p.shape[0])] if len(p) > 1 else []
+    sets += [[(i, j) for i in range(p.shape[0])] for j in range(p.shape[1])]
+    mu = [0.0] * len(sets)
+    for g in gradients:
+        p = p - lr * decay * p
+        new = [0.0] * len(sets)
+        for i in np.ndindex(*p.shape):
+            of_element = [r for r, members in enumerate(sets) if i in members]
+            nu = min(mu[r] for r in of_element) + g[i] ** 2
+            p[i] -= lr * g[i] / math.sqrt(nu) if nu > 0 else 0
+            for r in of_element:
+                new[r] = max(new[r], nu)
+        mu = new
+    return p.flatten().tolist()
+
+
 def optimizers():
     """Ten steps of 24 parameters, a vector or a matrix. A line: name, Nesterov or not, rows, columns, learning rate,
-    weight decay, what the gradients are multiplied by, the parameters after the steps."""
+    weight decay, what the first parameters and the gradients are multiplied by, the parameters after the steps."""
     optim = torch.optim
     cases = [("adamw", 0, 0.01, optim.AdamW, dict(betas=(0.9, 0.95), eps=1e-8)),
              ("adam", 0, 0.01, optim.Adam, dict(betas=(0.9, 0.95), eps=1e-8)),
@@ -454,33 +476,41 @@ def optimizers():
     gradients = [[((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256 for i in range(24)] for step in range(10)]
     lines = []
 
-    def add(name, nesterov, shape, lr, scale, after):
+    def add(name, nesterov, shape, lr, after, weights=1, slope=1):
         rows, columns = shape
-        lines.append(f"{name} {nesterov} {rows} {columns} {lr} {decay} {scale} " + " ".join(f"{x:.9g}" for x in after))
+        lines.append(f"{name} {nesterov} {rows} {columns} {lr} {decay} {weights} {slope} " +
+                     " ".join(f"{x:.9g}" for x in after))
 
-    def torch_steps(make, constants, shape, lr, scale):
-        p = torch.nn.Parameter(torch.tensor(p0).reshape([n for n in shape if n > 1]))
+    def torch_steps(make, constants, shape, lr, weights=1, slope=1):
+        p = torch.nn.Parameter(weights * torch.tensor(p0).reshape([n for n in shape if n > 1]))
         optimizer = make([p], lr=lr, weight_decay=decay, **constants)
         for g in gradients:
-            p.grad = scale * torch.tensor(g).reshape(p.shape)
+            p.grad = slope * torch.tensor(g).reshape(p.shape)
             optimizer.step()
         return p.flatten().tolist()
 
-    vector = (1, 24)
+    vector, matrix = (1, 24), (4, 6)
     for name, nesterov, lr, make, constants in cases:
-        add(name, nesterov, vector, lr, 1, torch_steps(make, constants, vector, lr, 1))
+        add(name, nesterov, vector, lr, torch_steps(make, constants, vector, lr))
     for name, rule in (("lion", lion), ("lars", lars), ("lamb", lamb)):  # torch.optim does not have them
-        add(name, 0, vector, 0.01, 1, rule(p0, gradients, 0.01, decay))
+        add(name, 0, vector, 0.01, rule(p0, gradients, 0.01, decay))
     # bf16 changes each step by about 1%, so all ten together by less
     muon = dict(adjust_lr_fn="match_rms_adamw")
     for shape in (4, 6), (6, 4), (2, 12):
         with exact_muon():
-            after = torch_steps(optim.Muon, muon, shape, 0.05, 1)
-        own = torch_steps(optim.Muon, muon, shape, 0.05, 1)
+            after = torch_steps(optim.Muon, muon, shape, 0.05)
+        own = torch_steps(optim.Muon, muon, shape, 0.05)
         assert math.dist(own, after) < 0.02 * math.dist(p0, after), "torch.optim.Muon has another formula"
-        add("muon", 0, shape, 0.05, 1, after)
-    add("muon", 0, vector, 0.01, 1, torch_steps(optim.AdamW, dict(betas=(0.95, 0.95), eps=1e-8), vector, 0.01, 1))
-    add("lion", 0, vector, 0.01, 1, lion(p0, gradients, 0.01, decay))
+        add("muon", 0, shape, 0.05, after)
+    add("muon", 0, vector, 0.01, torch_steps(optim.AdamW, dict(betas=(0.95, 0.95), eps=1e-8), vector, 0.01))
+    # Adafactor's limits: of its rate, of the root mean square of the weights, of its estimate
+    for shape, *scales in ((vector, 0.01), (matrix, 0.01), (matrix, 0.5), (matrix, 0.01, 2 ** -12),
+                           (matrix, 0.01, 1, 2 ** -14), (vector, 0.01, 1, 2 ** -23)):
+        lr, *factors = scales
+        add("adafactor", 0, shape, lr, torch_steps(optim.Adafactor, {}, shape, *scales), *factors)
+    for shape in vector, matrix:
+        of_shape = lambda values: np.array(values).reshape(shape)  # noqa: E731
+        add("sm3", 0, shape, 0.01, sm3(of_shape(p0), [of_shape(g) for g in gradients], 0.01, decay))
     (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
 
 

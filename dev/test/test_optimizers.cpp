@@ -7,6 +7,7 @@
 #include "dev/test/several.h"
 #include "llmc/checkpoint.h"
 #include "llmc/cpu/directions.h"
+#include "llmc/cpu/factors.h"
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
@@ -26,11 +27,40 @@ static void orthogonalize_matrix(bool fast, Floats& d, int64_t rows, int64_t col
     free_scratch();
 }
 
-// One update of a whole tensor, with its directions if the optimizer has them. m and v are null
-// where it does not keep them. A tensor with several rows is a matrix of a layer.
+// Turns d, the gradients of a whole matrix, or of a vector, into directions, as several processes
+// do that have slices of it; renews the factors.
+template <class floatX>
+static DirectionSums directions_by_factors(bool fast, Optimizer o, Floats& d, const std::vector<floatX>& p,
+                                           float* master, float* factors, int64_t rows, const UpdateConstants& k,
+                                           int processes = 1) {
+    const int64_t n = (int64_t)p.size(), cols = n / rows;
+    const MatrixPart whole{rows, cols, 0, n, rows > 1 ? rows : 0};
+    Floats collected(processes * whole.factors()), tiles(FACTOR_TILES * cols);
+    const auto slice = [&](int r) {
+        return MatrixPart{rows, cols, n * r / processes, n * (r + 1) / processes, whole.row_factors};
+    };
+    for (int r = 0; r < processes; r++) {
+        const auto collect = fast ? ::collect_factors : reference::collect_factors;
+        collect(o, &collected[r * whole.factors()], &d[slice(r).first], factors, slice(r), k, tiles.data());
+    }
+    Floats old(factors, factors + whole.factors());
+    renew_factors(o, factors, collected.data(), processes, whole.factors(), whole, k.t);
+    if (!directs_by_old_factors(o)) old.assign(factors, factors + whole.factors());
+    DirectionSums sums{};
+    const auto direct = fast ? ::factored_directions<floatX> : reference::factored_directions<floatX>;
+    for (int r = 0; r < processes; r++) {
+        const int64_t at = slice(r).first;
+        sums.add(direct(o, &d[at], &p[at], master ? master + at : nullptr, old.data(), slice(r), k));
+    }
+    return sums;
+}
+
+// One update of a whole tensor, with its directions if the optimizer has them. m, v and factors are
+// null where it does not keep them. A tensor with several rows is a matrix of a layer.
 template <class floatX>
 static void update_tensor(bool fast, Optimizer o, std::vector<floatX>& p, float* master, float* m, float* v,
-                          const std::vector<floatX>& g, UpdateConstants k, uint64_t seed = 0, int64_t rows = 1) {
+                          float* factors, int64_t rows, const std::vector<floatX>& g, UpdateConstants k,
+                          uint64_t seed = 0) {
     const int64_t n = (int64_t)p.size();
     const auto call = [&](const auto* grads) {
         if (fast) ::optimizer_update(o, p.data(), master, m, v, grads, n, k, seed, 0);
@@ -42,7 +72,8 @@ static void update_tensor(bool fast, Optimizer o, std::vector<floatX>& p, float*
     const auto kernel = fast ? ::directions<floatX> : reference::directions<floatX>;
     k.matrix = rows > 1;
     if (o == MUON && k.matrix) v = nullptr;
-    const DirectionSums sums = kernel(o, d.data(), p.data(), master, m, v, n, k);
+    const DirectionSums sums = factors ? directions_by_factors(fast, o, d, p, master, factors, rows, k)
+                                       : kernel(o, d.data(), p.data(), master, m, v, n, k);
     if (o == MUON && k.matrix) orthogonalize_matrix<floatX>(fast, d, rows, n / rows);
     k = along_directions(k, direction_scale(o, sums, rows, n / rows, k)), m = v = nullptr;
     call(d.data());
@@ -52,16 +83,19 @@ static void update_tensor(bool fast, Optimizer o, std::vector<floatX>& p, float*
 struct Parameters {
     Optimizer optimizer;
     int64_t rows;
-    Floats p, m, v;
+    Floats p, m, v, factors;
 
-    Parameters(Optimizer o, const Floats& values, int64_t rows = 1)
-        : optimizer(o), rows(rows), p(values), m(p.size()), v(p.size()) {}
+    Parameters(Optimizer o, const Floats& values, int64_t n_rows = 1)
+        : optimizer(o), rows(n_rows), p(values), m(p.size()), v(p.size()), factors(rows + p.size() / rows) {}
     float* m_or_null() { return OPTIMIZERS[optimizer].keeps.m ? m.data() : nullptr; }
     float* v_or_null() { return OPTIMIZERS[optimizer].keeps.v ? v.data() : nullptr; }
+    float* factors_or_null() { return OPTIMIZERS[optimizer].keeps.factors == FACTORED ? factors.data() : nullptr; }
     void update(bool fast, const Floats& g, const UpdateConstants& k) {
-        update_tensor(fast, optimizer, p, nullptr, m_or_null(), v_or_null(), g, k, 0, rows);
+        update_tensor(fast, optimizer, p, nullptr, m_or_null(), v_or_null(), factors_or_null(), rows, g, k);
     }
 };
+// The rows of a tensor in tests of one update: what Muon does with matrices has its own.
+static int64_t rows_for(int o, int64_t rows) { return OPTIMIZERS[o].keeps.factors == FACTORED ? rows : 1; }
 static UpdateConstants constants_of(Optimizer o, float rate, float decay, int64_t t, bool nesterov = false) {
     const OptimizerInfo& info = OPTIMIZERS[o];
     UpdateConstants k = update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, decay, 1.0f, t);
@@ -74,7 +108,8 @@ struct TenSteps {
     Optimizer optimizer;
     int nesterov;
     int64_t rows, cols;
-    float rate, decay, gradients;  // what the gradients are multiplied by
+    float rate, decay;
+    float weights, gradients;  // what the first weights and the gradients are multiplied by
     Floats after;
 };
 static std::vector<TenSteps> ten_steps() {
@@ -84,7 +119,7 @@ static std::vector<TenSteps> ten_steps() {
         std::istringstream words(line);
         std::string name;
         TenSteps s;
-        words >> name >> s.nesterov >> s.rows >> s.cols >> s.rate >> s.decay >> s.gradients;
+        words >> name >> s.nesterov >> s.rows >> s.cols >> s.rate >> s.decay >> s.weights >> s.gradients;
         s.optimizer = find_optimizer(name.c_str());
         for (float x; words >> x;) s.after.push_back(x);
         all.push_back(s);
@@ -94,7 +129,7 @@ static std::vector<TenSteps> ten_steps() {
 static Floats after_ten_steps(const TenSteps& s, bool fast, float rate) {
     const int n = (int)s.after.size();
     Floats p(n), g(n);
-    for (int i = 0; i < n; i++) p[i] = (float)((i * 37) % 64 - 32) / 32;
+    for (int i = 0; i < n; i++) p[i] = s.weights * (float)((i * 37) % 64 - 32) / 32;
     Parameters parameters(s.optimizer, p, s.rows);
     for (int step = 0; step < 10; step++) {
         for (int i = 0; i < n; i++) g[i] = s.gradients * (float)((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256;
@@ -121,10 +156,20 @@ static void against_pytorch() {
 static void against_reference() {
     for (int o = 0; o < NUM_OPTIMIZERS; o++) {
         start_test(std::string(OPTIMIZERS[o].name) + ": one update is that of the plain loop");
-        for (int64_t n : {1, 15, 16, 33, 1000}) {
-            Parameters fast((Optimizer)o, random_values(n));
+        for (auto [matrix_rows, n] : {std::pair<int64_t, int64_t>{1, 1},
+                                      {1, 15},
+                                      {16, 16},
+                                      {1, 33},
+                                      {11, 33},
+                                      {1, 1000},
+                                      {40, 1000},
+                                      {301, 301 * 257}}) {
+            const int64_t rows = rows_for(o, matrix_rows);
+            Parameters fast((Optimizer)o, random_values(n), rows);
             fast.m = random_values(n, 0.1), fast.v = random_values(n, 0.1);
-            for (float& x : fast.v) x = std::fabs(x);
+            fast.factors = random_values(rows + n / rows, 0.1);
+            for (Floats* squares : {&fast.v, &fast.factors})
+                for (float& x : *squares) x = std::fabs(x);
             Parameters plain = fast;
             UpdateConstants k = constants_of((Optimizer)o, 0.01f, 0.1f, 3);
             k.grad_scale = 0.3f;
@@ -132,6 +177,7 @@ static void against_reference() {
             fast.update(true, g, k), plain.update(false, g, k);
             EXPECT(relative_error(fast.p, plain.p) < 1e-6);
             EXPECT(relative_error(fast.m, plain.m) < 1e-6 && relative_error(fast.v, plain.v) < 1e-6);
+            EXPECT(relative_error(fast.factors, plain.factors) < 1e-6);
             EXPECT(OPTIMIZERS[o].keeps.v || fast.v == v);
         }
     }
@@ -142,20 +188,22 @@ static void against_reference() {
 static void bf16_weights() {
     const int64_t n = 333;
     for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        const int64_t rows = rows_for(o, 9);
         start_test(std::string(OPTIMIZERS[o].name) + ": bf16 weights follow their fp32 master, or are its neighbours");
         std::vector<bf16> p16(n), g16(n);
         Floats g(n), p(n);
         const Floats start = random_values(n), slope = random_values(n);
         for (int i = 0; i < n; i++) p16[i] = start[i], p[i] = p16[i], g16[i] = slope[i], g[i] = g16[i];
         const UpdateConstants k = constants_of((Optimizer)o, 0.01f, 0.1f, 1);
-        Parameters exact((Optimizer)o, p), mastered((Optimizer)o, p), rounded((Optimizer)o, p);
+        Parameters exact((Optimizer)o, p, rows), mastered((Optimizer)o, p, rows), rounded((Optimizer)o, p, rows);
         exact.update(true, g, k);
         Floats master = p;
         std::vector<bf16> with_master = p16, without = p16;
-        update_tensor(true, (Optimizer)o, with_master, master.data(), mastered.m_or_null(), mastered.v_or_null(), g16,
-                      k);
-        update_tensor(true, (Optimizer)o, without, nullptr, rounded.m_or_null(), rounded.v_or_null(), g16, k, 7);
-        EXPECT(master == exact.p && mastered.m == exact.m && rounded.v == exact.v);
+        update_tensor(true, (Optimizer)o, with_master, master.data(), mastered.m_or_null(), mastered.v_or_null(),
+                      mastered.factors_or_null(), rows, g16, k);
+        update_tensor(true, (Optimizer)o, without, nullptr, rounded.m_or_null(), rounded.v_or_null(),
+                      rounded.factors_or_null(), rows, g16, k, 7);
+        EXPECT(master == exact.p && mastered.m == exact.m && rounded.v == exact.v && rounded.factors == exact.factors);
         int up = 0;
         for (int i = 0; i < n; i++) {
             const float nearest = bf16(exact.p[i]), stored = without[i];
@@ -175,12 +223,37 @@ static void threads() {
         Floats first;
         for (int t : {1, 2, 3}) {
             device.threads = t;
-            Parameters parameters((Optimizer)o, p);
+            Parameters parameters((Optimizer)o, p, rows_for(o, 3));
             for (int64_t step = 1; step <= 2; step++)
                 parameters.update(true, g, constants_of((Optimizer)o, 0.01f, 0.1f, step));
             if (t == 1) first = parameters.p;
             EXPECT(parameters.p == first && first != p);
         }
+    }
+}
+
+// A matrix in the slices of several processes, which begin within rows; zeros among the gradients,
+// and whole rows and columns of them. Maxima are exact.
+static void factors_of_slices() {
+    const int64_t rows = 43, cols = 770, n = rows * cols;
+    const UpdateConstants k = constants_of(ADAFACTOR, 0.01f, 0, 2);
+    const Floats p = random_values(n);
+    Floats g = random_values(n), start = random_values(rows + cols);
+    for (float& x : start) x = std::fabs(x);
+    for (int64_t i = 0; i < n; i++)
+        if (i / cols == 5 || i % cols == 7 || i % 11 == 0) g[i] = 0;
+    for (Optimizer o : {ADAFACTOR, SM3}) {
+        start_test(std::string(OPTIMIZERS[o].name) + ": slices of a matrix together give what the whole gives");
+        Floats whole = g, factors = start;
+        if (o == SM3) start[5] = factors[5] = 0;
+        directions_by_factors(true, o, whole, p, nullptr, factors.data(), rows, k);
+        for (int processes : {2, 3, 8, 100}) {
+            Floats parts = g, of_parts = start;
+            directions_by_factors(true, o, parts, p, nullptr, of_parts.data(), rows, k, processes);
+            EXPECT(relative_error(of_parts, factors) < 1e-6 && relative_error(parts, whole) < 1e-6);
+            EXPECT(o == ADAFACTOR || (of_parts == factors && parts == whole));
+        }
+        for (int64_t i = 0; i < n; i++) EXPECT((g[i] == 0) == (whole[i] == 0));
     }
 }
 
@@ -379,7 +452,8 @@ int main(int argc, char** argv) {
     const std::string part = argc > 1 ? argv[1] : "";
     make_test_folder();
     if (part != "runs")
-        against_pytorch(), against_reference(), bf16_weights(), threads(), newton_schulz(), orthogonal_matrices();
+        against_pytorch(), against_reference(), bf16_weights(), threads(), factors_of_slices(), newton_schulz(),
+            orthogonal_matrices();
     if (part == "rules") return report_and_clean();
     state_files();
     refusals();

@@ -28,6 +28,9 @@ struct Lanes<vfloat> {
         const vfloat zero{}, one = broadcast(1.0f);
         return x > zero ? one : x < zero ? -one : zero;
     }
+    VEC_INLINE static vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }
+    VEC_INLINE static vfloat smaller(vfloat a, vfloat b) { return a < b ? a : b; }
+    VEC_INLINE static vfloat quotient(vfloat a, vfloat b) { return b > vfloat{} ? a / b : vfloat{}; }
 };
 
 // Stores the first `count` lanes of v as bf16, stochastically rounded. index: of the first one

@@ -2,20 +2,16 @@
 #pragma once
 #include "llmc/comm.h"
 #include "llmc/directions.h"
-#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/factors.h"
 
 // Turns grads (n_elems), a part of a tensor, into directions by the rule of an optimizer, and
 // updates m and v; these and master are as in optimizer_update(). Returns the sums of squares of
-// weights and directions: of pieces of fixed size in fp32 lanes, of the pieces in order in fp64, so
-// that the number of threads changes no bit.
+// weights and directions.
 template <class Rule, class floatX>
 DirectionSums directions_by(float* grads, const floatX* params, const float* master, float* m, float* v,
                             int64_t n_elems, const UpdateConstants& constants) {
     const RuleConstants k = rule_constants(constants, true);
-    const int64_t grain = 1 << 14;
-    std::vector<DirectionSums> pieces(ceil_div(n_elems, grain));
-    parallel_ranges(n_elems, grain, [&](int64_t begin, int64_t end) {
-        vfloat weights{}, directions{};
+    return sum_pieces(n_elems, [&](int64_t begin, int64_t end, vfloat& weights, vfloat& directions) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
             i += begin;
             const vfloat g = load_some(grads + i, count) * constants.grad_scale;
@@ -27,11 +23,7 @@ DirectionSums directions_by(float* grads, const floatX* params, const float* mas
             store_some(grads + i, d, count);
             weights += p * p, directions += d * d;
         });
-        pieces[begin / grain] = {(double)sum(weights), (double)sum(directions)};
     });
-    DirectionSums total{};
-    for (const DirectionSums& piece : pieces) total.add(piece);
-    return total;
 }
 
 template <class floatX>
@@ -45,27 +37,54 @@ DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params
     return sums;
 }
 
+// The functions of directions.h and factors.h, or their references.
+template <class floatX>
+struct DirectionKernels {
+    decltype(&::directions<floatX>) directions;
+    decltype(&::collect_factors) collect_factors;
+    decltype(&::factored_directions<floatX>) factored_directions;
+};
+
+// Turns the gradients of a part into directions.
+template <class Model, class Kernels>
+DirectionSums directions_of_part(Model& model, const TensorPart& part, const UpdateConstants& constants,
+                                 const Kernels& kernels) {
+    const Optimizer optimizer = model.optimizer;
+    const auto state = [](float* all, int64_t at) { return all ? all + at : nullptr; };
+    const UpdateConstants k = constants_for(part.tensor, constants);
+    const auto* params = model.params + part.index;
+    float *grads = (float*)model.grads + part.index, *master = state(model.master, part.state);
+    if (OPTIMIZERS[optimizer].keeps.factors == FACTORED) {
+        const int64_t at = state_layout(model, STATE_FACTORS).factors_at(part.tensor, part.layer);
+        const MatrixPart matrix = matrix_part(part, model.layout.config);
+        return kernels.factored_directions(optimizer, grads, params, master, model.factors + at, matrix, k);
+    }
+    const PlaceOfV v = place_of_v(optimizer, model.layout, model.slice, part);
+    float* const of_state[] = {model.m, model.v, model.factors, model.master, nullptr};
+    return kernels.directions(optimizer, grads, params, master, state(model.m, part.state),
+                              state(of_state[v.state], v.at), part.elems(), k);
+}
+
 // Turns the gradients of all that this process updates into directions. Returns the scale of every
-// tensor of every layer, by TensorPart::number. `kernel` is the function above or its reference.
-template <class Model, class Kernel>
-std::vector<float> find_directions(Model& model, const UpdateConstants& constants, Kernel kernel) {
+// tensor of every layer, by TensorPart::number.
+template <class Model, class Kernels>
+std::vector<float> find_directions(Model& model, const UpdateConstants& constants, const Kernels& kernels) {
     if (model.gradients_complete) model.gradients_complete();
     const ParameterLayout& layout = model.layout;
     const GPT2Config& c = layout.config;
-    const bool own_slice = model.slice.parts > 1;
+    const bool own_slice = model.slice.parts > 1, by_old_factors = directs_by_old_factors(model.optimizer);
     const int64_t tensors = all_tensors(c), P = comm.processes, first = own_slice ? comm.rank : 0;
-    const auto state = [](float* all, int64_t at) { return all ? all + at : nullptr; };
     std::vector<DirectionSums> sums(P * tensors);
     std::vector<float> scales(tensors);
-    for (int64_t rank = first; rank < (own_slice ? first + 1 : P); rank++)
-        for_each_part(layout, {P, rank}, model.slice, [&](const TensorPart& part) {
-            const PlaceOfV v = place_of_v(model.optimizer, layout, model.slice, part);
-            float* const of_state[] = {model.m, model.v, model.factors, model.master, nullptr};
-            sums[rank * tensors + part.number] =
-                kernel(model.optimizer, (float*)model.grads + part.index, model.params + part.index,
-                       state(model.master, part.state), state(model.m, part.state), state(of_state[v.state], v.at),
-                       part.elems(), constants_for(part.tensor, constants));
-        });
+    for (int64_t b = 0; b < layout.buckets(); b++) {
+        collect_from_bucket(model, b, constants, kernels);
+        if (!by_old_factors) renew_bucket(model, b, constants.t);
+        for (int64_t rank = first; rank < (own_slice ? first + 1 : P); rank++)
+            for_each_part_of(b, layout, {P, rank}, model.slice, [&](const TensorPart& part) {
+                sums[rank * tensors + part.number] = directions_of_part(model, part, constants, kernels);
+            });
+        if (by_old_factors) renew_bucket(model, b, constants.t);
+    }
     if (own_slice) {
         const std::vector<DirectionSums> mine(&sums[first * tensors], &sums[first * tensors] + tensors);
         comm_gather(sums.data(), mine.data(), tensors * (int64_t)sizeof(DirectionSums), "the norms of the tensors");

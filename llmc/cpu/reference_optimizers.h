@@ -7,6 +7,7 @@
 #pragma once
 #include <algorithm>
 #include "llmc/cpu/reference.h"
+#include "llmc/factors.h"
 
 namespace reference {
 
@@ -167,6 +168,46 @@ DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params
     return sums;
 }
 
+// Adafactor and SM3: llmc/factors.h has their formulas. The functions are as those of the same
+// names in factors.h.
+inline double factored_contribution(Optimizer optimizer, double g, const float* factors, const MatrixPart& part,
+                                    int64_t row, int64_t col) {
+    if (optimizer == ADAFACTOR) return g * g;
+    const float of_col = factors[part.row_factors + col];
+    return (part.row_factors ? std::min(factors[row], of_col) : of_col) + g * g;
+}
+inline void collect_factors(Optimizer optimizer, float* collected, const float* grads, const float* factors,
+                            const MatrixPart& part, const UpdateConstants& k, float*) {
+    std::vector<double> all(part.factors());
+    const auto add = [&](double& to, double x) { to = optimizer == SM3 ? std::max(to, x) : to + x; };
+    for (int64_t i = part.first; i < part.end; i++) {
+        const int64_t row = i / part.cols, col = i % part.cols;
+        const double x =
+            factored_contribution(optimizer, grads[i - part.first] * k.grad_scale, factors, part, row, col);
+        if (part.row_factors) add(all[row], x);
+        add(all[part.row_factors + col], x);
+    }
+    std::copy(all.begin(), all.end(), collected);
+}
+template <class floatX>
+DirectionSums factored_directions(Optimizer optimizer, float* grads, const floatX* params, const float* master,
+                                  const float* factors, const MatrixPart& part, const UpdateConstants& k) {
+    const double eps1 = 1.1920929e-7;
+    double mean = 0;
+    for (int64_t i = 0; part.row_factors && i < part.rows; i++) mean += factors[i] / (double)part.rows;
+    DirectionSums sums{};
+    for (int64_t i = 0; i < part.end - part.first; i++) {
+        const int64_t row = (part.first + i) / part.cols, col = (part.first + i) % part.cols;
+        const double g = grads[i] * k.grad_scale, p = master ? master[i] : (float)params[i];
+        double v = factors[part.row_factors + col];
+        if (optimizer == SM3) v = factored_contribution(optimizer, g, factors, part, row, col);
+        else v = std::max(part.row_factors ? factors[row] * v / std::max(mean, eps1) : v, eps1 * eps1);
+        grads[i] = v > 0 ? (float)(g / std::sqrt(v)) : 0.0f;
+        sums.add({p * p, (double)grads[i] * grads[i]});
+    }
+    return sums;
+}
+
 // Updates params (n_elems), and master if it is not null, as adamw_update does. m and v are null
 // where the optimizer does not keep them. grads are directions where the optimizer has them.
 template <class floatX>
@@ -183,7 +224,8 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, float*
         if (optimizer == RMSPROP) p = rmsprop(p, v[i], g, k);
         if (optimizer == LION) p = lion(p, m[i], g, k);
         if (optimizer == LARS || optimizer == LAMB) p -= k.learning_rate * k.scale * g;
-        if (optimizer == MUON) p -= k.learning_rate * (k.scale * g + k.weight_decay * p);
+        if (optimizer == MUON || optimizer == ADAFACTOR || optimizer == SM3)
+            p -= k.learning_rate * (k.scale * g + k.weight_decay * p);
         if (master) master[i] = p;
         params[i] = p;
     }

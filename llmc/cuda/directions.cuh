@@ -13,6 +13,7 @@
 #include "llmc/optimizer_state.h"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/comm.cuh"
+#include "llmc/cuda/factors.cuh"
 
 constexpr int64_t PIECE_ELEMS = 1 << 14;
 constexpr int DIRECTION_THREADS = 256;
@@ -34,20 +35,25 @@ struct Directions {
     std::vector<DirectionPiece> pieces;
     std::vector<PieceRange> ranges;  // [rank][tensor]; empty if a rank's slice is not updated here
     int64_t tensors = 0;
+    FactorTables factored;
     char* memory = nullptr;
 
     int64_t pieces_bytes() const { return round_up((int64_t)(pieces.size() * sizeof(DirectionPiece)), 256); }
     int64_t ranges_bytes() const { return round_up((int64_t)(ranges.size() * sizeof(PieceRange)), 256); }
     int64_t sums_bytes() const { return round_up((int64_t)(ranges.size() * sizeof(DirectionSums)), 256); }
     int64_t partials_bytes() const { return round_up((int64_t)(pieces.size() * sizeof(DirectionSums)), 256); }
-    int64_t bytes() const { return pieces_bytes() + ranges_bytes() + sums_bytes() + partials_bytes(); }
+    int64_t own_bytes() const { return pieces_bytes() + ranges_bytes() + sums_bytes() + partials_bytes(); }
+    int64_t bytes() const { return own_bytes() + factored.bytes(); }
 
-    void upload(cudaStream_t stream) const {
+    void upload(cudaStream_t stream) {
+        factored.memory = memory + own_bytes();
         const auto send = [&](void* to, const auto& table) {
             const size_t bytes = table.size() * sizeof(table[0]);
+            if (bytes == 0) return;
             check_cuda(cudaMemcpyAsync(to, table.data(), bytes, cudaMemcpyHostToDevice, stream), "copying the pieces");
         };
         send(device_pieces(), pieces), send(device_ranges(), ranges);
+        send(factored.device_tensors(), factored.tensors), send(factored.device_tiles(), factored.tiles);
     }
     DirectionPiece* device_pieces() const { return (DirectionPiece*)memory; }
     PieceRange* device_ranges() const { return (PieceRange*)(memory + pieces_bytes()); }
@@ -59,6 +65,7 @@ struct Directions {
 inline Directions cut_into_pieces(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice) {
     const GPT2Config& c = layout.config;
     Directions d;
+    d.factored = factor_tables(optimizer, layout);
     d.tensors = all_tensors(c);
     d.ranges.resize(layout.processes * d.tensors);
     const auto cut = [&](int64_t rank, const TensorPart& part) {
@@ -98,8 +105,8 @@ __device__ inline void for_each_of_piece(const DirectionPiece& piece, F f) {
 template <Optimizer optimizer, class floatX>
 __global__ void __launch_bounds__(DIRECTION_THREADS)
     directions_kernel(float* grads, const floatX* params, const float* master, float* m, float* all_v, float* factors,
-                      const DirectionPiece* pieces, DirectionSums* partials, UpdateConstants constants,
-                      const DeviceResults* results) {
+                      const FactorTensor* factored, const float* row_scales, const DirectionPiece* pieces,
+                      DirectionSums* partials, UpdateConstants constants, const DeviceResults* results) {
     constexpr int N = UPDATE_ELEMS;
     constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == ALL;
     const DirectionPiece piece = pieces[blockIdx.x];
@@ -113,6 +120,9 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
         load_packs(g, grads + piece.index + i);
         if constexpr (keeps_m) load_packs(mi, m + piece.state + i);
         if (v) load_packs(vi, v + i);
+        if constexpr (OPTIMIZERS[optimizer].keeps.factors == FACTORED)
+            load_factors<optimizer>(mi, vi, factors, factored[piece.number], row_scales + piece.number,
+                                    piece.index + i);
         if (master) load_packs(p, master + piece.state + i);
         else load_packs(p, params + piece.index + i);
 #pragma unroll
@@ -176,13 +186,18 @@ void directions_update(Optimizer optimizer, const Directions& d, floatX* params,
     const dim3 pieces((unsigned)d.pieces.size()), ranges((unsigned)d.ranges.size());
     const int processes = (int)(d.ranges.size() / d.tensors), tensors = (int)d.tensors;
     const double elems = (double)d.pieces.size() * PIECE_ELEMS;
+    const auto renew = [&] { renew_factors(optimizer, d.factored, factors, k.t, results, stream); };
+    collect_factors(optimizer, d.factored, factors, grads, results, stream);
+    if (!directs_by_old_factors(optimizer)) renew();
     with_direction(optimizer, [&](auto constant) {
         const StreamRange in_stream(work::directions(info, elems, master ? 4 : sizeof(floatX)), stream);
         launch("directions", directions_kernel<constant.value, floatX>, pieces, DIRECTION_THREADS, 0, stream, grads,
-               params, master, m, v, factors, d.device_pieces(), d.partials(), k, results);
+               params, master, m, v, factors, d.factored.device_tensors(), d.factored.row_scales(), d.device_pieces(),
+               d.partials(), k, results);
         launch("tensor_sums", tensor_sums_kernel<DirectionSums>, ranges, 256, 0, stream, d.sums(), d.partials(),
                d.device_ranges());
     });
+    if (directs_by_old_factors(optimizer)) renew();
     if (slice.parts > 1) {
         gpu_all_gather((double*)d.sums(), 2 * d.tensors, -1, stream);
         gpu_comm_join(stream);
