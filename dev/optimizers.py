@@ -5,9 +5,9 @@
 
 Model, data, order of the data, schedule and steps are the same in all runs. The learning rate is searched for each
 optimizer on the same grid, the powers of the square root of 10: from a usual one in both directions, as long as the
-validation loss falls. adamw, lion, lamb and muon, whose weight decay does not pass through the gradient, have a decay
-of 0.1, the others none. A run that is there, in build/optimizers, is not run again, so the script can be stopped and
-started.
+validation loss falls. Those whose weight decay does not pass through the gradient (adamw, lion, lamb, muon, adafactor,
+sm3) have a decay of 0.1, the others none. A run that is there, in build/optimizers, is not run again, so the script can
+be stopped and started.
 
 --write puts the table and the picture into dev/course/18-optimizers.md.
 """
@@ -32,9 +32,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/18-optimizers.md"
 MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 16, 0.08, 0.1, 20, 8
 # the powers with which the search begins; else USUAL
-FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4, "muon": -4}
+FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4, "muon": -4, "adafactor": -3,
+         "sm3": -2}
 USUAL = -5
-DECOUPLED = {"adamw", "lion", "lamb", "muon"}
+DECOUPLED = {"adamw", "lion", "lamb", "muon", "adafactor", "sm3"}
 SAME = 1e-9  # losses closer than this are equal
 
 
@@ -118,9 +119,9 @@ class Bench:
         return results
 
     def state_bytes(self, name):
-        """Bytes of m and v for each parameter, by --plan."""
+        """Bytes of m, v and factors for each parameter, by --plan."""
         plan, _ = children.run([*self.command(name, [], USUAL), "--plan"], cwd=ROOT)
-        of = {row[1].strip(): int(row[2]) for row in re.finditer(r"^optimizer +(m|v) .*?(\d+)$", plan, re.M)}
+        of = {row[1].strip(): int(row[2]) for row in re.finditer(r"^optimizer +(m|v|factors) .*?(\d+)$", plan, re.M)}
         parameters = sum(int(n) for n in re.findall(r"^parameters +(?!= all).*?(\d+)$", plan, re.M))
         return sum(of.values()) / (parameters / (2 if self.precision == "bf16" else 4))
 
