@@ -14,6 +14,7 @@ import json
 import math
 import os
 import pathlib
+import statistics
 import sys
 
 import charts
@@ -52,11 +53,17 @@ def steps_to(target, losses):
     return None
 
 
-def measure(folder, batch, rate, trial, target):
+def noise_scale(values, steps):
+    """The median in the second half of a run; None if most of its steps have none, as no estimate is positive."""
+    late = [value for step, value in values if step >= steps / 2 and math.isfinite(value)]
+    return statistics.median(late) if len(late) > steps / 4 else None
+
+
+def measure(folder, batch, rate, trial, target, tokens):
     series = Run(folder / sweep.folder_of(trial)).series
     steps = steps_to(target, series.get("val_loss", []))
-    noise = [value for step, value in series.get("noise_scale", []) if steps is not None and step <= steps]
-    return {"batch": batch, "rate": float(rate), "steps": steps, "noise_scale": noise[-1] if noise else None}
+    return {"batch": batch, "rate": float(rate), "steps": steps,
+            "noise_scale": noise_scale(series.get("noise_scale", []), tokens // batch)}
 
 
 def fit(points):
@@ -82,7 +89,8 @@ def run_all(args):
               for rate in rates(batch)]
     runs.run([trial for _, _, trial in reversed(trials)])  # the longest first
     return {"model": MODEL, "T": T, "target": args.target, "cpu": readme.this_cpu()[1],
-            "runs": [measure(folder / "runs", batch, rate, trial, args.target) for batch, rate, trial in trials]}
+            "runs": [measure(folder / "runs", batch, rate, trial, args.target, int(TOKENS[batch] * args.scale))
+                     for batch, rate, trial in trials]}
 
 
 def best_of(figures):
