@@ -685,22 +685,25 @@ static void plan_tests() {
             free_model(model);
         }
 #ifdef CUSIM
-    start_test("the plan of one of four processes, stage 1, is what it allocates, to the byte");
     // as if the processes had been connected
     check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
-    comm.processes = 4, comm.rank = 2;
-    Options o;
-    o.zero_stage = 1;
-    const size_t before = cusim::requested_bytes();
-    Sizes sizes{GPT2Config{40, 97, 128, 3, 3, 48}, 3, 33, 1, 40, 0, true, 2, comm.processes};
-    GPT2 model;
-    model.layout = parameter_layout(sizes.config, comm.processes);
-    settle_device(model, sizes, o);
-    allocate(model, sizes, o);
-    EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &model)) &&
-           model.slice.state_elems(model.layout) * 4 == model.layout.total_elems());
-    comm.processes = 1, comm.rank = 0;
-    free_model(model);
+    for (const char* optimizer : {"adamw", "lamb", "muon"}) {  // in fewer positions than channels
+        start_test(
+            format("%s: the plan of one of four processes, stage 1, is what it allocates, to the byte", optimizer));
+        comm.processes = 4, comm.rank = 2;
+        Options o;
+        o.zero_stage = 1, o.optimizer = optimizer;
+        const size_t before = cusim::requested_bytes();
+        Sizes sizes{GPT2Config{40, 97, 128, 3, 3, 48}, 1, 33, 1, 40, 0, true, 2, comm.processes};
+        GPT2 model;
+        model.layout = parameter_layout(sizes.config, comm.processes);
+        settle_device(model, sizes, o);
+        allocate(model, sizes, o);
+        EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &model)) &&
+               model.slice.state_elems(model.layout) * 4 == model.layout.total_elems());
+        comm.processes = 1, comm.rank = 0;
+        free_model(model);
+    }
 #endif
 }
 

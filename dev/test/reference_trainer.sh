@@ -4,12 +4,14 @@ set -e
 mkdir -p build/reference
 ${CXX:-g++} -std=c++17 -O2 -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -Wno-psabi -pthread \
     -DKERNELS_REFERENCE -I. train_gpt2_cpu.cpp -o build/reference/train_gpt2_cpu
-flags="-e L2C48H3T40 -b 2 -t 33 -x 3 -v 0 -s 0 -d 132 --threads 2"
 losses() { sed -n 's/^step .*| loss \([0-9.]*\) .*norm \([0-9.]*\) .*/\1 \2/p'; }
-./train_gpt2_cpu $flags | losses > build/reference/fast
-build/reference/train_gpt2_cpu $flags | losses > build/reference/slow
-paste -d ' ' build/reference/fast build/reference/slow | awk '
-    function apart(a, b) { return !(a - b <= 1e-4 * b && b - a <= 1e-4 * b) }
-    { lines++; if (apart($1, $3) || apart($2, $4)) { print "fast " $1 " " $2 ", reference " $3 " " $4; bad = 1 } }
-    END { exit bad || lines != 3 }'
+for optimizer in adamw muon; do
+    flags="-e L2C48H3T40 -b 2 -t 33 -x 3 -v 0 -s 0 -d 132 --threads 2 --optimizer $optimizer"
+    ./train_gpt2_cpu $flags | losses > build/reference/fast
+    build/reference/train_gpt2_cpu $flags | losses > build/reference/slow
+    paste -d ' ' build/reference/fast build/reference/slow | awk '
+        function apart(a, b) { return !(a - b <= 1e-4 * b && b - a <= 1e-4 * b) }
+        { lines++; if (apart($1, $3) || apart($2, $4)) { print "fast " $1 " " $2 ", reference " $3 " " $4; bad = 1 } }
+        END { exit bad || lines != 3 }'
+done
 dev/test/course.py build/reference/train_gpt2_cpu
