@@ -9,10 +9,14 @@ validation loss falls. Those whose weight decay does not pass through the gradie
 sm3) have a decay of 0.1, the others none. A run that is there, in build/optimizers, is not run again, so the script can
 be stopped and started.
 
+Then the best runs are timed: short ones, all optimizers in turn, several rounds; the table has the median step of the
+fastest round. Losses do not depend on what else the machine does, times do.
+
 --write puts the table and the picture into dev/course/18-optimizers.md.
 """
 import children
 import argparse
+import contextlib
 import csv
 import json
 import math
@@ -45,6 +49,7 @@ def arguments():
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--only", nargs="*", help="these optimizers alone")
     parser.add_argument("--most", type=int, default=9, help="learning rates tried for each optimizer")
+    parser.add_argument("--rounds", type=int, default=3, help="short runs of each optimizer that are timed")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/optimizers")
     parser.add_argument("--write", action="store_true")
     return parser.parse_args()
@@ -76,32 +81,50 @@ class Bench:
                 str(rate_of(power))]
 
     def result(self, label, name, flags, power):
-        """The result of a run, from its file if that is there: its losses by step, and times in ms."""
+        """The result of a run, from its file if that is there: its losses by step."""
         command = self.command(name, flags, power)
         path = self.args.folder / f"{label.replace(', ', '_')}_{power}.json"
         if path.exists():
             result = json.loads(path.read_text())
             if result["command"] == command:
                 return result
-        out = self.args.folder / "run"
-        shutil.rmtree(out, ignore_errors=True)
         begin = time.perf_counter()
-        process = children.start([*command, "-o", str(out)], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT)
-        output, _ = process.communicate()
-        children.running.remove(process)
-        diverged = process.returncode != 0 and "not finite" in output
-        if process.returncode != 0 and not diverged:
-            sys.exit(f"{' '.join(command)} failed:\n{output[-2000:]}")
-        result = {"command": command, "curve": [], "ms": math.nan, "update_ms": math.nan, "diverged": diverged}
-        if not diverged:
-            result.update(read_run(out))
+        result = {"command": command, "curve": [], "diverged": False}
+        with self.run(command, may_diverge=True) as out:
+            if out is None:
+                result["diverged"] = True
+            else:
+                result["curve"] = validation_losses(out)
         readme.replace(path, json.dumps(result))
-        shutil.rmtree(out)
         self.trained += 1
         print(f"{label:20} learning rate {rate_of(power):<8g} validation loss {loss_of(result):.4f}, "
               f"{time.perf_counter() - begin:.0f} s", flush=True)
         return result
+
+    @contextlib.contextmanager
+    def run(self, command, may_diverge=False):
+        """Trains, and gives the folder that has been written; None if the loss was not finite and may be."""
+        out = self.args.folder / "run"
+        shutil.rmtree(out, ignore_errors=True)
+        process = children.start([*command, "-o", str(out)], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT)
+        output, _ = process.communicate()
+        children.running.remove(process)
+        diverged = may_diverge and process.returncode != 0 and "not finite" in output
+        if process.returncode != 0 and not diverged:
+            sys.exit(f"{' '.join(command)} failed:\n{output[-2000:]}")
+        yield None if diverged else out
+        shutil.rmtree(out)
+
+    def time_steps(self, found):
+        """{label: (ms of a step, of it the update)} of the best run of each optimizer."""
+        rounds = {label: [] for label in found}
+        for _ in range(self.args.rounds):
+            for label, (name, results) in found.items():
+                best = results[best_power(results)]
+                with self.run([*best["command"], "-x", str(min(self.args.steps, 40)), "-v", "0"]) as out:
+                    rounds[label].append(median_times(out))
+        return {label: min(times) for label, times in rounds.items()}
 
     def search(self, label, name, flags):
         """{power: result}, from the usual power on, in each direction as long as the loss falls."""
@@ -130,16 +153,23 @@ def loss_of(result):
     return result["curve"][-1][1] if result["curve"] else math.inf
 
 
-def read_run(out):
-    """The validation losses of a run, and the medians of its times."""
+def best_power(results):
+    return min(results, key=lambda power: loss_of(results[power]))
+
+
+def validation_losses(out):
+    """[step, validation loss] of a run; empty if one is not finite."""
     lines = [json.loads(line) for line in (out / "evals.jsonl").read_text().splitlines()]
     curve = [[line["step"], line["val_loss"]] for line in lines if "val_loss" in line]
-    if any(loss is None for _, loss in curve):
-        curve = []
+    return [] if any(loss is None for _, loss in curve) else curve
+
+
+def median_times(out):
+    """Medians of the times of a step and of its update, in ms, without the first step."""
     with open(out / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))[1:]
     median = lambda column: statistics.median(float(row[column]) for row in rows)  # noqa: E731
-    return {"curve": curve, "ms": median("step_ms"), "update_ms": median("update_ms")}
+    return median("step_ms"), median("update_ms")
 
 
 def variants(only):
@@ -165,16 +195,16 @@ def neighbours(results, best):
     return f"{rise(best - 1)} | {rise(best + 1)}"
 
 
-def table(bench, found):
+def table(bench, found, times):
     rows = []
     for label, (name, results) in found.items():
-        best = min(results, key=lambda power: loss_of(results[power]))
-        result = results[best]
+        best = best_power(results)
+        result, (ms, update_ms) = results[best], times[label]
         curve = dict(map(tuple, result["curve"]))
         half = min(curve, key=lambda step: abs(step - bench.args.steps / 2))
         rows.append((loss_of(result), f"| {label} | {bench.state_bytes(name):.1f} | {rate_of(best):g} | "
-                     f"{curve[half]:.3f} | {loss_of(result):.3f} | {neighbours(results, best)} | {result['ms']:.1f} | "
-                     f"{result['update_ms']:.2f} |"))
+                     f"{curve[half]:.3f} | {loss_of(result):.3f} | {neighbours(results, best)} | {ms:.1f} | "
+                     f"{update_ms:.2f} |"))
     tokens = bench.args.steps * B * T
     head = [f"Measured {time.strftime('%Y-%m-%d')} on {bench.cpu} by `dev/optimizers.py`: {bench.args.model}, "
             f"{bench.args.steps} steps of {B * T:,} tokens ({tokens:,} in all), {bench.precision}.", "",
@@ -184,7 +214,7 @@ def table(bench, found):
     return "\n".join(head + [row for _, row in sorted(rows)])
 
 
-def picture(found, steps):
+def picture(found, times, steps):
     """Validation loss against steps, and against the time that so many steps take."""
     best = {label: min(results.values(), key=loss_of) for label, (_, results) in found.items()}
     best = {label: result for label, result in best.items() if result["curve"]}
@@ -192,13 +222,13 @@ def picture(found, steps):
     left, width, height, top, between = 60, 680, 300, 90, 80
     losses = [loss for r in best.values() for step, loss in r["curve"] if step >= steps / 6]
     y = charts.around(losses)
-    slowest = max(steps * r["ms"] / 1e3 for r in best.values())
+    slowest = max(steps * times[label][0] / 1e3 for label in best)
     parts, _ = charts.legend(left, 22, width, best, colors)
-    for i, (title, label, end) in enumerate((("validation loss", "steps", steps), ("", "seconds in steps", slowest))):
+    for i, (title, unit, end) in enumerate((("validation loss", "steps", steps), ("", "seconds in steps", slowest))):
         panel = charts.Panel(left, top + i * (height + between), width, height, (0, end), y)
-        panel.frame(title, label)
-        for color, result in zip(colors, best.values()):
-            scale = 1 if i == 0 else result["ms"] / 1e3
+        panel.frame(title, unit)
+        for color, (label, result) in zip(colors, best.items()):
+            scale = 1 if i == 0 else times[label][0] / 1e3
             panel.curve([(step * scale, loss) for step, loss in result["curve"] if loss <= y[1]], color)
         parts += panel.parts
     return svg.picture(left + width + 20, top + 2 * height + between + 50, charts.SIZE, parts)
@@ -211,9 +241,10 @@ def main():
     for i, (label, (name, flags)) in enumerate(chosen.items()):
         found[label] = name, bench.search(label, name, flags)
         print(f"{i + 1} of {len(chosen)} optimizers, {bench.trained} runs", flush=True)
-    text = table(bench, found)
+    times = bench.time_steps(found)
+    text = table(bench, found, times)
     print(text)
-    drawn = picture(found, args.steps)
+    drawn = picture(found, times, args.steps)
     target = ROOT / "dev/course/pictures/optimizers.svg" if args.write else args.folder / "optimizers.svg"
     readme.replace(target, drawn)
     if args.write:
