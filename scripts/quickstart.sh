@@ -5,7 +5,7 @@
 set -e
 out=log_quickstart
 data=dev/data/shakespeare4096
-steps=3000
+steps=1400
 again=
 model_file=$out/model_$(printf %08d $steps).bin
 model=L4C192H6T128
@@ -23,7 +23,7 @@ read_data="-i ${data}_train.bin -j ${data}_val.bin"
 baseline=$(build/unigram ${data}_train.bin ${data}_val.bin ${data}_tokenizer.bin)
 baseline_loss=${baseline% *} baseline_bits=${baseline#* }
 echo "Training a GPT-2 of 4 layers and 192 channels on the works of Shakespeare," \
-    "in $precision on the CPU, $steps steps."
+    "in $precision on the CPU, $steps steps of Muon, which gets further in this time than AdamW."
 echo "A model that knows only how often each token occurs has a validation loss of $baseline_loss," \
     "$baseline_bits bits per byte."
 if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
@@ -34,9 +34,9 @@ if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
         --seed "$(date +%s)" --quiet 1
 else
     # In the background, so that the script can pass a signal on to the trainer, which saves and says how to go on.
-    ./train_gpt2_cpu -e $model $read_data -o $out -y 1 --precision $precision -b 8 -t 128 -r 0 -x $steps -l 3e-3 -u 50 \
-        -q 0.05 -c 0.1 -n 1000 -nk 2 -v 500 -m 20 -s 1000000 -g 200 --top-k 50 --temperature 0.8 \
-        --prompt "ROMEO." &
+    ./train_gpt2_cpu -e $model $read_data -o $out -y 1 --precision $precision -b 16 -t 128 -r 0 -x $steps \
+        --optimizer muon -l 1e-2 -u 50 -q 0.05 -c 0.1 -n 500 -nk 2 -v 200 -m 20 -s 1000000 -g 200 --top-k 50 \
+        --temperature 0.8 --prompt "ROMEO." &
     trainer=$!
     for signal in INT TERM USR1; do trap "kill -$signal $trainer 2>/dev/null" $signal; done
     status=0

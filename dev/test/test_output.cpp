@@ -145,7 +145,7 @@ static void warnings() {
     start_test("warnings: none for the runs of the README, the recipes and quickstart");
     for (bool gpu : {false, true})
         for (AdviceInput in :
-             {planned_run("L4C192H6T128V4096", 8, 128, 1024, 2850), planned_run("d12", 4, 256, 16384, 2000),
+             {planned_run("L4C192H6T128V4096", 16, 128, 2048, 1400), planned_run("d12", 4, 256, 16384, 2000),
               planned_run("L4C128H4T64V257", 12, 64, 768, 2000), planned_run("d12", 32, 1024, 524288, 19073),
               planned_run("d6", 4, 1024, 4096, 4), planned_run("gpt3:c768", 32, 2048, 524288, 572204),
               planned_run("d48", 16, 1024, 1048576, 32000), planned_run("d6", 4, 256, 4096, 2000)}) {
