@@ -24,6 +24,7 @@
 #include "llmc/activations.h"
 #include "llmc/directions.h"
 #include "llmc/newton_schulz.h"
+#include "llmc/step_parts.h"
 
 // The number of a layer's matrix among those of all layers.
 inline int64_t matrix_number(int tensor, int64_t layer) {
@@ -78,8 +79,10 @@ void orthogonalize_directions(Model& model, float* directions, const Device& dev
     const int64_t L = layout.config.L;
     const bool in_slices = slice.parts > 1;
     const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
+    model.parts.enter(PART_COMMUNICATION);
     for (int64_t l = 0; l < L && in_slices; l++) device.collect(bucket(l), layout.slice_elems(l), l);
     device.wait();
+    model.parts.enter(PART_UPDATE);
     for (int64_t l = 0; l < L; l++) {
         for (int i = 0; i < NUM_TENSORS; i++)
             if (is_layer_matrix(i) && matrix_number(i, l) % slice.parts == slice.part)
@@ -88,9 +91,13 @@ void orthogonalize_directions(Model& model, float* directions, const Device& dev
         if (!in_slices) continue;
         for_each_without_result(layout, slice, l,
                                 [&](int64_t begin, int64_t end) { device.zero(bucket(l) + begin, end - begin); });
+        model.parts.enter(PART_COMMUNICATION);
         device.sum(bucket(l), layout.slice_elems(l), l);
+        model.parts.enter(PART_UPDATE);
     }
+    model.parts.enter(PART_COMMUNICATION);
     device.wait();
+    model.parts.enter(PART_UPDATE);
 }
 
 // In stage 1: each process has the new factors of its slices; then all have all of them.
@@ -101,8 +108,10 @@ void share_factors(Model& model, const Device& device) {
     if (model.slice.parts == 1) return;
     for_each_factor_without_result(
         factors, model.slice, [&](int64_t begin, int64_t end) { device.zero(model.factors + begin, end - begin); });
+    model.parts.enter(PART_COMMUNICATION);
     device.sum(model.factors, slice_elems, -1);
     device.wait();
     device.collect(model.factors, slice_elems, -1);
     device.wait();
+    model.parts.enter(PART_UPDATE);
 }
