@@ -494,6 +494,8 @@ static void update_kernel(Optimizer o) {
     for (int64_t i = 0; i < model.n; i++) EXPECT(after[i] == (float)(floatX)exact[i]);
 }
 
+#include "dev/test/factored_kernels.h"
+
 static void unwanted_updates() {
     start_test("an update that is not wanted changes nothing: NaN, infinity, outliers");
     UpdatedModel model;
@@ -590,8 +592,10 @@ static void kernel_tests(bool quick) {
     for (double level : LARGE_SCORES)
         if (std::fabs(level) < HUGE_NUMBER) large_scores(level);
     // those with directions need a whole model: dev/test/test_optimizers.cpp
-    for (int o = 0; o < NUM_OPTIMIZERS; o++)
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
         if (!OPTIMIZERS[o].direction) update_kernel((Optimizer)o);
+        if (OPTIMIZERS[o].keeps.factors == FACTORED) factored_update((Optimizer)o);
+    }
     unwanted_updates();
     if (HALF && !FP16) stochastic_rounding();
     checkers();

@@ -44,7 +44,8 @@ static DirectionSums directions_by_factors(bool fast, Optimizer o, Floats& d, co
         collect(o, &collected[r * whole.factors()], &d[slice(r).first], factors, slice(r), k, tiles.data());
     }
     Floats old(factors, factors + whole.factors());
-    renew_factors(o, factors, collected.data(), processes, whole.factors(), whole, k.t);
+    const auto renew = fast ? ::renew_factors : reference::renew_factors;
+    renew(o, factors, collected.data(), processes, whole.factors(), whole, k.t);
     if (!directs_by_old_factors(o)) old.assign(factors, factors + whole.factors());
     DirectionSums sums{};
     const auto direct = fast ? ::factored_directions<floatX> : reference::factored_directions<floatX>;
@@ -415,6 +416,9 @@ static void refusals() {
     EXPECT(refused(run(tiny_run(CPU, with(SGD) + "--beta1 0.5")), 2, "--beta1"));
     EXPECT(passed(run(tiny_run(CPU, with(SGD) + "--beta1 0 --rounding stochastic --plan"))));  // as in run.json
     EXPECT(refused(run(tiny_run(CPU, with(LION) + "--eps 0.5")), 2, "--eps"));
+    for (Optimizer o : {ADAFACTOR, SM3})
+        for (const char* flag : {"--beta1", "--beta2", "--eps"})
+            EXPECT(refused(run(tiny_run(CPU, with(o) + flag + " 0.5")), 2, flag));
     EXPECT(refused(run(tiny_run(CPU, with(LION) + "--nesterov 1")), 2, "--nesterov"));
     EXPECT(refused(run(tiny_run(CPU, "--optimizer addamw")), 2, "rmsprop"));
 

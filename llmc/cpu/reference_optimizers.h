@@ -189,6 +189,17 @@ inline void collect_factors(Optimizer optimizer, float* collected, const float* 
     }
     std::copy(all.begin(), all.end(), collected);
 }
+inline void renew_factors(Optimizer optimizer, float* factors, const float* collected, int64_t processes,
+                          int64_t stride, const MatrixPart& tensor, int64_t t) {
+    for (int64_t i = 0; i < tensor.factors(); i++) {
+        double sum = 0, most = 0;
+        for (int64_t r = 0; r < processes; r++)
+            sum += collected[r * stride + i], most = std::max<double>(most, collected[r * stride + i]);
+        const double beta2 = 1 - std::pow((double)t, -0.8);
+        const double mean = sum / (double)(i < tensor.row_factors ? tensor.cols : tensor.rows);
+        factors[i] = (float)(optimizer == SM3 ? most : beta2 * factors[i] + (1 - beta2) * mean);
+    }
+}
 template <class floatX>
 DirectionSums factored_directions(Optimizer optimizer, float* grads, const floatX* params, const float* master,
                                   const float* factors, const MatrixPart& part, const UpdateConstants& k) {
