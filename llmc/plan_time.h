@@ -44,6 +44,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     const int64_t all_elems = parameter_layout(c, s.processes).total_elems();
     add(work::gradient_sums((double)all_elems, x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
+    if (OPTIMIZERS[optimizer].keeps.factors == FACTORED) add(work::collect_factors((double)norm_elems), 1);
     if (s.directions) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, master ? 4 : x), 1);
     for (int i = 0; i < NUM_TENSORS; i++)
         if (s.orthogonalizes && is_layer_matrix(i)) {

@@ -367,18 +367,23 @@ static void same_losses() {
     }
 }
 
-// Muon's v is in two places: that of the last bucket in slices, that of the vectors as factors.
+// State that every process holds whole is saved in slices: factors. Muon's v is in two places: that
+// of the last bucket in slices, that of the vectors as factors.
 static void other_processes() {
-    start_test("muon: a run goes on with another number of processes, another stage, on CPU and GPU alike");
-    const std::string flags = "-c 0.1 -l 1e-2 -k constant " + with(MUON), out = "-o " + dir("moving") + " -y 1 ";
-    const Outcome whole = run(several(CPU, 1, flags + "-x 8"));
-    EXPECT(passed(run(several(CPU, 2, flags + out + "-z 1 -x 2"))));
-    EXPECT(passed(run(several(CPU, 3, flags + out + "-z 0 -x 4"))));
-    EXPECT(passed(run(several(SIM32, 3, flags + out + "-z 1 -x 6"))));
-    const Outcome last = run(several(CPU, 1, flags + out + "-x 8"));
-    Steps late = steps_of(whole);
-    late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(6, late.losses.size()));
-    EXPECT(contains(last.out, "resumed at step 6") && apart(steps_of(last).losses, late.losses, 2) < 1e-4);
+    for (Optimizer o : {MUON, ADAFACTOR, SM3}) {
+        start_test(std::string(OPTIMIZERS[o].name) +
+                   ": a run goes on with another number of processes, another stage, on CPU and GPU alike");
+        const std::string name = format("moving%d", o), out = "-o " + dir(name) + " -y 1 ";
+        const std::string flags = "-c 0.1 -l 1e-2 -k constant " + with(o);
+        const Outcome whole = run(several(CPU, 1, flags + "-x 8"));
+        EXPECT(passed(run(several(CPU, 2, flags + out + "-z 1 -x 2"))));
+        EXPECT(passed(run(several(CPU, 3, flags + out + "-z 0 -x 4"))));
+        EXPECT(passed(run(several(SIM32, 3, flags + out + "-z 1 -x 6"))));
+        const Outcome last = run(several(CPU, 1, flags + out + "-x 8"));
+        Steps late = steps_of(whole);
+        late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(6, late.losses.size()));
+        EXPECT(contains(last.out, "resumed at step 6") && apart(steps_of(last).losses, late.losses, 2) < 1e-4);
+    }
 }
 
 static void state_files() {
