@@ -115,10 +115,12 @@ quality: train_gpt2_cpu $(DATA)       ## number formats and PyTorch trained from
 	python3 dev/quality.py
 
 TABLE_ARCHS = $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,$(ARCHS)))
-kernel-table: $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim   ## registers, spills, occupancy of GPU kernels (nvcc)
-	@for p in BF16 FP32; do for t in kernels plan cpu; do \
-	    CUSIM_LAUNCHES=build/launches_$${p}_$$t $(B)/$$p/test_gpt2sim $$t > /dev/null; done; done
-	@cat build/launches_BF16_* build/launches_FP32_* > build/launches
+# What the tests in the simulator launch; test-all has them written when it runs these tests.
+LAUNCHES := build/launches_BF16 build/launches_FP32
+$(LAUNCHES): build/launches_%: $(B)/%/test_gpt2sim
+	@CUSIM_LAUNCHES=$@.new $< > /dev/null && mv $@.new $@
+kernel-table: $(LAUNCHES)             ## registers, spills, occupancy of GPU kernels (nvcc)
+	@cat $(LAUNCHES) > build/launches
 	@WRITE=$(WRITE) python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(TABLE_ARCHS)
 
 step-model: $(B)/BF16/train_gpt2sim $(DATA)   ## predicted times of steps on GPUs, kernel by kernel (nvcc, if there)

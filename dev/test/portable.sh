@@ -2,7 +2,9 @@
 # portable.sh PART: that the programs are built and right elsewhere, as far as this machine can tell.
 #
 #   rules           make files and scripts use nothing that make 3.81, bash 3.2 and BSD tools do not have
-#   compilers       the oldest and the newest g++ and clang that are installed accept all sources, without a warning
+#   compilers [all]   the oldest and the newest g++ and clang that are installed, or all of them, accept the sources
+#                   without a warning; what they build passes the tests of kernels and host, and trains to the same
+#                   losses
 #   apple           the branches for macOS compile and train (dev/test/apple/apple.h), also with libc++
 #   x86 LEVEL       the kernels pass their tests, built for x86-64-v2, -v3 or -v4
 #   aarch64         the same in an emulator, and fp32 and bf16 train to the losses of this machine's programs
@@ -66,29 +68,47 @@ rules() {
     [ "$lines" -eq 5 ] || fail "what BSD does not have is not found"
 }
 
-compilers() {
+# Every g++ from 12 and clang++ from 14 on that is installed, oldest first, one kind after the other.
+installed() {
     for kind in g++ clang++; do
         versions=
         for v in 12 13 14 15 16 17 18 19 20 21 22 23 24; do
-            if [ $kind-$v != clang++-12 ] && [ $kind-$v != clang++-13 ] && command -v $kind-$v > /dev/null; then
-                versions="${versions:+$versions }$kind-$v"
-            fi
+            [ $kind-$v = clang++-12 ] || [ $kind-$v = clang++-13 ] || ! command -v $kind-$v || versions=yes
         done
-        [ -n "$versions" ] || versions=$(command -v $kind || true)
-        [ -n "$versions" ] || { echo "there is no $kind here"; continue; }
-        for compiler in ${versions%% *} ${versions##* }; do echo $compiler; done
-    done | sort -u > $out/compilers
+        [ -n "$versions" ] || command -v $kind || true
+    done
+}
+
+compilers() {
+    installed > $out/installed
+    for kind in g++ clang++; do
+        grep "/$kind[^/]*$" $out/installed | if [ "$1" = all ]; then cat; else sed -n '1p;$p' | uniq; fi
+    done > $out/compilers
     grep -q clang $out/compilers || echo "SKIPPED clang (apt-get install clang)"
     { ls llmc/*.h llmc/cpu/*.h dev/data/*.h | sed 's/.*/#include "&"/'; echo 'int main() {}'; } > $out/headers.cpp
-    # A new clang warns of what an old standard library has in its own headers.
-    strict="-Werror -Wno-unused-function -Wno-deprecated-declarations"
-    grep -v '^there' $out/compilers | while read -r compiler; do
-        for source in $out/headers.cpp train_gpt2_cpu.cpp dev/data/tokenize.cpp dev/test/test_kernels.cpp; do
-            $compiler $flags $strict -march=native -fsyntax-only $source ||
-                fail "$compiler does not accept $source"
-        done
-        echo "$compiler accepts the sources"
+    losses ./train_gpt2_cpu > $out/here
+    usual=$(${CXX:-g++} --version | head -n 1 | sed 's/[^ ]* //')
+    for compiler in $(cat $out/compilers); do
+        version=$($compiler --version | head -n 1)
+        if [ "${version#* }" = "$usual" ]; then echo "$version: builds all that the other tests run"
+        else built_by $compiler $([ "$1" = all ] && echo -O3 || echo -O1) && echo "$version: passes"; fi
     done
+}
+
+built_by() {
+    compiler=$1 level=$2
+    # A new clang warns of what an old standard library has in its own headers.
+    strict="-Werror -Wno-unused-function -Wno-deprecated-declarations -march=native"
+    for source in $out/headers.cpp dev/data/tokenize.cpp; do
+        $compiler $flags $strict -fsyntax-only $source || fail "$compiler does not accept $source"
+    done
+    for source in train_gpt2_cpu.cpp dev/test/test_kernels.cpp dev/test/test_host.cpp; do
+        $compiler $flags $strict $level $source -o $out/$(basename $source .cpp) || fail "$compiler: $source"
+    done
+    $out/test_kernels medium > $out/run.log || fail "$compiler, test_kernels: $(tail -n 20 $out/run.log)"
+    $out/test_host > $out/run.log || fail "$compiler, test_host: $(tail -n 20 $out/run.log)"
+    losses $out/train_gpt2_cpu > $out/there
+    same_losses 1e-5 || fail "built by $compiler, the trainer has other losses: $(cat $out/pairs)"
 }
 
 apple() {

@@ -8,7 +8,7 @@
 #
 # No commas and no single quotes in the arguments. To add a test program dev/test/test_NAME.cpp, add it to TESTS.
 
-.PHONY: test-sanitized check-headers fuzz chaos
+.PHONY: test-sanitized test-compilers check-headers fuzz chaos
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
 $(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
@@ -90,7 +90,8 @@ SHORT := $(PARTS)
 $(call program,test_warmup,$(B)/test_warmup $(TRAINERS),$(B)/test_warmup)
 $(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),$(B)/test_processes same_numbers)
 $(call program,test_optimizers_runs,$(B)/test_optimizers $(TRAINERS),$(B)/test_optimizers runs)
-$(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,$(B)/$p/test_gpt2sim))
+$(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,\
+    CUSIM_LAUNCHES=build/launches_$p.new $(B)/$p/test_gpt2sim && mv build/launches_$p.new build/launches_$p))
 $(foreach g,quick pytorch,$(call program,test_gpt2sim_FP16_$g,$(B)/FP16/test_gpt2sim,$(B)/FP16/test_gpt2sim $g))
 $(call program,test_fp16,$(B)/test_fp16 $(CPU) $(SIM16) $(B)/FP16/test_gpt2sim,$(B)/test_fp16)
 $(call ladders,cpu,$(filter-out $(SHORT_LADDERS),$(LADDERS)))
@@ -147,7 +148,8 @@ $(call check,fuzz_parsers,ten thousand damaged inputs end the parsers with one s
     $(MAKE) -s SANITIZE=address build-address/fuzz_parsers && build-address/fuzz_parsers)
 $(call check,fuzz,damaged files end the programs with one sentence,part-fuzz_parsers,\
     $(MAKE) -s SANITIZE=address build-address/train_gpt2_cpu build-address/tokenize && dev/test/fuzz/fuzz.py)
-$(call check,compilers,the oldest and the newest compilers that are here,,dev/test/portable.sh compilers)
+$(call check,compilers,the oldest and the newest compilers that are here,train_gpt2_cpu tokenize,\
+    dev/test/portable.sh compilers)
 $(call check,apple,the branches for macOS,train_gpt2_cpu tokenize,dev/test/portable.sh apple)
 $(foreach l,v2 v3 v4,$(call check,x86_$l,kernels built for x86-64-$l,,dev/test/portable.sh x86 $l))
 $(call check,aarch64,kernels and training on ARM in an emulator,train_gpt2_cpu tokenize,dev/test/portable.sh aarch64)
@@ -186,12 +188,13 @@ $(call check,exercises_cuda,judges of the exercises in CUDA,part-counts,\
     command -v g++ || skip "apt-get install g++"; $(MAKE) -s CXX=g++ COUNT=1 prove-cuda &&\
     dev/test/exercises.sh "$(MAKE)" cuda)
 $(call program,test_hangs,$(B)/test_hangs $(TRAINERS),$(B)/test_hangs)
-nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(B)/BF16/test_gpt2sim $(B)/FP32/test_gpt2sim,\
+nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(4),\
     command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))
-# One architecture: nvcc_kernels compiles the kernels for the others.
+# One architecture: nvcc_kernels compiles the kernels for the others. The simulator runs the CPU's code, optimised.
 $(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,\
-    $(MAKE) -s GPU_ARCH=90a train_gpt2cu test_gpt2cu)
-$(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-table)
+    $(MAKE) -s DEBUG=1 GPU_ARCH=90a train_gpt2cu test_gpt2cu)
+$(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-table,\
+    part-test_gpt2sim_BF16 part-test_gpt2sim_FP32)
 $(call nvcc_check,nvcc_fp16,no hot kernel of the fp16 build spills registers,dev/test/fp16_spills.py $(NVCC))
 $(call nvcc_check,nvcc_ladders,nvcc compiles the ladders of dev/cuda,dev/test/nvcc_ladders.sh)
 $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels under the $s sanitizer,\
@@ -212,6 +215,9 @@ fuzz: build/fuzz/guided               ## MINUTES=10: looks for inputs that break
 KILLS ?= 1000
 chaos: train_gpt2_cpu build/fail_calls.so  ## KILLS=1000: kills and disturbs tiny runs, resumes them, compares files
 	@dev/test/chaos/chaos.py --kills $(KILLS) --cases $$(($(KILLS) / 50 + 1)) $(if $(SEED),--seed $(SEED))
+
+test-compilers: train_gpt2_cpu tokenize   ## trainer and kernels by each g++ >= 12 and clang >= 14 that is installed
+	@dev/test/portable.sh compilers all
 
 test-sanitized:                       ## unit tests and kernels under ASan, UBSan and TSan
 	@dev/test/sanitized.sh address
