@@ -125,7 +125,11 @@ __attribute__((target("avx512f,avx512bf16"))) inline void multiply_rows_avx512(c
         for (int i = 0; i < ROWS; i++) {
             int pair;
             memcpy(&pair, a + i * t.a_stride, 4);
-            const __m512bh ai = (__m512bh)_mm512_set1_epi32(pair);
+            __m512i copies = _mm512_set1_epi32(pair);
+#if defined(__clang__) && __clang_major__ == 16
+            asm("" : "+v"(copies));  // else the optimizer of clang 16 crashes
+#endif
+            const __m512bh ai = (__m512bh)copies;
 #pragma GCC unroll 4
             for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], ai, pairs[j]);
         }
