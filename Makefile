@@ -95,9 +95,10 @@ DEFAULTS  = 80 90a $(shell $(NVCC) --list-gpu-arch 2>/dev/null | sed -n 's/^comp
 ARCHS    := $(or $(GPU_ARCH),$(if $(shell nvidia-smi -L 2>/dev/null),native,$(DEFAULTS)))
 gencode   = $(if $(filter native,$(1)),-arch=native,-gencode arch=compute_$(2)$(comma)code=$(3))
 GENCODE  := $(foreach a,$(ARCHS),$(if $(filter ptx,$a),$(call gencode,$a,80,compute_80),$(call gencode,$a,$a,sm_$a)))
+# -O3 -O0         are for the code of the CPU; that of the GPU is always optimised
 # -t 0            the architectures are compiled side by side; -lineinfo: profilers show source lines
 # -Wno-parentheses nvcc's intermediate file has some of its own
-NVCCFLAGS = -std=c++17 -O3 -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) \
+NVCCFLAGS = -std=c++17 $(if $(DEBUG),-O0 -g,-O3) -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) \
             -Xcompiler "-Wall -Wextra -Wno-parentheses" $(CUDA_INCLUDE:%=-I%)
 NVCC_FILE := $(call stamp,$(B)/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(EDIT_LINK) $(CUDA_LIB))
 NVCC_LIBS = $(CUDA_LIB:%=-L%) -lcublasLt -ldl $(NCCL_LINK) $(EDIT_LINK)

@@ -495,6 +495,7 @@ static void update_kernel(Optimizer o) {
 }
 
 #include "dev/test/factored_kernels.h"
+#include "dev/test/small_state_kernels.h"
 
 static void unwanted_updates() {
     start_test("an update that is not wanted changes nothing: NaN, infinity, outliers");
@@ -593,7 +594,9 @@ static void kernel_tests(bool quick) {
         if (std::fabs(level) < HUGE_NUMBER) large_scores(level);
     // those with directions need a whole model: dev/test/test_optimizers.cpp
     for (int o = 0; o < NUM_OPTIMIZERS; o++) {
-        if (!OPTIMIZERS[o].direction) update_kernel((Optimizer)o);
+        if (is_small(OPTIMIZERS[o].keeps.m))
+            small_state_kernel((Optimizer)o, {}), small_state_kernel((Optimizer)o, {3, 1});
+        else if (!OPTIMIZERS[o].direction) update_kernel((Optimizer)o);
         if (OPTIMIZERS[o].keeps.factors == FACTORED) factored_update((Optimizer)o);
     }
     unwanted_updates();

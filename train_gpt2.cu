@@ -26,6 +26,7 @@
 #include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/cuda/part_clock.cuh"
+#include "llmc/cuda/small_state.cuh"
 #include "llmc/mfu.h"
 #include "llmc/train.h"
 
@@ -43,14 +44,14 @@ struct GPT2 {
     Sizes sizes;
     int64_t micro_steps = 1;  // of this step
     ActivationLayout activations;
-    BucketSlice slice;                 // what this process updates of every bucket
-    floatX* params = nullptr;          // layout.total_elems()
-    floatX* grads = nullptr;           // what backward() writes: grads_elems()
-    float* grad_sums = nullptr;        // their sums over micro-steps: layout.total_elems(), or null if there are none
-    Optimizer optimizer = ADAMW;       // --optimizer
-    float *m = nullptr, *v = nullptr;  // its state: slice.state_elems() each, or null if it does not keep them
-    float* master = nullptr;           // as many fp32 weights, or null if there are none
-    float* factors = nullptr;          // of the state (llmc/optimizer_state.h), or null
+    BucketSlice slice;                // what this process updates of every bucket
+    floatX* params = nullptr;         // layout.total_elems()
+    floatX* grads = nullptr;          // what backward() writes: grads_elems()
+    float* grad_sums = nullptr;       // their sums over micro-steps: layout.total_elems(), or null if there are none
+    Optimizer optimizer = ADAMW;      // --optimizer
+    void *m = nullptr, *v = nullptr;  // its state, of slice.state_elems() each, or null if it does not keep them
+    float* master = nullptr;          // as many fp32 weights, or null if there are none
+    float* factors = nullptr;         // of the state (llmc/optimizer_state.h), or null
     std::function<void()> gradients_complete;  // is called by update(), before directions replace them
     Directions directions;
     char* acts = nullptr;  // activations.total_bytes
@@ -340,14 +341,18 @@ void update_weights(GPT2& model, floatG* grads, const UpdateRule& rule) {
     if (model.sizes.directions && model.gradients_complete) model.gradients_complete();
     if constexpr (sizeof(floatG) == 4)
         if (model.sizes.directions)
-            return directions_update(model.optimizer, model.directions, model.params, model.master, model.m, model.v,
-                                     model.factors, grads, model.slice, k, model.results(), rule.rounding_seed,
-                                     model.stream, [&] {
+            return directions_update(model.optimizer, model.directions, model.params, model.master, (float*)model.m,
+                                     (float*)model.v, model.factors, grads, model.slice, k, model.results(),
+                                     rule.rounding_seed, model.stream, [&] {
                                          if (model.sizes.orthogonalizes) orthogonalize_directions(model, grads);
                                      });
-    optimizer_update(model.optimizer, model.params, model.master, model.m, model.v, grads,
-                     slice_map(model.layout, model.slice), k, model.decayed, model.results(), rule.rounding_seed,
-                     model.stream);
+    const SliceMap mine = slice_map(model.layout, model.slice);
+    if (OPTIMIZERS[model.optimizer].keeps.m == ALL_8BIT)
+        return blocks_update(model.optimizer, model.params, model.master, (StateBlock*)model.m, (StateBlock*)model.v,
+                             grads, mine, block_map(model.layout, model.slice), k, model.decayed, model.results(),
+                             rule.rounding_seed, model.stream);
+    optimizer_update(model.optimizer, model.params, model.master, model.m, model.v, grads, mine, k, model.decayed,
+                     model.results(), rule.rounding_seed, model.stream);
 }
 
 // Norm, decision and optimizer follow each other on the device; here the host waits, the only time
@@ -566,9 +571,12 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
     if (s.training) {
         take(model.grads, grads_elems(model.layout, s) * sizeof(floatX));
         if (s.sums_gradients()) take(model.grad_sums, elems * 4);
-        float** const memory[] = {&model.m, &model.v, &model.factors, &model.master};
-        for (OptimizerState state : states_of(OPTIMIZERS[model.optimizer], has_master<floatX>(o)))
-            take(*memory[state], state_layout(model, state).held_elems(model.slice) * 4);
+        const auto take_state = [&](auto*& p, OptimizerState state) {
+            const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
+            if (bytes > 0) take(p, bytes);
+        };
+        take_state(model.m, STATE_M), take_state(model.v, STATE_V), take_state(model.factors, STATE_FACTORS);
+        if (has_master<floatX>(o)) take_state(model.master, STATE_MASTER);
         if (s.directions)
             take(model.directions.memory, model.directions.bytes()), model.directions.upload(model.stream);
     }
@@ -586,9 +594,8 @@ void allocate(GPT2& model, const Sizes& s, const Options& o) {
 }
 
 void free_model(GPT2& model) {
-    for (void* p :
-         {(void*)model.params, (void*)model.grads, (void*)model.grad_sums, (void*)model.master, (void*)model.m,
-          (void*)model.v, (void*)model.factors, (void*)model.directions.memory, (void*)model.acts})
+    for (void* p : {(void*)model.params, (void*)model.grads, (void*)model.grad_sums, (void*)model.master, model.m,
+                    model.v, (void*)model.factors, (void*)model.directions.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
     check_cuda(cudaFreeHost(model.host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.host_results), "freeing memory");
@@ -615,6 +622,9 @@ void to_device(GPT2& model, T* to, const float* values, int64_t n) {
     const std::vector<T> raw(values, values + n);
     copy_to_device(to, raw.data(), n * sizeof(T), model.stream);
 }
+
+void copy_out(GPT2& model, void* to, const void* from, int64_t bytes) { copy_to_host(to, from, bytes, model.stream); }
+void copy_in(GPT2& model, void* to, const void* from, int64_t bytes) { copy_to_device(to, from, bytes, model.stream); }
 
 // Elements first to first + n of the gradient of a tensor.
 const float* gradient_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {

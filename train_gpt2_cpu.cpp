@@ -32,10 +32,11 @@
 namespace kernels = reference;
 #else
 namespace kernels {
-using ::attention_backward, ::attention_decode, ::attention_forward, ::classifier, ::classifier_chunk_rows,
-    ::collect_factors, ::directions, ::encoder_backward, ::encoder_forward, ::factored_directions, ::gelu_forward,
-    ::global_norm_squared, ::layernorm_backward, ::layernorm_forward, ::matmul_backward, ::matmul_forward,
-    ::optimizer_update, ::orthogonalize, ::residual_forward, ::residual_layernorm_forward;
+using ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
+    ::classifier_chunk_rows, ::collect_factors, ::directions, ::encoder_backward, ::encoder_forward,
+    ::factored_directions, ::gelu_forward, ::global_norm_squared, ::layernorm_backward, ::layernorm_forward,
+    ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
+    ::residual_layernorm_forward;
 }
 #endif
 
@@ -51,7 +52,7 @@ struct GPT2 {
     floatX* params = nullptr;                  // layout.total_elems()
     char* grads = nullptr;                     // as many, in floatX, or in fp32 where they are summed (Sizes)
     Optimizer optimizer = ADAMW;               // --optimizer
-    float *m = nullptr, *v = nullptr;          // its state: slice.state_elems() each, or null if it does not keep them
+    void *m = nullptr, *v = nullptr;           // its state, of slice.state_elems() each, or null if it keeps none
     float* master = nullptr;                   // as many fp32 weights, or null if there are none
     float* factors = nullptr;                  // of the state (llmc/optimizer_state.h), or null
     float* collected = nullptr;                // collected_elems(): what a step collects for them, or null
@@ -287,6 +288,23 @@ double gradient_norm_squared(GPT2<floatX>& model) {
     return comm_sum(mine, "the sum of the gradient's norm");
 }
 
+// The same as the next function where m and v are in blocks, which do not end where tensors do.
+template <class floatG, class floatX>
+void update_blocks(GPT2<floatX>& model, int64_t bucket, const UpdateConstants& constants, const UpdateRule& rule) {
+    const ParameterLayout& layout = model.layout;
+    const BlockMap map = block_map(layout, model.slice);
+    const int64_t first = model.slice.begin(layout, bucket), elems = layout.slice_elems(bucket);
+    for (int64_t slice = 0; slice < map.slices; slice++) {
+        const int64_t begin = first + slice * elems, index = layout.bucket_begin[bucket] + begin;
+        const int64_t block = map.first_block(bucket) + slice * map.slice_blocks(bucket);
+        float* master = model.master ? model.master + model.slice.state_begin(layout, bucket) + slice * elems : nullptr;
+        kernels::blocks_update(model.optimizer, model.params + index, master, (StateBlock*)model.m + block,
+                               (StateBlock*)model.v + block, (floatG*)model.grads + index, elems,
+                               tensor_ranges(layout, bucket, begin, begin + elems), constants, rule.rounding_seed,
+                               index);
+    }
+}
+
 // The optimizer on what this process updates of a bucket; weight decay on the tensors that the
 // table marks. scales: of every tensor, where the gradients have become directions; else empty.
 template <class floatG, class floatX>
@@ -294,6 +312,7 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constant
                    const std::vector<float>& scales) {
     const ParameterLayout& layout = model.layout;
     const bool directed = !scales.empty();
+    if (OPTIMIZERS[model.optimizer].keeps.m == ALL_8BIT) return update_blocks<floatG>(model, bucket, constants, rule);
     const int64_t first = model.slice.begin(layout, bucket), end = model.slice.end(layout, bucket);
     for (int i = 0; i < NUM_TENSORS; i++) {
         if (TENSORS[i].per_layer != (bucket < layout.config.L)) continue;
@@ -302,12 +321,13 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constant
         const int64_t high = std::min(tensor_begin + tensor_elems(i, layout.config), end);
         if (low >= high) continue;
         constants.weight_decay = TENSORS[i].decayed ? rule.constants.weight_decay : 0.0f;
-        const int64_t index = layout.bucket_begin[bucket] + low;                     // among all parameters
-        const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;  // among those with state
-        const auto state = [&](float* all) { return all ? all + kept : nullptr; };
+        const int64_t index = layout.bucket_begin[bucket] + low;                        // among all parameters
+        const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;     // among those with state
+        const int64_t bytes = OPTIMIZERS[model.optimizer].keeps.m == ALL_BF16 ? 2 : 4;  // of an element of m or v
+        const auto state = [&](void* all) { return all && !directed ? (char*)all + kept * bytes : nullptr; };
+        float* const master = model.master ? model.master + kept : nullptr;
         if (directed) constants = along_directions(constants, scales[tensor_number(i, bucket, layout.config)]);
-        float *m = directed ? nullptr : state(model.m), *v = directed ? nullptr : state(model.v);
-        kernels::optimizer_update(model.optimizer, model.params + index, state(model.master), m, v,
+        kernels::optimizer_update(model.optimizer, model.params + index, master, state(model.m), state(model.v),
                                   (floatG*)model.grads + index, high - low, constants, rule.rounding_seed, index);
     }
 }
@@ -491,12 +511,14 @@ void allocate(GPT2<floatX>& model, const Sizes& s, const Options& o) {
     spread_pages(model.params, elems * sizeof(floatX));  // one thread reads the weights from a file
     if (s.training) {
         model.grads = (char*)map_memory(elems * s.gradient_bytes());
-        float** const memory[] = {&model.m, &model.v, &model.factors, &model.master};
-        for (OptimizerState state : states_of(OPTIMIZERS[model.optimizer], has_master<floatX>(o))) {
-            const int64_t bytes = state_layout(model, state).held_elems(model.slice) * 4;
-            *memory[state] = (float*)map_memory(bytes);
-            spread_pages(*memory[state], bytes);
-        }
+        const auto take = [&](auto*& memory, OptimizerState state) {
+            const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
+            if (bytes == 0 || (state == STATE_MASTER && !has_master<floatX>(o))) return;
+            memory = (std::remove_reference_t<decltype(memory)>)map_memory(bytes);
+            spread_pages(memory, bytes);
+        };
+        take(model.m, STATE_M), take(model.v, STATE_V), take(model.factors, STATE_FACTORS);
+        take(model.master, STATE_MASTER);
         model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
@@ -512,6 +534,15 @@ const float* to_host(GPT2<floatX>& model, const T* from, int64_t n) {
 template <class floatX, class T>
 void to_device(GPT2<floatX>&, T* to, const float* values, int64_t n) {
     std::copy(values, values + n, to);
+}
+
+template <class floatX>
+void copy_out(GPT2<floatX>&, void* to, const void* from, int64_t bytes) {
+    memcpy(to, from, bytes);
+}
+template <class floatX>
+void copy_in(GPT2<floatX>&, void* to, const void* from, int64_t bytes) {
+    memcpy(to, from, bytes);
 }
 
 // Elements first to first + n of the gradient of a tensor.

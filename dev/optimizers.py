@@ -39,7 +39,7 @@ MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 1
 FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4, "muon": -4, "adafactor": -3,
          "sm3": -2}
 USUAL = -5
-DECOUPLED = {"adamw", "lion", "lamb", "muon", "adafactor", "sm3"}
+DECOUPLED = {"adamw", "lion", "lamb", "muon", "adafactor", "sm3", "adamw8bit", "adamw16bit"}
 SAME = 1e-9  # losses closer than this are equal
 
 

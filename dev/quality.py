@@ -2,10 +2,11 @@
 """How well does each number format train?
 
 Runs the same small training from the same weights on the same batches: this trainer in fp32, in bf16 with fp32 master
-weights, in bf16 without them, rounded stochastically and to nearest, with factored state (adafactor, whose learning
-rate is another), and PyTorch in fp32. Prints bytes per parameter, the time of a step, and the validation loss at the
-end. Exit 1 if fp32 or one of the formats that should train as well ends more than 0.5% from PyTorch. --write puts the
-table into README.md, chapter 11 of the course and dev/cpu/README.md, there with the curves.
+weights, in bf16 without them, rounded stochastically and to nearest, with AdamW's m and v in bf16 and in 8 bits, with
+factored state (adafactor, whose learning rate is another), and PyTorch in fp32. Prints bytes per parameter, the time of
+a step, and the validation loss at the end. Exit 1 if fp32 or one of the formats that should train as well ends more
+than 0.5% from PyTorch. --write puts the table into README.md, chapter 11 of the course and dev/cpu/README.md, there
+with the curves.
 
     pip install torch        # without it, this trainer alone
     make train_gpt2_cpu data && python3 dev/quality.py [--steps 1500] [--write]
@@ -37,10 +38,13 @@ OURS = {"this trainer, fp32": ["--precision", "fp32"],
         "this trainer, bf16, fp32 master": ["--precision", "bf16"],
         "this trainer, bf16, stochastic rounding": ["--precision", "bf16", "-w", "0"],
         "this trainer, bf16, rounding to nearest": ["--precision", "bf16", "-w", "0", "--rounding", "nearest"],
+        "this trainer, bf16, fp32 master, m and v in bf16": ["--precision", "bf16", "--optimizer", "adamw16bit"],
+        "this trainer, bf16, fp32 master, m and v in 8 bits": ["--precision", "bf16", "--optimizer", "adamw8bit"],
         "this trainer, bf16, fp32 master, factored state":
             ["--precision", "bf16", "--optimizer", "adafactor", "-l", "0.05", "-c", "0.01"]}
-# Not expected to end where fp32 does: the one is there to show that it is worse, the other is another optimizer.
-OTHERS = {"this trainer, bf16, rounding to nearest", "this trainer, bf16, fp32 master, factored state"}
+# Not expected to end where fp32 does: two are there to show what they lose, the last is another optimizer.
+OTHERS = {"this trainer, bf16, rounding to nearest", "this trainer, bf16, fp32 master, m and v in 8 bits",
+          "this trainer, bf16, fp32 master, factored state"}
 
 
 class Result:

@@ -62,10 +62,31 @@ StateLayout state_layout(const Model& model, int state) {
 }
 // Where a state lies. Weights in fp32 are their own master; null if 16-bit weights have none.
 template <class Model>
-float* state_memory(Model& model, int state) {
-    float* const optimizer[] = {model.m, model.v, model.factors};
+void* state_memory(Model& model, int state) {
+    void* const optimizer[] = {model.m, model.v, model.factors};
     if (state != STATE_MASTER) return optimizer[state];
     return is_16_bit<typename Model::Element>() ? model.master : (float*)model.params;
+}
+
+// Of blocks that follow each other, `from` or `to` the first: the values of n elements; and the
+// reverse, where the values are those from element `first` on.
+template <class Model>
+const float* get_blocks(Model& model, bool is_signed, const StateBlock* from, int64_t n) {
+    std::vector<StateBlock> blocks(blocks_of(n));
+    copy_out(model, blocks.data(), from, (int64_t)(blocks.size() * sizeof(StateBlock)));
+    decode_blocks(model.host_values, blocks, is_signed);
+    return model.host_values.data();
+}
+template <class Model>
+void set_blocks(Model& model, bool is_signed, StateBlock* to, int64_t first, int64_t n, const float* values) {
+    const int64_t begin = first / STATE_BLOCK_ELEMS, bytes = (blocks_of(first + n) - begin) * sizeof(StateBlock);
+    std::vector<StateBlock> blocks(bytes / sizeof(StateBlock));
+    std::vector<float> all;
+    copy_out(model, blocks.data(), to + begin, bytes);
+    decode_blocks(all, blocks, is_signed);
+    std::copy(values, values + n, all.begin() + first - begin * STATE_BLOCK_ELEMS);
+    encode_blocks(blocks, all, is_signed);
+    copy_in(model, to + begin, blocks.data(), bytes);
 }
 
 // This rank's slice of a bucket's state, on the host: state_layout().slice_elems(bucket) values. In
@@ -75,7 +96,15 @@ template <class Model>
 const float* state_slice(Model& model, int state, int64_t bucket) {
     const StateLayout layout = state_layout(model, state);
     const int64_t elems = layout.slice_elems(bucket), skip = layout.held(model.slice).parts > 1 ? 0 : comm.rank * elems;
-    return to_host(model, state_memory(model, state) + layout.held_begin(model.slice, bucket) + skip, elems);
+    const int64_t at = layout.held_begin(model.slice, bucket) + skip;
+    void* const memory = state_memory(model, state);
+    if (layout.kept == ALL_8BIT) {
+        const BlockMap map = block_map(model.layout, model.slice);
+        const int64_t block = map.first_block(bucket) + (map.slices > 1 ? comm.rank : 0) * map.slice_blocks(bucket);
+        return get_blocks(model, state == STATE_M, (StateBlock*)memory + block, elems);
+    }
+    if (layout.kept == ALL_BF16) return to_host(model, (bf16*)memory + at, elems);
+    return to_host(model, (float*)memory + at, elems);
 }
 // The reverse: takes elements first to first + elems of a bucket, which any rank may have saved,
 // and stores those that this process keeps. In an fp32 model, saved master weights become the
@@ -87,10 +116,20 @@ void set_state(Model& model, int state, int64_t bucket, int64_t first, int64_t e
     const BucketSlice kept = in_slices ? layout.held(model.slice) : BucketSlice{};
     const int64_t share = layout.bucket_elems(bucket) / kept.parts, begin = share * kept.part;
     const int64_t low = std::max(first, begin), high = std::min(first + elems, begin + share);
-    float* memory = state_memory(model, state);
+    void* const memory = state_memory(model, state);
     if (!memory || low >= high) return;
-    memory += layout.held_begin(kept, bucket) + low - begin;
-    to_device(model, memory, values + low - first, high - low);
+    values += low - first;
+    const int64_t at = layout.held_begin(kept, bucket) + low - begin;
+    if (layout.kept == ALL_BF16) return to_device(model, (bf16*)memory + at, values, high - low);
+    if (layout.kept != ALL_8BIT) return to_device(model, (float*)memory + at, values, high - low);
+    const BlockMap map = block_map(model.layout, kept);
+    const int64_t slice_elems = model.layout.slice_elems(bucket);
+    StateBlock* blocks = (StateBlock*)memory + map.first_block(bucket);
+    for (int64_t i = low - begin, end = high - begin; i < end;) {  // slice by slice
+        const int64_t slice = i / slice_elems, n = std::min(end, (slice + 1) * slice_elems) - i;
+        set_blocks(model, state == STATE_M, blocks + slice * map.slice_blocks(bucket), i % slice_elems, n, values);
+        i += n, values += n;
+    }
 }
 
 // One tensor of the weights, of one layer, from fp32 values on the host; and their master copy.

@@ -28,6 +28,8 @@ struct ModelContract {
     static int token;
     static int64_t n, B, T, micro, position, layer;
     static float dloss, *state, *losses;
+    static void* memory;
+    static const void* there;
     static double reached;
     static floatX* weights;
     static const float* values;
@@ -43,8 +45,8 @@ struct ModelContract {
     PROVIDES(BucketSlice&, (model.slice));
     // The optimizer; its state and fp32 master weights (optimizer_state.h), or null.
     PROVIDES(Optimizer&, (model.optimizer));
-    PROVIDES(float*&, (model.m));
-    PROVIDES(float*&, (model.v));
+    PROVIDES(void*&, (model.m));
+    PROVIDES(void*&, (model.v));
     PROVIDES(float*&, (model.factors));
     // update() calls it, if it is not null, before directions (directions.h) replace the gradients.
     PROVIDES(std::function<void()>&, (model.gradients_complete));
@@ -77,6 +79,9 @@ struct ModelContract {
     // n fp32 values from the host into the model's weights, rounded, or into its fp32 state.
     PROVIDES(void, to_device(model, weights, values, n));
     PROVIDES(void, to_device(model, state, values, n));
+    // Bytes of the model's memory as they are, to the host or from it.
+    PROVIDES(void, copy_out(model, memory, there, n));
+    PROVIDES(void, copy_in(model, memory, there, n));
 
     // The gradient of a tensor of one layer, summed over the micro-steps so far: n values from
     // element `first` on, as fp32 on the host, valid until the next such call. After the update:

@@ -6,9 +6,10 @@
 // column of a matrix or one for each element of a vector, tensor by tensor in the order of the
 // table, in buckets as well. Every process holds all of them; of each bucket's factors it saves its
 // slice.
+//
+// In state files all values are fp32. In memory m and v may be smaller (small_state.h).
 #pragma once
-#include "llmc/optimizers.h"
-#include "llmc/tensors.h"
+#include "llmc/small_state.h"
 
 // The states, in the order of a state file.
 enum OptimizerState { STATE_M, STATE_V, STATE_FACTORS, STATE_MASTER, NUM_STATES };
@@ -62,6 +63,10 @@ struct StateLayout {
     // What a process holds that updates `slice` of every bucket.
     BucketSlice held(const BucketSlice& slice) const { return replicated() ? BucketSlice{} : slice; }
     int64_t held_elems(const BucketSlice& slice) const { return total_elems() / held(slice).parts; }
+    int64_t held_bytes(const BucketSlice& slice) const {
+        if (kept == ALL_8BIT) return block_map(*parameters, slice).blocks() * (int64_t)sizeof(StateBlock);
+        return held_elems(slice) * (kept == ALL_BF16 ? 2 : 4);
+    }
     int64_t held_begin(const BucketSlice& slice, int64_t bucket) const {
         return bucket_begin(bucket) / held(slice).parts;
     }

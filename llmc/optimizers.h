@@ -241,13 +241,14 @@ struct Sm3Rule : WithDirection {
 
 // How many values of its state an optimizer keeps: none; one for every parameter; one for every
 // parameter outside the layers; one for every element of a vector in a layer; one for each row and
-// one for each column of a matrix, and one for every element of a vector.
-enum Kept { NONE, ALL, OUTSIDE, VECTORS, FACTORED };
+// one for each column of a matrix, and one for every element of a vector. They are fp32, or one for
+// every parameter is smaller (small_state.h).
+enum Kept { NONE, ALL, OUTSIDE, VECTORS, FACTORED, ALL_BF16, ALL_8BIT };
 struct Keeps {
     Kept m = NONE, v = NONE, factors = NONE;
 };
 constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FEWER_V{ALL, OUTSIDE, VECTORS},
-    FACTORS{NONE, NONE, FACTORED};
+    FACTORS{NONE, NONE, FACTORED}, IN_8_BITS{ALL_8BIT, ALL_8BIT}, IN_BF16{ALL_BF16, ALL_BF16};
 
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
 // are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
@@ -265,7 +266,9 @@ constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FE
   X(LAMB,     LambRule,     "lamb",     M_AND_V, 0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962") \
   X(MUON,     MuonRule,     "muon",     FEWER_V, 0.95, 0.95, 1e-8,  "Jordan 2024, kellerjordan.github.io/posts/muon") \
   X(ADAFACTOR, AdafactorRule, "adafactor", FACTORS, 0, 0,    0,     "Shazeer & Stern 2018, arXiv:1804.04235") \
-  X(SM3,      Sm3Rule,      "sm3",      FACTORS, 0,    0,    0,     "Anil et al. 2019, arXiv:1901.11150")
+  X(SM3,      Sm3Rule,      "sm3",      FACTORS, 0,    0,    0,     "Anil et al. 2019, arXiv:1901.11150") \
+  X(ADAMW8BIT, AdamWRule,   "adamw8bit", IN_8_BITS, 0.9, 0.95, 1e-8, "Dettmers et al. 2022, arXiv:2110.02861") \
+  X(ADAMW16BIT, AdamWRule,  "adamw16bit", IN_BF16, 0.9, 0.95, 1e-8, "Gupta et al. 2015, arXiv:1502.02551")
 // clang-format on
 
 struct OptimizerInfo {

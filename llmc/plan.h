@@ -27,18 +27,18 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
     }
     rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
 }
-// The fp32 state of the optimizer that this process keeps.
+// The state of the optimizer that this process keeps.
 inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,
                            const BucketSlice& slice, bool master) {
     for (OptimizerState state : states_of(optimizer, master)) {
         const StateLayout of_state = state_layout(layout, optimizer, state);
-        const char* shapes[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns"};
-        std::string shape = shapes[of_state.kept];
+        const char* whole[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns", "bf16", "8 bits"};
+        const char* sliced[] = {"", " of parameters", " of those outside", "", "", ", bf16", ", 8 bits"};
+        std::string shape = whole[of_state.kept];
         if (slice.parts > 1 && !of_state.replicated())
-            shape =
-                format("1/%lld of ", (long long)slice.parts) + (of_state.kept == ALL ? "parameters" : "those outside");
+            shape = format("1/%lld%s", (long long)slice.parts, sliced[of_state.kept]);
         const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
-        rows.push_back({"optimizer", name, shape, of_state.held_elems(slice) * 4});
+        rows.push_back({"optimizer", name, shape, of_state.held_bytes(slice)});
     }
 }
 // The rows of the activations that these sizes need.

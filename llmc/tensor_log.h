@@ -150,9 +150,9 @@ inline void measure_adamw(Model& model, const TensorPart& part, const UpdateRule
     std::vector<float> p, m;
     const auto measure = [&](const float* weights, int64_t at, int64_t n) {
         p.assign(weights, weights + n);
-        const float* values = to_host(model, model.m + part.state + at, n);
+        const float* values = to_host(model, (float*)model.m + part.state + at, n);
         m.assign(values, values + n);
-        const float* v = to_host(model, model.v + part.state + at, n);
+        const float* v = to_host(model, (float*)model.v + part.state + at, n);
         for (int64_t i = 0; i < n; i++) {
             const double s = updated ? step * m[i] / (std::sqrt((double)v[i]) * root + k.eps) : 0;
             const double before = updated ? (p[i] + s) / (1 - decay) : p[i];

@@ -59,16 +59,24 @@ inline KernelWork classifier(double n, double C, double Vp, bool backward, doubl
 // fp32 sums of the gradients of several micro-steps: read with the gradients, and written.
 inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
 inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
+// Bytes of m and v, read and written, where all parameters have them; 8-bit ones have a scale for
+// 256.
+inline double state_traffic(const OptimizerInfo& o) {
+    const auto bytes = [](Kept kept) {
+        return kept == ALL ? 4 : kept == ALL_BF16 ? 2 : kept == ALL_8BIT ? 260.0 / 256 : 0;
+    };
+    return 2 * (bytes(o.keeps.m) + bytes(o.keeps.v));
+}
 inline KernelWork update(const OptimizerInfo& o, double elems, bool master, double x, double g) {
-    const double states = o.direction ? 0 : (o.keeps.m != NONE) + (o.keeps.v != NONE);
-    return {{o.name}, 0, elems * (8 * states + g + (master ? 8 + x : 2 * x))};
+    const double states = o.direction ? 0 : state_traffic(o);
+    return {{o.name}, 0, elems * (states + g + (master ? 8 + x : 2 * x))};
 }
 // Sums or maxima over rows and columns of fp32 gradients.
 inline KernelWork collect_factors(double elems) { return {{"collect factors"}, 0, elems * 4}; }
 // The first step of optimizers with directions: weights (p bytes each) are read, fp32 gradients, m
 // and v read and written.
 inline KernelWork directions(const OptimizerInfo& o, double elems, double p) {
-    return {{"directions"}, 0, elems * (8 * ((o.keeps.m == ALL) + (o.keeps.v == ALL)) + 8 + p)};
+    return {{"directions"}, 0, elems * (state_traffic(o) + 8 + p)};
 }
 // Five Newton-Schulz steps of a matrix (cpu/orthogonalize.h), after a pass each for norm and scale.
 inline KernelWork orthogonalize(double rows, double cols, double x) {

@@ -460,6 +460,46 @@ def sm3(p, gradients, lr, decay):
     return p.flatten().tolist()
 
 
+def adamw_rounded(p, gradients, lr, decay, rounded, beta1=0.9, beta2=0.95, eps=1e-8):
+    """AdamW in double precision, whose m and v go through rounded(values, is_v, step) after each step."""
+    p, m, v = np.array(p), np.zeros(len(p)), np.zeros(len(p))
+    for t, g in enumerate(gradients, 1):
+        m = beta1 * m + (1 - beta1) * np.array(g)
+        v = beta2 * v + (1 - beta2) * np.array(g) ** 2
+        p = p - lr * (m / (1 - beta1 ** t) / (np.sqrt(v / (1 - beta2 ** t)) + eps) + decay * p)
+        m, v = rounded(m, False, t), rounded(v, True, t)
+    return p.tolist()
+
+
+def in_8_bits(values, is_v, _):
+    """Dettmers et al. 2022, arXiv:2110.02861: one block; the scale with its sign, no positive v becomes 0."""
+    code = [0.0, 1.0]
+    for zeros in range(7):  # a tree: the number of zeros says the decade, the other bits where in it
+        bits = 6 - zeros + is_v
+        middles = 10.0 ** -zeros * (0.1 + 0.9 * (np.arange(2 ** bits) + 0.5) / 2 ** bits)
+        code += [*middles] if is_v else [*middles, *-middles]
+    code = np.sort(code)
+    assert len(code) == 256
+    scale = values[np.argmax(np.abs(values))]
+    nearest = np.abs((values / scale)[:, None] - code).argmin(1)
+    return scale * code[np.maximum(nearest, values > 0) if is_v else nearest]
+
+
+def in_bf16(values, is_v, step):
+    """Rounded up or down at random: the bits are splitmix64's."""
+    def random_bits(seed, index):
+        mask = 2 ** 64 - 1
+        h = (seed + index * 0x9E3779B97F4A7C15) & mask
+        h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9 & mask
+        h = (h ^ h >> 27) * 0x94D049BB133111EB & mask
+        return h >> 32
+
+    bits = np.array(values, np.float32).view(np.uint32).tolist()
+    seed = step + (2 if is_v else 1)
+    up = [b + (random_bits(seed, i) & 0xFFFF) & 0xFFFF0000 for i, b in enumerate(bits)]
+    return np.array(up, np.uint32).view(np.float32).astype(float)
+
+
 def optimizers():
     """Ten steps of 24 parameters, a vector or a matrix. A line: name, Nesterov or not, rows, columns, learning rate,
     weight decay, what the first parameters and the gradients are multiplied by, the parameters after the steps."""
@@ -511,6 +551,9 @@ def optimizers():
     for shape in vector, matrix:
         of_shape = lambda values: np.array(values).reshape(shape)  # noqa: E731
         add("sm3", 0, shape, 0.01, sm3(of_shape(p0), [of_shape(g) for g in gradients], 0.01, decay))
+    uneven = [[x * (1 + i / 1000) for i, x in enumerate(g)] for g in gradients]  # no ties in rounding
+    for name, rounded in (("adamw8bit", in_8_bits), ("adamw16bit", in_bf16)):
+        add(name, 0, vector, 0.01, adamw_rounded(p0, uneven, 0.01, decay, rounded))
     (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
 
 

@@ -10,7 +10,7 @@ struct Model {
     ActivationLayout activations;
     BucketSlice slice;
     Optimizer optimizer;
-    float *m, *v;
+    void *m, *v;
     float *master, *factors;
     std::function<void()> gradients_complete;
     PartClock parts;
@@ -28,6 +28,8 @@ template <class T>
 const float* to_host(Model&, const T*, int64_t);
 template <class T>
 void to_device(Model&, T*, const float*, int64_t);
+void copy_out(Model&, void*, const void*, int64_t);
+void copy_in(Model&, void*, const void*, int64_t);
 const float* gradient_data(Model&, int, int64_t, int64_t, int64_t);
 void micro_step(Model&, const int*, const int*, int64_t, int64_t, float, int64_t);
 StepResult update(Model&, const UpdateRule&, const std::function<void()>&);

@@ -21,19 +21,20 @@ def bench(folder, *flags):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    only = ["--only", "sgd", "momentum", "adamw", "sm3"]
+    only = ["--only", "sgd", "momentum", "adamw", "sm3", "adamw8bit", "adamw16bit"]
     first = bench(folder, *only)
     check(first.returncode == 0, first.stderr)
-    rows = dict(re.findall(r"^\| (sgd|momentum|momentum, Nesterov|adamw|sm3) \| ([\d.]+) \| ", first.stdout, re.M))
+    rows = dict(re.findall(r"^\| (sgd|momentum|momentum, Nesterov|adamw\w*|sm3) \| ([\d.]+) \| ", first.stdout, re.M))
     factors = float(rows.pop("sm3", "nan"))
     check(0 < factors < 1, f"a few bytes of factors: {factors}\n{first.stdout}")
-    check(rows == {"sgd": "0.0", "momentum": "4.0", "momentum, Nesterov": "4.0", "adamw": "8.0"},
+    check(rows == {"sgd": "0.0", "momentum": "4.0", "momentum, Nesterov": "4.0", "adamw": "8.0", "adamw8bit": "2.0",
+                   "adamw16bit": "4.0"},
           f"bytes of state in the table: {rows}\n{first.stdout}")
-    check("5 of 5 optimizers, 10 runs" in first.stdout, f"two runs each\n{first.stdout}")
+    check("7 of 7 optimizers, 14 runs" in first.stdout, f"two runs each\n{first.stdout}")
     check((pathlib.Path(folder) / "optimizers.svg").read_text().count("<polyline") > 8, "curves in the picture")
     (pathlib.Path(folder) / "sgd_0.json").unlink()
     again = bench(folder, *only)
-    check("5 of 5 optimizers, 1 runs" in again.stdout, f"one run again\n{again.stdout}{again.stderr}")
+    check("7 of 7 optimizers, 1 runs" in again.stdout, f"one run again\n{again.stdout}{again.stderr}")
     names = set(re.findall(r"^\| (\w+) \| ", again.stdout, re.M))
     check(names >= {"sgd", "adamw"}, f"a table, with {names}")
     other = bench(folder, "--only", "sgd", "--steps", "13")

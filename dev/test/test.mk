@@ -190,9 +190,9 @@ $(call check,exercises_cuda,judges of the exercises in CUDA,part-counts,\
 $(call program,test_hangs,$(B)/test_hangs $(TRAINERS),$(B)/test_hangs)
 nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(4),\
     command -v $(NVCC) || skip "install the CUDA toolkit"; $(3))
-# One architecture: nvcc_kernels compiles the kernels for the others.
+# One architecture: nvcc_kernels compiles the kernels for the others. The simulator runs the CPU's code, optimised.
 $(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,\
-    $(MAKE) -s GPU_ARCH=90a train_gpt2cu test_gpt2cu)
+    $(MAKE) -s DEBUG=1 GPU_ARCH=90a train_gpt2cu test_gpt2cu)
 $(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-table,\
     part-test_gpt2sim_BF16 part-test_gpt2sim_FP32)
 $(call nvcc_check,nvcc_fp16,no hot kernel of the fp16 build spills registers,dev/test/fp16_spills.py $(NVCC))

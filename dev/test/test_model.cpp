@@ -23,7 +23,7 @@ static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t 
 }
 static void free_model(Model& model) {
     const int64_t elems = model.layout.total_elems();
-    for (float* p : {model.m, model.v, model.master})
+    for (void* p : {model.m, model.v, (void*)model.master})
         if (p) unmap_memory(p, elems * sizeof(float));
     unmap_memory(model.params, elems * sizeof(floatX));
     unmap_memory(model.grads, elems * model.sizes.gradient_bytes());

@@ -17,6 +17,7 @@
 // written). With bf16 weights and gradients, 28 bytes with a master copy and 22 without.
 #pragma once
 #include <cmath>
+#include "llmc/small_state.h"
 #include "llmc/update_rule.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
@@ -41,37 +42,92 @@ VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64
     for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, index + j));
 }
 
-// Updates params, m and v (n_elems each) by a rule of optimizers.h, with grads (n_elems); also
-// master, if it is not null. m and v are null if the optimizer does not keep them. bf16 params
-// without a master are rounded to nearest or stochastically, with random bits that follow from seed
-// and from index, that of the first element among all parameters.
-template <class Rule, class floatX, class floatG>
-void update_by(floatX* params, float* master, float* m, float* v, const floatG* grads, size_t n_elems,
+// m and v are stored as the optimizer keeps them.
+VEC_INLINE void store_state(float* state, vfloat values, size_t count, uint64_t, int64_t) {
+    store_some(state, values, count);
+}
+VEC_INLINE void store_state(bf16* state, vfloat values, size_t count, uint64_t seed, int64_t index) {
+    store_stochastically((uint16_t*)state, values, count, seed, index);
+}
+
+// Updates elements i to i + count of params, m and v, at most a vector, by a rule of optimizers.h,
+// with grads; also of master, if it is not null. m and v are null if the optimizer does not keep
+// them. What is rounded stochastically gets random bits that follow from seed and from index, that
+// of element 0 among all parameters.
+template <class Rule, class floatX, class State, class floatG>
+VEC_INLINE void update_vector(floatX* params, float* master, State* m, State* v, const floatG* grads, size_t i,
+                              size_t count, const UpdateConstants& constants, const RuleConstants& k, uint64_t seed,
+                              int64_t index) {
+    const vfloat g = load_some(grads + i, count) * constants.grad_scale;
+    vfloat mi = m ? load_some(m + i, count) : vfloat{}, vi = v ? load_some(v + i, count) : vfloat{};
+    vfloat p = master ? load_some(master + i, count) : load_some(params + i, count);
+    Rule::update(p, mi, vi, g, k);
+    if (m) store_state(m + i, mi, count, seed_of_state(seed, 0), index + i);
+    if (v) store_state(v + i, vi, count, seed_of_state(seed, 1), index + i);
+    if (master) store_some(master + i, p, count);
+    if (sizeof(floatX) == 2 && !master && !constants.round_to_nearest)
+        store_stochastically((uint16_t*)(params + i), p, count, seed, index + i);
+    else store_some(params + i, p, count);
+}
+
+// All n_elems elements of one tensor. bf16 params without a master are rounded to nearest or
+// stochastically.
+template <class Rule, class floatX, class State, class floatG>
+void update_by(floatX* params, float* master, State* m, State* v, const floatG* grads, size_t n_elems,
                const UpdateConstants& constants, uint64_t seed, int64_t index) {
     const RuleConstants k = rule_constants(constants, true);
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
-            i += begin;
-            const vfloat g = load_some(grads + i, count) * constants.grad_scale;
-            vfloat mi = m ? load_some(m + i, count) : vfloat{}, vi = v ? load_some(v + i, count) : vfloat{};
-            vfloat p = master ? load_some(master + i, count) : load_some(params + i, count);
-            Rule::update(p, mi, vi, g, k);
-            if (m) store_some(m + i, mi, count);
-            if (v) store_some(v + i, vi, count);
-            if (master) store_some(master + i, p, count);
-            if (sizeof(floatX) == 2 && !master && !constants.round_to_nearest)
-                store_stochastically((uint16_t*)(params + i), p, count, seed, index + i);
-            else store_some(params + i, p, count);
+            update_vector<Rule>(params, master, m, v, grads, begin + i, count, constants, k, seed, index);
         });
     });
 }
 
+// The n_elems elements of a slice of a bucket, whose m and v are in 8 bits: each block becomes
+// fp32, is updated, and becomes a block again. ranges: the tensors in the slice.
+template <class Rule, class floatX, class floatG>
+void update_blocks_by(floatX* params, float* master, StateBlock* m, StateBlock* v, const floatG* grads, int64_t n_elems,
+                      const std::vector<TensorRange>& ranges, const UpdateConstants& constants, uint64_t seed,
+                      int64_t index) {
+    const RuleConstants k[] = {rule_constants(constants, false), rule_constants(constants, true)};
+    parallel_ranges(blocks_of(n_elems), 128, [&](int64_t begin, int64_t end) {
+        BlockValues mi, vi;
+        for (int64_t block = begin; block < end; block++) {
+            const int64_t first = block * STATE_BLOCK_ELEMS, last = first + STATE_BLOCK_ELEMS;
+            decode_block<true>(mi, m[block]), decode_block<false>(vi, v[block]);
+            for (const TensorRange& range : ranges) {
+                const int64_t low = std::max(range.begin, first), high = std::min(range.end, last);
+                if (low >= high) continue;
+                for_each_vector(high - low, [&](size_t i, size_t count) {
+                    update_vector<Rule>(params + first, master ? master + first : nullptr, mi, vi, grads + first,
+                                        low - first + i, count, constants, k[range.decayed], seed, index + first);
+                });
+            }
+            encode_block<true>(m[block], mi), encode_block<false>(v[block], vi);
+        }
+    });
+}
+
+// Updates n_elems elements of one tensor. m and v are in the optimizer's format.
 template <class floatX, class floatG>
-void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatG* grads,
+void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* m, void* v, const floatG* grads,
                       size_t n_elems, const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
     const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
     with_optimizer(optimizer, [&](auto constant) {
-        update_by<RuleOf<constant.value>>(params, master, m, v, grads, n_elems, k, seed, index);
+        typedef StateType<constant.value> State;
+        if constexpr (OPTIMIZERS[constant.value].keeps.m == ALL_8BIT) return;  // blocks_update()
+        else update_by<RuleOf<constant.value>>(params, master, (State*)m, (State*)v, grads, n_elems, k, seed, index);
+    });
+}
+// Updates the n_elems elements of a slice of a bucket, for optimizers whose m and v are in blocks.
+template <class floatX, class floatG>
+void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v,
+                   const floatG* grads, int64_t n_elems, const std::vector<TensorRange>& ranges,
+                   const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
+    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
+    with_optimizer(optimizer, [&](auto constant) {
+        if constexpr (OPTIMIZERS[constant.value].keeps.m == ALL_8BIT)
+            update_blocks_by<RuleOf<constant.value>>(params, master, m, v, grads, n_elems, ranges, k, seed, index);
     });
 }
 template <class floatX, class floatG>

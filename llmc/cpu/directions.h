@@ -60,8 +60,8 @@ DirectionSums directions_of_part(Model& model, const TensorPart& part, const Upd
         return kernels.factored_directions(optimizer, grads, params, master, model.factors + at, matrix, k);
     }
     const PlaceOfV v = place_of_v(optimizer, model.layout, model.slice, part);
-    float* const of_state[] = {model.m, model.v, model.factors, model.master, nullptr};
-    return kernels.directions(optimizer, grads, params, master, state(model.m, part.state),
+    float* const of_state[] = {(float*)model.m, (float*)model.v, model.factors, model.master, nullptr};
+    return kernels.directions(optimizer, grads, params, master, state((float*)model.m, part.state),
                               state(of_state[v.state], v.at), part.elems(), k);
 }
 

@@ -17,6 +17,7 @@
 // Memory-bound. Bytes per parameter of AdamW, with bf16 weights and a master: 14 read (16 where
 // gradients are fp32), 14 written. In fp32: 16 read, 12 written.
 #pragma once
+#include "llmc/small_state.h"
 #include "llmc/cuda/global_norm.cuh"
 
 // The ranges of elements that are decayed: [0] within a layer's bucket, [1] within the last bucket.
@@ -67,10 +68,10 @@ __device__ inline void store_packs(T* p, const float (&x)[N]) {
     }
 }
 
-// Stores updated weights: rounded to nearest, or stochastically, with random bits that follow from
-// seed and from index, that of the first of them among all parameters.
+// Stores updated weights, m or v: bf16 rounded to nearest, or stochastically, with random bits that
+// follow from seed and from index, that of the first of them among all parameters.
 template <class floatX, int N>
-__device__ inline void store_weights(floatX* params, float (&p)[N], bool stochastically, uint64_t seed, int64_t index) {
+__device__ inline void store_updated(floatX* params, float (&p)[N], bool stochastically, uint64_t seed, int64_t index) {
     if constexpr (std::is_same<floatX, bf16>::value) {
         if (stochastically) {
 #pragma unroll
@@ -88,8 +89,8 @@ constexpr int UPDATE_ELEMS = 8;
 // Updates the elements `mine` of params by the rule of an optimizer, with the same elements of
 // grads. m, v and master hold these mine.elems() elements only, without gaps. Each may be null: m
 // and v if the optimizer does not keep them.
-template <Optimizer optimizer, class floatX, class floatG>
-__device__ inline void update_by(floatX* params, float* master, float* m, float* v, const floatG* grads,
+template <Optimizer optimizer, class floatX, class State, class floatG>
+__device__ inline void update_by(floatX* params, float* master, State* m, State* v, const floatG* grads,
                                  const SliceMap& mine, const UpdateConstants& constants, const DecayRanges& ranges,
                                  const DeviceResults* results, uint64_t seed) {
     constexpr int N = UPDATE_ELEMS;
@@ -110,10 +111,10 @@ __device__ inline void update_by(floatX* params, float* master, float* m, float*
         g[j] *= grad_scale;
         RuleOf<optimizer>::update(p[j], mi[j], vi[j], g[j], k);
     }
-    if constexpr (keeps_m) store_packs(m + i, mi);
-    if constexpr (keeps_v) store_packs(v + i, vi);
+    if constexpr (keeps_m) store_updated(m + i, mi, true, seed_of_state(seed, 0), at);
+    if constexpr (keeps_v) store_updated(v + i, vi, true, seed_of_state(seed, 1), at);
     if (master) store_packs(master + i, p);
-    store_weights(params + at, p, !master && !constants.round_to_nearest, seed, at);
+    store_updated(params + at, p, !master && !constants.round_to_nearest, seed, at);
 }
 
 // AdamW's kernel has a name of its own, by which profiles and tables show it. Of the others they
@@ -123,24 +124,30 @@ __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, 
                              UpdateConstants k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     update_by<ADAMW>(params, master, m, v, grads, mine, k, ranges, results, seed);
 }
-template <Optimizer optimizer, class floatX, class floatG>
-__global__ void optimizer_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
+template <Optimizer optimizer, class floatX, class State, class floatG>
+__global__ void optimizer_kernel(floatX* params, float* master, State* m, State* v, const floatG* grads, SliceMap mine,
                                  UpdateConstants k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
     update_by<optimizer>(params, master, m, v, grads, mine, k, ranges, results, seed);
 }
 
+// m and v are in the optimizer's format.
 template <class floatX, class floatG>
-void optimizer_update(Optimizer optimizer, floatX* params, float* master, float* m, float* v, const floatG* grads,
+void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* m, void* v, const floatG* grads,
                       const SliceMap& mine, const UpdateConstants& k, const DecayRanges& ranges,
                       const DeviceResults* results, uint64_t seed, cudaStream_t stream) {
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
     const StreamRange in_stream(work::update(info, mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
     const dim3 blocks((unsigned)ceil_div(mine.elems(), UPDATE_ELEMS * 256));
     with_optimizer(optimizer, [&](auto constant) {
-        if constexpr (OPTIMIZERS[constant.value].direction) return;  // directions.cuh
-        auto* kernel = adamw_kernel<floatX, floatG>;
-        if constexpr (constant.value != ADAMW) kernel = optimizer_kernel<constant.value, floatX, floatG>;
-        launch(info.name, kernel, blocks, 256, 0, stream, params, master, m, v, grads, mine, k, ranges, results, seed);
+        constexpr OptimizerInfo chosen = OPTIMIZERS[constant.value];
+        typedef StateType<constant.value> State;
+        const auto start = [&](auto* kernel) {
+            launch(info.name, kernel, blocks, 256, 0, stream, params, master, (State*)m, (State*)v, grads, mine, k,
+                   ranges, results, seed);
+        };
+        if constexpr (constant.value == ADAMW) start(adamw_kernel<floatX, floatG>);
+        else if constexpr (!chosen.direction && chosen.keeps.m != ALL_8BIT)  // directions.cuh, small_state.cuh
+            start(optimizer_kernel<constant.value, floatX, State, floatG>);
     });
 }
 template <class floatX, class floatG>

@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
 #pragma unroll
         for (int j = 0; j < N; j++) RuleOf<optimizer>::update(p[j], none, none, d[j], k);
         if (master) store_packs(master + piece.state + i, p);
-        store_weights(params + piece.index + i, p, !master && !constants.round_to_nearest, seed, piece.index + i);
+        store_updated(params + piece.index + i, p, !master && !constants.round_to_nearest, seed, piece.index + i);
     });
 }
 

@@ -39,7 +39,7 @@ struct SliceMap {
     int64_t parts, part;  // slices per bucket, and the one of this process
     __host__ __device__ int64_t elems() const { return (layers_end + last_elems) / parts; }
     // The index of element i among all parameters.
-    __device__ int64_t index(int64_t i) const {
+    __host__ __device__ int64_t index(int64_t i) const {
         if (parts == 1) return i;
         const int64_t slice = layer_elems / parts, in_layers = layers_end / parts;
         if (i < in_layers) return i / slice * layer_elems + part * slice + i % slice;

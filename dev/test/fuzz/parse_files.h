@@ -18,7 +18,8 @@ struct TinyModel {
     BucketSlice slice;
     Optimizer optimizer = ADAMW;
     std::vector<float> all;  // weights, m and v
-    float *params, *m, *v, *master = nullptr;
+    float *params, *m, *v, *factors = nullptr, *master = nullptr;
+    std::vector<float> host_values;
     struct {
         int64_t cache_T = 1;
     } sizes;
@@ -31,11 +32,24 @@ struct TinyModel {
     }
     float* param(int tensor, int64_t layer) { return params + layout.offset(tensor, layer); }
 };
-inline void to_device(TinyModel& model, float* to, const float* values, int64_t n) {
-    expect(to >= model.all.data() && to + n <= model.all.data() + model.all.size(), "values stay within the model");
+inline void expect_within(TinyModel& model, const void* to, int64_t bytes) {
+    const char *begin = (const char*)model.all.data(), *end = begin + model.all.size() * sizeof(float);
+    expect((const char*)to >= begin && (const char*)to + bytes <= end, "values stay within the model");
+}
+template <class T>
+void to_device(TinyModel& model, T* to, const float* values, int64_t n) {
+    expect_within(model, to, n * sizeof(T));
     std::copy(values, values + n, to);
 }
 inline const float* to_host(TinyModel&, const float* from, int64_t) { return from; }
+inline const float* to_host(TinyModel& model, const bf16* from, int64_t n) {
+    return model.host_values.assign(from, from + n), model.host_values.data();
+}
+inline void copy_out(TinyModel&, void* to, const void* from, int64_t bytes) { memcpy(to, from, bytes); }
+inline void copy_in(TinyModel& model, void* to, const void* from, int64_t bytes) {
+    expect_within(model, to, bytes);
+    memcpy(to, from, bytes);
+}
 
 inline std::string model_bytes(int32_t version) {
     TinyModel model;

@@ -1,0 +1,92 @@
+// The pass over all parameters for optimizers whose m and v are in 8 bits (llmc/small_state.h,
+// where the code and its source are). One warp per block: 8 elements per lane, the largest by
+// shuffles.
+//
+// Memory-bound. Bytes per parameter of AdamW, with bf16 weights and a master: 8 read (10 where
+// gradients are fp32), 8 written. In fp32: 10 read, 6 written. Each thread block computes the table
+// of the code, one value per thread, in shared memory.
+#pragma once
+#include "llmc/small_state.h"
+#include "llmc/cuda/adamw.cuh"
+
+constexpr int BLOCK_UPDATE_THREADS = 256;
+static_assert(STATE_BLOCK_ELEMS == 32 * UPDATE_ELEMS, "a warp has a block");
+
+// This lane's elements of a block, from codes and from fp32.
+__device__ inline void load_codes(float (&x)[UPDATE_ELEMS], const StateBlock& block, const float* table, int lane) {
+    for (int j = 0; j < UPDATE_ELEMS; j += 4) {
+        const uint32_t codes = *(const uint32_t*)&block.codes[lane * UPDATE_ELEMS + j];
+        for (int k = 0; k < 4; k++) x[j + k] = table[codes >> 8 * k & 255] * block.scale;
+    }
+}
+template <bool SIGNED>
+__device__ inline void store_codes(StateBlock& block, const float (&x)[UPDATE_ELEMS], int lane) {
+    typedef DynamicCode<SIGNED> Code;
+    float largest = 0, smallest = 0;
+    for (int j = 0; j < UPDATE_ELEMS; j++) largest = fmaxf(largest, x[j]), smallest = fminf(smallest, x[j]);
+    largest = warp_max(largest);
+    if (SIGNED) smallest = -warp_max(-smallest);
+    const float scale = Code::scale(largest, smallest), inverse = Code::inverse(scale);
+    if (lane == 0) block.scale = scale;
+    for (int j = 0; j < UPDATE_ELEMS; j += 4) {
+        uint32_t codes = 0;
+        for (int k = 0; k < 4; k++) codes |= (uint32_t)Code::nearest(x[j + k] * inverse) << 8 * k;
+        *(uint32_t*)&block.codes[lane * UPDATE_ELEMS + j] = codes;
+    }
+}
+
+// As update_by() in adamw.cuh, with m and v (map.blocks() each) in blocks.
+template <Optimizer optimizer, class floatX, class floatG>
+__global__ void __launch_bounds__(BLOCK_UPDATE_THREADS)
+    blocks_kernel(floatX* params, float* master, StateBlock* m, StateBlock* v, const floatG* grads, SliceMap mine,
+                  BlockMap map, UpdateConstants constants, DecayRanges ranges, const DeviceResults* results,
+                  uint64_t seed) {
+    constexpr int N = UPDATE_ELEMS;
+    __shared__ float m_table[256];
+    __shared__ float v_table[256];
+    m_table[threadIdx.x] = DynamicCode<true>::value(threadIdx.x);
+    v_table[threadIdx.x] = DynamicCode<false>::value(threadIdx.x);
+    __syncthreads();
+    const int lane = threadIdx.x % 32;
+    const int64_t block = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (block >= map.blocks() || !results->wanted) return;
+    int elems;
+    const int64_t i = map.begin(block, elems) + lane * N;
+    const bool inside = lane * N < elems;  // lanes behind the end of a short block have zeros
+    float g[N], mi[N] = {}, vi[N] = {}, p[N];
+    if (inside) {
+        const int64_t at = mine.index(i);
+        const float grad_scale = results->grad_scale;
+        const RuleConstants k = rule_constants(constants, is_decayed(ranges, at));
+        load_packs(g, grads + at);
+        load_codes(mi, m[block], m_table, lane);
+        load_codes(vi, v[block], v_table, lane);
+        if (master) load_packs(p, master + i);
+        else load_packs(p, params + at);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            g[j] *= grad_scale;
+            RuleOf<optimizer>::update(p[j], mi[j], vi[j], g[j], k);
+        }
+        if (master) store_packs(master + i, p);
+        store_updated(params + at, p, !master && !constants.round_to_nearest, seed, at);
+    }
+    __syncwarp();  // all lanes have read the scales
+    store_codes<true>(m[block], mi, lane);
+    store_codes<false>(v[block], vi, lane);
+}
+
+// As optimizer_update() in adamw.cuh.
+template <class floatX, class floatG>
+void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v,
+                   const floatG* grads, const SliceMap& mine, const BlockMap& map, const UpdateConstants& k,
+                   const DecayRanges& ranges, const DeviceResults* results, uint64_t seed, cudaStream_t stream) {
+    const OptimizerInfo& info = OPTIMIZERS[optimizer];
+    const StreamRange in_stream(work::update(info, mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
+    const dim3 grid((unsigned)ceil_div(map.blocks(), (int64_t)BLOCK_UPDATE_THREADS / 32));
+    with_optimizer(optimizer, [&](auto constant) {
+        if constexpr (OPTIMIZERS[constant.value].keeps.m == ALL_8BIT)
+            launch(info.name, blocks_kernel<constant.value, floatX, floatG>, grid, BLOCK_UPDATE_THREADS, 0, stream,
+                   params, master, m, v, grads, mine, map, k, ranges, results, seed);
+    });
+}
