@@ -501,8 +501,9 @@ def in_bf16(values, is_v, step):
 
 
 def optimizers():
-    """Ten steps of 24 parameters, a vector or a matrix. A line: name, Nesterov or not, rows, columns, learning rate,
-    weight decay, what the first parameters and the gradients are multiplied by, the parameters after the steps."""
+    """Ten steps of 24 parameters, a vector or a matrix. A line: name, Nesterov or not, where the numbers are
+    from (PyTorch, or fixtures.py where torch.optim does not have the optimizer), rows, columns, learning rate, weight
+    decay, what the first parameters and the gradients are multiplied by, the parameters after the steps."""
     optim = torch.optim
     cases = [("adamw", 0, 0.01, optim.AdamW, dict(betas=(0.9, 0.95), eps=1e-8)),
              ("adam", 0, 0.01, optim.Adam, dict(betas=(0.9, 0.95), eps=1e-8)),
@@ -516,9 +517,9 @@ def optimizers():
     gradients = [[((i * 29 + step * 53 + i * step * 7) % 128 - 64) / 256 for i in range(24)] for step in range(10)]
     lines = []
 
-    def add(name, nesterov, shape, lr, after, weights=1, slope=1):
+    def add(name, nesterov, shape, lr, after, weights=1, slope=1, source="PyTorch"):
         rows, columns = shape
-        lines.append(f"{name} {nesterov} {rows} {columns} {lr} {decay} {weights} {slope} " +
+        lines.append(f"{name} {nesterov} {source} {rows} {columns} {lr} {decay} {weights} {slope} " +
                      " ".join(f"{x:.9g}" for x in after))
 
     def torch_steps(make, constants, shape, lr, weights=1, slope=1):
@@ -533,7 +534,7 @@ def optimizers():
     for name, nesterov, lr, make, constants in cases:
         add(name, nesterov, vector, lr, torch_steps(make, constants, vector, lr))
     for name, rule in (("lion", lion), ("lars", lars), ("lamb", lamb)):  # torch.optim does not have them
-        add(name, 0, vector, 0.01, rule(p0, gradients, 0.01, decay))
+        add(name, 0, vector, 0.01, rule(p0, gradients, 0.01, decay), source="fixtures.py")
     # bf16 changes each step by about 1%, so all ten together by less
     muon = dict(adjust_lr_fn="match_rms_adamw")
     for shape in (4, 6), (6, 4), (2, 12):
@@ -550,10 +551,11 @@ def optimizers():
         add("adafactor", 0, shape, lr, torch_steps(optim.Adafactor, {}, shape, *scales), *factors)
     for shape in vector, matrix:
         of_shape = lambda values: np.array(values).reshape(shape)  # noqa: E731
-        add("sm3", 0, shape, 0.01, sm3(of_shape(p0), [of_shape(g) for g in gradients], 0.01, decay))
+        add("sm3", 0, shape, 0.01, sm3(of_shape(p0), [of_shape(g) for g in gradients], 0.01, decay),
+            source="fixtures.py")
     uneven = [[x * (1 + i / 1000) for i, x in enumerate(g)] for g in gradients]  # no ties in rounding
     for name, rounded in (("adamw8bit", in_8_bits), ("adamw16bit", in_bf16)):
-        add(name, 0, vector, 0.01, adamw_rounded(p0, uneven, 0.01, decay, rounded))
+        add(name, 0, vector, 0.01, adamw_rounded(p0, uneven, 0.01, decay, rounded), source="fixtures.py")
     (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
 
 

@@ -1,6 +1,6 @@
 // The optimizers of --optimizer.
 //
-//     test_optimizers rules     one update: PyTorch's numbers, reference_optimizers.h, sizes, threads, formats
+//     test_optimizers rules     one update: the fixture's numbers, reference_optimizers.h, sizes, threads, formats
 //     test_optimizers runs      whole runs on the CPU and in the simulator: stages, resuming, refusals
 #include <set>
 #include <sstream>
@@ -127,6 +127,7 @@ static UpdateConstants constants_of(Optimizer o, float rate, float decay, int64_
 struct TenSteps {
     Optimizer optimizer;
     int nesterov;
+    std::string source;  // what computed them: PyTorch, or a formula in dev/data/fixtures.py
     int64_t rows, cols;
     float rate, decay;
     float weights, gradients;  // what the first weights and the gradients are multiplied by
@@ -139,7 +140,7 @@ static std::vector<TenSteps> ten_steps() {
         std::istringstream words(line);
         std::string name;
         TenSteps s;
-        words >> name >> s.nesterov >> s.rows >> s.cols >> s.rate >> s.decay >> s.weights >> s.gradients;
+        words >> name >> s.nesterov >> s.source >> s.rows >> s.cols >> s.rate >> s.decay >> s.weights >> s.gradients;
         s.optimizer = find_optimizer(name.c_str());
         for (float x; words >> x;) s.after.push_back(x);
         all.push_back(s);
@@ -163,13 +164,13 @@ static Floats after_ten_steps(const TenSteps& s, bool fast, float rate) {
     }
     return parameters.p;
 }
-static void against_pytorch() {
+static void against_fixtures() {
     std::set<int> seen;
     for (const TenSteps& s : ten_steps()) {
         const char* name = OPTIMIZERS[s.optimizer].name;
         seen.insert(s.optimizer);
-        start_test(format("%s%s, %lld x %lld: ten steps are PyTorch's", name, s.nesterov ? ", Nesterov" : "",
-                          (long long)s.rows, (long long)s.cols));
+        start_test(format("%s%s, %lld x %lld: ten steps are those of %s", name, s.nesterov ? ", Nesterov" : "",
+                          (long long)s.rows, (long long)s.cols, s.source.c_str()));
         EXPECT(s.after.size() == 24 && s.rows * s.cols == 24);
         for (bool fast : {false, true}) EXPECT(relative_error(after_ten_steps(s, fast, s.rate), s.after) < 1e-6);
         EXPECT(!(relative_error(after_ten_steps(s, true, s.rate * 1.001f), s.after) < 1e-6));
@@ -594,7 +595,7 @@ int main(int argc, char** argv) {
     const std::string part = argc > 1 ? argv[1] : "";
     make_test_folder();
     if (part != "runs")
-        against_pytorch(), within_rounding(), against_reference(), bf16_weights(), threads(), small_state(),
+        against_fixtures(), within_rounding(), against_reference(), bf16_weights(), threads(), small_state(),
             factors_of_slices(), newton_schulz(), orthogonal_matrices();
     if (part == "rules") return report_and_clean();
     state_files();
