@@ -48,13 +48,15 @@ struct GPT2 {
     Sizes sizes;
     int64_t micro_steps = 1;  // of this step
     ActivationLayout activations;
-    BucketSlice slice;                         // what this process updates of every bucket
-    floatX* params = nullptr;                  // layout.total_elems()
-    char* grads = nullptr;                     // as many, in floatX, or in fp32 where they are summed (Sizes)
-    Optimizer optimizer = ADAMW;               // --optimizer
-    void *m = nullptr, *v = nullptr;           // its state, of slice.state_elems() each, or null if it keeps none
-    float* master = nullptr;                   // as many fp32 weights, or null if there are none
-    float* factors = nullptr;                  // of the state (llmc/optimizer_state.h), or null
+    BucketSlice slice;            // what this process updates of every bucket
+    floatX* params = nullptr;     // layout.total_elems()
+    char* grads = nullptr;        // as many, in floatX, or in fp32 where they are summed (Sizes)
+    Optimizer optimizer = ADAMW;  // --optimizer
+    // Its state (llmc/optimizer_state.h), null where it keeps none. m and v: of what this process
+    // updates, v of Muon of the last bucket alone; in fp32 or smaller.
+    void *m = nullptr, *v = nullptr;
+    float* factors = nullptr;                  // all of them, in every process
+    float* master = nullptr;                   // slice.state_elems() fp32 weights, or null if there are none
     float* collected = nullptr;                // collected_elems(): what a step collects for them, or null
     std::function<void()> gradients_complete;  // is called by update(), before directions replace them
     char* acts = nullptr;                      // activations.total_bytes

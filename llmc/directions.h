@@ -1,5 +1,6 @@
 // What optimizers share that look at whole tensors: LARS and LAMB (You et al. 2020,
-// arXiv:1904.00962). An update has three steps:
+// arXiv:1904.00962), Muon (muon.h), Adafactor and SM3 (factors.h). An update has three steps, to
+// which these two headers add theirs:
 //
 //     direction   d = direction(g), element by element; m and v are updated. d replaces g in memory,
 //                 in fp32 (Sizes::sums_gradients()), and the squares of p and d are summed by tensor
