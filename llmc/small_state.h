@@ -6,8 +6,8 @@
 // nearest would undo every change of less than half of that, and v would stay where it is. The mean
 // of stochastic rounding is exact.
 //
-// ALL_8BIT: one byte each (Dettmers et al. 2022, arXiv:2110.02861). Blocks of 256 elements have a
-// scale, their largest element. An element divided by the scale is rounded to the nearest of 256
+// ALL_8BIT: one byte each (Dettmers et al. 2022, arXiv:2110.02861). A block of elements has a
+// scale, its largest element. An element divided by the scale is rounded to the nearest of 256
 // values, the dynamic code. It has 7 decades; each is cut into equal parts, and the code has their
 // middles:
 //
@@ -17,15 +17,17 @@
 //      ...                        ...                  ...
 //     10^-1 to 1                  64                  128
 //
-// and 0 and 1; of m also the negative of each value but 1. Only 0 becomes 0 in v, which the update
-// divides by the root of: what is smaller than all values becomes the smallest one. Rounding
-// changes an element by at most half the distance between neighbours in the code, times the scale.
-// In the uppermost decade that is 0.9 / 128 = 0.7% of the scale for m, half of it for v; in each
-// decade below, a fifth of that.
+// and 0 and 1; of m also the negative of each value but 1. Rounding changes an element by at most
+// half the distance between neighbours in the code, times the scale. In the uppermost decade that
+// is 0.9 / 128 = 0.7% of the scale for m, half of it for v; in each decade below, a fifth of that.
 //
-// The scale has the sign of its element, so that this element is 1 times the scale, and is kept
-// exactly. The values that a block stands for therefore have the same scale and codes again: state
-// files have them in fp32, and resuming gives the same bits.
+// Three things differ from the paper. Blocks have 256 elements, not 2048: a block lies within a
+// slice, and takes its whole length in memory, so that shorter ones leave less unused; and a warp
+// of a GPU has a block, 8 elements per lane. Only 0 becomes 0 in v, which the update divides by the
+// root of: what is smaller than all values becomes the smallest one. And the scale has the sign of
+// its element, so that this element is 1 times the scale, and is kept exactly. The values that a
+// block stands for therefore have the same scale and codes again: state files have them in fp32,
+// and resuming gives the same bits.
 //
 // Blocks begin where a slice of a bucket begins (tensors.h), as many slices as there are processes,
 // in both ZeRO stages; the last block of a slice is shorter. So both stages have the same blocks.
