@@ -46,14 +46,14 @@ REASONS = {
     "encoder_backward_split": "the same for tokens whose rows several blocks have added",
     "encoder_backward_wpe": "a sum over the batch alone, rounded once",
     "round_gradients": "one micro-step: the sums end in the format in which gradients are sent",
-    "add_gradients": "several micro-steps: in 16 bits, the later ones would vanish beside the sum of the earlier; one "
-                     "where directions replace gradients, in fp32",
+    "add_gradients": "several micro-steps: in 16 bits, the later ones would vanish beside the sum of the earlier; also "
+                     "where fp32 directions are to replace the gradients",
     "loss_sum": "the sum of all losses, exact enough for every digit that is printed",
     "global_norm": "squares of values that differ by many powers of ten",
     "sum_rank": "the end of these sums, in a fixed order",
     "finish_norm": "one number",
     "collect_factors": "Adafactor, SM3: sums and maxima over rows and columns, of squares of gradients",
-    "gather_tiles": "the end of these, in a fixed order: so few numbers that fp32 costs nothing",
+    "gather_tiles": "the end of these, in a fixed order: few numbers, so fp32 costs little",
     "renew_factors": "running means and growing maxima, of which a later step changes only a small part",
     "directions": "optimizers that look at whole tensors: a direction replaces its gradient, in fp32; the squares of "
                   "directions and weights are summed by tensor",
