@@ -2,9 +2,39 @@
 // doi:10.1145/1498765.1498785): each kernel needs the time of its FLOPs at the peak, or that of its
 // bytes at the bandwidth, whichever is longer. And what several GPUs take in all.
 #pragma once
+#include "llmc/muon.h"
 #include "llmc/plan.h"
 #include "llmc/plan_device.h"
 #include "llmc/work.h"
+
+inline KernelWork orthogonalize_tensor(int tensor, const GPT2Config& c, double x) {
+    return work::orthogonalize((double)dimension(TENSORS[tensor].rows, c), (double)dimension(TENSORS[tensor].cols, c),
+                               x);
+}
+// How many matrices a process orthogonalises, by tensor: the process with the most FLOPs, for which
+// the others wait. Matrix number i is process i % P's (muon.h), in both ZeRO stages.
+inline std::array<int64_t, NUM_TENSORS> orthogonalized_matrices(const GPT2Config& c, int64_t processes, double x) {
+    std::array<int64_t, NUM_TENSORS> busiest{};
+    double most = 0;
+    for (int64_t rank = 0; rank < processes; rank++) {
+        std::array<int64_t, NUM_TENSORS> matrices{};
+        double flops = 0;
+        for (int64_t l = 0; l < c.L; l++)
+            for (int i = 0; i < NUM_TENSORS; i++)
+                if (is_layer_matrix(i) && matrix_number(i, l) % processes == rank)
+                    matrices[i]++, flops += orthogonalize_tensor(i, c, x).flops;
+        if (flops > most) most = flops, busiest = matrices;
+    }
+    return busiest;
+}
+// The elements with v among `elems` that a process updates, where v is fp32.
+inline double elems_with_v(const ParameterLayout& layout, Optimizer optimizer, int64_t elems) {
+    const OptimizerInfo& info = OPTIMIZERS[optimizer];
+    const int64_t in_v = state_layout(layout, info, STATE_V).total_elems();
+    const int64_t in_factors =
+        info.keeps.factors == VECTORS ? state_layout(layout, info, STATE_FACTORS).total_elems() : 0;
+    return (double)(in_v + in_factors) * (double)elems / (double)layout.total_elems();
+}
 
 // The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
 // sums the squares of, and which it updates. fuses_gelu: GELU is in the epilogue of the product
@@ -41,16 +71,16 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::attention_backward(n, T, C, x), layers);
     add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
     add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
-    const int64_t all_elems = parameter_layout(c, s.processes).total_elems();
-    add(work::gradient_sums((double)all_elems, x), m * (s.gpu && s.sums_gradients()));
+    const ParameterLayout layout = parameter_layout(c, s.processes);
+    add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
     if (OPTIMIZERS[optimizer].keeps.factors == FACTORED) add(work::collect_factors((double)norm_elems), 1);
-    if (s.directions) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, master ? 4 : x), 1);
-    for (int i = 0; i < NUM_TENSORS; i++)
-        if (s.orthogonalizes && is_layer_matrix(i)) {
-            const double rows = (double)dimension(TENSORS[i].rows, c), cols = (double)dimension(TENSORS[i].cols, c);
-            add(work::orthogonalize(rows, cols, x), ceil_div(L * update_elems, all_elems));
-        }
+    const double v_elems = elems_with_v(layout, optimizer, update_elems), p = master ? 4 : x;
+    if (s.directions) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, v_elems, p), 1);
+    if (s.orthogonalizes) {
+        const auto matrices = orthogonalized_matrices(c, s.processes, x);
+        for (int i = 0; i < NUM_TENSORS; i++) add(orthogonalize_tensor(i, c, x), matrices[i]);
+    }
     add(work::update(OPTIMIZERS[optimizer], (double)update_elems, master, x, g), 1);
     return kernels;
 }

@@ -59,24 +59,20 @@ inline KernelWork classifier(double n, double C, double Vp, bool backward, doubl
 // fp32 sums of the gradients of several micro-steps: read with the gradients, and written.
 inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
 inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
-// Bytes of m and v, read and written, where all parameters have them; 8-bit ones have a scale for
-// 256.
-inline double state_traffic(const OptimizerInfo& o) {
-    const auto bytes = [](Kept kept) {
-        return kept == ALL ? 4 : kept == ALL_BF16 ? 2 : kept == ALL_8BIT ? 260.0 / 256 : 0;
-    };
-    return 2 * (bytes(o.keeps.m) + bytes(o.keeps.v));
+// Bytes of m or v, read and written, where every parameter has it; 8-bit ones have a scale for 256.
+inline double state_traffic(Kept kept) {
+    return 2 * (kept == ALL ? 4 : kept == ALL_BF16 ? 2 : kept == ALL_8BIT ? 260.0 / 256 : 0);
 }
 inline KernelWork update(const OptimizerInfo& o, double elems, bool master, double x, double g) {
-    const double states = o.direction ? 0 : state_traffic(o);
+    const double states = o.direction ? 0 : state_traffic(o.keeps.m) + state_traffic(o.keeps.v);
     return {{o.name}, 0, elems * (states + g + (master ? 8 + x : 2 * x))};
 }
 // Sums or maxima over rows and columns of fp32 gradients.
 inline KernelWork collect_factors(double elems) { return {{"collect factors"}, 0, elems * 4}; }
-// The first step of optimizers with directions: weights (p bytes each) are read, fp32 gradients, m
-// and v read and written.
-inline KernelWork directions(const OptimizerInfo& o, double elems, double p) {
-    return {{"directions"}, 0, elems * (state_traffic(o) + 8 + p)};
+// The first step of optimizers with directions: weights (p bytes each) are read, fp32 gradients, m,
+// and v of v_elems elements, read and written.
+inline KernelWork directions(const OptimizerInfo& o, double elems, double v_elems, double p) {
+    return {{"directions"}, 0, elems * (state_traffic(o.keeps.m) + 8 + p) + v_elems * state_traffic(ALL)};
 }
 // Five Newton-Schulz steps of a matrix (cpu/orthogonalize.h), after a pass each for norm and scale.
 inline KernelWork orthogonalize(double rows, double cols, double x) {

@@ -12,6 +12,7 @@
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
+#include "llmc/plan_time.h"
 
 // One update of a whole tensor whose m and v are in fewer than 32 bits. m and v are the values that
 // these stand for.
@@ -591,12 +592,27 @@ static void updates_are_logged() {
     }
 }
 
+static void planned_work() {
+    const GPT2Config c{8, 300, 384, 3, 1, 64};
+    const auto matrices = [&](int64_t processes) {
+        const auto all = orthogonalized_matrices(c, processes, 4);
+        return std::vector<int64_t>{all[QKVW], all[ATTPROJW], all[FCW], all[FCPROJW]};
+    };
+    start_test("Muon's plan has the matrices of the process with most FLOPs, and v where it is kept");
+    EXPECT(matrices(1) == (std::vector<int64_t>{3, 3, 3, 3}) && matrices(2) == (std::vector<int64_t>{3, 0, 3, 0}));
+    EXPECT(matrices(3) == (std::vector<int64_t>{1, 1, 1, 1}) && matrices(8) == (std::vector<int64_t>{0, 0, 2, 0}));
+    const ParameterLayout layout = parameter_layout(c, 2);
+    const int64_t all = layout.total_elems(), with_v = layout.bucket_elems(c.L) + c.L * round_up(13 * c.C, 32);
+    EXPECT(elems_with_v(layout, MUON, all) == with_v && elems_with_v(layout, MUON, all / 2) == with_v / 2);
+    EXPECT(elems_with_v(layout, LAMB, all) == all && elems_with_v(layout, LARS, all) == 0);
+}
+
 int main(int argc, char** argv) {
     const std::string part = argc > 1 ? argv[1] : "";
     make_test_folder();
     if (part != "runs")
         against_fixtures(), within_rounding(), against_reference(), bf16_weights(), threads(), small_state(),
-            factors_of_slices(), newton_schulz(), orthogonal_matrices();
+            factors_of_slices(), newton_schulz(), orthogonal_matrices(), planned_work();
     if (part == "rules") return report_and_clean();
     state_files();
     other_blocks();

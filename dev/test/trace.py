@@ -133,6 +133,25 @@ def test_simulator(folder):
     check(any(e["name"] == "adamw" for e in kernels), "the update")
 
 
+def test_directions(folder):
+    """Optimizers with directions: the bytes are those of the elements, without what only fills a tile or a piece."""
+    vectors, outside = L * 13 * C, V * C + T * C + 2 * C
+    elems, padding = L * 12 * C * C + vectors + outside, (VP - V) * C
+    for program, *more in (CPU, "--precision", "bf16"), (SIM, "-f", "0"):
+        updated = elems + (padding if program == CPU else 0)  # the GPU leaves the padding of wte out
+        # of an element: gradient and direction 8, master 4, m 8 and v 8; then direction 4, master 8, weight 2
+        for optimizer, expected in (("muon", {"directions": elems * 20 + (vectors + outside) * 8}),
+                                    ("adafactor", {"directions": elems * 12, "collect factors": elems * 4})):
+            expected[optimizer] = updated * 14
+            total = dict.fromkeys(expected, 0)
+            for e in trace(folder, program, "--optimizer", optimizer, "--trace-steps", "2:2", *more)[0]:
+                if e["name"] in total:
+                    total[e["name"]] += e.get("args", {}).get("bytes", 0)
+            for kernel, of_kernel in expected.items():
+                check(abs(total[kernel] / of_kernel - 1) < 1e-4,
+                      f"{program}, {optimizer}: {kernel} has {total[kernel]} bytes, {of_kernel} are expected")
+
+
 def test_processes(folder):
     mpirun = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-np", "2"]
     if not shutil.which("mpirun"):
@@ -168,7 +187,7 @@ def test_refused(folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for test in (test_cpu, test_simulator, test_processes, test_refused):
+        for test in (test_cpu, test_simulator, test_directions, test_processes, test_refused):
             test(folder)
     sys.exit(failed > 0)
 

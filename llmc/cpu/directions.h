@@ -29,7 +29,7 @@ DirectionSums directions_by(float* grads, const floatX* params, const float* mas
 template <class floatX>
 DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
                          float* v, int64_t n_elems, const UpdateConstants& k) {
-    const Range range(work::directions(OPTIMIZERS[optimizer], n_elems, master ? 4 : sizeof(floatX)));
+    const Range range(work::directions(OPTIMIZERS[optimizer], n_elems, v ? n_elems : 0, master ? 4 : sizeof(floatX)));
     DirectionSums sums{};
     with_direction(optimizer, [&](auto constant) {
         sums = directions_by<RuleOf<constant.value>>(grads, params, master, m, v, n_elems, k);

@@ -136,7 +136,7 @@ DirectionSums factored_directions_by(float* grads, const floatX* params, const f
 template <class floatX>
 DirectionSums factored_directions(Optimizer optimizer, float* grads, const floatX* params, const float* master,
                                   const float* factors, const MatrixPart& part, const UpdateConstants& k) {
-    const Range range(work::directions(OPTIMIZERS[optimizer], part.end - part.first, master ? 4 : sizeof(floatX)));
+    const Range range(work::directions(OPTIMIZERS[optimizer], part.end - part.first, 0, master ? 4 : sizeof(floatX)));
     DirectionSums sums{};
     with_factored(optimizer, [&](auto constant) {
         sums = factored_directions_by<RuleOf<constant.value>>(grads, params, master, factors, part, k);

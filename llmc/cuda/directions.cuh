@@ -35,6 +35,7 @@ struct Directions {
     std::vector<DirectionPiece> pieces;
     std::vector<PieceRange> ranges;  // [rank][tensor]; empty if a rank's slice is not updated here
     int64_t tensors = 0;
+    int64_t elems = 0, v_elems = 0;  // of all pieces; of those that have v
     FactorTables factored;
     char* memory = nullptr;
 
@@ -83,6 +84,7 @@ inline Directions cut_into_pieces(Optimizer optimizer, const ParameterLayout& la
                                 is_layer_matrix(part.tensor),
                                 {v.state, v.at + at}});
         range.end = (int)d.pieces.size();
+        d.elems += part.elems(), d.v_elems += v.state == NUM_STATES ? 0 : part.elems();
     };
     const int64_t P = layout.processes, first = slice.parts > 1 ? slice.part : 0;
     for (int64_t rank = first; rank < (slice.parts > 1 ? first + 1 : P); rank++)
@@ -176,8 +178,9 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
 }
 
 // Turns grads, complete in what this process updates, into directions, and moves the weights along
-// them. params, master, m and v are as in optimizer_update(), factors as in optimizer_state.h.
-// between() enqueues what else is done with the directions.
+// them. params and master are as in update_by(), m, v (Muon's: of the last bucket alone) and
+// factors as optimizer_state.h says, or null. between() enqueues what else is done with the
+// directions.
 template <class floatX, class Between>
 void directions_update(Optimizer optimizer, const Directions& d, floatX* params, float* master, float* m, float* v,
                        float* factors, float* grads, const BucketSlice& slice, const UpdateConstants& k,
@@ -185,12 +188,11 @@ void directions_update(Optimizer optimizer, const Directions& d, floatX* params,
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
     const dim3 pieces((unsigned)d.pieces.size()), ranges((unsigned)d.ranges.size());
     const int processes = (int)(d.ranges.size() / d.tensors), tensors = (int)d.tensors;
-    const double elems = (double)d.pieces.size() * PIECE_ELEMS;
     const auto renew = [&] { renew_factors(optimizer, d.factored, factors, k.t, results, stream); };
     collect_factors(optimizer, d.factored, factors, grads, results, stream);
     if (!directs_by_old_factors(optimizer)) renew();
     with_direction(optimizer, [&](auto constant) {
-        const StreamRange in_stream(work::directions(info, elems, master ? 4 : sizeof(floatX)), stream);
+        const StreamRange in_stream(work::directions(info, d.elems, d.v_elems, master ? 4 : sizeof(floatX)), stream);
         launch("directions", directions_kernel<constant.value, floatX>, pieces, DIRECTION_THREADS, 0, stream, grads,
                params, master, m, v, factors, d.factored.device_tensors(), d.factored.row_scales(), d.device_pieces(),
                d.partials(), k, results);
@@ -204,7 +206,7 @@ void directions_update(Optimizer optimizer, const Directions& d, floatX* params,
     }
     between();
     with_direction(optimizer, [&](auto constant) {
-        const StreamRange in_stream(work::update(info, elems, master, sizeof(floatX), 4), stream);
+        const StreamRange in_stream(work::update(info, d.elems, master, sizeof(floatX), 4), stream);
         launch(info.name, along_kernel<constant.value, floatX>, pieces, DIRECTION_THREADS, 0, stream, params, master,
                grads, d.device_pieces(), d.sums(), processes, tensors, k, results, seed);
     });

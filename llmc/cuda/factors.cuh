@@ -37,6 +37,7 @@ struct FactorTables {
     std::vector<BucketTensors> buckets;        // the layers', then the last
     std::vector<int64_t> bucket_begin, elems;  // of their factors
     int64_t tile_results = 0;                  // elements
+    int64_t grads = 0;                         // elements in all tiles
     int64_t processes = 1;
     char* memory = nullptr;
 
@@ -72,6 +73,7 @@ inline FactorTables factor_tables(Optimizer optimizer, const ParameterLayout& la
         const int64_t row_tiles = m.first < m.end ? ceil_div(m.end, tile_elems) - first_tile : 0;
         const int64_t col_tiles = ceil_div(m.cols, TILE_COLS), of_cols = t.tile_results;
         const int64_t of_rows = of_cols + row_tiles * m.cols;
+        t.grads += m.end - m.first;
         t.tile_results = of_rows + (m.row_factors ? row_tiles * TILE_ROWS * col_tiles : 0);
         t.tensors.push_back({part.index - part.first, m.first, m.end, factors.factors_at(part.tensor, part.layer),
                              of_rows, of_cols, (int)m.rows, (int)m.cols, (int)m.row_factors,
@@ -182,7 +184,7 @@ __global__ void renew_kernel(float* factors, float* row_scales, const float* col
 inline void collect_factors(Optimizer optimizer, const FactorTables& t, const float* factors, const float* grads,
                             const DeviceResults* results, cudaStream_t stream) {
     if (t.tiles.empty()) return;
-    const StreamRange in_stream(work::collect_factors((double)t.tiles.size() * TILE_ROWS * TILE_COLS), stream);
+    const StreamRange in_stream(work::collect_factors(t.grads), stream);
     with_factored(optimizer, [&](auto constant) {
         launch("collect_factors", collect_kernel<constant.value>, dim3((unsigned)t.tiles.size()), FACTOR_THREADS, 0,
                stream, t.results(), grads, factors, t.device_tensors(), t.device_tiles(), results);
