@@ -21,12 +21,12 @@ inline uint64_t write_state(const std::string& dir, const StateHeader& header, M
     file.write(&header, header.bytes());
     for (int64_t b = 0; b < layout.buckets(); b++)
         for (OptimizerState state : states) {
-            const int64_t elems = state_layout(model, state).slice_elems(b);
-            if (elems == 0) continue;
-            const float* values = state_slice(model, state, b);
-            expect_finite(file, values, elems, state, b, layout.config.L);
-            file.write(values, elems * 4);
-            if (progress) progress->add(elems * 4);
+            for_each_state_piece(state_layout(model, state).slice_elems(b), [&](int64_t first, int64_t n) {
+                const float* values = state_piece(model, state, b, first, n);
+                expect_finite(file, values, n, state, b, layout.config.L);
+                file.write(values, n * 4);
+                if (progress) progress->add(n * 4);
+            });
         }
     const uint64_t sum = file.checksum.value();
     file.write(&sum, sizeof(sum));
@@ -120,13 +120,14 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     for (int64_t b = 0; b < saved.buckets(); b++)
         for (OptimizerState state : states_of(optimizer, has_master(h))) {
             const int64_t elems = state_layout(saved, optimizer, state).slice_elems(b);
-            if (elems == 0) continue;
-            values.resize(elems);
-            file.read(values.data(), elems * 4, "the optimizer's state");
-            if (!all_finite(values.data(), elems))
-                runtime_failure("%s is damaged: it has values that are not finite", path.c_str());
-            set_state(model, state, b, rank * elems, elems, values.data());
-            if (progress) progress->add(elems * 4);
+            for_each_state_piece(elems, [&](int64_t first, int64_t n) {
+                values.resize(n);
+                file.read(values.data(), n * 4, "the optimizer's state");
+                if (!all_finite(values.data(), n))
+                    runtime_failure("%s is damaged: it has values that are not finite", path.c_str());
+                set_state(model, state, b, rank * elems + first, n, values.data());
+                if (progress) progress->add(n * 4);
+            });
         }
     const uint64_t sum = file.checksum.value();
     uint64_t stored = 0;

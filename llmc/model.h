@@ -89,22 +89,32 @@ void set_blocks(Model& model, bool is_signed, StateBlock* to, int64_t first, int
     copy_in(model, to + begin, blocks.data(), bytes);
 }
 
-// This rank's slice of a bucket's state, on the host: state_layout().slice_elems(bucket) values. In
-// ZeRO stage 1 a process has no more than that; in stage 0, and of factors, it has the whole
-// bucket.
+// State is read, written and converted in pieces, so that a large bucket takes no memory for that.
+constexpr int64_t STATE_PIECE_ELEMS = 256 * STATE_BLOCK_ELEMS;
+
+// Of this rank's slice of a bucket's state, state_layout().slice_elems(bucket) values, n from `first`
+// on, on the host until the next such call; first is a multiple of STATE_PIECE_ELEMS. In ZeRO stage
+// 1 a process has no more than its slice; in stage 0, and of factors, it has the whole bucket.
 template <class Model>
-const float* state_slice(Model& model, int state, int64_t bucket) {
+const float* state_piece(Model& model, int state, int64_t bucket, int64_t first, int64_t n) {
     const StateLayout layout = state_layout(model, state);
     const int64_t elems = layout.slice_elems(bucket), skip = layout.held(model.slice).parts > 1 ? 0 : comm.rank * elems;
-    const int64_t at = layout.held_begin(model.slice, bucket) + skip;
+    const int64_t at = layout.held_begin(model.slice, bucket) + skip + first;
     void* const memory = state_memory(model, state);
     if (layout.kept == ALL_8BIT) {
         const BlockMap map = block_map(model.layout, model.slice);
-        const int64_t block = map.first_block(bucket) + (map.slices > 1 ? comm.rank : 0) * map.slice_blocks(bucket);
-        return get_blocks(model, state == STATE_M, (StateBlock*)memory + block, elems);
+        const int64_t slice = (map.slices > 1 ? comm.rank : 0) * map.slice_blocks(bucket);
+        const int64_t block = map.first_block(bucket) + slice + first / STATE_BLOCK_ELEMS;
+        return get_blocks(model, state == STATE_M, (StateBlock*)memory + block, n);
     }
-    if (layout.kept == ALL_BF16) return to_host(model, (bf16*)memory + at, elems);
-    return to_host(model, (float*)memory + at, elems);
+    if (layout.kept == ALL_BF16) return to_host(model, (bf16*)memory + at, n);
+    return to_host(model, (float*)memory + at, n);
+}
+// Calls each(first, n) for the pieces of a slice of so many elements.
+template <class Each>
+void for_each_state_piece(int64_t elems, Each each) {
+    for (int64_t first = 0; first < elems; first += STATE_PIECE_ELEMS)
+        each(first, std::min(STATE_PIECE_ELEMS, elems - first));
 }
 // The reverse: takes elements first to first + elems of a bucket, which any rank may have saved,
 // and stores those that this process keeps. In an fp32 model, saved master weights become the
@@ -154,7 +164,7 @@ int64_t wire_bytes_per_step(const Model& model) {
     typedef typename Model::Element floatX;
     const int64_t summed = model.sizes.gradient_bytes(), gathered = model.slice.parts > 1 ? sizeof(floatX) : summed;
     const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[model.layout.config.L];
-    const bool shares = model.sizes.orthogonalizes && model.slice.parts > 1;
-    const int64_t shared = shares ? layers + state_layout(model, STATE_FACTORS).total_elems() : 0;
+    const int64_t factors = model.slice.parts > 1 ? state_layout(model, STATE_FACTORS).total_elems() : 0;
+    const int64_t shared = model.sizes.orthogonalizes ? layers + factors : 0;
     return (all * (summed + gathered) + shared * 8) / comm.processes * (comm.processes - 1);
 }

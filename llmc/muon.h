@@ -16,12 +16,14 @@
 //
 // v is kept of the last bucket, and as factors of the layers' vectors (optimizer_state.h).
 //
-// In ZeRO stage 0 every process orthogonalises all matrices. In stage 1 a process has only its
-// slices of the directions, so the processes collect them. Matrix number i is orthogonalised by
-// process i % P alone. Then every process sets to 0 what it has no result for, and the sum over the
-// processes leaves each of them its slices; to add zeros is exact.
+// Matrix number i is orthogonalised by process i % P alone: the others need not compute it, and all
+// get the same bits, though each may multiply in its own way (cuda/blas_choice.cuh). In ZeRO stage 1
+// a process has only its slices of the directions, so the processes collect them first. Afterwards
+// every process sets to 0 what it has no result for, and the sum over the processes leaves each of
+// them its slices; to add zeros is exact. In stage 0 they collect these.
 #pragma once
 #include "llmc/activations.h"
+#include "llmc/comm.h"
 #include "llmc/directions.h"
 #include "llmc/newton_schulz.h"
 #include "llmc/step_parts.h"
@@ -62,8 +64,8 @@ inline void for_each_factor_without_result(const StateLayout& factors, const Buc
 }
 
 // Orthogonalises the directions of all matrices: directions has layout.total_elems(), of which
-// those of this process's slices must be there, and are there afterwards. The other functions are
-// the device's:
+// those in model.slice must be there, and are there afterwards. The other functions are the
+// device's:
 //
 //     collect(data, slice_elems, bucket)   gets all processes' slices; starts only
 //     sum(data, slice_elems, bucket)       the sum over all processes, of this process's slice; starts only
@@ -74,22 +76,25 @@ template <class Model, class Device>
 void orthogonalize_directions(Model& model, float* directions, const Device& device) {
     typedef typename Model::Element floatX;
     const ParameterLayout& layout = model.layout;
-    const BucketSlice& slice = model.slice;
+    const BucketSlice own{comm.processes, comm.rank};
     const OrthogonalScratch<floatX> scratch{model.act(DWIDE), model.act(BRANCH), model.act(DRESIDUAL)};
     const int64_t L = layout.config.L;
-    const bool in_slices = slice.parts > 1;
     const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
-    model.parts.enter(PART_COMMUNICATION);
-    for (int64_t l = 0; l < L && in_slices; l++) device.collect(bucket(l), layout.slice_elems(l), l);
-    device.wait();
-    model.parts.enter(PART_UPDATE);
+    const auto collect = [&](bool wanted) {
+        model.parts.enter(PART_COMMUNICATION);
+        for (int64_t l = 0; l < L && wanted; l++) device.collect(bucket(l), layout.slice_elems(l), l);
+        device.wait();
+        model.parts.enter(PART_UPDATE);
+    };
+    const bool several = own.parts > 1, in_slices = model.slice.parts > 1;
+    collect(in_slices);
     for (int64_t l = 0; l < L; l++) {
         for (int i = 0; i < NUM_TENSORS; i++)
-            if (is_layer_matrix(i) && matrix_number(i, l) % slice.parts == slice.part)
+            if (is_layer_matrix(i) && matrix_number(i, l) % own.parts == own.part)
                 device.orthogonalize(bucket(l) + layout.offset_in_bucket[i], dimension(TENSORS[i].rows, layout.config),
                                      dimension(TENSORS[i].cols, layout.config), scratch);
-        if (!in_slices) continue;
-        for_each_without_result(layout, slice, l,
+        if (!several) continue;
+        for_each_without_result(layout, own, l,
                                 [&](int64_t begin, int64_t end) { device.zero(bucket(l) + begin, end - begin); });
         model.parts.enter(PART_COMMUNICATION);
         device.sum(bucket(l), layout.slice_elems(l), l);
@@ -97,7 +102,7 @@ void orthogonalize_directions(Model& model, float* directions, const Device& dev
     }
     model.parts.enter(PART_COMMUNICATION);
     device.wait();
-    model.parts.enter(PART_UPDATE);
+    collect(several && !in_slices);
 }
 
 // In stage 1: each process has the new factors of its slices; then all have all of them.

@@ -103,6 +103,13 @@ static std::string model_with_gain(float gain) {
 }
 static double scale_of(const std::string& name, int64_t step) { return at(name, step, METRIC_LOSS_SCALE); }
 
+// The bytes between the header and the checksum of a state file.
+static std::string states_in(const std::string& path) {
+    const std::string bytes = read_whole(path);
+    EXPECT(bytes.size() > sizeof(StateHeader) + 8);
+    return bytes.substr(sizeof(StateHeader), bytes.size() - sizeof(StateHeader) - 8);
+}
+
 static void overflow() {
     const std::string training = "-x 14 -n 2 -l 1e-3 -e " + model_with_gain(100) + " -o ";
     start_test("gradients that overflow: the step is skipped, the scale halved, until it fits");
@@ -123,6 +130,13 @@ static void overflow() {
     start_test("gradients that overflow: a skipped step changes no weight");
     EXPECT(same_files(model_path(dir("whole"), 2), model_path(dir("whole"), 4)) &&
            !same_files(model_path(dir("whole"), 2), model_path(dir("whole"), 14)));
+    for (const char* name : {"lion", "lamb", "muon", "adafactor", "sm3", "adamw8bit", "adamw16bit"}) {
+        start_test(std::string(name) + ": a step whose gradients overflow changes no weight and no state");
+        const Outcome r = run(tiny_run(SIM_FP16, training + dir(name) + " -x 12 --optimizer " + name));
+        EXPECT(r.status == 0 && same_files(model_path(dir(name), 2), model_path(dir(name), 4)) &&
+               !same_files(model_path(dir(name), 2), model_path(dir(name), 12)));
+        EXPECT(states_in(state_path(dir(name), 2, 0)) == states_in(state_path(dir(name), 4, 0)));
+    }
     start_test("gradients that overflow: stopped between two skipped steps and resumed, the same bits");
     EXPECT(run(tiny_run(SIM_FP16, training + dir("parts") + " -x 2")).status == 0);
     EXPECT(run(tiny_run(SIM_FP16, training + dir("parts") + " -y 1")).status == 0);
