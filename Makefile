@@ -95,8 +95,7 @@ DEFAULTS  = 80 90a $(shell $(NVCC) --list-gpu-arch 2>/dev/null | sed -n 's/^comp
 ARCHS    := $(or $(GPU_ARCH),$(if $(shell nvidia-smi -L 2>/dev/null),native,$(DEFAULTS)))
 gencode   = $(if $(filter native,$(1)),-arch=native,-gencode arch=compute_$(2)$(comma)code=$(3))
 GENCODE  := $(foreach a,$(ARCHS),$(if $(filter ptx,$a),$(call gencode,$a,80,compute_80),$(call gencode,$a,$a,sm_$a)))
-# -O3 -O0         are for the code of the CPU; that of the GPU is always optimised
-# -t 0            the architectures are compiled side by side; -lineinfo: profilers show source lines
+# -t 0            the architectures are compiled side by side; -O3 -O0: the CPU's code; -lineinfo: profilers show lines
 # -Wno-parentheses nvcc's intermediate file has some of its own
 NVCCFLAGS = -std=c++17 $(if $(DEBUG),-O0 -g,-O3) -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) \
             -Xcompiler "-Wall -Wextra -Wno-parentheses" $(CUDA_INCLUDE:%=-I%)

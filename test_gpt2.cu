@@ -597,7 +597,7 @@ static void kernel_tests(bool quick) {
         if (is_small(OPTIMIZERS[o].keeps.m))
             small_state_kernel((Optimizer)o, {}), small_state_kernel((Optimizer)o, {3, 1});
         else if (!OPTIMIZERS[o].direction) update_kernel((Optimizer)o);
-        if (OPTIMIZERS[o].keeps.factors == FACTORED) factored_update((Optimizer)o);
+        if (OPTIMIZERS[o].keeps.factors == KEEP_FACTORED) factored_update((Optimizer)o);
     }
     unwanted_updates();
     if (HALF && !FP16) stochastic_rounding();

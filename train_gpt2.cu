@@ -349,7 +349,7 @@ void update_weights(GPT2& model, floatG* grads, const UpdateRule& rule) {
                                          if (model.sizes.orthogonalizes) orthogonalize_directions(model, grads);
                                      });
     const SliceMap mine = slice_map(model.layout, model.slice);
-    if (OPTIMIZERS[model.optimizer].keeps.m == ALL_8BIT)
+    if (OPTIMIZERS[model.optimizer].keeps.m == KEEP_8BIT)
         return blocks_update(model.optimizer, model.params, model.master, (StateBlock*)model.m, (StateBlock*)model.v,
                              grads, mine, block_map(model.layout, model.slice), k, model.decayed, model.results(),
                              rule.rounding_seed, model.stream);

@@ -314,7 +314,7 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constant
                    const std::vector<float>& scales) {
     const ParameterLayout& layout = model.layout;
     const bool directed = !scales.empty();
-    if (OPTIMIZERS[model.optimizer].keeps.m == ALL_8BIT) return update_blocks<floatG>(model, bucket, constants, rule);
+    if (OPTIMIZERS[model.optimizer].keeps.m == KEEP_8BIT) return update_blocks<floatG>(model, bucket, constants, rule);
     const int64_t first = model.slice.begin(layout, bucket), end = model.slice.end(layout, bucket);
     for (int i = 0; i < NUM_TENSORS; i++) {
         if (TENSORS[i].per_layer != (bucket < layout.config.L)) continue;
@@ -323,9 +323,9 @@ void update_bucket(GPT2<floatX>& model, int64_t bucket, UpdateConstants constant
         const int64_t high = std::min(tensor_begin + tensor_elems(i, layout.config), end);
         if (low >= high) continue;
         constants.weight_decay = TENSORS[i].decayed ? rule.constants.weight_decay : 0.0f;
-        const int64_t index = layout.bucket_begin[bucket] + low;                        // among all parameters
-        const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;     // among those with state
-        const int64_t bytes = OPTIMIZERS[model.optimizer].keeps.m == ALL_BF16 ? 2 : 4;  // of an element of m or v
+        const int64_t index = layout.bucket_begin[bucket] + low;                         // among all parameters
+        const int64_t kept = model.slice.state_begin(layout, bucket) + low - first;      // among those with state
+        const int64_t bytes = OPTIMIZERS[model.optimizer].keeps.m == KEEP_BF16 ? 2 : 4;  // of an element of m or v
         const auto state = [&](void* all) { return all && !directed ? (char*)all + kept * bytes : nullptr; };
         float* const master = model.master ? model.master + kept : nullptr;
         if (directed) constants = along_directions(constants, scales[tensor_number(i, bucket, layout.config)]);

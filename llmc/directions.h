@@ -31,10 +31,10 @@ inline PlaceOfV place_of_v(Optimizer optimizer, const ParameterLayout& layout, c
                            const TensorPart& part) {
     const StateLayout factors = state_layout(layout, OPTIMIZERS[optimizer], STATE_FACTORS);
     const Kept v = OPTIMIZERS[optimizer].keeps.v;
-    if (v == ALL) return {STATE_V, part.state};
-    if (v == OUTSIDE && !TENSORS[part.tensor].per_layer)
+    if (v == KEEP_ALL) return {STATE_V, part.state};
+    if (v == KEEP_OUTSIDE && !TENSORS[part.tensor].per_layer)
         return {STATE_V, part.state - kept.state_begin(layout, layout.config.L)};
-    if (factors.kept == VECTORS && factor_elems(VECTORS, part.tensor, layout.config) > 0)
+    if (factors.kept == KEEP_VECTORS && factor_elems(KEEP_VECTORS, part.tensor, layout.config) > 0)
         return {STATE_FACTORS, factors.factors_at(part.tensor, part.layer) + part.first};
     return {NUM_STATES, 0};
 }

@@ -38,14 +38,14 @@ struct MatrixPart {
 };
 inline MatrixPart matrix_part(const TensorPart& part, const GPT2Config& c) {
     const int64_t cols = dimension(TENSORS[part.tensor].cols, c);
-    return {real_rows(part.tensor, c), cols, part.first, part.end, factor_elems(FACTORED, part.tensor, c) - cols};
+    return {real_rows(part.tensor, c), cols, part.first, part.end, factor_elems(KEEP_FACTORED, part.tensor, c) - cols};
 }
 
 // Calls f with the optimizer as a std::integral_constant, if its state is factored.
 template <class F>
 void with_factored(Optimizer optimizer, F f) {
     with_direction(optimizer, [&](auto constant) {
-        if constexpr (OPTIMIZERS[constant.value].keeps.factors == FACTORED) f(constant);
+        if constexpr (OPTIMIZERS[constant.value].keeps.factors == KEEP_FACTORED) f(constant);
     });
 }
 

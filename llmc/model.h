@@ -92,22 +92,23 @@ void set_blocks(Model& model, bool is_signed, StateBlock* to, int64_t first, int
 // State is read, written and converted in pieces, so that a large bucket takes no memory for that.
 constexpr int64_t STATE_PIECE_ELEMS = 256 * STATE_BLOCK_ELEMS;
 
-// Of this rank's slice of a bucket's state, state_layout().slice_elems(bucket) values, n from `first`
-// on, on the host until the next such call; first is a multiple of STATE_PIECE_ELEMS. In ZeRO stage
-// 1 a process has no more than its slice; in stage 0, and of factors, it has the whole bucket.
+// Of this rank's slice of a bucket's state, state_layout().slice_elems(bucket) values, n from
+// `first` on, on the host until the next such call; first is a multiple of STATE_PIECE_ELEMS. In
+// ZeRO stage 1 a process has no more than its slice; in stage 0, and of factors, it has the whole
+// bucket.
 template <class Model>
 const float* state_piece(Model& model, int state, int64_t bucket, int64_t first, int64_t n) {
     const StateLayout layout = state_layout(model, state);
     const int64_t elems = layout.slice_elems(bucket), skip = layout.held(model.slice).parts > 1 ? 0 : comm.rank * elems;
     const int64_t at = layout.held_begin(model.slice, bucket) + skip + first;
     void* const memory = state_memory(model, state);
-    if (layout.kept == ALL_8BIT) {
+    if (layout.kept == KEEP_8BIT) {
         const BlockMap map = block_map(model.layout, model.slice);
         const int64_t slice = (map.slices > 1 ? comm.rank : 0) * map.slice_blocks(bucket);
         const int64_t block = map.first_block(bucket) + slice + first / STATE_BLOCK_ELEMS;
         return get_blocks(model, state == STATE_M, (StateBlock*)memory + block, n);
     }
-    if (layout.kept == ALL_BF16) return to_host(model, (bf16*)memory + at, n);
+    if (layout.kept == KEEP_BF16) return to_host(model, (bf16*)memory + at, n);
     return to_host(model, (float*)memory + at, n);
 }
 // Calls each(first, n) for the pieces of a slice of so many elements.
@@ -130,8 +131,8 @@ void set_state(Model& model, int state, int64_t bucket, int64_t first, int64_t e
     if (!memory || low >= high) return;
     values += low - first;
     const int64_t at = layout.held_begin(kept, bucket) + low - begin;
-    if (layout.kept == ALL_BF16) return to_device(model, (bf16*)memory + at, values, high - low);
-    if (layout.kept != ALL_8BIT) return to_device(model, (float*)memory + at, values, high - low);
+    if (layout.kept == KEEP_BF16) return to_device(model, (bf16*)memory + at, values, high - low);
+    if (layout.kept != KEEP_8BIT) return to_device(model, (float*)memory + at, values, high - low);
     const BlockMap map = block_map(model.layout, kept);
     const int64_t slice_elems = model.layout.slice_elems(bucket);
     StateBlock* blocks = (StateBlock*)memory + map.first_block(bucket);

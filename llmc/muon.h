@@ -17,10 +17,10 @@
 // v is kept of the last bucket, and as factors of the layers' vectors (optimizer_state.h).
 //
 // Matrix number i is orthogonalised by process i % P alone: the others need not compute it, and all
-// get the same bits, though each may multiply in its own way (cuda/blas_choice.cuh). In ZeRO stage 1
-// a process has only its slices of the directions, so the processes collect them first. Afterwards
-// every process sets to 0 what it has no result for, and the sum over the processes leaves each of
-// them its slices; to add zeros is exact. In stage 0 they collect these.
+// get the same bits, though each may multiply in its own way (cuda/blas_choice.cuh). In ZeRO stage
+// 1 a process has only its slices of the directions, so the processes collect them first.
+// Afterwards every process sets to 0 what it has no result for, and the sum over the processes
+// leaves each of them its slices; to add zeros is exact. In stage 0 they collect these.
 #pragma once
 #include "llmc/activations.h"
 #include "llmc/comm.h"

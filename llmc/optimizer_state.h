@@ -16,14 +16,14 @@ enum OptimizerState { STATE_M, STATE_V, STATE_FACTORS, STATE_MASTER, NUM_STATES 
 inline const char* const STATE_NAMES[] = {"m", "v", "factors", "the master weights"};
 
 inline Kept kept_of(const OptimizerInfo& optimizer, int state) {
-    const Kept kept[] = {optimizer.keeps.m, optimizer.keeps.v, optimizer.keeps.factors, ALL};
+    const Kept kept[] = {optimizer.keeps.m, optimizer.keeps.v, optimizer.keeps.factors, KEEP_ALL};
     return kept[state];
 }
 // Those of an optimizer, with or without master weights.
 inline std::vector<OptimizerState> states_of(const OptimizerInfo& optimizer, bool master) {
     std::vector<OptimizerState> states;
     for (OptimizerState state : {STATE_M, STATE_V, STATE_FACTORS})
-        if (kept_of(optimizer, state) != NONE) states.push_back(state);
+        if (kept_of(optimizer, state) != KEEP_NONE) states.push_back(state);
     if (master) states.push_back(STATE_MASTER);
     return states;
 }
@@ -32,19 +32,20 @@ inline std::vector<OptimizerState> states_of(const OptimizerInfo& optimizer, boo
 inline int64_t factor_elems(Kept kept, int tensor, const GPT2Config& c) {
     const TensorInfo& info = TENSORS[tensor];
     const int64_t rows = dimension(info.rows, c), cols = dimension(info.cols, c);
-    if (kept == FACTORED) return rows > 1 ? rows + cols : cols;
-    return kept == VECTORS && info.per_layer && rows == 1 ? cols : 0;
+    if (kept == KEEP_FACTORED) return rows > 1 ? rows + cols : cols;
+    return kept == KEEP_VECTORS && info.per_layer && rows == 1 ? cols : 0;
 }
 
 // One state of an optimizer: its elements in each bucket.
 struct StateLayout {
     const ParameterLayout* parameters;
     Kept kept;
-    bool replicated() const { return kept == VECTORS || kept == FACTORED; }
+    bool replicated() const { return kept == KEEP_VECTORS || kept == KEEP_FACTORED; }
     // Of all processes together.
     int64_t bucket_elems(int64_t bucket) const {
         const bool in_layers = bucket < parameters->config.L;
-        if (!replicated()) return kept == NONE || (kept == OUTSIDE && in_layers) ? 0 : parameters->bucket_elems(bucket);
+        if (!replicated())
+            return kept == KEEP_NONE || (kept == KEEP_OUTSIDE && in_layers) ? 0 : parameters->bucket_elems(bucket);
         return round_up(factor_offset(NUM_TENSORS, in_layers), 16 * parameters->processes);
     }
     int64_t bucket_begin(int64_t bucket) const { return bucket * bucket_elems(0); }
@@ -64,8 +65,8 @@ struct StateLayout {
     BucketSlice held(const BucketSlice& slice) const { return replicated() ? BucketSlice{} : slice; }
     int64_t held_elems(const BucketSlice& slice) const { return total_elems() / held(slice).parts; }
     int64_t held_bytes(const BucketSlice& slice) const {
-        if (kept == ALL_8BIT) return block_map(*parameters, slice).blocks() * (int64_t)sizeof(StateBlock);
-        return held_elems(slice) * (kept == ALL_BF16 ? 2 : 4);
+        if (kept == KEEP_8BIT) return block_map(*parameters, slice).blocks() * (int64_t)sizeof(StateBlock);
+        return held_elems(slice) * (kept == KEEP_BF16 ? 2 : 4);
     }
     int64_t held_begin(const BucketSlice& slice, int64_t bucket) const {
         return bucket_begin(bucket) / held(slice).parts;

@@ -243,32 +243,33 @@ struct Sm3Rule : WithDirection {
 // parameter outside the layers; one for every element of a vector in a layer; one for each row and
 // one for each column of a matrix, and one for every element of a vector. They are fp32, or one for
 // every parameter is smaller (small_state.h).
-enum Kept { NONE, ALL, OUTSIDE, VECTORS, FACTORED, ALL_BF16, ALL_8BIT };
+enum Kept { KEEP_NONE, KEEP_ALL, KEEP_OUTSIDE, KEEP_VECTORS, KEEP_FACTORED, KEEP_BF16, KEEP_8BIT };
 struct Keeps {
-    Kept m = NONE, v = NONE, factors = NONE;
+    Kept m = KEEP_NONE, v = KEEP_NONE, factors = KEEP_NONE;
 };
-constexpr Keeps NOTHING{}, ONLY_M{ALL}, ONLY_V{NONE, ALL}, M_AND_V{ALL, ALL}, FEWER_V{ALL, OUTSIDE, VECTORS},
-    FACTORS{NONE, NONE, FACTORED}, IN_8_BITS{ALL_8BIT, ALL_8BIT}, IN_BF16{ALL_BF16, ALL_BF16};
+constexpr Keeps NOTHING{}, ONLY_M{KEEP_ALL}, ONLY_V{KEEP_NONE, KEEP_ALL}, M_V{KEEP_ALL, KEEP_ALL};
+constexpr Keeps FEWER_V{KEEP_ALL, KEEP_OUTSIDE, KEEP_VECTORS}, FACTORS{KEEP_NONE, KEEP_NONE, KEEP_FACTORED};
+constexpr Keeps M_V_8BIT{KEEP_8BIT, KEEP_8BIT}, M_V_BF16{KEEP_BF16, KEEP_BF16};
 
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
 // are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
 // clang-format off
-//  constant  rule          name        keeps    beta1 beta2 eps   source
+//  constant    rule           name          keeps     beta1 beta2 eps    source
 #define OPTIMIZER_TABLE(X) \
-  X(ADAMW,    AdamWRule,    "adamw",    M_AND_V, 0.9,  0.95, 1e-8,  "Loshchilov & Hutter 2019, arXiv:1711.05101") \
-  X(ADAM,     AdamRule,     "adam",     M_AND_V, 0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
-  X(SGD,      SgdRule,      "sgd",      NOTHING, 0,    0,    0,     "Robbins & Monro 1951") \
-  X(MOMENTUM, MomentumRule, "momentum", ONLY_M,  0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
-  X(ADAGRAD,  AdagradRule,  "adagrad",  ONLY_V,  0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
-  X(RMSPROP,  RmspropRule,  "rmsprop",  ONLY_V,  0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
-  X(LION,     LionRule,     "lion",     ONLY_M,  0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
-  X(LARS,     LarsRule,     "lars",     ONLY_M,  0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962") \
-  X(LAMB,     LambRule,     "lamb",     M_AND_V, 0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962") \
-  X(MUON,     MuonRule,     "muon",     FEWER_V, 0.95, 0.95, 1e-8,  "Jordan 2024, kellerjordan.github.io/posts/muon") \
-  X(ADAFACTOR, AdafactorRule, "adafactor", FACTORS, 0, 0,    0,     "Shazeer & Stern 2018, arXiv:1804.04235") \
-  X(SM3,      Sm3Rule,      "sm3",      FACTORS, 0,    0,    0,     "Anil et al. 2019, arXiv:1901.11150") \
-  X(ADAMW8BIT, AdamWRule,   "adamw8bit", IN_8_BITS, 0.9, 0.95, 1e-8, "Dettmers et al. 2022, arXiv:2110.02861") \
-  X(ADAMW16BIT, AdamWRule,  "adamw16bit", IN_BF16, 0.9, 0.95, 1e-8, "Gupta et al. 2015, arXiv:1502.02551")
+  X(ADAMW,      AdamWRule,     "adamw",      M_V,      0.9,  0.95, 1e-8,  "Loshchilov, Hutter 2019, arXiv:1711.05101") \
+  X(ADAM,       AdamRule,      "adam",       M_V,      0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
+  X(SGD,        SgdRule,       "sgd",        NOTHING,  0,    0,    0,     "Robbins & Monro 1951") \
+  X(MOMENTUM,   MomentumRule,  "momentum",   ONLY_M,   0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
+  X(ADAGRAD,    AdagradRule,   "adagrad",    ONLY_V,   0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
+  X(RMSPROP,    RmspropRule,   "rmsprop",    ONLY_V,   0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
+  X(LION,       LionRule,      "lion",       ONLY_M,   0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
+  X(LARS,       LarsRule,      "lars",       ONLY_M,   0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962") \
+  X(LAMB,       LambRule,      "lamb",       M_V,      0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962") \
+  X(MUON,       MuonRule,      "muon",       FEWER_V,  0.95, 0.95, 1e-8,  "Jordan, kellerjordan.github.io/posts/muon") \
+  X(ADAFACTOR,  AdafactorRule, "adafactor",  FACTORS,  0,    0,    0,     "Shazeer & Stern 2018, arXiv:1804.04235") \
+  X(SM3,        Sm3Rule,       "sm3",        FACTORS,  0,    0,    0,     "Anil et al. 2019, arXiv:1901.11150") \
+  X(ADAMW8BIT,  AdamWRule,     "adamw8bit",  M_V_8BIT, 0.9,  0.95, 1e-8,  "Dettmers et al. 2022, arXiv:2110.02861") \
+  X(ADAMW16BIT, AdamWRule,     "adamw16bit", M_V_BF16, 0.9,  0.95, 1e-8,  "Gupta et al. 2015, arXiv:1502.02551")
 // clang-format on
 
 struct OptimizerInfo {

@@ -32,7 +32,7 @@ inline double elems_with_v(const ParameterLayout& layout, Optimizer optimizer, i
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
     const int64_t in_v = state_layout(layout, info, STATE_V).total_elems();
     const int64_t in_factors =
-        info.keeps.factors == VECTORS ? state_layout(layout, info, STATE_FACTORS).total_elems() : 0;
+        info.keeps.factors == KEEP_VECTORS ? state_layout(layout, info, STATE_FACTORS).total_elems() : 0;
     return (double)(in_v + in_factors) * (double)elems / (double)layout.total_elems();
 }
 
@@ -74,7 +74,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     const ParameterLayout layout = parameter_layout(c, s.processes);
     add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
-    if (OPTIMIZERS[optimizer].keeps.factors == FACTORED) add(work::collect_factors((double)norm_elems), 1);
+    if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) add(work::collect_factors((double)norm_elems), 1);
     const double v_elems = elems_with_v(layout, optimizer, update_elems), p = master ? 4 : x;
     if (s.directions) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, v_elems, p), 1);
     if (s.orthogonalizes) {

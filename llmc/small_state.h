@@ -1,12 +1,12 @@
 // m and v in fewer than 32 bits (`Kept` in optimizers.h): an optimizer reads them as fp32, updates
 // them, and stores them in their format again.
 //
-// ALL_BF16: two bytes each, rounded stochastically (bf16.h). With beta2 = 0.999, v changes by a
+// KEEP_BF16: two bytes each, rounded stochastically (bf16.h). With beta2 = 0.999, v changes by a
 // thousandth of g^2 - v per step; bf16 numbers are 1/128 to 1/256 of themselves apart. Rounding to
 // nearest would undo every change of less than half of that, and v would stay where it is. The mean
 // of stochastic rounding is exact.
 //
-// ALL_8BIT: one byte each (Dettmers et al. 2022, arXiv:2110.02861). A block of elements has a
+// KEEP_8BIT: one byte each (Dettmers et al. 2022, arXiv:2110.02861). A block of elements has a
 // scale, its largest element. An element divided by the scale is rounded to the nearest of 256
 // values, the dynamic code. It has 7 decades; each is cut into equal parts, and the code has their
 // middles:
@@ -40,10 +40,10 @@
 #include "llmc/optimizers.h"
 #include "llmc/tensors.h"
 
-constexpr bool is_small(Kept kept) { return kept == ALL_BF16 || kept == ALL_8BIT; }
-// What m and v of an optimizer are in memory, but for ALL_8BIT.
+constexpr bool is_small(Kept kept) { return kept == KEEP_BF16 || kept == KEEP_8BIT; }
+// What m and v of an optimizer are in memory, but for KEEP_8BIT.
 template <Optimizer optimizer>
-using StateType = std::conditional_t<OPTIMIZERS[optimizer].keeps.m == ALL_BF16, bf16, float>;
+using StateType = std::conditional_t<OPTIMIZERS[optimizer].keeps.m == KEEP_BF16, bf16, float>;
 
 // The seed of the random bits that round m (0) or v (1) in bf16; the weights have the seed itself.
 HOST_DEVICE inline uint64_t seed_of_state(uint64_t seed, int state) { return seed + 1 + (uint64_t)state; }

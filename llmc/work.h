@@ -61,7 +61,7 @@ inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sum
 inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
 // Bytes of m or v, read and written, where every parameter has it; 8-bit ones have a scale for 256.
 inline double state_traffic(Kept kept) {
-    return 2 * (kept == ALL ? 4 : kept == ALL_BF16 ? 2 : kept == ALL_8BIT ? 260.0 / 256 : 0);
+    return 2 * (kept == KEEP_ALL ? 4 : kept == KEEP_BF16 ? 2 : kept == KEEP_8BIT ? 260.0 / 256 : 0);
 }
 inline KernelWork update(const OptimizerInfo& o, double elems, bool master, double x, double g) {
     const double states = o.direction ? 0 : state_traffic(o.keeps.m) + state_traffic(o.keeps.v);
@@ -72,7 +72,7 @@ inline KernelWork collect_factors(double elems) { return {{"collect factors"}, 0
 // The first step of optimizers with directions: weights (p bytes each) are read, fp32 gradients, m,
 // and v of v_elems elements, read and written.
 inline KernelWork directions(const OptimizerInfo& o, double elems, double v_elems, double p) {
-    return {{"directions"}, 0, elems * (state_traffic(o.keeps.m) + 8 + p) + v_elems * state_traffic(ALL)};
+    return {{"directions"}, 0, elems * (state_traffic(o.keeps.m) + 8 + p) + v_elems * state_traffic(KEEP_ALL)};
 }
 // Five Newton-Schulz steps of a matrix (cpu/orthogonalize.h), after a pass each for norm and scale.
 inline KernelWork orthogonalize(double rows, double cols, double x) {

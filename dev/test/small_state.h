@@ -16,16 +16,16 @@ struct StoredState {
     std::vector<StateBlock> blocks;
 
     StoredState(Kept kept, bool is_signed, Floats values) : kept(kept), is_signed(is_signed) {
-        if (kept == ALL_BF16) halves.assign(values.begin(), values.end());
-        if (kept != ALL_8BIT) return;
+        if (kept == KEEP_BF16) halves.assign(values.begin(), values.end());
+        if (kept != KEEP_8BIT) return;
         blocks.resize(blocks_of((int64_t)values.size()));
         values.resize(blocks.size() * STATE_BLOCK_ELEMS);
         encode_blocks(blocks, values, is_signed);
     }
-    void* data() { return kept == ALL_BF16 ? (void*)halves.data() : (void*)blocks.data(); }
+    void* data() { return kept == KEEP_BF16 ? (void*)halves.data() : (void*)blocks.data(); }
     Floats values(int64_t n) const {
         Floats all(halves.begin(), halves.end());
-        if (kept == ALL_8BIT) decode_blocks(all, blocks, is_signed);
+        if (kept == KEEP_8BIT) decode_blocks(all, blocks, is_signed);
         all.resize(n);
         return all;
     }
@@ -81,7 +81,7 @@ static void blocks() {
                 for (double largest : {3.0, is_signed ? -3.0 : 3.0}) {
                     const std::vector<double> code = reference::dynamic_code(is_signed);
                     const Floats values = block_values(n, decades, is_signed, largest);
-                    const StoredState stored(ALL_8BIT, is_signed, values);
+                    const StoredState stored(KEEP_8BIT, is_signed, values);
                     const Floats decoded = stored.values(n);
                     for (int64_t i = 0; i < n; i++) {
                         const double scale = stored.blocks[i / STATE_BLOCK_ELEMS].scale;
@@ -90,16 +90,16 @@ static void blocks() {
                         EXPECT(std::fabs(values[i]) <= std::fabs(scale));
                     }
                     EXPECT(decoded[n / 2] == values[n / 2]);
-                    const StoredState again(ALL_8BIT, is_signed, decoded);
+                    const StoredState again(KEEP_8BIT, is_signed, decoded);
                     EXPECT(memcmp(stored.blocks.data(), again.blocks.data(),
                                   stored.blocks.size() * sizeof(StateBlock)) == 0);
                 }
     start_test("8 bits: zeros, the smallest and the largest blocks; two largest elements; what is positive stays so");
     for (float x : {0.0f, 1e-38f, 1e-31f, 1e-29f, 1e30f}) {
-        const Floats both = {x, -x, x * 1e-6f}, decoded = StoredState(ALL_8BIT, true, both).values(3);
+        const Floats both = {x, -x, x * 1e-6f}, decoded = StoredState(KEEP_8BIT, true, both).values(3);
         const float kept = x < LEAST_STATE_SCALE ? 0.0f : x;
         EXPECT(decoded[0] == kept && std::fabs(decoded[1] + kept) <= kept * 0.9 / 128 * (1 + 1e-5));
-        const Floats roots = StoredState(ALL_8BIT, false, {x, x * 1e-12f}).values(2);
+        const Floats roots = StoredState(KEEP_8BIT, false, {x, x * 1e-12f}).values(2);
         EXPECT(roots[0] == kept && (kept == 0 || roots[1] > 0) && roots[1] <= kept * 3.3e-7f);
     }
 }
@@ -139,7 +139,7 @@ static void stochastic_v() {
     start_test("bf16 m and v: v follows the gradients where rounding to nearest would keep it");
     const int64_t n = 4096;
     Floats p(n), g(n, 2.0f);
-    StoredState m(ALL_BF16, true, Floats(n)), v(ALL_BF16, false, Floats(n, 1.0f));
+    StoredState m(KEEP_BF16, true, Floats(n)), v(KEEP_BF16, false, Floats(n, 1.0f));
     float* const no_master = nullptr;
     for (int64_t t = 1; t <= 100; t++) {
         const UpdateConstants k = update_constants(1e-3f, 0.9f, 0.999f, 1e-8f, 0.0f, 1.0f, t);

@@ -82,7 +82,7 @@ static void small_state_kernel(Optimizer o, const BucketSlice& slice) {
     const ParameterLayout layout = parameter_layout({24, 37, 128, 2, 2, 40}, 3);
     const BlockMap map = block_map(layout, slice);
     const SliceMap mine = slice_map(layout, slice);
-    const bool in_blocks = OPTIMIZERS[o].keeps.m == ALL_8BIT;
+    const bool in_blocks = OPTIMIZERS[o].keeps.m == KEEP_8BIT;
     const int64_t n = layout.total_elems(), kept = slice.state_elems(layout);
     const Floats mask = tensor_mask(layout);
     const Floats params = masked(random_floatX(n), mask), grads = masked(random_floatX(n, 0.1), mask);

@@ -22,7 +22,7 @@ static void update_small(bool fast, Optimizer o, std::vector<floatX>& p, float* 
     const int64_t n = (int64_t)p.size();
     const Keeps keeps = OPTIMIZERS[o].keeps;
     StoredState ms(keeps.m, true, Floats(m, m + n)), vs(keeps.v, false, Floats(v, v + n));
-    if (keeps.m == ALL_8BIT) {
+    if (keeps.m == KEEP_8BIT) {
         const auto update = fast ? ::blocks_update<floatX, floatX> : reference::blocks_update<floatX>;
         update(o, p.data(), master, ms.blocks.data(), vs.blocks.data(), g.data(), n, {{0, n, true}}, k, seed, 0);
     } else {
@@ -110,13 +110,13 @@ struct Parameters {
         : optimizer(o), rows(n_rows), p(values), m(p.size()), v(p.size()), factors(rows + p.size() / rows) {}
     float* m_or_null() { return OPTIMIZERS[optimizer].keeps.m ? m.data() : nullptr; }
     float* v_or_null() { return OPTIMIZERS[optimizer].keeps.v ? v.data() : nullptr; }
-    float* factors_or_null() { return OPTIMIZERS[optimizer].keeps.factors == FACTORED ? factors.data() : nullptr; }
+    float* factors_or_null() { return OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED ? factors.data() : nullptr; }
     void update(bool fast, const Floats& g, const UpdateConstants& k, uint64_t seed = 0) {
         update_tensor(fast, optimizer, p, nullptr, m_or_null(), v_or_null(), factors_or_null(), rows, g, k, seed);
     }
 };
 // The rows of a tensor in tests of one update: what Muon does with matrices has its own.
-static int64_t rows_for(int o, int64_t rows) { return OPTIMIZERS[o].keeps.factors == FACTORED ? rows : 1; }
+static int64_t rows_for(int o, int64_t rows) { return OPTIMIZERS[o].keeps.factors == KEEP_FACTORED ? rows : 1; }
 static UpdateConstants constants_of(Optimizer o, float rate, float decay, int64_t t, bool nesterov = false) {
     const OptimizerInfo& info = OPTIMIZERS[o];
     UpdateConstants k = update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, decay, 1.0f, t);
@@ -186,7 +186,7 @@ static void against_fixtures() {
 // half of it for v; in bf16 the distance to the next number, 1/128 of the element.
 static bool is_within_rounding(const TenSteps& s, const Floats& after, double share) {
     const int n = (int)s.after.size();
-    const bool in_8_bits = OPTIMIZERS[s.optimizer].keeps.m == ALL_8BIT;
+    const bool in_8_bits = OPTIMIZERS[s.optimizer].keeps.m == KEEP_8BIT;
     std::vector<double> low(n), high(n), m(n), v(n), m_error(n), v_error(n);
     for (int i = 0; i < n; i++) low[i] = high[i] = ((i * 37) % 64 - 32) / 32.0;
     for (int step = 0; step < 10; step++) {

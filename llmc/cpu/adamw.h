@@ -115,7 +115,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* 
     const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
     with_optimizer(optimizer, [&](auto constant) {
         typedef StateType<constant.value> State;
-        if constexpr (OPTIMIZERS[constant.value].keeps.m == ALL_8BIT) return;  // blocks_update()
+        if constexpr (OPTIMIZERS[constant.value].keeps.m == KEEP_8BIT) return;  // blocks_update()
         else update_by<RuleOf<constant.value>>(params, master, (State*)m, (State*)v, grads, n_elems, k, seed, index);
     });
 }
@@ -126,7 +126,7 @@ void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBloc
                    const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
     const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
     with_optimizer(optimizer, [&](auto constant) {
-        if constexpr (OPTIMIZERS[constant.value].keeps.m == ALL_8BIT)
+        if constexpr (OPTIMIZERS[constant.value].keeps.m == KEEP_8BIT)
             update_blocks_by<RuleOf<constant.value>>(params, master, m, v, grads, n_elems, ranges, k, seed, index);
     });
 }

@@ -54,7 +54,7 @@ DirectionSums directions_of_part(Model& model, const TensorPart& part, const Upd
     const UpdateConstants k = constants_for(part.tensor, constants);
     const auto* params = model.params + part.index;
     float *grads = (float*)model.grads + part.index, *master = state(model.master, part.state);
-    if (OPTIMIZERS[optimizer].keeps.factors == FACTORED) {
+    if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) {
         const int64_t at = state_layout(model, STATE_FACTORS).factors_at(part.tensor, part.layer);
         const MatrixPart matrix = matrix_part(part, model.layout.config);
         return kernels.factored_directions(optimizer, grads, params, master, model.factors + at, matrix, k);

@@ -16,7 +16,7 @@ inline int64_t factor_tile_rows(const MatrixPart& part) {
 // columns for each tile. 0 where the optimizer's state is not factored.
 inline int64_t collected_elems(const ParameterLayout& layout, Optimizer optimizer) {
     const StateLayout factors = state_layout(layout, OPTIMIZERS[optimizer], STATE_FACTORS);
-    if (factors.kept != FACTORED) return 0;
+    if (factors.kept != KEEP_FACTORED) return 0;
     return layout.processes * most_factors(factors) + FACTOR_TILES * 4 * layout.config.C;
 }
 
@@ -158,7 +158,7 @@ void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const Bucke
 template <class Model, class Kernels>
 void collect_from_bucket(Model& model, int64_t bucket, const UpdateConstants& k, const Kernels& kernels) {
     const StateLayout layout = state_layout(model, STATE_FACTORS);
-    if (layout.kept != FACTORED) return;
+    if (layout.kept != KEEP_FACTORED) return;
     const int64_t elems = layout.bucket_elems(bucket), begin = layout.bucket_begin(bucket);
     float* const mine = model.collected + comm.rank * elems;
     float* const tiles = model.collected + comm.processes * most_factors(layout);
@@ -174,7 +174,7 @@ void collect_from_bucket(Model& model, int64_t bucket, const UpdateConstants& k,
 template <class Model>
 void renew_bucket(Model& model, int64_t bucket, int64_t t) {
     const StateLayout layout = state_layout(model, STATE_FACTORS);
-    if (layout.kept != FACTORED) return;
+    if (layout.kept != KEEP_FACTORED) return;
     for_each_part_of(bucket, model.layout, {}, {}, [&](const TensorPart& part) {
         const int64_t at = layout.factors_at(part.tensor, part.layer);
         renew_factors(model.optimizer, model.factors + at, model.collected + at - layout.bucket_begin(bucket),

@@ -220,7 +220,7 @@ DirectionSums factored_directions(Optimizer optimizer, float* grads, const float
     return sums;
 }
 
-// ALL_BF16: AdamW, whose m and v are rounded up or down at random after each update.
+// KEEP_BF16: AdamW, whose m and v are rounded up or down at random after each update.
 template <class floatX>
 void adamw_16bit(floatX* params, float* master, bf16* m, bf16* v, const floatX* grads, size_t n_elems,
                  const UpdateConstants& k, uint64_t seed, int64_t index) {
@@ -265,7 +265,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* 
     }
 }
 
-// ALL_8BIT (Dettmers et al. 2022, arXiv:2110.02861, sections 1.3 and 2.2): the values of the
+// KEEP_8BIT (Dettmers et al. 2022, arXiv:2110.02861, sections 1.3 and 2.2): the values of the
 // dynamic code, in ascending order. Each of 7 decades up to 1 is cut into equal parts, twice as
 // many as the decade below, and has the middles of them; with signs, or without and twice as many.
 inline std::vector<double> dynamic_code(bool has_signs) {

@@ -94,7 +94,8 @@ __device__ inline void update_by(floatX* params, float* master, State* m, State*
                                  const SliceMap& mine, const UpdateConstants& constants, const DecayRanges& ranges,
                                  const DeviceResults* results, uint64_t seed) {
     constexpr int N = UPDATE_ELEMS;
-    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m != NONE, keeps_v = OPTIMIZERS[optimizer].keeps.v != NONE;
+    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m != KEEP_NONE,
+                   keeps_v = OPTIMIZERS[optimizer].keeps.v != KEEP_NONE;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (i >= mine.elems() || !results->wanted) return;
     const int64_t at = mine.index(i);
@@ -146,7 +147,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* 
                    ranges, results, seed);
         };
         if constexpr (constant.value == ADAMW) start(adamw_kernel<floatX, floatG>);
-        else if constexpr (!chosen.direction && chosen.keeps.m != ALL_8BIT)  // directions.cuh, small_state.cuh
+        else if constexpr (!chosen.direction && chosen.keeps.m != KEEP_8BIT)  // directions.cuh, small_state.cuh
             start(optimizer_kernel<constant.value, floatX, State, floatG>);
     });
 }

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
                       const FactorTensor* factored, const float* row_scales, const DirectionPiece* pieces,
                       DirectionSums* partials, UpdateConstants constants, const DeviceResults* results) {
     constexpr int N = UPDATE_ELEMS;
-    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == ALL;
+    constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == KEEP_ALL;
     const DirectionPiece piece = pieces[blockIdx.x];
     if (!results->wanted) return;
     float* const v = piece.v.state == NUM_STATES ? nullptr : (piece.v.state == STATE_V ? all_v : factors) + piece.v.at;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
         load_packs(g, grads + piece.index + i);
         if constexpr (keeps_m) load_packs(mi, m + piece.state + i);
         if (v) load_packs(vi, v + i);
-        if constexpr (OPTIMIZERS[optimizer].keeps.factors == FACTORED)
+        if constexpr (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED)
             load_factors<optimizer>(mi, vi, factors, factored[piece.number], row_scales + piece.number,
                                     piece.index + i);
         if (master) load_packs(p, master + piece.state + i);

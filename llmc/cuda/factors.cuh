@@ -61,7 +61,7 @@ struct FactorTables {
 inline FactorTables factor_tables(Optimizer optimizer, const ParameterLayout& layout) {
     const StateLayout factors = state_layout(layout, OPTIMIZERS[optimizer], STATE_FACTORS);
     FactorTables t;
-    if (factors.kept != FACTORED) return t;
+    if (factors.kept != KEEP_FACTORED) return t;
     t.processes = layout.processes;
     for (int64_t b = 0; b < layout.buckets(); b++) {
         t.buckets.push_back({});

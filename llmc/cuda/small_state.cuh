@@ -85,7 +85,7 @@ void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBloc
     const StreamRange in_stream(work::update(info, mine.elems(), master, sizeof(floatX), sizeof(floatG)), stream);
     const dim3 grid((unsigned)ceil_div(map.blocks(), (int64_t)BLOCK_UPDATE_THREADS / 32));
     with_optimizer(optimizer, [&](auto constant) {
-        if constexpr (OPTIMIZERS[constant.value].keeps.m == ALL_8BIT)
+        if constexpr (OPTIMIZERS[constant.value].keeps.m == KEEP_8BIT)
             launch(info.name, blocks_kernel<constant.value, floatX, floatG>, grid, BLOCK_UPDATE_THREADS, 0, stream,
                    params, master, m, v, grads, mine, map, k, ranges, results, seed);
     });
