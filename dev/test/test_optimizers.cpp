@@ -429,8 +429,14 @@ static bool same_checkpoints(const std::string& a, const std::string& b, int64_t
 
 // Two processes: stage 1 has the bits of stage 0, and a run that was stopped those of one that was
 // not; one process and any number of threads give the same losses.
+// Whether an optimizer has kernels that others have not, but for the rule: of the others runs on the
+// CPU are enough.
+static bool has_own_kernels(int o) {
+    return o == ADAMW || o == LION || OPTIMIZERS[o].direction || is_small(OPTIMIZERS[o].keeps.m);
+}
 static void stages_and_resuming(const std::string& program, const std::string& name, int first = 0) {
     for (int o = first; o < NUM_OPTIMIZERS; o++) {
+        if (program == SIM16 && !has_own_kernels(o)) continue;
         start_test(name + ": " + OPTIMIZERS[o].name + ": stages 0 and 1, and a resumed run, agree to the bit");
         const std::string flags = STEPS + with(o);
         EXPECT(passed(run(several(program, 2, flags + "-x 4 -z 0 -o " + dir("stage0")))));
@@ -452,7 +458,7 @@ static void same_losses() {
         EXPECT(agree(run(several(CPU, 2, flags)), cpu, 4, 1e-4, norm));
         EXPECT(agree(run(several(SIM32, 1, flags)), cpu, 4, 1e-4, norm));
         EXPECT(agree(run(several(SIM16, 1, flags)), cpu, 4, LOSS16, NORM16));
-        EXPECT(agree(run(several(SIM16, 1, flags + "-w 0 ")), cpu, 4, LOSS16, NORM16));
+        if (has_own_kernels(o)) EXPECT(agree(run(several(SIM16, 1, flags + "-w 0 ")), cpu, 4, LOSS16, NORM16));
     }
 }
 
