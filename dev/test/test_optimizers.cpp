@@ -428,9 +428,8 @@ static bool same_checkpoints(const std::string& a, const std::string& b, int64_t
 }
 
 // Two processes: stage 1 has the bits of stage 0, and a run that was stopped those of one that was
-// not; one process and any number of threads give the same losses.
-// Whether an optimizer has kernels that others have not, but for the rule: of the others runs on the
-// CPU are enough.
+// not; one process and any number of threads give the same losses. Whether an optimizer has kernels
+// that others have not, but for the rule: of the others runs on the CPU are enough.
 static bool has_own_kernels(int o) {
     return o == ADAMW || o == LION || OPTIMIZERS[o].direction || is_small(OPTIMIZERS[o].keeps.m);
 }
