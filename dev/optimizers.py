@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the same small model with every optimizer that --optimizer names, on the Shakespeare of this repository.
 
-    make train_gpt2_cpu tokenize && python3 dev/optimizers.py [--steps 600] [--write]
+    make train_gpt2_cpu tokenize && python3 dev/optimizers.py [--steps 300] [--write]
 
 Model, data, order of the data, schedule and steps are the same in all runs. The learning rate is searched for each
 optimizer on the same grid, the powers of the square root of 10: from a usual one in both directions, as long as the
@@ -45,7 +45,7 @@ SAME = 1e-9  # losses closer than this are equal
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--only", nargs="*", help="these optimizers alone")
     parser.add_argument("--most", type=int, default=9, help="learning rates tried for each optimizer")
