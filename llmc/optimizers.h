@@ -128,7 +128,12 @@ struct LionRule {
 // into a direction, and updates m and v. The direction replaces the gradient in memory; when that
 // of the whole tensor is there, update() moves the weights along it, as far as `along` says
 // (cpu/directions.h, cuda/directions.cuh).
-struct WithDirection {};
+struct WithDirection {
+    template <class V>
+    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
+        p = k.keep * p - k.along * d;
+    }
+};
 struct DirectionSums {
     double weights, directions;  // sums of squares over a tensor, or over a part of it
     HOST_DEVICE void add(const DirectionSums& other) { weights += other.weights, directions += other.directions; }
@@ -170,10 +175,6 @@ struct MuonRule : WithDirection {
         v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
         return k.mean * m / (Lanes<V>::root(v) * k.root + k.eps);
     }
-    template <class V>
-    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
-        p = k.keep * p - k.along * d;
-    }
     HOST_DEVICE static double scale(const DirectionSums&, double rows, double cols, const UpdateConstants& k) {
         return k.matrix ? 0.2 * sqrt(rows > cols ? rows : cols) : 1;
     }
@@ -203,10 +204,6 @@ struct AdafactorRule : WithDirection {
     HOST_DEVICE static V direction(V, V& row, V& col, V g, const RuleConstants&) {
         return g / Lanes<V>::root(Lanes<V>::larger(row * col, V{} + EPS1 * EPS1));
     }
-    template <class V>
-    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
-        p = k.keep * p - k.along * d;
-    }
     // The rate is relative to the root mean square of the weights, and at most 1 / sqrt(t); that of
     // the directions is clipped.
     HOST_DEVICE static double scale(const DirectionSums& s, double rows, double cols, const UpdateConstants& k) {
@@ -231,10 +228,6 @@ struct Sm3Rule : WithDirection {
     template <class V>
     HOST_DEVICE static V direction(V, V& row, V& col, V g, const RuleConstants&) {
         return Lanes<V>::quotient(g, Lanes<V>::root(contribution(g, row, col)));
-    }
-    template <class V>
-    HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
-        p = k.keep * p - k.along * d;
     }
     HOST_DEVICE static double scale(const DirectionSums&, double, double, const UpdateConstants&) { return 1; }
 };

@@ -82,6 +82,22 @@ __device__ inline void store_updated(floatX* params, float (&p)[N], bool stochas
     store_packs(params, p);
 }
 
+// N weights: of the fp32 master, from element `kept` on, or if that is null from element `index` of
+// params. After an update they are stored in both; without a master, bf16 is rounded to nearest or
+// stochastically.
+template <class floatX, int N>
+__device__ inline void load_weights(float (&p)[N], const floatX* params, const float* master, int64_t index,
+                                    int64_t kept) {
+    if (master) load_packs(p, master + kept);
+    else load_packs(p, params + index);
+}
+template <class floatX, int N>
+__device__ inline void store_weights(floatX* params, float* master, float (&p)[N], bool to_nearest, uint64_t seed,
+                                     int64_t index, int64_t kept) {
+    if (master) store_packs(master + kept, p);
+    store_updated(params + index, p, !master && !to_nearest, seed, index);
+}
+
 // Elements per thread. Tensors begin at multiples of 16, so one thread's elements are of one
 // tensor: all decayed, or none.
 constexpr int UPDATE_ELEMS = 8;
@@ -105,8 +121,7 @@ __device__ inline void update_by(floatX* params, float* master, State* m, State*
     load_packs(g, grads + at);
     if constexpr (keeps_m) load_packs(mi, m + i);
     if constexpr (keeps_v) load_packs(vi, v + i);
-    if (master) load_packs(p, master + i);
-    else load_packs(p, params + at);
+    load_weights(p, params, master, at, i);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         g[j] *= grad_scale;
@@ -114,8 +129,7 @@ __device__ inline void update_by(floatX* params, float* master, State* m, State*
     }
     if constexpr (keeps_m) store_updated(m + i, mi, true, seed_of_state(seed, 0), at);
     if constexpr (keeps_v) store_updated(v + i, vi, true, seed_of_state(seed, 1), at);
-    if (master) store_packs(master + i, p);
-    store_updated(params + at, p, !master && !constants.round_to_nearest, seed, at);
+    store_weights(params, master, p, constants.round_to_nearest, seed, at, i);
 }
 
 // AdamW's kernel has a name of its own, by which profiles and tables show it. Of the others they

@@ -125,8 +125,7 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
         if constexpr (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED)
             load_factors<optimizer>(mi, vi, factors, factored[piece.number], row_scales + piece.number,
                                     piece.index + i);
-        if (master) load_packs(p, master + piece.state + i);
-        else load_packs(p, params + piece.index + i);
+        load_weights(p, params, master, piece.index + i, piece.state + i);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             g[j] = RuleOf<optimizer>::direction(p[j], mi[j], vi[j], g[j] * grad_scale, k);
@@ -168,12 +167,10 @@ __global__ void __launch_bounds__(DIRECTION_THREADS)
     for_each_of_piece(piece, [&](int i) {
         float d[N], p[N], none = 0;
         load_packs(d, directions + piece.index + i);
-        if (master) load_packs(p, master + piece.state + i);
-        else load_packs(p, params + piece.index + i);
+        load_weights(p, params, master, piece.index + i, piece.state + i);
 #pragma unroll
         for (int j = 0; j < N; j++) RuleOf<optimizer>::update(p[j], none, none, d[j], k);
-        if (master) store_packs(master + piece.state + i, p);
-        store_updated(params + piece.index + i, p, !master && !constants.round_to_nearest, seed, piece.index + i);
+        store_weights(params, master, p, constants.round_to_nearest, seed, piece.index + i, piece.state + i);
     });
 }
 

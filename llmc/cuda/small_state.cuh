@@ -61,15 +61,13 @@ __global__ void __launch_bounds__(BLOCK_UPDATE_THREADS)
         load_packs(g, grads + at);
         load_codes(mi, m[block], m_table, lane);
         load_codes(vi, v[block], v_table, lane);
-        if (master) load_packs(p, master + i);
-        else load_packs(p, params + at);
+        load_weights(p, params, master, at, i);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             g[j] *= grad_scale;
             RuleOf<optimizer>::update(p[j], mi[j], vi[j], g[j], k);
         }
-        if (master) store_packs(master + i, p);
-        store_updated(params + at, p, !master && !constants.round_to_nearest, seed, at);
+        store_weights(params, master, p, constants.round_to_nearest, seed, at, i);
     }
     __syncwarp();  // all lanes have read the scales
     store_codes<true>(m[block], mi, lane);
