@@ -6,10 +6,11 @@ weights, in bf16 without them, rounded stochastically and to nearest, with AdamW
 factored state (adafactor, whose learning rate is another), and PyTorch in fp32. Prints bytes per parameter, the time of
 a step, and the validation loss at the end. Exit 1 if fp32 or one of the formats that should train as well ends more
 than 0.5% from PyTorch. --write puts the table into README.md, chapter 11 of the course and dev/cpu/README.md, there
-with the curves.
+with the curves. The CPU has no fp16: --fp16 names a program that has, for one row more, without a time.
 
-    pip install torch        # without it, this trainer alone
-    make train_gpt2_cpu data && python3 dev/quality.py [--steps 1500] [--write]
+    pip install torch                   # without it, this trainer alone
+    make build/FP16/train_gpt2sim       # the simulator, half an hour; on a GPU: make PRECISION=FP16 train_gpt2cu
+    make train_gpt2_cpu data && python3 dev/quality.py [--fp16 build/FP16/train_gpt2sim] [--write]
 
 Started again with the same settings it goes on where it was interrupted; --again begins anew. Times are of this machine
 and mean something only if nothing else runs on it.
@@ -34,6 +35,7 @@ DATA = ROOT / "dev/data"
 L, C, NH, T, B, V = 4, 64, 2, 64, 4, 50257
 MODEL = f"L{L}C{C}H{NH}T{T}"
 LR, WARMUP, FRAC, DECAY, VAL_BATCHES = 2e-3, 100, 0.1, 0.1, 40
+FP16 = "this trainer, fp16 with scaled loss, fp32 master"
 OURS = {"this trainer, fp32": ["--precision", "fp32"],
         "this trainer, bf16, fp32 master": ["--precision", "bf16"],
         "this trainer, bf16, stochastic rounding": ["--precision", "bf16", "-w", "0"],
@@ -48,32 +50,39 @@ OTHERS = {"this trainer, bf16, rounding to nearest", "this trainer, bf16, fp32 m
 
 
 class Result:
-    """curve: [(step, validation loss)]; ms of a step, the median; bytes per parameter of weights, gradients, state."""
+    """curve: [(step, validation loss)]; ms of a step on this CPU, the median, or None; bytes per parameter of weights,
+    gradients and state."""
     def __init__(self, curve, ms, parameter_bytes):
         self.curve, self.ms, self.bytes = curve, ms, parameter_bytes
 
     def final(self):
         return self.curve[-1][1]
 
+    def untimed(self):
+        return Result(self.curve, None, self.bytes)
 
-def parameter_bytes(flags):
+    def ms_text(self):
+        return "–" if self.ms is None else f"{self.ms:.1f}"
+
+
+def parameter_bytes(program, flags):
     """Weights, gradients and optimizer state of a parameter, as --plan counts them."""
-    plan = children.run(["./train_gpt2_cpu", "--plan", "-e", MODEL, "-b", B, "-t", T, *flags], cwd=ROOT)[0]
+    plan = children.run([program, "--plan", "-e", MODEL, "-b", B, "-t", T, *flags], cwd=ROOT)[0]
     parameters = int(re.search(r"(\d+) parameters$", plan, re.M)[1])
     kinds = r"^(?:parameters|gradients|optimizer) +(?!= )\S.* (\d+)$"
     return sum(int(n) for n in re.findall(kinds, plan, re.M)) / parameters
 
 
-def ours(flags, start, steps, every, out):
+def ours(program, flags, start, steps, every, out):
     """Trains with this trainer, or goes on with what an earlier call has begun."""
-    command = ["./train_gpt2_cpu", "-e", start, "-b", B, "-t", T, "-x", steps, "-k", "cosine", "-l", LR, "-u", WARMUP,
+    command = [program, "-e", start, "-b", B, "-t", T, "-x", steps, "-k", "cosine", "-l", LR, "-u", WARMUP,
                "-q", FRAC, "-c", DECAY, "-v", every, "-m", VAL_BATCHES, "-s", 0, "--shuffle", 0, "-n", every, "-nk", 1,
                "-o", out, "-y", 1, *flags]
     children.run(command, cwd=ROOT)
     curve = [(int(s), float(l)) for s, l in re.findall(r"s:(\d+) tel:([\d.]+)", (out / "main.log").read_text())]
     header, *lines = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
     ms = statistics.median(float(line[header.index("step_ms")]) for line in lines)
-    return Result(curve, ms, parameter_bytes(flags))
+    return Result(curve, ms, parameter_bytes(program, flags))
 
 
 def read_model(path):
@@ -199,7 +208,7 @@ def table(results, args):
              f"{args.steps} steps from the same weights.", "",
              "| | bytes per parameter | ms per step | validation loss | from PyTorch in fp32 |",
              "|---|---|---|---|---|"]
-    lines += [f"| {name} | {r.bytes:.1f} | {r.ms:.1f} | {r.final():.4f} | {100 * (r.final() / base - 1):+.2f}% |"
+    lines += [f"| {name} | {r.bytes:.1f} | {r.ms_text()} | {r.final():.4f} | {100 * (r.final() / base - 1):+.2f}% |"
               for name, r in results.items()]
     return "\n".join(lines)
 
@@ -214,6 +223,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--every", type=int, default=100, help="steps between validations, and between checkpoints")
+    parser.add_argument("--fp16", metavar="PROGRAM", help="a trainer built with PRECISION=FP16, for the row of fp16")
     parser.add_argument("--again", action="store_true", help="begin anew")
     parser.add_argument("--write", action="store_true", help="put the table and the curves into the pages")
     args = parser.parse_args()
@@ -225,9 +235,14 @@ def main():
     if not start.exists():
         children.run(["./train_gpt2_cpu", "-e", MODEL, "-b", 1, "-t", T, "-x", 1, "-l", 0, "-v", 0, "-s", 0, "-o",
                       folder / "start", "--overwrite", 1], cwd=ROOT)
-    runs = {name: (lambda flags=flags, name=name: ours(flags, start, args.steps, args.every,
-                                                       folder / re.sub(r"\W+", "_", name)))
+
+    def run_ours(name, program, flags):
+        return ours(program, flags, start, args.steps, args.every, folder / re.sub(r"\W+", "_", name))
+
+    runs = {name: (lambda name=name, flags=flags: run_ours(name, "./train_gpt2_cpu", flags))
             for name, flags in OURS.items()}
+    if args.fp16:
+        runs[FP16] = lambda: run_ours(FP16, args.fp16, []).untimed()
     try:
         import torch  # noqa: F401
         runs["PyTorch, fp32"] = lambda: pytorch(start, args.steps, args.every, folder / "pytorch")
@@ -236,8 +251,8 @@ def main():
     results = {}
     for name, run in runs.items():
         results[name] = run()
-        print(f"{name:48} validation loss {results[name].final():.4f} after {args.steps} steps, "
-              f"{results[name].ms:.1f} ms per step", flush=True)
+        print(f"{name:50} validation loss {results[name].final():.4f} after {args.steps} steps, "
+              f"{results[name].ms_text()} ms per step", flush=True)
     text = table(results, args)
     print(text)
     picture = ROOT / "dev/cpu/charts/quality.svg" if args.write else folder / "quality.svg"

@@ -24,13 +24,15 @@ struct CpuOracle {
 };
 
 CpuOracle* cpu_oracle_start(const GPT2Config& config, int64_t B, int64_t T, int64_t micro_steps, uint64_t seed,
-                            int64_t end_of_text) {
+                            int64_t end_of_text, Optimizer optimizer) {
     CpuOracle* oracle = new CpuOracle;
+    Options o;
+    o.optimizer = OPTIMIZERS[optimizer].name;
     Sizes sizes{config, B, T, 0, 0, 0, true, micro_steps};
     sizes.end_of_text = end_of_text;
     oracle->model.layout = parameter_layout(config, 1);
-    settle_device(oracle->model, sizes, Options{});
-    allocate(oracle->model, sizes, Options{});
+    settle_device(oracle->model, sizes, o);
+    allocate(oracle->model, sizes, o);
     initialize_weights(oracle->model, seed);
     return oracle;
 }

@@ -6,7 +6,7 @@
 
 struct CpuOracle;
 CpuOracle* cpu_oracle_start(const GPT2Config& config, int64_t B, int64_t T, int64_t micro_steps, uint64_t seed,
-                            int64_t end_of_text);
+                            int64_t end_of_text, Optimizer optimizer);
 void cpu_oracle_micro_step(CpuOracle* oracle, const int* x, const int* y, int64_t micro);
 StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateRule& rule);
 void cpu_oracle_end(CpuOracle* oracle);

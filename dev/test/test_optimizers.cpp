@@ -427,21 +427,24 @@ static bool same_checkpoints(const std::string& a, const std::string& b, int64_t
     return same;
 }
 
-// Two processes: stage 1 has the bits of stage 0, and a run that was stopped those of one that was
-// not; one process and any number of threads give the same losses. Whether an optimizer has kernels
-// that others have not, but for the rule: of the others runs on the CPU are enough.
+// Whether an optimizer has kernels that others have not, but for the rule: of the others runs on the
+// CPU are enough.
 static bool has_own_kernels(int o) {
     return o == ADAMW || o == LION || OPTIMIZERS[o].direction || is_small(OPTIMIZERS[o].keeps.m);
 }
+// Several processes, of which some have padding of the vocabulary, and with 3 that of the buckets:
+// stage 1 has the bits of stage 0, and a run that was stopped those of one that was not.
 static void stages_and_resuming(const std::string& program, const std::string& name, int first = 0) {
     for (int o = first; o < NUM_OPTIMIZERS; o++) {
         if (program == SIM16 && !has_own_kernels(o)) continue;
-        start_test(name + ": " + OPTIMIZERS[o].name + ": stages 0 and 1, and a resumed run, agree to the bit");
-        const std::string flags = STEPS + with(o);
-        EXPECT(passed(run(several(program, 2, flags + "-x 4 -z 0 -o " + dir("stage0")))));
-        EXPECT(passed(run(several(program, 2, flags + "-x 2 -z 1 -o " + dir("stage1")))));
-        EXPECT(passed(run(several(program, 2, "-y 1 -x 4 -z 1 -o " + dir("stage1")))));
-        EXPECT(same_checkpoints("stage0", "stage1", 4, 2));
+        const int processes = 2 + (o + 1) % 3;
+        start_test(format("%s: %s: %d processes: stages 0 and 1, and a resumed run, agree to the bit", name.c_str(),
+                          OPTIMIZERS[o].name, processes));
+        const std::string shape = "-e L2C32H2T16V300 ", flags = STEPS + shape + with(o);
+        EXPECT(passed(run(several(program, processes, flags + "-x 4 -z 0 -o " + dir("stage0")))));
+        EXPECT(passed(run(several(program, processes, flags + "-x 2 -z 1 -o " + dir("stage1")))));
+        EXPECT(passed(run(several(program, processes, shape + "-y 1 -x 4 -z 1 -o " + dir("stage1")))));
+        EXPECT(same_checkpoints("stage0", "stage1", 4, processes));
     }
 }
 static void same_losses() {
