@@ -636,8 +636,8 @@ static void against_cpu(uint64_t seed, Optimizer optimizer, float rate) {
             cpu_oracle_micro_step(oracle, x.data(), y.data(), micro);
         }
         UpdateRule rule;
-        rule.constants = update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, 0.1f, 1.0f,
-                                          step + 1);
+        rule.constants =
+            update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, 0.1f, 1.0f, step + 1);
         rule.tokens = B * T * micro_steps, rule.grad_clip = 1.0, rule.rounding_seed = step;
         const StepResult theirs = cpu_oracle_update(oracle, rule);
         rule.loss_scale = LOSS_SCALE;

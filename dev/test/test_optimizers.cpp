@@ -427,8 +427,8 @@ static bool same_checkpoints(const std::string& a, const std::string& b, int64_t
     return same;
 }
 
-// Whether an optimizer has kernels that others have not, but for the rule: of the others runs on the
-// CPU are enough.
+// Whether an optimizer has kernels that others have not, but for the rule: of the others runs on
+// the CPU are enough.
 static bool has_own_kernels(int o) {
     return o == ADAMW || o == LION || OPTIMIZERS[o].direction || is_small(OPTIMIZERS[o].keeps.m);
 }
