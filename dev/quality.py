@@ -4,9 +4,10 @@
 Runs the same small training from the same weights on the same batches: this trainer in fp32, in bf16 with fp32 master
 weights, in bf16 without them, rounded stochastically and to nearest, with AdamW's m and v in bf16 and in 8 bits, with
 factored state (adafactor, whose learning rate is another), and PyTorch in fp32. Prints bytes per parameter, the time of
-a step, and the validation loss at the end. Exit 1 if fp32 or one of the formats that should train as well ends more
-than 0.5% from PyTorch. --write puts the table into README.md, chapter 11 of the course and dev/cpu/README.md, there
-with the curves. The CPU has no fp16: --fp16 names a program that has, for one row more, without a time.
+a step, and the validation loss at the end; then what rounding the weights does to small updates. Exit 1 if fp32 or one
+of the formats that should train as well ends more than 0.5% from PyTorch. --write puts the tables into README.md,
+chapter 11 of the course and dev/cpu/README.md, there with the curves. The CPU has no fp16: --fp16 names a program that
+has, for one row more, without a time.
 
     pip install torch                   # without it, this trainer alone
     make build/FP16/train_gpt2sim       # the simulator, half an hour; on a GPU: make PRECISION=FP16 train_gpt2cu
@@ -35,18 +36,21 @@ DATA = ROOT / "dev/data"
 L, C, NH, T, B, V = 4, 64, 2, 64, 4, 50257
 MODEL = f"L{L}C{C}H{NH}T{T}"
 LR, WARMUP, FRAC, DECAY, VAL_BATCHES = 2e-3, 100, 0.1, 0.1, 40
-FP16 = "this trainer, fp16 with scaled loss, fp32 master"
-OURS = {"this trainer, fp32": ["--precision", "fp32"],
+FP32, FP16 = "this trainer, fp32", "this trainer, fp16 with scaled loss, fp32 master"
+STOCHASTIC, NEAREST = "this trainer, bf16, stochastic rounding", "this trainer, bf16, rounding to nearest"
+IN_8_BITS = "this trainer, bf16, fp32 master, m and v in 8 bits"
+FACTORED = "this trainer, bf16, fp32 master, factored state"
+OURS = {FP32: ["--precision", "fp32"],
         "this trainer, bf16, fp32 master": ["--precision", "bf16"],
-        "this trainer, bf16, stochastic rounding": ["--precision", "bf16", "-w", "0"],
-        "this trainer, bf16, rounding to nearest": ["--precision", "bf16", "-w", "0", "--rounding", "nearest"],
+        STOCHASTIC: ["--precision", "bf16", "-w", "0"],
+        NEAREST: ["--precision", "bf16", "-w", "0", "--rounding", "nearest"],
         "this trainer, bf16, fp32 master, m and v in bf16": ["--precision", "bf16", "--optimizer", "adamw16bit"],
-        "this trainer, bf16, fp32 master, m and v in 8 bits": ["--precision", "bf16", "--optimizer", "adamw8bit"],
-        "this trainer, bf16, fp32 master, factored state":
-            ["--precision", "bf16", "--optimizer", "adafactor", "-l", "0.05", "-c", "0.01"]}
+        IN_8_BITS: ["--precision", "bf16", "--optimizer", "adamw8bit"],
+        FACTORED: ["--precision", "bf16", "--optimizer", "adafactor", "-l", "0.05", "-c", "0.01"]}
 # Not expected to end where fp32 does: two are there to show what they lose, the last is another optimizer.
-OTHERS = {"this trainer, bf16, rounding to nearest", "this trainer, bf16, fp32 master, m and v in 8 bits",
-          "this trainer, bf16, fp32 master, factored state"}
+OTHERS = {NEAREST, IN_8_BITS, FACTORED}
+# Some go on from the weights with which fp32 ends, with updates so small that rounding can lose them.
+SMALL_RATE, SMALL_STEPS = 2e-5, 300
 
 
 class Result:
@@ -63,6 +67,10 @@ class Result:
 
     def ms_text(self):
         return "–" if self.ms is None else f"{self.ms:.1f}"
+
+
+def slug(name):
+    return re.sub(r"\W+", "_", name)
 
 
 def parameter_bytes(program, flags):
@@ -83,6 +91,14 @@ def ours(program, flags, start, steps, every, out):
     header, *lines = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
     ms = statistics.median(float(line[header.index("step_ms")]) for line in lines)
     return Result(curve, ms, parameter_bytes(program, flags))
+
+
+def small_updates(folder, model):
+    """{name: Result} of runs that go on from a model, with small updates."""
+    flags = ["-k", "constant", "-l", SMALL_RATE, "-u", 0]
+    return {name: ours("./train_gpt2_cpu", [*OURS[name], *flags], model, SMALL_STEPS, SMALL_STEPS,
+                       folder / ("small_updates_" + slug(name)))
+            for name in (FP32, STOCHASTIC, NEAREST)}
 
 
 def read_model(path):
@@ -202,10 +218,17 @@ def plot(curves):
     return svg.picture(WIDTH, top + 2 * HEIGHT + BETWEEN + 40, charts.SIZE, parts)
 
 
+def table_of_small_updates(results):
+    lines = [f"{SMALL_STEPS} further steps from the weights with which fp32 ended, with a constant learning rate of "
+             f"{SMALL_RATE:g}:", "", "| | validation loss before | after |", "|---|---|---|"]
+    lines += [f"| {name} | {r.curve[0][1]:.4f} | {r.final():.4f} |" for name, r in results.items()]
+    return "\n".join(lines)
+
+
 def table(results, args):
     base = results.get("PyTorch, fp32", next(iter(results.values()))).final()
     lines = [f"Measured {time.strftime('%Y-%m-%d')} on {this_cpu()[1]} by `dev/quality.py`: {MODEL}, T {T}, B {B}, "
-             f"{args.steps} steps from the same weights.", "",
+             f"{args.steps} steps from the same weights. PyTorch without torch.compile.", "",
              "| | bytes per parameter | ms per step | validation loss | from PyTorch in fp32 |",
              "|---|---|---|---|---|"]
     lines += [f"| {name} | {r.bytes:.1f} | {r.ms_text()} | {r.final():.4f} | {100 * (r.final() / base - 1):+.2f}% |"
@@ -237,7 +260,7 @@ def main():
                       folder / "start", "--overwrite", 1], cwd=ROOT)
 
     def run_ours(name, program, flags):
-        return ours(program, flags, start, args.steps, args.every, folder / re.sub(r"\W+", "_", name))
+        return ours(program, flags, start, args.steps, args.every, folder / slug(name))
 
     runs = {name: (lambda name=name, flags=flags: run_ours(name, "./train_gpt2_cpu", flags))
             for name, flags in OURS.items()}
@@ -253,7 +276,8 @@ def main():
         results[name] = run()
         print(f"{name:50} validation loss {results[name].final():.4f} after {args.steps} steps, "
               f"{results[name].ms_text()} ms per step", flush=True)
-    text = table(results, args)
+    last = folder / slug(FP32) / f"model_{args.steps:08d}.bin"
+    text = table(results, args) + "\n\n" + table_of_small_updates(small_updates(folder, last))
     print(text)
     picture = ROOT / "dev/cpu/charts/quality.svg" if args.write else folder / "quality.svg"
     picture.write_text(plot({name: r.curve for name, r in results.items()}))
