@@ -5,9 +5,9 @@
 
 Model, data, order of the data, schedule and steps are the same in all runs. The learning rate is searched for each
 optimizer on the same grid, the powers of the square root of 10: from a usual one in both directions, as long as the
-validation loss falls. Those whose weight decay does not pass through the gradient (adamw, lion, lamb, muon, adafactor,
-sm3) have a decay of 0.1, the others none. A run that is there, in build/optimizers, is not run again, so the script can
-be stopped and started.
+validation loss falls. Those whose weight decay does not pass through the gradient (adamw with 32, 16 or 8 bits of
+state, lion, lamb, muon, adafactor, sm3) have a decay of 0.1, the others none. A run that is there, in build/optimizers,
+is not run again, so the script can be stopped and started.
 
 Then the best runs are timed: short ones, all optimizers in turn, several rounds; the table has the median step of the
 fastest round. Losses do not depend on what else the machine does, times do.

@@ -13,22 +13,26 @@
 //
 // So the scale follows the largest that does not overflow. The constants are those of PyTorch's
 // GradScaler. That halves without end; here a gradient that is not finite at scale 1 ends the run,
-// as in the other formats. A skipped step counts as a step. All processes see the same norm, and so
-// have the same scale.
+// as in the other formats. A skipped step counts as a step of the run and of its learning rate, but
+// not as an update: the t of an optimizer's bias correction does not count it, as in PyTorch. All
+// processes see the same norm, and so have the same scale.
 #pragma once
 #include <cmath>
 #include "llmc/fp16.h"
 #include "llmc/options.h"
 
 constexpr double FIRST_SCALE = 65536, LEAST_SCALE = 1;
-constexpr int64_t SCALE_GOOD_STEPS = 2000;
+constexpr int32_t SCALE_GOOD_STEPS = 2000;
 
 // Part of a state file (checkpoint_files.h).
 struct LossScale {
-    double scale = 0;        // 0: none yet
-    int64_t good_steps = 0;  // since the scale has changed
+    double scale = 0;                     // 0: none yet
+    int32_t good_steps = 0, skipped = 0;  // steps since the scale has changed; skipped steps of the whole run
 
-    bool is_sane() const { return scale > 0 && std::isfinite((float)scale) && good_steps >= 0; }
+    bool is_sane() const {
+        const float s = (float)scale;
+        return s > 0 && std::isfinite(s) && std::isfinite(1 / s) && good_steps >= 0 && skipped >= 0;
+    }
 };
 
 // The number that --loss-scale states; 0 if it is dynamic. Exit 2 if it is neither.
@@ -58,7 +62,7 @@ inline void check_number_format(const Options& o) {
 template <class floatX>
 inline LossScale begin_scaling(const Options& o, const LossScale& saved) {
     if (!is_fp16<floatX>()) return {1, 0};
-    if (stated_scale(o) > 0) return {stated_scale(o), 0};
+    if (stated_scale(o) > 0) return {stated_scale(o), 0, saved.skipped};
     return saved.scale > 0 ? saved : LossScale{FIRST_SCALE, 0};
 }
 
@@ -69,7 +73,7 @@ inline bool can_lower(const LossScale& s, const Options& o) { return stated_scal
 template <class floatX>
 inline LossScale next_scale(LossScale s, const Options& o, bool overflow) {
     if (!is_fp16<floatX>() || stated_scale(o) > 0) return s;
-    if (overflow) return {s.scale / 2, 0};
+    if (overflow) return {s.scale / 2, 0, s.skipped + 1};
     if (++s.good_steps < SCALE_GOOD_STEPS || !std::isfinite((float)(2 * s.scale))) return s;
-    return {2 * s.scale, 0};
+    return {2 * s.scale, 0, s.skipped};
 }

@@ -21,10 +21,10 @@
 template <class Model>
 inline UpdateRule update_rule(const Run<Model>& run, double rate, double tokens) {
     const Options& o = run.options;
-    const int64_t step = run.state.step;
+    const int64_t step = run.state.step, updates = step - run.state.loss_scale.skipped;
     UpdateRule rule;
     rule.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)o.weight_decay,
-                                      1.0f, step + 1);
+                                      1.0f, updates + 1);
     rule.constants.nesterov = o.nesterov, rule.constants.round_to_nearest = o.rounding == "nearest";
     rule.tokens = tokens;
     rule.grad_clip = o.grad_clip;

@@ -23,7 +23,7 @@ read_data="-i ${data}_train.bin -j ${data}_val.bin"
 baseline=$(build/unigram ${data}_train.bin ${data}_val.bin ${data}_tokenizer.bin)
 baseline_loss=${baseline% *} baseline_bits=${baseline#* }
 echo "Training a GPT-2 of 4 layers and 192 channels on the works of Shakespeare," \
-    "in $precision on the CPU, $steps steps of Muon."
+    "in $precision on the CPU, $steps steps of Muon, the optimizer that gets furthest in so little time."
 echo "A model that knows only how often each token occurs has a validation loss of $baseline_loss," \
     "$baseline_bits bits per byte."
 if [ -f "$out/DONE_$(printf %08d $steps)" ]; then

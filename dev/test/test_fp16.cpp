@@ -89,7 +89,7 @@ static void same_numbers() {
 // A model whose last layer norm has gains of that size: so much larger are all gradients.
 static std::string model_with_gain(float gain) {
     const std::string name = format("gain%g", gain), path = model_path(dir(name), 1);
-    EXPECT(run(tiny_run(CPU, "-x 1 -l 0 -o " + dir(name))).status == 0);
+    EXPECT(run(tiny_run(CPU, "-x 1 -l 0 --overwrite 1 -o " + dir(name))).status == 0);
     std::string bytes = read_whole(path);
     const GPT2Config c = [&] {
         FileReader file(path);
@@ -117,13 +117,13 @@ static void overflow() {
     EXPECT(whole.status == 0 && contains(whole.out,
                                          "step 1: update skipped, a gradient overflowed at loss scale "
                                          "65536, which is 32768 from here on"));
-    int64_t skipped = 0, good_steps = 0;
+    int64_t skipped = 0, good_steps = 0, all_skipped = 0;
     double scale = 65536;
     for (int64_t s = 0; s < 14; s++) {
         EXPECT(std::isfinite(at("whole", s, METRIC_LOSS)) && scale_of("whole", s) == scale);
         const bool good = std::isfinite(at("whole", s, METRIC_NORM));
         if (skipped == s && !good) skipped++;
-        if (!good) scale /= 2;
+        if (!good) scale /= 2, all_skipped++;
         good_steps = good ? good_steps + 1 : 0;
     }
     EXPECT(skipped >= 4 && good_steps >= 2 && at("whole", 13, METRIC_LOSS) < 0.8 * at("whole", 0, METRIC_LOSS));
@@ -144,11 +144,30 @@ static void overflow() {
            same_files(state_path(dir("whole"), 14, 0), state_path(dir("parts"), 14, 0)));
     StateHeader header;
     EXPECT(newest_checkpoint(dir("parts"), header) == 14 && header.version == STATE_VERSION_FP16 &&
-           header.loss_scale.scale == scale && header.loss_scale.good_steps == good_steps);
+           header.loss_scale.scale == scale && header.loss_scale.good_steps == good_steps &&
+           header.loss_scale.skipped == all_skipped);
     start_test("a loss scale that is stated and overflows ends the run with one sentence");
     const Outcome stated = run(tiny_run(SIM_FP16, training + dir("stated") + " --loss-scale 65536"));
     EXPECT(stated.status == 1 && one_line(stated.err) && contains(stated.err, "norm of step 1 is not finite") &&
            contains(stated.err, "a lower --loss-scale, or dynamic, may help"));
+}
+
+// With the same batch in every step, a run that has skipped some steps does what a run does that
+// begins with a scale at which nothing overflows.
+static void skipped_steps_are_no_updates() {
+    const std::string training = "-k constant -u 0 -l 1e-3 -n 4 --overfit-one-batch 1 --overwrite 1 -e " +
+                                 model_with_gain(100) + " --optimizer ";
+    for (const char* name : {"adamw", "adafactor"}) {
+        start_test(std::string(name) + ": steps whose gradients overflow are no updates");
+        EXPECT(run(tiny_run(SIM_FP16, training + name + " -x 12 -o " + dir("skipping"))).status == 0);
+        int64_t skipped = 0;
+        while (skipped < 8 && !std::isfinite(at("skipping", skipped, METRIC_NORM))) skipped++;
+        const int64_t updates = 12 - skipped;
+        EXPECT(skipped >= 4 && updates >= 4);
+        const std::string stated = format(" -x %lld --loss-scale %g -o ", (long long)updates, 65536 / exp2(skipped));
+        EXPECT(run(tiny_run(SIM_FP16, training + name + stated + dir("fitting"))).status == 0);
+        EXPECT(same_files(model_path(dir("skipping"), 12), model_path(dir("fitting"), updates)));
+    }
 }
 
 static void endless_overflow() {
@@ -195,7 +214,7 @@ static void refusals() {
     const auto refused = [](const std::string& program, const std::string& flags, const char* sentence) {
         return ::refused(run(tiny_run(program, "-x 1 " + flags)), 2, sentence);
     };
-    for (const char* value : {"0", "-2", "1e99", "nan", "static", "1e-60"})
+    for (const char* value : {"0", "-2", "1e99", "nan", "static", "1e-60", "1e-39"})
         EXPECT(refused(SIM_FP16, format("--loss-scale %s", value), "accepted: dynamic, or a number above 0"));
     EXPECT(refused(SIM_FP16, "-w 0", "-w 1 is accepted") && refused(SIM_FP16, "--precision bf16", "PRECISION=BF16"));
     EXPECT(refused(SIM16, "--loss-scale 1024", "only fp16 has one") &&
@@ -209,6 +228,7 @@ int main() {
     scales();
     same_numbers();
     overflow();
+    skipped_steps_are_no_updates();
     endless_overflow();
     checkpoints();
     refusals();
