@@ -1,6 +1,7 @@
-"""Runs programs for a script so that Ctrl-C ends them and the script, without a traceback. Import it first: modules
-that take long to import would otherwise print one."""
+"""Runs programs for a script so that Ctrl-C, a closed terminal and a closed pipe (`| head`) end them and the script,
+without a traceback. Import it first: modules that take long to import would otherwise print one."""
 import atexit
+import contextlib
 import importlib.util
 import os
 import signal
@@ -12,6 +13,9 @@ PATIENCE_S = 3  # between asking a program to end and ending it
 running = set()
 temporary_files = set()  # paths that are removed if the script is interrupted
 starting, stopped_by = False, None
+stopping = [signal.SIGINT, signal.SIGTERM]
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
+    stopping.append(signal.SIGHUP)
 
 
 def signal_all(number):
@@ -27,7 +31,7 @@ def stop(number, _frame=None):
     stopped_by = number
     if starting:  # run() calls stop() again once it knows the process that it is starting
         return
-    for again in (signal.SIGINT, signal.SIGTERM):
+    for again in stopping:
         signal.signal(again, signal.SIG_IGN)
     signal_all(signal.SIGTERM)
     until = time.monotonic() + PATIENCE_S
@@ -36,14 +40,32 @@ def stop(number, _frame=None):
     signal_all(signal.SIGKILL)
     for path in temporary_files:
         path.unlink(missing_ok=True)
-    print("\ninterrupted", file=sys.stderr, flush=True)
+    if number in stopping:
+        with contextlib.suppress(OSError):  # the terminal is closed
+            print("\ninterrupted", file=sys.stderr, flush=True)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
-for number in (signal.SIGINT, signal.SIGTERM):
+def expect_reader(more=""):
+    """Ends the script as SIGPIPE ends other programs if nobody reads its output any more."""
+    try:
+        print(more, end="", flush=True)
+    except BrokenPipeError:
+        stop(signal.SIGPIPE)
+
+
+def failed(kind, error, trace):
+    if issubclass(kind, BrokenPipeError):  # of stdout, or of something else
+        expect_reader("\n")
+    sys.__excepthook__(kind, error, trace)
+
+
+for number in stopping:
     signal.signal(number, stop)
+sys.excepthook = failed
 atexit.register(signal_all, signal.SIGTERM)  # a script that fails ends what it has started
+atexit.register(expect_reader)
 
 
 def start(command, **keywords):

@@ -11,15 +11,21 @@
 What follows -- is the command of the trainer, without -o. Each run has a folder in DIR, and ranks by its last
 validation loss, or by its last training losses if it has none. DIR/sweep.csv and DIR/sweep.svg show all runs, and the
 best command is printed. The same command goes on where it was interrupted; more values add runs.
+
+A run has ended after all its steps, after its --max-minutes, or at a loss that is not finite. One that stopped or
+failed before goes on when the same command is started again. Flags that the trainer refuses are a row of the table.
 """
 import children
 import argparse
+import csv
+import io
 import itertools
 import json
 import math
 import os
 import pathlib
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -32,7 +38,9 @@ import svg
 from run_data import Run
 
 LAST = 0.1  # the share of the steps whose mean training loss ranks runs without validation
-NOT_FINITE = "is not finite; the run stops"
+NOT_FINITE, TIME_IS_OVER = "is not finite; the run stops", re.compile(r"--max-minutes \S+ is over")
+ENDED = "done", "not finite"
+COLUMNS = "val_loss", "train_loss", "steps", "tokens", "seconds", "status", "error"
 
 
 def cores():
@@ -56,7 +64,7 @@ class Vary:
         self.flag, _, values = text.partition("=")
         if not self.flag.startswith("-") or not values:
             raise argparse.ArgumentTypeError(f"{text}: FLAG=a,b,c or FLAG=LOW:HIGH is accepted, such as -l=1e-4,3e-4")
-        self.values, self.range = values.split(","), None
+        self.values, self.range = list(dict.fromkeys(values.split(","))), None  # each once
         low, colon, high = values.partition(":")
         if colon:
             try:
@@ -98,15 +106,32 @@ def folder_of(trial):
     return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
 
 
+def has_begun(folder):
+    return any((folder / name).is_file() for name in Run.FILES)
+
+
 def outcome_of(folder):
-    """What a run has recorded: its last losses, steps and tokens."""
-    run = Run(folder)
-    trained = charts.finite(run.series.get("loss", []))
-    last = trained[-max(1, round(LAST * len(trained))):]
-    validated = run.series.get("val_loss", [])
-    return {"steps": len(run.series.get("loss", [])),
-            "train_loss": sum(loss for _, loss in last) / len(last) if last else None,
-            "val_loss": validated[-1][1] if validated and math.isfinite(validated[-1][1]) else None}
+    """What a run has recorded: its last losses, steps, tokens and seconds."""
+    series = Run(folder).series if has_begun(folder) else {}
+    last = {column: values[-1][1] for column, values in series.items()}
+    trained = charts.finite(series.get("loss", []))
+    latest = trained[-max(1, round(LAST * len(trained))):]
+    return {"steps": len(series.get("loss", [])), "tokens": round(last.get("tokens", 0)),
+            "seconds": round(last.get("seconds", 0), 1),
+            "train_loss": sum(loss for _, loss in latest) / len(latest) if latest else None,
+            "val_loss": last["val_loss"] if math.isfinite(last.get("val_loss", math.nan)) else None}
+
+
+def status_of(returncode, said, begun):
+    """How a run ended, by its exit status, what it printed, and whether it has begun to train."""
+    if returncode == 0:
+        stopped = any(line.startswith("stopped at step ") for line in said)
+        return "stopped" if stopped and not any(TIME_IS_OVER.fullmatch(line) for line in said) else "done"
+    if any(NOT_FINITE in line for line in said):
+        return "not finite"
+    if returncode < 0 or returncode > 128:  # by a signal
+        return "stopped"
+    return "failed" if begun and returncode != 2 else "refused"
 
 
 def score(result):
@@ -124,7 +149,7 @@ class Sweep:
         self.folder, self.command, self.keep = pathlib.Path(folder), [str(word) for word in command], keep
         on_gpu = pathlib.Path(self.command[0]).name == "train_gpt2cu"
         self.jobs = jobs or (1 if on_gpu else cores())
-        settled = on_gpu or "--threads" in self.command
+        settled = on_gpu or value_of(self.command, ["--threads"], None)
         self.threads = [] if settled else ["--threads", str(max(1, cores() // self.jobs))]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.check_command()
@@ -147,9 +172,10 @@ class Sweep:
     def known(self, trial):
         """The result of a run that has ended; None if it has not."""
         try:
-            return json.loads(self.result_path(trial).read_text())
+            result = json.loads(self.result_path(trial).read_text())
         except (OSError, ValueError):
             return None
+        return result if set(COLUMNS) <= set(result) and result["status"] in ENDED else None
 
     def start(self, trial):
         folder = self.folder / folder_of(trial)
@@ -157,19 +183,19 @@ class Sweep:
         flags = [word for pair in trial for word in pair]
         command = [*self.command, *self.threads, *flags, "-o", str(folder), "-y", "1"]
         with open(folder / "output.txt", "w") as output:
-            return children.start(command, stdin=subprocess.DEVNULL, stdout=output,
-                                  stderr=subprocess.STDOUT), time.monotonic()
+            return children.start(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
-    def finish(self, trial, process, seconds):
-        """Records how a run ended. The sweep ends if its flags are wrong."""
+    def finish(self, trial, process):
+        """What a run has come to. It is recorded if the run has ended; else its checkpoint stays, to go on from."""
         children.running.discard(process)
         folder = self.folder / folder_of(trial)
         said = (folder / "output.txt").read_text(errors="replace").strip().splitlines() or [""]
-        sentence = next((line for line in said if line.startswith("error")), said[-1])
-        status = "done" if process.returncode == 0 else "not finite" if NOT_FINITE in sentence else "failed"
-        if process.returncode == 2 or (status == "failed" and not (folder / "metrics.csv").exists()):
-            sys.exit(f"{shlex.join(process.args)} ended with status {process.returncode}: {sentence}")
-        result = {"flags": trial, "status": status, "seconds": round(seconds, 1), **outcome_of(folder)}
+        status = status_of(process.returncode, said, has_begun(folder))
+        sentence = next((line.removeprefix("error: ") for line in said if line.startswith("error")), said[-1])
+        result = {"flags": trial, "status": status, **outcome_of(folder),
+                  "error": "" if status in ("done", "stopped") else sentence}
+        if status not in ENDED:
+            return result
         write_whole(self.result_path(trial), json.dumps(result) + "\n")
         if not self.keep:
             for pattern in ("model_0*.bin*", "state_0*.bin*", "DONE_0*"):
@@ -178,52 +204,68 @@ class Sweep:
         return result
 
     def run(self, trials):
-        """The results of all these runs; those that are missing are computed, `jobs` at a time."""
-        waiting, under_way, begin, done = [t for t in trials if not self.known(t)], [], time.monotonic(), 0
+        """The results of all these runs; those that have not ended are started or go on, `jobs` at a time. The script
+        ends if the trainer refuses the first one, as it may refuse them all."""
+        results, under_way, begin, done = [self.known(trial) for trial in trials], [], time.monotonic(), 0
+        waiting = [number for number, result in enumerate(results) if not result]
         most = len(waiting)
         if most < len(trials):
             print(f"{len(trials) - most} of {len(trials)} runs are there already", flush=True)
         while waiting or under_way:
             while waiting and len(under_way) < self.jobs:
-                trial = waiting.pop(0)
-                under_way.append((trial, *self.start(trial)))
+                number = waiting.pop(0)
+                under_way.append((number, self.start(trials[number])))
             time.sleep(0.05)
             for entry in [entry for entry in under_way if entry[1].poll() is not None]:
                 under_way.remove(entry)
-                trial, process, started = entry
-                result = self.finish(trial, process, time.monotonic() - started)
+                number, process = entry
+                result = results[number] = self.finish(trials[number], process)
+                if number == 0 and result["status"] == "refused":
+                    sys.exit(f"{shlex.join(process.args)} ended with status {process.returncode}: {result['error']}")
                 done += 1
                 left = (time.monotonic() - begin) / done * (most - done)
                 loss = f"loss {score(result):.4f}" if result["status"] == "done" else result["status"]
-                print(f"{done}/{most} {flags_text(trial)}: {loss}, {result['seconds']:.0f} s, about {left:.0f} s left",
-                      flush=True)
-        return [self.known(trial) for trial in trials]
+                print(f"{done}/{most} {flags_text(trials[number])}: {loss}, {result['seconds']:.0f} s, "
+                      f"about {left:.0f} s left", flush=True)
+        return results
+
+    def run_all(self, trials):
+        """The same, where each run is needed: the script ends if one has not ended."""
+        results = self.run(trials)
+        if what_is_left(results):
+            sys.exit(what_is_left(results))
+        return results
 
 
 def flags_text(trial):
     return " ".join(f"{flag} {value}" for flag, value in trial)
 
 
+def what_is_left(results):
+    """A sentence about runs that have not ended; None if there are none."""
+    left = [r for r in results if r["status"] in ("stopped", "failed")]
+    return f"{len(left)} of {len(results)} runs have not ended; the same command goes on with them" if left else None
+
+
 def table(results):
     """The runs as lines, the best first."""
     def number(value):
         return "" if value is None else f"{value:.4f}"
-    rows = [["flags", "val loss", "train loss", "steps", "seconds", "status"]]
+    rows = [["flags", *(column.replace("_", " ") for column in COLUMNS)]]
     for r in sorted(results, key=score):
         rows.append([flags_text(r["flags"]), number(r["val_loss"]), number(r["train_loss"]), str(r["steps"]),
-                     f"{r['seconds']:.0f}", r["status"]])
+                     f"{r['tokens']:,}", f"{r['seconds']:.0f}", r["status"], r["error"]])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
 def csv_text(results):
-    flags = [flag for flag, _ in results[0]["flags"]]
-    lines = [",".join([*flags, "val_loss", "train_loss", "steps", "seconds", "status"])]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*(flag for flag, _ in results[0]["flags"]), *COLUMNS])
     for r in sorted(results, key=score):
-        cells = [value for _, value in r["flags"]] + [r[key] for key in ("val_loss", "train_loss", "steps", "seconds",
-                                                                         "status")]
-        lines.append(",".join("" if cell is None else str(cell) for cell in cells))
-    return "\n".join(lines) + "\n"
+        writer.writerow([*(value for _, value in r["flags"]), *(r[column] for column in COLUMNS)])
+    return text.getvalue()
 
 
 def log_marks(low, high):
@@ -283,7 +325,7 @@ def lr_range(sweep, highest, steps):
     """The learning rate range test. Returns (rates, smoothed losses), and the rates of the steepest fall and of the
     lowest loss."""
     trial = [("-u", str(steps)), ("-x", str(steps)), ("-l", f"{highest:g}"), ("-k", "constant")]
-    sweep.run([trial])
+    sweep.run_all([trial])
     run = Run(sweep.folder / folder_of(trial))
     raw = charts.finite(run.series["loss"])
     rates = dict(run.series["learning_rate"])
@@ -373,11 +415,14 @@ def main():
     print(table(results))
     write_whole(sweep.folder / "sweep.csv", csv_text(results))
     best = min(results, key=score)
+    left = what_is_left(results)
     if score(best) == math.inf:
-        sys.exit("no run has a loss")
+        sys.exit(left or "no run has a loss")
     write_whole(shown, picture(results))
     print(f"{shown} shows them; the best:")
     print(shlex.join([*options.command, *(word for pair in best["flags"] for word in pair)]))
+    if left:
+        sys.exit(left)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Ctrl-C in a script: no traceback, the status of an interrupted program, and nothing that it started goes on."""
+"""Ctrl-C in a script, and a closed terminal: no traceback, the status of an interrupted program, and nothing that it
+started goes on."""
 import os
 import pathlib
 import signal
@@ -57,6 +58,20 @@ def interrupt(command, number):
     assert wait_until(lambda: not marked(mark), 10), f"still there: {marked(mark)}"
 
 
+def with_nohup():
+    """A script that ignores SIGHUP from the start goes on, and so does what it has started."""
+    mark = "INTERRUPTED_TEST=" + uuid.uuid4().hex
+    script = subprocess.Popen(["nohup", sys.executable, "-c", "import children; children.run(['sleep', '1000'])"],
+                              cwd=ROOT / "dev", env={**os.environ, **dict([mark.split("=")])}, start_new_session=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert wait_until(lambda: len(marked(mark)) == 2, 60), "it starts nothing"
+    script.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert script.poll() is None and len(marked(mark)) == 2, "it has ended"
+    script.terminate()
+    assert wait_until(lambda: script.poll() is not None and not marked(mark), 10), f"still there: {marked(mark)}"
+
+
 def main():
     if not pathlib.Path("/proc/self/environ").exists():
         return print("skipped: looks for processes in /proc")
@@ -64,9 +79,11 @@ def main():
     sleeper.write_text("#!/bin/sh\nsleep 1000\n")
     sleeper.chmod(0o755)
     have_torch = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0
+    with_nohup()
     failed = 0
     for command in STARTING + (COMPUTING if have_torch else []):
-        for number in (signal.SIGINT, signal.SIGTERM) if command[0] == "dev/bench.py" else (signal.SIGINT,):
+        all_signals = command[0] == "dev/bench.py"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if all_signals else (signal.SIGINT,):
             try:
                 interrupt(command, number)
             except (AssertionError, subprocess.TimeoutExpired) as error:

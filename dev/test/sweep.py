@@ -50,6 +50,8 @@ def grid(folder):
         hand = Run(out).series
         assert math.isclose(hand["val_loss"][-1][1], float(row["val_loss"])), row
         assert math.isclose(hand["loss"][-1][1], float(row["train_loss"])), row  # a tenth of 8 steps is one
+    assert [row["tokens"] for row in rows] == [str(8 * 32)] * 4, rows
+    assert [line.split()[6:8] for line in said.splitlines() if line.startswith("-l")][:4] == [["8", "256"]] * 4, said
     assert dots(folder / "sweep.svg") == 2 * (4 + 1)  # two panels, in each the four runs, the best marked
     assert not list(folder.glob("*/model_0*.bin")) or list(folder.glob("by_hand/model_0*.bin")), "models are kept"
     said = sweeps(folder, *vary, "--", *TINY)
@@ -109,6 +111,92 @@ def interrupted(folder):
     assert math.isclose(Run(folder / "by_hand").series["val_loss"][-1][1], float(row["val_loss"])), row
 
 
+def stopped(folder):
+    """A run that was stopped is no result, keeps its checkpoint, and goes on with the next start of the sweep."""
+    long = [word if word != "8" else "300" for word in TINY] + ["-v", "100", "-n", "50"]
+    trials = {"1e-3": signal.SIGUSR1, "2e-3": signal.SIGTERM, "3e-3": signal.SIGKILL}
+    runs = sweep.Sweep(folder, long)
+    for rate, number in trials.items():
+        trial = [("-l", rate)]
+        process, out = runs.start(trial), folder / sweep.folder_of(trial)
+        while not list(out.glob("DONE_????????")):
+            assert process.poll() is None, (out / "output.txt").read_text()
+            time.sleep(0.01)
+        process.send_signal(number)
+        process.wait()
+        result = runs.finish(trial, process)
+        assert result["status"] == "stopped" and 50 <= result["steps"] < 300, (number, result)
+        assert runs.known(trial) is None and list(out.glob("DONE_????????")), number
+    said = sweeps(folder, "--vary=-l=" + ",".join(trials), "--", *long)
+    assert "there already" not in said and len(rows_of(folder)) == 3, said
+    assert [(row["status"], row["steps"]) for row in rows_of(folder)] == [("done", "300")] * 3, said
+    for rate in trials:
+        said = (folder / f"l={rate}/output.txt").read_text()
+        assert "resumed at step" in said, said
+    run(*long, "-l", "1e-3", "-o", folder / "by_hand")
+    [row] = [row for row in rows_of(folder) if row["-l"] == "1e-3"]
+    assert math.isclose(Run(folder / "by_hand").series["val_loss"][-1][1], float(row["val_loss"])), row
+
+
+def own_end(folder):
+    """What a sweep says of runs that do not end, and a run that ends by its own --max-minutes."""
+    folder.mkdir()
+    trainer = folder / "trainer"
+    trainer.write_text('#!/bin/sh\ncase "$*" in *2e-3*) kill -KILL $$;; *4e-3*) exit 1;; esac\nexec "$@"\n')
+    trainer.chmod(0o755)
+    said = sweeps(folder / "runs", "--vary=-l=1e-3,2e-3,4e-3", "--", trainer, *TINY, status=1)
+    assert "1 of 3 runs have not ended; the same command goes on with them" in said, said
+    assert {row["-l"]: row["status"] for row in rows_of(folder / "runs")} == {
+        "1e-3": "done", "2e-3": "stopped", "4e-3": "refused"}, said
+    assert "1 of 3 runs are there" in sweeps(folder / "runs", "--vary=-l=1e-3,2e-3,4e-3", "--", trainer, *TINY,
+                                             status=1)
+    endless = [word if word != "8" else "100000000" for word in TINY] + ["--max-minutes", "0.005"]
+    sweeps(folder / "limited", "--vary=-l=1e-3", "--", *endless)
+    assert [row["status"] for row in rows_of(folder / "limited")] == ["done"]
+    assert "1 of 1 runs are there already" in sweeps(folder / "limited", "--vary=-l=1e-3", "--", *endless)
+
+
+def same_twice(folder):
+    said = sweeps(folder, "--vary=-l=1e-3,1e-3", "--vary=-c=0,0.1,0", "--", *TINY)
+    assert "2/2 " in said and len(rows_of(folder)) == 2, said
+
+
+def threads(folder):
+    given = TINY[:TINY.index("--threads")]
+    for flags in (["--threads", "3"], ["--threads=3"], []):
+        runs = sweep.Sweep(folder / str(flags), [*given, *flags], jobs=1)
+        assert runs.threads == ([] if flags else ["--threads", str(sweep.cores())]), flags
+
+
+def one_refused(folder):
+    """A combination that the trainer refuses is a row; if it is the first, the sweep ends."""
+    for _ in range(2):
+        said = sweeps(folder, "--vary=-b=2,3,4", "--", *TINY, "-d", "64")
+        rows = rows_of(folder)
+        assert [row["status"] for row in rows] == ["done", "done", "refused"], said
+        assert rows[2]["error"] == "-d 64 is no multiple of B*T*processes = 3*16*1; multiples of 48 are accepted", rows
+        assert rows[2]["error"] in said and rows[2]["-b"] == "3" and rows[2]["steps"] == "0", said
+    assert "2 of 3 runs are there already" in said, said
+    said = sweeps(folder, "--vary=-b=3,2", "--", *TINY, "-d", "64", status=1)
+    assert "ended with status 2: -d 64 is no multiple" in said, said
+
+
+def unread(folder):
+    """`dev/sweep.py ... | head -1`: no traceback, the status that SIGPIPE gives, and no run goes on."""
+    endless = [word if word != "8" else "100000000" for word in TINY]
+    command = [sys.executable, ROOT / "dev/sweep.py", folder, "--jobs", "1", "--vary=-x=8,9,100000000", "--", *endless]
+    with open(folder.with_name("errors"), "w+") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert "1/3 " in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == -signal.SIGPIPE
+        errors.seek(0)
+        assert errors.read() == ""
+    said = subprocess.run(f"{sys.executable} dev/sweep.py --help | true", shell=True, cwd=ROOT, text=True,
+                          stderr=subprocess.PIPE).stderr
+    assert said == "", said
+
+
 def refused(folder):
     for arguments, sentence in [
             (["--vary=-l=1", "--"], "the command of the trainer is missing"),
@@ -130,7 +218,8 @@ def refused(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as name:
-        for test in (grid, random_search, diverging, range_test, interrupted, refused):
+        for test in (grid, random_search, diverging, range_test, interrupted, stopped, own_end, same_twice, threads,
+                     one_refused, unread, refused):
             begin = time.monotonic()
             test(pathlib.Path(name) / test.__name__)
             print(f"{test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
