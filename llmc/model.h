@@ -9,6 +9,7 @@
 #include "llmc/optimizer_state.h"
 #include "llmc/options.h"
 #include "llmc/plan.h"
+#include "llmc/tensor_parts.h"
 
 // The parameters and activations of one layer, by name: const auto [param, act, act32] =
 // of_layer(model, l).
@@ -159,13 +160,21 @@ const float* tensor_data(Model& model, int tensor, int64_t layer, int64_t first,
 }
 
 // Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
-// updated weights (stage 1) to all; in between Muon's directions and factors (muon.h).
+// updated weights (stage 1) to all. In between Muon shares directions and factors in slices
+// (muon.h); other factors are renewed from what every process has collected for all of them
+// (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
+// (global_norm.cuh) and, in stage 1, those of the tensors (directions.cuh).
 template <class Model>
 int64_t wire_bytes_per_step(const Model& model) {
     typedef typename Model::Element floatX;
-    const int64_t summed = model.sizes.gradient_bytes(), gathered = model.slice.parts > 1 ? sizeof(floatX) : summed;
-    const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[model.layout.config.L];
-    const int64_t factors = model.slice.parts > 1 ? state_layout(model, STATE_FACTORS).total_elems() : 0;
-    const int64_t shared = model.sizes.orthogonalizes ? layers + factors : 0;
-    return (all * (summed + gathered) + shared * 8) / comm.processes * (comm.processes - 1);
+    const Sizes& s = model.sizes;
+    const bool in_slices = model.slice.parts > 1;
+    const StateLayout factors = state_layout(model, STATE_FACTORS);
+    const int64_t summed = s.gradient_bytes(), gathered = in_slices ? sizeof(floatX) : summed;
+    const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
+    const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
+    const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
+    const int64_t sums = s.gpu ? 1 + (in_slices && s.directions ? all_tensors(s.config) : 0) : 0;
+    const int64_t slices = (all * (summed + gathered) + shared * 8) / comm.processes;
+    return (slices + collected * 4 + sums * (int64_t)sizeof(DirectionSums)) * (comm.processes - 1);
 }

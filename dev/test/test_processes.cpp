@@ -224,8 +224,8 @@ static void starts() {
     }
 }
 
-// What rank 0 has sent in the steps of a time line (--trace), in the order in which it ended: the
-// backward passes of layers, and the collectives on buckets with their bytes.
+// What rank 0 has sent in the steps of a time line (--trace): the bytes of all collectives, and in
+// the order in which they ended the backward passes of layers, and the collectives on buckets.
 struct Sent {
     std::string order;
     double bytes = 0;
@@ -234,20 +234,29 @@ static Sent sent_in_trace(const std::string& json) {
     Sent sent;
     for (size_t at = 0, end; (end = json.find('\n', at)) != json.npos; at = end + 1) {
         const std::string line = json.substr(at, end - at);
+        if (!contains(line, "\"pid\":0,\"tid\":0")) continue;
+        const size_t bytes = line.find("\"sent bytes\":");
+        if (bytes != line.npos) sent.bytes += atof(line.c_str() + bytes + strlen("\"sent bytes\":"));
         int bucket;
         char name[32];
         if (sscanf(line.c_str(), "{\"name\":\"%31[a-z_] %d\"", name, &bucket) != 2) continue;
-        if (!contains(line, "\"pid\":0,\"tid\":0")) continue;
-        const std::string what = name;
-        if (what == "layer_backward") sent.order += format("backward %d, ", bucket);
-        const size_t bytes = line.find("\"sent bytes\":");
-        if (bytes == line.npos) continue;
-        sent.order += format("%s %d, ", name, bucket);
-        sent.bytes += atof(line.c_str() + bytes + strlen("\"sent bytes\":"));
+        if (!strcmp(name, "layer_backward")) sent.order += format("backward %d, ", bucket);
+        if (bytes != line.npos) sent.order += format("%s %d, ", name, bucket);
     }
     return sent;
 }
 
+// A traced step of n processes; whether it has sent as many bytes as --plan says.
+static bool sends_as_planned(const std::string& program, int n, const std::string& flags, Sent& sent) {
+    const std::string file = dir("trace.json");
+    unlink(file.c_str());
+    const bool ended = passed(run(several(program, n, flags + " -x 1 --trace-steps 1:1 --trace " + file)));
+    sent = sent_in_trace(read_whole(file));
+    const std::string plan = run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags.c_str()))).out;
+    const double planned = atof(plan.c_str() + plan.find("wire a step: ") + 13);
+    if (sent.bytes != planned) printf("    %.0f bytes sent, %.0f planned\n", sent.bytes, planned);
+    return ended && sent.bytes > 0 && sent.bytes == planned;
+}
 static void order_and_bytes() {
     for (const std::string& program : {CPU, SIM32, SIM16})
         for (int n : {2, 3})
@@ -256,19 +265,21 @@ static void order_and_bytes() {
                     format("%s, %d processes, stage %d: a layer's gradients leave before the next backward begins; "
                            "bytes sent are the plan's",
                            program.c_str(), n, stage));
-                const std::string flags = format("-x 1 -z %d%s", stage, n == 3 ? " -r 4" : "");
-                const std::string file = dir("trace.json");
-                unlink(file.c_str());
-                EXPECT(run(several(program, n, flags + " --trace-steps 1:1 --trace " + file)).status == 0);
-                const Sent sent = sent_in_trace(read_whole(file));
+                Sent sent;
+                EXPECT(sends_as_planned(program, n, format("-z %d%s", stage, n == 3 ? " -r 4" : ""), sent));
                 EXPECT(contains(sent.order,
                                 "backward 1, reduce_scatter 1, backward 0, reduce_scatter 0, "
                                 "reduce_scatter 2, all_gather 0, all_gather 1, all_gather 2, "));
-                const std::string plan =
-                    run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags.c_str()))).out;
-                const double planned = atof(plan.c_str() + plan.find("wire a step: ") + 13);
-                EXPECT(sent.bytes > 0 && sent.bytes == planned);
             }
+    const std::pair<std::string, const char*> all_that_is_sent[] = {{CPU, "0"}, {CPU, "1"}, {SIM16, "1"}};
+    for (const auto& [program, stage] : all_that_is_sent)
+        for (const OptimizerInfo& optimizer : OPTIMIZERS) {
+            if (!optimizer.direction) continue;
+            start_test(format("%s, %s, 3 processes, stage %s: bytes sent are the plan's", program.c_str(),
+                              optimizer.name, stage));
+            Sent sent;
+            EXPECT(sends_as_planned(program, 3, format("-z %s --optimizer %s", stage, optimizer.name), sent));
+        }
     start_test("optimizer state of stage 1 is 1/N of stage 0's");
     auto optimizer = [](int n) {
         const std::string plan = run(tiny_run(SIM16, format("--plan -b 1 -d 192 -z 1 -pn %d", n))).out;
