@@ -3,6 +3,7 @@
 #pragma once
 #include "llmc/logger.h"
 #include "llmc/plan_memory.h"
+#include "llmc/plan_time.h"
 
 struct AdviceInput {
     Sizes sizes;
@@ -67,6 +68,17 @@ inline void advise_on_batch(std::vector<std::string>& advice, const AdviceInput&
                    in.step_tokens, small ? "small" : "large", grouped_text((int64_t)usual).c_str()));
 }
 
+// Newton-Schulz takes the same FLOPs in each step, however few its tokens are.
+inline void advise_on_muon(std::vector<std::string>& advice, const AdviceInput& in) {
+    const double model_flops = in.step_tokens * flops_per_token(in.sizes.config, in.sizes.T);
+    const double times = orthogonalize_flops(in.sizes, 1) / model_flops;
+    if (times > 1)
+        advice.push_back(
+            format("--optimizer muon: Newton-Schulz dominates a step of %.0f tokens, with %.1f times the FLOPs of the "
+                   "model; a larger -d or adamw needs less time per token",
+                   in.step_tokens, times));
+}
+
 // The sentences, without "warning: ".
 inline std::vector<std::string> advice_on(const AdviceInput& in) {
     std::vector<std::string> advice;
@@ -91,6 +103,7 @@ inline std::vector<std::string> advice_on(const AdviceInput& in) {
     if (!in.unused.empty()) advice.push_back(in.unused);
     if (in.new_model) advise_on_shape(advice, in.sizes);
     advise_on_batch(advice, in);
+    advise_on_muon(advice, in);
     return advice;
 }
 

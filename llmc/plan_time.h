@@ -27,6 +27,15 @@ inline std::array<int64_t, NUM_TENSORS> orthogonalized_matrices(const GPT2Config
     }
     return busiest;
 }
+// FLOPs of Newton-Schulz in a step: of that process; with processes = 1, of all together.
+inline double orthogonalize_flops(const Sizes& s, int64_t processes) {
+    if (!s.training || !s.orthogonalizes) return 0;
+    const double x = (double)s.floatX_bytes;
+    const auto matrices = orthogonalized_matrices(s.config, processes, x);
+    double flops = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) flops += (double)matrices[i] * orthogonalize_tensor(i, s.config, x).flops;
+    return flops;
+}
 // The elements with v among `elems` that a process updates, where v is fp32.
 inline double elems_with_v(const ParameterLayout& layout, Optimizer optimizer, int64_t elems) {
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
@@ -112,6 +121,13 @@ struct Cluster {
     double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
     double message_s = 10e-6;
 };
+// What a process computes in a step at this share of the peak, or the bound where that is longer.
+// model_flops: of all processes.
+inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
+    const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.processes);
+    return std::max(bound.seconds, flops / (c.flops * c.utilisation));
+}
+
 struct ScalingEstimate {
     double compute_s, communicate_s, hidden_s;
     double step_s() const { return compute_s + communicate_s - hidden_s; }

@@ -5,9 +5,8 @@
 #include "llmc/plan_time.h"
 #include "llmc/run.h"
 
-// What several GPUs would take for a step of so many FLOPs.
-inline void print_scaling(const Cluster& c, double step_flops, int64_t wire_bytes, const Options& o, const Sizes& s) {
-    const double compute_s = step_flops / (double)s.processes / (c.flops * c.utilisation);
+// What several GPUs would take for a step that computes for so long.
+inline void print_scaling(const Cluster& c, double compute_s, int64_t wire_bytes, const Options& o, const Sizes& s) {
     const ScalingEstimate e =
         estimate_scaling(c, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1, s.micro_steps);
     printf(
@@ -70,15 +69,14 @@ inline double with_communication(double compute_s, const Options& o, const Sizes
 }
 
 // Time and cost on a device: the least that the roofline allows, and at the share of the peak that
-// is often reached.
-inline void print_time(const Options& o, const Sizes& s, const PlanDevice& device,
-                       const std::vector<KernelWork>& kernels, double step_flops, int64_t wire_bytes) {
+// is often reached, where a step computes for usual_compute_s.
+inline void print_time(const Options& o, const Sizes& s, const PlanDevice& device, const TimeBound& bound,
+                       double usual_compute_s, int64_t wire_bytes) {
     const int64_t steps = print_run_length(o);
     if (device.flops_s == 0) return;
-    const TimeBound bound = time_bound(kernels, device);
     const double share = Cluster().utilisation, P = (double)s.processes;
     const double least_s = with_communication(bound.seconds, o, s, wire_bytes);
-    const double usual_s = with_communication(step_flops / P / (device.flops_s * share), o, s, wire_bytes);
+    const double usual_s = with_communication(usual_compute_s, o, s, wire_bytes);
     const bool counts_bytes = device.bytes_s > 0;
     printf("on %s (%.4g TFLOP/s, %s), a bound by the roofline of each kernel, not a promise:\n", device.name.c_str(),
            device.flops_s / 1e12,
@@ -98,10 +96,31 @@ inline void print_time(const Options& o, const Sizes& s, const PlanDevice& devic
                P * o.price * usual_hours, 100 * share, P, o.price);
 }
 
+// FLOPs of the model in a step, which the MFU counts; and those of Newton-Schulz beside them.
+inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
+    const double newton_schulz = orthogonalize_flops(s, 1);
+    printf("FLOPs a step: %.4e (%lld tokens)", model_flops, (long long)o.total_batch_size);
+    if (newton_schulz > 0)
+        printf(" of the model alone, as the MFU counts them; Newton-Schulz (muon) takes %.4e more", newton_schulz);
+    printf("\n");
+}
+
+// The least that a step of training takes on a device.
+template <class Model>
+TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const Model& model) {
+    typedef typename Model::Element floatX;
+    if (!s.training) return {};
+    const int64_t norm_elems = model.layout.total_elems() / s.processes;
+    const int64_t update_elems = model.slice.state_elems(model.layout);
+    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, is_16_bit<floatX>()) > 0;
+    return time_bound(step_kernels(s, model.optimizer, norm_elems, update_elems, has_master<floatX>(o), fuses_gelu),
+                      device);
+}
+
 template <class Model>
 inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     const GPT2Config& c = s.config;
-    const bool master = has_master<typename Model::Element>(o), in_16_bits = is_16_bit<typename Model::Element>();
+    const bool in_16_bits = is_16_bit<typename Model::Element>();
     const PlanDevice device = o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, in_16_bits);
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
            (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
@@ -112,18 +131,15 @@ inline void print_plan(const Options& o, const Sizes& s, Model* model) {
     print_peaks(o, s, plan_bytes(rows), host_plan_rows(s, o, model));
     print_fit<Model>(o, s, plan_bytes(rows), device);
     if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model->optimizer, model->layout, rows));
-    const double step_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
+    const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
     const int64_t wire_bytes = wire_bytes_per_step(*model);
-    printf("FLOPs a step: %.4e (%lld tokens)\n", step_flops, (long long)o.total_batch_size);
+    print_flops(model_flops, o, s);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
     Cluster cluster;
-    if (s.gpu && device.flops_s > 0) cluster.flops = device.flops_s;
-    if (s.gpu) print_scaling(cluster, step_flops, wire_bytes, o, s);
-    if (!s.training) return;
-    const int64_t norm_elems = model->layout.total_elems() / s.processes;
-    const int64_t update_elems = model->slice.state_elems(model->layout);
-    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, in_16_bits) > 0;
-    print_time(o, s, device, step_kernels(s, model->optimizer, norm_elems, update_elems, master, fuses_gelu),
-               step_flops, wire_bytes);
+    if (device.flops_s > 0) cluster.flops = device.flops_s;
+    const TimeBound bound = step_bound(o, s, device, *model);
+    const double usual_compute_s = usual_seconds(cluster, model_flops, s, bound);
+    if (s.gpu) print_scaling(cluster, usual_compute_s, wire_bytes, o, s);
+    if (s.training) print_time(o, s, device, bound, usual_compute_s, wire_bytes);
 }

@@ -164,6 +164,12 @@ static void warnings() {
     EXPECT(advises(planned_run("d12", 1, 32, 16384, 2000), "-b 1 -t 32: with fewer than 64"));
     EXPECT(advises(planned_run("d12", 4, 64, 256, 100000), "a step of 256 tokens is small"));
     EXPECT(advises(planned_run("d6", 32, 1024, 16777216, 200), "a step of 16777216 tokens is large"));
+    in = planned_run("d12", 4, 256, 1792, 2000);
+    EXPECT(advice_on(in).empty());
+    in.sizes.orthogonalizes = true;  // 280 L C^3 FLOPs, as many as the model has for 2009 tokens
+    EXPECT(advises(in, "muon: Newton-Schulz dominates a step of 1792 tokens, with 1.1 times the FLOPs of the model"));
+    in.step_tokens = 2048;
+    EXPECT(advice_on(in).empty());
     in = good, in.build = "with a sanitizer";
     EXPECT(advises(in, "built with a sanitizer"));
     in = good, in.planned_bytes = 3 * GIB, in.free_bytes = 2 * GIB;

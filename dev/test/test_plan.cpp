@@ -178,6 +178,45 @@ static void time_and_cost() {
     EXPECT(contains(run(CPU + " --plan -i nothing.bin -x 3").out, "epochs unknown, -i nothing.bin matches no file"));
 }
 
+// What is said to take so long, or cost so much, "at 45% of the peak", in the line that has a text.
+static double at_45_percent(const std::string& plan, const std::string& text) {
+    const size_t line = plan.find(text), end = plan.find("at 45%", line);
+    return line == plan.npos || end == plan.npos ? NAN : atof(plan.c_str() + plan.rfind(';', end) + 1);
+}
+static void estimates() {
+    start_test("at 45% of the peak: the model's FLOPs and, with muon, those of the process that orthogonalises most");
+    const double L = 2, C = 64, V = 256, T = 32, d = 4 * T, peak = 1e9;
+    const double model = d * (6 * (V * C + 12 * L * C * C) + 7 * T * C * L), layer = C * C * C;
+    const std::pair<int, double> processes[] = {{1, 280 * L}, {2, 160 * L}, {4, 90 * L}};
+    for (auto [P, matrices] : processes)
+        for (const std::string optimizer : {"muon", "lamb"}) {
+            const bool muon = optimizer == "muon";
+            const double expected = (model / P + (muon ? matrices * layer : 0)) / (0.45 * peak);
+            const std::string plan =
+                run(SIM16 + " --plan -e L2C64H2T32V256 -b 1 -d 128 -x 3600 --price 36 --device 0.001,1e9,1" +
+                    format(" -pn %d --optimizer %s", P, optimizer.c_str()))
+                    .out;
+            EXPECT(std::fabs(number_after(plan, "a step computes for ") / (1e3 * expected) - 1) < 1e-3);
+            const double waits_s = 1e-3 * (number_after(plan, "communicates for ") - number_after(plan, "of which "));
+            EXPECT(std::fabs(at_45_percent(plan, "a step takes") / (1e3 * (expected + waits_s)) - 1) < 1e-3);
+            EXPECT(std::fabs(at_45_percent(plan, "it costs") - 36 * P * (expected + waits_s)) < 0.01);
+            EXPECT(std::fabs(number_after(plan, "FLOPs a step: ") / model - 1) < 1e-4);
+            const double more = number_after(plan, "Newton-Schulz (muon) takes ");
+            EXPECT(muon ? std::fabs(more / (280 * L * layer) - 1) < 1e-4 : std::isnan(more));
+        }
+    start_test("no estimate is below the bound: few tokens, each optimizer with another work, recomputation");
+    for (const char* flags :
+         {"-b 1 -t 1024", "-b 1 -t 32", "-b 1 -t 32 -r 3", "-b 1 -t 64 -pn 8 -z 1", "-b 16 -t 1024"})
+        for (const char* optimizer : {"adamw", "muon", "adafactor", "adamw8bit"}) {
+            const std::string plan =
+                run(SIM16 + " --plan -e d12 --device H100 --price 3 -x 1000000 --optimizer " + optimizer + " " + flags)
+                    .out;
+            const double least = number_after(plan, "a step takes at least ");
+            EXPECT(least > 0 && least <= at_45_percent(plan, "a step takes"));
+            EXPECT(number_after(plan, "it costs at least ") <= at_45_percent(plan, "it costs"));
+        }
+}
+
 static void devices() {
     start_test("--device: a GPU of the table for a plan of GPUs, peaks for any; all else is refused");
     EXPECT(contains(run(SIM16 + " --plan -e d12 --device H100").out, "on H100 (989.4 TFLOP/s, 3350 GB/s)"));
@@ -207,6 +246,7 @@ int main() {
     recompute_levels();
     what_fits();
     time_and_cost();
+    estimates();
     devices();
     return report_and_clean();
 }
