@@ -322,10 +322,10 @@ def picture(results):
 
 
 def lr_range(sweep, highest, steps):
-    """The learning rate range test. Returns (rates, smoothed losses), and the rates of the steepest fall and of the
-    lowest loss."""
+    """The learning rate range test. Returns (rates, smoothed losses), the rates of the steepest fall and of the lowest
+    loss, and whether the loss has risen again, by a tenth of what it had fallen, so that the lowest is one."""
     trial = [("-u", str(steps)), ("-x", str(steps)), ("-l", f"{highest:g}"), ("-k", "constant")]
-    sweep.run_all([trial])
+    [result] = sweep.run_all([trial])
     run = Run(sweep.folder / folder_of(trial))
     raw = charts.finite(run.series["loss"])
     rates = dict(run.series["learning_rate"])
@@ -336,7 +336,8 @@ def lr_range(sweep, highest, steps):
     slopes = {i: (curve[i + 1][1] - curve[i - 1][1]) / math.log(curve[i + 1][0] / curve[i - 1][0])
               for i in range(1, lowest)}
     steepest = min(slopes, key=slopes.get) if slopes else lowest
-    return curve, curve[steepest][0], curve[lowest][0]
+    fallen, risen = curve[0][1] - curve[lowest][1], curve[-1][1] - curve[lowest][1]
+    return curve, curve[steepest][0], curve[lowest][0], result["status"] == "not finite" or risen > 0.1 * fallen
 
 
 def range_picture(curve, steepest, lowest):
@@ -406,8 +407,11 @@ def main():
         steps = value_of(options.command, ("-x", "--max-steps"), "")
         if not steps.isdigit() or int(steps) < 20:
             sys.exit("--lr-range needs -x in the command, 20 steps or more")
-        curve, steepest, lowest = lr_range(sweep, options.lr_range, int(steps))
+        curve, steepest, lowest, has_risen = lr_range(sweep, options.lr_range, int(steps))
         write_whole(shown, range_picture(curve, steepest, lowest))
+        if not has_risen:
+            sys.exit(f"the loss has not risen up to a rate of {options.lr_range:g} ({shown} shows it): a higher "
+                     "--lr-range will tell more")
         print(f"the loss falls fastest at {steepest:.2g}, and is lowest at {lowest:.2g}; {shown} shows it\n"
               "a tenth of the latter, as fastai's lr_find proposes:")
         return print(shlex.join([*options.command, "-l", f"{lowest / 10:.2g}"]))

@@ -90,6 +90,8 @@ def range_test(folder):
     assert len(rates) == 60
     assert all(math.isclose(rate, 0.3 * (i + 1) / 60, rel_tol=1e-6) for i, rate in enumerate(rates))
     xml.dom.minidom.parse(str(folder / "sweep.svg"))
+    low = sweeps(folder.with_name("range0"), "--lr-range", "1e-3", "--", *long, status=1)
+    assert "has not risen up to a rate of 0.001" in low and "a higher --lr-range" in low, low
 
 
 def interrupted(folder):
