@@ -18,10 +18,12 @@
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/classifier.h"
+#include "llmc/cpu/directions.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/file.h"
 #include "llmc/random.h"
@@ -217,6 +219,54 @@ static void adamw() {
     show("updated", {n}, params);
 }
 
+// A matrix after ten updates by an optimizer with its own constants.
+struct MatrixUpdates {
+    Optimizer optimizer;
+    int64_t rows, cols;
+    std::vector<float> params;
+    int64_t n = rows * cols, least = std::min(rows, cols);
+    std::vector<float> m = zeros(n), v = zeros(n), factors = zeros(rows + cols);
+
+    // Adafactor's: renews the factors, and turns the gradients d into directions.
+    DirectionSums factored(std::vector<float>& d, const UpdateConstants& k) {
+        const MatrixPart whole{rows, cols, 0, n, rows};
+        auto collected = zeros(rows + cols), tiles = zeros(FACTOR_TILES * cols);
+        collect_factors(optimizer, collected.data(), d.data(), factors.data(), whole, k, tiles.data());
+        renew_factors(optimizer, factors.data(), collected.data(), 1, rows + cols, whole, k.t);
+        return factored_directions(optimizer, d.data(), params.data(), nullptr, factors.data(), whole, k);
+    }
+    UpdateConstants find_directions(std::vector<float>& d, const UpdateConstants& k) {
+        const bool by_factors = OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED;
+        const DirectionSums sums =
+            by_factors ? factored(d, k)
+                       : directions(optimizer, d.data(), params.data(), nullptr, m.data(), v.data(), n, k);
+        auto x = zeros(n), gram = zeros(least * least), polynomial = gram;
+        if (optimizer == MUON)
+            orthogonalize(d.data(), rows, cols, OrthogonalScratch<float>{x.data(), gram.data(), polynomial.data()});
+        return along_directions(k, direction_scale(optimizer, sums, rows, cols, k));
+    }
+    void update(std::vector<float> grads, float rate, int64_t t) {
+        const OptimizerInfo& info = OPTIMIZERS[optimizer];
+        UpdateConstants k =
+            update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, 0.1f, 1.0f, t);
+        k.matrix = true;
+        if (info.direction) k = find_directions(grads, k);
+        optimizer_update(optimizer, params.data(), nullptr, m.data(), v.data(), grads.data(), n, k);
+    }
+};
+static void optimizers() {
+    const int64_t rows = 6, cols = 8, steps = 10;
+    const auto params = random_array("params", {rows, cols}), grads = random_array("grads", {steps, rows, cols});
+    for (const Optimizer optimizer : {ADAMW, MOMENTUM, LION, MUON, ADAFACTOR}) {
+        MatrixUpdates matrix{optimizer, rows, cols, params};
+        for (int64_t t = 1; t <= steps; t++) {
+            const float* g = grads.data() + (t - 1) * rows * cols;
+            matrix.update({g, g + rows * cols}, 0.01f, t);
+        }
+        show(OPTIMIZERS[optimizer].name, {rows, cols}, matrix.params);
+    }
+}
+
 // A run of a few updates: what it holds, and what it reads and writes to go on later.
 struct Run {
     static constexpr int64_t n = 20, steps = 6;
@@ -275,10 +325,11 @@ static void resume() {
     unlink(path.c_str()), unlink((path + ".tmp").c_str()), rmdir(folder);
 }
 
-static const Part CHAPTERS[] = {{"lesson", lesson_zero},  {"linear", linear},       {"tokens", tokens},
-                                {"rounding", rounding},   {"embedding", embedding}, {"layer-norm", layer_norm},
-                                {"attention", attention}, {"gelu", gelu_layer},     {"cross-entropy", cross_entropy},
-                                {"adamw", adamw},         {"matmul", matmul},       {"resume", resume}};
+static const Part CHAPTERS[] = {{"lesson", lesson_zero},  {"linear", linear},         {"tokens", tokens},
+                                {"rounding", rounding},   {"embedding", embedding},   {"layer-norm", layer_norm},
+                                {"attention", attention}, {"gelu", gelu_layer},       {"cross-entropy", cross_entropy},
+                                {"adamw", adamw},         {"optimizers", optimizers}, {"matmul", matmul},
+                                {"resume", resume}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));
