@@ -399,12 +399,18 @@ def lion(p, gradients, lr, decay, beta1=0.9, beta2=0.99):
     return p
 
 
+def trust_ratio(p, d):
+    """|p| / |d| of LARS and LAMB; 1 where either norm is 0."""
+    norms = np.linalg.norm(p), np.linalg.norm(d)
+    return norms[0] / norms[1] if min(norms) > 0 else 1
+
+
 def lars(p, gradients, lr, decay, beta1=0.9):
     """You et al. 2020, arXiv:1904.00962, algorithm 1, of one tensor, in double precision."""
     p, m = np.array(p), np.zeros(len(p))
     for g in gradients:
         m = beta1 * m + (1 - beta1) * (np.array(g) + decay * p)
-        p = p - lr * np.linalg.norm(p) / np.linalg.norm(m) * m
+        p = p - lr * trust_ratio(p, m) * m
     return p.tolist()
 
 
@@ -415,7 +421,7 @@ def lamb(p, gradients, lr, decay, beta1=0.9, beta2=0.95, eps=1e-8):
         m = beta1 * m + (1 - beta1) * np.array(g)
         v = beta2 * v + (1 - beta2) * np.array(g) ** 2
         r = m / (1 - beta1 ** t) / (np.sqrt(v / (1 - beta2 ** t)) + eps) + decay * p
-        p = p - lr * np.linalg.norm(p) / np.linalg.norm(r) * r
+        p = p - lr * trust_ratio(p, r) * r
     return p.tolist()
 
 
@@ -533,8 +539,10 @@ def optimizers():
     vector, matrix = (1, 24), (4, 6)
     for name, nesterov, lr, make, constants in cases:
         add(name, nesterov, vector, lr, torch_steps(make, constants, vector, lr))
-    for name, rule in (("lion", lion), ("lars", lars), ("lamb", lamb)):  # torch.optim does not have them
-        add(name, 0, vector, 0.01, rule(p0, gradients, 0.01, decay), source="fixtures.py")
+    rules = ("lion", lion), ("lars", lars), ("lamb", lamb)  # torch.optim does not have them
+    for name, rule, weights in *((*r, 1) for r in rules), ("lars", lars, 0), ("lamb", lamb, 0):  # 0: as biases begin
+        after = rule([weights * x for x in p0], gradients, 0.01, decay)
+        add(name, 0, vector, 0.01, after, weights, source="fixtures.py")
     # bf16 changes each step by about 1%, so all ten together by less
     muon = dict(adjust_lr_fn="match_rms_adamw")
     for shape in (4, 6), (6, 4), (2, 12):

@@ -271,6 +271,19 @@ static void against_reference() {
     }
 }
 
+static void nothing_to_do() {
+    const Floats start = random_values(24);
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        start_test(std::string(OPTIMIZERS[o].name) + ": gradients of 0 without decay leave the weights as they are");
+        for (bool fast : {false, true}) {
+            Parameters parameters((Optimizer)o, start, rows_for(o, 4));
+            for (int64_t t = 1; t <= 2; t++)
+                parameters.update(fast, Floats(24), constants_of((Optimizer)o, 0.01f, 0, t));
+            EXPECT(parameters.p == start);
+        }
+    }
+}
+
 // bf16 weights: the rounding of a master that is updated as fp32 weights are; or one of the two
 // neighbours of that.
 static void bf16_weights() {
@@ -619,8 +632,8 @@ int main(int argc, char** argv) {
     const std::string part = argc > 1 ? argv[1] : "";
     make_test_folder();
     if (part != "runs")
-        against_fixtures(), within_rounding(), against_reference(), bf16_weights(), threads(), small_state(),
-            factors_of_slices(), newton_schulz(), orthogonal_matrices(), planned_work();
+        against_fixtures(), within_rounding(), against_reference(), nothing_to_do(), bf16_weights(), threads(),
+            small_state(), factors_of_slices(), newton_schulz(), orthogonal_matrices(), planned_work();
     if (part == "rules") return report_and_clean();
     state_files();
     other_blocks();
