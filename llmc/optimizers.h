@@ -10,50 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include "llmc/host_device.h"
-
-// The constants of one update, named as AdamW's; a rule takes those that its formula has.
-struct UpdateConstants {
-    float learning_rate, beta1, beta2, eps, weight_decay;
-    float grad_scale;                // the gradient is multiplied by this
-    float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
-    int64_t t;                       // the number of the update
-    bool nesterov = false;           // of momentum
-    bool round_to_nearest = false;   // bf16 weights without a master copy; else stochastically
-    bool matrix = false;             // the tensor is a matrix of a layer
-    float scale = 1;                 // of the step along a direction (cpu/directions.h), of this tensor
-};
-
-// The constants of update t = 1, 2, ...
-inline UpdateConstants update_constants(float learning_rate, float beta1, float beta2, float eps, float weight_decay,
-                                        float grad_scale, int64_t t) {
-    return {learning_rate,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-            grad_scale,
-            (float)(1.0 - std::pow((double)beta1, (double)t)),
-            (float)(1.0 - std::pow((double)beta2, (double)t)),
-            t};
-}
-
-// The same as the rules use them, for elements that are decayed or not.
-struct RuleConstants {
-    float rate, beta1, beta2, eps;
-    float decay, keep;  // weight decay as part of the gradient; decoupled, as a factor of the weight
-    float step, root;   // rate / (1 - beta1^t) and 1 / sqrt(1 - beta2^t)
-    bool nesterov;
-    float along;  // rate times the scale of a direction
-    float mean;   // 1 / (1 - beta1^t)
-    bool matrix;
-};
-HOST_DEVICE inline RuleConstants rule_constants(const UpdateConstants& k, bool decayed) {
-    const float decay = decayed ? k.weight_decay : 0.0f, keep = decayed ? 1.0f - k.learning_rate * decay : 1.0f;
-    const float step = k.learning_rate / k.correction1, root = 1.0f / sqrtf(k.correction2);
-    const float along = k.learning_rate * k.scale, mean = 1.0f / k.correction1;
-    return {k.learning_rate, k.beta1, k.beta2, k.eps, decay, keep, step, root, k.nesterov, along, mean, k.matrix};
-}
+#include "llmc/update_constants.h"
 
 // What rules do with a value beside + - * /; cpu/adamw.h has the same for vectors.
 template <class V>
@@ -139,6 +96,14 @@ struct DirectionSums {
     HOST_DEVICE void add(const DirectionSums& other) { weights += other.weights, directions += other.directions; }
 };
 
+// Adam's step without the learning rate.
+template <class V>
+HOST_DEVICE inline V adam_direction(V& m, V& v, V g, const RuleConstants& k) {
+    m = k.beta1 * m + (1.0f - k.beta1) * g;
+    v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
+    return k.mean * m / (Lanes<V>::root(v) * k.root + k.eps);
+}
+
 // LARS and LAMB (algorithms 1 and 2 of their paper): every tensor moves by rate |p| in all,
 // whatever the size of its gradient: along = rate |p| / |d|. A tensor that is zero, as biases are
 // at first, moves by rate d.
@@ -159,9 +124,7 @@ struct LarsRule : WithDirection {
 struct LambRule : LarsRule {
     template <class V>
     HOST_DEVICE static V direction(V p, V& m, V& v, V g, const RuleConstants& k) {
-        m = k.beta1 * m + (1.0f - k.beta1) * g;
-        v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
-        return k.mean * m / (Lanes<V>::root(v) * k.root + k.eps) + k.decay * p;
+        return adam_direction(m, v, g, k) + k.decay * p;
     }
 };
 
@@ -170,10 +133,9 @@ struct LambRule : LarsRule {
 struct MuonRule : WithDirection {
     template <class V>
     HOST_DEVICE static V direction(V, V& m, V& v, V g, const RuleConstants& k) {
+        if (!k.matrix) return adam_direction(m, v, g, k);
         m = k.beta1 * m + (1.0f - k.beta1) * g;
-        if (k.matrix) return k.beta1 * m + (1.0f - k.beta1) * g;
-        v = k.beta2 * v + (1.0f - k.beta2) * (g * g);
-        return k.mean * m / (Lanes<V>::root(v) * k.root + k.eps);
+        return k.beta1 * m + (1.0f - k.beta1) * g;
     }
     HOST_DEVICE static double scale(const DirectionSums&, double rows, double cols, const UpdateConstants& k) {
         return k.matrix ? 0.2 * sqrt(rows > cols ? rows : cols) : 1;
@@ -232,11 +194,16 @@ struct Sm3Rule : WithDirection {
     HOST_DEVICE static double scale(const DirectionSums&, double, double, const UpdateConstants&) { return 1; }
 };
 
-// How many values of its state an optimizer keeps: none; one for every parameter; one for every
-// parameter outside the layers; one for every element of a vector in a layer; one for each row and
-// one for each column of a matrix, and one for every element of a vector. They are fp32, or one for
-// every parameter is smaller (small_state.h).
-enum Kept { KEEP_NONE, KEEP_ALL, KEEP_OUTSIDE, KEEP_VECTORS, KEEP_FACTORED, KEEP_BF16, KEEP_8BIT };
+// Which values an optimizer keeps as m, v or factors. They are fp32, but for the last two.
+enum Kept {
+    KEEP_NONE,
+    KEEP_ALL,       // one for every parameter
+    KEEP_OUTSIDE,   // one for every parameter outside the layers
+    KEEP_VECTORS,   // one for every element of the vectors in the layers
+    KEEP_FACTORED,  // one for each row and each column of a matrix, one for every element of a vector
+    KEEP_BF16,      // one for every parameter, in bf16 (small_state.h)
+    KEEP_8BIT,      // one for every parameter, in 8 bits (small_state.h)
+};
 struct Keeps {
     Kept m = KEEP_NONE, v = KEEP_NONE, factors = KEEP_NONE;
 };
