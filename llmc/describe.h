@@ -1,6 +1,8 @@
 // What a run is and needs, in words: the first lines of the log.
 #pragma once
 #include "llmc/advice.h"
+#include "llmc/inputs.h"
+#include "llmc/learning_rate.h"
 #include "llmc/plan_disk.h"
 #include "llmc/run.h"
 
@@ -16,6 +18,21 @@ inline void advise(Run<Model>& run, const Sizes& sizes) {
     in.free_bytes = available_bytes(), in.allowed_bytes = allowed_bytes();
     in.build = slow_build(), in.unused = detected(run.model).unused;
     for (const std::string& sentence : advice_on(in)) warning("%s", sentence.c_str());
+    if (o.max_steps == 0) return;
+    for (const std::string& sentence : advice_on_rates(o, run.max_steps)) warning("%s", sentence.c_str());
+}
+
+// Warns of a learning rate that rises because a resumed run has more steps than it was to have. To
+// be called before its run.json is written anew.
+template <class Model>
+inline void advise_on_going_on(Run<Model>& run) {
+    const Options& o = run.options;
+    if (comm.rank > 0 || o.max_steps == 0 || !name_exists(run_json_path(o.out_dir))) return;
+    Options before = options_of_folder(o.out_dir);
+    before.seq_len = o.seq_len, before.total_batch_size = o.total_batch_size;
+    const int64_t before_steps = steps_of(before, run.train_data.total_tokens);
+    const std::string sentence = advice_on_rise(o, run.state.step, run.max_steps, before, before_steps);
+    if (!sentence.empty()) warning("%s", sentence.c_str());
 }
 
 // The lines of the log that say what the run is: what computes, the model, the data and how it is

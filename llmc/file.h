@@ -67,6 +67,9 @@ inline int create_file(const std::string& path, mode_t mode) {
     return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
 }
 
+// What the sentence on a file that cannot be written ends with: how a run goes on.
+inline std::string after_failed_write;
+
 // Writes a file, which appears under its name with commit(). A FileWriter that ends before its file
 // is flushed leaves nothing behind. Every failure ends the program (exit 1).
 struct FileWriter {
@@ -76,8 +79,7 @@ struct FileWriter {
 
     explicit FileWriter(const std::string& target) : path(target), temporary(target + ".tmp") {
         fd = create_file(temporary, 0666);
-        if (fd < 0)
-            runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), strerror(errno));
+        if (fd < 0) refuse(strerror(errno));
     }
     FileWriter(const FileWriter&) = delete;
     ~FileWriter() {
@@ -90,7 +92,8 @@ struct FileWriter {
         if (fd >= 0) close(fd);
         fd = -1;
         unlink(temporary.c_str());
-        runtime_failure("cannot write %s: %s; what was there before is untouched", path.c_str(), reason.c_str());
+        runtime_failure("cannot write %s: %s; what was there before is untouched%s", path.c_str(), reason.c_str(),
+                        after_failed_write.c_str());
     }
     [[noreturn]] void fail() { refuse(strerror(errno)); }
     void write(const void* data, size_t bytes) {

@@ -16,11 +16,15 @@ inline std::string loss_text(const char* fmt, double value) {
     return text;
 }
 
+// 75 seconds as 0:01:15.
+inline std::string hours_text(double seconds) {
+    const long long s = (long long)(seconds + 0.5);
+    return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+}
 // 75 seconds as 1:15, 3675 as 1:01:15.
 inline std::string duration_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
-    return s >= 3600 ? format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60)
-                     : format("%lld:%02lld", s / 60, s % 60);
+    return s >= 3600 ? hours_text(seconds) : format("%lld:%02lld", s / 60, s % 60);
 }
 
 // 1424000 as 1,424,000.

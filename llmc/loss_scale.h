@@ -53,6 +53,8 @@ inline void check_number_format(const Options& o) {
     const bool rounds_weights = sizeof(floatX) == 2 && !o.master_weights;
     if (!rounds_weights && o.rounding == "nearest" && o.given.count("--rounding"))
         usage_error("--rounding nearest is for bf16 weights without a master copy; with -w 0 and bf16 it is accepted");
+    if (sizeof(floatX) == 4 && !o.master_weights && o.given.count("--master-weights") && o.max_steps != 0)
+        warning("-w 0 has no effect in fp32: only 16-bit weights have a master copy");
     if (!is_fp16<floatX>() && scale > 0 && o.given.count("--loss-scale"))
         usage_error("--loss-scale %s: only fp16 has one (PRECISION=FP16); in fp32 and bf16 dynamic is accepted",
                     o.loss_scale.c_str());

@@ -148,7 +148,8 @@ inline const std::vector<OptionRow>& option_table() {
         single("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
         text("", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
-             "how the gradient changes the weights (llmc/optimizers.h)"),
+             "how the gradient changes the weights (llmc/optimizers.h); most want another -l than adamw "
+             "(dev/course/18-optimizers.md)"),
         single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9; muon: 0.95",
                "of the optimizer: the share that its running mean of gradients keeps"),
         single("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95; lion, rmsprop: 0.99",
@@ -232,7 +233,7 @@ inline const std::vector<OptionRow>& option_table() {
              "what --plan estimates times for: H100 and the like, or TFLOP/s,GB/s,GiB"),
         real("", "--price", &O::price, 0, INFINITY, R::CLOSED, "0..", "none",
              "of one device for one hour, for --plan: what the run would cost"),
-        sign("--version", &O::version, "print the version and stop"),
+        sign("--version", &O::version, "print the version, number format and kernels, and stop"),
         sign("--help", &O::help, "print this and stop"),
     };
     return table;

@@ -43,6 +43,10 @@ inline PlanDevice stated_device(const Options& o, bool on_gpu, bool bf16) {
     PlanDevice device;
     if (parse_peaks(o.device, device)) return device;
     const GpuPeak* gpu = find_gpu(o.device.c_str());
+    if (!gpu && o.device.find(',') != o.device.npos)
+        usage_error(
+            "--device %s: peaks are three numbers above 0, TFLOP/s, GB/s and GiB of memory; 312,2039,80 is accepted",
+            o.device.c_str());
     if (!gpu) {
         std::string names;
         for (const GpuPeak& row : GPU_PEAKS) names += std::string(names.empty() ? "" : ", ") + row.name;

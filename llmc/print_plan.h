@@ -89,8 +89,8 @@ inline void print_time(const Options& o, const Sizes& s, const PlanDevice& devic
     if (steps <= 0) return;
     const double all = full_steps((double)steps, o.batch_warmup);
     const double least_hours = all * least_s / 3600, usual_hours = all * usual_s / 3600;
-    printf("the run takes at least %s; %s at %.0f%% of the peak\n", duration_text(3600 * least_hours).c_str(),
-           duration_text(3600 * usual_hours).c_str(), 100 * share);
+    printf("the run takes at least %s; %s at %.0f%% of the peak (h:mm:ss)\n", hours_text(3600 * least_hours).c_str(),
+           hours_text(3600 * usual_hours).c_str(), 100 * share);
     if (o.price > 0)
         printf("it costs at least %.2f; %.2f at %.0f%% of the peak (%.0f x %g per hour)\n", P * o.price * least_hours,
                P * o.price * usual_hours, 100 * share, P, o.price);

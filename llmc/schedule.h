@@ -68,3 +68,8 @@ inline double learning_rate_at(const std::string& name, int64_t step, int64_t ma
     while (name != schedule->name) schedule++;
     return schedule->rate(point);
 }
+
+// Whether a schedule ends at final_frac of the peak, and so depends on the length of the run.
+inline bool ends_at_final(const std::string& name) { return learning_rate_at(name, 1, 1, 0, 1, 0.5) == 0.5; }
+// Whether it multiplies the rate by factors, with which it cannot end at 0.
+inline bool multiplies(const std::string& name) { return name == "exponential" || name == "step"; }

@@ -130,8 +130,7 @@ inline void check_noise_scale(const Options& o) {
 
 // Exit 2 if the schedule would have to end at 0 and never gets there.
 inline void check_schedule(const Options& o) {
-    const bool multiplies = o.lr_schedule == "exponential" || o.lr_schedule == "step";
-    if (multiplies && o.final_lr_frac == 0 && o.max_steps != 0)
+    if (multiplies(o.lr_schedule) && o.final_lr_frac == 0 && o.max_steps != 0)
         usage_error(
             "-q 0 with -k %s, which multiplies the learning rate by factors: above 0 to 1 is accepted, or -k linear",
             o.lr_schedule.c_str());
@@ -238,8 +237,8 @@ inline void check_resumable(const Options& o, const StateHeader& saved) {
     if (o.optimizer != saved.optimizer)
         usage_error(
             "--optimizer %s differs from the run to resume in %s, whose state is that of %s; %s is accepted, "
-            "or -y 0 --overwrite 1",
-            o.optimizer.c_str(), o.out_dir.c_str(), saved.optimizer, saved.optimizer);
+            "or -y 0 --overwrite 1, or -e %s -o ANOTHER, which begins from its weights",
+            o.optimizer.c_str(), o.out_dir.c_str(), saved.optimizer, saved.optimizer, shell_word(o.out_dir).c_str());
     if (o.seq_len != saved.T) refuse("-t", o.seq_len, saved.T);
     if (o.seed != saved.seed) refuse("--seed", o.seed, saved.seed);
     if (o.shuffle != saved.shuffle) refuse("--shuffle", o.shuffle, saved.shuffle);

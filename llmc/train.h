@@ -10,7 +10,6 @@
 #include "llmc/out_dir.h"
 #include "llmc/print_plan.h"
 #include "llmc/program.h"
-#include "llmc/schedule.h"
 #include "llmc/step_data.h"
 #include "llmc/step_log.h"
 #include "llmc/summary.h"
@@ -86,8 +85,7 @@ inline void train_step(Run<Model>& run) {
         stop.agreed = STOP_FAILED;
         return comm_wait("the sum of the gradients");
     }
-    const double rate =
-        learning_rate_at(o.lr_schedule, state.step, run.max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
+    const double rate = learning_rate_of(o, state.step, run.max_steps);
     const UpdateRule rule = update_rule(run, rate, tokens);
     BeforeUpdate before;
     measure_before_update(run, rule.loss_scale, before);
@@ -114,6 +112,7 @@ inline int training_loop(Run<Model>& run) {
     const char* then = o.out_dir.empty() ? "nothing is kept without -o" : "saving";
     run.first_step = run.state.step, run.started = now_seconds();
     run.model.parts.on = writes_out_dir(o);
+    if (writes_out_dir(o)) after_failed_write = "; " + how_to_go_on(o);
     for (;;) {
         const bool last = run.state.step >= run.max_steps;
         expect_own_folder(run);
@@ -136,6 +135,12 @@ inline int training_loop(Run<Model>& run) {
     }
 }
 
+// "gpt2 trainer 0.1, bf16, GPU kernels".
+template <class Model>
+inline std::string program_text(Model& model) {
+    return format("%s, %s, %s kernels", TRAINER_VERSION, precision_name(model), kernels_name(model));
+}
+
 // Meets the other processes, if there are any. A plan counts processes without starting them.
 template <class Model>
 inline void join_processes(Run<Model>& run) {
@@ -144,9 +149,8 @@ inline void join_processes(Run<Model>& run) {
         comm.processes = o.num_processes;
         return;
     }
-    const std::string program =
-        format("%s, %s, %s kernels", TRAINER_VERSION, precision_name(run.model), kernels_name(run.model));
-    comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout, program);
+    comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout,
+               program_text(run.model));
     claim_cores(run.options);
 }
 
@@ -239,6 +243,7 @@ inline void begin_run(Run<Model>& run, const Sizes& sizes, int64_t resumed_step,
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings.c_str());
     allocate(run.model, sizes, o);
     advise(run, sizes);
+    if (resumed) advise_on_going_on(run);
     open_trace(run);
     load_weights(run, resumed_step);
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
@@ -259,7 +264,7 @@ inline int run_main(const Options& options) {
     Run<Model> run;
     Options& o = run.options = options;
     if (o.help) return print_help(o.program.c_str()), 0;
-    if (o.version) return printf("%s\n", TRAINER_VERSION), 0;
+    if (o.version) return printf("%s\n", program_text(run.model).c_str()), 0;
     check_plan_flags(o);
     trace_steps(o);
     join_processes(run);
@@ -278,8 +283,10 @@ inline int run_main(const Options& options) {
     check_processes_agree(run, resumed_step);
     identify_data(run, resumed_step);
     if (resumed_step >= 0 && is_finished(run)) {
-        run.logger.line("the run in %s is already at step %lld of %lld", o.out_dir.c_str(), (long long)run.state.step,
-                        (long long)run.max_steps);
+        const long long step = run.state.step, steps = run.max_steps;
+        run.logger.line("the run in %s is already at step %lld%s", o.out_dir.c_str(), step,
+                        step > steps ? format(", beyond the last one asked for, %lld", steps).c_str()
+                                     : format(" of %lld", steps).c_str());
         return 0;
     }
 

@@ -230,6 +230,16 @@ static void devices() {
         if (!EXPECT(r.status == 2 && one_line(r.err) && r.out.empty()))
             printf("    %s: %s\n", wrong.c_str(), r.err.c_str());
     }
+    start_test("--version names the number format that the program was built for");
+    EXPECT(run(SIM16 + " --version").out == std::string(TRAINER_VERSION) + ", bf16, simulated GPU kernels\n");
+    start_test("--device with another number of peaks: says that there are three, and which");
+    const Outcome two = run(CPU + " --plan --device 312,2039");
+    EXPECT(two.status == 2 && contains(two.err, "three numbers") && contains(two.err, "TFLOP/s, GB/s and GiB"));
+    EXPECT(!contains(two.err, "H100"));
+    start_test("the time of a run is in hours, minutes and seconds, and says so");
+    const Outcome timed = run(CPU + " --plan -e d12 -i nothing.bin -x 100 --device 1,100,80");
+    EXPECT(std::regex_search(timed.out, std::regex("the run takes at least [0-9]+:[0-9]{2}:[0-9]{2}; "
+                                                   "[0-9]+:[0-9]{2}:[0-9]{2} at 45% of the peak \\(h:mm:ss\\)\n")));
     start_test("host memory of a GPU's process is in its plan; so is what the processes of a machine take together");
     const std::string plan = run(SIM16 + " --plan -e d12 -b 2 -t 64 -pn 4 --device H100").out;
     const double one = number_after(plan, "peak of a process: "),

@@ -89,7 +89,8 @@ static void hard_times() {
     setrlimit(RLIMIT_FSIZE, &small);  // a write beyond the limit fails, as on a full disk
     Outcome r = run(tiny("-x 8 -n 2 -y 1 -o " + dir("disk")));
     setrlimit(RLIMIT_FSIZE, &old);
-    EXPECT(refused(r, 1, "cannot write"));
+    EXPECT(refused(r, 1, "cannot write") &&
+           contains(r.err, "; to go on: ./train_gpt2_cpu -o " + dir("disk") + " -y 1\n"));
     EXPECT(glob_files(dir("disk/*.tmp")).empty());
     StateHeader header;
     EXPECT(newest_checkpoint(dir("disk"), header) == 4 && run(tiny("-x 8 -n 2 -y 1 -o " + dir("disk"))).status == 0);

@@ -66,9 +66,12 @@ static void flags() {
     EXPECT(run(tiny("-x 1 -e L1C32H2T16 --prompt -dash -s 0 -g 2")).status == 0);
     Outcome help = run("./train_gpt2_cpu --help");
     EXPECT(help.status == 0 && contains(help.out, "--final-lr-frac") && help.err.empty());
-    EXPECT(run("./train_gpt2_cpu --version").status == 0);
+    for (const char* precision : {"fp32", "bf16"})
+        EXPECT(contains(run(format("./train_gpt2_cpu --version --precision %s", precision)).out,
+                        format("%s, %s, ", TRAINER_VERSION, precision)));
     start_test("what scripts may ask for: a warmup longer than the run, -n without -o (one line says so)");
-    EXPECT(run(tiny("-x 2 -u 700")).status == 0);
+    const Outcome u = run(tiny("-x 2 -u 700"));
+    EXPECT(u.status == 0 && one_line(u.err) && contains(u.err, "-u 700 is longer than the run, 2 steps"));
     Outcome n = run(tiny("-x 1 -n 5"));
     EXPECT(n.status == 0 && one_line(n.err) && contains(n.err, "-n 5"));
     start_test("--plan prints and writes nothing, for a model far larger than memory too");

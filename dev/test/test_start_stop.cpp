@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <csignal>
 #include "dev/test/run_program.h"
+#include "llmc/learning_rate.h"
 #include "llmc/run_json.h"
 #include "llmc/start.h"
 
@@ -350,9 +351,114 @@ static void going_on() {
     EXPECT(finished_steps(dir("cut")) == std::vector<int64_t>{8000});
 }
 
+// What a run of 20 steps is told about its rates and warmups.
+static std::vector<std::string> rates_of(const std::string& flags, int64_t steps = 20) {
+    std::vector<std::string> words = {CPU};
+    for (size_t at = 0, end; at < flags.size(); at = end + 1) {
+        end = std::min(flags.find(' ', at), flags.size());
+        words.push_back(flags.substr(at, end - at));
+    }
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(&word[0]);
+    return advice_on_rates(parse_options((int)argv.size(), argv.data()), steps);
+}
+static bool advises(const std::string& flags, const std::string& part) {
+    const std::vector<std::string> advice = rates_of(flags);
+    const bool good = advice.size() == 1 && contains(advice[0], part);
+    for (const std::string& sentence : advice)
+        if (!good) printf("    %s: %s\n", flags.c_str(), sentence.c_str());
+    return good;
+}
+// The rate with which an optimizer trained best, by the table of the chapter.
+static double best_rate(const std::string& optimizer) {
+    const std::string chapter = read_whole("dev/course/18-optimizers.md");
+    const size_t row = chapter.find("\n| " + optimizer + " |");
+    double rate = 0;
+    if (row != chapter.npos) sscanf(chapter.c_str() + row + optimizer.size() + 5, " %*f | %lf", &rate);
+    return rate;
+}
+
+static void rates() {
+    start_test("a schedule that -q 1 keeps flat, and a -q without effect, are said; nothing else is");
+    for (const char* falling : {"linear", "cosine", "wsd", "exponential", "step"}) {
+        const std::string k = format("-k %s", falling);
+        EXPECT(advises(k, k + " ends at -q times the rate") && advises(k + " -l 1e-3", "stays at 0.001; -q 0.1"));
+        EXPECT(rates_of(k + " -q 0.1").empty() && rates_of(k + " -q 1").empty() && rates_of(k, 0).empty());
+    }
+    EXPECT(advises("-k linear", "-q 0 to zero") && !contains(rates_of("-k step")[0], "-q 0 to"));
+    for (const char* other : {"constant", "inverse-sqrt"}) {
+        const std::string k = format("-k %s", other);
+        EXPECT(rates_of(k).empty() && advises(k + " -q 0.1", "-q 0.1 has no effect with " + k));
+    }
+    EXPECT(rates_of("").empty() && rates_of("-q 0.1").empty());
+    start_test("a warmup longer than the run is said");
+    for (const char* flag : {"-u", "--seq-warmup", "--batch-warmup"}) {
+        EXPECT(advises(format("%s 21", flag), format("%s 21 is longer than the run, 20 steps", flag)));
+        EXPECT(rates_of(format("%s 20", flag)).empty() && rates_of(format("%s 21", flag), 0).empty());
+    }
+    start_test("an optimizer whose rates are far larger than the default is said, those of the chapter's table");
+    const double standard = Options().learning_rate;
+    for (Optimizer optimizer : WITH_LARGE_RATES) {
+        const std::string name = OPTIMIZERS[optimizer].name, flags = "--optimizer " + name;
+        EXPECT(advises(flags, flags + " without -l") && rates_of(flags + " -l 3e-4").empty());
+        EXPECT(best_rate(name) >= 10 * standard);
+    }
+    EXPECT(best_rate("adamw") > 0 && best_rate("adamw") < 10 * standard);
+    for (const char* name : {"adamw", "adam", "lion", "rmsprop", "adamw8bit", "adamw16bit"})
+        EXPECT(rates_of(std::string("--optimizer ") + name).empty());
+    start_test("the warnings reach stderr, one line each");
+    const Outcome flat = run(tiny("-k linear -x 2 -u 3 --optimizer sgd"));
+    EXPECT(passed(flat) && std::count(flat.err.begin(), flat.err.end(), '\n') == 3);
+    for (const char* part : {"warning: -k linear ends", "warning: -u 3 is longer", "warning: --optimizer sgd without"})
+        EXPECT(contains(flat.err, part));
+    EXPECT(run(tiny("-k linear -q 0 -x 2 -u 2")).err.empty());
+    start_test("-w 0 in fp32, where it has no effect, is said");
+    const Outcome fp32 = run(tiny("-x 1 -w 0"));
+    EXPECT(passed(fp32) && one_line(fp32.err) && contains(fp32.err, "warning: -w 0 has no effect in fp32"));
+    EXPECT(run(tiny("-x 1 -w 0 --precision bf16")).err.empty() && run(tiny("-x 1 -w 1")).err.empty());
+}
+
+static void longer() {
+    start_test(
+        "-y 1 with more steps than the run was to have: the rate that rises is said, with the last and the first");
+    const std::string again = SOON + CPU + " -y 1 ", falling = "-l 1e-3 -q 0.1 -u 2 -x 10 ";
+    EXPECT(passed(run(tiny(falling + in("longer")))));
+    const Outcome r = run(again + "-x 20 " + in("longer"));
+    EXPECT(passed(r) && one_line(r.err));
+    double last = 0, next = 0;
+    const size_t at = r.err.find("rises from ");
+    EXPECT(at != r.err.npos && sscanf(r.err.c_str() + at, "rises from %lf in step 10 to %lf", &last, &next) == 2);
+    const std::string log = read_whole(dir("longer/main.log"));
+    EXPECT(contains(log, format("lr:%f", last)) && contains(log, format("s:10 trl:")) &&
+           contains(r.out, format("lr %.2e", next)) && next > 4 * last);
+    EXPECT(contains(r.err, "10 before and 20 now; -k constant -l"));
+    start_test(
+        "nothing is said where the length is the same, or the schedule does not depend on it, or the rate is the last");
+    remove_checkpoint(dir("longer"), 20);
+    EXPECT(run(again + in("longer")).err.empty());
+    const Outcome kept = run(again + "-x 30 -k constant -l 1e-4 " + in("longer"));
+    EXPECT(passed(kept) && kept.err.empty());
+    EXPECT(passed(run(tiny("-x 2 -k inverse-sqrt " + in("unending")))));
+    EXPECT(run(again + "-x 4 " + in("unending")).err.empty());
+    start_test("the lengths that --epochs give are compared, too");
+    EXPECT(passed(run(tiny("-q 0.1 -d 320 --epochs 1 " + in("epochs")))));
+    EXPECT(contains(run(again + "--epochs 2 " + in("epochs")).err, "9 before and 18 now"));
+    start_test("-y 1 of a run that is beyond its -x says so");
+    EXPECT(contains(run(again + "-x 6 " + in("longer")).out, "already at step 30, beyond the last one asked for, 6\n"));
+    EXPECT(contains(run(again + "-x 30 " + in("longer")).out, "already at step 30 of 30\n"));
+    start_test("-y 1 with another optimizer: refused, with the way to begin from the weights, which goes");
+    const Outcome other = run(again + "-x 40 --optimizer lion " + in("longer"));
+    EXPECT(refused(other, 2, "whose state is that of adamw") && contains(other.err, "--overwrite 1"));
+    EXPECT(contains(other.err, "-e " + dir("longer") + " -o ANOTHER"));
+    EXPECT(passed(run(CPU + " -i '" + folder + "/train_*.bin' -e " + dir("longer") +
+                      " --optimizer lion -b 2 -t 16 -v 0 -s 0 -x 1 " + in("ANOTHER"))));
+}
+
 int main() {
     make_test_folder();
     folders();
+    rates();
+    longer();
     run_json();
     going_on();
     sizes();
