@@ -26,6 +26,7 @@
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/file.h"
+#include "llmc/noise_scale.h"
 #include "llmc/random.h"
 #include "llmc/schedule.h"
 
@@ -267,6 +268,34 @@ static void optimizers() {
     }
 }
 
+// The noise scale of a linear model with squared errors: of a step of 64 tokens whose first
+// micro-batch has 16, and of one whose micro-batches are single tokens, each the first of a
+// process.
+static void noise_scale() {
+    const int64_t n = 8, tokens = 64, first_tokens = 16;
+    const auto x = random_array("x", {tokens, n}), y = random_array("y", {tokens}), w = random_array("w", {n});
+    std::vector<double> sum(n), first(n);
+    std::vector<FirstGradient> singles;
+    const auto squares = [&](const std::vector<double>& of_sum) {  // of a sum of gradients, divided as by a step
+        double total = 0;
+        for (double g : of_sum) total += g / (double)tokens * (g / (double)tokens);
+        return total;
+    };
+    for (int64_t t = 0; t < tokens; t++) {
+        double error = -y[t];
+        for (int64_t i = 0; i < n; i++) error += (double)x[t * n + i] * w[i];
+        std::vector<double> gradient(n);
+        for (int64_t i = 0; i < n; i++) sum[i] += gradient[i] = error * x[t * n + i];
+        if (t < first_tokens)
+            for (int64_t i = 0; i < n; i++) first[i] += gradient[i];
+        singles.push_back({1, squares(gradient)});
+    }
+    const NoiseEstimate one = noise_estimate({{(double)first_tokens, squares(first)}}, squares(sum), (double)tokens);
+    const NoiseEstimate all = noise_estimate(singles, squares(sum), (double)tokens);
+    show("estimate", {2}, std::vector<double>{one.noise, one.signal});
+    show("estimate_of_singles", {2}, std::vector<double>{all.noise, all.signal});
+}
+
 // A run of a few updates: what it holds, and what it reads and writes to go on later.
 struct Run {
     static constexpr int64_t n = 20, steps = 6;
@@ -325,11 +354,11 @@ static void resume() {
     unlink(path.c_str()), unlink((path + ".tmp").c_str()), rmdir(folder);
 }
 
-static const Part CHAPTERS[] = {{"lesson", lesson_zero},  {"linear", linear},         {"tokens", tokens},
-                                {"rounding", rounding},   {"embedding", embedding},   {"layer-norm", layer_norm},
-                                {"attention", attention}, {"gelu", gelu_layer},       {"cross-entropy", cross_entropy},
-                                {"adamw", adamw},         {"optimizers", optimizers}, {"matmul", matmul},
-                                {"resume", resume}};
+static const Part CHAPTERS[] = {
+    {"lesson", lesson_zero},          {"linear", linear},         {"tokens", tokens},         {"rounding", rounding},
+    {"embedding", embedding},         {"layer-norm", layer_norm}, {"attention", attention},   {"gelu", gelu_layer},
+    {"cross-entropy", cross_entropy}, {"adamw", adamw},           {"optimizers", optimizers}, {"matmul", matmul},
+    {"noise-scale", noise_scale},     {"resume", resume}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));
