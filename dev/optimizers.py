@@ -3,16 +3,20 @@
 
     make train_gpt2_cpu tokenize && python3 dev/optimizers.py [--steps 300] [--write]
 
-Model, data, order of the data, schedule and steps are the same in all runs. The learning rate is searched for each
-optimizer on the same grid, the powers of the square root of 10: from a usual one in both directions, as long as the
-validation loss falls. Those whose weight decay does not pass through the gradient (adamw with 32, 16 or 8 bits of
-state, lion, lamb, muon, adafactor, sm3) have a decay of 0.1, the others none. A run that is there, in build/optimizers,
-is not run again, so the script can be stopped and started.
+Model, data, schedule and steps are the same in all runs. Each learning rate is tried with the same seeds (--seeds 42 1
+2), which decide on the initial weights and on the order of the data; the median of their losses counts. A run that
+diverges has an infinite loss. The rate is searched for each optimizer on the same grid, the powers of the square root
+of 10: from a usual one in both directions, as long as the median falls. Those whose weight decay does not pass through
+the gradient (adamw with 32, 16 or 8 bits of state, lion, lamb, muon, adafactor, sm3) have a decay of 0.1, the others
+none. A run has one thread. One that is there, in build/optimizers, is not run again, so the script can be stopped and
+started; remove the folder if the trainer's results have changed.
 
 Then the best runs are timed: short ones, all optimizers in turn, several rounds; the table has the median step of the
-fastest round. Losses do not depend on what else the machine does, times do.
+fastest round. Losses do not depend on what else the machine does, times do. So start the script again when the machine
+is idle: with all runs there, it only measures times. --rounds 0 keeps the times of the measurement before.
 
---write puts the table and the picture into dev/course/18-optimizers.md.
+--write puts table, rates and picture into dev/course/18-optimizers.md. --page trains nothing: it takes the rates whose
+runs are there with all seeds, though the search has not ended.
 """
 import children
 import argparse
@@ -20,12 +24,13 @@ import contextlib
 import csv
 import json
 import math
+import os
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import charts
@@ -35,12 +40,20 @@ import svg
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/18-optimizers.md"
 MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 16, 0.08, 0.1, 20, 8
+SEEDS = (42, 1, 2)
 # the powers with which the search begins; else USUAL
-FIRST = {"sgd": 0, "momentum": -2, "adagrad": -4, "lion": -6, "lars": -4, "lamb": -4, "muon": -4, "adafactor": -3,
-         "sm3": -2}
+FIRST = {"sgd": -1, "momentum": -1, "adagrad": -3, "lion": -6, "lars": -3, "lamb": -3, "muon": -4, "adafactor": -2,
+         "sm3": -3}
 USUAL = -5
 DECOUPLED = {"adamw", "lion", "lamb", "muon", "adafactor", "sm3", "adamw8bit", "adamw16bit"}
+NOT_RUN = "not run"
 SAME = 1e-9  # losses closer than this are equal
+# the panels of the picture; an optimizer that is in none has one with others such
+FAMILIES = {"one rate for all": ("sgd", "momentum"),
+            "a scale for each parameter, or signs": ("adagrad", "rmsprop", "adam", "lion"),
+            "one rate for each tensor": ("lars", "lamb"), "whole matrices": ("muon",),
+            "values for rows and columns": ("adafactor", "sm3"), "fewer bits": ("adamw8bit", "adamw16bit")}
+REFERENCE = "adamw"  # in all panels
 
 
 def arguments():
@@ -48,10 +61,13 @@ def arguments():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--only", nargs="*", help="these optimizers alone")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="the median of their runs counts")
     parser.add_argument("--most", type=int, default=9, help="learning rates tried for each optimizer")
-    parser.add_argument("--rounds", type=int, default=3, help="short runs of each optimizer that are timed")
+    parser.add_argument("--rounds", type=int, default=3,
+                        help="short runs of each optimizer that are timed; 0: the times of the measurement before")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/optimizers")
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--write", action="store_true", help="into the chapter")
+    parser.add_argument("--page", action="store_true", help="of the runs that are there alone")
     return parser.parse_args()
 
 
@@ -65,14 +81,14 @@ class Bench:
         kind, self.cpu = readme.this_cpu()
         self.precision = "bf16" if kind in ("amx", "avx512-bf16") else "fp32"
         args.folder.mkdir(parents=True, exist_ok=True)
-        self.data = args.folder / "text4096"
-        if not all(self.data.with_name(self.data.name + end).exists() for end in
-                   ("_tokenizer.bin", "_train.bin", "_val.bin")):
+        tempfile.TemporaryFile(dir=args.folder).close()  # fails at once if nothing can be written there
+        data = os.path.relpath(args.folder.resolve() / "text4096", ROOT)
+        if not all((ROOT / (data + end)).exists() for end in ("_tokenizer.bin", "_train.bin", "_val.bin")):
             children.run(["./tokenize", "--train-vocab", 4096, "dev/data/shakespeare", "--val-split", "tail", "-o",
-                          self.data], cwd=ROOT)
-        self.flags = ["-e", args.model, "-i", f"{self.data}_train.bin", "-j", f"{self.data}_val.bin", "-b", B, "-t", T,
+                          data], cwd=ROOT)
+        self.flags = ["-e", args.model, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "-b", B, "-t", T,
                       "--precision", self.precision, "-x", args.steps, "-u", int(WARMUP_SHARE * args.steps), "-q", FRAC,
-                      "-v", max(1, args.steps // VALIDATIONS), "-m", VAL_BATCHES, "-s", 0, "-r", 0]
+                      "-v", max(1, args.steps // VALIDATIONS), "-m", min(VAL_BATCHES, args.steps), "-s", 0, "-r", 0]
         self.trained = 0
 
     def command(self, name, flags, power):
@@ -80,66 +96,85 @@ class Bench:
         return ["./train_gpt2_cpu", *map(str, self.flags), "--optimizer", name, *flags, "-c", str(decay), "-l",
                 str(rate_of(power))]
 
-    def result(self, label, name, flags, power):
-        """The result of a run, from its file if that is there: its losses by step."""
-        command = self.command(name, flags, power)
-        path = self.args.folder / f"{label.replace(', ', '_')}_{power}.json"
-        if path.exists():
-            result = json.loads(path.read_text())
-            if result["command"] == command:
-                return result
+    def path(self, label, power, seed):
+        return self.args.folder / f"{label.replace(', ', '_')}_{power}_{seed}.json"
+
+    def command_of_run(self, name, flags, power, seed):
+        return [*self.command(name, flags, power), "--seed", str(seed), "--threads", "1"]
+
+    def kept(self, label, name, flags, power, seed):
+        """The result of a run, if it is there: its losses by step."""
+        path = self.path(label, power, seed)
+        result = json.loads(path.read_text()) if path.exists() else {}
+        return result if result.get("command") == self.command_of_run(name, flags, power, seed) else None
+
+    def result(self, label, name, flags, power, seed):
+        """The same; it is trained if it is not there."""
+        kept = self.kept(label, name, flags, power, seed)
+        if kept:
+            return kept
         begin = time.perf_counter()
-        result = {"command": command, "curve": [], "diverged": False}
-        with self.run(command, may_diverge=True) as out:
-            if out is None:
-                result["diverged"] = True
-            else:
+        result = {"command": self.command_of_run(name, flags, power, seed), "curve": []}  # no curve: diverged
+        with self.run(result["command"], may_diverge=True) as out:
+            if out is not None:
                 result["curve"] = validation_losses(out)
-        readme.replace(path, json.dumps(result))
+        readme.replace(self.path(label, power, seed), json.dumps(result))
         self.trained += 1
-        print(f"{label:20} learning rate {rate_of(power):<8g} validation loss {loss_of(result):.4f}, "
+        print(f"{label:20} learning rate {rate_of(power):<8g} seed {seed:<3} validation loss {loss_of(result):.4f}, "
               f"{time.perf_counter() - begin:.0f} s", flush=True)
         return result
 
     @contextlib.contextmanager
     def run(self, command, may_diverge=False):
         """Trains, and gives the folder that has been written; None if the loss was not finite and may be."""
-        out = self.args.folder / "run"
-        shutil.rmtree(out, ignore_errors=True)
-        process = children.start([*command, "-o", str(out)], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT)
-        output, _ = process.communicate()
-        children.running.remove(process)
-        diverged = may_diverge and process.returncode != 0 and "not finite" in output
-        if process.returncode != 0 and not diverged:
-            sys.exit(f"{' '.join(command)} failed:\n{output[-2000:]}")
-        yield None if diverged else out
-        shutil.rmtree(out)
+        with tempfile.TemporaryDirectory(dir=self.args.folder, prefix="run") as folder:
+            out = pathlib.Path(folder) / "out"
+            process = children.start([*command, "-o", str(out)], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT)
+            output, _ = process.communicate()
+            children.running.remove(process)
+            diverged = may_diverge and process.returncode != 0 and "not finite" in output
+            if process.returncode != 0 and not diverged:
+                sys.exit(f"{' '.join(command)} failed:\n{output[-2000:]}")
+            yield None if diverged else out
 
     def time_steps(self, found):
-        """{label: (ms of a step, of it the update)} of the best run of each optimizer."""
-        rounds = {label: [] for label in found}
+        """{label: [ms of a step, of it the update]} of each optimizer at its best rate, and the date."""
+        path, rounds = self.args.folder / "times.json", {label: [] for label in found}
+        if self.args.rounds == 0:
+            kept = json.loads(path.read_text())
+            missing = [label for label in found if label not in kept["times"]]
+            if missing:
+                sys.exit(f"--rounds 0: {path} has no times of {missing[0]}")
+            return kept["times"], kept["date"]
         for _ in range(self.args.rounds):
-            for label, (name, results) in found.items():
-                best = results[best_power(results)]
-                with self.run([*best["command"], "-x", str(min(self.args.steps, 40)), "-v", "0"]) as out:
+            for label, optimizer in found.items():
+                command = self.command(optimizer.name, optimizer.flags, optimizer.best)
+                with self.run([*command, "-x", str(min(self.args.steps, 40)), "-v", "0"]) as out:
                     rounds[label].append(median_times(out))
-        return {label: min(times) for label, times in rounds.items()}
+        times, date = {label: min(of_rounds) for label, of_rounds in rounds.items()}, time.strftime("%Y-%m-%d")
+        readme.replace(path, json.dumps({"date": date, "times": times}))
+        return times, date
 
     def search(self, label, name, flags):
-        """{power: result}, from the usual power on, in each direction as long as the loss falls."""
+        """The runs from the usual power on, in each direction as long as the median of the losses falls."""
         first, results = FIRST.get(name, USUAL), {}
+        if self.args.page:
+            powers = range(first - self.args.most, first + self.args.most + 1)
+            runs = {power: [self.kept(label, name, flags, power, seed) for seed in self.args.seeds] for power in powers}
+            results = {power: of_seeds for power, of_seeds in runs.items() if all(of_seeds)}
+            return Searched(name, flags, results) if results else None
 
         def loss(power):
             if power not in results and len(results) < self.args.most:
-                results[power] = self.result(label, name, flags, power)
-            return loss_of(results[power]) if power in results else math.inf
+                results[power] = [self.result(label, name, flags, power, seed) for seed in self.args.seeds]
+            return median_loss(results[power]) if power in results else math.inf
 
         for direction in (1, -1):
             power = first
             while loss(power + direction) < loss(power) - SAME:
                 power += direction
-        return results
+        return Searched(name, flags, results)
 
     def state_bytes(self, name):
         """Bytes of m, v and factors for each parameter, by --plan."""
@@ -149,12 +184,49 @@ class Bench:
         return sum(of.values()) / (parameters / (2 if self.precision == "bf16" else 4))
 
 
+class Searched:
+    """The runs of an optimizer: {power: [result of each seed]}."""
+
+    def __init__(self, name, flags, results):
+        self.name, self.flags, self.results = name, flags, results
+        self.best = min(results, key=lambda power: median_loss(results[power]))
+        self.losses = sorted(map(loss_of, results[self.best]))
+        self.loss = statistics.median(self.losses)
+
+    def curve(self):
+        """[(step, median of the losses)] at the best rate; infinite where half of the runs have diverged."""
+        curves = [dict(result["curve"]) for result in self.results[self.best]]
+        steps = sorted(set().union(*curves))
+        return [(step, statistics.median(curve.get(step, math.inf) for curve in curves)) for step in steps]
+
+    def rise(self, power):
+        """How much the loss rises with another rate."""
+        if power not in self.results:
+            return NOT_RUN
+        more = median_loss(self.results[power]) - self.loss
+        return f"+{more:.2f}" if math.isfinite(more) else "diverges"
+
+
 def loss_of(result):
     return result["curve"][-1][1] if result["curve"] else math.inf
 
 
-def best_power(results):
-    return min(results, key=lambda power: loss_of(results[power]))
+def median_loss(results):
+    return statistics.median(map(loss_of, results))
+
+
+def loss_at(curve, steps):
+    """The loss after so many steps, between two validations if need be."""
+    after = next((i for i, (step, _) in enumerate(curve) if step >= steps), len(curve) - 1)
+    if after <= 0 or curve[after][0] <= steps:
+        return curve[after][1] if curve else math.inf
+    (step0, loss0), (step1, loss1) = curve[after - 1], curve[after]
+    share = (steps - step0) / (step1 - step0)
+    return loss0 * (1 - share) + loss1 * share
+
+
+def loss_text(loss):
+    return f"{loss:.3f}" if math.isfinite(loss) else "diverged"
 
 
 def validation_losses(out):
@@ -176,6 +248,9 @@ def variants(only):
     """{label: (name, flags)} of all optimizers that the trainer accepts."""
     text, _ = children.run(["./train_gpt2_cpu", "--help"], cwd=ROOT)
     names = re.search(r"--optimizer .*\n +accepted: (.*?);", text)[1].split(", ")
+    unknown = sorted(set(only or ()) - set(names))
+    if unknown:
+        sys.exit(f"--only {unknown[0]}: no such optimizer; there are {', '.join(names)}")
     found = {}
     for name in names:
         found[name] = (name, [])
@@ -184,54 +259,86 @@ def variants(only):
     return {label: found[label] for label in found if not only or found[label][0] in only}
 
 
-def neighbours(results, best):
-    """How much the loss rises one step of the grid below the best learning rate, and above it."""
-    def rise(power):
-        if power not in results:
-            return ""
-        more = loss_of(results[power]) - loss_of(results[best])
-        return f"+{more:.2f}" if math.isfinite(more) else "diverges"
+def caption(bench, date):
+    args, tokens, warmup = bench.args, bench.args.steps * B * T, int(WARMUP_SHARE * bench.args.steps)
+    *most, last = args.seeds
+    seeds = f"seeds {', '.join(map(str, most))} and {last}" if most else f"seed {last} alone"
+    return (f"Measured {date} on {bench.cpu} by `dev/optimizers.py`: {args.model}, {args.steps} "
+            f"steps of {B * T:,} tokens ({tokens:,} in all), {bench.precision}. The rate rises over the first {warmup} "
+            f"steps, then falls along a cosine to {FRAC:g} of its peak (`-u {warmup} -q {FRAC:g}`). Losses are on the "
+            f"validation text, medians of {seeds} of initial weights and order of data.")
 
-    return f"{rise(best - 1)} | {rise(best + 1)}"
 
-
-def table(bench, found, times):
-    rows = []
-    for label, (name, results) in found.items():
-        best = best_power(results)
-        result, (ms, update_ms) = results[best], times[label]
-        curve = dict(map(tuple, result["curve"]))
-        half = min(curve, key=lambda step: abs(step - bench.args.steps / 2))
-        rows.append((loss_of(result), f"| {label} | {bench.state_bytes(name):.1f} | {rate_of(best):g} | "
-                     f"{curve[half]:.3f} | {loss_of(result):.3f} | {neighbours(results, best)} | {ms:.1f} | "
-                     f"{update_ms:.2f} |"))
-    tokens = bench.args.steps * B * T
-    head = [f"Measured {time.strftime('%Y-%m-%d')} on {bench.cpu} by `dev/optimizers.py`: {bench.args.model}, "
-            f"{bench.args.steps} steps of {B * T:,} tokens ({tokens:,} in all), {bench.precision}.", "",
-            "| optimizer | bytes of state per parameter | best learning rate | validation loss after half the steps | "
-            "at the end | at 1/3.16 of that rate | at 3.16 times that rate | ms per step | of it update |",
-            "|---|---|---|---|---|---|---|---|---|"]
+def table(bench, found, times, date):
+    rows, fastest = [], min(times[label][0] for label in found)
+    for label, optimizer in found.items():
+        best, (ms, update_ms) = optimizer.best, times[label]
+        same_time = loss_at(optimizer.curve(), bench.args.steps * fastest / ms)
+        lowest, highest = loss_text(optimizer.losses[0]), loss_text(optimizer.losses[-1])
+        rows.append((optimizer.loss, f"| {label} | {bench.state_bytes(optimizer.name):.1f} | {rate_of(best):g} | "
+                     f"{loss_text(optimizer.loss)} | {lowest} to {highest} | {optimizer.rise(best - 1)} | "
+                     f"{optimizer.rise(best + 1)} | {ms:.1f} | {update_ms:.2f} | {loss_text(same_time)} |"))
+    head = [caption(bench, date), "",
+            "| optimizer | bytes of state per parameter | best learning rate | loss at the end | lowest to highest | "
+            "at 1/3.16 of that rate | at 3.16 times that rate | ms per step | of it update | "
+            "loss in the time of the fastest |",
+            "|---|---|---|---|---|---|---|---|---|---|"]
     return "\n".join(head + [row for _, row in sorted(rows)])
 
 
-def picture(found, times, steps):
-    """Validation loss against steps, and against the time that so many steps take."""
-    best = {label: min(results.values(), key=loss_of) for label, (_, results) in found.items()}
-    best = {label: result for label, result in best.items() if result["curve"]}
-    colors = svg.colors(len(best))
-    left, width, height, top, between = 60, 680, 300, 90, 80
-    losses = [loss for r in best.values() for step, loss in r["curve"] if step >= steps / 6]
-    y = charts.around(losses)
-    slowest = max(steps * times[label][0] / 1e3 for label in best)
-    parts, _ = charts.legend(left, 22, width, best, colors)
-    for i, (title, unit, end) in enumerate((("validation loss", "steps", steps), ("", "seconds in steps", slowest))):
-        panel = charts.Panel(left, top + i * (height + between), width, height, (0, end), y)
-        panel.frame(title, unit)
-        for color, (label, result) in zip(colors, best.items()):
-            scale = 1 if i == 0 else times[label][0] / 1e3
-            panel.curve([(step * scale, loss) for step, loss in result["curve"] if loss <= y[1]], color)
+def rates(found):
+    """The best rates alone, and whose they are."""
+    of_power = {}
+    for label, optimizer in found.items():
+        of_power.setdefault(optimizer.best, []).append(label)
+    rows = [f"| {rate_of(power):g} | {'; '.join(of_power[power])} |" for power in sorted(of_power)]
+    return "\n".join(["| `-l` | `--optimizer` |", "|---|---|", *rows])
+
+
+def apart(places, least):
+    """The places from top to bottom, moved so that neighbours are so far apart, each as little as possible."""
+    groups = []  # of places that touch: [sum of the tops they ask for, their number]
+    for i, place in enumerate(places):
+        groups.append([place, 1])
+        while len(groups) > 1 and groups[-2][0] / groups[-2][1] + groups[-2][1] * least > groups[-1][0] / groups[-1][1]:
+            total, number = groups.pop()
+            groups[-1][0] += total - number * groups[-1][1] * least
+            groups[-1][1] += number
+    return [total / number + i * least for total, number in groups for i in range(number)]
+
+
+def families(found):
+    """{title: labels} of the panels that have optimizers."""
+    listed = {name for names in FAMILIES.values() for name in names} | {REFERENCE}
+    others = {label for label in found if found[label].name not in listed}
+    panels = {title: [label for label in found if found[label].name in names] for title, names in FAMILIES.items()}
+    return {title: labels for title, labels in {**panels, "others": sorted(others)}.items() if labels}
+
+
+def picture(found, steps):
+    """A panel for each family: median loss against steps, names at the ends of the lines. The reference is in all."""
+    curves = {label: [point for point in optimizer.curve() if point[0] >= steps / 6 and math.isfinite(point[1])]
+              for label, optimizer in found.items()}
+    losses = [loss for curve in curves.values() for _, loss in curve]
+    columns, left, width, height, top, names = 2, 40, 210, 130, 34, 130
+    panels, parts = families(found) or {REFERENCE: []}, []
+    for i, (title, labels) in enumerate(panels.items()):
+        panel = charts.Panel(left + i % columns * (left + width + names), top + i // columns * (height + 70), width,
+                             height, (steps / 6, steps), charts.around(losses or [0]))
+        panel.frame(f"validation loss: {title}" if i == 0 else title, "steps")
+        shown = [label for label in [REFERENCE, *labels] if curves.get(label)]
+        color = dict(zip(shown, [svg.TEXT, *svg.COLORS] if REFERENCE in shown else svg.COLORS))
+        for label in shown:
+            panel.curve(curves[label], color[label], dash="4 3" if label == REFERENCE else "")
+        shown.sort(key=lambda label: panel.y(curves[label][-1][1]))
+        ends = [panel.y(curves[label][-1][1]) for label in shown]
+        for label, end, place in zip(shown, ends, apart(ends, charts.SIZE + 3)):
+            right = panel.left + width
+            panel.parts += [svg.line([(right + 2, end), (right + 10, place)], color[label], 1),
+                            svg.text(right + 13, place + 4, label, color=color[label])]
         parts += panel.parts
-    return svg.picture(left + width + 20, top + 2 * height + between + 50, charts.SIZE, parts)
+    lines = -(-len(panels) // columns)
+    return svg.picture(columns * (left + width + names), top + lines * (height + 70) - 20, charts.SIZE, parts)
 
 
 def main():
@@ -239,17 +346,22 @@ def main():
     bench, found = Bench(args), {}
     chosen = variants(args.only)
     for i, (label, (name, flags)) in enumerate(chosen.items()):
-        found[label] = name, bench.search(label, name, flags)
+        found[label] = bench.search(label, name, flags)
+        if not found[label]:
+            sys.exit(f"--page: {label} has no rate with runs of all seeds in {args.folder}")
         print(f"{i + 1} of {len(chosen)} optimizers, {bench.trained} runs", flush=True)
-    times = bench.time_steps(found)
-    text = table(bench, found, times)
+    text = table(bench, found, *bench.time_steps(found))
     print(text)
-    drawn = picture(found, times, args.steps)
+    drawn = picture(found, args.steps)
     target = ROOT / "dev/course/pictures/optimizers.svg" if args.write else args.folder / "optimizers.svg"
     readme.replace(target, drawn)
     if args.write:
         readme.write_between(CHAPTER, "optimizers", text + "\n\n![validation loss](pictures/optimizers.svg)")
+        readme.write_between(CHAPTER, "optimizer rates", rates(found))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except OSError as error:
+        sys.exit(f"{error.filename or 'a file'}: {error.strerror}")
