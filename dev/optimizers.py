@@ -11,8 +11,9 @@ the gradient (adamw with 32, 16 or 8 bits of state, lion, lamb, muon, adafactor,
 none. A run has one thread. One that is there, in build/optimizers, is not run again, so the script can be stopped and
 started; remove the folder if the trainer's results have changed.
 
-Then the best runs are timed: short ones, all optimizers in turn, several rounds; the table has the median step of the
-fastest round. Losses do not depend on what else the machine does, times do. So start the script again when the machine
+Then the best rates are timed: short runs, all optimizers in turn, several rounds; the medians of the fastest round
+count. Forward and backward pass are the same for all, so the table has their median over all optimizers, and adds the
+update of each. Losses do not depend on what else the machine does, times do. So start the script again when the machine
 is idle: with all runs there, it only measures times. --rounds 0 keeps the times of the measurement before.
 
 --write puts table, rates and picture into dev/course/18-optimizers.md. --page trains nothing: it takes the rates whose
@@ -259,26 +260,31 @@ def variants(only):
     return {label: found[label] for label in found if not only or found[label][0] in only}
 
 
-def caption(bench, date):
+def caption(bench, rest, date):
     args, tokens, warmup = bench.args, bench.args.steps * B * T, int(WARMUP_SHARE * bench.args.steps)
+    today = time.strftime("%Y-%m-%d")
+    of_date = "" if date == today else f" (measured {date})"
     *most, last = args.seeds
     seeds = f"seeds {', '.join(map(str, most))} and {last}" if most else f"seed {last} alone"
-    return (f"Measured {date} on {bench.cpu} by `dev/optimizers.py`: {args.model}, {args.steps} "
+    return (f"Measured {today} on {bench.cpu} by `dev/optimizers.py`: {args.model}, {args.steps} "
             f"steps of {B * T:,} tokens ({tokens:,} in all), {bench.precision}. The rate rises over the first {warmup} "
             f"steps, then falls along a cosine to {FRAC:g} of its peak (`-u {warmup} -q {FRAC:g}`). Losses are on the "
-            f"validation text, medians of {seeds} of initial weights and order of data.")
+            f"validation text, medians of {seeds} of initial weights and order of data. A step without its update "
+            f"takes {rest:.1f} ms{of_date}.")
 
 
 def table(bench, found, times, date):
-    rows, fastest = [], min(times[label][0] for label in found)
+    updates = {label: times[label][1] for label in found}
+    rest = statistics.median(times[label][0] - times[label][1] for label in found)
+    rows, fastest = [], rest + min(updates.values())
     for label, optimizer in found.items():
-        best, (ms, update_ms) = optimizer.best, times[label]
+        best, ms = optimizer.best, rest + updates[label]
         same_time = loss_at(optimizer.curve(), bench.args.steps * fastest / ms)
         lowest, highest = loss_text(optimizer.losses[0]), loss_text(optimizer.losses[-1])
         rows.append((optimizer.loss, f"| {label} | {bench.state_bytes(optimizer.name):.1f} | {rate_of(best):g} | "
                      f"{loss_text(optimizer.loss)} | {lowest} to {highest} | {optimizer.rise(best - 1)} | "
-                     f"{optimizer.rise(best + 1)} | {ms:.1f} | {update_ms:.2f} | {loss_text(same_time)} |"))
-    head = [caption(bench, date), "",
+                     f"{optimizer.rise(best + 1)} | {ms:.1f} | {updates[label]:.2f} | {loss_text(same_time)} |"))
+    head = [caption(bench, rest, date), "",
             "| optimizer | bytes of state per parameter | best learning rate | loss at the end | lowest to highest | "
             "at 1/3.16 of that rate | at 3.16 times that rate | ms per step | of it update | "
             "loss in the time of the fastest |",
