@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How many steps does a model need to reach a loss, for each batch size? Trains a small one on the bytes of Shakespeare
-with several batch sizes and learning rates, and compares the result with the gradient noise scale.
+with several batch sizes, and compares the result with the gradient noise scale. The learning rate is searched for each
+batch size by factors of two, until neither half the best rate nor twice the best rate needs fewer steps.
 
     make train_gpt2_cpu tokenize && python3 dev/batch_size.py [--write]
 
@@ -27,14 +28,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER, FIGURES = ROOT / "dev/course/19-batch-size.md", ROOT / "dev/course/batch-size.json"
 PICTURE = ROOT / "dev/course/pictures/batch-size.svg"
 MODEL, T, TARGET = "L2C64H2T64", 64, 2.4
-TOKENS = {128: 700_000, 512: 900_000, 2048: 1_200_000, 8192: 2_500_000, 32768: 7_000_000}  # of a run, by batch
-FACTORS = (0.5, 1, 2)       # of the usual learning rate
-USUAL = 2e-3                # for batches of 2048 tokens; it rises with the square root of the batch
-VALIDATE_EVERY = 32768      # tokens, or each step
+TOKENS = {128: 700_000, 512: 900_000, 2048: 1_200_000, 8192: 2_500_000, 32768: 4_500_000}  # of a run, by batch
+USUAL = 2e-3  # where the search begins with batches of 2048 tokens; it rises with the square root of the batch
+VALIDATE_EVERY = 32768  # tokens, or each step
 
 
-def rates(batch):
-    return [f"{USUAL * math.sqrt(batch / 2048) * factor:.2g}" for factor in FACTORS]
+def rate_of(batch, power):
+    return f"{USUAL * math.sqrt(batch / 2048) * 2 ** power:.2g}"
 
 
 def flags_of(batch, rate, tokens, scale):
@@ -85,12 +85,21 @@ def run_all(args):
     command = ["./train_gpt2_cpu", "-e", MODEL, "-t", T, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "-s", 0,
                "-k", "constant", "-u", 20, "--noise-scale", 1]
     runs = sweep.Sweep(folder / "runs", command)
-    trials = [(batch, rate, flags_of(batch, rate, TOKENS[batch], args.scale)) for batch in args.batches
-              for rate in rates(batch)]
-    runs.run([trial for _, _, trial in reversed(trials)])  # the longest first
+    steps, measured = {batch: {} for batch in args.batches}, []  # steps by power of 2
+
+    def to_try():
+        return [(batch, power) for batch in steps for power in sweep.next_to_try(steps[batch], 0, args.most)]
+
+    while places := to_try():
+        trials = [flags_of(batch, rate_of(batch, power), TOKENS[batch], args.scale) for batch, power in places]
+        runs.run_all(trials[::-1])  # the longest first
+        for (batch, power), trial in zip(places, trials):
+            run = measure(folder / "runs", batch, rate_of(batch, power), trial, args.target,
+                          int(TOKENS[batch] * args.scale))
+            measured.append(run)
+            steps[batch][power] = math.inf if run["steps"] is None else run["steps"]
     return {"model": MODEL, "T": T, "target": args.target, "cpu": readme.this_cpu()[1],
-            "runs": [measure(folder / "runs", batch, rate, trial, args.target, int(TOKENS[batch] * args.scale))
-                     for batch, rate, trial in trials]}
+            "runs": sorted(measured, key=lambda run: (run["batch"], run["rate"]))}
 
 
 def best_of(figures):
@@ -153,6 +162,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/batch_size")
     parser.add_argument("--batches", type=int, nargs="+", default=list(TOKENS), choices=list(TOKENS))
     parser.add_argument("--scale", type=float, default=1, help="of the tokens of all runs: below 1 to try the script")
+    parser.add_argument("--most", type=int, default=9, help="learning rates tried for each batch size")
     parser.add_argument("--target", type=float, default=TARGET, help="the validation loss to reach")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--page", action="store_true")

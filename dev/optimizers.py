@@ -6,10 +6,10 @@
 Model, data, schedule and steps are the same in all runs. Each learning rate is tried with the same seeds (--seeds 42 1
 2), which decide on the initial weights and on the order of the data; the median of their losses counts. A run that
 diverges has an infinite loss. The rate is searched for each optimizer on the same grid, the powers of the square root
-of 10: from a usual one in both directions, as long as the median falls. Those whose weight decay does not pass through
-the gradient (adamw with 32, 16 or 8 bits of state, lion, lamb, muon, adafactor, sm3) have a decay of 0.1, the others
-none. A run has one thread. One that is there, in build/optimizers, is not run again, so the script can be stopped and
-started; remove the folder if the trainer's results have changed.
+of 10: from a usual one on, until both neighbours of the best have no lower median. Those whose weight decay does not
+pass through the gradient (adamw with 32, 16 or 8 bits of state, lion, lamb, muon, adafactor, sm3) have a decay of 0.1,
+the others none. A run has one thread. One that is there, in build/optimizers, is not run again, so the script can be
+stopped and started; remove the folder if the trainer's results have changed.
 
 Then the best rates are timed: short runs, all optimizers in turn, several rounds; the medians of the fastest round
 count. Forward and backward pass are the same for all, so the table has their median over all optimizers, and adds the
@@ -37,6 +37,7 @@ import time
 import charts
 import readme
 import svg
+import sweep
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/18-optimizers.md"
@@ -48,7 +49,6 @@ FIRST = {"sgd": -1, "momentum": -1, "adagrad": -3, "lion": -6, "lars": -3, "lamb
 USUAL = -5
 DECOUPLED = {"adamw", "lion", "lamb", "muon", "adafactor", "sm3", "adamw8bit", "adamw16bit"}
 NOT_RUN = "not run"
-SAME = 1e-9  # losses closer than this are equal
 # the panels of the picture; an optimizer that is in none has one with others such
 FAMILIES = {"one rate for all": ("sgd", "momentum"),
             "a scale for each parameter, or signs": ("adagrad", "rmsprop", "adam", "lion"),
@@ -158,7 +158,7 @@ class Bench:
         return times, date
 
     def search(self, label, name, flags):
-        """The runs from the usual power on, in each direction as long as the median of the losses falls."""
+        """The runs from the usual power on, until both neighbours of the best have no lower median, or of --most."""
         first, results = FIRST.get(name, USUAL), {}
         if self.args.page:
             powers = range(first - self.args.most, first + self.args.most + 1)
@@ -166,15 +166,11 @@ class Bench:
             results = {power: of_seeds for power, of_seeds in runs.items() if all(of_seeds)}
             return Searched(name, flags, results) if results else None
 
-        def loss(power):
-            if power not in results and len(results) < self.args.most:
+        losses = {}
+        while powers := sweep.next_to_try(losses, first, self.args.most):
+            for power in powers:
                 results[power] = [self.result(label, name, flags, power, seed) for seed in self.args.seeds]
-            return median_loss(results[power]) if power in results else math.inf
-
-        for direction in (1, -1):
-            power = first
-            while loss(power + direction) < loss(power) - SAME:
-                power += direction
+                losses[power] = median_loss(results[power])
         return Searched(name, flags, results)
 
     def state_bytes(self, name):

@@ -84,6 +84,15 @@ class Vary:
         return str(round(value)) if self.whole else f"{value:.3g}"
 
 
+def next_to_try(found, first, most):
+    """The points of a grid, whole numbers, at which a search for the lowest value goes on; none if it is over. `found`
+    has the values so far. The search begins at `first`, and ends when both neighbours of the lowest are known, or at
+    `most` points."""
+    lowest = min(found, key=found.get, default=None)
+    points = [first] if lowest is None else [lowest + 1, lowest - 1]
+    return [point for point in points if point not in found][:most - len(found)]
+
+
 def trials_of(options):
     """The settings to try, as lists of (flag, value), each once."""
     if not options.random:

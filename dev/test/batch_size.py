@@ -31,7 +31,7 @@ def arithmetic():
 
 
 def experiment(folder):
-    small = ["--folder", folder, "--batches", 512, 2048, 8192, "--scale", "0.06"]
+    small = ["--folder", folder, "--batches", 512, 2048, 8192, "--scale", "0.1", "--most", "3"]
     said = script(batch_size, *small, "--target", "4.5")
     rows = [line for line in said.splitlines() if line.startswith("| ") and line[2].isdigit()]
     assert [row.split(" |")[0] for row in rows] == ["| 512", "| 2,048", "| 8,192"], said
@@ -39,7 +39,9 @@ def experiment(folder):
     assert steps == sorted(steps, reverse=True) and steps[0] > steps[-1] > 1, said
     noise = [row.split("|")[5].strip().replace(",", "") for row in rows]
     assert any(noise) and all(float(number) > 0 for number in noise if number), said
-    assert "9 of 9 runs are there already" in script(batch_size, *small, "--target", "4.5")
+    again = script(batch_size, *small, "--target", "4.5")
+    assert "6 of 6 runs are there already" in again and " left\n" not in again, again  # 3 first, then 2 beside each
+    assert again[again.index("| tokens"):] == said[said.index("| tokens"):], again
     assert "no run reached a loss of 0.5" in script(batch_size, *small, "--target", "0.5", status=1)
 
 
@@ -57,10 +59,13 @@ def page(folder):
     circles = xml.dom.minidom.parse(str(folder / "picture.svg")).getElementsByTagName("circle")
     assert len(circles) == 7 + 4, len(circles)  # runs that reached the target, and the best of each batch
     if batch_size.FIGURES.exists():  # the page that is there is made from the figures that are there
+        figures = json.loads(batch_size.FIGURES.read_text())
+        for best in batch_size.best_of(figures):  # which lies between two others
+            tried = [run["rate"] / best["rate"] for run in figures["runs"] if run["batch"] == best["batch"]]
+            assert all(any(math.isclose(t, factor, rel_tol=0.1) for t in tried) for factor in (0.5, 2)), best
         for path in (batch_size.CHAPTER, batch_size.PICTURE):
             (folder / path.name).write_text(path.read_text())
-        batch_size.write_page(json.loads(batch_size.FIGURES.read_text()), folder / batch_size.CHAPTER.name,
-                              folder / batch_size.PICTURE.name)
+        batch_size.write_page(figures, folder / batch_size.CHAPTER.name, folder / batch_size.PICTURE.name)
         for path in (batch_size.CHAPTER, batch_size.PICTURE):
             assert (folder / path.name).read_text() == path.read_text(), f"{path} is not what the figures say"
 

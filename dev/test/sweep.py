@@ -163,6 +163,18 @@ def same_twice(folder):
     assert "2/2 " in said and len(rows_of(folder)) == 2, said
 
 
+def search(_):
+    """The lowest value of a curve, from any start, with both of its neighbours and few others."""
+    curves = [(lowest, lambda x, lowest=lowest: abs(x - lowest)) for lowest in range(-6, 7)]
+    for lowest, curve in [*curves, (2, lambda x: math.inf if x > 2 else -x), (-1, lambda x: -x if x < 0 else math.inf)]:
+        found = {}
+        while points := sweep.next_to_try(found, 0, 9):
+            found.update((point, curve(point)) for point in points)
+        assert min(found, key=found.get) == lowest and {lowest - 1, lowest + 1} <= set(found), found
+        assert len(found) <= abs(lowest) + 3, found
+    assert sweep.next_to_try({0: 1}, 0, 2) == [1] and sweep.next_to_try({0: 2, 1: 1}, 0, 2) == []
+
+
 def threads(folder):
     given = TINY[:TINY.index("--threads")]
     for flags in (["--threads", "3"], ["--threads=3"], []):
@@ -220,8 +232,8 @@ def refused(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as name:
-        for test in (grid, random_search, diverging, range_test, interrupted, stopped, own_end, same_twice, threads,
-                     one_refused, unread, refused):
+        for test in (grid, random_search, diverging, range_test, interrupted, stopped, own_end, same_twice, search,
+                     threads, one_refused, unread, refused):
             begin = time.monotonic()
             test(pathlib.Path(name) / test.__name__)
             print(f"{test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
