@@ -322,7 +322,7 @@ def picture(found, steps):
     curves = {label: [point for point in optimizer.curve() if point[0] >= steps / 6 and math.isfinite(point[1])]
               for label, optimizer in found.items()}
     losses = [loss for curve in curves.values() for _, loss in curve]
-    columns, left, width, height, top, names = 2, 40, 210, 130, 34, 130
+    columns, left, width, height, top, names = 2, 40, 210, 130, 34, 150
     panels, parts = families(found) or {REFERENCE: []}, []
     for i, (title, labels) in enumerate(panels.items()):
         panel = charts.Panel(left + i % columns * (left + width + names), top + i // columns * (height + 70), width,
