@@ -36,8 +36,8 @@ inline void advise_on_warmups(std::vector<std::string>& advice, const Options& o
                                     w.flag, (long long)w.steps, count_text(max_steps, "step").c_str(), w.end, w.flag));
 }
 
-// Optimizers whose best rates in dev/course/18-optimizers.md are ten times the default or more, and
-// that at the default hardly move the weights.
+// Optimizers whose best rates in dev/course/18-optimizers.md are three times adamw's or more, and
+// that hardly move the weights at the default, which is one for adamw.
 constexpr Optimizer WITH_LARGE_RATES[] = {SGD, MOMENTUM, ADAGRAD, LARS, LAMB, MUON, ADAFACTOR, SM3};
 
 inline void advise_on_optimizer(std::vector<std::string>& advice, const Options& o) {
@@ -45,8 +45,8 @@ inline void advise_on_optimizer(std::vector<std::string>& advice, const Options&
     for (Optimizer optimizer : WITH_LARGE_RATES)
         if (o.optimizer == OPTIMIZERS[optimizer].name)
             advice.push_back(format(
-                "--optimizer %s without -l has a learning rate usual for adamw, %g; the one with which it trained "
-                "best in dev/course/18-optimizers.md is ten times that or more",
+                "--optimizer %s without -l has a learning rate usual for adamw, %g; the rate with which it trained "
+                "best in dev/course/18-optimizers.md is three times adamw's there, or more",
                 o.optimizer.c_str(), o.learning_rate));
 }
 
