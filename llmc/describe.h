@@ -1,10 +1,10 @@
 // What a run is and needs, in words: the first lines of the log.
 #pragma once
 #include "llmc/advice.h"
-#include "llmc/inputs.h"
 #include "llmc/learning_rate.h"
 #include "llmc/plan_disk.h"
 #include "llmc/run.h"
+#include "llmc/vocabulary.h"
 
 // Warns of what makes the run slower or dearer than it need be. To be called before the host's
 // memory is touched; a GPU's has been checked.
@@ -18,7 +18,6 @@ inline void advise(Run<Model>& run, const Sizes& sizes) {
     in.free_bytes = available_bytes(), in.allowed_bytes = allowed_bytes();
     in.build = slow_build(), in.unused = detected(run.model).unused;
     for (const std::string& sentence : advice_on(in)) warning("%s", sentence.c_str());
-    if (o.max_steps == 0) return;
     for (const std::string& sentence : advice_on_rates(o, run.max_steps)) warning("%s", sentence.c_str());
 }
 

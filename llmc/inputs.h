@@ -103,12 +103,6 @@ inline void open_hellaswag(Run<Model>& run) {
     warning("%s; the run goes on without HellaSwag (%s)", missing.c_str(), remedy);
 }
 
-// The steps of a run: -x, or as many as --epochs has.
-inline int64_t steps_of(const Options& o, int64_t data_tokens) {
-    const int64_t epochs = std::max<int64_t>(1, o.epochs), windows = o.total_batch_size / o.seq_len;
-    return o.max_steps >= 0 ? o.max_steps : steps_within(epochs * data_tokens, o.batch_warmup, windows, o.seq_len);
-}
-
 // Opens all inputs but the weights.
 template <class Model>
 inline void open_inputs(Run<Model>& run, int64_t resumed_step) {

@@ -46,8 +46,7 @@ inline int64_t planned_data_tokens(const Options& o) {
 // there.
 inline int64_t print_run_length(const Options& o) {
     const int64_t data = planned_data_tokens(o), T = o.seq_len, windows = o.total_batch_size / T;
-    const int64_t in_data = steps_within(std::max<int64_t>(1, o.epochs) * data, o.batch_warmup, windows, T);
-    const int64_t steps = o.max_steps > 0 ? o.max_steps : data > 0 ? in_data : -1;
+    const int64_t steps = o.max_steps > 0 || data > 0 ? steps_of(o, data) : -1;
     const double tokens = (double)windows_before(steps, o.batch_warmup, windows) * (double)T;
     if (steps < 0) printf("steps: as many as the data has; -i %s matches no file\n", o.train_data.c_str());
     else if (data == 0)

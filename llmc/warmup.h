@@ -53,6 +53,11 @@ inline int64_t steps_within(int64_t tokens, int64_t warmup_steps, int64_t all, i
     }
     return steps + tokens / (all * T);
 }
+// The steps of a run on data of so many tokens: -x, or as many as --epochs has.
+inline int64_t steps_of(const Options& o, int64_t data_tokens) {
+    const int64_t epochs = std::max<int64_t>(1, o.epochs), windows = o.total_batch_size / o.seq_len;
+    return o.max_steps >= 0 ? o.max_steps : steps_within(epochs * data_tokens, o.batch_warmup, windows, o.seq_len);
+}
 // The work of the first `steps` steps in full steps, to rounding.
 inline double full_steps(double steps, int64_t warmup_steps) {
     const double N = (double)warmup_steps, warm = std::min(steps, N);
