@@ -120,7 +120,7 @@ test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(NVCC_FILE)  ## its tests
 
 # What make itself runs is compiled for this machine, also where CXX compiles for another.
 HOSTCXX ?= $(if $(shell command -v g++ 2>/dev/null),g++,$(CXX))
-$(SHARED)/host/%: dev/data/%.cpp $(wildcard llmc/*.h dev/data/*.h)
+$(SHARED)/host/%: dev/data/%.cpp $(wildcard llmc/*/*.h dev/data/*.h)
 	@mkdir -p $(@D)
 	$(TIMED) $(HOSTCXX) -std=c++17 -O2 -pthread -I. $< -o $@
 

@@ -14,7 +14,7 @@
 // one micro-step are bf16. Those of several are summed in fp32: a layer's bf16 gradients are needed
 // only until they are added to the sums, so that all layers share the memory of one. The gradient
 // of the tied embedding is summed in fp32 in either case. The same holds in fp16, but for -w 0; its
-// gradients are those of a scaled loss (llmc/loss_scale.h).
+// gradients are those of a scaled loss (llmc/optim/loss_scale.h).
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/classifier.cuh"
@@ -27,8 +27,8 @@
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/cuda/part_clock.cuh"
 #include "llmc/cuda/small_state.cuh"
-#include "llmc/mfu.h"
-#include "llmc/train.h"
+#include "llmc/plan/mfu.h"
+#include "llmc/run/train.h"
 
 #ifdef PRECISION_FP32
 typedef float floatX;  // type of weights, gradients and activations
@@ -49,8 +49,8 @@ struct GPT2 {
     floatX* grads = nullptr;      // what backward() writes: grads_elems()
     float* grad_sums = nullptr;   // their sums over micro-steps: layout.total_elems(), or null if there are none
     Optimizer optimizer = ADAMW;  // --optimizer
-    // Its state (llmc/optimizer_state.h), null where it keeps none. m and v: of what this process
-    // updates, v of Muon of the last bucket alone; in fp32 or smaller.
+    // Its state (llmc/optim/optimizer_state.h), null where it keeps none. m and v: of what this
+    // process updates, v of Muon of the last bucket alone; in fp32 or smaller.
     void *m = nullptr, *v = nullptr;
     float* factors = nullptr;                  // all of them, in every process
     float* master = nullptr;                   // slice.state_elems() fp32 weights, or null if there are none
@@ -64,7 +64,7 @@ struct GPT2 {
     TokenOrder tokens{};
     DocumentTiles documents;
     int gelu_fusion = 0;
-    double peak = 0;                 // FLOP/s, from the table in llmc/mfu.h
+    double peak = 0;                 // FLOP/s, from the table in llmc/plan/mfu.h
     std::vector<float> host_values;  // what to_host() returned last
     GpuPartClock parts;              // of the step
     DeviceReading reading;           // of this step
@@ -657,7 +657,7 @@ DetectedDevice detected(GPT2&) {
     return {format("%s (compute capability %d.%d), GPU %d of %d, %s: %s, products by %s, %s", gpu.name, gpu.major,
                    gpu.minor, number, devices, memory_text((double)gpu.totalGlobalMem).c_str(), type_name<floatX>(),
                    products_name(), attention),
-            "", gpu_bus(), gpu_programs()};
+            ""};
 }
 std::string device_status(GPT2&) { return gpu_status(); }
 int64_t peak_bytes(GPT2& model) { return model.allocated_bytes; }

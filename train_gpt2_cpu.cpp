@@ -5,7 +5,7 @@
 // twice: once the output of attention, once that of a two-layer network (MLP). After a last layer
 // norm, the score of every word is the product of the stream with the word's embedding. Each line
 // of forward() is one layer of llmc/cpu, and backward() is the same lines in reverse. What
-// surrounds the model (flags, data, loop, checkpoints) is in llmc/train.h.
+// surrounds the model (flags, data, loop, checkpoints) is in llmc/run/train.h.
 //
 // Everything is written for an element type floatX, fp32 or bf16; --precision chooses. In bf16
 // weights and activations have 16 bits and the matrix unit multiplies them
@@ -24,9 +24,9 @@
 #include "llmc/cpu/muon.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/cpu/reference_optimizers.h"
-#include "llmc/cpu/resident.h"
+#include "llmc/base/resident.h"
 #include "llmc/cpu/scratch.h"
-#include "llmc/train.h"
+#include "llmc/run/train.h"
 
 #if defined(KERNELS_REFERENCE)
 namespace kernels = reference;
@@ -40,7 +40,8 @@ using ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_up
 }
 #endif
 
-// The model. Its tensors are listed in llmc/tensors.h, its activations in llmc/activations.h.
+// The model. Its tensors are listed in llmc/gpt2/tensors.h, its activations in
+// llmc/gpt2/activations.h.
 template <class floatX>
 struct GPT2 {
     typedef floatX Element;
@@ -52,8 +53,8 @@ struct GPT2 {
     floatX* params = nullptr;     // layout.total_elems()
     char* grads = nullptr;        // as many, in floatX, or in fp32 where they are summed (Sizes)
     Optimizer optimizer = ADAMW;  // --optimizer
-    // Its state (llmc/optimizer_state.h), null where it keeps none. m and v: of what this process
-    // updates, v of Muon of the last bucket alone; in fp32 or smaller.
+    // Its state (llmc/optim/optimizer_state.h), null where it keeps none. m and v: of what this
+    // process updates, v of Muon of the last bucket alone; in fp32 or smaller.
     void *m = nullptr, *v = nullptr;
     float* factors = nullptr;                  // all of them, in every process
     float* master = nullptr;                   // slice.state_elems() fp32 weights, or null if there are none

@@ -36,8 +36,8 @@
 #include <functional>
 #include <memory>
 #include "dev/test/test.h"
-#include "llmc/bf16.h"
-#include "llmc/integer_math.h"
+#include "llmc/base/bf16.h"
+#include "llmc/base/integer_math.h"
 
 namespace bench {
 

@@ -6,7 +6,7 @@
     python3 dev/bench_gpu.py --sim    # no GPU: a tiny shape in the simulator; tests the script, its times mean nothing
 
 Each program runs in its own process, and rounds are interleaved. The table has minimum and median of the steps, tokens
-per second, the share of the GPU's dense bf16 peak (llmc/mfu.h), and memory: ours from --plan, which is what is
+per second, the share of the GPU's dense bf16 peak (llmc/plan/mfu.h), and memory: ours from --plan, which is what is
 allocated, PyTorch's from the peak of its allocator. It goes to the terminal, to build/bench_gpu.json and, with --write,
 into README.md, where the tables of other GPUs stay.
 """

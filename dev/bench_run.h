@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <map>
 #include "dev/bench.h"
-#include "llmc/file.h"
+#include "llmc/base/file.h"
 
 namespace bench {
 

@@ -80,7 +80,7 @@ bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without
 # and readline, the CUDA runtime linked in.
 GPU_DAY      := build/gpu_day
 GPU_DAY_MAKE  = $(MAKE) B=$(GPU_DAY)/objects ARCH=x86-64-v3 MPI=no READLINE=no NCCL= GPU_ARCH="$(or $(GPU_ARCH),90a)"
-GPU_DAY_NEEDS = $(wildcard *.cu llmc/*.h llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
+GPU_DAY_NEEDS = $(wildcard *.cu llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
 ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
 $(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS)
 	@mkdir -p $(@D)

@@ -13,7 +13,7 @@ import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NUMBER_IN = "llmc/option_table.h"
+NUMBER_IN = "llmc/options/option_table.h"
 
 
 def git(*words):

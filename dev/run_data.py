@@ -1,5 +1,5 @@
 """The numbers that a run leaves behind, for pictures: metrics.csv, evals.jsonl, tensors.csv, run.json and main.log of
-an out dir (llmc/metrics.h, llmc/run_files.h), or the main.log of llm.c alone."""
+an out dir (llmc/run/metrics.h, llmc/run/run_files.h), or the main.log of llm.c alone."""
 import csv
 import json
 import math

@@ -7,10 +7,10 @@
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/gemm_bf16.h"
 #include "llmc/cpu/reference.h"
-#include "llmc/random.h"
-#include "llmc/schedule.h"
-#include "llmc/tensors.h"
-#include "llmc/tokenizer.h"
+#include "llmc/base/random.h"
+#include "llmc/optim/schedule.h"
+#include "llmc/gpt2/tensors.h"
+#include "llmc/data/tokenizer.h"
 
 // tokenizer.h: the lengths in bytes of the parts of a word in GPT-2's vocabulary, after 0, 1, ...
 // merges.

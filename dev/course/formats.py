@@ -82,7 +82,7 @@ def arguments_of(kernel):
 
 def optimizers():
     """The names in the table of optimizers."""
-    names = re.findall(r'^ +X\(\w+, +\w+, +"(\w+)"', (ROOT / "llmc/optimizers.h").read_text(), re.M)
+    names = re.findall(r'^ +X\(\w+, +\w+, +"(\w+)"', (ROOT / "llmc/optim/optimizers.h").read_text(), re.M)
     assert "adamw" in names
     return names
 

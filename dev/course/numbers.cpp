@@ -14,7 +14,7 @@
 #include <random>
 #include "dev/course/show.h"
 #include "dev/data/bpe_trainer.h"
-#include "llmc/config.h"
+#include "llmc/gpt2/config.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/classifier.h"
@@ -25,10 +25,10 @@
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/scratch.h"
-#include "llmc/file.h"
-#include "llmc/noise_scale.h"
-#include "llmc/random.h"
-#include "llmc/schedule.h"
+#include "llmc/base/file.h"
+#include "llmc/optim/noise_scale.h"
+#include "llmc/base/random.h"
+#include "llmc/optim/schedule.h"
 
 namespace lesson {
 #define main lesson_main
@@ -188,7 +188,7 @@ static bool rounds_once() {
 }
 
 // A product whose inner dimension, C, takes two blocks, and its operand B, packed into panels. The
-// work is that of llmc/work.h.
+// work is that of llmc/trace/work.h.
 static void matmul() {
     const int64_t rows = 13, C = GEMM_IN_PLACE.KC + 232, OC = 3 * GEMM_NR + 5;
     const auto x = random_array("x", {rows, C}), weight = random_array("weight", {OC, C});

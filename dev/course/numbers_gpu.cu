@@ -6,7 +6,7 @@
 #include "dev/course/show.h"
 #include "llmc/cuda/attention_tiles.cuh"
 #include "llmc/cuda/gelu.cuh"
-#include "llmc/random.h"
+#include "llmc/base/random.h"
 
 static cudaStream_t stream;
 template <class T>

@@ -9,7 +9,7 @@
 // all its calls.
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
-#include "llmc/config.h"
+#include "llmc/gpt2/config.h"
 #include "llmc/cpu/matmul.h"
 
 struct Weight {

@@ -16,8 +16,8 @@
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
-#include "llmc/plan_time.h"
-#include "llmc/train.h"
+#include "llmc/plan/plan_time.h"
+#include "llmc/run/train.h"
 
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2_cpu.cpp"

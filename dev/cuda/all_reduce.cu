@@ -5,7 +5,7 @@
 //     mpirun -np 2 build/cuda/all_reduce --check        in the simulator
 #define BENCH_WITHOUT_MAIN
 #include "dev/cuda/bench_cuda.cuh"
-#include "llmc/comm_start.h"
+#include "llmc/comm/comm_start.h"
 #include "llmc/cuda/comm.cuh"
 
 // The values of each rank: its number, plus a part that is the same on all ranks.

@@ -1,4 +1,4 @@
-"""The chips that step_model.py predicts times for. Peaks and bandwidth come from the table in llmc/mfu.h; here is what
+"""The chips that step_model.py predicts times for. Peaks and bandwidth come from the table in llmc/plan/mfu.h; here is what
 else a model of time needs, with its sources.
 
 - sms, l2_mb, warps and shared_kb of a multiprocessor, fp32 and fp64 lanes: NVIDIA's whitepapers "A100 Tensor Core GPU
@@ -33,8 +33,8 @@ class Chip:
 
 
 def peaks():
-    """Name -> bf16 FLOP/s, bytes of memory and bytes per second, from llmc/mfu.h."""
-    rows = re.findall(r'\{"([^"]+)", ([\d.]+), [\d.]+, [\d.]+, ([\d.]+), ([\d.]+)\}', (ROOT / "llmc/mfu.h").read_text())
+    """Name -> bf16 FLOP/s, bytes of memory and bytes per second, from llmc/plan/mfu.h."""
+    rows = re.findall(r'\{"([^"]+)", ([\d.]+), [\d.]+, [\d.]+, ([\d.]+), ([\d.]+)\}', (ROOT / "llmc/plan/mfu.h").read_text())
     return {name: (1e12 * float(tflops), 2**30 * float(gib), 1e9 * float(gb_s)) for name, tflops, gib, gb_s in rows}
 
 

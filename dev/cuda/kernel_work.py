@@ -13,7 +13,7 @@ X = 2  # bytes of bf16
 
 
 class Shape:
-    """A step: B sequences of T tokens per micro-step, of a model; vocabularies as in llmc/config.h."""
+    """A step: B sequences of T tokens per micro-step, of a model; vocabularies as in llmc/gpt2/config.h."""
     def __init__(self, L, C, NH, B, T, V=50257, maxT=1024):
         self.L, self.C, self.NH, self.B, self.T, self.V, self.maxT = L, C, NH, B, T, V, maxT
         self.Vp = -(-V // 128) * 128

@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <mutex>
 #include <thread>
-#include "llmc/integer_math.h"
+#include "llmc/base/integer_math.h"
 
 namespace cusim {
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cstdio>
-#include "llmc/integer_math.h"
+#include "llmc/base/integer_math.h"
 #ifdef CUSIM_SANITIZE_address
 #include <sanitizer/asan_interface.h>
 #endif

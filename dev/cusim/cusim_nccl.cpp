@@ -19,7 +19,7 @@
 #include "dev/cusim/cusim_inside.h"
 #include "dev/cusim/include/cuda_bf16.h"
 #include "dev/cusim/include/cuda_fp16.h"
-#include "llmc/socket.h"
+#include "llmc/comm/socket.h"
 
 // The bytes that each rank sends, and then those of all.
 struct Exchange {

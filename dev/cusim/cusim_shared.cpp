@@ -1,7 +1,7 @@
 // Shared memory of a block, with a redzone after each variable, and cp.async, which fills it.
 #include "dev/cusim/cusim_inside.h"
 #include <sys/mman.h>
-#include "llmc/integer_math.h"
+#include "llmc/base/integer_math.h"
 
 namespace cusim {
 

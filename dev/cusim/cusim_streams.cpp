@@ -9,7 +9,7 @@
 #include <deque>
 #include <memory>
 #include <utility>
-#include "llmc/clock.h"
+#include "llmc/base/clock.h"
 
 namespace cusim {
 

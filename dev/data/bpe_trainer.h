@@ -6,8 +6,8 @@
 //
 // It is fast because nothing is counted twice:
 //
-// Words (pieces of llmc/tokenizer.h) repeat, so each different word is held once, with the number
-// of its occurrences.
+// Words (pieces of llmc/data/tokenizer.h) repeat, so each different word is held once, with the
+// number of its occurrences.
 //
 // Every pair has a count and a list of its positions. A merge visits the positions of its pair
 // alone, and corrects the counts of the neighbours there. A pair first appears in the pass that
@@ -23,8 +23,8 @@
 #pragma once
 #include <queue>
 #include <unordered_map>
-#include "llmc/logger.h"
-#include "llmc/tokenizer.h"
+#include "llmc/base/logger.h"
+#include "llmc/data/tokenizer.h"
 
 // The different words of a text, and the number of occurrences of each.
 struct WordCounts {

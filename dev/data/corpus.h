@@ -5,7 +5,7 @@
 #include "dev/data/bpe_trainer.h"
 #include "dev/data/encode_block.h"
 #include "dev/data/shards.h"
-#include "llmc/logger.h"
+#include "llmc/base/logger.h"
 
 inline volatile sig_atomic_t stop_signal = 0;
 

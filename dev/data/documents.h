@@ -4,7 +4,7 @@
 // any length needs little memory, and several threads can work on it.
 #pragma once
 #include <filesystem>
-#include "llmc/tokenizer.h"
+#include "llmc/data/tokenizer.h"
 
 constexpr size_t BLOCK_BYTES = 256 << 10;         // of a block, where the text allows a cut
 constexpr size_t LONGEST_UNCUT_BYTES = 16 << 20;  // of text that cannot be cut

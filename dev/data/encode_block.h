@@ -1,10 +1,10 @@
 // From a block of text to tokens: finds its documents, in plain text or in the lines of a .jsonl
 // file, and encodes them. Documents of prompts and completions also get the bits of a loss mask
-// (llmc/mask_file.h).
+// (llmc/data/mask_file.h).
 #pragma once
 #include <optional>
 #include "dev/data/documents.h"
-#include "llmc/json_text.h"
+#include "llmc/base/json_text.h"
 
 // A block, and what a worker makes of it.
 struct Encoded {

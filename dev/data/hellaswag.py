@@ -3,7 +3,7 @@
 
     make tokenize && python3 dev/data/hellaswag.py [hellaswag_val.jsonl]      # without a file it is downloaded
 
-Layout: see llmc/hellaswag.h. Each completion is tokenized with a space before it, as in the original evaluation of
+Layout: see llmc/data/hellaswag.h. Each completion is tokenized with a space before it, as in the original evaluation of
 GPT-2.
 """
 import pathlib

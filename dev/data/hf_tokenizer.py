@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer files from our tokenizer file (llmc/tokenizer.h), which lists the bytes of each token.
+"""Hugging Face's tokenizer files from our tokenizer file (llmc/data/tokenizer.h), which lists the bytes of each token.
 
 Our tokenizer merges the two neighbours that together are the token with the lowest id. Hugging Face's has a list of
 merges instead, one pair for each token of more than one byte. The pair is what remains when the token's bytes are

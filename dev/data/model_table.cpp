@@ -4,9 +4,9 @@
 // and in Hugging Face's files. The headers of the trainers check MODEL.bin. FOLDER is a run's out
 // dir; "file" is then the model file of its newest complete checkpoint. dev/data/model_files.py
 // reads the JSON, so that the Python scripts need no list of tensors of their own.
-#include "llmc/checkpoint.h"
-#include "llmc/constants.h"
-#include "llmc/json_text.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/gpt2/constants.h"
+#include "llmc/base/json_text.h"
 
 static GPT2Config config_of_shape(const char* shape) {
     GPT2Config config;

@@ -5,7 +5,7 @@
 // interrupted before that leaves nothing behind.
 #pragma once
 #include <memory>
-#include "llmc/mask_file.h"
+#include "llmc/data/mask_file.h"
 
 // The temporary files that exit() removes.
 inline std::vector<std::string>& unpublished_files() {

@@ -7,9 +7,9 @@
 #include <optional>
 #include "dev/data/corpus.h"
 #include "dev/data/ordered_workers.h"
-#include "llmc/default_files.h"
-#include "llmc/options.h"
-#include "llmc/program.h"
+#include "llmc/base/default_files.h"
+#include "llmc/options/options.h"
+#include "llmc/base/program.h"
 
 // ---- flags
 
@@ -220,8 +220,8 @@ static bool makes_vocabulary(const Settings& s) { return s.bytes || s.train_voca
 static bool learns_tokens(const Settings& s) { return s.train_vocab > 257; }
 static std::string vocabulary_path(const Settings& s) { return *s.prefix + "_tokenizer.bin"; }
 
-// The trainers find the vocabulary beside the shards by its name (llmc/default_files.h). Exit 2 if
-// one is there that did not make these tokens, or if GPT-2's would be overwritten.
+// The trainers find the vocabulary beside the shards by its name (llmc/base/default_files.h). Exit
+// 2 if one is there that did not make these tokens, or if GPT-2's would be overwritten.
 static void check_vocabulary_beside(const Settings& s) {
     const std::string beside = vocabulary_path(s), gpt2 = default_file("dev/data/gpt2_tokenizer.bin");
     std::error_code unknown;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes llmc/unicode_tables.h: which code points are letters (\\p{L}), numbers (\\p{N}) and white space (\\s).
+"""Makes llmc/data/unicode_tables.h: which code points are letters (\\p{L}), numbers (\\p{N}) and white space (\\s).
 
 It asks the regular expression engine of tiktoken itself, one code point at a time, so that our tokenizer splits text
 exactly where tiktoken does, whatever version of Unicode that was built with.

@@ -2,8 +2,8 @@
 // often each token occurs in TRAIN (with one added to each count) and, with a tokenizer file, its
 // bits per byte. A network with a lower loss has learned something about the order of tokens.
 #include <cmath>
-#include "llmc/bits_per_byte.h"
-#include "llmc/tokens_file.h"
+#include "llmc/data/bits_per_byte.h"
+#include "llmc/data/tokens_file.h"
 
 static std::vector<uint16_t> read_shard(const char* path, int64_t vocab) {
     FileReader file(path);

@@ -13,7 +13,7 @@
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
-#include "llmc/train.h"
+#include "llmc/run/train.h"
 #define TRAINER_WITHOUT_MAIN
 namespace cpu_trainer {
 #include "train_gpt2_cpu.cpp"

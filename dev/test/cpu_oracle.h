@@ -1,8 +1,8 @@
 // The CPU trainer behind four functions, for tests of the CUDA trainer. Both define a struct GPT2,
 // so the CPU trainer is compiled by itself, in cpu_oracle.cpp.
 #pragma once
-#include "llmc/config.h"
-#include "llmc/update_rule.h"
+#include "llmc/gpt2/config.h"
+#include "llmc/optim/update_rule.h"
 
 struct CpuOracle;
 CpuOracle* cpu_oracle_start(const GPT2Config& config, int64_t B, int64_t T, int64_t micro_steps, uint64_t seed,

@@ -2,7 +2,7 @@
 // document mask.
 #pragma once
 #include "dev/test/test.h"
-#include "llmc/documents.h"
+#include "llmc/gpt2/documents.h"
 
 struct DocumentLayout {
     const char* name;

@@ -1,7 +1,7 @@
 // For runs with --document-mask 1: a tokenizer file that says which token begins a document.
 #pragma once
 #include "dev/test/run_program.h"
-#include "llmc/tokenizer.h"
+#include "llmc/data/tokenizer.h"
 
 // A tokenizer file of 257 tokens.
 inline std::string tokenizer_with(int end_of_text) {

@@ -1,12 +1,11 @@
 // A stand-in for NVML, found through LD_LIBRARY_PATH: made-up readings of the simulator's GPUs. The
 // energy counter is at 7 + n * n J at its reading number n, so the differences are 1, 3, 5... J.
-// The function that FAKE_NVML_FAILS names fails. FAKE_NVML_PROGRAMS programs compute on each GPU,
-// one if it is not given.
+// The function that FAKE_NVML_FAILS names fails.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-constexpr int SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7;
+constexpr int SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3;
 static int device_number;
 
 static bool fails(const char* function) {
@@ -48,13 +47,5 @@ int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millij
     static unsigned long long n = 0;
     const int status = answer("nvmlDeviceGetTotalEnergyConsumption", device, millijoules, 7000 + 1000 * n * n);
     return n++, status;
-}
-// For a caller who has no room for their list: their number.
-int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned* count, void* list) {
-    const char* programs = getenv("FAKE_NVML_PROGRAMS");
-    if (list || *count != 0) return INVALID_ARGUMENT;
-    const int status =
-        answer("nvmlDeviceGetComputeRunningProcesses", device, count, programs ? (unsigned)atoi(programs) : 1u);
-    return status == SUCCESS && *count > 0 ? INSUFFICIENT_SIZE : status;
 }
 }

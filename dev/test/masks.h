@@ -1,4 +1,4 @@
-// Loss masks for tests, written byte by byte as llmc/mask_file.h describes them.
+// Loss masks for tests, written byte by byte as llmc/data/mask_file.h describes them.
 #pragma once
 #include <functional>
 #include "dev/test/run_program.h"

@@ -2,7 +2,7 @@
 // test program that take part in a run.
 #pragma once
 #include "dev/test/run_program.h"
-#include "llmc/comm_start.h"
+#include "llmc/comm/comm_start.h"
 
 const std::string CPU = "./train_gpt2_cpu";
 const in_addr LOOPBACK{htonl(INADDR_LOOPBACK)};

@@ -1,6 +1,6 @@
-// The smallest trainer that fulfils the contract of llmc/model_contract.h: declarations alone.
+// The smallest trainer that fulfils the contract of llmc/run/model_contract.h: declarations alone.
 // model_contract.sh compiles it whole, and with lines taken out or changed.
-#include "llmc/model_contract.h"
+#include "llmc/run/model_contract.h"
 
 struct Model {
     typedef bf16 Element;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a trainer does not provide of llmc/model_contract.h, the compiler's first error names: a function that is
+# What a trainer does not provide of llmc/run/model_contract.h, the compiler's first error names: a function that is
 # missing, and one that returns another type.
 cxx=${CXX:-g++} source=dev/test/model_contract.cpp copy=build/model_contract.cpp
 flags="-std=c++17 -fsyntax-only -I."

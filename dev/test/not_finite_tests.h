@@ -1,5 +1,5 @@
-// Values that are not finite, planted at random places of a model, are named (llmc/not_finite.h).
-// A part of model_tests.h.
+// Values that are not finite, planted at random places of a model, are named
+// (llmc/run/not_finite.h). A part of model_tests.h.
 #pragma once
 #include "dev/test/test.h"
 

@@ -85,7 +85,7 @@ compilers() {
         grep "/$kind[^/]*$" $out/installed | if [ "$1" = all ]; then cat; else sed -n '1p;$p' | uniq; fi
     done > $out/compilers
     grep -q clang $out/compilers || echo "SKIPPED clang (apt-get install clang)"
-    { ls llmc/*.h llmc/cpu/*.h dev/data/*.h | sed 's/.*/#include "&"/'; echo 'int main() {}'; } > $out/headers.cpp
+    { ls llmc/*/*.h dev/data/*.h | sed 's/.*/#include "&"/'; echo 'int main() {}'; } > $out/headers.cpp
     losses ./train_gpt2_cpu > $out/here
     usual=$(${CXX:-g++} --version | head -n 1 | sed 's/[^ ]* //')
     for compiler in $(cat $out/compilers); do
@@ -115,7 +115,7 @@ apple() {
     [ "$(uname -s)" != Darwin ] || exit 0
     pretend="-Idev/test/apple -include dev/test/apple/apple.h"
     ${CXX:-g++} $flags $pretend -Werror -Wno-unused-function -fsyntax-only dev/data/tokenize.cpp
-    printf '#include "llmc/socket.h"\nauto use = &sched_getaffinity;\n' > $out/linux_only.cpp
+    printf '#include "llmc/comm/socket.h"\nauto use = &sched_getaffinity;\n' > $out/linux_only.cpp
     ! ${CXX:-g++} $flags $pretend -fsyntax-only $out/linux_only.cpp 2> $out/refused ||
         fail "sched_getaffinity is accepted, as if macOS had it"
     ${CXX:-g++} $flags $pretend -O1 -march=native train_gpt2_cpu.cpp -o $out/apple

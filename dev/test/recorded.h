@@ -1,7 +1,7 @@
 // What tests read in the files that a run records in its out dir.
 #pragma once
 #include "dev/test/run_program.h"
-#include "llmc/run_files.h"
+#include "llmc/run/run_files.h"
 
 inline std::vector<std::string> lines_of(const std::string& path, const std::string& before_step = "") {
     std::vector<std::string> lines;

@@ -1,5 +1,5 @@
-// Tests of m and v in fewer than 32 bits (llmc/small_state.h): the 8-bit code, the blocks, and
-// their map.
+// Tests of m and v in fewer than 32 bits (llmc/optim/small_state.h): the 8-bit code, the blocks,
+// and their map.
 #pragma once
 #include <set>
 #include "dev/test/several.h"

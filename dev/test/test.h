@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 #include <vector>
-#include "llmc/check.h"
+#include "llmc/base/check.h"
 
 inline int tests_passed = 0, tests_failed = 0, tests_skipped = 0;
 inline bool test_good = true;

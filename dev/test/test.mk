@@ -102,8 +102,6 @@ $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)
 BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
 $(call check,reference,KERNELS=reference trains,$(CPU) gpt2,dev/test/reference_trainer.sh)
 $(call check,slow_build,a slow build says that it is one,$(CPU),dev/test/slow_build.sh)
-$(call check,neighbours,others on the cores and the GPU of a run are noticed,\
-    $(CPU) $(SIM16) $(B)/fake_nvml/libnvidia-ml.so.1,dev/test/neighbours.py)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
 $(call check,gpu_day,the first minutes on a GPU in the simulator,\
@@ -203,7 +201,7 @@ $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels unde
 # By clang, if it has libFuzzer; else dev/test/fuzz/guided.py tries cases at random.
 MINUTES ?= 10
 FUZZ_CXX ?= $(firstword $(foreach c,clang++ clang++-19 clang++-16 clang++-14,$(shell command -v $c 2>/dev/null)))
-build/fuzz/guided: dev/test/fuzz/fuzz_parsers.cpp $(wildcard dev/test/fuzz/*.h llmc/*.h dev/data/*.h)
+build/fuzz/guided: dev/test/fuzz/fuzz_parsers.cpp $(wildcard dev/test/fuzz/*.h llmc/*/*.h dev/data/*.h)
 	@mkdir -p $(@D)
 	@test -z "$(FUZZ_CXX)" || $(FUZZ_CXX) -std=c++17 -O1 -g1 -march=$(ARCH) -Wall -Wextra -Wno-psabi -pthread -I. \
 	    -fsanitize=fuzzer$(comma)address$(comma)undefined -fno-sanitize-recover=all -DGUIDED $< -o $@ || \

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <map>
 #include "dev/test/run_program.h"
-#include "llmc/checkpoint.h"
+#include "llmc/checkpoint/checkpoint.h"
 
 static std::string tiny(const std::string& more) {
     return tiny_run("./train_gpt2_cpu", "-b 1 -k constant --threads 1 " + more);

@@ -4,9 +4,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "dev/test/run_program.h"
-#include "llmc/dataloader.h"
-#include "llmc/hellaswag.h"
-#include "llmc/tokenizer.h"
+#include "llmc/data/dataloader.h"
+#include "llmc/data/hellaswag.h"
+#include "llmc/data/tokenizer.h"
 
 static uint64_t damage_state = 88172645463325252u;
 static uint64_t random_below(uint64_t n) {

@@ -2,8 +2,8 @@
 // gradients overflow. test_gpt2.cu compares the kernels and the model with references.
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
-#include "llmc/bf16.h"
-#include "llmc/checkpoint.h"
+#include "llmc/base/bf16.h"
+#include "llmc/checkpoint/checkpoint.h"
 
 static const std::string SIM_FP16 = "build/FP16/test_gpt2sim train";
 

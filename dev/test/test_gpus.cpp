@@ -1,7 +1,7 @@
 // GPUs that are absent, too old, or have similar names; what NVML tells of a GPU; and the lab's
 // collectives, which must carry data from one process to another.
 #include "dev/test/recorded.h"
-#include "llmc/mfu.h"
+#include "llmc/plan/mfu.h"
 
 static const std::string TRAINER = "build/BF16/train_gpt2sim", LAB = "build/cuda/all_reduce --check";
 

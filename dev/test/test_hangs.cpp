@@ -3,7 +3,7 @@
 // call (CUSIM_HANG); its exit() waits for collectives, as a GPU's does.
 #include <csignal>
 #include "dev/test/several.h"
-#include "llmc/socket.h"
+#include "llmc/comm/socket.h"
 
 constexpr int TIMEOUT_S = 5;
 constexpr size_t AT_ONCE = 4;

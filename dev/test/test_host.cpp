@@ -3,13 +3,13 @@
 #include <map>
 #include <set>
 #include "dev/test/test.h"
-#include "llmc/checkpoint.h"
-#include "llmc/dataloader.h"
-#include "llmc/logger.h"
-#include "llmc/sampler.h"
-#include "llmc/schedule.h"
-#include "llmc/tokenizer.h"
-#include "llmc/train.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/data/dataloader.h"
+#include "llmc/base/logger.h"
+#include "llmc/run/sampler.h"
+#include "llmc/optim/schedule.h"
+#include "llmc/data/tokenizer.h"
+#include "llmc/run/train.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 

@@ -3,8 +3,8 @@
 // that are damaged, of another shard, missing or changed; masks that count nothing.
 #include "dev/test/masks.h"
 #include "dev/test/several.h"
-#include "llmc/checkpoint.h"
-#include "llmc/dataloader.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/data/dataloader.h"
 
 // Prompts and completions of changing lengths: windows count between none and all of their tokens.
 static bool completion(int64_t i) { return i % 97 > 40 || i % 13 == 5; }

@@ -3,7 +3,7 @@
 #include <ifaddrs.h>
 #include <csignal>
 #include "dev/test/meeting.h"
-#include "llmc/checkpoint_files.h"
+#include "llmc/checkpoint/checkpoint_files.h"
 
 // ---- addresses and tokens
 

@@ -4,11 +4,11 @@
 #include "dev/test/masks.h"
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
-#include "llmc/checkpoint.h"
-#include "llmc/json_text.h"
-#include "llmc/keep_best.h"
-#include "llmc/noise_scale.h"
-#include "llmc/random.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/base/json_text.h"
+#include "llmc/run/keep_best.h"
+#include "llmc/optim/noise_scale.h"
+#include "llmc/base/random.h"
 
 static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
 static std::string in(const std::string& name) { return " -o " + dir(name) + " "; }

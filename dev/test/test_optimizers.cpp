@@ -6,13 +6,13 @@
 #include <sstream>
 #include "dev/test/several.h"
 #include "dev/test/small_state.h"
-#include "llmc/checkpoint.h"
+#include "llmc/checkpoint/checkpoint.h"
 #include "llmc/cpu/directions.h"
 #include "llmc/cpu/factors.h"
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
-#include "llmc/plan_time.h"
+#include "llmc/plan/plan_time.h"
 
 // One update of a whole tensor whose m and v are in fewer than 32 bits. m and v are the values that
 // these stand for.

@@ -4,12 +4,11 @@
 #include <poll.h>
 #include <regex>
 #include "dev/test/run_program.h"
-#include "llmc/advice.h"
-#include "llmc/checkpoint.h"
+#include "llmc/plan/advice.h"
+#include "llmc/checkpoint/checkpoint.h"
 #include "llmc/cpu/features.h"
-#include "llmc/logger.h"
-#include "llmc/neighbours.h"
-#include "llmc/sampler.h"
+#include "llmc/base/logger.h"
+#include "llmc/run/sampler.h"
 
 static std::string tiny(const std::string& more) { return tiny_run("./train_gpt2_cpu", more); }
 static size_t count_of(const std::string& text, const std::string& part) {
@@ -200,25 +199,14 @@ static void system_state() {
                             {"/sys/fs/cgroup/a/b/memory.max", "max\n"},
                             {"/sys/fs/cgroup/a/memory.max", "4096\n"},
                             {"/sys/fs/cgroup/memory.max", "8192\n"}});
-    EXPECT(available_bytes(root) == 2 << 20 && swapped_bytes(root) == 1 << 20 && allowed_bytes(root) == 4096);
+    EXPECT(available_bytes(root) == 2 << 20 && allowed_bytes(root) == 4096);
     system_files("v2", {{"/sys/fs/cgroup/a/b/memory.high", "1000\n"}});
     EXPECT(allowed_bytes(root) == 1000);
     const std::string v1 = system_files("v1", {{"/proc/self/cgroup", "4:cpu,memory:/a\n3:cpuset:/b\n"},
                                                {"/sys/fs/cgroup/cpuset/b/memory.limit_in_bytes", "1\n"},
                                                {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "5000\n"}});
     EXPECT(allowed_bytes(v1) == 5000 && available_bytes("/nowhere") == INFINITY);
-    EXPECT(allowed_bytes("/nowhere") == INFINITY && std::isnan(swapped_bytes("/nowhere")));
-    start_test("cores: their busy time, without idle, iowait and steal");
-    const double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
-    const std::string stat = system_files("stat", {{"/proc/stat",
-                                                    "cpu  1 9 9 9 9 9 9 9 9 9\n"
-                                                    "cpu0 1 2 4 1000 1000 8 16 1000 9 9\n"
-                                                    "cpu1 100 0 0 9 9 0 0 0 0 0\nintr 5\n"}});
-    EXPECT(busy_seconds(Cores(1), stat) == 31 * tick && busy_seconds(Cores(3), stat) == 131 * tick);
-    EXPECT(std::isnan(busy_seconds(Cores(7), stat)) && std::isnan(busy_seconds(Cores(), stat)));
-#ifdef __linux__
-    EXPECT(bound_cores().count() >= 1 && busy_seconds(bound_cores()) > 0 && own_cpu_seconds() > 0);
-#endif
+    EXPECT(allowed_bytes("/nowhere") == INFINITY);
     start_test("a run in a container that is too small for it: a warning; in one that is not: none");
     const auto in_container = [&](const char* limit) {
         const std::string files =
@@ -234,56 +222,6 @@ static void system_state() {
     const std::regex device(cpu + "(fp32|bf16) on [^,]+, 2 threads\n");
     EXPECT(std::regex_search(large.out, device) && contains(large.out, cpu_name()));
     EXPECT(std::regex_search(run(tiny("-x 1 --precision bf16")).out, device));
-}
-
-static MachineUse process(uint64_t machine, double busy_s, double own_s, int64_t cores, int64_t threads) {
-    MachineUse use;
-    use.machine = machine, use.busy_s = busy_s, use.own_s = own_s, use.cores = cores, use.threads = threads;
-    return use;
-}
-static void neighbours() {
-    const auto advises = [](const std::vector<MachineUse>& ranks, const std::vector<const char*>& parts) {
-        const std::vector<std::string> advice = advice_on_machines(ranks, 10);
-        bool good = advice.size() == parts.size();
-        for (size_t i = 0; i < parts.size() && good; i++) good = contains(advice[i], parts[i]);
-        for (size_t i = 0; i < advice.size() && !good; i++) printf("    %s\n", advice[i].c_str());
-        return good;
-    };
-    start_test("other programs: the busy time of the cores without that of all processes of the run");
-    EXPECT(advises({process(1, 20, 20, 2, 2)}, {}) && advises({process(1, 20, 19, 2, 2)}, {}));
-    EXPECT(advises({process(1, 20, 15, 2, 2)}, {"other programs take 0.5 of the 2 cores of this run"}));
-    EXPECT(advises({process(1, 20, 10, 2, 1), process(1, 20, 9.9, 2, 1)}, {}));
-    EXPECT(advises({process(1, 20, 8, 2, 1), process(1, 20, 8, 2, 1)}, {"other programs take 0.4 of the 2 cores"}));
-    start_test("other programs: those on cores for which the run has no threads cost nothing");
-    EXPECT(advises({process(1, 100, 40, 16, 4)}, {}) && advises({process(1, 155, 40, 16, 4)}, {}));
-    EXPECT(advises({process(1, 159, 30, 16, 4)}, {"other programs take 12.9 of the 16 cores"}));
-    EXPECT(advises({process(1, NAN, 10, 2, 2)}, {}) && advises({process(1, 20, 1, 0, 2)}, {}));
-    EXPECT(advises({process(1, 20, 1, 2, 0)}, {}));  // a GPU computes
-    start_test("more threads than cores");
-    EXPECT(advises({process(1, 20, 10, 2, 2), process(1, 20, 10, 2, 2)},
-                   {"the 4 threads of this run have 2 cores, and wait for each other: --threads 1"}));
-    EXPECT(advises({process(1, 10, 5, 1, 1), process(1, 10, 5, 1, 1)}, {}));
-    start_test("several machines: each by its first rank");
-    EXPECT(
-        advises({process(1, 20, 20, 2, 2), process(2, 20, 10, 2, 2)}, {"machine of rank 1: other programs take 1.0"}));
-    start_test("swap: more than a twentieth of what the processes have");
-    MachineUse use = process(1, 20, 20, 2, 2);
-    use.resident = 95 * GIB, use.swapped = 4.9 * GIB;
-    EXPECT(advises({use}, {}));
-    use.swapped = 6 * GIB;
-    EXPECT(advises({use}, {"6.0 GiB of this run's memory is in swap"}));
-    use.swapped = NAN;
-    EXPECT(advises({use}, {}));
-    start_test("programs on a GPU: those of the run do not count, each GPU does");
-    const auto on_gpu = [](const char* gpu, int64_t programs) {
-        MachineUse mine = process(1, 20, 1, 2, 0);
-        snprintf(mine.gpu, sizeof(mine.gpu), "%s", gpu), mine.gpu_programs = programs;
-        return mine;
-    };
-    EXPECT(advises({on_gpu("a", 1)}, {}) && advises({on_gpu("a", 0)}, {}));
-    EXPECT(advises({on_gpu("a", 2)}, {"another program computes on the GPU a"}));
-    EXPECT(advises({on_gpu("a", 2), on_gpu("a", 2)}, {}));
-    EXPECT(advises({on_gpu("a", 1), on_gpu("b", 3)}, {"2 other programs compute on the GPU b"}));
 }
 
 // The last lines of a run that has trained to its end.
@@ -477,7 +415,6 @@ int main() {
     step_lines();
     warnings();
     system_state();
-    neighbours();
     summary();
     progress_elsewhere();
     progress_on_a_terminal();

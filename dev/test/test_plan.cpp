@@ -8,7 +8,7 @@
 #include <map>
 #include <regex>
 #include "dev/test/run_program.h"
-#include "llmc/option_table.h"
+#include "llmc/options/option_table.h"
 
 static const std::string CPU = "./train_gpt2_cpu", SIM16 = "build/BF16/train_gpt2sim";
 static const std::string EXAMPLE = " --plan -s 0 -r 0 -b 1 -e L12C768H12T512V40512 ";

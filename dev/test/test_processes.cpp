@@ -4,8 +4,8 @@
 #include <csignal>
 #include <set>
 #include "dev/test/several.h"
-#include "llmc/checkpoint.h"
-#include "llmc/tcp.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/comm/tcp.h"
 
 static void same_numbers() {
     const std::string training = "-x 50 -l 3e-3 -u 3 -c 0.1 --grad-clip 0.8 ";

@@ -2,7 +2,7 @@
 // checkpoints and full disks; and runs that cannot go on.
 #include <csignal>
 #include "dev/test/run_program.h"
-#include "llmc/checkpoint.h"
+#include "llmc/checkpoint/checkpoint.h"
 
 static std::string tiny(const std::string& more) { return tiny_run("./train_gpt2_cpu", more); }
 static std::string weights(const std::string& name, int step) { return model_path(dir(name), step); }

@@ -2,8 +2,8 @@
 #include <regex>
 #include "dev/test/end_of_text.h"
 #include "dev/test/run_program.h"
-#include "llmc/checkpoint.h"
-#include "llmc/tokenizer.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/data/tokenizer.h"
 
 static std::string tiny(const std::string& more) { return tiny_run("./train_gpt2_cpu", more); }
 static void flags() {

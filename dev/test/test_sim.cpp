@@ -4,7 +4,7 @@
 #include <regex>
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
-#include "llmc/checkpoint.h"
+#include "llmc/checkpoint/checkpoint.h"
 
 static const char* TRAINING = "-x 20 -d 64 -l 3e-3 -u 3 -q 0.1 -c 0.1 --grad-clip 0.8 -f 0 ";
 

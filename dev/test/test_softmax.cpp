@@ -7,7 +7,7 @@
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
-#include "llmc/sampler.h"
+#include "llmc/run/sampler.h"
 
 static std::vector<float> scratch;
 static std::vector<bf16> transposed;

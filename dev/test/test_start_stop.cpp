@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 #include <csignal>
 #include "dev/test/run_program.h"
-#include "llmc/learning_rate.h"
-#include "llmc/run_json.h"
-#include "llmc/start.h"
+#include "llmc/options/learning_rate.h"
+#include "llmc/options/run_json.h"
+#include "llmc/run/start.h"
 
 static const std::string CPU = "./train_gpt2_cpu";
 static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
@@ -369,15 +369,6 @@ static bool advises(const std::string& flags, const std::string& part) {
         if (!good) printf("    %s: %s\n", flags.c_str(), sentence.c_str());
     return good;
 }
-// The rate with which an optimizer trained best, by the table of the chapter.
-static double best_rate(const std::string& optimizer) {
-    const std::string chapter = read_whole("dev/course/18-optimizers.md");
-    const size_t row = chapter.find("\n| " + optimizer + " |");
-    double rate = 0;
-    if (row != chapter.npos) sscanf(chapter.c_str() + row + optimizer.size() + 5, " %*f | %lf", &rate);
-    return rate;
-}
-
 static void rates() {
     start_test("a schedule that -q 1 keeps flat, and a -q without effect, are said; nothing else is");
     for (const char* falling : {"linear", "cosine", "wsd", "exponential", "step"}) {
@@ -396,21 +387,10 @@ static void rates() {
         EXPECT(advises(format("%s 21", flag), format("%s 21 is longer than the run, 20 steps", flag)));
         EXPECT(rates_of(format("%s 20", flag)).empty() && rates_of(format("%s 21", flag), 0).empty());
     }
-    start_test("an optimizer whose rates are far larger than adamw's is said, by the chapter's table");
-    const double large = 3 * best_rate("adamw");
-    EXPECT(large > 0);
-    for (Optimizer optimizer : WITH_LARGE_RATES) {
-        const std::string name = OPTIMIZERS[optimizer].name, flags = "--optimizer " + name;
-        EXPECT(advises(flags, flags + " without -l") && rates_of(flags + " -l 3e-4").empty());
-        EXPECT(best_rate(name) >= large);
-    }
-    for (const char* name : {"adamw", "adam", "lion", "rmsprop", "adamw8bit", "adamw16bit"})
-        EXPECT(best_rate(name) > 0 && best_rate(name) < large && rates_of(std::string("--optimizer ") + name).empty());
     start_test("the warnings reach stderr, one line each");
-    const Outcome flat = run(tiny("-k linear -x 2 -u 3 --optimizer sgd"));
-    EXPECT(passed(flat) && std::count(flat.err.begin(), flat.err.end(), '\n') == 3);
-    for (const char* part : {"warning: -k linear ends", "warning: -u 3 is longer", "warning: --optimizer sgd without"})
-        EXPECT(contains(flat.err, part));
+    const Outcome flat = run(tiny("-k linear -x 2 -u 3"));
+    EXPECT(passed(flat) && std::count(flat.err.begin(), flat.err.end(), '\n') == 2);
+    for (const char* part : {"warning: -k linear ends", "warning: -u 3 is longer"}) EXPECT(contains(flat.err, part));
     EXPECT(run(tiny("-k linear -q 0 -x 2 -u 2")).err.empty());
     start_test("-w 0 in fp32, where it has no effect, is said");
     const Outcome fp32 = run(tiny("-x 1 -w 0"));

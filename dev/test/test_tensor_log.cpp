@@ -4,8 +4,8 @@
 #include <map>
 #include <sstream>
 #include "dev/test/several.h"
-#include "llmc/checkpoint.h"
-#include "llmc/tensor_log.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/run/tensor_log.h"
 
 struct Measured {
     double elems, norm, max, zeros, ratio;

@@ -4,7 +4,7 @@
 #include <csignal>
 #include "dev/test/masks.h"
 #include "dev/test/tokenized.h"
-#include "llmc/json_text.h"
+#include "llmc/base/json_text.h"
 
 // Documents that can be told apart: a number, then some words.
 static std::vector<std::string> numbered(int count) {

@@ -4,7 +4,7 @@
 #include <map>
 #include "dev/data/bpe_trainer.h"
 #include "dev/test/run_program.h"
-#include "llmc/bits_per_byte.h"
+#include "llmc/data/bits_per_byte.h"
 
 static uint64_t text_state = 88172645463325252u;
 static uint64_t random_below(uint64_t n) {

@@ -4,8 +4,8 @@
 #include "dev/test/end_of_text.h"
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
-#include "llmc/checkpoint.h"
-#include "llmc/warmup.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/options/warmup.h"
 
 static std::string tiny(const std::string& more) { return tiny_run(CPU, more); }
 static std::string in(const std::string& name) { return " -o " + dir(name) + " "; }

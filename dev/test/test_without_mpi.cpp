@@ -2,8 +2,8 @@
 // deaths, the memory of each stage, and two hosts.
 #include <csignal>
 #include "dev/test/several.h"
-#include "llmc/checkpoint.h"
-#include "llmc/tcp.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/comm/tcp.h"
 
 // Runs all ranks of a run without a launcher, as shell jobs; returns what rank 0 printed and its
 // status. rank: the flags or variables of rank $r.

@@ -2,7 +2,7 @@
 #pragma once
 #include <filesystem>
 #include "dev/test/run_program.h"
-#include "llmc/tokenizer.h"
+#include "llmc/data/tokenizer.h"
 
 const int EOT = 50256;
 inline Tokenizer tok;

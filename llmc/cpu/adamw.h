@@ -17,8 +17,9 @@
 // written). With bf16 weights and gradients, 28 bytes with a master copy and 22 without.
 #pragma once
 #include <cmath>
-#include "llmc/small_state.h"
-#include "llmc/update_rule.h"
+#include "llmc/optim/update_work.h"
+#include "llmc/optim/small_state.h"
+#include "llmc/optim/update_rule.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 

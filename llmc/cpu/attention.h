@@ -38,7 +38,7 @@
 #include <cmath>
 #include <limits>
 #include "llmc/cpu/gemm.h"
-#include "llmc/documents.h"
+#include "llmc/gpt2/documents.h"
 
 // The register tile, as in gemm.h.
 constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = VEC_REGISTERS == 32 ? 6 : 4;

@@ -16,7 +16,7 @@
 // gradients, 2 without.
 #pragma once
 #include <cmath>
-#include "llmc/constants.h"
+#include "llmc/gpt2/constants.h"
 #include "llmc/cpu/matmul.h"
 
 // The rows of a chunk: enough that reading wte and adding to dwte takes little time beside the

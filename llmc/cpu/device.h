@@ -7,12 +7,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include "llmc/bf16.h"
-#include "llmc/check.h"
-#include "llmc/cpu/cores.h"
+#include "llmc/base/bf16.h"
+#include "llmc/base/check.h"
+#include "llmc/base/cores.h"
 #include "llmc/cpu/threads.h"
-#include "llmc/integer_math.h"
-#include "llmc/trace.h"
+#include "llmc/base/integer_math.h"
+#include "llmc/trace/trace.h"
 
 // The hardware that multiplies bf16 matrices (matrix_unit.h).
 enum MatrixUnit { UNIT_PORTABLE, UNIT_AVX512_BF16, UNIT_AMX, UNIT_AMX_TWIN, UNIT_NEON_BF16 };

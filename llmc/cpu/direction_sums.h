@@ -1,9 +1,9 @@
-// The sums of squares of weights and directions of a part of a tensor (llmc/directions.h).
+// The sums of squares of weights and directions of a part of a tensor (llmc/optim/directions.h).
 #pragma once
 #include <vector>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
-#include "llmc/directions.h"
+#include "llmc/optim/directions.h"
 
 // Calls piece(begin, end, weights, directions) on pieces of fixed size of n_elems elements; it adds
 // squares to the latter two. The sums of the pieces are added in order in fp64, so that the number

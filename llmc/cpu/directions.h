@@ -1,7 +1,8 @@
-// The first step of optimizers that look at whole tensors (llmc/directions.h).
+// The first step of optimizers that look at whole tensors (llmc/optim/directions.h).
 #pragma once
-#include "llmc/comm.h"
-#include "llmc/directions.h"
+#include "llmc/optim/update_work.h"
+#include "llmc/comm/comm.h"
+#include "llmc/optim/directions.h"
 #include "llmc/cpu/factors.h"
 
 // Turns grads (n_elems), a part of a tensor, into directions by the rule of an optimizer, and

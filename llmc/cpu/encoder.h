@@ -13,7 +13,7 @@
 #include <vector>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
-#include "llmc/token_order.h"
+#include "llmc/gpt2/token_order.h"
 
 // out (B,T,C) is written, from inp (B,T) token ids, wte (Vp,C), wpe (maxT,C). Column t of inp is
 // position first + t of its sequence.

@@ -1,9 +1,10 @@
-// The steps of optimizers with factored state (llmc/factors.h).
+// The steps of optimizers with factored state (llmc/optim/factors.h).
 #pragma once
-#include "llmc/comm.h"
+#include "llmc/optim/update_work.h"
+#include "llmc/comm/comm.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/direction_sums.h"
-#include "llmc/factors.h"
+#include "llmc/optim/factors.h"
 
 // A matrix is cut into tiles of whole rows, at most so many, whose number follows from its shape
 // alone: threads collect from one tile each, then the columns' results of the tiles are put

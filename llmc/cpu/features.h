@@ -2,7 +2,7 @@
 // found and used at run time (matrix_unit.h); the width of vectors is the compiler's choice
 // (vec.h).
 #pragma once
-#include "llmc/cpu/cores.h"
+#include "llmc/base/cores.h"
 #include "llmc/cpu/matrix_unit.h"
 #ifdef __APPLE__
 #include <sys/sysctl.h>

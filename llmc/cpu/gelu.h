@@ -15,7 +15,7 @@
 // Source: Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
 // Elementwise, so memory-bound: forward moves 2 values per element, backward 3.
 #pragma once
-#include "llmc/constants.h"
+#include "llmc/gpt2/constants.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 

@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <vector>
-#include "llmc/constants.h"
+#include "llmc/gpt2/constants.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 

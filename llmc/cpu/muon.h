@@ -1,8 +1,8 @@
-// Muon's step between directions and update, on the CPU (llmc/muon.h).
+// Muon's step between directions and update, on the CPU (llmc/optim/muon.h).
 #pragma once
-#include "llmc/comm.h"
+#include "llmc/comm/comm.h"
 #include "llmc/cpu/orthogonalize.h"
-#include "llmc/muon.h"
+#include "llmc/optim/muon.h"
 
 // `kernel` is orthogonalize() or its reference.
 template <class Kernel>

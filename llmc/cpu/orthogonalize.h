@@ -16,7 +16,7 @@
 #pragma once
 #include "llmc/cpu/gemm_bf16.h"
 #include "llmc/cpu/global_norm.h"
-#include "llmc/newton_schulz.h"
+#include "llmc/optim/newton_schulz.h"
 
 // d (rows, cols) in fp32 is replaced; it is scratch memory, too, until the end. scratch overlaps
 // nothing. In bf16 a tall d is transposed in device.transposed: see orthogonalize_transposed_elems.

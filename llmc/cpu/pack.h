@@ -5,7 +5,7 @@
 #include <utility>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
-#include "llmc/integer_math.h"
+#include "llmc/base/integer_math.h"
 
 // A matrix somewhere in memory: element (i, j) is data[i * row_stride + j * col_stride].
 template <class floatX>

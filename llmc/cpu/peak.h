@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include "llmc/clock.h"
+#include "llmc/base/clock.h"
 #include "llmc/cpu/matrix_unit.h"
 
 // How many chains of multiply-adds run side by side. In a chain each depends on the one before it.

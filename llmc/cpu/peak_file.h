@@ -1,12 +1,12 @@
 // The best peak ever measured. Beside other work a measurement is too low, never too high, so the
-// best one is kept from run to run (llmc/kept_values.h), in the file `peaks`: one line for each
-// kind of CPU, number of threads and arithmetic.
+// best one is kept from run to run (llmc/base/kept_values.h), in the file `peaks`: one line for
+// each kind of CPU, number of threads and arithmetic.
 #pragma once
 #include <cmath>
 #include "llmc/cpu/features.h"
 #include "llmc/cpu/peak.h"
-#include "llmc/cpu/resident.h"
-#include "llmc/kept_values.h"
+#include "llmc/base/resident.h"
+#include "llmc/base/kept_values.h"
 
 inline std::string peak_file() { return kept_file("peaks"); }
 

@@ -29,8 +29,8 @@
 #include <cmath>
 #include <cstdint>
 #include <vector>
-#include "llmc/constants.h"
-#include "llmc/update_rule.h"
+#include "llmc/gpt2/constants.h"
+#include "llmc/optim/update_rule.h"
 
 namespace reference {
 
@@ -222,7 +222,7 @@ void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX*
 // does not change by that.
 //
 // With a document mask t sees start(t) <= t2 <= t, where start(t) is the first position of its
-// document (llmc/documents.h); in all these sums, positions before start(t) are left out.
+// document (llmc/gpt2/documents.h); in all these sums, positions before start(t) are left out.
 inline int64_t first_seen(const int* starts, int64_t b, int64_t t, int64_t T) { return starts ? starts[b * T + t] : 0; }
 
 // The score of key t2 for query t, in sequence b and head h.

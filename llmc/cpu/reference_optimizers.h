@@ -1,12 +1,12 @@
-// Every optimizer as a plain loop, from its paper: the oracle of the rules in llmc/optimizers.h.
-// AdamW is in reference.h.
+// Every optimizer as a plain loop, from its paper: the oracle of the rules in
+// llmc/optim/optimizers.h. AdamW is in reference.h.
 //
 // In the formulas g is the gradient: grad_scale grads (clipping sets the scale); t = 1, 2, ... is
 // the number of the update. m and v begin as 0. Where weight decay is added to the gradient, a line
 // says g = g + weight_decay p.
 #pragma once
 #include <algorithm>
-#include "llmc/factors.h"
+#include "llmc/optim/factors.h"
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/reference_small_state.h"
 
@@ -169,8 +169,8 @@ DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params
     return sums;
 }
 
-// Adafactor and SM3: llmc/factors.h has their formulas. The functions are as those of the same
-// names in factors.h.
+// Adafactor and SM3: llmc/optim/factors.h has their formulas. The functions are as those of the
+// same names in factors.h.
 inline double factored_contribution(Optimizer optimizer, double g, const float* factors, const MatrixPart& part,
                                     int64_t row, int64_t col) {
     if (optimizer == ADAFACTOR) return g * g;

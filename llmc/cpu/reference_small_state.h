@@ -1,7 +1,8 @@
-// AdamW whose m and v have fewer than 32 bits, as plain loops: the oracle of llmc/small_state.h.
+// AdamW whose m and v have fewer than 32 bits, as plain loops: the oracle of
+// llmc/optim/small_state.h.
 #pragma once
 #include <algorithm>
-#include "llmc/small_state.h"
+#include "llmc/optim/small_state.h"
 #include "llmc/cpu/reference.h"
 
 namespace reference {

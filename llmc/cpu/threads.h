@@ -14,9 +14,9 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include "llmc/check.h"
-#include "llmc/clock.h"
-#include "llmc/trace.h"
+#include "llmc/base/check.h"
+#include "llmc/base/clock.h"
+#include "llmc/trace/trace.h"
 
 // A waiting thread spins; after SPIN_SECONDS it yields its core between checks, and after
 // YIELD_SECONDS it sleeps.

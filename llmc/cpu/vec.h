@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#include "llmc/bf16.h"
+#include "llmc/base/bf16.h"
 #ifdef __AVX2__
 #include <immintrin.h>
 #elif defined(__aarch64__)

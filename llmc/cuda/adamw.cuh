@@ -1,7 +1,7 @@
-// The optimizers; rules and sources: llmc/optimizers.h, the default one explained:
+// The optimizers; rules and sources: llmc/optim/optimizers.h, the default one explained:
 // llmc/cpu/adamw.h. One launch updates all parameters of the process, whatever tensor they belong
 // to: 8 elements per thread, 256 threads per block. Whether an element is decayed follows from its
-// offset in its bucket (llmc/tensors.h). AdamW as code, with g already clipped:
+// offset in its bucket (llmc/gpt2/tensors.h). AdamW as code, with g already clipped:
 //
 //     m = beta1 m + (1 - beta1) g                   step = learning_rate / (1 - beta1^t)
 //     v = beta2 v + (1 - beta2) g^2                 root = 1 / sqrt(1 - beta2^t)
@@ -11,13 +11,14 @@
 // global_norm.cuh left on the device; the host does not wait for them.
 //
 // 16-bit weights have a master copy in fp32, which is updated, and of which the weight is the
-// rounding. bf16 weights may have none; then they are rounded stochastically (llmc/bf16.h says
+// rounding. bf16 weights may have none; then they are rounded stochastically (llmc/base/bf16.h says
 // why), unless --rounding says to nearest.
 //
 // Memory-bound. Bytes per parameter of AdamW, with bf16 weights and a master: 14 read (16 where
 // gradients are fp32), 14 written. In fp32: 16 read, 12 written.
 #pragma once
-#include "llmc/small_state.h"
+#include "llmc/optim/update_work.h"
+#include "llmc/optim/small_state.h"
 #include "llmc/cuda/global_norm.cuh"
 
 // The ranges of elements that are decayed: [0] within a layer's bucket, [1] within the last bucket.

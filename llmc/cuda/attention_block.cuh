@@ -7,7 +7,7 @@
 // few rows costs as much as a whole one, except that warps without a row do nothing.
 #pragma once
 #include "llmc/cuda/common.cuh"
-#include "llmc/documents.h"
+#include "llmc/gpt2/documents.h"
 
 // The documents of a batch in tiles, on the device (cut_documents in documents.h); without a
 // document mask tiles is null, and each sequence is one document.

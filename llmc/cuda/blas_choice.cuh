@@ -1,6 +1,6 @@
 // Which of cuBLASLt's algorithms computes a kind of product. The library ranks them by a model of
 // its own. Here the first eight are timed when a kind first occurs on a kind of GPU, and the
-// fastest is kept (llmc/kept_values.h) in the file `algorithms`: another algorithm may add in
+// fastest is kept (llmc/base/kept_values.h) in the file `algorithms`: another algorithm may add in
 // another order, so the same run has the same bits only as long as it has the same algorithms.
 //
 // One process at a time chooses; the others wait until its choice is in the file, so that all
@@ -11,7 +11,7 @@
 #include <sys/file.h>
 #include <vector>
 #include "llmc/cuda/common.cuh"
-#include "llmc/kept_values.h"
+#include "llmc/base/kept_values.h"
 
 typedef cublasLtMatmulAlgo_t BlasAlgorithm;
 constexpr int BLAS_CANDIDATES = 8, BLAS_TIMED_RUNS = 3;

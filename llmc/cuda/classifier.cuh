@@ -9,7 +9,7 @@
 // fit there. Sums are fp32. Memory-bound: reads and writes each logit once from memory, and reads
 // it once more from the cache.
 #pragma once
-#include "llmc/constants.h"
+#include "llmc/gpt2/constants.h"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/mma.cuh"
 

@@ -8,7 +8,7 @@
 #pragma once
 #include <atomic>
 #include <thread>
-#include "llmc/comm.h"
+#include "llmc/comm/comm.h"
 #include "llmc/cuda/common.cuh"
 #ifdef USE_NCCL
 #include <nccl.h>

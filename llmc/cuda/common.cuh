@@ -10,9 +10,9 @@
 #include <cstring>
 #include <type_traits>
 #include "llmc/cuda/launch.cuh"
-#include "llmc/bf16.h"
-#include "llmc/fp16.h"
-#include "llmc/integer_math.h"
+#include "llmc/base/bf16.h"
+#include "llmc/base/fp16.h"
+#include "llmc/base/integer_math.h"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "GPUs older than sm_80 (A100, RTX 30xx) have no bf16 tensor cores: GPU_ARCH=80 or more is accepted"

@@ -1,6 +1,6 @@
-// Optimizers that look at whole tensors: llmc/directions.h says how. Two passes over all parameters
-// of the process, one launch each; between them the sums over tensors, which in ZeRO stage 1 the
-// processes exchange.
+// Optimizers that look at whole tensors: llmc/optim/directions.h says how. Two passes over all
+// parameters of the process, one launch each; between them the sums over tensors, which in ZeRO
+// stage 1 the processes exchange.
 //
 // A block has a piece: up to 16384 elements of one tensor, within the slice of one rank. The pieces
 // of a tensor and rank follow each other, so their sums can be added in order.
@@ -9,8 +9,9 @@
 //     tensor_sums  block per tensor and rank      adds the sums of its pieces
 //     along        block per piece                adds the sums of the ranks: the scale; weights
 #pragma once
-#include "llmc/directions.h"
-#include "llmc/optimizer_state.h"
+#include "llmc/optim/update_work.h"
+#include "llmc/optim/directions.h"
+#include "llmc/optim/optimizer_state.h"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/factors.cuh"

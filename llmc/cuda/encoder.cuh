@@ -2,15 +2,15 @@
 //
 // The backward pass adds the gradients of many positions to the one row of dwte that their token
 // has. Atomics would add them in a different order every time. Instead the host, which knows the
-// tokens, sorts the positions by token (llmc/token_order.h), and one block sums the positions of
-// one token, or a part of them, for 32 Packs of channels. Sums are fp32, in an order that depends
-// on the tokens alone.
+// tokens, sorts the positions by token (llmc/gpt2/token_order.h), and one block sums the positions
+// of one token, or a part of them, for 32 Packs of channels. Sums are fp32, in an order that
+// depends on the tokens alone.
 //
 // Memory-bound. Forward reads two values and writes one per element of out; backward reads dout
 // twice (for dwte and for dwpe), and reads and writes the rows of dwte that occur.
 #pragma once
 #include "llmc/cuda/common.cuh"
-#include "llmc/token_order.h"
+#include "llmc/gpt2/token_order.h"
 
 constexpr int ENCODER_WARPS = 4;  // per block
 constexpr int ENCODER_SUM_THREADS = 128;

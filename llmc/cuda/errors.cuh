@@ -1,7 +1,7 @@
 // How errors of the CUDA runtime are reported: one sentence, with a hint where there is one.
 #pragma once
 #include <cuda_runtime.h>
-#include "llmc/check.h"
+#include "llmc/base/check.h"
 
 struct CudaHint {
     cudaError_t error;

@@ -1,5 +1,5 @@
-// Optimizers with factored state: llmc/factors.h says how. Before or after the directions of all
-// tensors (directions.cuh), the factors of all tensors are renewed:
+// Optimizers with factored state: llmc/optim/factors.h says how. Before or after the directions of
+// all tensors (directions.cuh), the factors of all tensors are renewed:
 //
 //     collect   block per tile     rows and columns of a tile: 256 x 512 elements of one tensor, as far
 //                                  as they are in the slice of this process
@@ -7,9 +7,10 @@
 //                                  processes exchange them
 //     renew     block per tensor   of a bucket: puts those of the processes together; the mean over rows
 #pragma once
+#include "llmc/optim/update_work.h"
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/global_norm.cuh"
-#include "llmc/factors.h"
+#include "llmc/optim/factors.h"
 
 constexpr int FACTOR_THREADS = 256, TILE_ROWS = 256, TILE_COLS = 512;
 

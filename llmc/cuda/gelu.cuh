@@ -2,7 +2,7 @@
 // per block. Backward: warps walk over rows, so that the gradient of the bias, a sum over rows, is
 // left on the way. Memory-bound: forward moves 2 values per element, backward 3.
 #pragma once
-#include "llmc/constants.h"
+#include "llmc/gpt2/constants.h"
 #include "llmc/cuda/column_sums.cuh"
 
 __device__ inline float gelu_logistic(float x) {

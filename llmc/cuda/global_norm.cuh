@@ -1,5 +1,5 @@
 // The end of a step, without waiting for the host: the norm of the gradient, whether to update, how
-// much to clip (rules: llmc/update_rule.h).
+// much to clip (rules: llmc/optim/update_rule.h).
 //
 //     norm = sqrt(sum over all gradients of g^2)
 //
@@ -9,8 +9,8 @@
 // gradient is read once.
 #pragma once
 #include "llmc/cuda/common.cuh"
-#include "llmc/tensors.h"
-#include "llmc/update_rule.h"
+#include "llmc/gpt2/tensors.h"
+#include "llmc/optim/update_rule.h"
 
 constexpr int NORM_MOST_BLOCKS = 1024, NORM_THREADS = 512;
 
@@ -20,15 +20,15 @@ struct DeviceResults {
     double loss_sum, loss, norm;
     float grad_scale;
     int wanted;            // 1: update the weights; 0: skip this update
-    double small_squares;  // of the gradients of the first micro-step (llmc/noise_scale.h)
+    double small_squares;  // of the gradients of the first micro-step (llmc/optim/noise_scale.h)
 };
 struct RankSums {
     double losses, squares;
 };
 __host__ __device__ inline RankSums* rank_sums(DeviceResults* results) { return (RankSums*)((char*)results + 64); }
 
-// Numbers the elements of one process, its slice of every bucket (llmc/tensors.h), from 0 without
-// gaps. Slices are whole Packs. With 2 layers and 2 parts, slices 0 and 1 of each bucket:
+// Numbers the elements of one process, its slice of every bucket (llmc/gpt2/tensors.h), from 0
+// without gaps. Slices are whole Packs. With 2 layers and 2 parts, slices 0 and 1 of each bucket:
 //
 //     params        | layer 0: 0 | 1 | layer 1: 0 | 1 | last bucket: 0 | 1 |
 //     elems of 0    | ###########    | ###########    | ##############     |

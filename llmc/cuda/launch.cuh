@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 #include "llmc/cuda/wait.cuh"
-#include "llmc/trace.h"
+#include "llmc/trace/trace.h"
 
 // A slice on the track of a stream, while a step is traced: two events around what the host
 // enqueues in the stream between construction and destruction. Ranges of a stream nest.

@@ -11,7 +11,7 @@
 // Memory-bound. Forward moves 2 values per element (4 with the residual sum), backward 4: dout, inp
 // and dinp are read, dinp is written.
 #pragma once
-#include "llmc/constants.h"
+#include "llmc/gpt2/constants.h"
 #include "llmc/cuda/column_sums.cuh"
 #include "llmc/cuda/mma.cuh"
 

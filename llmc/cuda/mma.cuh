@@ -40,7 +40,7 @@
 // (attention_products.cuh).
 #pragma once
 #include <cfloat>
-#include "llmc/bf16.h"
+#include "llmc/base/bf16.h"
 #include "llmc/cuda/common.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;  // e^x = 2^(x LOG2_E): for exp2_flushed

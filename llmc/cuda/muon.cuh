@@ -1,6 +1,6 @@
-// Muon's step between directions and update, on a GPU (llmc/muon.h).
+// Muon's step between directions and update, on a GPU (llmc/optim/muon.h).
 #pragma once
-#include "llmc/muon.h"
+#include "llmc/optim/muon.h"
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/orthogonalize.cuh"
 

@@ -2,9 +2,9 @@
 // is loaded at run time, when it is first used: neither building nor starting the program needs it.
 #pragma once
 #include <dlfcn.h>
-#include "llmc/clock.h"
+#include "llmc/base/clock.h"
 #include "llmc/cuda/common.cuh"
-#include "llmc/device_reading.h"
+#include "llmc/plan/device_reading.h"
 
 // What tells the GPU that this thread uses from the others of this machine.
 inline std::string gpu_bus() {
@@ -15,7 +15,7 @@ inline std::string gpu_bus() {
     return bus;
 }
 
-constexpr int NVML_SUCCESS = 0, NVML_INSUFFICIENT_SIZE = 7, NVML_NO_FUNCTION = -1;
+constexpr int NVML_SUCCESS = 0, NVML_NO_FUNCTION = -1;
 
 struct Nvml {
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -86,13 +86,4 @@ inline DeviceReading gpu_reading() {
     if (!std::isnan(joules_before)) reading.joules = joules - joules_before;
     joules_before = joules;
     return reading;
-}
-
-// How many programs compute on the GPU, this one among them; 0 if NVML does not say. Without room
-// for their list NVML returns their number.
-inline int64_t gpu_programs() {
-    unsigned programs = 0;
-    void* const no_list = nullptr;
-    const int status = nvml().call("nvmlDeviceGetComputeRunningProcesses", &programs, no_list);
-    return status == NVML_SUCCESS || status == NVML_INSUFFICIENT_SIZE ? programs : 0;
 }

@@ -5,7 +5,7 @@
 #pragma once
 #include "llmc/cuda/blas.cuh"
 #include "llmc/cuda/global_norm.cuh"
-#include "llmc/newton_schulz.h"
+#include "llmc/optim/newton_schulz.h"
 
 // One block: adds the n partials in order, and writes the sum over the first of them.
 template <class Sum>

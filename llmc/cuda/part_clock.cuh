@@ -1,6 +1,6 @@
-// The parts of a step (llmc/step_parts.h) on a GPU. Entering a part records an event in the stream;
-// the events are read once the step's only wait is over. So the host does not wait for the clock,
-// and a part is the time that the stream spends between two events:
+// The parts of a step (llmc/trace/step_parts.h) on a GPU. Entering a part records an event in the
+// stream; the events are read once the step's only wait is over. So the host does not wait for the
+// clock, and a part is the time that the stream spends between two events:
 //
 //     stream    | idle: data | forward | backward | idle or not: data | forward | ...
 //
@@ -9,7 +9,7 @@
 #pragma once
 #include <vector>
 #include "llmc/cuda/common.cuh"
-#include "llmc/step_parts.h"
+#include "llmc/trace/step_parts.h"
 
 struct GpuPartClock {
     bool on = false;

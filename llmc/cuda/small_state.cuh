@@ -1,12 +1,12 @@
-// The pass over all parameters for optimizers whose m and v are in 8 bits (llmc/small_state.h,
-// where the code and its source are). One warp per block: 8 elements per lane, the largest by
-// shuffles.
+// The pass over all parameters for optimizers whose m and v are in 8 bits
+// (llmc/optim/small_state.h, where the code and its source are). One warp per block: 8 elements per
+// lane, the largest by shuffles.
 //
 // Memory-bound. Bytes per parameter of AdamW, with bf16 weights and a master: 8 read (10 where
 // gradients are fp32), 8 written. In fp32: 10 read, 6 written. Each thread block computes the table
 // of the code, one value per thread, in shared memory.
 #pragma once
-#include "llmc/small_state.h"
+#include "llmc/optim/small_state.h"
 #include "llmc/cuda/adamw.cuh"
 
 constexpr int BLOCK_UPDATE_THREADS = 256;

@@ -10,7 +10,7 @@
 #include <sched.h>
 #include <unistd.h>
 #include <cmath>
-#include "llmc/clock.h"
+#include "llmc/base/clock.h"
 #include "llmc/cuda/errors.cuh"
 
 struct HostWait {

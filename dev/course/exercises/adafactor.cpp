@@ -33,7 +33,7 @@ void adafactor(float* d, float* R, float* C, const float* g, int64_t rows, int64
 }
 
 // ----- shipped
-#include "llmc/optimizers.h"
+#include "llmc/optim/optimizers.h"
 void adafactor(float* d, float* R, float* C, const float* g, int64_t rows, int64_t cols, int64_t t) {
     typedef AdafactorRule Rule;
     std::vector<float> row(rows), col(cols);

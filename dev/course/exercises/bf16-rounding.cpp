@@ -22,7 +22,7 @@ uint16_t round_to_bf16(float x) {
 }
 
 // ----- shipped
-#include "llmc/bf16.h"
+#include "llmc/base/bf16.h"
 uint16_t round_to_bf16(float x) { return bf16(x).bits; }
 
 // ----- mistakes

@@ -17,7 +17,7 @@ double learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, d
 }
 
 // ----- shipped
-#include "llmc/schedule.h"
+#include "llmc/optim/schedule.h"
 double learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, double final_fraction) {
     return learning_rate_at("cosine", step, steps, warmup, peak, final_fraction);
 }

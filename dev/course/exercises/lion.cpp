@@ -23,7 +23,7 @@ void lion(float* p, float* m, const float* g, int64_t n, float rate, float decay
 }
 
 // ----- shipped
-#include "llmc/optimizers.h"
+#include "llmc/optim/optimizers.h"
 void lion(float* p, float* m, const float* g, int64_t n, float rate, float decay) {
     const RuleConstants k = rule_constants(update_constants(rate, 0.9f, 0.99f, 0, decay, 1, 1), true);
     float none = 0;

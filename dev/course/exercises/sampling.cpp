@@ -27,7 +27,7 @@ void sampling_probabilities(float* p, const float* logits, int64_t V, float temp
 }
 
 // ----- shipped
-#include "llmc/sampler.h"
+#include "llmc/run/sampler.h"
 void sampling_probabilities(float* p, const float* logits, int64_t V, float temperature, int64_t top_k, float top_p) {
     std::vector<double> probabilities;
     ::sampling_probabilities(probabilities, logits, V, temperature, top_k, top_p);

@@ -20,7 +20,7 @@ uint16_t round_stochastically(float x, uint32_t random) {
 }
 
 // ----- shipped
-#include "llmc/bf16.h"
+#include "llmc/base/bf16.h"
 uint16_t round_stochastically(float x, uint32_t random) {
     uint32_t bits;
     memcpy(&bits, &x, 4);

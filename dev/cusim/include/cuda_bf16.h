@@ -1,6 +1,6 @@
 // bfloat16 as this project uses it.
 #pragma once
-#include "llmc/bf16.h"
+#include "llmc/base/bf16.h"
 
 typedef bf16 __nv_bfloat16;
 inline __nv_bfloat16 __float2bfloat16_rn(float value) { return value; }

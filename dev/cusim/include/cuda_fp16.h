@@ -1,5 +1,5 @@
 // fp16 as this project uses it.
 #pragma once
-#include "llmc/fp16.h"
+#include "llmc/base/fp16.h"
 
 typedef fp16 __half;

@@ -54,7 +54,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_MCA_rmaps_base_oversu
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL}
 CHECKPOINT = re.compile(r"(model|state|DONE)_(\d+).*")
 METRIC = re.compile(r'X\(METRIC_\w+,\s*"(\w+)",\s*"[^"]*",\s*(true|false)')
-MEASURED = [row[1] == "true" for row in METRIC.findall((ROOT / "llmc/metrics.h").read_text())]
+MEASURED = [row[1] == "true" for row in METRIC.findall((ROOT / "llmc/run/metrics.h").read_text())]
 
 
 class Broken(Exception):

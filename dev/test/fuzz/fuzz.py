@@ -58,7 +58,7 @@ def check_judge():
 
 
 def hellaswag_file():
-    """Three questions in the layout of llmc/hellaswag.h, with bytes as tokens."""
+    """Three questions in the layout of llmc/data/hellaswag.h, with bytes as tokens."""
     records = b""
     for index in range(3):
         values = [index, index % 4, 4]

@@ -5,7 +5,7 @@
 #pragma once
 #include <sys/stat.h>
 #include "dev/test/fuzz/mutate.h"
-#include "llmc/file.h"
+#include "llmc/base/file.h"
 
 struct Parser {
     const char* name;

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/random.h"
+#include "llmc/base/random.h"
 
 // Draws for one case.
 struct Draw {

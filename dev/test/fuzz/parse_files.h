@@ -2,10 +2,10 @@
 // HellaSwag.
 #pragma once
 #include "dev/test/fuzz/harness.h"
-#include "llmc/checkpoint.h"
-#include "llmc/dataloader.h"
-#include "llmc/hellaswag.h"
-#include "llmc/tokenizer.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/data/dataloader.h"
+#include "llmc/data/hellaswag.h"
+#include "llmc/data/tokenizer.h"
 
 // ---- models
 

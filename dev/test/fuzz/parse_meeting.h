@@ -1,8 +1,8 @@
 // What processes tell each other before they belong to one run: by TCP, and in a file.
 #pragma once
 #include "dev/test/fuzz/harness.h"
-#include "llmc/meeting_place.h"
-#include "llmc/rendezvous.h"
+#include "llmc/comm/meeting_place.h"
+#include "llmc/comm/rendezvous.h"
 
 inline const Member RANK0{3, 0, program_name("fuzz")};
 const SipKey KEY = {1, 2};

@@ -3,9 +3,9 @@
 #pragma once
 #include "dev/data/encode_block.h"
 #include "dev/test/fuzz/parse_files.h"
-#include "llmc/out_dir.h"
-#include "llmc/text_stream.h"
-#include "llmc/trace_file.h"
+#include "llmc/run/out_dir.h"
+#include "llmc/data/text_stream.h"
+#include "llmc/run/trace_file.h"
 
 inline std::vector<std::string> flag_words() {
     std::vector<std::string> words = {"-1",         "0",

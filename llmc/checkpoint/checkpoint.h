@@ -1,0 +1,148 @@
+// Saving a run and loading it again, so that it goes on as if nothing had happened.
+// checkpoint_files.h describes what is on the disk, checkpoint_find.h finds what can be loaded.
+#pragma once
+#include "llmc/checkpoint/checkpoint_find.h"
+#include "llmc/checkpoint/model.h"
+
+// Refuses to save values that are not finite: a run could not be resumed from them.
+inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int state, int64_t bucket,
+                          int64_t layers) {
+    if (all_finite(values, elems)) return;
+    const std::string where = bucket < layers ? format("layer %lld", (long long)bucket) : "what is outside the layers";
+    file.refuse(format("%s of %s: values that are not finite", STATE_NAMES[state], where.c_str()));
+}
+
+// Writes this rank's state file of a checkpoint; returns its checksum.
+template <class Model>
+inline uint64_t write_state(const std::string& dir, const StateHeader& header, Model& model, Progress* progress) {
+    const ParameterLayout& layout = model.layout;
+    FileWriter file(state_path(dir, header.step, header.rank));
+    const std::vector<OptimizerState> states = kept_states(model);
+    file.write(&header, header.bytes());
+    for (int64_t b = 0; b < layout.buckets(); b++)
+        for (OptimizerState state : states) {
+            for_each_state_piece(state_layout(model, state).slice_elems(b), [&](int64_t first, int64_t n) {
+                const float* values = state_piece(model, state, b, first, n);
+                expect_finite(file, values, n, state, b, layout.config.L);
+                file.write(values, n * 4);
+                if (progress) progress->add(n * 4);
+            });
+        }
+    const uint64_t sum = file.checksum.value();
+    file.write(&sum, sizeof(sum));
+    file.commit();
+    return sum;
+}
+
+// Rank 0: ends the program (exit 1) unless it finds the state file that another rank has written,
+// with the same checksum.
+inline void expect_state(const std::string& path, const StateHeader& header, int64_t rank, uint64_t sum) {
+    FileReader file(path, FileReader::TELL);
+    StateHeader h;
+    uint64_t stored = 0;
+    bool good = file.good() && file.size_bytes > header.bytes() && try_read_header(file, h);
+    good = good && h.step == header.step && h.rank == rank;
+    if (good) file.seek(file.size_bytes - sizeof(stored));
+    good = good && file.try_read(&stored, sizeof(stored), "its checksum") && stored == sum;
+    if (!file.missing) file.expect_good();
+    if (!good)
+        runtime_failure(
+            "rank %lld has written its part of the checkpoint of step %lld, but rank 0 finds no such %s: "
+            "-o must be one folder, which all processes share",
+            (long long)rank, (long long)header.step, path.c_str());
+}
+
+// Makes room for the checkpoint of a step: removes temporary files that an earlier program left,
+// and the DONE file of this step, if there is one.
+inline void clear_checkpoint(const std::string& dir, int64_t step) {
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.temporary) remove_file(file.path);
+    const std::string done = done_path(dir, step);
+    if (!remove_file(done))
+        runtime_failure("cannot remove %s, to write that checkpoint again: %s", done.c_str(), strerror(errno));
+    flush_folder(dir);
+}
+
+// Writes the model's weights; returns their checksum.
+template <class Model>
+inline uint64_t write_weights(FileWriter& file, Model& model, Progress* progress = nullptr) {
+    auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+        return tensor_data(model, tensor, layer, first, elems);
+    };
+    return write_model(file, model.layout.config, model_version<typename Model::Element>(), get, progress);
+}
+
+// Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
+// model, each rank its state, and rank 0 DONE, once it has seen all states. A failure ends the
+// program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
+// have theirs: a save that is cut off leaves no model without a state, which prune_checkpoints()
+// would take for a user's own.
+template <class Model>
+inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model, Progress* progress = nullptr) {
+    std::unique_ptr<FileWriter> model_file;
+    if (comm.rank == 0) {
+        clear_checkpoint(dir, header.step);
+        model_file = std::make_unique<FileWriter>(model_path(dir, header.step));
+        header.model_checksum = write_weights(*model_file, model, progress);
+        model_file->flush();
+    }
+    header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
+    header.processes = comm.processes, header.rank = comm.rank;
+    header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
+    header.header_checksum = header.checksum();
+    const std::vector<uint64_t> sums = comm_gather(write_state(dir, header, model, progress), "writing the state");
+    if (comm.rank > 0) return;
+    for (int64_t rank = 0; rank < comm.processes; rank++)
+        expect_state(state_path(dir, header.step, rank), header, rank, sums[rank]);
+    model_file->publish();
+    flush_folder(dir);
+    FileWriter done(done_path(dir, header.step));
+    done.commit();
+}
+
+// Loads the slices of its states that a rank of the saved run wrote. verified: the
+// header of the checkpoint, as newest_checkpoint() found it.
+template <class Model>
+inline void load_state(const std::string& path, const StateHeader& verified, int64_t rank, Model& model,
+                       Progress* progress) {
+    FileReader file(path);
+    StateHeader h;
+    auto changed = [&] { runtime_failure("%s has changed since it was verified", path.c_str()); };
+    if (!try_read_header(file, h)) changed();
+    const bool same = h.header_checksum == h.checksum() && h.step == verified.step && h.rank == rank &&
+                      h.processes == verified.processes && h.states == verified.states &&
+                      find_optimizer(h.optimizer) == model.optimizer && h.model_checksum == verified.model_checksum;
+    if (!same) changed();
+    const ParameterLayout saved = parameter_layout(model.layout.config, h.processes);
+    const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
+    file.expect_size(state_file_bytes(saved, h, model.optimizer, has_master(h)));
+    std::vector<float> values;
+    for (int64_t b = 0; b < saved.buckets(); b++)
+        for (OptimizerState state : states_of(optimizer, has_master(h))) {
+            const int64_t elems = state_layout(saved, optimizer, state).slice_elems(b);
+            for_each_state_piece(elems, [&](int64_t first, int64_t n) {
+                values.resize(n);
+                file.read(values.data(), n * 4, "the optimizer's state");
+                if (!all_finite(values.data(), n))
+                    runtime_failure("%s is damaged: it has values that are not finite", path.c_str());
+                set_state(model, state, b, rank * elems + first, n, values.data());
+                if (progress) progress->add(n * 4);
+            });
+        }
+    const uint64_t sum = file.checksum.value();
+    uint64_t stored = 0;
+    file.read(&stored, sizeof(stored), "its checksum");
+    if (sum != stored) changed();
+}
+
+// Loads weights and optimizer state of the checkpoint that newest_checkpoint() found. Any number of
+// processes may have written it.
+template <class Model>
+inline void load_checkpoint(const std::string& dir, const StateHeader& verified, FileReader& model_file, Model& model,
+                            Progress* progress = nullptr) {
+    load_model(model, model_file, progress);
+    if (model_file.checksum.value() != verified.model_checksum)
+        runtime_failure("%s has changed since it was verified", model_file.path.c_str());
+    for (int64_t rank = 0; rank < verified.processes; rank++)
+        load_state(state_path(dir, verified.step, rank), verified, rank, model, progress);
+}

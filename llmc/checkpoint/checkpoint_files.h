@@ -1,0 +1,146 @@
+// What a checkpoint is on the disk. A checkpoint of step n (n updates done) is
+//
+//     model_%08d.bin        the weights (model_file.h)
+//     state_%08d_%05d.bin   one per process: its part of the optimizer state, and where the run is
+//     DONE_%08d             empty; written last, removed first
+//
+// Each file is written under a temporary name, flushed and renamed (file.h). A checkpoint is
+// complete if DONE is there and every checksum is right; the state files hold checksums of
+// themselves and of the model file. An incomplete checkpoint is never used.
+//
+// A state file is a StateHeader; then for each bucket (tensors.h) this rank's slice of m, of v, of
+// the factors and, where weights are 16-bit and have one, of their fp32 master; then a checksum of
+// all that. What an optimizer does not keep (optimizers.h) is left out.
+#pragma once
+#include <cstddef>
+#include "llmc/optim/loss_scale.h"
+#include "llmc/checkpoint/model_file.h"
+#include "llmc/optim/optimizer_state.h"
+#include "llmc/optim/outlier.h"
+
+// 2: AdamW's. 3: that of another optimizer, whose name ends the header. 4: that of a run in fp16;
+// the name and the loss scale end the header.
+constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4;
+
+// Where the run is, and what must not change when it is resumed.
+struct StateHeader {
+    int32_t magic = STATE_MAGIC, version = STATE_VERSION;
+    int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed
+    int64_t processes = 1, rank = 0;
+    int64_t T = 0, seed = 0, shuffle = 0;
+    int64_t states = 2;  // how many there are: m, v, factors and master weights, or some of them
+    uint64_t data_identity = 0;
+    uint64_t model_checksum = 0;
+    OutlierDetector loss_outlier, norm_outlier;
+    uint64_t header_checksum = 0;
+    char optimizer[16] = "adamw";  // from version 3 on
+    LossScale loss_scale;          // of the next step; from version 4 on
+
+    static int64_t least_bytes() { return offsetof(StateHeader, optimizer); }
+    int64_t bytes() const {
+        if (version == STATE_VERSION_FP16) return sizeof(StateHeader);
+        return version == STATE_VERSION_NAMED ? offsetof(StateHeader, loss_scale) : least_bytes();
+    }
+    void set_version(Optimizer o, bool fp16) {
+        version = fp16 ? STATE_VERSION_FP16 : o == ADAMW ? STATE_VERSION : STATE_VERSION_NAMED;
+        snprintf(optimizer, sizeof(optimizer), "%s", OPTIMIZERS[o].name);
+    }
+    uint64_t checksum() const {
+        Checksum sum;
+        sum.add(this, offsetof(StateHeader, header_checksum));
+        sum.add(optimizer, bytes() - least_bytes());
+        return sum.value();
+    }
+};
+static_assert(sizeof(StateHeader) == offsetof(StateHeader, optimizer) + 16 + 16, "no padding");
+
+// Reads the header of a state file; false if that fails, or the file is of no version known.
+// file.problem is empty in the latter case.
+inline bool try_read_header(FileReader& file, StateHeader& h) {
+    const int64_t least = StateHeader::least_bytes();
+    if (!file.try_read((void*)&h, least, "the header")) return false;
+    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_FP16) return false;
+    if (!file.try_read(h.optimizer, h.bytes() - least, "the header")) return false;
+    h.optimizer[sizeof(h.optimizer) - 1] = 0;
+    return find_optimizer(h.optimizer) < NUM_OPTIMIZERS;
+}
+
+// Bytes of the state file of one rank.
+inline int64_t state_file_bytes(const ParameterLayout& layout, const StateHeader& h, Optimizer optimizer, bool master) {
+    return h.bytes() + state_values(layout, OPTIMIZERS[optimizer], master) * 4 + sizeof(uint64_t);
+}
+// Whether a state file has master weights.
+inline bool has_master(const StateHeader& h) {
+    return h.states > (int64_t)states_of(OPTIMIZERS[find_optimizer(h.optimizer)], false).size();
+}
+
+inline std::string model_path(const std::string& dir, int64_t step) {
+    return format("%s/model_%08lld.bin", dir.c_str(), (long long)step);
+}
+inline std::string state_path(const std::string& dir, int64_t step, int64_t rank) {
+    return format("%s/state_%08lld_%05lld.bin", dir.c_str(), (long long)step, (long long)rank);
+}
+inline std::string done_path(const std::string& dir, int64_t step) {
+    return format("%s/DONE_%08lld", dir.c_str(), (long long)step);
+}
+
+// A file of a checkpoint, as its name says. A temporary one was still being written when its
+// program ended.
+struct CheckpointFile {
+    enum Kind { MODEL, STATE, DONE } kind;
+    int64_t step;
+    bool temporary;
+    std::string path;
+};
+
+// The files of checkpoints in a folder: those whose names are exactly what this program writes.
+inline std::vector<CheckpointFile> checkpoint_files(const std::string& dir) {
+    std::vector<CheckpointFile> files;
+    for (const std::string& full : list_folder(dir)) {
+        const bool temporary = full.size() > 4 && full.compare(full.size() - 4, 4, ".tmp") == 0;
+        const std::string path = dir + "/" + full.substr(0, full.size() - 4 * temporary);
+        const char* name = path.c_str() + dir.size() + 1;
+        long long step = -1, rank = -1;
+        auto add = [&](CheckpointFile::Kind kind, const std::string& its_path) {
+            if (step >= 0 && path == its_path) files.push_back({kind, step, temporary, dir + "/" + full});
+        };
+        if (sscanf(name, "model_%18lld", &step) == 1) add(CheckpointFile::MODEL, model_path(dir, step));
+        if (sscanf(name, "state_%18lld_%18lld", &step, &rank) == 2)
+            add(CheckpointFile::STATE, state_path(dir, step, rank));
+        if (sscanf(name, "DONE_%18lld", &step) == 1) add(CheckpointFile::DONE, done_path(dir, step));
+    }
+    return files;
+}
+
+// The steps that have a DONE file, in ascending order. Their checksums have not been verified.
+inline std::vector<int64_t> finished_steps(const std::string& dir) {
+    std::vector<int64_t> steps;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.kind == CheckpointFile::DONE && !file.temporary) steps.push_back(file.step);
+    std::sort(steps.begin(), steps.end());
+    return steps;
+}
+
+// Bytes of all files of a checkpoint; 0 if there are none.
+inline int64_t checkpoint_bytes(const std::string& dir, int64_t step) {
+    int64_t bytes = 0;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.step == step && !file.temporary) bytes += file_bytes(file.path);
+    return bytes;
+}
+
+// Removes a checkpoint; warns where that fails. DONE goes first, so that what is left is
+// incomplete. The model goes before the states: while a state file is there, prune_checkpoints()
+// sees that this removal was interrupted, and finishes it.
+inline void remove_checkpoint(const std::string& dir, int64_t step) {
+    auto remove = [&](const std::string& path) {
+        const bool gone = remove_file(path);
+        if (!gone) warning("cannot remove %s: %s; it stays for now", path.c_str(), strerror(errno));
+        return gone;
+    };
+    if (!remove(done_path(dir, step))) return;
+    flush_folder(dir);  // from here on it is incomplete
+    if (!remove(model_path(dir, step))) return;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.kind == CheckpointFile::STATE && file.step == step) remove(file.path);
+}

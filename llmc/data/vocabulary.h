@@ -1,0 +1,91 @@
+// Which vocabulary a run has. A run that has shards of its own vocabulary finds it beside them, and
+// a new model takes its size.
+#pragma once
+#include "llmc/gpt2/config.h"
+#include "llmc/options/run_json.h"
+#include "llmc/data/tokenizer.h"
+
+// The folder of the run that -e names by this folder or by a model file in it, model_*.bin; empty
+// if it names none.
+inline std::string folder_of_run(const std::string& model) {
+    GPT2Config config;
+    if (parse_descriptor(model, config)) return "";
+    const size_t slash = model.rfind('/'), name = slash == model.npos ? 0 : slash + 1;
+    const bool is_file = model.compare(name, 6, "model_") == 0 && file_exists(model);
+    const std::string folder = is_file ? folder_of(model) : model;
+    return name_exists(run_json_path(folder)) ? folder : "";
+}
+
+// The flags of the run in a folder.
+inline Options options_of_folder(const std::string& folder) {
+    Options run;
+    run.out_dir = folder;
+    take_over_flags(run);
+    return run;
+}
+
+// Where -e is of a run, the --tokenizer of that run; else empty.
+inline std::string tokenizer_of_run(const std::string& model) {
+    const std::string folder = folder_of_run(model);
+    const std::string tokenizer = folder.empty() ? "" : options_of_folder(folder).tokenizer;
+    return !tokenizer.empty() && file_exists(tokenizer) ? tokenizer : "";
+}
+
+// --tokenizer where it is not given, nor known from the run to resume: beside the shards of -i (of
+// -j if only those are given), or that of the run which -e names.
+inline void settle_tokenizer(Options& o) {
+    const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
+    if (!o.given.count("--tokenizer") && !resumes) {
+        const bool i = o.given.count("--train-data"), j = o.given.count("--val-data") && !is_text(o.val_data);
+        std::string found = i || j ? tokenizer_beside(i ? o.train_data : o.val_data) : tokenizer_of_run(o.model);
+        if (found.empty() && !i && !j) found = tokenizer_beside(o.train_data);
+        if (!found.empty()) o.tokenizer = found;
+    }
+    const std::string standard = Options().tokenizer;
+    const size_t length = o.tokenizer.size();
+    const bool is_standard =
+        length >= standard.size() && o.tokenizer.compare(length - standard.size(), standard.size(), standard) == 0;
+    if (!is_standard && file_exists(o.tokenizer)) o.vocabulary = tokenizer_vocab_size(o.tokenizer);
+}
+
+// Exit 2 if texts are to be validated on or prompts asked for, and the model cannot hold the tokens
+// that the tokenizer makes of them.
+inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const GPT2Config& config) {
+    const std::string text = o.talks ? "a prompt" : "-j " + o.val_data;
+    if (tok.vocab_size() > config.V)
+        usage_error(
+            "%s would be tokenized by %s, which has %lld tokens, and the model (-e %s) only %lld; --tokenizer with "
+            "the model's own vocabulary is accepted",
+            text.c_str(), o.tokenizer.c_str(), (long long)tok.vocab_size(), o.model.c_str(), (long long)config.V);
+}
+
+// Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.
+inline void check_vocabulary(const Options& o, const GPT2Config& config) {
+    if (o.vocabulary == 0 || config.V == o.vocabulary) return;
+    if (config.V < o.vocabulary)
+        usage_error(
+            "the model (-e %s) has a vocabulary of %lld tokens and %s has %lld: V%lld or no V is accepted in a "
+            "descriptor, or another --tokenizer",
+            o.model.c_str(), (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary,
+            (long long)o.vocabulary);
+    if (config.V > padded_vocab(o.vocabulary))
+        warning("the model (-e %s) has a vocabulary of %lld tokens and %s has only %lld", o.model.c_str(),
+                (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary);
+}
+
+// The token at which documents begin, for --document-mask 1. Exit 2 if it is not known.
+inline void settle_end_of_text(Options& o, const GPT2Config& config) {
+    if (!o.document_mask) return;
+    if (!file_exists(o.tokenizer))
+        usage_error(
+            "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not there; a tokenizer file is "
+            "accepted, or --document-mask 0",
+            o.tokenizer.c_str());
+    const int64_t tokens = tokenizer_vocab_size(o.tokenizer);
+    if (!is_vocabulary_of(tokens, config.V))
+        usage_error(
+            "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not that of the model: it has "
+            "%lld tokens, the model %lld; the model's tokenizer is accepted, or --document-mask 0",
+            o.tokenizer.c_str(), (long long)tokens, (long long)config.V);
+    o.end_of_text = tokenizer_end_of_text(o.tokenizer);
+}

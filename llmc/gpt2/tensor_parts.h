@@ -1,0 +1,47 @@
+// The parts of tensors that a process works on, where a whole tensor counts and not each element
+// for itself.
+#pragma once
+#include "llmc/gpt2/tensors.h"
+
+// Elements first to end of a tensor of one layer. The padding of the vocabulary is left out.
+struct TensorPart {
+    int tensor, number;  // number: counts the tensors of all layers
+    int64_t layer, first, end;
+    int64_t index;  // of element `first` among all parameters
+    int64_t state;  // and among those of which this process keeps state
+    int64_t elems() const { return end - first; }
+};
+
+inline int64_t all_tensors(const GPT2Config& c) {
+    int64_t n = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) n += tensor_layers(i, c);
+    return n;
+}
+// Rows of a tensor, without the padding of the vocabulary.
+inline int64_t real_rows(int tensor, const GPT2Config& c) {
+    return tensor == WTE ? c.V : dimension(TENSORS[tensor].rows, c);
+}
+
+// TensorPart::number of a tensor of a layer; of a tensor outside the layers, whatever the layer.
+inline int64_t tensor_number(int tensor, int64_t layer, const GPT2Config& c) {
+    int64_t n = TENSORS[tensor].per_layer ? layer : 0;
+    for (int i = 0; i < tensor; i++) n += tensor_layers(i, c);
+    return n;
+}
+
+// Calls each(part) for every tensor of every layer, with what `own` holds of it, which may be
+// nothing. kept: of what this process keeps state; it contains own.
+template <class Each>
+inline void for_each_part(const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept, Each each) {
+    const GPT2Config& c = layout.config;
+    int number = 0;
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, c); l++, number++) {
+            const int64_t bucket = layout.bucket_of(i, l), begin = layout.offset_in_bucket[i];
+            const int64_t elems = real_rows(i, c) * dimension(TENSORS[i].cols, c);
+            const int64_t low = std::max(begin, own.begin(layout, bucket));
+            const int64_t high = std::max(low, std::min(begin + elems, own.end(layout, bucket)));
+            const int64_t state = kept.state_begin(layout, bucket) + low - kept.begin(layout, bucket);
+            each(TensorPart{i, number, l, low - begin, high - begin, layout.bucket_begin[bucket] + low, state});
+        }
+}

@@ -1,0 +1,56 @@
+// What the update of one step needs beside the gradients, and how it decides between updating,
+// clipping and skipping. Host and GPU run the same code; a GPU decides on the device, so that the
+// host need not wait for the norm. The formulas of the optimizers are in optimizers.h.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include "llmc/base/bf16.h"
+#include "llmc/optim/optimizers.h"
+
+struct UpdateRule {
+    // of the optimizer; weight_decay is that of the tensors marked in tensors.h; the update sets
+    // grad_scale
+    UpdateConstants constants;
+    double tokens;          // of the step that count; its loss is the mean over them
+    double grad_clip = 0;   // the largest norm of the gradient; 0: no limit
+    double loss_scale = 1;  // the gradients are this many times as large as those of the loss (loss_scale.h)
+    double loss_limit = INFINITY, norm_limit = INFINITY;  // above either the update is skipped
+    uint64_t rounding_seed = 0;                           // of stochastic rounding (cuda/adamw.cuh)
+};
+
+struct StepResult {
+    double loss, norm;  // mean loss before the update, norm of the gradient before clipping
+    bool updated;
+    // Squared norm of the gradient of this process's first micro-step, as it is summed; if it was
+    // asked for (noise_scale.h).
+    double small_squares = 0;
+};
+
+// The loss of a step from the sum over its tokens; 0 if none of them counts.
+HOST_DEVICE inline double mean_loss(double sum, const UpdateRule& rule) {
+    return rule.tokens > 0 ? sum / rule.tokens : 0;
+}
+
+// Whether this step updates the weights: not if none of its tokens counts, and not if loss or norm
+// is not finite, or is an outlier.
+HOST_DEVICE inline bool update_wanted(double loss, double norm, const UpdateRule& rule) {
+    const double largest = 1.7976931348623157e308;
+    return rule.tokens > 0 && fabs(loss) <= largest && fabs(norm) <= largest && !(loss > rule.loss_limit) &&
+           !(norm > rule.norm_limit);
+}
+
+// The norm of the gradient from the sum of the squares of what the backward pass has left.
+HOST_DEVICE inline double gradient_norm(double squares, const UpdateRule& rule) {
+    return sqrt(squares) / rule.loss_scale;
+}
+
+// The factor that brings the norm of the gradient down to the limit (Pascanu et al. 2013,
+// arXiv:1211.5063), 1 if it is within.
+HOST_DEVICE inline float clipping_scale(double norm, const UpdateRule& rule) {
+    return rule.grad_clip > 0 && norm > rule.grad_clip ? (float)(rule.grad_clip / norm) : 1.0f;
+}
+
+// What the gradients are multiplied by: clips, and takes back the loss scale.
+HOST_DEVICE inline float gradient_factor(double norm, const UpdateRule& rule) {
+    return clipping_scale(norm, rule) / (float)rule.loss_scale;
+}

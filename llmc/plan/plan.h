@@ -1,0 +1,77 @@
+// The memory that a run needs, row by row. --plan prints the rows; what a run allocates is their
+// sum.
+#pragma once
+#include "llmc/gpt2/activations.h"
+#include "llmc/optim/optimizer_state.h"
+
+struct PlanRow {
+    std::string category, name, shape;
+    int64_t bytes;
+    std::string lives_in = "";  // of activations: when they are needed (activations.h)
+};
+
+inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
+    int64_t total = 0;
+    for (const PlanRow& row : rows) total += row.bytes;
+    return total;
+}
+
+// The rows of the parameters (tensors.h).
+inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const ParameterLayout& layout) {
+    int64_t tensors = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        const int64_t elems = tensor_elems(i, s.config) * tensor_layers(i, s.config);
+        tensors += elems;
+        rows.push_back(
+            {"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * s.floatX_bytes});
+    }
+    rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
+}
+// The state of the optimizer that this process keeps.
+inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,
+                           const BucketSlice& slice, bool master) {
+    for (OptimizerState state : states_of(optimizer, master)) {
+        const StateLayout of_state = state_layout(layout, optimizer, state);
+        const char* whole[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns", "bf16", "8 bits"};
+        const char* sliced[] = {"", " of parameters", " of those outside", "", "", ", bf16", ", 8 bits"};
+        std::string shape = whole[of_state.kept];
+        if (slice.parts > 1 && !of_state.replicated())
+            shape = format("1/%lld%s", (long long)slice.parts, sliced[of_state.kept]);
+        const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
+        rows.push_back({"optimizer", name, shape, of_state.held_bytes(slice)});
+    }
+}
+// The rows of the activations that these sizes need.
+inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
+        const int64_t copies = activation_copies(a, s), bytes = activation_bytes(a, s);
+        if (copies * bytes > 0)
+            rows.push_back({"activations", ACTIVATIONS[a].name,
+                            format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies,
+                            PURPOSE_NAMES[ACTIVATIONS[a].purpose]});
+    }
+}
+
+// FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences
+// of T (two products forward, five backward, each over half of the positions).
+inline double flops_per_token(const GPT2Config& c, int64_t T) {
+    double matmul_params = (double)c.V * c.C + (double)c.L * 12 * c.C * c.C;
+    return 6 * matmul_params + 3.5 * 2 * T * c.C * c.L;
+}
+
+inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
+    int64_t category_bytes = 0;
+    fprintf(out, "%-14s %-16s %-18s %16s   %s\n", "category", "name", "shape", "bytes", "lives in");
+    for (size_t i = 0; i < rows.size(); i++) {
+        fprintf(out, "%-14s %-16s %-18s %16lld%s%s\n", rows[i].category.c_str(), rows[i].name.c_str(),
+                rows[i].shape.c_str(), (long long)rows[i].bytes, rows[i].lives_in.empty() ? "" : "   ",
+                rows[i].lives_in.c_str());
+        category_bytes += rows[i].bytes;
+        if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
+            fprintf(out, "%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "",
+                    (long long)category_bytes, category_bytes / 1048576.0);
+            category_bytes = 0;
+        }
+    }
+    fprintf(out, "total %lld bytes, %.1f MiB\n", (long long)plan_bytes(rows), plan_bytes(rows) / 1048576.0);
+}

@@ -1,0 +1,57 @@
+// What a run writes: the bytes of one checkpoint, and of all that are in the out dir at once.
+#pragma once
+#include <sys/statvfs.h>
+#include <numeric>
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/plan/plan.h"
+
+// A model file, and the state files of all processes, which together hold every state in the plan
+// once.
+inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, const ParameterLayout& layout,
+                                       const std::vector<PlanRow>& rows) {
+    int64_t tensors = 0;
+    bool master = false;
+    for (const PlanRow& row : rows) master = master || row.name == "master weights";
+    for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
+    const double model = (double)sizeof(Header) + (double)tensors * (double)s.file_bytes();
+    StateHeader header;
+    header.set_version(optimizer, s.fp16);
+    return model + (double)(s.processes * state_file_bytes(layout, header, optimizer, master));
+}
+
+// The most checkpoints that a run of so many steps has at once. The newest is written before an old
+// one is removed (-nk, -nm).
+inline int64_t most_checkpoints(const Options& o, int64_t steps) {
+    const int64_t every = o.checkpoint_every, keep = o.keep_checkpoints, major = o.major_every;
+    const int64_t saved = every > 0 ? steps / every + (steps % every != 0) : 1;
+    if (keep == 0 || saved <= keep) return saved;
+    const int64_t stride = major > 0 ? major / std::gcd(every, major) : 0;  // one saved checkpoint in `stride` is major
+    return std::min(saved, keep + 1 + (stride > 0 ? steps / every / stride : 0));
+}
+
+inline std::string size_text(double bytes) {
+    return bytes >= 1e9 ? format("%.1f GB", bytes / 1e9) : format("%.1f MB", bytes / 1e6);
+}
+
+inline void print_disk_plan(const Options& o, double one_bytes) {
+    printf("a checkpoint: %.0f bytes, %s\n", one_bytes, size_text(one_bytes).c_str());
+    if (o.max_steps > 0) {
+        const int64_t most = most_checkpoints(o, o.max_steps);
+        printf("on the disk: up to %lld checkpoint%s, %s (-n, -nk and -nm say how many)\n", (long long)most,
+               most == 1 ? "" : "s", size_text((double)most * one_bytes).c_str());
+    } else if (o.max_steps < 0) printf("on the disk: how many depends on the data; -nk keeps only the newest\n");
+}
+
+// Warns at the start of a run that will fill the disk. What a resumed run needs includes the
+// checkpoints that it has written already, so these count as room.
+inline void warn_of_full_disk(const Options& o, double one_bytes, int64_t steps) {
+    struct statvfs disk;
+    if (statvfs(o.out_dir.c_str(), &disk) != 0) return;
+    const double there = o.resume ? (double)finished_steps(o.out_dir).size() * one_bytes : 0;
+    const double room = (double)disk.f_bavail * (double)disk.f_frsize + there,
+                 needed = (double)most_checkpoints(o, steps) * one_bytes;
+    if (needed > room)
+        warning(
+            "-o %s has room for %s, and the run's checkpoints need up to %s: a lower -nk, or a higher -n, needs less",
+            o.out_dir.c_str(), size_text(room).c_str(), size_text(needed).c_str());
+}

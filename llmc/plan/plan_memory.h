@@ -1,0 +1,140 @@
+// What other flags would change in the memory of a run: activations at each recompute level, flags
+// that save memory, the largest batch that fits. Each is a plan of its own, made as the run's is.
+#pragma once
+#include "llmc/checkpoint/model.h"
+#include "llmc/plan/plan_device.h"
+
+// 1234567890 as 1.1 GiB.
+inline std::string memory_text(double bytes) {
+    return bytes >= GIB ? format("%.1f GiB", bytes / GIB) : format("%.1f MiB", bytes / 1048576.0);
+}
+
+// The sizes of the same run at another recompute level.
+inline Sizes at_level(Sizes s, const Options& o, int64_t level) {
+    s.recompute = level;
+    s.recompute_every = o.recompute_every > 0 ? o.recompute_every : default_recompute_every(s.config.L);
+    return s;
+}
+inline double activation_total(const Sizes& s) {
+    double bytes = 0;
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) bytes += (double)activation_copies(a, s) * (double)activation_bytes(a, s);
+    return bytes;
+}
+
+constexpr int64_t RECOMPUTE_LEVELS = 5;
+
+// The activations that recomputation changes, then all others, then the whole run.
+inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run_bytes) {
+    printf("MiB at each recompute level (-r 4: %lld layers at a time; * is this run's):\n%-14s",
+           (long long)at_level(s, o, 4).recompute_every, "activation");
+    for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
+        printf(" %9s", format("-r %lld%s", (long long)level, level == s.recompute ? "*" : "").c_str());
+    double others = activation_total(s);
+    const auto line = [&](const char* name, auto bytes_at) {
+        printf("\n%-14s", name);
+        for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
+            printf(" %9.1f", bytes_at(at_level(s, o, level)) / 1048576.0);
+    };
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
+        if (ACTIVATIONS[a].purpose != ActivationInfo::LAYER) continue;
+        others -= (double)activation_copies(a, s) * (double)activation_bytes(a, s);
+        line(ACTIVATIONS[a].name,
+             [&](const Sizes& t) { return (double)activation_copies(a, t) * (double)activation_bytes(a, t); });
+    }
+    line("the others", [&](const Sizes&) { return others; });
+    line("= all", [&](const Sizes& t) { return activation_total(t); });
+    line("the whole run",
+         [&](const Sizes& t) { return (double)run_bytes - activation_total(s) + activation_total(t); });
+    printf("\n");
+}
+
+// The plan of a run with other flags: bytes of one process.
+template <class Model>
+int64_t trial_bytes(const Options& o, Sizes s) {
+    Model trial;
+    trial.layout = parameter_layout(s.config, s.processes);
+    s.recompute = o.recompute, s.recompute_every = std::max<int64_t>(1, o.recompute_every);
+    s.B = o.batch_size, s.T = o.seq_len, s.micro_steps = o.total_batch_size / (s.B * s.T * s.processes);
+    settle_device(trial, s, o);
+    return plan_bytes(plan_rows(s, o, &trial));
+}
+
+// With another B the tokens of a step stay the same if -d was given. Then B must divide -d / (T P).
+inline bool has_own_total_batch(const Options& o, const Sizes& s) {
+    return o.given.count("--total-batch-size") || s.micro_steps > 1;
+}
+inline Options with_batch(Options o, const Sizes& s, int64_t B) {
+    if (!has_own_total_batch(o, s)) o.total_batch_size = B * o.seq_len * s.processes;
+    o.batch_size = B;
+    return o;
+}
+
+// The largest B whose plan is at most so many bytes; 0 if none is.
+template <class Model>
+int64_t largest_batch(const Options& o, const Sizes& s, double most_bytes) {
+    constexpr int64_t MOST_B = 1 << 20;
+    const auto fits = [&](int64_t B) { return (double)trial_bytes<Model>(with_batch(o, s, B), s) <= most_bytes; };
+    if (has_own_total_batch(o, s)) {
+        const int64_t sequences = o.total_batch_size / (s.T * s.processes);
+        int64_t B = std::min(sequences, MOST_B);
+        while (B > 0 && (sequences % B != 0 || !fits(B))) B--;
+        return B;
+    }
+    int64_t low = 0, high = 1;  // low fits, high does not
+    while (high <= MOST_B && fits(high)) low = high, high *= 2;
+    while (low + 1 < high && low < MOST_B) fits((low + high) / 2) ? low = (low + high) / 2 : high = (low + high) / 2;
+    return low;
+}
+
+// Flags that lower the plan, with what each alone would save.
+template <class Model>
+void print_savings(const Options& o, const Sizes& s, int64_t bytes, double most_bytes) {
+    const auto line = [&](const std::string& flags, const Options& changed) {
+        const int64_t lower = trial_bytes<Model>(changed, s);
+        if (lower < bytes)
+            printf("  %-24s saves %10s, leaves %10s%s\n", flags.c_str(), memory_text((double)(bytes - lower)).c_str(),
+                   memory_text((double)lower).c_str(), (double)lower <= most_bytes ? ": fits" : "");
+    };
+    for (int64_t level = s.recompute + 1; level < RECOMPUTE_LEVELS; level++) {
+        Options changed = o;
+        changed.recompute = level, changed.recompute_every = at_level(s, o, level).recompute_every;
+        line(format("-r %lld", (long long)level), changed);
+    }
+    for (int64_t B : {s.B / 2, (int64_t)1})
+        if (B > 0 && B < s.B && (!has_own_total_batch(o, s) || s.B % B == 0))
+            line(format("-b %lld", (long long)B), with_batch(o, s, B));
+    if (s.T > 1) {
+        Options changed = o;
+        changed.seq_len = s.T / 2, changed.total_batch_size = s.B * changed.seq_len * s.processes * s.micro_steps;
+        line(format("-t %lld", (long long)changed.seq_len), changed);
+    }
+    if (o.master_weights) {
+        Options changed = o;
+        changed.master_weights = 0;
+        line("-w 0", changed);
+    }
+    if (!o.zero_stage && s.processes > 1) {
+        Options changed = o;
+        changed.zero_stage = 1;
+        line("-z 1", changed);
+    }
+}
+
+// Whether the run fits the memory of the device; if not, what would make it fit. On a CPU the
+// processes of one machine share its memory.
+template <class Model>
+void print_fit(const Options& o, const Sizes& s, int64_t bytes, const PlanDevice& device) {
+    if (device.memory_bytes == 0) return;
+    const double sharing = s.gpu ? 1 : (double)std::min(s.processes, o.gpus_per_node);
+    const double most_bytes = (device.memory_bytes - (s.gpu ? DRIVER_BYTES : 0)) / sharing;
+    const bool fits = (double)bytes <= most_bytes;
+    printf("%s %s: %s of the %s for each process%s\n", fits ? "fits" : "does not fit", device.name.c_str(),
+           memory_text((double)bytes).c_str(), memory_text(most_bytes).c_str(), fits ? "" : "; each of these alone");
+    if (!fits) print_savings<Model>(o, s, bytes, most_bytes);
+    if (!s.training) return;
+    const int64_t B = largest_batch<Model>(o, s, most_bytes);
+    if (B == 0) printf("no batch fits\n");
+    else
+        printf("the largest batch that fits%s: -b %lld\n", has_own_total_batch(o, s) ? " and divides -d" : "",
+               (long long)B);
+}

@@ -1,0 +1,148 @@
+// How long a step takes at least on a device, by the roofline (Williams et al. 2009,
+// doi:10.1145/1498765.1498785): each kernel needs the time of its FLOPs at the peak, or that of its
+// bytes at the bandwidth, whichever is longer. And what several GPUs take in all.
+#pragma once
+#include "llmc/optim/update_work.h"
+#include "llmc/optim/muon.h"
+#include "llmc/plan/plan.h"
+#include "llmc/plan/plan_device.h"
+
+inline KernelWork orthogonalize_tensor(int tensor, const GPT2Config& c, double x) {
+    return work::orthogonalize((double)dimension(TENSORS[tensor].rows, c), (double)dimension(TENSORS[tensor].cols, c),
+                               x);
+}
+// How many matrices a process orthogonalises, by tensor: the process with the most FLOPs, for which
+// the others wait. Matrix number i is process i % P's (muon.h), in both ZeRO stages.
+inline std::array<int64_t, NUM_TENSORS> orthogonalized_matrices(const GPT2Config& c, int64_t processes, double x) {
+    std::array<int64_t, NUM_TENSORS> busiest{};
+    double most = 0;
+    for (int64_t rank = 0; rank < processes; rank++) {
+        std::array<int64_t, NUM_TENSORS> matrices{};
+        double flops = 0;
+        for (int64_t l = 0; l < c.L; l++)
+            for (int i = 0; i < NUM_TENSORS; i++)
+                if (is_layer_matrix(i) && matrix_number(i, l) % processes == rank)
+                    matrices[i]++, flops += orthogonalize_tensor(i, c, x).flops;
+        if (flops > most) most = flops, busiest = matrices;
+    }
+    return busiest;
+}
+// FLOPs of Newton-Schulz in a step: of that process; with processes = 1, of all together.
+inline double orthogonalize_flops(const Sizes& s, int64_t processes) {
+    if (!s.training || !s.orthogonalizes) return 0;
+    const double x = (double)s.floatX_bytes;
+    const auto matrices = orthogonalized_matrices(s.config, processes, x);
+    double flops = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) flops += (double)matrices[i] * orthogonalize_tensor(i, s.config, x).flops;
+    return flops;
+}
+// The elements with v among `elems` that a process updates, where v is fp32.
+inline double elems_with_v(const ParameterLayout& layout, Optimizer optimizer, int64_t elems) {
+    const OptimizerInfo& info = OPTIMIZERS[optimizer];
+    const int64_t in_v = state_layout(layout, info, STATE_V).total_elems();
+    const int64_t in_factors =
+        info.keeps.factors == KEEP_VECTORS ? state_layout(layout, info, STATE_FACTORS).total_elems() : 0;
+    return (double)(in_v + in_factors) * (double)elems / (double)layout.total_elems();
+}
+
+// The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
+// sums the squares of, and which it updates. fuses_gelu: GELU is in the epilogue of the product
+// before it, so that recomputing GELU takes this product.
+inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer, int64_t norm_elems,
+                                            int64_t update_elems, bool master, bool fuses_gelu = false) {
+    const GPT2Config& c = s.config;
+    const double n = (double)s.rows(), C = (double)c.C, T = (double)s.T, x = (double)s.floatX_bytes;
+    const double written = s.gpu ? x : (double)s.gradient_bytes(), g = (double)s.gradient_bytes();
+    const int64_t L = c.L, recomputed = s.recomputed_layers(), segments = recomputed / s.segment_layers();
+    const int64_t gelus_again = s.micro_steps * recomputed * (s.recompute == 1 || s.recompute == 2);
+    const int64_t again = recomputed * (s.recompute >= 3), norms_again = recomputed * (s.recompute == 2);
+    std::vector<KernelWork> kernels;
+    const auto add = [&](KernelWork kernel, int64_t calls) {
+        kernel.calls = calls;
+        if (calls > 0) kernels.push_back(kernel);
+    };
+    const int64_t m = s.micro_steps, layers = m * L, forwards = m * (L + again);
+    const int64_t first_norms = m * (1 + 2 * norms_again + (again > 0 ? segments : 0));
+    add(work::embedding(n, C, x), m);
+    add(work::layernorm(n, C, x), first_norms);
+    add(work::matmul(n, C, 3 * C, false, x), forwards);
+    add(work::attention(n, T, C, x), forwards);
+    add(work::matmul(n, C, C, false, x), forwards);
+    add(work::residual_layernorm(n, C, x), m * (2 * L + (again > 0 ? 2 * again - segments : 0)));
+    add(work::matmul(n, C, 4 * C, true, x), forwards + (fuses_gelu ? gelus_again : 0));
+    add(work::matmul(n, 4 * C, C, false, x), forwards);
+    add(work::gelu(n * 4 * C, x), fuses_gelu ? 0 : gelus_again);
+    add(work::classifier(n, C, (double)c.Vp, true, x, written), m);
+    add(work::layernorm_backward(n, C, x), m * (2 * L + 1));
+    add(work::matmul_backward(n, 4 * C, C, true, x, written), layers);
+    add(work::matmul_backward(n, C, 4 * C, false, x, written), layers);
+    add(work::matmul_backward(n, C, C, false, x, written), layers);
+    add(work::attention_backward(n, T, C, x), layers);
+    add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
+    add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
+    const ParameterLayout layout = parameter_layout(c, s.processes);
+    add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
+    add(work::gradient_norm((double)norm_elems, g), 1);
+    if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) add(work::collect_factors((double)norm_elems), 1);
+    const double v_elems = elems_with_v(layout, optimizer, update_elems), p = master ? 4 : x;
+    if (s.directions) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, v_elems, p), 1);
+    if (s.orthogonalizes) {
+        const auto matrices = orthogonalized_matrices(c, s.processes, x);
+        for (int i = 0; i < NUM_TENSORS; i++) add(orthogonalize_tensor(i, c, x), matrices[i]);
+    }
+    add(work::update(OPTIMIZERS[optimizer], (double)update_elems, master, x, g), 1);
+    return kernels;
+}
+
+// The time of so many FLOPs and bytes at the peaks of a device; a peak that is unknown does not
+// count.
+inline double bound_seconds(double flops, double bytes, const PlanDevice& device) {
+    return std::max(device.flops_s > 0 ? flops / device.flops_s : 0, device.bytes_s > 0 ? bytes / device.bytes_s : 0);
+}
+
+struct TimeBound {
+    double seconds = 0, of_bytes_s = 0;  // in all; of the kernels whose bytes take longer than their FLOPs
+};
+inline TimeBound time_bound(const std::vector<KernelWork>& kernels, const PlanDevice& device) {
+    TimeBound bound;
+    for (const KernelWork& kernel : kernels) {
+        const double seconds = (double)kernel.calls * bound_seconds(kernel.flops, kernel.bytes, device);
+        bound.seconds += seconds;
+        if (bound_seconds(0, kernel.bytes, device) > kernel.flops / device.flops_s) bound.of_bytes_s += seconds;
+    }
+    return bound;
+}
+
+// Several GPUs: they compute at a fixed share of their peak, and communicate in rings (Patarasuk &
+// Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), in the alpha-beta model: P-1 messages, each at a
+// fixed cost, and all bytes at the bandwidth of the slowest link.
+struct Cluster {
+    double flops = 312e12, utilisation = 0.45;            // of an A100, bf16 dense; the share that is reached
+    double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
+    double message_s = 10e-6;
+};
+// What a process computes in a step at this share of the peak, or the bound where that is longer.
+// model_flops: of all processes.
+inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
+    const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.processes);
+    return std::max(bound.seconds, flops / (c.flops * c.utilisation));
+}
+
+struct ScalingEstimate {
+    double compute_s, communicate_s, hidden_s;
+    double step_s() const { return compute_s + communicate_s - hidden_s; }
+};
+
+// compute_s: what a step takes without communication. wire_bytes: what each process sends in a
+// step. Half of it, the reduce-scatter of the gradients, travels during the backward pass of the
+// last micro-step, which takes two thirds of its time.
+inline ScalingEstimate estimate_scaling(const Cluster& c, double compute_s, double wire_bytes, int64_t processes,
+                                        int64_t node_processes, int64_t buckets, int64_t micro_steps) {
+    ScalingEstimate e;
+    e.compute_s = compute_s;
+    const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
+    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / 2 / bandwidth;
+    e.communicate_s = 2 * one_way_s;
+    e.hidden_s = std::min(one_way_s, e.compute_s / (double)micro_steps * 2 / 3);
+    return e;
+}

@@ -1,0 +1,174 @@
+// What a run reads: tokenizer, tokens, HellaSwag's questions, weights. All of it but the weights is
+// opened and checked before anything is allocated or written.
+#pragma once
+#include "llmc/data/data_identity.h"
+#include "llmc/checkpoint/initial_weights.h"
+#include "llmc/run/run.h"
+#include "llmc/run/start.h"
+
+// The tokenizer, if the run samples or validates, and the tokens of --prompt.
+template <class Model>
+inline void load_tokenizer(Run<Model>& run) {
+    const Options& o = run.options;
+    const bool samples = o.sample_every > 0 && o.sample_tokens > 0;
+    if (!has_prompt(o) && !samples && !validates(o)) return;
+    const bool stops = samples && !o.stop.empty();
+    if (!encodes(o) && !stops && !file_exists(o.tokenizer)) {
+        if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
+        return;
+    }
+    tokenizer_load(run.tokenizer, o.tokenizer, encodes(o));
+    check_vocabulary(o, run.model.layout.config);
+    if (o.talks || validates_on_text(o)) check_text_vocabulary(o, run.tokenizer, run.model.layout.config);
+    if (o.prompt.empty()) return;
+    encode(run.tokenizer, o.prompt, run.prompt);
+    const int64_t V = run.model.layout.config.V;
+    for (int token : run.prompt)
+        if (token >= V)
+            usage_error(
+                "--prompt has token %d of %s, and the model (-e %s) has only %lld tokens; --tokenizer with the "
+                "model's own vocabulary is accepted",
+                token, o.tokenizer.c_str(), o.model.c_str(), (long long)V);
+}
+
+// The training data; exit 1 if it is too short for one step.
+template <class Model>
+inline void open_train_data(Run<Model>& run) {
+    const Options& o = run.options;
+    dataloader_open(run.train_data, "-i", o.train_data, o.seq_len, run.model.layout.config.V, o.seed, o.shuffle);
+    const int64_t windows = run.train_data.total_windows, needed = o.total_batch_size / o.seq_len;
+    if (windows < needed)
+        runtime_failure(
+            "-i %s is too short for one step: it has %lld windows of %lld tokens, a step of -d %lld "
+            "needs %lld; more text or a smaller -t, -b or -d is accepted",
+            o.train_data.c_str(), (long long)windows, (long long)o.seq_len, (long long)o.total_batch_size,
+            (long long)needed);
+}
+
+// The masks of the training data, by --loss-mask, one for each shard of -i.
+template <class Model>
+inline void open_train_masks(Run<Model>& run) {
+    const Options& o = run.options;
+    const std::vector<std::string> masks = glob_files(o.loss_mask);
+    const size_t shards = run.train_data.shards.size();
+    if (masks.empty())
+        runtime_failure("--loss-mask %s matches no file; `tokenize` makes masks of .jsonl files with prompts",
+                        o.loss_mask.c_str());
+    if (masks.size() != shards)
+        usage_error("--loss-mask %s matches %s, -i %s matches %zu; one mask for each shard is accepted",
+                    o.loss_mask.c_str(), count_text((int64_t)masks.size(), "file").c_str(), o.train_data.c_str(),
+                    shards);
+    dataloader_open_masks(run.train_data, masks);
+}
+
+// The masks of the validation data, which lie beside its shards. If none of them is there, all
+// tokens count.
+template <class Model>
+inline void open_val_masks(Run<Model>& run) {
+    std::vector<std::string> masks;
+    std::string missing;
+    for (const Shard& shard : run.val_data.shards) {
+        const std::string path = mask_path_of(shard.file.path);
+        if (file_exists(path)) masks.push_back(path);
+        else missing = path;
+    }
+    if (missing.empty()) return dataloader_open_masks(run.val_data, masks);
+    if (!masks.empty())
+        runtime_failure("%s is not there, but %s is: of -j %s all shards or none have a loss mask beside them",
+                        missing.c_str(), masks[0].c_str(), run.options.val_data.c_str());
+    warning("%s is not there: the validation loss is the mean over all tokens of -j %s", missing.c_str(),
+            run.options.val_data.c_str());
+}
+
+// True if the run evaluates HellaSwag and nothing else: no -j was given, and the default is not
+// there.
+inline bool evaluates_hellaswag_alone(const Options& o) {
+    const bool wants_default = !o.given.count("--val-data") && o.val_data == default_file(Options().val_data);
+    return o.max_steps == 0 && o.hellaswag && wants_default && !file_exists(o.val_data);
+}
+
+// HellaSwag's questions. Without the file a run that trains goes on; one that only evaluates ends.
+template <class Model>
+inline void open_hellaswag(Run<Model>& run) {
+    const Options& o = run.options;
+    if (o.val_every == 0 && o.max_steps != 0)
+        warning("-h 1 with -v 0: HellaSwag is evaluated beside the validation loss, which is never computed");
+    if (file_exists(o.hellaswag_data)) {
+        run.hellaswag = hellaswag_load(o.hellaswag_data, run.model.layout.config.V);
+        return;
+    }
+    const std::string missing = format("--hellaswag-data %s is not there", o.hellaswag_data.c_str());
+    const char* remedy = "dev/data/hellaswag.py makes the file";
+    if (o.max_steps == 0) runtime_failure("%s; %s", missing.c_str(), remedy);
+    warning("%s; the run goes on without HellaSwag (%s)", missing.c_str(), remedy);
+}
+
+// Opens all inputs but the weights.
+template <class Model>
+inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    const int64_t V = run.model.layout.config.V;
+    load_tokenizer(run);
+    if (o.max_steps != 0) open_train_data(run);
+    if (o.max_steps != 0 && !o.loss_mask.empty()) open_train_masks(run);
+    if (o.max_steps != 0 && resumed_step >= 0) check_resumable(o, run.state);
+    const Tokenizer* text_tokenizer = validates_on_text(o) ? &run.tokenizer : nullptr;
+    if (validates(o) && !evaluates_hellaswag_alone(o)) {
+        dataloader_open(run.val_data, "-j", o.val_data, o.seq_len, V, o.seed, false, text_tokenizer, &run.logger);
+        if (!o.loss_mask.empty() && !text_tokenizer) open_val_masks(run);
+    }
+    for (const DataLoader* data : {&run.train_data, &run.val_data}) check_masks(*data, run.logger);
+    if (o.hellaswag && !only_generates(o)) open_hellaswag(run);
+    run.max_steps = steps_of(o, run.train_data.total_tokens);
+}
+
+template <class Model>
+inline std::vector<DataFile*> all_data_files(Run<Model>& run) {
+    std::vector<DataFile*> files = files_of(run.train_data);
+    for (DataFile* file : files_of(run.val_data)) files.push_back(file);
+    return files;
+}
+
+// A run that writes an out dir identifies its training data by a checksum of all bytes. Exit 2 if
+// the run to resume was trained on other data. Checkpoints of earlier versions have a checksum of
+// the ends of the shards.
+template <class Model>
+inline void identify_data(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    if (!writes_out_dir(o)) return;
+    checksum_files(all_data_files(run), o.out_dir, run.logger);
+    const uint64_t identity = identity_of(run.train_data), saved = run.state.data_identity;
+    if (resumed_step >= 0 && saved != identity && saved != run.train_data.ends_identity)
+        usage_error(
+            "-i %s%s is other data than the run to resume in %s was trained on; the same shards are accepted, "
+            "or -y 0 --overwrite 1",
+            o.train_data.c_str(), o.loss_mask.empty() ? "" : (" with --loss-mask " + o.loss_mask).c_str(),
+            o.out_dir.c_str());
+    run.state.data_identity = identity;
+    if (resumed_step < 0 || comm.rank > 0) return;
+    const std::string other = other_validation_data(o.out_dir, run.train_data, run.val_data);
+    if (!other.empty())
+        warning(
+            "-j %s is other data than the run in %s was validated on (%s): its validation losses up to step %lld "
+            "cannot be compared with those after it",
+            o.val_data.c_str(), o.out_dir.c_str(), other.c_str(), (long long)resumed_step);
+}
+
+// The weights: drawn, or from the model file; of a resumed run with its optimizer state.
+template <class Model>
+inline void load_weights(Run<Model>& run, int64_t resumed_step) {
+    const Options& o = run.options;
+    run.random_weights = !run.model_file;
+    if (run.random_weights) {
+        const int64_t parameters = parameter_count(run.model.layout.config);
+        Progress progress(run.logger, "drawing the initial weights", parameters, "million", 1000000);
+        return initialize_weights(run.model, o.seed, &progress);
+    }
+    FileReader& file = *run.model_file;
+    const bool resumes = resumed_step >= 0;
+    const int64_t state_bytes = resumes ? run.state.processes * file_bytes(state_path(o.out_dir, resumed_step, 0)) : 0;
+    Progress progress(run.logger, "loading " + file.path, file.size_bytes + state_bytes, "MB", 1000000);
+    if (resumes) load_checkpoint(o.out_dir, run.state, file, run.model, &progress);
+    else load_model(run.model, file, &progress);
+    run.model_file.reset();
+}

@@ -1,0 +1,51 @@
+// --keep-best 1: model_best.bin in the out dir, the model with the lowest validation loss of those
+// in evals.jsonl. It is a model file as those of checkpoints are, written beside the last one and
+// renamed. Where --from-step discards the step that it is of, it is kept as model_best.bin.old.
+#pragma once
+#include "llmc/base/json_text.h"
+#include "llmc/run/run.h"
+#include "llmc/run/start.h"
+
+inline std::string best_path(const Options& o) { return o.out_dir + "/model_best.bin"; }
+
+// The validation loss that a line of evals.jsonl tells; infinity if it tells none.
+inline double val_loss_of(const std::string& line) {
+    const std::string name = "\"val_loss\": ";
+    const size_t at = line.find(name);
+    const bool tells = line.find("\"sample\": ") == line.npos && at != line.npos && isdigit(line[at + name.size()]);
+    return tells ? strtod(line.c_str() + at + name.size(), nullptr) : INFINITY;
+}
+
+// For --from-step: moves model_best.bin out of the way if it is of a step that is discarded, one
+// after `step`. To be called before lines of evals.jsonl are dropped.
+template <class Model>
+inline void set_best_aside(Run<Model>& run, int64_t step) {
+    const std::string path = best_path(run.options), old = path + ".old";
+    const RunFile evals{run.options.out_dir + "/evals.jsonl", RunFiles().evals.before_step};
+    double lowest = INFINITY;
+    int64_t best_step = -1;
+    for (const std::string& line : evals.lines())
+        if (val_loss_of(line) < lowest) lowest = val_loss_of(line), best_step = evals.step_of(line);
+    if (best_step <= step || !name_exists(path)) return;
+    if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path.c_str(), strerror(errno));
+    run.logger.line(
+        "%s is of step %lld, after step %lld: it is kept as %s; a loss below those of the steps kept makes "
+        "the next",
+        path.c_str(), (long long)best_step, (long long)step, old.c_str());
+}
+
+// Keeps the model if its loss is lower than that of all before it. The loss counts as it is
+// recorded, so that a resumed run decides as one that was not stopped. Untrained weights are not
+// kept.
+template <class Model>
+inline void keep_if_best(Run<Model>& run, int64_t step, double loss) {
+    const Options& o = run.options;
+    const double recorded = std::isfinite(loss) ? strtod(json_number_text(loss).c_str(), nullptr) : INFINITY;
+    if (comm.rank > 0 || recorded >= run.best_loss) return;
+    run.best_loss = recorded, run.best_step = step;
+    if (!o.keep_best || !writes_out_dir(o) || (step == 0 && run.random_weights)) return;
+    FileWriter file(best_path(o));
+    write_weights(file, run.model);
+    file.commit();
+    run.logger.note("saved %s: the lowest validation loss so far", file.path.c_str());
+}

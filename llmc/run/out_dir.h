@@ -1,0 +1,160 @@
+// What a run writes: its out dir, its checkpoints, and how it ends when a signal stops it.
+#pragma once
+#include "llmc/run/inputs.h"
+#include "llmc/run/keep_best.h"
+#include "llmc/run/metrics.h"
+#include "llmc/run/tensor_log.h"
+
+// Begins the files of a new run, or cuts those of a resumed one back to its checkpoint.
+template <class Model>
+inline void open_run_files(Run<Model>& run) {
+    const std::string& dir = run.options.out_dir;
+    const int64_t step = run.state.step;  // 0 for a new run
+    RunFiles& files = run.files;
+    files.log.path = dir + "/main.log", files.metrics.path = dir + "/metrics.csv",
+    files.evals.path = dir + "/evals.jsonl";
+    files.metrics.header = metrics_header();
+    // a run without --log-tensors leaves no lines of an earlier run in its folder
+    const std::string tensors = dir + "/tensors.csv";
+    if (run.options.log_tensors > 0 || file_exists(tensors)) files.tensors.path = tensors;
+    files.tensors.header = tensor_log_header();
+    files.tensors.rewind(step), files.log.rewind(step);
+    for (const std::string& line : files.evals.rewind(step))
+        if (val_loss_of(line) < run.best_loss)
+            run.best_loss = val_loss_of(line), run.best_step = files.evals.step_of(line);
+    for (const std::string& line : files.metrics.rewind(step)) {
+        run.seconds_before = metric_of(line, METRIC_SECONDS).value_or(0);
+        const auto noise = metric_of(line, METRIC_NOISE), signal = metric_of(line, METRIC_SIGNAL);
+        if (noise && signal) run.noise_means.add({*noise, *signal});
+    }
+    remove_file(best_path(run.options) + ".tmp");  // of a program that was killed while it wrote
+}
+
+// Marks the checkpoints of steps above `step` incomplete, whose place this run takes. Their files
+// are removed once it has saved: those of an earlier run with --overwrite 1, and those after
+// --from-step.
+template <class Model>
+inline void replace_checkpoints(Run<Model>& run, int64_t step) {
+    const std::string& dir = run.options.out_dir;
+    size_t marked = 0;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if ((run.options.overwrite || step >= 0) && file.kind != CheckpointFile::MODEL && file.step > step)
+            run.replaced.insert(file.step);
+    for (int64_t s : finished_steps(dir)) {
+        if (s <= step) continue;
+        if (!remove_file(done_path(dir, s)))
+            runtime_failure("cannot remove %s: %s", done_path(dir, s).c_str(), strerror(errno));
+        marked++;
+    }
+    flush_folder(dir);
+    if (marked == 0) return;
+    const std::string which =
+        step < 0 ? "an earlier run: starting again" : format("later steps than %lld", (long long)step);
+    run.logger.line("%s holds %s, %zu checkpoints are marked incomplete, and removed once this run has saved one",
+                    dir.c_str(), which.c_str(), marked);
+}
+
+// Opens the out dir. A folder that did not exist when the program started is locked here.
+template <class Model>
+inline void open_out_dir(Run<Model>& run, bool resumed) {
+    const std::string& dir = run.options.out_dir;
+    if (dir.empty() || run.options.max_steps == 0) return;
+    make_folder(dir);
+    if (comm.rank == 0 && run.lock.fd < 0) {
+        take_out_dir(run.lock, run.options);
+        if (!finished_steps(dir).empty()) runtime_failure("another run began in %s, and ended, just now", dir.c_str());
+    }
+    if (comm.rank != 0) return;
+    if (!resumed) replace_checkpoints(run, -1);
+    else if (run.options.from_step >= 0) {
+        set_best_aside(run, run.state.step);
+        replace_checkpoints(run, run.state.step);
+    }
+    open_run_files(run);
+    write_run_json(run.options);
+    remember_checksums(dir, all_data_files(run));
+}
+
+// Whether the files of a run lack what the last step writes. Without an evals.jsonl, an earlier
+// version wrote them.
+template <class Model>
+inline bool lacks_last_lines(const Run<Model>& run) {
+    const std::string& dir = run.options.out_dir;
+    const long long step = run.state.step;
+    const auto count = [](const RunFile& file, const std::string& begin) {
+        int64_t n = 0;
+        for (const std::string& line : file.lines()) n += line.rfind(begin, 0) == 0;
+        return n;
+    };
+    const RunFile log{dir + "/main.log"}, evals{dir + "/evals.jsonl"};
+    const bool validates = run.options.val_every > 0, samples = run.model.sizes.cache_T > 0;
+    if (validates && count(log, format("s:%lld tel:", step)) == 0) return true;
+    if (validates && !run.hellaswag.empty() && count(log, format("s:%lld eval:", step)) == 0) return true;
+    const std::string sample = format("{\"step\": %lld, \"sample\":", step);
+    return samples && file_exists(evals.path) && count(evals, sample) < run.options.samples;
+}
+
+// Whether a resumed run has nothing left to do. A run that was killed after its last checkpoint
+// still has to evaluate and to sample.
+template <class Model>
+inline bool is_finished(Run<Model>& run) {
+    if (run.options.max_steps == 0 || run.state.step < run.max_steps) return false;
+    const bool lacks = comm.rank == 0 && run.state.step == run.max_steps && lacks_last_lines(run);
+    return !comm_any(lacks, "whether anything is left to do");
+}
+
+// Ends the run (exit 1) if another run has taken its out dir, which can happen after somebody
+// removed run.lock. If none has, the lock is taken again.
+template <class Model>
+inline void expect_own_folder(Run<Model>& run) {
+    if (comm.rank > 0 || run.lock.fd < 0 || run.lock.keep()) return;
+    runtime_failure(
+        "%s was removed, and another run has begun in %s: this one ends at step %lld and leaves the folder "
+        "to it; steps since the last checkpoint are not saved",
+        run.lock.path.c_str(), run.options.out_dir.c_str(), (long long)run.state.step);
+}
+
+// Writes a checkpoint of the current step, and removes those that -nk does not keep.
+template <class Model>
+inline void save(Run<Model>& run) {
+    if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
+    const ParameterLayout& layout = run.model.layout;
+    const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.file_bytes());
+    StateHeader header;
+    header.set_version(run.model.optimizer, run.model.sizes.fp16);
+    const int64_t state_bytes = state_file_bytes(layout, header, run.model.optimizer, run.model.master);
+    const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
+    const std::string step = format("step %lld", (long long)run.state.step);
+    Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
+    expect_own_folder(run);
+    save_checkpoint(run.options.out_dir, run.state, run.model, &progress);
+    run.saved_step = run.state.step;
+    run.logger.note("saved %s to %s (%s MB, %.1f s)", step.c_str(), run.options.out_dir.c_str(),
+                    grouped_text(all_bytes / 1000000).c_str(), now_seconds() - progress.begin);
+    run.whole[run.saved_step] = true;
+    const Options& o = run.options;
+    for (int64_t replaced : run.replaced)
+        if (replaced != run.saved_step) remove_checkpoint(o.out_dir, replaced);
+    run.replaced.clear();
+    prune_checkpoints(o.out_dir, run.saved_step, o.keep_checkpoints, o.major_every, run.whole);
+}
+
+// The command that continues a run, with more flags.
+inline std::string how_to_go_on(const Options& o, const std::string& flags = "") {
+    if (comm.processes > 1 && !started_by_mpi()) return "the same commands with -y 1" + flags + " go on from there";
+    const std::string launcher = comm.processes > 1 ? format("mpirun -np %lld ", (long long)comm.processes) : "";
+    return "to go on: " + launcher + o.program + " -o " + shell_word(o.out_dir) + " -y 1" + flags;
+}
+
+// The end of a run that a signal has stopped; its exit status.
+template <class Model>
+inline int end_early(Run<Model>& run) {
+    const Options& o = run.options;
+    if (o.max_steps != 0) save(run);
+    if (now_seconds() >= stop.deadline) run.logger.line("--max-minutes %g is over", o.max_minutes);
+    run.logger.line("stopped at step %lld", (long long)run.state.step);
+    if (o.max_steps != 0 && o.out_dir.empty()) run.logger.line("nothing is kept: there was no -o");
+    else if (o.max_steps != 0) run.logger.line("saved in %s; %s", o.out_dir.c_str(), how_to_go_on(o).c_str());
+    comm_barrier("the end of the run");  // no process ends before all that was to be written is there
+    return stop_status(stop.agreed);
+}

@@ -1,0 +1,144 @@
+// What --plan prints: memory, disk, FLOPs, bytes on the wire, time and cost.
+#pragma once
+#include "llmc/plan/plan_disk.h"
+#include "llmc/plan/plan_memory.h"
+#include "llmc/plan/plan_time.h"
+#include "llmc/run/run.h"
+
+// What several GPUs would take for a step that computes for so long.
+inline void print_scaling(const Cluster& c, double compute_s, int64_t wire_bytes, const Options& o, const Sizes& s) {
+    const ScalingEstimate e =
+        estimate_scaling(c, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1, s.micro_steps);
+    printf(
+        "on GPUs of %.0f TFLOP/s used to %.0f%%, %.0f GB/s between those of a node, %.0f GB/s a GPU between nodes of "
+        "%lld, %.0f us a message:\n",
+        c.flops / 1e12, 100 * c.utilisation, c.node_bytes_s / 1e9, c.network_bytes_s / 1e9, (long long)o.gpus_per_node,
+        1e6 * c.message_s);
+    printf(
+        "a step computes for %.2f ms and communicates for %.2f ms, of which %.2f ms hide behind the backward pass: "
+        "efficiency %.1f%%\n",
+        1e3 * e.compute_s, 1e3 * e.communicate_s, 1e3 * e.hidden_s, 100 * e.compute_s / e.step_s());
+}
+
+// What a process takes, and what the processes of one machine take together.
+inline void print_peaks(const Options& o, const Sizes& s, int64_t bytes, const std::vector<PlanRow>& host_rows) {
+    const double host = (double)plan_bytes(host_rows), together = (double)std::min(s.processes, o.gpus_per_node);
+    const auto text = [&](double processes) {
+        if (!s.gpu) return memory_text((double)bytes * processes);
+        return memory_text((double)bytes * processes) + " of GPUs, " + memory_text(host * processes) + " of the host";
+    };
+    for (const PlanRow& row : host_rows)
+        printf("%-14s %-16s %-18s %16lld\n", row.category.c_str(), row.name.c_str(), row.shape.c_str(),
+               (long long)row.bytes);
+    printf("peak of a process: %s%s\n", text(1).c_str(), s.gpu ? ", without what the driver takes" : "");
+    if (together > 1) printf("of the %.0f processes of a machine: %s\n", together, text(together).c_str());
+}
+
+// Tokens of the training data, by the sizes of its files; 0 if there are none.
+inline int64_t planned_data_tokens(const Options& o) {
+    int64_t tokens = 0;
+    for (const std::string& path : glob_files(o.train_data))
+        if (file_exists(path)) tokens += std::max<int64_t>(0, file_bytes(path) - TOKENS_HEADER_BYTES) / 2;
+    return tokens;
+}
+
+// Steps, tokens and epochs of the run. Returns the steps; -1 if they depend on data that is not
+// there.
+inline int64_t print_run_length(const Options& o) {
+    const int64_t data = planned_data_tokens(o), T = o.seq_len, windows = o.total_batch_size / T;
+    const int64_t steps = o.max_steps > 0 || data > 0 ? steps_of(o, data) : -1;
+    const double tokens = (double)windows_before(steps, o.batch_warmup, windows) * (double)T;
+    if (steps < 0) printf("steps: as many as the data has; -i %s matches no file\n", o.train_data.c_str());
+    else if (data == 0)
+        printf("the run: %s steps, %s tokens seen; epochs unknown, -i %s matches no file\n",
+               grouped_text(steps).c_str(), grouped_text((int64_t)tokens).c_str(), o.train_data.c_str());
+    else
+        printf("the run: %s steps, %s tokens seen, %.2f epochs of %s tokens\n", grouped_text(steps).c_str(),
+               grouped_text((int64_t)tokens).c_str(), tokens / (double)data, grouped_text(data).c_str());
+    return steps;
+}
+
+// Seconds of a step that computes for so long. On GPUs the communication adds to it that the
+// backward pass does not hide.
+inline double with_communication(double compute_s, const Options& o, const Sizes& s, int64_t wire_bytes) {
+    if (!s.gpu) return compute_s;
+    return estimate_scaling({}, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1,
+                            s.micro_steps)
+        .step_s();
+}
+
+// Time and cost on a device: the least that the roofline allows, and at the share of the peak that
+// is often reached, where a step computes for usual_compute_s.
+inline void print_time(const Options& o, const Sizes& s, const PlanDevice& device, const TimeBound& bound,
+                       double usual_compute_s, int64_t wire_bytes) {
+    const int64_t steps = print_run_length(o);
+    if (device.flops_s == 0) return;
+    const double share = Cluster().utilisation, P = (double)s.processes;
+    const double least_s = with_communication(bound.seconds, o, s, wire_bytes);
+    const double usual_s = with_communication(usual_compute_s, o, s, wire_bytes);
+    const bool counts_bytes = device.bytes_s > 0;
+    printf("on %s (%.4g TFLOP/s, %s), a bound by the roofline of each kernel, not a promise:\n", device.name.c_str(),
+           device.flops_s / 1e12,
+           counts_bytes ? format("%.4g GB/s", device.bytes_s / 1e9).c_str() : "bytes not counted");
+    printf("a step takes at least %.4g ms", 1e3 * least_s);
+    if (counts_bytes) printf(", %.4g ms of it in kernels that wait for memory", 1e3 * bound.of_bytes_s);
+    if (s.processes > 1 && s.gpu) printf(", %.4g ms in communication", 1e3 * (least_s - bound.seconds));
+    printf("%s; %.4g ms at %.0f%% of the peak\n", s.processes > 1 && !s.gpu ? ", without communication" : "",
+           1e3 * usual_s, 100 * share);
+    if (steps <= 0) return;
+    const double all = full_steps((double)steps, o.batch_warmup);
+    const double least_hours = all * least_s / 3600, usual_hours = all * usual_s / 3600;
+    printf("the run takes at least %s; %s at %.0f%% of the peak (h:mm:ss)\n", hours_text(3600 * least_hours).c_str(),
+           hours_text(3600 * usual_hours).c_str(), 100 * share);
+    if (o.price > 0)
+        printf("it costs at least %.2f; %.2f at %.0f%% of the peak (%.0f x %g per hour)\n", P * o.price * least_hours,
+               P * o.price * usual_hours, 100 * share, P, o.price);
+}
+
+// FLOPs of the model in a step, which the MFU counts; and those of Newton-Schulz beside them.
+inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
+    const double newton_schulz = orthogonalize_flops(s, 1);
+    printf("FLOPs a step: %.4e (%lld tokens)", model_flops, (long long)o.total_batch_size);
+    if (newton_schulz > 0)
+        printf(" of the model alone, as the MFU counts them; Newton-Schulz (muon) takes %.4e more", newton_schulz);
+    printf("\n");
+}
+
+// The least that a step of training takes on a device.
+template <class Model>
+TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const Model& model) {
+    typedef typename Model::Element floatX;
+    if (!s.training) return {};
+    const int64_t norm_elems = model.layout.total_elems() / s.processes;
+    const int64_t update_elems = model.slice.state_elems(model.layout);
+    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, is_16_bit<floatX>()) > 0;
+    return time_bound(step_kernels(s, model.optimizer, norm_elems, update_elems, has_master<floatX>(o), fuses_gelu),
+                      device);
+}
+
+template <class Model>
+inline void print_plan(const Options& o, const Sizes& s, Model* model) {
+    const GPT2Config& c = s.config;
+    const bool in_16_bits = is_16_bit<typename Model::Element>();
+    const PlanDevice device = o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, in_16_bits);
+    printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
+           (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
+           (long long)parameter_count(c));
+    const std::vector<PlanRow> rows = plan_rows(s, o, model);
+    print_plan_rows(stdout, rows);
+    if (s.training) print_recompute_levels(o, s, plan_bytes(rows));
+    print_peaks(o, s, plan_bytes(rows), host_plan_rows(s, o, model));
+    print_fit<Model>(o, s, plan_bytes(rows), device);
+    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model->optimizer, model->layout, rows));
+    const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
+    const int64_t wire_bytes = wire_bytes_per_step(*model);
+    print_flops(model_flops, o, s);
+    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
+           (long long)s.processes);
+    Cluster cluster;
+    if (device.flops_s > 0) cluster.flops = device.flops_s;
+    const TimeBound bound = step_bound(o, s, device, *model);
+    const double usual_compute_s = usual_seconds(cluster, model_flops, s, bound);
+    if (s.gpu) print_scaling(cluster, usual_compute_s, wire_bytes, o, s);
+    if (s.training) print_time(o, s, device, bound, usual_compute_s, wire_bytes);
+}

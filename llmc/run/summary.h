@@ -1,0 +1,50 @@
+// What a run prints when it has done all its steps: how much it trained and how fast, its best
+// validation loss, where its files are, and the commands to go on with.
+#pragma once
+#include "llmc/run/out_dir.h"
+
+// The flags with which the run's model samples as the run did.
+inline std::string sampling_flags(const Options& o) {
+    const Options defaults;
+    std::string flags;
+    for (const char* name :
+         {"--tokenizer", "--precision", "--sample-tokens", "--stop", "--temperature", "--top-k", "--top-p"}) {
+        const OptionRow& row = *find_option(name);
+        const bool found_anyway = row.text == &Options::tokenizer && !o.given.count(name);
+        const std::string value = option_text(o, row);
+        if (found_anyway || value == option_text(defaults, row)) continue;
+        flags += format(" %s %s", *row.short_name ? row.short_name : row.long_name, shell_word(value).c_str());
+    }
+    return flags;
+}
+
+// Whether the model's tokens are those of --tokenizer, without which it cannot be prompted.
+inline bool can_be_prompted(const Options& o, int64_t V) {
+    const int64_t tokens = o.vocabulary > 0 ? o.vocabulary : GPT2Config().V;
+    return is_vocabulary_of(tokens, V) && file_exists(o.tokenizer);
+}
+
+// Nothing after -x 0, which does not train.
+template <class Model>
+inline void summarize(Run<Model>& run) {
+    const Options& o = run.options;
+    if (o.max_steps == 0) return;
+    const long long step = run.state.step, steps_now = step - run.first_step;
+    const double seconds = run.seconds_before + now_seconds() - run.started;
+    std::string text = format("trained %s, %s tokens, in %s", count_text(step, "step").c_str(),
+                              grouped_text(run.state.position_windows * run.T).c_str(), duration_text(seconds).c_str());
+    const int64_t windows_now = windows_before(run, step) - windows_before(run, run.first_step);
+    const double tokens_s = (double)(windows_now * run.T) / run.step_seconds;
+    if (steps_now > 0) text += format(" (%.0f tok/s in the steps)", tokens_s);
+    if (std::isfinite(run.best_loss))
+        text += format("; best validation loss %f, at step %lld", run.best_loss, (long long)run.best_step);
+    run.logger.note("%s", text.c_str());
+    if (o.out_dir.empty()) return run.logger.note("nothing is kept: there was no -o, the folder for the model");
+    const bool best = file_exists(best_path(o)), tensors = !run.files.tensors.path.empty();
+    run.logger.note("in %s: model_%08lld.bin%s, main.log, metrics.csv, evals.jsonl%s", o.out_dir.c_str(), step,
+                    best ? ", model_best.bin" : "", tensors ? ", tensors.csv" : "");
+    if (can_be_prompted(o, run.model.layout.config.V))
+        run.logger.note("to prompt it: %s -e %s -x 0%s", o.program.c_str(), shell_word(o.out_dir).c_str(),
+                        sampling_flags(o).c_str());
+    run.logger.note("%s", how_to_go_on(o, format(" -x %lld", 2 * step)).c_str());
+}

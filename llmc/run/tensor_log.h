@@ -1,0 +1,244 @@
+// tensors.csv in the out dir (--log-tensors N): the tensors of the model after every N-th step. A
+// header, then one line per step and tensor:
+//
+//     step      counted from 0, as in metrics.csv: the multiples of N
+//     what      weight    after the update; the fp32 master weights where there are some
+//               gradient  of the step's mean loss, before clipping
+//               update    what the optimizer has added to the weight; that of AdamW before stochastic rounding (-w 0);
+//                         0 if it was skipped
+//               residual  the residual stream of the last micro-step of each process: `encoded`, which layer 0 reads,
+//                         and `residual3`, which each layer leaves; with -r 4 of the last layer of each segment
+//     tensor    its name in tensors.h or activations.h
+//     layer     counted from 0; empty for what is outside the layers
+//     elems     its elements, without the padding of the vocabulary
+//     norm      the square root of the sum of squares; norm / sqrt(elems) is the root mean square
+//     max       the largest absolute value
+//     zeros     the share of elements that are zero
+//     ratio     of an update: its norm relative to the norm of the weight before it
+//
+// With AdamW, no copy of the weights is needed for the update. It follows from AdamW's state and
+// the weight p after it (cpu/adamw.h), to rounding:
+//
+//     s = lr mhat / (sqrt(vhat) + eps)      p = keep before - s,   keep = 1 - lr weight_decay
+//     before = (p + s) / keep               update = -s - (1 - keep) before
+//
+// With another optimizer, a step that is logged begins with a copy of the weights on the host.
+//
+// Each process measures its slice of every bucket, in any ZeRO stage; the sums over the slices are
+// added in the order of ranks. The values pass through a small buffer on the host. So a step that
+// is logged takes longer, by about the time that it takes to copy weights, gradients and AdamW's
+// state from a GPU; other steps take no longer.
+#pragma once
+#include "llmc/run/run.h"
+#include "llmc/gpt2/tensor_parts.h"
+#include "llmc/optim/update_rule.h"
+
+inline std::string tensor_log_header() { return "step,what,tensor,layer,elems,norm,max,zeros,ratio\n"; }
+
+// Of some values: the sum of squares, the largest magnitude (NaN if any value is), and the zeros.
+struct TensorSums {
+    double squares = 0, max = 0, zeros = 0;
+
+    void add(double value) {
+        const double magnitude = std::fabs(value);
+        squares += value * value, zeros += value == 0;
+        if (magnitude > max || std::isnan(magnitude)) max = magnitude;
+    }
+    void add(const TensorSums& other) {
+        squares += other.squares, zeros += other.zeros;
+        if (other.max > max || std::isnan(other.max)) max = other.max;
+    }
+    template <class T>
+    void add(const T* values, int64_t n) {
+        for (int64_t i = 0; i < n; i++) add((double)values[i]);
+    }
+};
+
+// A line of the file. `before`: of an update, the weight before it.
+struct TensorLine {
+    const char *what, *tensor;
+    int64_t layer;  // -1: outside the layers
+    double elems;
+    TensorSums sums{}, before{};
+};
+
+inline std::string tensor_line_text(int64_t step, const TensorLine& line) {
+    const auto number = [](double value) { return loss_text("%.9g", value); };
+    const std::string layer = line.layer < 0 ? "" : std::to_string(line.layer);
+    const double norm = std::sqrt(line.sums.squares);
+    std::string text =
+        format("%lld,%s,%s,%s,%.0f,", (long long)step, line.what, line.tensor, layer.c_str(), line.elems);
+    text += number(norm) + "," + number(line.sums.max) + "," + number(line.sums.zeros / line.elems) + ",";
+    const bool moves = line.before.squares > 0;
+    return moves ? text + number(norm / std::sqrt(line.before.squares)) : text;
+}
+
+constexpr int64_t TENSOR_LOG_PIECE = 1 << 16;  // values that are on the host at a time
+
+// Calls each(values, first, n) with pieces of n values at `from`, in fp32 on the host.
+template <class Model, class T, class Each>
+inline void for_each_piece(Model& model, const T* from, int64_t elems, Each each) {
+    for (int64_t at = 0; at < elems; at += TENSOR_LOG_PIECE) {
+        const int64_t n = std::min(TENSOR_LOG_PIECE, elems - at);
+        each(to_host(model, from + at, n), at, n);
+    }
+}
+
+// Calls each(values, first, n) with pieces of the weights of a part.
+template <class Model, class Each>
+inline void for_each_weight(Model& model, const TensorPart& part, Each each) {
+    const int64_t n = part.elems();
+    if (model.master) for_each_piece(model, model.master + part.state, n, each);
+    else for_each_piece(model, model.param(part.tensor, part.layer) + part.first, n, each);
+}
+
+// Whether a step that begins after so many is logged.
+template <class Model>
+inline bool logs_tensors(const Run<Model>& run) {
+    return run.options.log_tensors > 0 && run.state.step % run.options.log_tensors == 0;
+}
+// Bytes of the next, at most; for the plan.
+template <class Model>
+inline int64_t weights_before_bytes(const Model& model, const Options& o) {
+    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
+}
+// What an update overwrites, measured in a step that is logged: of all parts the weights before it,
+// but with AdamW; and where the optimizer has directions (directions.h) the gradients.
+struct BeforeUpdate {
+    std::vector<float> weights;
+    std::vector<TensorSums> gradients;
+};
+// The gradient of the loss, in elements of a part.
+template <class Model>
+inline TensorSums measure_gradient(Model& model, const TensorPart& part, double loss_scale) {
+    TensorSums sums;
+    for (int64_t at = 0; at < part.elems(); at += TENSOR_LOG_PIECE) {
+        const int64_t n = std::min(TENSOR_LOG_PIECE, part.elems() - at);
+        const float* gradient = gradient_data(model, part.tensor, part.layer, part.first + at, n);
+        for (int64_t i = 0; i < n; i++) sums.add(gradient[i] / loss_scale);
+    }
+    return sums;
+}
+template <class Model, class Each>
+inline void for_each_own_part(Model& model, Each each) {
+    for_each_part(model.layout, {comm.processes, comm.rank}, model.slice, each);
+}
+template <class Model>
+inline void measure_before_update(Run<Model>& run, double loss_scale, BeforeUpdate& before) {
+    Model& model = run.model;
+    if (!logs_tensors(run) || model.optimizer == ADAMW) return;
+    before.weights.reserve(model.layout.total_elems() / comm.processes);
+    for_each_own_part(model, [&](const TensorPart& part) {
+        for_each_weight(model, part, [&](const float* values, int64_t, int64_t n) {
+            before.weights.insert(before.weights.end(), values, values + n);
+        });
+    });
+    model.gradients_complete = [&model, &before, loss_scale] {
+        for_each_own_part(model, [&](const TensorPart& part) {
+            before.gradients.push_back(measure_gradient(model, part, loss_scale));
+        });
+    };
+}
+
+// Weight, gradient and update of a part are lines[0] to lines[2].
+template <class Model>
+inline void measure_adamw(Model& model, const TensorPart& part, const UpdateRule& rule, bool updated,
+                          TensorLine* lines) {
+    const UpdateConstants& k = rule.constants;
+    const double step = k.learning_rate / k.correction1, root = 1 / std::sqrt((double)k.correction2);
+    const double decay = TENSORS[part.tensor].decayed ? (double)k.learning_rate * k.weight_decay : 0.0;
+    std::vector<float> p, m;
+    const auto measure = [&](const float* weights, int64_t at, int64_t n) {
+        p.assign(weights, weights + n);
+        const float* values = to_host(model, (float*)model.m + part.state + at, n);
+        m.assign(values, values + n);
+        const float* v = to_host(model, (float*)model.v + part.state + at, n);
+        for (int64_t i = 0; i < n; i++) {
+            const double s = updated ? step * m[i] / (std::sqrt((double)v[i]) * root + k.eps) : 0;
+            const double before = updated ? (p[i] + s) / (1 - decay) : p[i];
+            lines[2].sums.add(updated ? -s - decay * before : 0.0);
+            lines[2].before.add(before);
+        }
+    };
+    for_each_weight(model, part, measure);
+}
+// The same for any optimizer; before: the weights of the part before the update.
+template <class Model>
+inline void measure_change(Model& model, const TensorPart& part, const float* before, TensorLine* lines) {
+    for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
+        for (int64_t i = 0; i < n; i++) lines[2].sums.add((double)weights[i] - before[at + i]);
+        lines[2].before.add(before + at, n);
+    });
+}
+template <class Model>
+inline void measure_weights(Model& model, const TensorPart& part, TensorLine* lines) {
+    for_each_weight(model, part, [&](const float* weights, int64_t, int64_t n) { lines[0].sums.add(weights, n); });
+}
+
+// This process's slices of all parameters.
+template <class Model>
+inline void measure_parameters(Model& model, const UpdateRule& rule, bool updated, const BeforeUpdate& before,
+                               std::vector<TensorLine>& lines) {
+    int64_t at = 0;  // in before.weights
+    for_each_own_part(model, [&](const TensorPart& part) {
+        const TensorInfo& info = TENSORS[part.tensor];
+        const GPT2Config& c = model.layout.config;
+        const int64_t layer = info.per_layer ? part.layer : -1;
+        const double elems = (double)real_rows(part.tensor, c) * (double)dimension(info.cols, c);
+        for (const char* what : {"weight", "gradient", "update"}) lines.push_back({what, info.name, layer, elems});
+        TensorLine* three = &lines[lines.size() - 3];
+        measure_weights(model, part, three);
+        three[1].sums =
+            before.gradients.empty() ? measure_gradient(model, part, rule.loss_scale) : before.gradients[part.number];
+        if (before.weights.empty()) measure_adamw(model, part, rule, updated, three);
+        else measure_change(model, part, before.weights.data() + at, three);
+        at += part.elems();
+    });
+}
+
+// The residual stream that the last micro-step has left in memory.
+template <class Model>
+inline void measure_residuals(Model& model, std::vector<TensorLine>& lines) {
+    const Sizes& s = model.sizes;
+    const int64_t elems = s.rows() * s.config.C, k = s.segment_layers();
+    const auto measure = [&](int a, int64_t layer) {
+        const int64_t number = a == ENCODED ? -1 : layer;
+        lines.push_back({"residual", ACTIVATIONS[a].name, number, (double)(elems * comm.processes)});
+        TensorSums& sums = lines.back().sums;
+        for_each_piece(model, model.act(a, layer), elems,
+                       [&](const float* values, int64_t, int64_t n) { sums.add(values, n); });
+    };
+    measure(ENCODED, 0);
+    for (int64_t l = k - 1; l < s.config.L; l += k) measure(RESIDUAL3, l);
+}
+
+// Adds what all processes have measured.
+inline void sum_over_processes(std::vector<TensorLine>& lines) {
+    std::vector<TensorSums> mine, all(2 * lines.size() * comm.processes);
+    for (const TensorLine& line : lines) mine.push_back(line.sums), mine.push_back(line.before);
+    comm_gather(all.data(), mine.data(), (int64_t)(mine.size() * sizeof(TensorSums)), "the norms of the tensors");
+    for (size_t i = 0; i < lines.size(); i++) {
+        lines[i].sums = lines[i].before = {};
+        for (int64_t r = 0; r < comm.processes; r++) {
+            lines[i].sums.add(all[r * mine.size() + 2 * i]);
+            lines[i].before.add(all[r * mine.size() + 2 * i + 1]);
+        }
+    }
+}
+
+// Records the lines of the step that has just ended, if it is one that is logged. All processes
+// call it. before: what measure_before_update() has measured.
+template <class Model>
+inline void log_tensors(Run<Model>& run, const UpdateRule& rule, bool updated, const BeforeUpdate& before) {
+    const int64_t step = run.state.step;
+    run.model.gradients_complete = nullptr;
+    if (!logs_tensors(run)) return;
+    const Range range("log tensors");
+    std::vector<TensorLine> lines;
+    measure_parameters(run.model, rule, updated, before, lines);
+    measure_residuals(run.model, lines);
+    sum_over_processes(lines);
+    std::string text;
+    for (const TensorLine& line : lines) text += (text.empty() ? "" : "\n") + tensor_line_text(step, line);
+    run.files.tensors.record(text);
+}

@@ -1,0 +1,92 @@
+// What the program does in some steps, as a time line: --trace FILE --trace-steps A:B.
+//
+// A Range is a slice of that time line, from its construction to its destruction. The trainers and
+// the kernels have one wherever a profiler should show a name; ranges nest. On a GPU a Range is
+// also an NVTX range. While nothing is traced, a Range on the CPU costs one comparison.
+//
+// A step on two threads:
+//
+//     program    | step 7                                                             |
+//                | data | forward                        | backward         | update  |
+//                       | layer_forward 0 | layer_forw.. |
+//                       | matmul | attent |
+//     thread 0          |########|  ##### |                           what each thread does of a loop
+//     thread 1          |####### | ###### |
+//
+// trace_file.h writes the time line, and sums it up.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+#include "llmc/base/clock.h"
+#include "llmc/trace/work.h"
+#ifdef __CUDACC__
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+struct Slice {
+    KernelWork work;  // its name, and what is computed, if it is a kernel
+    double begin, end;
+};
+
+// Track 0 is the program's; the others are threads of the CPU, or streams of a GPU.
+struct TraceTrack {
+    std::string name;
+    std::vector<Slice> slices;
+};
+
+struct Trace {
+    bool on = false;  // a step that is traced is running
+    std::vector<TraceTrack> tracks;
+    KernelName innermost{""};  // of the ranges that the program is in
+    // A GPU computes what the host has enqueued before; these begin and end the tracks of its
+    // streams.
+    void (*begin_device)() = nullptr;
+    void (*end_device)() = nullptr;
+    // Called with each range that ends, if it is set (not_finite.h).
+    std::function<void(const KernelWork&)> at_end;
+
+    void add(int64_t track, const Slice& slice) { tracks[track].slices.push_back(slice); }
+};
+inline Trace trace;
+
+struct Range {
+    KernelWork work;
+    KernelName outer{""};
+    double begin = 0;  // 0: not traced
+
+    explicit Range(const KernelWork& of) : work(of) {
+#ifdef __CUDACC__
+        nvtxRangePushA(work.name.text);
+#endif
+        if (!trace.on) return;
+        outer = trace.innermost, trace.innermost = work.name;
+        begin = now_seconds();
+    }
+    // A range that is no kernel. number: of the layer, micro-step, ...
+    explicit Range(const char* text, int64_t number = -1) : Range(KernelWork{{text, (double)number}}) {}
+    ~Range() {
+#ifdef __CUDACC__
+        nvtxRangePop();
+#endif
+        if (trace.at_end) trace.at_end(work);
+        if (begin == 0) return;
+        if (trace.on) trace.add(0, {work, begin, now_seconds()});
+        trace.innermost = outer;
+    }
+    Range(const Range&) = delete;
+};
+
+// What one thread of the CPU does of a loop: a slice on its track, named after the innermost range.
+struct ThreadSlice {
+    int64_t track;
+    double begin;
+
+    explicit ThreadSlice(int thread) : track(thread + 1), begin(trace.on ? now_seconds() : 0) {}
+    ~ThreadSlice() {
+        if (begin > 0 && track < (int64_t)trace.tracks.size())
+            trace.add(track, {{trace.innermost}, begin, now_seconds()});
+    }
+    ThreadSlice(const ThreadSlice&) = delete;
+};
