@@ -114,10 +114,10 @@ NCCL      = $(shell $(NCCL_TEST))
 NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) \
              $(if $(EDIT_LINK),-DUSE_READLINE)
 
-train_gpt2cu: train_gpt2.cu $(NVCC_FILE)       ## the GPU trainer (needs the CUDA toolkit)
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
-test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(NVCC_FILE)  ## its tests
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) -lpthread
+train_gpt2cu: train_gpt2.cu $(B)/services.o $(NVCC_FILE)   ## the GPU trainer (needs the CUDA toolkit)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
+test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(B)/services.o $(NVCC_FILE)  ## its tests
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 
 # ---- data, made for what runs with it, not to build a program
 

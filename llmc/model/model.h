@@ -7,6 +7,7 @@
 // sets.
 #pragma once
 #include <functional>
+#include <memory>
 #include <tuple>
 #include "llmc/base/bf16.h"
 #include "llmc/base/fp16.h"
@@ -49,7 +50,7 @@ struct GPT2 {
     float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
     float* collected = nullptr;  // on a CPU: what a step collects for factors, or null
     double peak = 0;             // FLOP/s of the device, as far as it is known
-    Gpu* gpu = nullptr;          // streams and the like (cuda/gpu.cuh); null on a CPU
+    std::shared_ptr<Gpu> gpu;    // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
     double loss_sum = 0;       // on a CPU: over the tokens so far
