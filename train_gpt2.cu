@@ -403,6 +403,7 @@ int train(Run& run) {
     model.evaluate = evaluate, model.prefill = prefill, model.decode = decode;
     if (!begin_run(run)) return 0;
     const auto micro_step = [&](int64_t micro) {
+        const Range range("micro_step", micro);
         const Batch batch = next_batch(run, micro);  // x, y (B,T): this process's windows
         upload(model, batch);                        // all below is enqueued, and the host runs ahead
         forward(model, batch);                       // the loss of every position

@@ -290,6 +290,7 @@ void update_from(GPT2& model, const UpdateRule& rule, double norm) {
     model.parts.enter(PART_UPDATE);
     std::function<void(int64_t)> update_bucket = [&](int64_t bucket) {
         for_each_part_of(bucket, layout, model.slice, model.slice, [&](const TensorPart& part) {
+            if (part.elems() == 0) return;
             UpdateConstants k = constants;
             if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
             float* master = model.master ? model.master + part.state : nullptr;
@@ -363,7 +364,6 @@ const float* decode(GPT2& model, int token, int64_t position) {
     return logits_of<floatX>(model, act(LNF));
 }
 
-#ifndef TRAINER_WITHOUT_MAIN
 // -------------------------------------------------------------------------------------------------
 // main
 
@@ -375,6 +375,7 @@ int train(Run& run) {
     model.evaluate = evaluate<floatX>, model.prefill = prefill<floatX>, model.decode = decode<floatX>;
     if (!begin_run(run)) return 0;
     const auto micro_step = [&](int64_t micro) {
+        const Range range("micro_step", micro);
         const Batch batch = next_batch(run, micro);  // x, y (B,T): this process's windows
         forward<floatX>(model, batch);               // the loss of every position
         backward<floatX>(model, batch);              // adds to the gradients; the last one sends them on their way
@@ -393,6 +394,7 @@ int train(Run& run) {
     }
 }
 
+#ifndef TRAINER_WITHOUT_MAIN
 int main(int argc, char** argv) {
     return run_program([&] {
         Run run;

@@ -59,13 +59,13 @@ HOST_DEVICE constexpr bool is_fp16() {
 }
 
 // The formats of weights and activations.
-enum NumberFormat { IN_FP32, IN_BF16, IN_FP16 };
+enum NumberFormat { FORMAT_FP32, FORMAT_BF16, FORMAT_FP16 };
 constexpr const char* NUMBER_FORMAT_NAMES[] = {"fp32", "bf16", "fp16"};
 template <class T>
 constexpr NumberFormat format_of() {
-    return sizeof(T) == 4 ? IN_FP32 : is_fp16<T>() ? IN_FP16 : IN_BF16;
+    return sizeof(T) == 4 ? FORMAT_FP32 : is_fp16<T>() ? FORMAT_FP16 : FORMAT_BF16;
 }
-inline int64_t format_bytes(NumberFormat format) { return format == IN_FP32 ? 4 : 2; }
+inline int64_t format_bytes(NumberFormat format) { return format == FORMAT_FP32 ? 4 : 2; }
 template <class T>
 constexpr const char* type_name() {
     return NUMBER_FORMAT_NAMES[format_of<T>()];

@@ -85,7 +85,7 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
 // The version of the layout in which model files keep weights of this format. It has none for fp16,
 // whose numbers are fp32 numbers.
 inline int32_t model_version(NumberFormat format) {
-    return format == IN_BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
+    return format == FORMAT_BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
 }
 
 // Loads the weights of an open model file into a model of the same shape; exit 1 if the shapes

@@ -34,7 +34,7 @@ struct GPT2 {
     ActivationLayout activations;
     BucketSlice slice;        // what this process updates of every bucket
     int64_t micro_steps = 1;  // of this step, at most those of Sizes
-    NumberFormat format = IN_FP32;
+    NumberFormat format = FORMAT_FP32;
 
     // ---- memory of the device
     void* params = nullptr;  // layout.total_elems() in floatX

@@ -7,7 +7,7 @@
 
 // Whether a run with these options keeps fp32 master weights.
 inline bool has_master(NumberFormat format, const Options& o) {
-    return format == IN_FP16 || (format == IN_BF16 && o.master_weights);
+    return format == FORMAT_FP16 || (format == FORMAT_BF16 && o.master_weights);
 }
 
 constexpr int64_t CONVERTED_ELEMS = 1 << 16;  // at a time
@@ -26,9 +26,9 @@ const float* converted(GPT2& model, const void* from, int64_t n) {
     return model.host_values.data();
 }
 inline const float* to_host(GPT2& model, NumberFormat format, const void* from, int64_t n) {
-    if (format == IN_FP32 && !model.sizes.gpu) return (const float*)from;
-    if (format == IN_BF16) return converted<bf16>(model, from, n);
-    return format == IN_FP16 ? converted<fp16>(model, from, n) : converted<float>(model, from, n);
+    if (format == FORMAT_FP32 && !model.sizes.gpu) return (const float*)from;
+    if (format == FORMAT_BF16) return converted<bf16>(model, from, n);
+    return format == FORMAT_FP16 ? converted<fp16>(model, from, n) : converted<float>(model, from, n);
 }
 // The reverse: n values to `to`, rounded to its format.
 template <class T>
@@ -39,8 +39,8 @@ void convert(GPT2& model, void* to, const float* values, int64_t n) {
     }
 }
 inline void to_device(GPT2& model, NumberFormat format, void* to, const float* values, int64_t n) {
-    if (format == IN_FP32) model.backend->copy_in(model, to, values, n * 4);
-    else if (format == IN_BF16) convert<bf16>(model, to, values, n);
+    if (format == FORMAT_FP32) model.backend->copy_in(model, to, values, n * 4);
+    else if (format == FORMAT_BF16) convert<bf16>(model, to, values, n);
     else convert<fp16>(model, to, values, n);
 }
 
@@ -55,7 +55,7 @@ inline StateLayout state_layout(const GPT2& model, int state) {
 inline void* state_memory(GPT2& model, int state) {
     void* const optimizer[] = {model.m, model.v, model.factors};
     if (state != STATE_MASTER) return optimizer[state];
-    return model.format == IN_FP32 ? model.params : model.master;
+    return model.format == FORMAT_FP32 ? model.params : model.master;
 }
 
 // Of blocks that follow each other, `from` or `to` the first: the values of n elements; and the
@@ -95,8 +95,8 @@ inline const float* state_piece(GPT2& model, int state, int64_t bucket, int64_t 
         const int64_t block = map.first_block(bucket) + slice + first / STATE_BLOCK_ELEMS;
         return get_blocks(model, state == STATE_M, (StateBlock*)memory + block, n);
     }
-    if (layout.kept == KEEP_BF16) return to_host(model, IN_BF16, (bf16*)memory + at, n);
-    return to_host(model, IN_FP32, (float*)memory + at, n);
+    if (layout.kept == KEEP_BF16) return to_host(model, FORMAT_BF16, (bf16*)memory + at, n);
+    return to_host(model, FORMAT_FP32, (float*)memory + at, n);
 }
 // Calls each(first, n) for the pieces of a slice of so many elements.
 template <class Each>
@@ -117,8 +117,8 @@ inline void set_state(GPT2& model, int state, int64_t bucket, int64_t first, int
     if (!memory || low >= high) return;
     values += low - first;
     const int64_t at = layout.held_begin(kept, bucket) + low - begin;
-    if (layout.kept == KEEP_BF16) return to_device(model, IN_BF16, (bf16*)memory + at, values, high - low);
-    if (layout.kept != KEEP_8BIT) return to_device(model, IN_FP32, (float*)memory + at, values, high - low);
+    if (layout.kept == KEEP_BF16) return to_device(model, FORMAT_BF16, (bf16*)memory + at, values, high - low);
+    if (layout.kept != KEEP_8BIT) return to_device(model, FORMAT_FP32, (float*)memory + at, values, high - low);
     const BlockMap map = block_map(model.layout, kept);
     const int64_t slice_elems = model.layout.slice_elems(bucket);
     StateBlock* blocks = (StateBlock*)memory + map.first_block(bucket);
@@ -150,11 +150,11 @@ inline const float* tensor_data(GPT2& model, int tensor, int64_t layer, int64_t 
 // buckets; or the update directions.
 inline const float* gradient_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
     const int64_t at = model.layout.offset(tensor, layer) + first;
-    if (model.sizes.sums_gradients()) return to_host(model, IN_FP32, model.grad_sums + at, n);
+    if (model.sizes.sums_gradients()) return to_host(model, FORMAT_FP32, model.grad_sums + at, n);
     return to_host(model, model.format, (char*)model.grads + at * format_bytes(model.format), n);
 }
 // n values of an activation of one layer from element `first` on, as above.
 inline const float* activation_data(GPT2& model, int a, int64_t layer, int64_t first, int64_t n) {
-    const NumberFormat format = ACTIVATIONS[a].type == FP32 ? IN_FP32 : model.format;
+    const NumberFormat format = ACTIVATIONS[a].type == FP32 ? FORMAT_FP32 : model.format;
     return to_host(model, format, model.acts + model.activations.offset(a, layer) + first * format_bytes(format), n);
 }

@@ -70,7 +70,7 @@ inline void for_each_piece(int64_t elems, Get get, Each each) {
 template <class Each>
 inline void for_each_weight(GPT2& model, const TensorPart& part, Each each) {
     const auto get = [&](int64_t at, int64_t n) {
-        return model.master ? to_host(model, IN_FP32, model.master + part.state + at, n)
+        return model.master ? to_host(model, FORMAT_FP32, model.master + part.state + at, n)
                             : tensor_data(model, part.tensor, part.layer, part.first + at, n);
     };
     for_each_piece(part.elems(), get, each);
@@ -119,9 +119,9 @@ inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateRule&
     std::vector<float> p, m;
     const auto measure = [&](const float* weights, int64_t at, int64_t n) {
         p.assign(weights, weights + n);
-        const float* values = to_host(model, IN_FP32, (float*)model.m + part.state + at, n);
+        const float* values = to_host(model, FORMAT_FP32, (float*)model.m + part.state + at, n);
         m.assign(values, values + n);
-        const float* v = to_host(model, IN_FP32, (float*)model.v + part.state + at, n);
+        const float* v = to_host(model, FORMAT_FP32, (float*)model.v + part.state + at, n);
         for (int64_t i = 0; i < n; i++) {
             const double s = updated ? step * m[i] / (std::sqrt((double)v[i]) * root + k.eps) : 0;
             const double before = updated ? (p[i] + s) / (1 - decay) : p[i];
