@@ -68,7 +68,7 @@ stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)'
 FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
-compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $(filter %.cpp %.o,$^) -o $@ $(LDLIBS)
+compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
 # What does not change with the trainer is compiled once: the services of a run.
 $(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE)
 	$(TIMED) $(CXX) $(CXXFLAGS) $(if $(DEBUG),,-O2) -MMD -MP -MF $@.d -MT $@ -c $< -o $@

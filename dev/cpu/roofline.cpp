@@ -17,6 +17,7 @@
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/plan/plan_time.h"
+#include "llmc/model/initial_weights.h"
 #include "llmc/run/trace_file.h"
 
 #define TRAINER_WITHOUT_MAIN
