@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 #include <vector>
-#include "llmc/base/file.h"
+#include "llmc/base/checksum.h"
 #ifdef __linux__
 #include <sched.h>
 #endif

@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/file.h"
+#include "llmc/base/checksum.h"
 #include "llmc/comm/tcp.h"
 #include "llmc/trace/trace.h"
 #ifdef USE_MPI
