@@ -2,6 +2,7 @@
 // names, so the CPU trainer is compiled by itself, in cpu_oracle.cpp.
 #pragma once
 #include "llmc/gpt2/config.h"
+#include "llmc/optim/optimizers.h"
 #include "llmc/optim/update_rule.h"
 
 struct CpuOracle;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <set>
 #include <thread>
+#include "llmc/base/check.h"
 #include "llmc/base/system_state.h"
 #ifdef __APPLE__
 #include <sys/sysctl.h>

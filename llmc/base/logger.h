@@ -3,39 +3,12 @@
 // run_files.h is about what a run records in files.
 #pragma once
 #include <sys/ioctl.h>
-#include <cmath>
 #include <string>
-#include <vector>
 #include "llmc/base/clock.h"
-#include "llmc/base/file.h"
+#include "llmc/base/number_text.h"
 
-// printf with one number, whose NaN has no sign: printf may print -nan.
-inline std::string loss_text(const char* fmt, double value) {
-    char text[64];
-    snprintf(text, sizeof(text), fmt, std::isnan(value) ? std::fabs(NAN) : value);
-    return text;
-}
-
-// 75 seconds as 0:01:15.
-inline std::string hours_text(double seconds) {
-    const long long s = (long long)(seconds + 0.5);
-    return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-}
-// 75 seconds as 1:15, 3675 as 1:01:15.
-inline std::string duration_text(double seconds) {
-    const long long s = (long long)(seconds + 0.5);
-    return s >= 3600 ? hours_text(seconds) : format("%lld:%02lld", s / 60, s % 60);
-}
-
-// 1424000 as 1,424,000.
-inline std::string grouped_text(int64_t n) {
-    std::string text = std::to_string(n);
-    for (int64_t at = (int64_t)text.size() - 3; at > 0; at -= 3) text.insert(at, ",");
-    return text;
-}
-
-// A text that is wider than the terminal, shortened to its end, because a line that wraps could not
-// be drawn over. Bytes count as columns.
+// A text as it fits in the terminal: the end of a wider one, because a line that wraps could not be
+// drawn over. Bytes count as columns.
 inline std::string fit_terminal(const std::string& text) {
     struct winsize size {};
     if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col < 8 || text.size() < size.ws_col) return text;

@@ -6,7 +6,8 @@
 #include <cstdlib>
 #include <string>
 
-// Both read a number in plain decimal notation; false if the value is anything else, or out of range.
+// Both read a number in plain decimal notation; false if the value is anything else, or out of
+// range.
 inline bool parse_whole(const std::string& value, int64_t& out) {
     const size_t digits = value[0] == '-' || value[0] == '+';
     if (digits >= value.size() || value.find_first_not_of("0123456789", digits) != value.npos) return false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <vector>
+#include "llmc/base/file.h"
 #include "llmc/base/logger.h"
 #include "llmc/model/model_state.h"
 

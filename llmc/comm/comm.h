@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/file.h"
+#include "llmc/base/checksum.h"
 #include "llmc/comm/tcp.h"
 #include "llmc/trace/trace.h"
 #ifdef USE_MPI
@@ -169,13 +169,6 @@ inline void comm_wait(const char* what) {
 #else
     (void)what;
 #endif
-}
-
-// Sums data over all processes as comm_sum_slices_start() does, and waits: for the simulator's
-// NCCL.
-inline void comm_reduce_scatter(float* data, int64_t n_elems, const char* what) {
-    comm_sum_slices_start(data, n_elems, what);
-    comm_wait(what);
 }
 
 // Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.

@@ -13,7 +13,7 @@
 #include <sys/random.h>
 #include <cstddef>
 #include "llmc/base/check.h"
-#include "llmc/base/siphash.h"
+#include "llmc/comm/siphash.h"
 
 constexpr uint64_t GREETING_MAGIC = 0x3174706747524545u, HELLO_MAGIC = 0x3174706748454c4fu,
                    VERDICT_MAGIC = 0x3174706756455244u;

@@ -9,9 +9,8 @@
 #include <cstdint>
 #include "llmc/base/bf16.h"
 #include "llmc/base/check.h"
-#include "llmc/base/cores.h"
-#include "llmc/cpu/threads.h"
 #include "llmc/base/integer_math.h"
+#include "llmc/cpu/threads.h"
 #include "llmc/trace/trace.h"
 
 // The hardware that multiplies bf16 matrices (matrix_unit.h).

@@ -14,6 +14,7 @@
 // The products are of the model's type floatX. bf16 changes the result by about 1%, less than the
 // iteration is away from U V^T. m is the larger side; 5 (4 n^2 m + 2 n^3) FLOPs.
 #pragma once
+#include <cmath>
 #include "llmc/cpu/gemm_bf16.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/optim/newton_schulz.h"

@@ -30,7 +30,7 @@
 #include <cstdint>
 #include <vector>
 #include "llmc/gpt2/constants.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_constants.h"
 
 namespace reference {
 

@@ -4,8 +4,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/bf16.h"
-#include "llmc/optim/optimizers.h"
+#include "llmc/optim/update_constants.h"
 
 struct UpdateRule {
     // of the optimizer; weight_decay is that of the tensors marked in tensors.h; the update sets

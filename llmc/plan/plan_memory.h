@@ -5,11 +5,6 @@
 #include "llmc/plan/plan.h"
 #include "llmc/plan/plan_device.h"
 
-// 1234567890 as 1.1 GiB.
-inline std::string memory_text(double bytes) {
-    return bytes >= GIB ? format("%.1f GiB", bytes / GIB) : format("%.1f MiB", bytes / 1048576.0);
-}
-
 // The sizes of the same run at another recompute level.
 inline Sizes at_level(Sizes s, const Options& o, int64_t level) {
     s.recompute = level;
