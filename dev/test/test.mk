@@ -8,7 +8,7 @@
 #
 # No commas and no single quotes in the arguments. To add a test program dev/test/test_NAME.cpp, add it to TESTS.
 
-.PHONY: test-sanitized test-compilers check-headers fuzz chaos
+.PHONY: test-programs test-sanitized test-compilers check-headers fuzz chaos
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
 $(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
@@ -23,10 +23,12 @@ $(B)/planted_bench: dev/test/planted_bench.cpp $(FLAGS_FILE)
 	$(compile)
 
 PARTS :=
+NEEDS :=
 program = $(eval $(call part,program,$(1),$(1),$(2),$(3)))
 check   = $(eval $(call part,check,$(1),$(2),$(3),$(4)))
 define part
 PARTS += part-$(2)
+NEEDS += $(4)
 .PHONY: part-$(2)
 part-$(2): $(4)
 	@dev/test/part.sh $(1) '$(2)' '$(strip $(3))' '$(strip $(5))'
@@ -86,6 +88,7 @@ $(call check,operations,messages that troubleshooting quotes and what the Docker
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
+test-programs: $(sort $(NEEDS))       ## what `make test` runs, compiled
 
 # ---- what `make test-all` adds
 
