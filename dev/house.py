@@ -30,9 +30,9 @@ LIMITS = [  # what, lines at most, in which files
 ]
 OPENINGS = r"(The same|Those|That of|It|Its|They|This(?! \w+'s)|Likewise|Of all|And|But|As above)\b"
 EXCEPTIONS = {
-    "header llmc/cpu/matrix_unit.h": "one product on five units and in plain C++, which are compared line by line",
+    "header llmc/cpu/matrix_unit.h": "one product on three units and in portable C++, side by side",
     "header llmc/cpu/reference.h": "all layers as naive loops, read as one lesson",
-    "header llmc/data/tokenizer.h": "one algorithm with its table of tokens, fast and slow",
+    "header llmc/data/tokenizer.h": "file, encoder and decoder of one tokenizer",
     "function attention_backward_head in llmc/cpu/attention_bf16.h": "five products share the tiles that it packs",
     "function attention_backward_kv_kernel in llmc/cuda/attention_backward.cuh": "its sums stay in registers",
     "function attention_backward_q_kernel in llmc/cuda/attention_backward.cuh": "its sums stay in registers",
