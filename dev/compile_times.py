@@ -4,9 +4,9 @@
     dev/compile_times.py [TARGET...]    prints the table, of these targets or of all
     dev/compile_times.py --write        all of it into dev/MEASURED.md
 
-Times are user and system seconds of make and all that it starts, one program after the other, without what make takes to
-find that nothing is to do; memory is that of the largest process. What is built goes to build/compile_times, and no file
-is touched: make -W takes one as changed. The tests are compiled almost as a whole three times.
+Times are user and system seconds of make and all that it starts, one program after the other, without what make takes
+to find that nothing is to do; memory is that of the largest process. What is built goes to build/compile_times, and no
+file is touched: make -W takes one as changed. The tests are compiled almost as a whole three times.
 """
 import os
 import shutil
@@ -56,8 +56,8 @@ def main():
         sys.exit(__doc__)
     rows = [row(target) for target in targets]
     compiler = subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, text=True, check=True)
-    text = "\n".join([f"Measured {time.strftime('%Y-%m-%d')} on {this_cpu()[1]} with {compiler.stdout.splitlines()[0]} by "
-                      "`dev/compile_times.py --write`.", "",
+    where = f"{this_cpu()[1]} with {compiler.stdout.splitlines()[0]}"
+    text = "\n".join([f"Measured {time.strftime('%Y-%m-%d')} on {where} by `dev/compile_times.py --write`.", "",
                       "| target | from nothing | its file | a header of base | a kernel | a service |",
                       "|---|---|---|---|---|---|", *rows])
     write_between(ROOT / "dev/MEASURED.md", "compile times", text) if write else print(text)
