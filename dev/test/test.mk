@@ -8,7 +8,7 @@
 #
 # No commas and no single quotes in the arguments. To add a test program dev/test/test_NAME.cpp, add it to TESTS.
 
-.PHONY: test-sanitized test-compilers check-headers fuzz chaos
+.PHONY: test-programs test-sanitized test-compilers check-headers fuzz chaos
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
 # Programs that include the trainer.
@@ -25,10 +25,12 @@ $(B)/planted_bench: dev/test/planted_bench.cpp $(FLAGS_FILE)
 	$(compile)
 
 PARTS :=
+NEEDS :=
 program = $(eval $(call part,program,$(1),$(1),$(2),$(3)))
 check   = $(eval $(call part,check,$(1),$(2),$(3),$(4)))
 define part
 PARTS += part-$(2)
+NEEDS += $(4)
 .PHONY: part-$(2)
 part-$(2): $(4)
 	@dev/test/part.sh $(1) '$(2)' '$(strip $(3))' '$(strip $(5))'
@@ -69,6 +71,8 @@ $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
+$(call check,house,floors and lengths and names and openings are as the house has them,,dev/house.py --check)
+$(call check,house_finds,the check of the house finds what breaks a rule,,dev/test/house.py)
 $(call check,portable_rules,make files and scripts are those of macOS as well,,dev/test/portable.sh rules)
 UNTIMED := cudaStreamSynchronize|cudaDeviceSynchronize|cudaEventSynchronize|cudaMemcpy[(]
 $(call check,waits,the host waits for a GPU only in wait.cuh,,\
@@ -85,6 +89,7 @@ $(call check,operations,messages that troubleshooting quotes and what the Docker
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
+test-programs: $(sort $(NEEDS))       ## what `make test` runs, compiled
 
 # ---- what `make test-all` adds
 
