@@ -68,6 +68,8 @@ $(call check,model_contract,the compiler names what a trainer does not provide,,
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
+$(call check,formats,values fit the formats of the sentences that they are in,,dev/test/formats.py)
+$(call check,formats_finds,the check of formats finds what does not fit,,dev/test/formats.sh)
 $(call check,portable_rules,make files and scripts are those of macOS as well,,dev/test/portable.sh rules)
 UNTIMED := cudaStreamSynchronize|cudaDeviceSynchronize|cudaEventSynchronize|cudaMemcpy[(]
 $(call check,waits,the host waits for a GPU only in wait.cuh,,\
