@@ -17,7 +17,7 @@ TOKEN = re.compile(rf"{LITERAL.pattern}|'(?:[^'\\]|\\.)'|//[^\n]*|(?<=\w)<[\w:\s
 CONVERSION = re.compile(r"%[-+ #0]*(\d+|\*)?(?:\.(?:\d+|(\*))?)?(?:hh?|ll?|[qjzt])?(.?)", re.DOTALL)
 KINDS = {**dict.fromkeys("diuxXoc", "whole"), **dict.fromkeys("eEfFgG", "real"), "s": "text"}
 PLAIN = {  # values whose kind is plain to see
-    "text": re.compile(rf'{TEXT.pattern}|.*(\.c_str\(\)|\.string\(\))|(\w+_text|names_of|strerror)\([^?]*\)', re.DOTALL),
+    "text": re.compile(rf'{TEXT.pattern}|.*\.(c_str|string)\(\)|(\w+_text|names_of|strerror)\([^?]*\)', re.DOTALL),
     "real": re.compile(r"\((?:double|float)\)[^?<>=]*|-?\d+(\.\d*)?e-?\d+|-?\d+\.\d*"),
     "whole": re.compile(r"\((?:int|size_t|int64_t|(?:unsigned )?long long)\)[\w.>()-]*|-?\d+|.*\.size\(\)"),
 }

@@ -19,12 +19,12 @@ inline std::string loss_text(const char* fmt, double value) {
 // 75 seconds as 0:01:15.
 inline std::string hours_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
-    return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    return format("%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
 }
 // 75 seconds as 1:15, 3675 as 1:01:15.
 inline std::string duration_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
-    return s >= 3600 ? hours_text(seconds) : format("%lld:%02lld", s / 60, s % 60);
+    return s >= 3600 ? hours_text(seconds) : format("%d:%02d", s / 60, s % 60);
 }
 
 // 1424000 as 1,424,000.
@@ -122,8 +122,8 @@ struct Progress {
         if (total < 0) return logger.progress(what + ": " + grouped_text(done / unit_size) + " " + unit);
         const double seconds_left = (shown_at - begin) * (double)(total - done) / (double)std::max<int64_t>(1, done);
         const std::string left = done > 0 ? ", " + duration_text(seconds_left) + " left" : "";
-        logger.progress(format("%s: %s of %s %s%s", what.c_str(), grouped_text(done / unit_size).c_str(),
-                               grouped_text(total / unit_size).c_str(), unit.c_str(), left.c_str()));
+        logger.progress(format("%s: %s of %s %s%s", what, grouped_text(done / unit_size),
+                               grouped_text(total / unit_size), unit, left));
     }
     // Says how much is done by now. Shown when another percent is done, or a second has passed.
     void reach(int64_t now_done) {
