@@ -31,7 +31,7 @@ static void check_planned_work(const std::vector<KernelTime>& ran, const std::ve
         const double calls = (double)work.calls;
         const auto same = [&](double in_all, double each) { return std::fabs(in_all - calls * each) <= 1e-9 * in_all; };
         if (kernel == ran.end() || !same(kernel->flops, work.flops) || !same(kernel->bytes, work.bytes))
-            runtime_failure("%s: its FLOPs and bytes are not those of --plan", name.c_str());
+            runtime_failure("%s: its FLOPs and bytes are not those of --plan", name);
     }
     if (ran.size() != planned.size()) runtime_failure("--plan leaves out a kernel that has run");
 }

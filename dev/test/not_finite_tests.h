@@ -90,7 +90,7 @@ static void planted_activation(PlantedRun& run) {
     const std::string of_layer = one ? "" : format(" of layer %d", (int)l);
     EXPECT(
         names(run.found(micro, range, layer, plant), format("the activation %s%s, in the forward pass of micro-step %d",
-                                                            ACTIVATIONS[a].name, of_layer.c_str(), (int)micro + 1)));
+                                                            ACTIVATIONS[a].name, of_layer, (int)micro + 1)));
 }
 
 static void planted_gradient(PlantedRun& run) {

@@ -73,6 +73,8 @@ $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
 $(call check,house,floors and lengths and names and openings are as the house has them,,dev/house.py --check)
 $(call check,house_finds,the check of the house finds what breaks a rule,,dev/test/house.py)
+$(call check,formats,values fit the formats of the sentences that they are in,,dev/test/formats.py)
+$(call check,formats_finds,the check of formats finds what does not fit,,dev/test/formats.sh)
 $(call check,portable_rules,make files and scripts are those of macOS as well,,dev/test/portable.sh rules)
 UNTIMED := cudaStreamSynchronize|cudaDeviceSynchronize|cudaEventSynchronize|cudaMemcpy[(]
 $(call check,waits,the host waits for a GPU only in wait.cuh,,\

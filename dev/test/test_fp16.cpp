@@ -5,6 +5,7 @@
 #include "llmc/options/number_formats.h"
 #include "llmc/base/bf16.h"
 #include "llmc/checkpoint/checkpoint.h"
+#include "llmc/options/number_formats.h"
 
 static const std::string SIM_FP16 = "build/FP16/test_gpt2sim train";
 
@@ -165,7 +166,7 @@ static void skipped_steps_are_no_updates() {
         while (skipped < 8 && !std::isfinite(at("skipping", skipped, METRIC_NORM))) skipped++;
         const int64_t updates = 12 - skipped;
         EXPECT(skipped >= 4 && updates >= 4);
-        const std::string stated = format(" -x %lld --loss-scale %g -o ", (long long)updates, 65536 / exp2(skipped));
+        const std::string stated = format(" -x %d --loss-scale %g -o ", updates, 65536 / exp2(skipped));
         EXPECT(run(tiny_run(SIM_FP16, training + name + stated + dir("fitting"))).status == 0);
         EXPECT(same_files(model_path(dir("skipping"), 12), model_path(dir("fitting"), updates)));
     }
@@ -195,7 +196,7 @@ static void checkpoints() {
     for (int64_t s : {9, 19, 29, 39}) EXPECT(near(at("formats", s, METRIC_LOSS), steps.losses[s], LOSS16));
     start_test("a checkpoint in fp16 has as many bytes as --plan says");
     const Outcome plan = run(tiny_run(SIM_FP16, "-x 10 --plan"));
-    EXPECT(contains(plan.out, format("a checkpoint: %lld bytes", (long long)checkpoint_bytes(dir("formats"), 10))));
+    EXPECT(contains(plan.out, format("a checkpoint: %d bytes", checkpoint_bytes(dir("formats"), 10))));
     start_test("a loss scale in a state file that makes no sense is refused");
     const std::string path = state_path(dir("whole"), 14, 0);
     std::string bytes = read_whole(path);

@@ -124,7 +124,7 @@ static void step_lines() {
     start_test("saved: step, folder, megabytes of all its files");
     const Outcome saved = run(tiny("-e L2C128H2T16V256 -x 4 -n 2 -o " + dir("saved")));
     const int64_t bytes = file_bytes(model_path(dir("saved"), 2)) + file_bytes(state_path(dir("saved"), 2, 0));
-    const std::string place = format(" to %s (%lld MB, ", dir("saved").c_str(), (long long)bytes / 1000000);
+    const std::string place = format(" to %s (%d MB, ", dir("saved"), bytes / 1000000);
     EXPECT(bytes > 4000000);
     EXPECT(contains(saved.out, "\nsaved step 2" + place) && contains(saved.out, "\nsaved step 4" + place));
 }

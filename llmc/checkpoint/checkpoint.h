@@ -8,8 +8,8 @@
 inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int state, int64_t bucket,
                           int64_t layers) {
     if (all_finite(values, elems)) return;
-    const std::string where = bucket < layers ? format("layer %lld", (long long)bucket) : "what is outside the layers";
-    file.refuse(format("%s of %s: values that are not finite", STATE_NAMES[state], where.c_str()));
+    const std::string where = bucket < layers ? format("layer %d", bucket) : "what is outside the layers";
+    file.refuse(format("%s of %s: values that are not finite", STATE_NAMES[state], where));
 }
 
 // Writes this rank's state file of a checkpoint; returns its checksum.
@@ -46,9 +46,9 @@ inline void expect_state(const std::string& path, const StateHeader& header, int
     if (!file.missing) file.expect_good();
     if (!good)
         runtime_failure(
-            "rank %lld has written its part of the checkpoint of step %lld, but rank 0 finds no such %s: "
+            "rank %d has written its part of the checkpoint of step %d, but rank 0 finds no such %s: "
             "-o must be one folder, which all processes share",
-            (long long)rank, (long long)header.step, path.c_str());
+            rank, header.step, path);
 }
 
 // Makes room for the checkpoint of a step: removes temporary files that an earlier program left,
@@ -58,7 +58,7 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
         if (file.temporary) remove_file(file.path);
     const std::string done = done_path(dir, step);
     if (!remove_file(done))
-        runtime_failure("cannot remove %s, to write that checkpoint again: %s", done.c_str(), strerror(errno));
+        runtime_failure("cannot remove %s, to write that checkpoint again: %s", done, strerror(errno));
     flush_folder(dir);
 }
 
@@ -103,7 +103,7 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
                        Progress* progress) {
     FileReader file(path);
     StateHeader h;
-    auto changed = [&] { runtime_failure("%s has changed since it was verified", path.c_str()); };
+    auto changed = [&] { runtime_failure("%s has changed since it was verified", path); };
     if (!try_read_header(file, h)) changed();
     const bool same = h.header_checksum == h.checksum() && h.step == verified.step && h.rank == rank &&
                       h.processes == verified.processes && h.states == verified.states &&
@@ -120,7 +120,7 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
                 values.resize(n);
                 file.read(values.data(), n * 4, "the optimizer's state");
                 if (!all_finite(values.data(), n))
-                    runtime_failure("%s is damaged: it has values that are not finite", path.c_str());
+                    runtime_failure("%s is damaged: it has values that are not finite", path);
                 set_state(model, state, b, rank * elems + first, n, values.data());
                 if (progress) progress->add(n * 4);
             });
@@ -137,7 +137,7 @@ inline void load_checkpoint(const std::string& dir, const StateHeader& verified,
                             Progress* progress = nullptr) {
     load_model(model, model_file, progress);
     if (model_file.checksum.value() != verified.model_checksum)
-        runtime_failure("%s has changed since it was verified", model_file.path.c_str());
+        runtime_failure("%s has changed since it was verified", model_file.path);
     for (int64_t rank = 0; rank < verified.processes; rank++)
         load_state(state_path(dir, verified.step, rank), verified, rank, model, progress);
 }

@@ -206,9 +206,9 @@ inline ActivationLayout activation_layout(const Sizes& s) {
         total_bytes += (double)activation_bytes(a, s) * (double)activation_copies(a, s);
     if (total_bytes > 4e18)
         usage_error(
-            "-b %lld with -t %lld and a model of %lld layers and %lld channels needs %.1e bytes for its activations; "
+            "-b %d with -t %d and a model of %d layers and %d channels needs %.1e bytes for its activations; "
             "up to 4e18 are accepted",
-            (long long)s.B, (long long)s.T, (long long)s.config.L, (long long)s.config.C, total_bytes);
+            s.B, s.T, s.config.L, s.config.C, total_bytes);
     layout.segment_layers = s.segment_layers();
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         layout.first[a] = layout.total_bytes;

@@ -9,7 +9,7 @@ inline double stated_scale(const Options& o) {
     double scale = 0;
     if (o.loss_scale == "dynamic") return 0;
     if (!parse_real(o.loss_scale, scale) || !LossScale{(float)scale}.is_sane())
-        usage_error("--loss-scale %s is not accepted; accepted: dynamic, or a number above 0", o.loss_scale.c_str());
+        usage_error("--loss-scale %s is not accepted; accepted: dynamic, or a number above 0", o.loss_scale);
     return scale;
 }
 
@@ -25,7 +25,7 @@ inline void check_number_format(NumberFormat format, const Options& o) {
         warning("-w 0 has no effect in fp32: only 16-bit weights have a master copy");
     if (format != FORMAT_FP16 && scale > 0 && o.given.count("--loss-scale"))
         usage_error("--loss-scale %s: only fp16 has one (PRECISION=FP16); in fp32 and bf16 dynamic is accepted",
-                    o.loss_scale.c_str());
+                    o.loss_scale);
 }
 
 // The scale with which a run begins, or goes on.

@@ -24,7 +24,7 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
     printf("MiB at each recompute level (-r 4: %lld layers at a time; * is this run's):\n%-14s",
            (long long)at_level(s, o, 4).recompute_every, "activation");
     for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
-        printf(" %9s", format("-r %lld%s", (long long)level, level == s.recompute ? "*" : "").c_str());
+        printf(" %9s", format("-r %d%s", level, level == s.recompute ? "*" : "").c_str());
     double others = activation_total(s);
     const auto line = [&](const char* name, auto bytes_at) {
         printf("\n%-14s", name);
@@ -92,15 +92,15 @@ inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, i
     for (int64_t level = s.recompute + 1; level < RECOMPUTE_LEVELS; level++) {
         Options changed = o;
         changed.recompute = level, changed.recompute_every = at_level(s, o, level).recompute_every;
-        line(format("-r %lld", (long long)level), changed);
+        line(format("-r %d", level), changed);
     }
     for (int64_t B : {s.B / 2, (int64_t)1})
         if (B > 0 && B < s.B && (!has_own_total_batch(o, s) || s.B % B == 0))
-            line(format("-b %lld", (long long)B), with_batch(o, s, B));
+            line(format("-b %d", B), with_batch(o, s, B));
     if (s.T > 1) {
         Options changed = o;
         changed.seq_len = s.T / 2, changed.total_batch_size = s.B * changed.seq_len * s.processes * s.micro_steps;
-        line(format("-t %lld", (long long)changed.seq_len), changed);
+        line(format("-t %d", changed.seq_len), changed);
     }
     if (o.master_weights) {
         Options changed = o;

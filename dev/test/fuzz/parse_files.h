@@ -91,7 +91,7 @@ inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optim
         write_state(scratch, header, model, nullptr);
     }
     comm.processes = 1, comm.rank = 0;
-    scratch_file(format("DONE_%08lld", (long long)STATE_STEP), "");
+    scratch_file(format("DONE_%08d", STATE_STEP), "");
     for (const CheckpointFile& file : checkpoint_files(scratch))
         files[file.path.substr(scratch.size() + 1)] = content_of(file.path);
     return files;

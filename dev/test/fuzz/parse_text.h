@@ -225,7 +225,7 @@ inline void run_documents(const std::string& input) {
     DocumentReader reader(small_vocabulary(), files, nullptr);
     for (Encoded out; reader.next(out.block); out = {}) {
         encode_block(small_vocabulary(), true, {}, out);
-        if (!out.problem.empty()) runtime_failure("%s: %s", files[0].name(), out.problem.c_str());
+        if (!out.problem.empty()) runtime_failure("%s: %s", files[0].name(), out.problem);
         expect(!out.prompted.value_or(false) || out.counts.size() == out.tokens.size(),
                "each token has a bit in the mask");
     }
