@@ -2,7 +2,8 @@
 // sum.
 #pragma once
 #include "llmc/gpt2/activations.h"
-#include "llmc/optim/optimizer_state.h"
+#include "llmc/comm/comm.h"
+#include "llmc/model/model.h"
 
 struct PlanRow {
     std::string category, name, shape;
@@ -50,6 +51,11 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
                             format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies,
                             PURPOSE_NAMES[ACTIVATIONS[a].purpose]});
     }
+}
+
+// The weights before an update, of which --log-tensors needs a copy, but with AdamW (tensor_log.h).
+inline int64_t weights_before_bytes(const GPT2& model, const Options& o) {
+    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
 }
 
 // FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences
