@@ -340,8 +340,8 @@ ESTIMATE = r"communicates for ([\d.]+) ms, of which ([\d.]+) ms .* efficiency ([
 
 
 def scaling_row(chip, codes, args, model, gpus):
-    """A step of half a million tokens on several GPUs. Communication is --plan's model (llmc/plan/plan_time.h), which is
-    told a peak at which its share of the peak is the speed modelled here."""
+    """A step of half a million tokens on several GPUs. Communication is --plan's model (llmc/plan/plan_time.h), which
+    is told a peak at which its share of the peak is the speed modelled here."""
     for B in [64, 32, 16, 8, 4, 2, 1]:
         tokens = max(args.tokens, B * args.T * gpus)
         if tokens > args.tokens and B > 1:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the recipes of dev/manual.md, with small stand-ins for what they download: a random model in a folder named gpt2, a
-.parquet file, questions. Only sizes are made smaller, by flags after those of the manual.
+"""Runs the recipes of dev/manual.md, with small stand-ins for what they download: a random model in a folder named
+gpt2, a .parquet file, questions. Only sizes are made smaller, by flags after those of the manual.
 
     pip install numpy pyarrow safetensors tiktoken torch transformers
     make train_gpt2_cpu tokenize && dev/test/recipes.py
