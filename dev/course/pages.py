@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts the code that ships into the chapters of the course, so that what a page shows cannot drift from it.
+"""Puts the code that ships into the first page and the course, so that what a page shows cannot drift from it.
 
     dev/course/pages.py             quotes again
     dev/course/pages.py --check     names pages that differ from the sources, and exercises that are not there
@@ -16,7 +16,7 @@ import sys
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("dev/course/*.md"), *ROOT.glob("dev/c*/README.md")])
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("dev/course/*.md"), *ROOT.glob("dev/c*/README.md")])
 QUOTE = re.compile(r"(<!-- quote (\S+) (.*?) -->\n).*?(<!-- end quote -->)", re.S)
 LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".sh": "bash"}
 

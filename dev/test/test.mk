@@ -83,7 +83,8 @@ $(call check,format,laid out as make format does,,\
     dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
 $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
 $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
-$(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
+$(call check,readme_tables,tables of several machines on one page and those of the first page,,\
+    dev/test/readme_tables.py && dev/first_page.py --check)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
 $(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
@@ -131,7 +132,7 @@ $(call check,vocabularies,the measurement of vocabularies runs,$(CPU),rm -f $(B)
     dev/course/vocabularies.py 4096 --steps 2 --seconds 0.05 --timed-steps 2 --json $(B)/vocabularies.json)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
-$(call check,recipes,fine-tuning and training on FineWeb by the lines of README,$(CPU),\
+$(call check,recipes,fine-tuning and training on FineWeb by the lines of the manual,$(CPU),\
     dev/test/recipes.py --packages || skip "pip install numpy pyarrow safetensors tiktoken torch transformers";\
     dev/test/recipes.py)
 $(call check,plot,pictures of runs and of the memory of a step,$(CPU),dev/test/plot.py)

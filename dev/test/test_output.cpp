@@ -141,7 +141,7 @@ static bool advises(const AdviceInput& in, const char* part) {
     return advice.size() == 1 && contains(advice[0], part);
 }
 static void warnings() {
-    start_test("warnings: none for the runs of the README, the recipes and quickstart");
+    start_test("warnings: none for the runs of the manual, the recipes and quickstart");
     for (bool gpu : {false, true})
         for (AdviceInput in :
              {planned_run("L4C192H6T128V4096", 16, 128, 2048, 1400), planned_run("d12", 4, 256, 16384, 2000),
