@@ -43,8 +43,8 @@ struct GPT2 {
         nullptr;           // sums of gradients in fp32 (Sizes::sums_gradients()), or null; on a CPU these are grads
     char* acts = nullptr;  // activations.total_bytes
     Optimizer optimizer = ADAMW;  // --optimizer
-    // Its state (optim/optimizer_state.h), null where it keeps none. m and v: of what this process
-    // updates, v of Muon of the last bucket alone; in fp32 or smaller.
+    // The optimizer's state (optim/optimizer_state.h), null where it keeps none. m and v: of what this
+    // process updates, v of Muon of the last bucket alone; in fp32 or smaller.
     void *m = nullptr, *v = nullptr;
     float* factors = nullptr;    // all of them, in every process
     float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none

@@ -141,7 +141,7 @@ inline void set_tensor(GPT2& model, int tensor, int64_t layer, const float* valu
     const int64_t bucket = layout.bucket_of(tensor, layer), first = layout.offset_in_bucket[tensor];
     if (model.master) set_state(model, STATE_MASTER, bucket, first, elems, values);
 }
-// Its elements first..first+elems as fp32 on the host, until the next such call.
+// Elements first..first+elems of a tensor of the weights as fp32 on the host, until the next such call.
 inline const float* tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t elems) {
     return to_host(model, model.format, weight_at(model, tensor, layer, first), elems);
 }
