@@ -17,8 +17,8 @@ inline std::string fit_terminal(const std::string& text) {
     return "..." + text.substr(begin);
 }
 
-// Where stdout is no terminal: how long nothing is printed before progress is, at first and after
-// that.
+// How long nothing is printed, where stdout is no terminal, before a line of progress is: at first,
+// and after such a line.
 constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;
 
 struct Logger {
@@ -60,7 +60,7 @@ struct Logger {
         if (!silent) print_line(fmt, args);
         va_end(args);
     }
-    // The same for a line that --quiet 1 leaves out.
+    // Prints a line to stdout, on rank 0, unless --quiet 1 leaves it out.
     PRINTF_LIKE(2, 3) void note(const char* fmt, ...) {
         va_list args;
         va_start(args, fmt);
@@ -69,7 +69,7 @@ struct Logger {
     }
 };
 
-// The unit a thousandth of another, for totals that it would show as 0.
+// A unit, and its thousandth, which is shown where a total is below ten of the unit.
 struct SmallerUnit {
     const char *unit, *thousandth;
 };
