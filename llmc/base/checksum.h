@@ -8,7 +8,7 @@
 
 struct Checksum {
     uint64_t lane[4] = {0x9E3779B97F4A7C15u, 0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu, 0xD6E8FEB86659FD93u};
-    unsigned char rest[32];
+    unsigned char rest[32];  // the bytes that do not fill a block yet
     size_t rest_bytes = 0, total_bytes = 0;
 
     static uint64_t mix(uint64_t state, uint64_t word) {

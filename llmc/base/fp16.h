@@ -41,7 +41,8 @@ struct fp16 {
     }
 
 private:
-    // Below 2^-14 the numbers are 2^-24 apart, as fp32 numbers are from 1/2 on: adding 1/2 rounds.
+    // Rounds a value below 2^-14. There fp16 numbers are 2^-24 apart, as fp32 numbers are from 1/2
+    // on: adding 1/2 rounds.
     static uint16_t subnormal_bits(uint32_t magnitude) {
         float value;
         memcpy(&value, &magnitude, 4);

@@ -17,8 +17,8 @@ inline std::string fit_terminal(const std::string& text) {
     return "..." + text.substr(begin);
 }
 
-// Where stdout is no terminal: how long nothing is printed before progress is, at first and after
-// that.
+// How long nothing is printed, where stdout is no terminal, before a line of progress is: at first,
+// and after such a line.
 constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;
 
 struct Logger {
@@ -57,14 +57,14 @@ struct Logger {
     void line(const char* fmt, const T&... values) {
         if (!silent) print_line(format(fmt, values...));
     }
-    // The same for a line that --quiet 1 leaves out.
+    // Prints a line to stdout, on rank 0, unless --quiet 1 leaves it out.
     template <class... T>
     void note(const char* fmt, const T&... values) {
         if (!silent && !quiet) print_line(format(fmt, values...));
     }
 };
 
-// The unit a thousandth of another, for totals that it would show as 0.
+// A unit, and its thousandth, which is shown where a total is below ten of the unit.
 struct SmallerUnit {
     const char *unit, *thousandth;
 };

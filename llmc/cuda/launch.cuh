@@ -36,7 +36,8 @@ struct StreamTrace {
         check_cuda(cudaEventRecord(made, stream), "timing");
         return made;
     }
-    // Events have a clock of their own: it is compared with the host's while the device is idle.
+    // Compares the clock of the events, which have their own, with the host's while the device is
+    // idle.
     void begin_step() {
         for (cudaStream_t stream : streams) wait_for_stream(stream, "starting a trace");
         start = event(streams[0]);
@@ -69,7 +70,7 @@ inline StreamRange::~StreamRange() {
     StreamTrace::Enqueued& r = stream_trace.ranges[index];
     r.end = StreamTrace::event(r.stream);
 }
-// Traces the streams of this process, `names` apart. To be called before a step is traced.
+// Gives each stream of this process a track, of this name. To be called before a step is traced.
 inline void trace_streams(const std::vector<std::pair<const char*, cudaStream_t>>& named) {
     stream_trace.streams.clear();
     for (const auto& [name, stream] : named) trace.tracks.push_back({name, {}}), stream_trace.streams.push_back(stream);

@@ -12,8 +12,8 @@
 //     bits        one per token, (tokens + 7) / 8 bytes. Token i has bit i % 8, the lowest being 0, of
 //                 byte i / 8. 1: it counts. Bits behind the last token are 0.
 //
-// The bit belongs to the token as a target: of the window that begins with token i, the target at
-// position t is token i + t + 1.
+// A token's bit says whether it counts as a target: of the window that begins with token i, the
+// target at position t is token i + t + 1.
 #pragma once
 #include "llmc/data/tokens_file.h"
 

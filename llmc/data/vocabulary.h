@@ -24,15 +24,15 @@ inline Options options_of_folder(const std::string& folder) {
     return run;
 }
 
-// Where -e is of a run, the --tokenizer of that run; else empty.
+// The --tokenizer of the run that -e names; empty if it names none, or the file is not there.
 inline std::string tokenizer_of_run(const std::string& model) {
     const std::string folder = folder_of_run(model);
     const std::string tokenizer = folder.empty() ? "" : options_of_folder(folder).tokenizer;
     return !tokenizer.empty() && file_exists(tokenizer) ? tokenizer : "";
 }
 
-// --tokenizer where it is not given, nor known from the run to resume: beside the shards of -i (of
-// -j if only those are given), or that of the run which -e names.
+// Finds --tokenizer where it is not given, nor known from the run to resume: beside the shards of
+// -i (of -j if only those are given), or that of the run which -e names.
 inline void settle_tokenizer(Options& o) {
     const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
     if (!o.given.count("--tokenizer") && !resumes) {

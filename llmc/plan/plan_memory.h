@@ -55,7 +55,8 @@ inline int64_t trial_bytes(const GPT2& model, const Options& o, Sizes s) {
     return plan_bytes(trial.backend->plan_rows(trial, s, o));
 }
 
-// With another B the tokens of a step stay the same if -d was given. Then B must divide -d / (T P).
+// Whether the tokens of a step stay the same with another B: if -d was given. Then B must divide
+// -d / (T P).
 inline bool has_own_total_batch(const Options& o, const Sizes& s) {
     return o.given.count("--total-batch-size") || s.micro_steps > 1;
 }
