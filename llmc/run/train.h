@@ -262,7 +262,7 @@ inline int run_main(const Options& options) {
     static_assert(sizeof(ModelContract<Model>) > 0, "names what the trainer does not provide");
     Run<Model> run;
     Options& o = run.options = options;
-    if (o.help) return print_help(o.program.c_str()), 0;
+    if (o.help) return print_help(o), 0;
     if (o.version) return printf("%s\n", program_text(run.model).c_str()), 0;
     check_plan_flags(o);
     trace_steps(o);
