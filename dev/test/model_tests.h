@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <set>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 

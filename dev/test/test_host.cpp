@@ -4,8 +4,8 @@
 #include <set>
 #include <sstream>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/checkpoint/checkpoint.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/base/logger.h"
 #include "llmc/run/sampler.h"
 #include "llmc/optim/schedule.h"

@@ -171,13 +171,6 @@ inline void comm_wait(const char* what) {
 #endif
 }
 
-// Sums data over all processes as comm_sum_slices_start() does, and waits: for the simulator's
-// NCCL.
-inline void comm_reduce_scatter(float* data, int64_t n_elems, const char* what) {
-    comm_sum_slices_start(data, n_elems, what);
-    comm_wait(what);
-}
-
 // Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.
 inline void comm_check_same(const std::string& mine, const char* what) {
     Checksum sum;

@@ -19,7 +19,7 @@
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/gemm_bf16.h"
 
-constexpr int64_t ATT_STRIPS = ATT_BLOCK / TILE_ROWS, ATT_TILES = ATT_BLOCK / TILE_K;
+constexpr int64_t ATT_TILES = ATT_BLOCK / TILE_K;
 
 // Hands out parts of a thread's scratch memory in order, each aligned to 64 bytes.
 struct Carver {

@@ -2,6 +2,7 @@
 // accepts.
 #pragma once
 #include <cstring>
+#include "llmc/base/text.h"
 #include "llmc/options/option_table.h"
 
 inline std::string names_of(const OptionRow& row) {
@@ -16,7 +17,7 @@ inline std::string accepted_text(const OptionRow& row) {
         const size_t at = text.find(sign);
         if (at != text.npos) text.replace(at, strlen(sign), word);
     };
-    if (text.size() > 2 && text.compare(text.size() - 2, 2, "..") == 0) replace("..", " or more");
+    if (ends_with(text, "..")) replace("..", " or more");
     if (text.find("<..") != text.npos) text = "above " + text, replace("<", "");
     replace("..<", " to below ");
     replace("..", " to ");

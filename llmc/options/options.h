@@ -141,10 +141,7 @@ inline bool has_prompt(const Options& options) {
 inline bool only_generates(const Options& options) { return options.max_steps == 0 && has_prompt(options); }
 
 // Whether -j names texts, not token shards.
-inline bool is_text(const std::string& pattern) {
-    const std::string end = ".txt";
-    return pattern.size() > end.size() && pattern.compare(pattern.size() - end.size(), end.size(), end) == 0;
-}
+inline bool is_text(const std::string& pattern) { return ends_with(pattern, ".txt"); }
 
 // True if the run computes a validation loss: on texts, or on token shards.
 inline bool validates(const Options& options) { return options.val_every > 0 && !only_generates(options); }

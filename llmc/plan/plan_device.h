@@ -1,5 +1,6 @@
 // The device that --plan estimates times and costs for: this machine, or what --device says.
 #pragma once
+#include "llmc/base/text.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/options/options.h"
 
@@ -9,7 +10,6 @@ struct PlanDevice {
     double flops_s = 0, bytes_s = 0, memory_bytes = 0;
     bool hopper = false;
 };
-constexpr double GIB = 1024.0 * 1024 * 1024;
 constexpr double DRIVER_BYTES = GIB;  // of a GPU's memory, left to its driver
 
 inline PlanDevice device_of(const GpuPeak& gpu, const std::string& name, bool bf16, bool tf32) {

@@ -4,11 +4,6 @@
 #include "llmc/checkpoint/model.h"
 #include "llmc/plan/plan_device.h"
 
-// 1234567890 as 1.1 GiB.
-inline std::string memory_text(double bytes) {
-    return bytes >= GIB ? format("%.1f GiB", bytes / GIB) : format("%.1f MiB", bytes / 1048576.0);
-}
-
 // The sizes of the same run at another recompute level.
 inline Sizes at_level(Sizes s, const Options& o, int64_t level) {
     s.recompute = level;
@@ -33,7 +28,7 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
     const auto line = [&](const char* name, auto bytes_at) {
         printf("\n%-14s", name);
         for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
-            printf(" %9.1f", bytes_at(at_level(s, o, level)) / 1048576.0);
+            printf(" %9.1f", bytes_at(at_level(s, o, level)) / MIB);
     };
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         if (ACTIVATIONS[a].purpose != ActivationInfo::LAYER) continue;

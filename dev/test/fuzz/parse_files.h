@@ -2,8 +2,8 @@
 // HellaSwag.
 #pragma once
 #include "dev/test/fuzz/harness.h"
+#include "dev/test/token_files.h"
 #include "llmc/checkpoint/checkpoint.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/data/hellaswag.h"
 #include "llmc/data/tokenizer.h"
 
