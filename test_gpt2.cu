@@ -63,7 +63,8 @@ static std::vector<float> all_gradients(GPT2& model) {
 }
 static std::vector<float> all_weights(GPT2& model) {
     const int64_t n = model.layout.total_elems();
-    return copied(model.master ? to_host(model, FORMAT_FP32, model.master, n) : to_host(model, model.format, model.params, n), n);
+    return copied(
+        model.master ? to_host(model, FORMAT_FP32, model.master, n) : to_host(model, model.format, model.params, n), n);
 }
 
 #include "dev/test/model_tests.h"

@@ -1,9 +1,9 @@
 // GPT-2 on a GPU: the same story as train_gpt2_cpu.cpp, section by section; read that one first.
-// What a GPU changes: the model's memory is the device's, tokens are uploaded, and every line of the
-// forward pass, the backward pass and the update only puts work into a stream. The device decides by
-// itself whether to update. The host runs ahead, and loads the next tokens; once per step it waits, in
-// wait_for_step(). With several processes it also waits, at the beginning of a step, for what they
-// exchange; muon waits for the exchange of its matrices.
+// What a GPU changes: the model's memory is the device's, tokens are uploaded, and every line of
+// the forward pass, the backward pass and the update only puts work into a stream. The device
+// decides by itself whether to update. The host runs ahead, and loads the next tokens; once per
+// step it waits, in wait_for_step(). With several processes it also waits, at the beginning of a
+// step, for what they exchange; muon waits for the exchange of its matrices.
 //
 //     make train_gpt2cu data && ./train_gpt2cu -e d12 -b 16 -t 1024   bf16 mixed precision
 //     make train_gpt2cu PRECISION=FP32                               fp32, TF32 products unless -f 0
@@ -95,9 +95,9 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t 
     }
 }
 
-// x and y (B,T) of a micro-batch to the GPU by way of pinned memory, which belongs to that micro-batch
-// until the step ends. With a document mask also the tiles of documents, for a backward pass the order
-// of the tokens.
+// x and y (B,T) of a micro-batch to the GPU by way of pinned memory, which belongs to that
+// micro-batch until the step ends. With a document mask also the tiles of documents, for a backward
+// pass the order of the tokens.
 void upload(GPT2& model, const Batch& batch, bool training = true) {
     const int64_t B = batch.B, T = batch.T, n = B * T;
     const int *x = batch.x, *y = batch.y;
@@ -138,9 +138,9 @@ void forward_stream(GPT2& model, int64_t B, int64_t T, bool fills_cache = false)
                                param(LNFW), param(LNFB), B * T, C, stream);
 }
 
-// The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more memory
-// than all else, so the classifier computes a chunk of rows at a time, and while it is there also what
-// the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte.
+// The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more
+// memory than all else, so the classifier computes a chunk of rows at a time, and while it is there
+// also what the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte.
 void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
@@ -250,10 +250,10 @@ void reduce_gradients(GPT2& model, int64_t bucket) {
     else gpu_reduce_scatter((floatX*)model.grads + begin, elems, bucket, model.gpu->stream);
 }
 
-// The gradients of all parameters, from what forward() has left. wte has two uses, as the classifier's
-// matrix and as the embedding: the classifier has written its gradient, and encoder_backward adds to
-// it. The last micro-step starts the sum of each layer's gradients over the processes as soon as they
-// are complete.
+// The gradients of all parameters, from what forward() has left. wte has two uses, as the
+// classifier's matrix and as the embedding: the classifier has written its gradient, and
+// encoder_backward adds to it. The last micro-step starts the sum of each layer's gradients over
+// the processes as soon as they are complete.
 void backward(GPT2& model, const Batch& batch) {
     const Range range("backward");
     const GPT2Config& c = model.layout.config;
@@ -295,10 +295,11 @@ void gather(GPT2& model, T* elems, int64_t bucket) {
                    model.gpu->stream);
 }
 
-// The end of a step, enqueued: loss, the mean over all tokens, norm of the gradient, and from both the
-// device's decision whether to update; then the optimizer, which does nothing if not: AdamW, unless
-// --optimizer names another. ZeRO stage 0: every process gets the whole gradient, and all make the same
-// update. Stage 1: each process updates its slices of the weights, and every process gets them all.
+// The end of a step, enqueued: loss, the mean over all tokens, norm of the gradient, and from both
+// the device's decision whether to update; then the optimizer, which does nothing if not: AdamW,
+// unless --optimizer names another. ZeRO stage 0: every process gets the whole gradient, and all
+// make the same update. Stage 1: each process updates its slices of the weights, and every process
+// gets them all.
 template <class floatG>
 void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     const ParameterLayout& layout = model.layout;

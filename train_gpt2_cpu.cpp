@@ -1,13 +1,13 @@
-// GPT-2 on the CPU: forward and backward pass, update, generation, and main, where a training run is a
-// screen of code.
+// GPT-2 on the CPU: forward and backward pass, update, generation, and main, where a training run
+// is a screen of code.
 //
 // The network (Radford et al. 2019): each position has a residual stream of C channels. It begins
 // as the sum of two embeddings, of the token and of its position. Each of L layers adds to it
 // twice: once the output of attention, once that of a two-layer network (MLP). After a last layer
 // norm, the score of every word is the product of the stream with the word's embedding. Each line
-// of the forward pass is one layer of llmc/cpu, and the backward pass has the same lines in reverse.
-// llmc/README.md is the map of what surrounds them: the model (struct GPT2 in model/model.h), the
-// services that main calls (run/services.h).
+// of the forward pass is one layer of llmc/cpu, and the backward pass has the same lines in
+// reverse. llmc/README.md is the map of what surrounds them: the model (struct GPT2 in
+// model/model.h), the services that main calls (run/services.h).
 //
 // Everything is written for an element type floatX, fp32 or bf16; --precision chooses. In bf16
 // weights and activations have 16 bits and the matrix unit multiplies them
@@ -36,7 +36,8 @@ inline int* documents(GPT2& model) { return model.sizes.end_of_text < 0 ? nullpt
 // -------------------------------------------------------------------------------------------------
 // forward
 
-// Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual stream.
+// Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
+// stream.
 template <class floatX>
 void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
     const Range range("layer_forward", l);
@@ -88,9 +89,9 @@ void forward_stream(GPT2& model, const int* x, int64_t B, int64_t T, bool fills_
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
 }
 
-// The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more memory
-// than all else, so the classifier computes a chunk of rows at a time, and while it is there also what
-// the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte.
+// The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more
+// memory than all else, so the classifier computes a chunk of rows at a time, and while it is there
+// also what the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte.
 template <class floatX>
 void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
@@ -201,10 +202,10 @@ void reduce_gradients(GPT2& model, int64_t bucket) {
     model.parts.enter(PART_BACKWARD);
 }
 
-// The gradients of all parameters, from what forward() has left. wte has two uses, as the classifier's
-// matrix and as the embedding: the classifier has written its gradient, and encoder_backward adds to
-// it. The last micro-step starts the sum of each layer's gradients over the processes as soon as they
-// are complete.
+// The gradients of all parameters, from what forward() has left. wte has two uses, as the
+// classifier's matrix and as the embedding: the classifier has written its gradient, and
+// encoder_backward adds to it. The last micro-step starts the sum of each layer's gradients over
+// the processes as soon as they are complete.
 template <class floatG, class floatX>
 void backward_to(GPT2& model, const Batch& batch) {
     const GPT2Config& c = model.layout.config;
@@ -273,9 +274,9 @@ void gather(GPT2& model, T* elems, int64_t bucket) {
     model.parts.enter(PART_UPDATE);
 }
 
-// The optimizer: AdamW, unless --optimizer names another. ZeRO stage 0: every process gets the whole
-// gradient, and all make the same update. Stage 1: each process updates its slices of the weights, and
-// every process gets them all.
+// The optimizer: AdamW, unless --optimizer names another. ZeRO stage 0: every process gets the
+// whole gradient, and all make the same update. Stage 1: each process updates its slices of the
+// weights, and every process gets them all.
 template <class floatG, class floatX>
 void update_from(GPT2& model, const UpdateRule& rule, double norm) {
     const ParameterLayout& layout = model.layout;

@@ -4,6 +4,7 @@
 // any length needs little memory, and several threads can work on it.
 #pragma once
 #include <filesystem>
+#include "llmc/base/text.h"
 #include "llmc/data/tokenizer.h"
 
 constexpr size_t BLOCK_BYTES = 256 << 10;         // of a block, where the text allows a cut
@@ -30,11 +31,6 @@ struct Block {
     bool last = false;              // of its file
 };
 
-inline bool has_extension(const std::string& path, const std::string& extension) {
-    return path.size() > extension.size() &&
-           path.compare(path.size() - extension.size(), extension.size(), extension) == 0;
-}
-
 // The .txt and .jsonl files of a folder and the folders in it, sorted by path. Warns about other
 // files.
 inline std::vector<std::string> texts_in_folder(const std::string& folder) {
@@ -48,7 +44,7 @@ inline std::vector<std::string> texts_in_folder(const std::string& folder) {
         const std::string path = entry->path().string();
         std::error_code unknown;
         if (entry->is_directory(unknown)) continue;
-        if (has_extension(path, ".txt") || has_extension(path, ".jsonl")) paths.push_back(path);
+        if (ends_with(path, ".txt") || ends_with(path, ".jsonl")) paths.push_back(path);
         else if (others++ == 0) other = path;
     }
     if (error) runtime_failure("cannot read the folder %s: %s", folder, error.message());
@@ -71,7 +67,7 @@ inline std::vector<TextFile> find_texts(const std::vector<std::string>& argument
         }
         const bool folder = folder_exists(argument);
         for (const std::string& path : folder ? texts_in_folder(argument) : std::vector<std::string>{argument})
-            files.push_back({path, prefers_jsonl ? !has_extension(path, ".txt") : has_extension(path, ".jsonl"),
+            files.push_back({path, prefers_jsonl ? !ends_with(path, ".txt") : ends_with(path, ".jsonl"),
                              FileReader(path).size_bytes});
     }
     return files;

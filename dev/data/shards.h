@@ -213,7 +213,7 @@ inline void refuse_earlier_shards(const std::string& prefix) {
         for (const char* split : {"_train_", "_val_"}) {
             const std::string start = base + split;
             if (name.size() != start.size() + 10 || name.compare(0, start.size(), start) != 0) continue;
-            if (name.compare(name.size() - 4, 4, ".bin") != 0) continue;
+            if (!ends_with(name, ".bin")) continue;
             if (name.find_first_not_of("0123456789", start.size()) == start.size() + 6)
                 usage_error(
                     "-o %s: shards of that name are there already (%s); another prefix is accepted, or this "

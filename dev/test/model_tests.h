@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <set>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 
@@ -128,8 +129,8 @@ static void against_pytorch(const std::string& name, const std::string& folder =
     start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
     for (int64_t b = 0; b < d.B; b++)
         for (int64_t t = 0; t < d.T; t++)
-            EXPECT(relative_error(model.decode(model, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) <
-                   tolerance);
+            EXPECT(relative_error(model.decode(model, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V,
+                                  c.V) < tolerance);
     start_test(name + ": logits after a prompt in one forward pass, and of the position after it, are PyTorch's");
     std::set<int64_t> lengths;
     for (int64_t n : {(int64_t)1, (int64_t)2, (int64_t)17, d.T - 1, d.T})
@@ -138,7 +139,8 @@ static void against_pytorch(const std::string& name, const std::string& folder =
         for (int64_t n : lengths) {
             const float* theirs = d.logits.data() + (b * d.T + n - 1) * c.V;
             EXPECT(relative_error(model.prefill(model, &d.x[b * d.T], n), theirs, c.V) < tolerance);
-            if (n < d.T) EXPECT(relative_error(model.decode(model, d.x[b * d.T + n], n), theirs + c.V, c.V) < tolerance);
+            if (n < d.T)
+                EXPECT(relative_error(model.decode(model, d.x[b * d.T + n], n), theirs + c.V, c.V) < tolerance);
         }
     start_test(name + ": losses without gradients are those with");
     losses_alone(model, d);
@@ -404,9 +406,10 @@ static void initial_weights() {
     start_test("a model goes to the order of the file and back, byte for byte");
     const std::string path = format("/tmp/gpt2_test_%d.bin", (int)getpid());
     FileWriter file(path);
-    write_model(file, c, model_version(format_of<floatX>()), [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
-        return tensor_data(ours, tensor, layer, first, elems);
-    });
+    write_model(file, c, model_version(format_of<floatX>()),
+                [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+                    return tensor_data(ours, tensor, layer, first, elems);
+                });
     file.commit();
     load_model(theirs, path);
     for (int i = 0; i < NUM_TENSORS; i++)

@@ -6,8 +6,8 @@
 #include <unistd.h>
 #include <algorithm>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/run/metrics.h"
-#include "llmc/data/tokens_file.h"
 
 struct Outcome {
     int status;

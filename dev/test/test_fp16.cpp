@@ -63,7 +63,8 @@ static void scales() {
     s = {std::ldexp(1.0, 127), 1999};
     EXPECT(next_scale(format_of<fp16>(), s, o, false).scale == s.scale);  // twice that is infinite in fp32
     start_test("the loss scale: a stated one stays, and other formats have none");
-    EXPECT(next_scale(format_of<bf16>(), begin_scaling(format_of<bf16>(), o, {}), o, false).scale == 1 && !can_lower({1, 0}, o));
+    EXPECT(next_scale(format_of<bf16>(), begin_scaling(format_of<bf16>(), o, {}), o, false).scale == 1 &&
+           !can_lower({1, 0}, o));
     o.loss_scale = "1000";
     s = begin_scaling(format_of<fp16>(), o, {65536, 7});
     EXPECT(s.scale == 1000 && next_scale(format_of<fp16>(), s, o, false).scale == 1000 && !can_lower(s, o));

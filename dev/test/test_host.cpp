@@ -2,9 +2,10 @@
 // checksums.
 #include <map>
 #include <set>
+#include <sstream>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/checkpoint/checkpoint.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/base/logger.h"
 #include "llmc/run/sampler.h"
 #include "llmc/optim/schedule.h"
@@ -273,8 +274,40 @@ static void format_tests() {
     EXPECT(wrong("%99999999999d", 1) == "(internal: %99999999999lld is too wide)");
 }
 
+static void help_tests() {
+    start_test("--help has the everyday flags, --help all has all, each under the title of its group");
+    const std::string everyday = help_text("program", false), all = help_text("program", true);
+    auto has = [](const std::string& help, const OptionRow& row) {
+        const size_t at = help.find("\n  " + names_of(row) + " "), title = help.rfind("\n\n", at);
+        const std::string expected = format("\n\n%s\n", OPTION_GROUPS[row.group & ~EVERYDAY]);
+        return at != help.npos && help.compare(title, expected.size(), expected) == 0;
+    };
+    auto words = [](const std::string& text) {
+        std::istringstream in(text);
+        std::string joined;
+        for (std::string word; in >> word;) joined += word + " ";
+        return joined;
+    };
+    std::set<int> groups;
+    for (const OptionRow& row : option_table()) {
+        EXPECT((row.group & ~EVERYDAY) < NUM_OPTION_GROUPS && has(all, row));
+        EXPECT(has(everyday, row) == !!(row.group & EVERYDAY));
+        EXPECT(words(all).find(words(names_of(row) + "  " + row.meaning)) != std::string::npos);
+        groups.insert(row.group & ~EVERYDAY);
+    }
+    EXPECT((int)groups.size() == NUM_OPTION_GROUPS);
+    start_test("both helps fit a terminal of 100 columns, and --help two screens");
+    EXPECT(std::count(everyday.begin(), everyday.end(), '\n') <= 64);
+    for (const std::string& help : {everyday, all})
+        for (size_t at = 0, end; at < help.size(); at = end + 1) {
+            end = help.find('\n', at);
+            EXPECT(end - at <= HELP_COLUMNS);
+        }
+}
+
 int main() {
     format_tests();
+    help_tests();
     file_tests();
     tokenizer_tests();
     random_tests();

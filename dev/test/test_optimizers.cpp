@@ -518,7 +518,7 @@ static void state_files() {
     start_test("a run takes as much less memory as its plan says");
     const std::string large = "-e L2C256H4T16V8192 -x 2 -b 1 -v 0 -s 0 --threads 1 ";
     const auto peak = [&](int o) { return run(tiny_run(CPU, large + with(o))).peak_mib; };
-    const double state = parameter_layout({16, 8192, 8192, 2, 4, 256}, 1).total_elems() * 4 / 1048576.0;
+    const double state = parameter_layout({16, 8192, 8192, 2, 4, 256}, 1).total_elems() * 4 / MIB;
     const double adamw = peak(ADAMW);
     EXPECT(std::fabs(adamw - peak(LION) - state) < 2 && std::fabs(peak(LION) - peak(SGD) - state) < 2);
     EXPECT(std::fabs(adamw - peak(ADAMW16BIT) - state) < 2);

@@ -87,8 +87,8 @@ static void settings() {
     EXPECT(bare.status == 0 && bare.out.compare(0, 5, "To be") == 0);
     EXPECT(bare.out.back() == '\n' && !contains(bare.out, "---"));
     EXPECT(count_of(text.out.substr(0, text.out.find("To be")), "\n") == 1);
-    start_test("--help names what is new and what -x 0 does");
-    const std::string help = run("./train_gpt2_cpu --help").out;
+    start_test("--help all names what is new and what -x 0 does");
+    const std::string help = run("./train_gpt2_cpu --help all").out;
     EXPECT(contains(help, "--quiet") && contains(help, "greedy") && contains(help, "with --prompt only generate"));
 }
 
@@ -383,7 +383,7 @@ static void hints() {
                              {"--max-step=3", "perhaps --max-steps"},
                              {"--temp 3", "perhaps --temperature"},
                              {"-help", "perhaps --help"},
-                             {"-h", "--help lists all"},
+                             {"-h", "--help all lists all"},
                              {"-b 0", "accepted: 1 or more"},
                              {"-b ''", "-b (empty)"},
                              {"-q 2", "accepted: 0 to 1"},

@@ -102,7 +102,7 @@ static void recompute_levels() {
     EXPECT(contains(whole, "-r 4: 2 layers at a time") && contains(whole, "-r 4*"));
     for (int level = 0; level < 5; level++) {
         const std::string alone = CPU + format(" --plan -e L5C64H2T64 -b 8 -r %d", level);
-        EXPECT(std::fabs(total_bytes(alone) / 1048576 - mib[level]) <= 0.051);
+        EXPECT(std::fabs(total_bytes(alone) / MIB - mib[level]) <= 0.051);
     }
 }
 
@@ -121,8 +121,8 @@ static void what_fits() {
             const auto value = [&](int i) { return atof((*it)[i].str().c_str()) * ((*it)[i + 1] == "G" ? 1024 : 1); };
             const double lower = total_bytes(flags + "-b 8 " + (*it)[1].str());
             const double most_off = value(4) >= 1024 ? 52 : 0.051;
-            EXPECT(std::fabs(lower / 1048576 - value(4)) <= most_off &&
-                   std::fabs((bytes - lower) / 1048576 - value(2)) <= most_off);
+            EXPECT(std::fabs(lower / MIB - value(4)) <= most_off &&
+                   std::fabs((bytes - lower) / MIB - value(2)) <= most_off);
         }
         EXPECT(proposed >= 7);
     }

@@ -8,6 +8,7 @@
 #include <mach-o/dyld.h>
 #endif
 #include "llmc/base/folder.h"
+#include "llmc/base/text.h"
 
 // The folder of the running program; empty if the system does not tell.
 inline std::string program_folder() {
@@ -35,7 +36,7 @@ inline std::string tokenizer_beside(const std::string& pattern) {
     if (shards.empty()) return "";
     std::string name = shards[0];
     auto drop = [&](const std::string& end) {
-        const bool ends = name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+        const bool ends = ends_with(name, end);
         if (ends) name.resize(name.size() - end.size());
         return ends;
     };

@@ -5,7 +5,7 @@
 #include <sys/ioctl.h>
 #include <string>
 #include "llmc/base/clock.h"
-#include "llmc/base/number_text.h"
+#include "llmc/base/text.h"
 
 // A text as it fits in the terminal: the end of a wider one, because a line that wraps could not be
 // drawn over. Bytes count as columns.

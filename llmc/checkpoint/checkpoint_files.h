@@ -13,6 +13,7 @@
 // all that. What an optimizer does not keep (optimizers.h) is left out.
 #pragma once
 #include <cstddef>
+#include "llmc/base/text.h"
 #include "llmc/optim/loss_scale.h"
 #include "llmc/checkpoint/model_file.h"
 #include "llmc/optim/optimizer_state.h"
@@ -93,7 +94,7 @@ struct CheckpointFile {
 inline std::vector<CheckpointFile> checkpoint_files(const std::string& dir) {
     std::vector<CheckpointFile> files;
     for (const std::string& full : list_folder(dir)) {
-        const bool temporary = full.size() > 4 && full.compare(full.size() - 4, 4, ".tmp") == 0;
+        const bool temporary = ends_with(full, ".tmp");
         const std::string path = dir + "/" + full.substr(0, full.size() - 4 * temporary);
         const char* name = path.c_str() + dir.size() + 1;
         long long step = -1, rank = -1;

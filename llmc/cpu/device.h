@@ -10,6 +10,7 @@
 #include "llmc/base/bf16.h"
 #include "llmc/base/check.h"
 #include "llmc/base/integer_math.h"
+#include "llmc/base/text.h"
 #include "llmc/cpu/threads.h"
 #include "llmc/trace/trace.h"
 
@@ -78,7 +79,7 @@ inline void* map_memory(size_t bytes) {
         runtime_failure(
             "out of memory: the system refuses %.0f MiB; --plan shows what the run needs, a smaller -b, -t or a higher "
             "-r lowers it",
-            bytes / 1048576.0);
+            bytes / MIB);
 #ifdef MADV_HUGEPAGE
     if (bytes >= (4u << 20)) madvise(p, bytes, MADV_HUGEPAGE);
 #endif

@@ -1,6 +1,6 @@
-// --optimizer, where it is not adamw, on the CPU: the trainer's update() calls other_optimizer() instead
-// of updating the weights itself. Optimizers with directions (optim/directions.h) first turn the
-// gradients of all buckets into directions.
+// --optimizer, where it is not adamw, on the CPU: the trainer's update() calls other_optimizer()
+// instead of updating the weights itself. Optimizers with directions (optim/directions.h) first
+// turn the gradients of all buckets into directions.
 #pragma once
 #include "llmc/cpu/kernels.h"
 #include "llmc/optim/update_rule.h"
@@ -22,8 +22,8 @@ void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants
     }
 }
 
-// Prepares an update by the model's optimizer. Returns the function that then updates what this process
-// has of a bucket.
+// Prepares an update by the model's optimizer. Returns the function that then updates what this
+// process has of a bucket.
 template <class floatG, class floatX>
 std::function<void(int64_t bucket)> other_optimizer(GPT2& model, const UpdateConstants& constants,
                                                     const UpdateRule& rule) {

@@ -1,4 +1,5 @@
-// What the services of a run need of a GPU (model/model.h): which one, its memory, and what it is called.
+// What the services of a run need of a GPU (model/model.h): which one, its memory, and what it is
+// called.
 #pragma once
 #include "llmc/cuda/blas.cuh"
 #include "llmc/cuda/classifier.cuh"

@@ -24,8 +24,8 @@ struct Gpu {
 
 inline DeviceResults* results_of(GPT2& model) { return model.act<DeviceResults>(RESULTS); }
 
-// The pinned memory of a micro-step: room for inputs, targets, the order of the tokens, and the tiles
-// of documents.
+// The pinned memory of a micro-step: room for inputs, targets, the order of the tokens, and the
+// tiles of documents.
 inline int64_t host_tokens_per_micro_step(const Sizes& s) { return 4 * s.rows() + 1 + s.tiles_elems(); }
 inline int64_t host_tokens_bytes(const Sizes& s) {
     return s.micro_steps * host_tokens_per_micro_step(s) * (int64_t)sizeof(int);

@@ -1,5 +1,5 @@
-// --optimizer, where it is not adamw, on a GPU: the trainer's update() calls update_by_other() instead of
-// adamw_update().
+// --optimizer, where it is not adamw, on a GPU: the trainer's update() calls update_by_other()
+// instead of adamw_update().
 #pragma once
 #include "llmc/cuda/directions.cuh"
 #include "llmc/cuda/gpu.cuh"

@@ -283,8 +283,3 @@ inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y
     }
     return ignore_targets(loader, window, y);
 }
-// Loads a window as try_load_window() does; exit 1 if anything is wrong.
-inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
-    const std::string problem = try_load_window(loader, w, x, y);
-    if (!problem.empty()) runtime_failure("%s", problem);
-}

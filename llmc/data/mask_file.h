@@ -15,14 +15,14 @@
 // A token's bit says whether it counts as a target: of the window that begins with token i, the
 // target at position t is token i + t + 1.
 #pragma once
+#include "llmc/base/text.h"
 #include "llmc/data/tokens_file.h"
 
 constexpr int32_t MASK_MAGIC = 20261122, MASK_VERSION = 1;
 constexpr int64_t MASK_HEADER_BYTES = sizeof(Header);
 
 inline std::string mask_path_of(const std::string& shard) {
-    const bool named = shard.size() > 4 && shard.compare(shard.size() - 4, 4, ".bin") == 0;
-    return (named ? shard.substr(0, shard.size() - 4) : shard) + ".mask";
+    return (ends_with(shard, ".bin") ? shard.substr(0, shard.size() - 4) : shard) + ".mask";
 }
 
 inline int64_t mask_bytes(int64_t tokens) { return (tokens + 7) / 8; }

@@ -1,24 +1,10 @@
 // Token shards: files of tokens, as llm.c writes them. A header of 256 int32 (20240520, version 1,
 // number of tokens), then the tokens as uint16.
 #pragma once
-#include <vector>
 #include "llmc/base/file.h"
 
 constexpr int32_t TOKENS_MAGIC = 20240520, TOKENS_VERSION = 1;
 constexpr int64_t TOKENS_HEADER_BYTES = sizeof(Header);
-
-// Writes a shard. Exit 1 if the disk fails, or the header cannot count that many tokens.
-inline void write_tokens(const std::string& path, const uint16_t* tokens, int64_t count) {
-    if (count > INT32_MAX)
-        runtime_failure("cannot write %s: %d tokens do not fit the layout, which counts to %d; use several shards",
-                        path, count, INT32_MAX);
-    Header header;
-    header.value[0] = TOKENS_MAGIC, header.value[1] = TOKENS_VERSION, header.value[2] = (int32_t)count;
-    FileWriter file(path);
-    file.write(header.value, sizeof(header.value));
-    file.write(tokens, count * sizeof(uint16_t));
-    file.commit();
-}
 
 // Checks the header and the size of an open shard, and returns its number of tokens. Exit 1 if they
 // are wrong.

@@ -43,8 +43,8 @@ struct GPT2 {
         nullptr;           // sums of gradients in fp32 (Sizes::sums_gradients()), or null; on a CPU these are grads
     char* acts = nullptr;  // activations.total_bytes
     Optimizer optimizer = ADAMW;  // --optimizer
-    // The optimizer's state (optim/optimizer_state.h), null where it keeps none. m and v: of what this
-    // process updates, v of Muon of the last bucket alone; in fp32 or smaller.
+    // The optimizer's state (optim/optimizer_state.h), null where it keeps none. m and v: of what
+    // this process updates, v of Muon of the last bucket alone; in fp32 or smaller.
     void *m = nullptr, *v = nullptr;
     float* factors = nullptr;    // all of them, in every process
     float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
@@ -64,9 +64,9 @@ struct GPT2 {
     // ---- what the trainer provides
     // losses (B,T) of all positions, on the host, without gradients.
     void (*evaluate)(GPT2&, const int* x, const int* y, int64_t B, int64_t T, float* losses) = nullptr;
-    // Generation: the logits (V) of what follows n tokens, at most T of Sizes, the first of which is
-    // at position 0; and of what follows `token` at `position`, the positions before which have been
-    // prefilled or decoded. On the host, until the next call.
+    // Generation: the logits (V) of what follows n tokens, at most T of Sizes, the first of which
+    // is at position 0; and of what follows `token` at `position`, the positions before which have
+    // been prefilled or decoded. On the host, until the next call.
     const float* (*prefill)(GPT2&, const int* tokens, int64_t n) = nullptr;
     const float* (*decode)(GPT2&, int token, int64_t position) = nullptr;
     const Backend* backend = nullptr;  // what its device provides

@@ -141,13 +141,14 @@ inline void set_tensor(GPT2& model, int tensor, int64_t layer, const float* valu
     const int64_t bucket = layout.bucket_of(tensor, layer), first = layout.offset_in_bucket[tensor];
     if (model.master) set_state(model, STATE_MASTER, bucket, first, elems, values);
 }
-// Elements first..first+elems of a tensor of the weights as fp32 on the host, until the next such call.
+// Elements first..first+elems of a tensor of the weights as fp32 on the host, until the next such
+// call.
 inline const float* tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t elems) {
     return to_host(model, model.format, weight_at(model, tensor, layer, first), elems);
 }
 // The gradient of a tensor of one layer, summed over the micro-steps so far: its elements first to
-// first + n, as above. After the update: the sum over all processes, in this process's slices of the
-// buckets; or the update directions.
+// first + n, as above. After the update: the sum over all processes, in this process's slices of
+// the buckets; or the update directions.
 inline const float* gradient_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
     const int64_t at = model.layout.offset(tensor, layer) + first;
     if (model.sizes.sums_gradients()) return to_host(model, FORMAT_FP32, model.grad_sums + at, n);

@@ -211,8 +211,8 @@ constexpr Keeps NOTHING{}, ONLY_M{KEEP_ALL}, ONLY_V{KEEP_NONE, KEEP_ALL}, M_V{KE
 constexpr Keeps FEWER_V{KEEP_ALL, KEEP_OUTSIDE, KEEP_VECTORS}, FACTORS{KEEP_NONE, KEEP_NONE, KEEP_FACTORED};
 constexpr Keeps M_V_8BIT{KEEP_8BIT, KEEP_8BIT}, M_V_BF16{KEEP_BF16, KEEP_BF16};
 
-// Each line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
-// are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
+// One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
+// are the defaults of --beta1, --beta2 and --eps; 0: the rule has none. The source is for readers.
 // clang-format off
 //  constant    rule           name          keeps     beta1 beta2 eps    source
 #define OPTIMIZER_TABLE(X) \
@@ -236,11 +236,11 @@ struct OptimizerInfo {
     const char* name;
     Keeps keeps;
     double beta1, beta2, eps;
-    const char* source;
     bool direction;  // its rule has one
 };
 #define CONSTANT_OF_ROW(constant, ...) constant,
-#define INFO_OF_ROW(constant, rule, ...) {__VA_ARGS__, std::is_base_of<WithDirection, rule>::value},
+#define INFO_OF_ROW(constant, rule, name, keeps, beta1, beta2, eps, source) \
+    {name, keeps, beta1, beta2, eps, std::is_base_of<WithDirection, rule>::value},
 #define NAME_OF_ROW(constant, rule, name, ...) ", " name
 enum Optimizer { OPTIMIZER_TABLE(CONSTANT_OF_ROW) NUM_OPTIMIZERS };
 constexpr OptimizerInfo OPTIMIZERS[] = {OPTIMIZER_TABLE(INFO_OF_ROW)};

@@ -1,6 +1,7 @@
 // The memory that a run needs, row by row. --plan prints the rows; what a run allocates is their
 // sum.
 #pragma once
+#include "llmc/base/text.h"
 #include "llmc/gpt2/activations.h"
 #include "llmc/comm/comm.h"
 #include "llmc/model/model.h"
@@ -73,9 +74,9 @@ inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
         category_bytes += rows[i].bytes;
         if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
             fprintf(out, "%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "",
-                    (long long)category_bytes, category_bytes / 1048576.0);
+                    (long long)category_bytes, category_bytes / MIB);
             category_bytes = 0;
         }
     }
-    fprintf(out, "total %lld bytes, %.1f MiB\n", (long long)plan_bytes(rows), plan_bytes(rows) / 1048576.0);
+    fprintf(out, "total %lld bytes, %.1f MiB\n", (long long)plan_bytes(rows), plan_bytes(rows) / MIB);
 }

@@ -1,6 +1,6 @@
 // The device that --plan estimates times and costs for: this machine, or what --device says.
 #pragma once
-#include "llmc/base/number_text.h"
+#include "llmc/base/text.h"
 #include "llmc/options/options.h"
 #include "llmc/plan/mfu.h"
 

@@ -29,7 +29,7 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
     const auto line = [&](const char* name, auto bytes_at) {
         printf("\n%-14s", name);
         for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
-            printf(" %9.1f", bytes_at(at_level(s, o, level)) / 1048576.0);
+            printf(" %9.1f", bytes_at(at_level(s, o, level)) / MIB);
     };
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         if (ACTIVATIONS[a].purpose != ActivationInfo::LAYER) continue;

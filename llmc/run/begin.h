@@ -1,5 +1,5 @@
-// How a run begins: the processes meet, the checkpoint to go on from is found, flags, model and data
-// are settled and checked, memory is allocated, weights are loaded.
+// How a run begins: the processes meet, the checkpoint to go on from is found, flags, model and
+// data are settled and checked, memory is allocated, weights are loaded.
 #pragma once
 #include "llmc/comm/comm_start.h"
 #include "llmc/options/core_share.h"
@@ -100,8 +100,8 @@ inline void prepare_process(Run& run) {
     if (folder_exists(o.out_dir)) take_out_dir(run.lock, o);
 }
 
-// Allocates the model, loads its weights, and says what the run is. given: the flags as the user gave
-// them.
+// Allocates the model, loads its weights, and says what the run is. given: the flags as the user
+// gave them.
 inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options& given) {
     const Options& o = run.options;
     const bool resumed = run.resumed_step >= 0;

@@ -41,7 +41,8 @@ inline void describe_run(Run& run, const Sizes& sizes) {
     const GPT2Config& c = sizes.config;
     const std::vector<PlanRow> rows = run.model.backend->plan_rows(run.model, sizes, o);
     if (!only_generates(o))
-        run.logger.note("device%s: %s", comm.processes > 1 ? " of rank 0" : "", run.model.backend->detected(run.model).text.c_str());
+        run.logger.note("device%s: %s", comm.processes > 1 ? " of rank 0" : "",
+                        run.model.backend->detected(run.model).text.c_str());
     run.logger.note("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %s parameters, %.1f MiB planned",
                     (long long)c.L, (long long)c.C, (long long)c.NH, (long long)run.T, (long long)c.maxT,
                     (long long)c.V, grouped_text(parameter_count(c)).c_str(), plan_bytes(rows) / 1048576.0);

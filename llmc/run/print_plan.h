@@ -111,14 +111,15 @@ inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& 
     const int64_t norm_elems = model.layout.total_elems() / s.processes;
     const int64_t update_elems = model.slice.state_elems(model.layout);
     const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, model.format != FORMAT_FP32) > 0;
-    return time_bound(step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu),
-                      device);
+    return time_bound(
+        step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu), device);
 }
 
 inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     const GPT2Config& c = s.config;
     const bool in_16_bits = model.format != FORMAT_FP32;
-    const PlanDevice device = o.device.empty() ? model.backend->this_device(model, o) : stated_device(o, s.gpu, in_16_bits);
+    const PlanDevice device =
+        o.device.empty() ? model.backend->this_device(model, o) : stated_device(o, s.gpu, in_16_bits);
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
            (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
            (long long)parameter_count(c));

@@ -77,7 +77,7 @@ struct Run {
     int64_t pace_step = 0;     // the time left is estimated from this step on,
     double pace_time = 0;      // which began then
     StepInWork step;
-    CommSession session;       // last: the processes part before the rest of the run is gone
+    CommSession session;  // last: the processes part before the rest of the run is gone
 };
 
 // The windows of a step, and of all steps before it, by --batch-warmup.

@@ -1,5 +1,5 @@
-// The services that a trainer's main calls (services.h). What each consists of is in the other headers of
-// this folder.
+// The services that a trainer's main calls (services.h). What each consists of is in the other
+// headers of this folder.
 #include "llmc/run/services.h"
 #include "llmc/options/number_formats.h"
 #include "llmc/options/run_json.h"
@@ -29,7 +29,7 @@ static bool was_at_its_end(Run& run) {
 bool begin_run(Run& run) {
     Options& o = run.options;
     const Options given = o;
-    if (o.help) return print_help(o.program.c_str()), false;
+    if (o.help) return print_help(o), false;
     if (o.version) return printf("%s\n", program_text(run.model).c_str()), false;
     check_plan_flags(o);
     trace_steps(o);

@@ -1,18 +1,18 @@
-// What surrounds the steps of a run, as services that a trainer's main calls one after the other. They
-// know the model by struct GPT2 alone (model/model.h), and are compiled once, in services.cpp.
+// What surrounds the steps of a run, as services that a trainer's main calls one after the other.
+// They know the model by struct GPT2 alone (model/model.h), and are compiled once, in services.cpp.
 #pragma once
 #include "llmc/optim/update_rule.h"
 #include "llmc/run/run.h"
 
 // ---- before the steps
 
-// The flags of the command line; with -y 1, for the others, those of the run to resume. Exit 2 for a
-// mistake.
+// The flags of the command line; with -y 1, for the others, those of the run to resume. Exit 2 for
+// a mistake.
 Options options_of_command(int argc, char** argv);
 // Begins a run with run.options: the processes meet; flags, model and data are settled and checked;
 // memory is allocated; weights are loaded; the out dir is opened. False if nothing is left to do:
-// --help, --version and --plan have printed, or the run to resume was at its end. run.model has what
-// the trainer provides.
+// --help, --version and --plan have printed, or the run to resume was at its end. run.model has
+// what the trainer provides.
 bool begin_run(Run& run);
 
 // ---- between steps
@@ -39,8 +39,8 @@ bool data_failed(Run& run);
 UpdateRule begin_update(Run& run);
 // Loads the first micro-batch of the next step, for which a GPU would have to wait.
 void load_ahead(Run& run);
-// Logs the step and counts it. Ends the run (exit 1) if loss or norm is not finite and no lower loss
-// scale may help, after it has said where that began: micro_step(micro) computes the gradients of a
-// micro-batch again.
+// Logs the step and counts it. Ends the run (exit 1) if loss or norm is not finite and no lower
+// loss scale may help, after it has said where that began: micro_step(micro) computes the gradients
+// of a micro-batch again.
 void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
               const std::function<void(int64_t micro)>& micro_step);

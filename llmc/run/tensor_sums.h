@@ -1,4 +1,5 @@
-// What a line of tensors.csv says of a tensor (tensor_log.h), as far as it is measured before an update.
+// What a line of tensors.csv says of a tensor (tensor_log.h), as far as it is measured before an
+// update.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -21,7 +21,7 @@ struct PartClock {
     PartSeconds seconds{};
     StepPart part = NO_PART;
     double since = 0;
-    std::function<void(StepPart)> device_enter;    // the clock of a GPU, if the model lies on one
+    std::function<void(StepPart)> device_enter;  // the clock of a GPU, if the model lies on one
     std::function<PartSeconds()> device_end_step;
 
     void enter(StepPart next) {

@@ -2,8 +2,8 @@
 // HellaSwag.
 #pragma once
 #include "dev/test/fuzz/harness.h"
+#include "dev/test/token_files.h"
 #include "llmc/checkpoint/checkpoint.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/data/hellaswag.h"
 #include "llmc/data/tokenizer.h"
 
@@ -11,7 +11,8 @@
 
 inline const GPT2Config TINY{4, 5, 128, 1, 1, 2};
 
-// A model in fp32 whose weights, m and v lie in one piece of memory, of which all that is written must be.
+// A model in fp32 whose weights, m and v lie in one piece of memory, of which all that is written
+// must be.
 inline const float *tiny_begin, *tiny_end;
 inline void copy_within(GPT2&, void* to, const void* from, int64_t bytes) {
     expect((const char*)to >= (const char*)tiny_begin && (const char*)to + bytes <= (const char*)tiny_end,

@@ -1,9 +1,9 @@
-// Numbers as people read them: counts, durations, sizes.
+// Numbers as people read them: counts, durations, sizes; and how names end.
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include "llmc/base/check.h"
+#include "llmc/base/format.h"
 
 // A number as printf shows it, but NaN without a sign, where printf may show -nan.
 inline std::string loss_text(const char* fmt, double value) {
@@ -30,8 +30,13 @@ inline std::string grouped_text(int64_t n) {
     return text;
 }
 
-constexpr double GIB = 1024.0 * 1024 * 1024;
+constexpr double MIB = 1024.0 * 1024, GIB = 1024 * MIB;
 // Bytes of memory, in MiB or GiB: 1234567890 is 1.1 GiB.
 inline std::string memory_text(double bytes) {
-    return bytes >= GIB ? format("%.1f GiB", bytes / GIB) : format("%.1f MiB", bytes / 1048576.0);
+    return bytes >= GIB ? format("%.1f GiB", bytes / GIB) : format("%.1f MiB", bytes / MIB);
+}
+
+// Whether a text has this end, and something before it.
+inline bool ends_with(const std::string& text, const std::string& end) {
+    return text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
