@@ -15,12 +15,12 @@ inline std::string loss_text(const char* fmt, double value) {
 // Seconds as hours, minutes and seconds: 75 is 0:01:15.
 inline std::string hours_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
-    return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    return format("%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
 }
 // Seconds likewise, without hours below one: 75 is 1:15, 3675 is 1:01:15.
 inline std::string duration_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
-    return s >= 3600 ? hours_text(seconds) : format("%lld:%02lld", s / 60, s % 60);
+    return s >= 3600 ? hours_text(seconds) : format("%d:%02d", s / 60, s % 60);
 }
 
 // A whole number in groups of three digits: 1,424,000.

@@ -122,8 +122,8 @@ DetectedDevice detected_cpu(const GPT2&) {
     const std::string unit = has_unit ? format("%s and ", MATRIX_UNIT_NAMES[device.unit]) : "";
     const std::string kernels = "on " + unit + vector_name(VEC_BYTES);
 #endif
-    return {format("%s, %s: %s %s, %d thread%s", cpu_text().c_str(), memory_text((double)machine_bytes()).c_str(),
-                   type_name<floatX>(), kernels.c_str(), device.threads, device.threads == 1 ? "" : "s"),
+    return {format("%s, %s: %s %s, %d thread%s", cpu_text(), memory_text((double)machine_bytes()), type_name<floatX>(),
+                   kernels, device.threads, device.threads == 1 ? "" : "s"),
             unused_vectors()};
 }
 

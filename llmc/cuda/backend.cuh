@@ -37,13 +37,13 @@ void check_supported(const Sizes& s, const Options& o) {
     for (char& letter : upper) letter = (char)toupper(letter);
     if (!o.precision.empty() && o.precision != type_name<floatX>())
         usage_error("--precision %s: this program is built for %s; `make %s PRECISION=%s` builds it for %s",
-                    o.precision.c_str(), type_name<floatX>(), program, upper.c_str(), o.precision.c_str());
+                    o.precision, type_name<floatX>(), program, upper, o.precision);
     if (!attention_supports(c.C / c.NH))
-        usage_error("-e %s has heads of %lld channels; on a GPU multiples of 8 from 16 to 256 are accepted",
-                    o.model.c_str(), (long long)(c.C / c.NH));
+        usage_error("-e %s has heads of %d channels; on a GPU multiples of 8 from 16 to 256 are accepted", o.model,
+                    c.C / c.NH);
     if (c.C > layernorm_most_channels<floatX>())
-        usage_error("-e %s has %lld channels; on a GPU up to %lld are accepted", o.model.c_str(), (long long)c.C,
-                    (long long)layernorm_most_channels<floatX>());
+        usage_error("-e %s has %d channels; on a GPU up to %d are accepted", o.model, c.C,
+                    layernorm_most_channels<floatX>());
 }
 
 // All sizes that depend on the device; before anything is allocated.
@@ -210,7 +210,7 @@ DetectedDevice detected_gpu(const GPT2&) {
     check_cuda(cudaGetDeviceProperties(&gpu, number), "asking for the GPU's properties");
     const char* attention = sizeof(floatX) == 4 ? "flash attention on CUDA cores" : "flash attention on tensor cores";
     return {format("%s (compute capability %d.%d), GPU %d of %d, %s: %s, products by %s, %s", gpu.name, gpu.major,
-                   gpu.minor, number, devices, memory_text((double)gpu.totalGlobalMem).c_str(), type_name<floatX>(),
+                   gpu.minor, number, devices, memory_text((double)gpu.totalGlobalMem), type_name<floatX>(),
                    gpu_products<floatX>(), attention),
             ""};
 }

@@ -36,7 +36,7 @@ inline int64_t find_checkpoint(Run& run) {
     if (step < 0) return -1;
     run.whole[step] = true;
     if (!name_exists(run_json_path(o.out_dir)))
-        warning("%s is not there: flags that are not given have their defaults", run_json_path(o.out_dir).c_str());
+        warning("%s is not there: flags that are not given have their defaults", run_json_path(o.out_dir));
     return step;
 }
 
@@ -79,11 +79,9 @@ inline Sizes settle_run(Run& run) {
 // Ends the run (exit 1) unless all processes have the same flags, model, data and checkpoint.
 inline void check_processes_agree(Run& run) {
     const GPT2Config& c = run.model.layout.config;
-    const std::string shape = format("%lld %lld %lld %lld %lld", (long long)c.L, (long long)c.C, (long long)c.NH,
-                                     (long long)c.V, (long long)c.maxT);
+    const std::string shape = format("%d %d %d %d %d", c.L, c.C, c.NH, c.V, c.maxT);
     comm_check_same(options_text(run.options) + " " + shape, "flags and model");
-    comm_check_same(format("%llu %llu %lld", (unsigned long long)run.train_data.ends_identity,
-                           (unsigned long long)run.val_data.ends_identity, (long long)run.resumed_step),
+    comm_check_same(format("%d %d %d", run.train_data.ends_identity, run.val_data.ends_identity, run.resumed_step),
                     "data and checkpoint");
     const uint64_t sample = comm.processes > 1 ? sample_identity(all_data_files(run)) : 0;
     comm_check_same(std::to_string(sample), "data");
@@ -106,7 +104,7 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     const Options& o = run.options;
     const bool resumed = run.resumed_step >= 0;
     const std::string settings = settings_text(given, o);
-    if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings.c_str());
+    if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings);
     run.model.backend->allocate(run.model, sizes, o);
     advise(run, sizes);
     if (resumed) advise_on_going_on(run);
@@ -114,9 +112,8 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     load_weights(run, run.resumed_step);
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
     describe_run(run, sizes);
-    if (resumed) run.logger.note("resumed at step %lld", (long long)run.resumed_step);
-    else if (o.resume && !o.out_dir.empty())
-        run.logger.note("no checkpoint in %s: a new run begins", o.out_dir.c_str());
+    if (resumed) run.logger.note("resumed at step %d", run.resumed_step);
+    else if (o.resume && !o.out_dir.empty()) run.logger.note("no checkpoint in %s: a new run begins", o.out_dir);
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle;
     run.state.loss_scale = begin_scaling(run.model.format, o, run.state.loss_scale);
     run.saved_step = run.resumed_step;

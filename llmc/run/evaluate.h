@@ -71,9 +71,8 @@ inline void report_perplexity(Run& run, const Validation& v) {
     for (const Shard& text : data.shards) tokens += text.tokens - 1, words += text.text.words;
     if (!is_text(run.options.val_data) || v.tokens < tokens) return;
     auto per = [&](int64_t n) { return loss_text("%.7g", n > 0 ? std::exp(v.loss_sum / (double)n) : NAN); };
-    run.logger.line("perplexity: %s per token, %s per word, %s per byte (%s, %s, %s)", per(tokens).c_str(),
-                    per(words).c_str(), per(v.bytes).c_str(), count_text(tokens, "token").c_str(),
-                    count_text(words, "word").c_str(), count_text(v.bytes, "byte").c_str());
+    run.logger.line("perplexity: %s per token, %s per word, %s per byte (%s, %s, %s)", per(tokens), per(words),
+                    per(v.bytes), count_text(tokens, "token"), count_text(words, "word"), count_text(v.bytes, "byte"));
 }
 
 // Rows of HellaSwag that are evaluated together, as one batch of T positions each.
@@ -140,21 +139,20 @@ inline int64_t hellaswag_correct(Run& run) {
 // The results of a validation: on stdout, in evals.jsonl and in main.log.
 inline void report_validation(Run& run, int64_t step, const Validation& v) {
     const std::string loss = json_number_text(v.loss), bits = json_number_text(v.bits_per_byte);
-    run.logger.line("val loss %s", loss_text("%f", v.loss).c_str());
+    run.logger.line("val loss %s", loss_text("%f", v.loss));
     if (!std::isnan(v.bits_per_byte)) run.logger.line("bits per byte %.4f", v.bits_per_byte);
     report_perplexity(run, v);
-    run.files.evals.record(format("{\"step\": %lld, \"val_loss\": %s, \"bits_per_byte\": %s}", (long long)step,
-                                  loss.c_str(), bits.c_str()));
-    run.files.log.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", v.loss).c_str()));
+    run.files.evals.record(format("{\"step\": %d, \"val_loss\": %s, \"bits_per_byte\": %s}", step, loss, bits));
+    run.files.log.record(format("s:%d tel:%s", step, loss_text("%.4f", v.loss)));
 }
 // Those of HellaSwag.
 inline void report_hellaswag(Run& run, int64_t step, int64_t correct) {
     const int64_t questions = (int64_t)run.hellaswag.size();
     const double share = (double)correct / (double)questions;
-    run.logger.line("HellaSwag: %lld/%lld = %f", (long long)correct, (long long)questions, share);
-    run.files.evals.record(format("{\"step\": %lld, \"hellaswag\": %.9g, \"correct\": %lld, \"questions\": %lld}",
-                                  (long long)step, share, (long long)correct, (long long)questions));
-    run.files.log.record(format("s:%lld eval:%.4f", (long long)step, share));
+    run.logger.line("HellaSwag: %d/%d = %f", correct, questions, share);
+    run.files.evals.record(format("{\"step\": %d, \"hellaswag\": %.9g, \"correct\": %d, \"questions\": %d}", step,
+                                  share, correct, questions));
+    run.files.log.record(format("s:%d eval:%.4f", step, share));
 }
 
 // What is due between steps: validation loss, HellaSwag, a sample. Returns early if the run was

@@ -52,7 +52,7 @@ struct GenerationTime {
 
 inline std::string generation_text(const char* what, int64_t tokens, double seconds) {
     const std::string rate = seconds > 0 ? format(", %.1f tok/s", (double)tokens / seconds) : "";
-    return format("%s: %s%s", what, count_text(tokens, "token").c_str(), rate.c_str());
+    return format("%s: %s%s", what, count_text(tokens, "token"), rate);
 }
 // On stderr, so that stdout has the same text in every run.
 inline void print_generation_time(const GenerationTime& time) {
@@ -98,8 +98,8 @@ inline std::string continue_text(Run& run, Context& context, MersenneTwister rng
 
 // Records a sample in evals.jsonl.
 inline void record_sample(Run& run, int64_t step, const std::string& sample, const std::string& prompt) {
-    run.files.evals.record(format("{\"step\": %lld, \"sample\": %s, \"prompt\": %s}", (long long)step,
-                                  json_text(sample).c_str(), json_text(prompt).c_str()));
+    run.files.evals.record(
+        format("{\"step\": %d, \"sample\": %s, \"prompt\": %s}", step, json_text(sample), json_text(prompt)));
 }
 
 // Says, once, if a text may go beyond the positions that the model was trained at.
@@ -108,10 +108,9 @@ inline void check_sample_positions(Run& run, int64_t prompt_tokens) {
     const int64_t reached = std::min(prompt_tokens + run.options.sample_tokens - 1, run.model.sizes.cache_T);
     if (trained == 0 || reached <= trained) return;
     warning(
-        "the run of -e %s has trained %lld positions; a prompt of %s and -g %lld may take %lld, of which the last "
+        "the run of -e %s has trained %d positions; a prompt of %s and -g %d may take %d, of which the last "
         "were never trained",
-        run.options.model.c_str(), (long long)trained, count_text(prompt_tokens, "token").c_str(),
-        (long long)run.options.sample_tokens, (long long)reached);
+        run.options.model, trained, count_text(prompt_tokens, "token"), run.options.sample_tokens, reached);
     run.trained_positions = 0;
 }
 

@@ -13,7 +13,7 @@ inline void load_tokenizer(Run& run) {
     if (!has_prompt(o) && !samples && !validates(o)) return;
     const bool stops = samples && !o.stop.empty();
     if (!encodes(o) && !stops && !file_exists(o.tokenizer)) {
-        if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
+        if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer);
         return;
     }
     tokenizer_load(run.tokenizer, o.tokenizer, encodes(o));
@@ -25,9 +25,9 @@ inline void load_tokenizer(Run& run) {
     for (int token : run.prompt)
         if (token >= V)
             usage_error(
-                "--prompt has token %d of %s, and the model (-e %s) has only %lld tokens; --tokenizer with the "
+                "--prompt has token %d of %s, and the model (-e %s) has only %d tokens; --tokenizer with the "
                 "model's own vocabulary is accepted",
-                token, o.tokenizer.c_str(), o.model.c_str(), (long long)V);
+                token, o.tokenizer, o.model, V);
 }
 
 // The training data; exit 1 if it is too short for one step.
@@ -37,10 +37,9 @@ inline void open_train_data(Run& run) {
     const int64_t windows = run.train_data.total_windows, needed = o.total_batch_size / o.seq_len;
     if (windows < needed)
         runtime_failure(
-            "-i %s is too short for one step: it has %lld windows of %lld tokens, a step of -d %lld "
-            "needs %lld; more text or a smaller -t, -b or -d is accepted",
-            o.train_data.c_str(), (long long)windows, (long long)o.seq_len, (long long)o.total_batch_size,
-            (long long)needed);
+            "-i %s is too short for one step: it has %d windows of %d tokens, a step of -d %d "
+            "needs %d; more text or a smaller -t, -b or -d is accepted",
+            o.train_data, windows, o.seq_len, o.total_batch_size, needed);
 }
 
 // The masks of the training data, by --loss-mask, one for each shard of -i.
@@ -50,11 +49,10 @@ inline void open_train_masks(Run& run) {
     const size_t shards = run.train_data.shards.size();
     if (masks.empty())
         runtime_failure("--loss-mask %s matches no file; `tokenize` makes masks of .jsonl files with prompts",
-                        o.loss_mask.c_str());
+                        o.loss_mask);
     if (masks.size() != shards)
-        usage_error("--loss-mask %s matches %s, -i %s matches %zu; one mask for each shard is accepted",
-                    o.loss_mask.c_str(), count_text((int64_t)masks.size(), "file").c_str(), o.train_data.c_str(),
-                    shards);
+        usage_error("--loss-mask %s matches %s, -i %s matches %d; one mask for each shard is accepted", o.loss_mask,
+                    count_text((int64_t)masks.size(), "file"), o.train_data, shards);
     dataloader_open_masks(run.train_data, masks);
 }
 
@@ -70,10 +68,9 @@ inline void open_val_masks(Run& run) {
     }
     if (missing.empty()) return dataloader_open_masks(run.val_data, masks);
     if (!masks.empty())
-        runtime_failure("%s is not there, but %s is: of -j %s all shards or none have a loss mask beside them",
-                        missing.c_str(), masks[0].c_str(), run.options.val_data.c_str());
-    warning("%s is not there: the validation loss is the mean over all tokens of -j %s", missing.c_str(),
-            run.options.val_data.c_str());
+        runtime_failure("%s is not there, but %s is: of -j %s all shards or none have a loss mask beside them", missing,
+                        masks[0], run.options.val_data);
+    warning("%s is not there: the validation loss is the mean over all tokens of -j %s", missing, run.options.val_data);
 }
 
 // True if the run evaluates HellaSwag and nothing else: no -j was given, and the default is not
@@ -92,10 +89,10 @@ inline void open_hellaswag(Run& run) {
         run.hellaswag = hellaswag_load(o.hellaswag_data, run.model.layout.config.V);
         return;
     }
-    const std::string missing = format("--hellaswag-data %s is not there", o.hellaswag_data.c_str());
+    const std::string missing = format("--hellaswag-data %s is not there", o.hellaswag_data);
     const char* remedy = "dev/data/hellaswag.py makes the file";
-    if (o.max_steps == 0) runtime_failure("%s; %s", missing.c_str(), remedy);
-    warning("%s; the run goes on without HellaSwag (%s)", missing.c_str(), remedy);
+    if (o.max_steps == 0) runtime_failure("%s; %s", missing, remedy);
+    warning("%s; the run goes on without HellaSwag (%s)", missing, remedy);
 }
 
 // Opens all inputs but the weights.
@@ -134,16 +131,15 @@ inline void identify_data(Run& run, int64_t resumed_step) {
         usage_error(
             "-i %s%s is other data than the run to resume in %s was trained on; the same shards are accepted, "
             "or -y 0 --overwrite 1",
-            o.train_data.c_str(), o.loss_mask.empty() ? "" : (" with --loss-mask " + o.loss_mask).c_str(),
-            o.out_dir.c_str());
+            o.train_data, o.loss_mask.empty() ? "" : " with --loss-mask " + o.loss_mask, o.out_dir);
     run.state.data_identity = identity;
     if (resumed_step < 0 || comm.rank > 0) return;
     const std::string other = other_validation_data(o.out_dir, run.train_data, run.val_data);
     if (!other.empty())
         warning(
-            "-j %s is other data than the run in %s was validated on (%s): its validation losses up to step %lld "
+            "-j %s is other data than the run in %s was validated on (%s): its validation losses up to step %d "
             "cannot be compared with those after it",
-            o.val_data.c_str(), o.out_dir.c_str(), other.c_str(), (long long)resumed_step);
+            o.val_data, o.out_dir, other, resumed_step);
 }
 
 // The weights: drawn, or from the model file; of a resumed run with its optimizer state.

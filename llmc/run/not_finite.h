@@ -35,9 +35,7 @@ struct FirstNotFinite {
         }
         return true;
     }
-    std::string in_pass(const char* pass) const {
-        return format(", in the %s pass of micro-step %lld", pass, (long long)micro + 1);
-    }
+    std::string in_pass(const char* pass) const { return format(", in the %s pass of micro-step %d", pass, micro + 1); }
     void weight(int tensor, int64_t l) {
         if (!found.empty()) return;
         const int64_t elems = tensor_elems(tensor, model.layout.config);
@@ -62,7 +60,7 @@ struct FirstNotFinite {
     }
     static std::string activation_text(int a, int64_t l) {
         const bool one = ACTIVATIONS[a].copies == ActivationInfo::ONE;
-        return one ? ACTIVATIONS[a].name : format("%s of layer %lld", ACTIVATIONS[a].name, (long long)l);
+        return one ? ACTIVATIONS[a].name : format("%s of layer %d", ACTIVATIONS[a].name, l);
     }
     void activation(int a, int64_t l) {
         if (found.empty() && !activation_is_finite(a, l))
@@ -82,7 +80,7 @@ struct FirstNotFinite {
         for (int a = 0; a < NUM_ACTIVATIONS; a++)
             if (ACTIVATIONS[a].purpose == ActivationInfo::LAYER && a != RESIDUAL3) activation(a, l);
         if (found.empty() && !activation_is_finite(BRANCH, 0))
-            found = format("what the MLP of layer %lld adds to the residual stream", (long long)l) + in_pass("forward");
+            found = format("what the MLP of layer %d adds to the residual stream", l) + in_pass("forward");
     }
     // The backward pass computes them in the reverse order of their table.
     void layer_gradients(int64_t l) {

@@ -20,9 +20,8 @@ Options options_of_command(int argc, char** argv) { return options_of_run(argc, 
 static bool was_at_its_end(Run& run) {
     if (run.resumed_step < 0 || !is_finished(run)) return false;
     const long long step = run.state.step, steps = run.max_steps;
-    run.logger.line("the run in %s is already at step %lld%s", run.options.out_dir.c_str(), step,
-                    step > steps ? format(", beyond the last one asked for, %lld", steps).c_str()
-                                 : format(" of %lld", steps).c_str());
+    run.logger.line("the run in %s is already at step %d%s", run.options.out_dir, step,
+                    step > steps ? format(", beyond the last one asked for, %d", steps) : format(" of %d", steps));
     return true;
 }
 
@@ -64,9 +63,8 @@ static const char* what_follows(const Run& run) {
 
 void evaluate_when_due(Run& run) {
     const int64_t step = run.state.step;
-    answer_signals(run.options.max_steps == 0
-                       ? "stopping"
-                       : format("stopping after step %lld, %s", (long long)step, what_follows(run)));
+    answer_signals(run.options.max_steps == 0 ? "stopping"
+                                              : format("stopping after step %d, %s", step, what_follows(run)));
     stop.at_once = false;
     const double begin = now_seconds();
     if (!stop.agreed) evaluate_and_sample(run, step, step >= run.max_steps);
@@ -94,7 +92,7 @@ void save_when_due(Run& run) {
 // in a step
 
 void begin_step(Run& run) {
-    answer_signals(format("finishing step %lld, %s", (long long)run.state.step + 1, what_follows(run)));
+    answer_signals(format("finishing step %d, %s", run.state.step + 1, what_follows(run)));
     begin_trace(run);
     run.step.range.emplace("step", run.state.step + 1);
     shape_step(run);
@@ -162,11 +160,11 @@ static void say_what_is_not_finite(Run& run, const std::function<void(int64_t)>&
     snprintf(mine.text, sizeof(mine.text), "%s", first.found.c_str());
     const std::vector<Finding> all = comm_gather(mine, "what is not finite");
     for (int64_t r = 0; r < comm.processes; r++) {
-        const std::string rank = comm.processes > 1 ? format(" of rank %lld", (long long)r) : "";
-        if (*all[r].text) return run.logger.line("first not finite: %s%s", all[r].text, rank.c_str());
+        const std::string rank = comm.processes > 1 ? format(" of rank %d", r) : "";
+        if (*all[r].text) return run.logger.line("first not finite: %s%s", all[r].text, rank);
     }
     run.logger.line("all tensors are finite, but a sum over them is not; the largest gradient is %.3g, in %s",
-                    first.largest_gradient, first.largest.c_str());
+                    first.largest_gradient, first.largest);
 }
 
 void end_step(Run& run, const UpdateRule& rule, const StepResult& result,

@@ -37,7 +37,7 @@ constexpr int64_t SAME_WISH_MS = 300;  // a later signal within this time is the
 // Sets the answer to a signal from here on.
 inline void answer_signals(const std::string& text) {
     const int other = 1 - stop.answer;
-    const std::string who = comm.rank > 0 ? format("rank %lld: ", (long long)comm.rank) : "";
+    const std::string who = comm.rank > 0 ? format("rank %d: ", comm.rank) : "";
     snprintf(stop.answers[other], sizeof(stop.answers[other]), "%s%s%s; once more to stop at once\n",
              isatty(2) ? "\n" : "", who.c_str(), text.c_str());
     stop.answer = other;

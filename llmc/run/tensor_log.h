@@ -48,8 +48,7 @@ inline std::string tensor_line_text(int64_t step, const TensorLine& line) {
     const auto number = [](double value) { return loss_text("%.9g", value); };
     const std::string layer = line.layer < 0 ? "" : std::to_string(line.layer);
     const double norm = std::sqrt(line.sums.squares);
-    std::string text =
-        format("%lld,%s,%s,%s,%.0f,", (long long)step, line.what, line.tensor, layer.c_str(), line.elems);
+    std::string text = format("%d,%s,%s,%s,%.0f,", step, line.what, line.tensor, layer, line.elems);
     text += number(norm) + "," + number(line.sums.max) + "," + number(line.sums.zeros / line.elems) + ",";
     const bool moves = line.before.squares > 0;
     return moves ? text + number(norm / std::sqrt(line.before.squares)) : text;

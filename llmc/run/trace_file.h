@@ -22,7 +22,7 @@ inline TraceSteps trace_steps(const Options& o) {
     }
     if (sscanf(o.trace_steps.c_str(), "%lld:%lld%c", &first, &last, &after) != 2 || first < 1 || last < first)
         usage_error("--trace-steps %s is no range of steps; accepted: A:B, the first step and the last, 1 or more",
-                    o.trace_steps.c_str());
+                    o.trace_steps);
     return {first, last};
 }
 
@@ -35,18 +35,18 @@ inline std::string event_json(const Slice& slice, double start, int64_t rank, in
     };
     arg("FLOPs", slice.work.flops), arg("bytes", slice.work.bytes), arg("sent bytes", slice.work.sent_bytes);
     if (seconds > 0) arg("GFLOP/s", 1e-9 * slice.work.flops / seconds), arg("GB/s", 1e-9 * slice.work.bytes / seconds);
-    return format("{\"name\":%s,\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%lld,\"tid\":%lld%s}",
-                  json_text(slice.work.name.str()).c_str(), 1e6 * (slice.begin - start), 1e6 * seconds, (long long)rank,
-                  (long long)track, args.empty() ? "" : (",\"args\":{" + args + "}").c_str());
+    return format("{\"name\":%s,\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d%s}",
+                  json_text(slice.work.name.str()), 1e6 * (slice.begin - start), 1e6 * seconds, rank, track,
+                  args.empty() ? "" : ",\"args\":{" + args + "}");
 }
 inline std::string name_json(const char* what, const std::string& name, int64_t rank, int64_t track) {
-    return format("{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%lld,\"tid\":%lld,\"args\":{\"name\":%s}}", what,
-                  (long long)rank, (long long)track, json_text(name).c_str());
+    return format("{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":%s}}", what, rank, track,
+                  json_text(name));
 }
 
 // All events of this process, separated by commas.
 inline std::string trace_json(double start) {
-    std::string text = name_json("process_name", format("rank %lld", (long long)comm.rank), comm.rank, 0);
+    std::string text = name_json("process_name", format("rank %d", comm.rank), comm.rank, 0);
     for (int64_t track = 0; track < (int64_t)trace.tracks.size(); track++) {
         text += ",\n" + name_json("thread_name", trace.tracks[track].name, comm.rank, track);
         for (const Slice& slice : trace.tracks[track].slices)
@@ -111,10 +111,9 @@ inline std::string kernel_table(int64_t steps, double step_seconds, const PlanDe
     for (size_t i = 0; i < std::min(most, kernels.size()); i++) {
         const KernelTime& k = kernels[i];
         const double bound = bound_seconds(k.flops, k.bytes, device);
-        text += format("%-34s %9.1f %9.2f %5.1f%% %9.1f %8.1f %11s\n", k.name.c_str(), (double)k.calls / steps,
+        text += format("%-34s %9.1f %9.2f %5.1f%% %9.1f %8.1f %11s\n", k.name, (double)k.calls / steps,
                        1e3 * k.seconds / steps, 100 * k.seconds / step_seconds, 1e-9 * k.flops / k.seconds,
-                       1e-9 * k.bytes / k.seconds,
-                       bound > 0 ? format("%.1f%%", 100 * bound / k.seconds).c_str() : "unknown");
+                       1e-9 * k.bytes / k.seconds, bound > 0 ? format("%.1f%%", 100 * bound / k.seconds) : "unknown");
     }
     return text;
 }
@@ -124,7 +123,7 @@ inline std::string kernel_table(int64_t steps, double step_seconds, const PlanDe
 // At the end of a run: says so if it had none of the steps that were to be traced.
 inline void check_traced(const Run& run) {
     if (run.options.trace.empty() || run.trace_start > 0) return;
-    warning("nothing was traced: the run had none of the steps %s (--trace-steps)", run.options.trace_steps.c_str());
+    warning("nothing was traced: the run had none of the steps %s (--trace-steps)", run.options.trace_steps);
 }
 
 // Makes the tracks, if anything is to be traced, and measures the peaks of the machine: before the
@@ -171,7 +170,6 @@ inline void end_trace(Run& run) {
     double seconds = 0;
     for (const Slice& slice : trace.tracks[0].slices)
         if (std::string(slice.work.name.text) == "step") steps++, seconds += slice.end - slice.begin;
-    run.logger.note("traced %lld step%s: %s, for ui.perfetto.dev; what took longest, per step:\n%s", (long long)steps,
-                    steps == 1 ? "" : "s", run.options.trace.c_str(),
-                    kernel_table(steps, seconds, run.traced_device, 10).c_str());
+    run.logger.note("traced %d step%s: %s, for ui.perfetto.dev; what took longest, per step:\n%s", steps,
+                    steps == 1 ? "" : "s", run.options.trace, kernel_table(steps, seconds, run.traced_device, 10));
 }
