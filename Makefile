@@ -68,7 +68,10 @@ stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)'
 FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
-compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
+compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
+# What does not change with the trainer is compiled once: the services of a run.
+$(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE)
+	$(TIMED) $(CXX) $(CXXFLAGS) $(if $(DEBUG),,-O2) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 
 .PHONY: all help data quickstart test test-all clean FORCE
 all: train_gpt2_cpu tokenize          ## the programs
@@ -83,7 +86,7 @@ train_gpt2_cpu: $(B)/train_gpt2_cpu FORCE      ## the CPU trainer
 tokenize: $(B)/tokenize FORCE                  ## text to tokens and back
 	$(call copy,$<)
 
-$(B)/train_gpt2_cpu: train_gpt2_cpu.cpp $(FLAGS_FILE)
+$(B)/train_gpt2_cpu: train_gpt2_cpu.cpp $(B)/services.o $(FLAGS_FILE)
 	$(compile)
 $(B)/tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)
 	$(compile)
@@ -111,10 +114,10 @@ NCCL      = $(shell $(NCCL_TEST))
 NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) \
              $(if $(EDIT_LINK),-DUSE_READLINE)
 
-train_gpt2cu: train_gpt2.cu $(NVCC_FILE)       ## the GPU trainer (needs the CUDA toolkit)
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
-test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(NVCC_FILE)  ## its tests
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) -lpthread
+train_gpt2cu: train_gpt2.cu $(B)/services.o $(NVCC_FILE)   ## the GPU trainer (needs the CUDA toolkit)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
+test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(B)/services.o $(NVCC_FILE)  ## its tests
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 
 # ---- data, made for what runs with it, not to build a program
 

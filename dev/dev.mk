@@ -82,12 +82,12 @@ GPU_DAY      := build/gpu_day
 GPU_DAY_MAKE  = $(MAKE) B=$(GPU_DAY)/objects ARCH=x86-64-v3 MPI=no READLINE=no NCCL= GPU_ARCH="$(or $(GPU_ARCH),90a)"
 GPU_DAY_NEEDS = $(wildcard *.cu llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
 ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
-$(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS)
+$(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS) $(B)/services.o
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)
-$(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(B)/cpu_oracle.o
+	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
+$(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(B)/cpu_oracle.o $(B)/services.o
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) -lpthread
+	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 $(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)

@@ -111,7 +111,7 @@ struct BpeTrainer {
 
 inline BpeTrainer::BpeTrainer(const WordCounts& words) {
     if (words.bytes.size() + words.words.size() >= MOST_POSITIONS)
-        runtime_failure("the text has %zu bytes of different words, more than a vocabulary can be trained on (%zu)",
+        runtime_failure("the text has %d bytes of different words, more than a vocabulary can be trained on (%d)",
                         words.bytes.size(), MOST_POSITIONS);
     uint16_t id_of_byte[256];
     for (int id = 0; id < 256; id++) id_of_byte[(unsigned char)tokens[id][0]] = (uint16_t)id;

@@ -51,11 +51,11 @@ inline std::vector<std::string> texts_in_folder(const std::string& folder) {
         if (has_extension(path, ".txt") || has_extension(path, ".jsonl")) paths.push_back(path);
         else if (others++ == 0) other = path;
     }
-    if (error) runtime_failure("cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
-    if (paths.empty()) runtime_failure("the folder %s holds no .txt and no .jsonl file", folder.c_str());
+    if (error) runtime_failure("cannot read the folder %s: %s", folder, error.message());
+    if (paths.empty()) runtime_failure("the folder %s holds no .txt and no .jsonl file", folder);
     if (others > 0)
-        warning("left out of %s: %s whose name ends neither in .txt nor in .jsonl, such as %s", folder.c_str(),
-                count_text(others, "file").c_str(), other.c_str());
+        warning("left out of %s: %s whose name ends neither in .txt nor in .jsonl, such as %s", folder,
+                count_text(others, "file"), other);
     std::sort(paths.begin(), paths.end());
     return paths;
 }
@@ -187,8 +187,8 @@ inline bool DocumentReader::next(Block& block) {
         const bool jsonl = files[file].jsonl;
         const size_t longest = jsonl ? LONGEST_LINE_BYTES : LONGEST_UNCUT_BYTES;
         if (rest.size() >= longest)
-            runtime_failure("%s: no %s in %zu MiB from byte %lld on; this is no text", files[file].name(),
-                            jsonl ? "end of the line" : "place between words", longest >> 20, (long long)offset);
+            runtime_failure("%s: no %s in %d MiB from byte %d on; this is no text", files[file].name(),
+                            jsonl ? "end of the line" : "place between words", longest >> 20, offset);
     }
 }
 

@@ -77,7 +77,7 @@ struct ShardSet {
 };
 
 inline std::string shard_path(const ShardSet& set, size_t index) {
-    return set.limit ? format("%s_%06zu.bin", set.prefix.c_str(), index) : set.prefix + ".bin";
+    return set.limit ? format("%s_%06d.bin", set.prefix, index) : set.prefix + ".bin";
 }
 
 inline Header shard_header(int64_t tokens) {
@@ -90,9 +90,9 @@ inline Header shard_header(int64_t tokens) {
 inline void open_shard(ShardSet& set) {
     if (!set.limit && !set.shards.empty())
         runtime_failure("%s.bin: more tokens than the layout counts, %d; --shard-tokens 100000000 writes several files",
-                        set.prefix.c_str(), INT32_MAX);
+                        set.prefix, INT32_MAX);
     if (set.shards.size() == 1000000)
-        runtime_failure("more than a million shards %s_*.bin; a larger --shard-tokens makes fewer", set.prefix.c_str());
+        runtime_failure("more than a million shards %s_*.bin; a larger --shard-tokens makes fewer", set.prefix);
     set.shards.push_back({std::make_unique<FileWriter>(shard_path(set, set.shards.size())), 0, nullptr});
     unpublished_files().push_back(set.shards.back().writer->temporary);
     set.shards.back().writer->write(shard_header(0).value, sizeof(Header));
@@ -220,6 +220,6 @@ inline void refuse_earlier_shards(const std::string& prefix) {
                 usage_error(
                     "-o %s: shards of that name are there already (%s); another prefix is accepted, or this "
                     "one when they are removed",
-                    prefix.c_str(), name.c_str());
+                    prefix, name);
         }
 }

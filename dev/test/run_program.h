@@ -25,8 +25,7 @@ inline std::string read_whole(const std::string& path) {
 }
 inline void write_whole(const std::string& path, const std::string& bytes) {
     FILE* file = fopen(path.c_str(), "wb");
-    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size())
-        runtime_failure("cannot write %s", path.c_str());
+    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size()) runtime_failure("cannot write %s", path);
     fclose(file);
 }
 inline std::string folder;  // of this test run

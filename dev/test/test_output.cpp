@@ -124,7 +124,7 @@ static void step_lines() {
     start_test("saved: step, folder, megabytes of all its files");
     const Outcome saved = run(tiny("-e L2C128H2T16V256 -x 4 -n 2 -o " + dir("saved")));
     const int64_t bytes = file_bytes(model_path(dir("saved"), 2)) + file_bytes(state_path(dir("saved"), 2, 0));
-    const std::string place = format(" to %s (%lld MB, ", dir("saved").c_str(), (long long)bytes / 1000000);
+    const std::string place = format(" to %s (%d MB, ", dir("saved"), bytes / 1000000);
     EXPECT(bytes > 4000000);
     EXPECT(contains(saved.out, "\nsaved step 2" + place) && contains(saved.out, "\nsaved step 4" + place));
 }
@@ -141,7 +141,7 @@ static bool advises(const AdviceInput& in, const char* part) {
     return advice.size() == 1 && contains(advice[0], part);
 }
 static void warnings() {
-    start_test("warnings: none for the runs of the README, the recipes and quickstart");
+    start_test("warnings: none for the runs of the manual, the recipes and quickstart");
     for (bool gpu : {false, true})
         for (AdviceInput in :
              {planned_run("L4C192H6T128V4096", 16, 128, 2048, 1400), planned_run("d12", 4, 256, 16384, 2000),

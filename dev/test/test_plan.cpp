@@ -45,7 +45,7 @@ static void parameters_and_their_state() {
     for (const std::string& program : {CPU + " --precision bf16", SIM16 + " --device H100"}) {
         const Outcome plan = run(program + EXAMPLE);
         auto bytes = plan_table(plan.out);
-        EXPECT(contains(plan.out, format(": %lld parameters\n", (long long)tied)));
+        EXPECT(contains(plan.out, format(": %d parameters\n", tied)));
         EXPECT(bytes["parameters = all"] == 2 * padded && bytes["gradients = all"] == 2 * padded);
         EXPECT(bytes["optimizer = all"] == 12 * padded && bytes["padding"] == 0);
     }
@@ -195,7 +195,7 @@ static void estimates() {
             const double expected = (model / P + (muon ? matrices * layer : 0)) / (0.45 * peak);
             const std::string plan =
                 run(SIM16 + " --plan -e L2C64H2T32V256 -b 1 -d 128 -x 3600 --price 36 --device 0.001,1e9,1" +
-                    format(" -pn %d --optimizer %s", P, optimizer.c_str()))
+                    format(" -pn %d --optimizer %s", P, optimizer))
                     .out;
             EXPECT(std::fabs(number_after(plan, "a step computes for ") / (1e3 * expected) - 1) < 1e-3);
             const double waits_s = 1e-3 * (number_after(plan, "communicates for ") - number_after(plan, "of which "));

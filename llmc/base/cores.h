@@ -42,7 +42,7 @@ inline Cores physical_cores(const Cores& hardware_threads, const std::string& ro
     Cores physical;
     for (size_t i = 0; i < hardware_threads.size(); i++) {
         if (!hardware_threads[i]) continue;
-        const std::string topology = format("%s/sys/devices/system/cpu/cpu%zu/topology", root.c_str(), i);
+        const std::string topology = format("%s/sys/devices/system/cpu/cpu%d/topology", root, i);
         double first;  // of a list such as "3,67" or "6-7"
         const bool known = read_numbers(topology + "/core_cpus_list", &first, 1) ||
                            read_numbers(topology + "/thread_siblings_list", &first, 1);

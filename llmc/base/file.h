@@ -47,8 +47,7 @@ struct FileWriter {
         if (fd >= 0) close(fd);
         fd = -1;
         unlink(temporary.c_str());
-        runtime_failure("cannot write %s: %s; what was there before is untouched%s", path.c_str(), reason.c_str(),
-                        after_failed_write.c_str());
+        runtime_failure("cannot write %s: %s; what was there before is untouched%s", path, reason, after_failed_write);
     }
     [[noreturn]] void fail() { refuse(strerror(errno)); }
     void write(const void* data, size_t bytes) {
@@ -111,8 +110,8 @@ struct FileReader {
         fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // opening a pipe would wait for its writer
         struct stat st;
         missing = fd < 0 && errno == ENOENT;
-        if (fd < 0) problem = format("cannot open %s: %s", path.c_str(), strerror(errno));
-        else if (fstat(fd, &st) != 0) problem = format("cannot read %s: %s", path.c_str(), strerror(errno));
+        if (fd < 0) problem = format("cannot open %s: %s", path, strerror(errno));
+        else if (fstat(fd, &st) != 0) problem = format("cannot read %s: %s", path, strerror(errno));
         else if (!S_ISREG(st.st_mode)) problem = path + " is not a regular file";
         else size_bytes = st.st_size;
         if (on_failure == END_PROGRAM) expect_good();
@@ -123,7 +122,7 @@ struct FileReader {
     }
     bool good() const { return problem.empty(); }
     void expect_good() const {
-        if (!good()) runtime_failure("%s", problem.c_str());
+        if (!good()) runtime_failure("%s", problem);
     }
     // Reads exactly that many bytes. `what` they are is for the message.
     bool try_read(void* data, size_t bytes, const char* what) {
@@ -131,10 +130,9 @@ struct FileReader {
         for (size_t left = bytes; left > 0 && good();) {
             const ssize_t n = ::read(fd, p, std::min(left, (size_t)1 << 30));
             if (n < 0 && errno == EINTR) continue;
-            if (n < 0) problem = format("cannot read %s: %s", path.c_str(), strerror(errno));
+            if (n < 0) problem = format("cannot read %s: %s", path, strerror(errno));
             if (n == 0)
-                problem = format("%s is cut short: it ends at byte %lld, within %s", path.c_str(),
-                                 (long long)(position + bytes - left), what);
+                problem = format("%s is cut short: it ends at byte %d, within %s", path, position + bytes - left, what);
             if (n > 0) p += n, left -= n;
         }
         if (!good()) return false;
@@ -147,7 +145,7 @@ struct FileReader {
     }
     FileStamp stamp() const {
         struct stat st;
-        if (fstat(fd, &st) != 0) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
+        if (fstat(fd, &st) != 0) runtime_failure("cannot read %s: %s", path, strerror(errno));
 #ifdef __APPLE__
         const struct timespec changed = st.st_mtimespec;
 #else
@@ -158,15 +156,14 @@ struct FileReader {
     // Starts again from the beginning, checksum included.
     void rewind() { seek(0), checksum = {}; }
     void seek(int64_t offset) {
-        if (lseek(fd, offset, SEEK_SET) != offset) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
+        if (lseek(fd, offset, SEEK_SET) != offset) runtime_failure("cannot read %s: %s", path, strerror(errno));
         position = offset;
     }
     // Exit 1 if the file is not exactly as long as its header promises.
     void expect_size(int64_t expected_bytes) const {
         if (size_bytes != expected_bytes)
-            runtime_failure("%s is %s: it has %lld bytes where its header promises %lld", path.c_str(),
-                            size_bytes < expected_bytes ? "cut short" : "too long", (long long)size_bytes,
-                            (long long)expected_bytes);
+            runtime_failure("%s is %s: it has %d bytes where its header promises %d", path,
+                            size_bytes < expected_bytes ? "cut short" : "too long", size_bytes, expected_bytes);
     }
 };
 
@@ -204,10 +201,10 @@ struct Header {
     // Reads the header; exit 1 if the file is of another kind. hint: where such a file comes from.
     void read(FileReader& file, int32_t magic, const char* kind, const char* hint = "") {
         if (file.size_bytes < (int64_t)sizeof(value))
-            runtime_failure("%s is no %s file: it is shorter than a header%s", file.path.c_str(), kind, hint);
+            runtime_failure("%s is no %s file: it is shorter than a header%s", file.path, kind, hint);
         file.read(value, sizeof(value), "the header");
         if (value[0] != magic)
-            runtime_failure("%s is no %s file: it begins with %d where %d is expected%s", file.path.c_str(), kind,
-                            value[0], magic, hint);
+            runtime_failure("%s is no %s file: it begins with %d where %d is expected%s", file.path, kind, value[0],
+                            magic, hint);
     }
 };

@@ -46,26 +46,21 @@ struct Logger {
             silent_since = now_seconds(), silence_s = SILENCE_S;
         }
     }
-    PRINTF_LIKE(2, 0) void print_line(const char* fmt, va_list args) {
+    void print_line(const std::string& text) {
         clear_line_in_work();
-        vprintf(fmt, args);
-        printf("\n");
+        printf("%s\n", text.c_str());
         fflush(stdout);
         silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
     }
     // Prints a line to stdout, on rank 0.
-    PRINTF_LIKE(2, 3) void line(const char* fmt, ...) {
-        va_list args;
-        va_start(args, fmt);
-        if (!silent) print_line(fmt, args);
-        va_end(args);
+    template <class... T>
+    void line(const char* fmt, const T&... values) {
+        if (!silent) print_line(format(fmt, values...));
     }
     // Prints a line to stdout, on rank 0, unless --quiet 1 leaves it out.
-    PRINTF_LIKE(2, 3) void note(const char* fmt, ...) {
-        va_list args;
-        va_start(args, fmt);
-        if (!silent && !quiet) print_line(fmt, args);
-        va_end(args);
+    template <class... T>
+    void note(const char* fmt, const T&... values) {
+        if (!silent && !quiet) print_line(format(fmt, values...));
     }
 };
 
@@ -100,8 +95,8 @@ struct Progress {
         if (total < 0) return logger.progress(what + ": " + grouped_text(done / unit_size) + " " + unit);
         const double seconds_left = (shown_at - begin) * (double)(total - done) / (double)std::max<int64_t>(1, done);
         const std::string left = done > 0 ? ", " + duration_text(seconds_left) + " left" : "";
-        logger.progress(format("%s: %s of %s %s%s", what.c_str(), grouped_text(done / unit_size).c_str(),
-                               grouped_text(total / unit_size).c_str(), unit.c_str(), left.c_str()));
+        logger.progress(format("%s: %s of %s %s%s", what, grouped_text(done / unit_size),
+                               grouped_text(total / unit_size), unit, left));
     }
     // Says how much is done by now. Shown when another percent is done, or a second has passed.
     void reach(int64_t now_done) {

@@ -74,15 +74,11 @@ inline bool has_master(const StateHeader& h) {
     return h.states > (int64_t)states_of(OPTIMIZERS[find_optimizer(h.optimizer)], false).size();
 }
 
-inline std::string model_path(const std::string& dir, int64_t step) {
-    return format("%s/model_%08lld.bin", dir.c_str(), (long long)step);
-}
+inline std::string model_path(const std::string& dir, int64_t step) { return format("%s/model_%08d.bin", dir, step); }
 inline std::string state_path(const std::string& dir, int64_t step, int64_t rank) {
-    return format("%s/state_%08lld_%05lld.bin", dir.c_str(), (long long)step, (long long)rank);
+    return format("%s/state_%08d_%05d.bin", dir, step, rank);
 }
-inline std::string done_path(const std::string& dir, int64_t step) {
-    return format("%s/DONE_%08lld", dir.c_str(), (long long)step);
-}
+inline std::string done_path(const std::string& dir, int64_t step) { return format("%s/DONE_%08d", dir, step); }
 
 // A file of a checkpoint, as its name says. A temporary one was still being written when its
 // program ended.
@@ -135,7 +131,7 @@ inline int64_t checkpoint_bytes(const std::string& dir, int64_t step) {
 inline void remove_checkpoint(const std::string& dir, int64_t step) {
     auto remove = [&](const std::string& path) {
         const bool gone = remove_file(path);
-        if (!gone) warning("cannot remove %s: %s; it stays for now", path.c_str(), strerror(errno));
+        if (!gone) warning("cannot remove %s: %s; it stays for now", path, strerror(errno));
         return gone;
     };
     if (!remove(done_path(dir, step))) return;

@@ -59,9 +59,9 @@ inline void comm_poll(MPI_Request* request, const char* what) {
         sched_yield();
         if (now_seconds() - begin > (double)comm.timeout_s)
             runtime_failure(
-                "waited %lld s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
+                "waited %d s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
                 "long)",
-                (long long)comm.timeout_s, what);
+                comm.timeout_s, what);
     }
 }
 #endif
@@ -178,11 +178,11 @@ inline void comm_check_same(const std::string& mine, const char* what) {
     const std::vector<uint64_t> all = comm_gather(sum.value(), what);
     std::string others;
     for (int64_t r = 0; r < comm.processes; r++)
-        if (all[r] != all[0]) others += format("%s%lld", others.empty() ? "" : ", ", (long long)r);
+        if (all[r] != all[0]) others += format("%s%d", others.empty() ? "" : ", ", r);
     if (others.empty()) return;
     if (comm.rank == 0)
         runtime_failure(
             "the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what,
-            others.c_str());
+            others);
     comm_barrier("the end");  // rank 0 says so, and ends all
 }

@@ -60,7 +60,7 @@ inline Nonce fresh_nonce() {
 // A token of 32 random hexadecimal digits.
 inline std::string random_token() {
     const Nonce n = fresh_nonce();
-    return format("%016llx%016llx", (unsigned long long)n.word[0], (unsigned long long)n.word[1]);
+    return format("%016x%016x", n.word[0], n.word[1]);
 }
 // The name of a program, cut to the length that messages have room for.
 inline ProgramName program_name(const std::string& text) {

@@ -30,7 +30,7 @@ inline Device device;
 // a run starts (settle_device in the trainer).
 inline float* thread_scratch(size_t n_elems) {
     if (n_elems > device.scratch_elems)
-        runtime_failure("internal: a kernel asks for %zu elements of scratch memory, %zu are planned", n_elems,
+        runtime_failure("internal: a kernel asks for %d elements of scratch memory, %d are planned", n_elems,
                         device.scratch_elems);
     return device.scratch + thread_number * device.scratch_elems;
 }

@@ -128,8 +128,8 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
     if (A.col_stride != 1) {
         const int64_t stride = transposed_stride(K);
         if (gemm_transposed_elems(M, K) > (int64_t)device.transposed_elems)
-            runtime_failure("internal: a transposed matrix of %lld elements does not fit the %zu planned",
-                            (long long)gemm_transposed_elems(M, K), device.transposed_elems);
+            runtime_failure("internal: a transposed matrix of %d elements does not fit the %d planned",
+                            gemm_transposed_elems(M, K), device.transposed_elems);
         parallel_ranges(round_up(M, BF16_ROWS), BF16_TRANSPOSED_ROWS, [&](int64_t begin, int64_t end) {
             pack_rows(device.transposed + begin * stride, stride, A.data, A.col_stride, begin, std::min(M, end) - begin,
                       end - begin, K);

@@ -21,7 +21,7 @@ inline void keep_peak(const std::string& path, const std::string& key, double pe
 
 // The key under which a peak of `what` is kept.
 inline std::string peak_key(const char* what) {
-    return format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, what, VEC_BYTES);
+    return format("%s, %d threads, %s, vectors of %d bytes", cpu_name(), device.threads, what, VEC_BYTES);
 }
 
 // The larger of the peak kept under `key` and the one measured now, which is kept in its place.

@@ -29,8 +29,7 @@ struct BlasChoices {
 // version of the library.
 inline std::string algorithm_text(const BlasAlgorithm& algorithm) {
     std::string text;
-    for (const uint64_t word : algorithm.data)
-        text += format(text.empty() ? "%016llx" : " %016llx", (unsigned long long)word);
+    for (const uint64_t word : algorithm.data) text += format(text.empty() ? "%016x" : " %016x", word);
     return text;
 }
 // False if the text is not exactly such numbers.
@@ -119,8 +118,7 @@ inline BlasAlgorithm choose_among(const std::vector<BlasAlgorithm>& candidates, 
     if (found()) return kept;
     if (lock.held) {
         if (!kept_value(path, key).empty())
-            warning("%s: its entry for the product %s is no algorithm of this library; it is replaced", path,
-                    product.c_str());
+            warning("%s: its entry for the product %s is no algorithm of this library; it is replaced", path, product);
         const TimedAlgorithms timed = time_algorithms(candidates, choices, run, stream);
         if (keep_value(path, key, algorithm_text(candidates[timed.best]))) {
             clear_the_way();
@@ -132,6 +130,6 @@ inline BlasAlgorithm choose_among(const std::vector<BlasAlgorithm>& candidates, 
     choices.may_add = false;
     const std::string why =
         lock.others ? format("another process chooses for more than %.0f s", BLAS_LOCK_S) : "it cannot be written";
-    warning("%s: %s; products that are not in it use the first algorithm of cuBLASLt", path, why.c_str());
+    warning("%s: %s; products that are not in it use the first algorithm of cuBLASLt", path, why);
     return candidates[0];
 }

@@ -56,7 +56,7 @@ inline void look_at_processes(const char* what) {
     const int64_t ended = tcp_ended_rank();
     if (ended >= 0 && ended_at == 0) ended_at = now_seconds();
     if (ended >= 0 && now_seconds() - ended_at > GRACE_S)
-        runtime_failure("rank %lld has ended: this one waited for it in %s", (long long)ended, what);
+        runtime_failure("rank %d has ended: this one waited for it in %s", ended, what);
 }
 
 // Ends a process that has failed. exit() would wait for NCCL's kernels, and they for the other
@@ -80,9 +80,9 @@ inline void check_gpus_differ() {
     for (int64_t r = 0; r < comm.processes; r++)
         if (r != comm.rank && memcmp(&all[r], &gpu.uuid, sizeof(gpu.uuid)) == 0)
             runtime_failure(
-                "ranks %lld and %lld have the same GPU, number %d (%s); a machine can have as many processes as GPUs, "
+                "ranks %d and %d have the same GPU, number %d (%s); a machine can have as many processes as GPUs, "
                 "and CUDA_VISIBLE_DEVICES must not give two of them the same one",
-                (long long)std::min(r, comm.rank), (long long)std::max(r, comm.rank), number, gpu.name);
+                std::min(r, comm.rank), std::max(r, comm.rank), number, gpu.name);
 }
 
 template <class T>
@@ -130,7 +130,7 @@ inline void gpu_comm_start() {
 #ifdef USE_NCCL
     connect_gpus();
 #else
-    usage_error("--num-processes %lld: this program was built without NCCL; 1 is accepted", (long long)comm.processes);
+    usage_error("--num-processes %d: this program was built without NCCL; 1 is accepted", comm.processes);
 #endif
 }
 

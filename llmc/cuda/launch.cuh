@@ -3,6 +3,9 @@
 #include <algorithm>
 #include "llmc/cuda/wait.cuh"
 #include "llmc/trace/trace.h"
+#ifdef __CUDACC__
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 // A slice on the track of a stream, while a step is traced: two events around what the host
 // enqueues in the stream between construction and destruction. Ranges of a stream nest.
@@ -73,6 +76,14 @@ inline void trace_streams(const std::vector<std::pair<const char*, cudaStream_t>
     for (const auto& [name, stream] : named) trace.tracks.push_back({name, {}}), stream_trace.streams.push_back(stream);
     trace.begin_device = [] { stream_trace.begin_step(); };
     trace.end_device = [] { stream_trace.end_step(); };
+}
+
+// From here on each Range of the trace is also one of NVTX, which profilers show.
+inline void name_ranges_for_profilers() {
+#ifdef __CUDACC__
+    trace.push = [](const char* name) { nvtxRangePushA(name); };
+    trace.pop = [] { nvtxRangePop(); };
+#endif
 }
 
 // Starts kernel<<<grid, block, shared_bytes, stream>>>(args...), and checks that it could start.

@@ -17,8 +17,7 @@ inline std::string shards_path(const std::string& dir) { return dir + "/shards.t
 
 // The line of a file as it is now, without its checksum.
 inline std::string shard_line(const DataFile& file) {
-    return format(" %lld %lld %s", (long long)file.stamp.size_bytes, (long long)file.stamp.changed_ns,
-                  file.path.c_str());
+    return format(" %d %d %s", file.stamp.size_bytes, file.stamp.changed_ns, file.path);
 }
 
 // The lines of shards.txt: what shard_line() returns for a file, and its checksum. A damaged line
@@ -46,8 +45,7 @@ inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const 
 // Writes shards.txt.
 inline void remember_checksums(const std::string& dir, const std::vector<DataFile*>& files) {
     std::string text;
-    for (const DataFile* file : files)
-        text += format("%016llx", (unsigned long long)file->checksum) + shard_line(*file) + "\n";
+    for (const DataFile* file : files) text += format("%016x", file->checksum) + shard_line(*file) + "\n";
     FileWriter file(shards_path(dir));
     file.write(text.data(), text.size());
     file.commit();

@@ -54,9 +54,9 @@ inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const 
     const std::string text = o.talks ? "a prompt" : "-j " + o.val_data;
     if (tok.vocab_size() > config.V)
         usage_error(
-            "%s would be tokenized by %s, which has %lld tokens, and the model (-e %s) only %lld; --tokenizer with "
+            "%s would be tokenized by %s, which has %d tokens, and the model (-e %s) only %d; --tokenizer with "
             "the model's own vocabulary is accepted",
-            text.c_str(), o.tokenizer.c_str(), (long long)tok.vocab_size(), o.model.c_str(), (long long)config.V);
+            text, o.tokenizer, tok.vocab_size(), o.model, config.V);
 }
 
 // Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.
@@ -64,13 +64,12 @@ inline void check_vocabulary(const Options& o, const GPT2Config& config) {
     if (o.vocabulary == 0 || config.V == o.vocabulary) return;
     if (config.V < o.vocabulary)
         usage_error(
-            "the model (-e %s) has a vocabulary of %lld tokens and %s has %lld: V%lld or no V is accepted in a "
+            "the model (-e %s) has a vocabulary of %d tokens and %s has %d: V%d or no V is accepted in a "
             "descriptor, or another --tokenizer",
-            o.model.c_str(), (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary,
-            (long long)o.vocabulary);
+            o.model, config.V, o.tokenizer, o.vocabulary, o.vocabulary);
     if (config.V > padded_vocab(o.vocabulary))
-        warning("the model (-e %s) has a vocabulary of %lld tokens and %s has only %lld", o.model.c_str(),
-                (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary);
+        warning("the model (-e %s) has a vocabulary of %d tokens and %s has only %d", o.model, config.V, o.tokenizer,
+                o.vocabulary);
 }
 
 // The token at which documents begin, for --document-mask 1. Exit 2 if it is not known.
@@ -80,12 +79,12 @@ inline void settle_end_of_text(Options& o, const GPT2Config& config) {
         usage_error(
             "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not there; a tokenizer file is "
             "accepted, or --document-mask 0",
-            o.tokenizer.c_str());
+            o.tokenizer);
     const int64_t tokens = tokenizer_vocab_size(o.tokenizer);
     if (!is_vocabulary_of(tokens, config.V))
         usage_error(
             "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not that of the model: it has "
-            "%lld tokens, the model %lld; the model's tokenizer is accepted, or --document-mask 0",
-            o.tokenizer.c_str(), (long long)tokens, (long long)config.V);
+            "%d tokens, the model %d; the model's tokenizer is accepted, or --document-mask 0",
+            o.tokenizer, tokens, config.V);
     o.end_of_text = tokenizer_end_of_text(o.tokenizer);
 }

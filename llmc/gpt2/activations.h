@@ -35,7 +35,7 @@ struct Sizes {
     int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
 
     int64_t rows() const { return B * T; }
-    // Of a weight in a model file, which has fp16 numbers as fp32 (model_version() in model.h).
+    // Of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
     int64_t file_bytes() const { return fp16 ? 4 : floatX_bytes; }
     // Layers that the backward pass recomputes at a time.
     int64_t segment_layers() const { return training && recompute == 4 ? recompute_every : 1; }
@@ -209,9 +209,9 @@ inline ActivationLayout activation_layout(const Sizes& s) {
         total_bytes += (double)activation_bytes(a, s) * (double)activation_copies(a, s);
     if (total_bytes > 4e18)
         usage_error(
-            "-b %lld with -t %lld and a model of %lld layers and %lld channels needs %.1e bytes for its activations; "
+            "-b %d with -t %d and a model of %d layers and %d channels needs %.1e bytes for its activations; "
             "up to 4e18 are accepted",
-            (long long)s.B, (long long)s.T, (long long)s.config.L, (long long)s.config.C, total_bytes);
+            s.B, s.T, s.config.L, s.config.C, total_bytes);
     layout.segment_layers = s.segment_layers();
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         layout.first[a] = layout.total_bytes;

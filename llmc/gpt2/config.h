@@ -98,6 +98,6 @@ inline bool parse_descriptor(const std::string& text, GPT2Config& config, int64_
 inline GPT2Config config_from_descriptor(const std::string& text, int64_t default_V = GPT2Config().V) {
     GPT2Config config;
     if (!parse_descriptor(text, config, default_V))
-        usage_error("-e %s is no model; accepted: %s", text.c_str(), accepted_models().c_str());
+        usage_error("-e %s is no model; accepted: %s", text, accepted_models());
     return config;
 }

@@ -47,3 +47,12 @@ inline void for_each_part(const ParameterLayout& layout, const BucketSlice& own,
             each(TensorPart{i, number, l, low - begin, high - begin, layout.bucket_begin[bucket] + low, state});
         }
 }
+
+// Calls each(part) for the parts of a bucket's tensors.
+template <class Each>
+void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept,
+                      Each each) {
+    for_each_part(layout, own, kept, [&](const TensorPart& part) {
+        if (layout.bucket_of(part.tensor, part.layer) == bucket) each(part);
+    });
+}

@@ -33,8 +33,8 @@ inline void advise_on_warmups(std::vector<std::string>& advice, const Options& o
                             Warmup{"--seq-warmup", "sequences of -t tokens", o.seq_warmup},
                             Warmup{"--batch-warmup", "steps of -d tokens", o.batch_warmup}})
         if (w.steps > max_steps)
-            advice.push_back(format("%s %lld is longer than the run, %s, which never reaches %s; a smaller %s does",
-                                    w.flag, (long long)w.steps, count_text(max_steps, "step").c_str(), w.end, w.flag));
+            advice.push_back(format("%s %d is longer than the run, %s, which never reaches %s; a smaller %s does",
+                                    w.flag, w.steps, count_text(max_steps, "step"), w.end, w.flag));
 }
 
 // All sentences on rates and warmups, without "warning: ".
@@ -55,7 +55,7 @@ inline std::string advice_on_rise(const Options& o, int64_t step, int64_t max_st
     const double last = learning_rate_of(before, step - 1, before_steps), next = learning_rate_of(o, step, max_steps);
     if (!ends_at_final(o.lr_schedule) || next < 1.1 * last) return "";
     return format(
-        "the learning rate rises from %.2e in step %lld to %.2e in the next: -k %s depends on the number of steps, "
-        "%lld before and %lld now; -k constant -l %.2e goes on with the last rate",
-        last, (long long)step, next, o.lr_schedule.c_str(), (long long)before_steps, (long long)max_steps, last);
+        "the learning rate rises from %.2e in step %d to %.2e in the next: -k %s depends on the number of steps, "
+        "%d before and %d now; -k constant -l %.2e goes on with the last rate",
+        last, step, next, o.lr_schedule, before_steps, max_steps, last);
 }

@@ -54,8 +54,7 @@ inline std::string option_problem(Options& options, const OptionRow& row, const 
 inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
     const std::string problem = option_problem(options, row, value);
     if (!problem.empty())
-        usage_error("%s %s %s; accepted: %s", name.c_str(), value.empty() ? "(empty)" : value.c_str(), problem.c_str(),
-                    accepted_text(row).c_str());
+        usage_error("%s %s %s; accepted: %s", name, value.empty() ? "(empty)" : value, problem, accepted_text(row));
     options.given.insert(row.long_name);
 }
 
@@ -79,8 +78,8 @@ inline std::string shell_word(const std::string& word) {
         const size_t distance = begins ? 0 : edit_distance(hyphenated, row.long_name);
         if (distance < least) least = distance, nearest = row.long_name;
     }
-    if (nearest.empty()) usage_error("unknown flag %s; --help lists what is accepted", name.c_str());
-    usage_error("unknown flag %s, perhaps %s; --help lists what is accepted", name.c_str(), nearest.c_str());
+    if (nearest.empty()) usage_error("unknown flag %s; --help lists what is accepted", name);
+    usage_error("unknown flag %s, perhaps %s; --help lists what is accepted", name, nearest);
 }
 
 // The options of a command line; exit 2 for a mistake. Default files are looked for beside the
@@ -100,14 +99,13 @@ inline Options parse_options(int argc, char** argv) {
         if (!row) refuse_unknown(name);
         if (!row->takes_value) {
             if (equals != std::string::npos)
-                usage_error("%s %s: this flag takes no value; it is accepted alone", name.c_str(), value.c_str());
+                usage_error("%s %s: this flag takes no value; it is accepted alone", name, value);
             options.*row->whole = 1;
             continue;
         }
         if (equals == std::string::npos) {
             if (i + 1 >= argc)
-                usage_error("%s needs a value; accepted: %s (--help lists all flags)", name.c_str(),
-                            accepted_text(*row).c_str());
+                usage_error("%s needs a value; accepted: %s (--help lists all flags)", name, accepted_text(*row));
             value = argv[++i];
         }
         set_option(options, *row, name, value);
@@ -144,7 +142,7 @@ inline std::string options_text(const Options& options) {
     std::string text;
     for (const OptionRow& row : option_table())
         if (row.takes_value && row.whole != &Options::process_rank)
-            text += format("%s %s\n", row.long_name, option_text(options, row).c_str());
+            text += format("%s %s\n", row.long_name, option_text(options, row));
     return text;
 }
 // The flags that differ from their defaults, one per line. `given` has the values that the user
@@ -154,6 +152,6 @@ inline std::string settings_text(const Options& given, const Options& settled) {
     std::string text;
     for (const OptionRow& row : option_table())
         if (row.takes_value && option_text(given, row) != option_text(defaults, row))
-            text += format("\n| %-20s | %s", row.long_name + 2, option_text(settled, row).c_str());
+            text += format("\n| %-20s | %s", row.long_name + 2, option_text(settled, row));
     return text.empty() ? text : text.substr(1);
 }

@@ -47,19 +47,19 @@ inline PlanDevice stated_device(const Options& o, bool on_gpu, bool bf16) {
     if (!gpu && o.device.find(',') != o.device.npos)
         usage_error(
             "--device %s: peaks are three numbers above 0, TFLOP/s, GB/s and GiB of memory; 312,2039,80 is accepted",
-            o.device.c_str());
+            o.device);
     if (!gpu) {
         std::string names;
         for (const GpuPeak& row : GPU_PEAKS) names += std::string(names.empty() ? "" : ", ") + row.name;
         usage_error(
             "--device %s is not in the table; accepted: %s; or peaks as TFLOP/s,GB/s,GiB, for example 312,2039,80",
-            o.device.c_str(), names.c_str());
+            o.device, names);
     }
     if (!on_gpu)
         usage_error(
             "--device %s is a GPU, and this program computes on the CPU: train_gpt2cu and train_gpt2sim plan for "
             "GPUs; here peaks are accepted, as TFLOP/s,GB/s,GiB",
-            o.device.c_str());
+            o.device);
     return device_of(*gpu, gpu->name, bf16, o.tf32);
 }
 

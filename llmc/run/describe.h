@@ -2,29 +2,29 @@
 #pragma once
 #include "llmc/plan/advice.h"
 #include "llmc/options/learning_rate.h"
+#include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_disk.h"
 #include "llmc/run/run.h"
 #include "llmc/data/vocabulary.h"
 
 // Warns of what makes the run slower or dearer than it need be. To be called before the host's
 // memory is touched; a GPU's has been checked.
-template <class Model>
-inline void advise(Run<Model>& run, const Sizes& sizes) {
+inline void advise(Run& run, const Sizes& sizes) {
     if (comm.rank > 0) return;
     const Options& o = run.options;
     AdviceInput in{sizes, (double)run.max_steps, (double)o.total_batch_size, !run.model_file};
-    const auto host_rows = sizes.gpu ? host_plan_rows(sizes, o, &run.model) : plan_rows(sizes, o, &run.model);
+    const Backend& backend = *run.model.backend;
+    const auto host_rows = (sizes.gpu ? backend.host_plan_rows : backend.plan_rows)(run.model, sizes, o);
     in.planned_bytes = (double)plan_bytes(host_rows) * (double)std::min(comm.processes, o.gpus_per_node);
     in.free_bytes = available_bytes(), in.allowed_bytes = allowed_bytes();
-    in.build = slow_build(), in.unused = detected(run.model).unused;
+    in.build = slow_build(), in.unused = backend.detected(run.model).unused;
     for (const std::string& sentence : advice_on(in)) warning("%s", sentence.c_str());
     for (const std::string& sentence : advice_on_rates(o, run.max_steps)) warning("%s", sentence.c_str());
 }
 
 // Warns of a learning rate that rises because a resumed run has more steps than it was to have. To
 // be called before its run.json is written anew.
-template <class Model>
-inline void advise_on_going_on(Run<Model>& run) {
+inline void advise_on_going_on(Run& run) {
     const Options& o = run.options;
     if (comm.rank > 0 || o.max_steps == 0 || !name_exists(run_json_path(o.out_dir))) return;
     Options before = options_of_folder(o.out_dir);
@@ -36,13 +36,12 @@ inline void advise_on_going_on(Run<Model>& run) {
 
 // The lines of the log that say what the run is: what computes, the model, the data and how it is
 // divided.
-template <class Model>
-inline void describe_run(Run<Model>& run, const Sizes& sizes) {
+inline void describe_run(Run& run, const Sizes& sizes) {
     const Options& o = run.options;
     const GPT2Config& c = sizes.config;
-    const std::vector<PlanRow> rows = plan_rows(sizes, o, &run.model);
+    const std::vector<PlanRow> rows = run.model.backend->plan_rows(run.model, sizes, o);
     if (!only_generates(o))
-        run.logger.note("device%s: %s", comm.processes > 1 ? " of rank 0" : "", detected(run.model).text.c_str());
+        run.logger.note("device%s: %s", comm.processes > 1 ? " of rank 0" : "", run.model.backend->detected(run.model).text.c_str());
     run.logger.note("model: L %lld, C %lld, NH %lld, T %lld of %lld, V %lld: %s parameters, %.1f MiB planned",
                     (long long)c.L, (long long)c.C, (long long)c.NH, (long long)run.T, (long long)c.maxT,
                     (long long)c.V, grouped_text(parameter_count(c)).c_str(), plan_bytes(rows) / 1048576.0);

@@ -28,19 +28,18 @@ inline void rewind(Context& context, int64_t n, int64_t cache_T) {
 // The logits of what follows the context; null if the user stops it meanwhile. What the cache does
 // not have yet is computed in one forward pass, as far as that is made for so many tokens; then
 // token by token. When the cache is full, the model goes on from the second half of what it saw.
-template <class Model>
-inline const float* logits_after(Model& model, Context& context) {
+inline const float* logits_after(GPT2& model, Context& context) {
     const int64_t length = (int64_t)context.tokens.size(), cache_T = model.sizes.cache_T;
     if (context.cached == cache_T) context.cached = 0, context.begin = length - std::max<int64_t>(1, cache_T / 2);
     const float* logits = nullptr;
     if (stop_wanted()) return nullptr;
     if (context.cached == 0) {
         context.cached = std::min(length - context.begin, model.sizes.T);
-        logits = prefill(model, &context.tokens[context.begin], context.cached);
+        logits = model.prefill(model, &context.tokens[context.begin], context.cached);
     }
     for (int64_t t = context.begin + context.cached; t < length; t++) {
         if (stop_wanted()) return nullptr;
-        logits = decode(model, context.tokens[t], context.cached++);
+        logits = model.decode(model, context.tokens[t], context.cached++);
     }
     return logits;
 }
@@ -69,8 +68,7 @@ inline void print_now(const std::string& text) {
 
 // Continues a text, and prints what follows as it comes: characters, or numbers of tokens if there
 // is no tokenizer. Returns what it printed.
-template <class Model>
-inline std::string continue_text(Run<Model>& run, Context& context, MersenneTwister rng, GenerationTime& time) {
+inline std::string continue_text(Run& run, Context& context, MersenneTwister rng, GenerationTime& time) {
     const Options& o = run.options;
     const int64_t V = run.model.layout.config.V;
     const bool has_words = run.tokenizer.vocab_size() > 0;
@@ -99,15 +97,13 @@ inline std::string continue_text(Run<Model>& run, Context& context, MersenneTwis
 }
 
 // Records a sample in evals.jsonl.
-template <class Model>
-inline void record_sample(Run<Model>& run, int64_t step, const std::string& sample, const std::string& prompt) {
+inline void record_sample(Run& run, int64_t step, const std::string& sample, const std::string& prompt) {
     run.files.evals.record(format("{\"step\": %lld, \"sample\": %s, \"prompt\": %s}", (long long)step,
                                   json_text(sample).c_str(), json_text(prompt).c_str()));
 }
 
 // Says, once, if a text may go beyond the positions that the model was trained at.
-template <class Model>
-inline void check_sample_positions(Run<Model>& run, int64_t prompt_tokens) {
+inline void check_sample_positions(Run& run, int64_t prompt_tokens) {
     const int64_t trained = run.trained_positions;
     const int64_t reached = std::min(prompt_tokens + run.options.sample_tokens - 1, run.model.sizes.cache_T);
     if (trained == 0 || reached <= trained) return;
@@ -123,8 +119,7 @@ inline void check_sample_positions(Run<Model>& run, int64_t prompt_tokens) {
 // its own generator of random numbers, made from seed, step and k. Without a prompt the text begins
 // after an end of text. A run that only generates prints nothing but the text; with --quiet 1 a NUL
 // byte ends each of several samples.
-template <class Model>
-inline void sample_text(Run<Model>& run, const std::string& prompt, const std::vector<int>& tokens, int64_t step) {
+inline void sample_text(Run& run, const std::string& prompt, const std::vector<int>& tokens, int64_t step) {
     const Options& o = run.options;
     const bool knows_end = run.tokenizer.vocab_size() > 0 && run.tokenizer.end_of_text < run.model.layout.config.V;
     const bool framed = !only_generates(o), ends_with_nul = !framed && !o.talks && o.quiet && o.samples > 1;

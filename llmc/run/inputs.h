@@ -2,13 +2,12 @@
 // opened and checked before anything is allocated or written.
 #pragma once
 #include "llmc/data/data_identity.h"
-#include "llmc/checkpoint/initial_weights.h"
+#include "llmc/model/initial_weights.h"
 #include "llmc/run/run.h"
 #include "llmc/run/start.h"
 
 // The tokenizer, if the run samples or validates, and the tokens of --prompt.
-template <class Model>
-inline void load_tokenizer(Run<Model>& run) {
+inline void load_tokenizer(Run& run) {
     const Options& o = run.options;
     const bool samples = o.sample_every > 0 && o.sample_tokens > 0;
     if (!has_prompt(o) && !samples && !validates(o)) return;
@@ -32,8 +31,7 @@ inline void load_tokenizer(Run<Model>& run) {
 }
 
 // The training data; exit 1 if it is too short for one step.
-template <class Model>
-inline void open_train_data(Run<Model>& run) {
+inline void open_train_data(Run& run) {
     const Options& o = run.options;
     dataloader_open(run.train_data, "-i", o.train_data, o.seq_len, run.model.layout.config.V, o.seed, o.shuffle);
     const int64_t windows = run.train_data.total_windows, needed = o.total_batch_size / o.seq_len;
@@ -46,8 +44,7 @@ inline void open_train_data(Run<Model>& run) {
 }
 
 // The masks of the training data, by --loss-mask, one for each shard of -i.
-template <class Model>
-inline void open_train_masks(Run<Model>& run) {
+inline void open_train_masks(Run& run) {
     const Options& o = run.options;
     const std::vector<std::string> masks = glob_files(o.loss_mask);
     const size_t shards = run.train_data.shards.size();
@@ -63,8 +60,7 @@ inline void open_train_masks(Run<Model>& run) {
 
 // The masks of the validation data, which lie beside its shards. If none of them is there, all
 // tokens count.
-template <class Model>
-inline void open_val_masks(Run<Model>& run) {
+inline void open_val_masks(Run& run) {
     std::vector<std::string> masks;
     std::string missing;
     for (const Shard& shard : run.val_data.shards) {
@@ -88,8 +84,7 @@ inline bool evaluates_hellaswag_alone(const Options& o) {
 }
 
 // HellaSwag's questions. Without the file a run that trains goes on; one that only evaluates ends.
-template <class Model>
-inline void open_hellaswag(Run<Model>& run) {
+inline void open_hellaswag(Run& run) {
     const Options& o = run.options;
     if (o.val_every == 0 && o.max_steps != 0)
         warning("-h 1 with -v 0: HellaSwag is evaluated beside the validation loss, which is never computed");
@@ -104,8 +99,7 @@ inline void open_hellaswag(Run<Model>& run) {
 }
 
 // Opens all inputs but the weights.
-template <class Model>
-inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
+inline void open_inputs(Run& run, int64_t resumed_step) {
     const Options& o = run.options;
     const int64_t V = run.model.layout.config.V;
     load_tokenizer(run);
@@ -122,8 +116,7 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     run.max_steps = steps_of(o, run.train_data.total_tokens);
 }
 
-template <class Model>
-inline std::vector<DataFile*> all_data_files(Run<Model>& run) {
+inline std::vector<DataFile*> all_data_files(Run& run) {
     std::vector<DataFile*> files = files_of(run.train_data);
     for (DataFile* file : files_of(run.val_data)) files.push_back(file);
     return files;
@@ -132,8 +125,7 @@ inline std::vector<DataFile*> all_data_files(Run<Model>& run) {
 // A run that writes an out dir identifies its training data by a checksum of all bytes. Exit 2 if
 // the run to resume was trained on other data. Checkpoints of earlier versions have a checksum of
 // the ends of the shards.
-template <class Model>
-inline void identify_data(Run<Model>& run, int64_t resumed_step) {
+inline void identify_data(Run& run, int64_t resumed_step) {
     const Options& o = run.options;
     if (!writes_out_dir(o)) return;
     checksum_files(all_data_files(run), o.out_dir, run.logger);
@@ -155,8 +147,7 @@ inline void identify_data(Run<Model>& run, int64_t resumed_step) {
 }
 
 // The weights: drawn, or from the model file; of a resumed run with its optimizer state.
-template <class Model>
-inline void load_weights(Run<Model>& run, int64_t resumed_step) {
+inline void load_weights(Run& run, int64_t resumed_step) {
     const Options& o = run.options;
     run.random_weights = !run.model_file;
     if (run.random_weights) {

@@ -18,8 +18,7 @@ inline double val_loss_of(const std::string& line) {
 
 // For --from-step: moves model_best.bin out of the way if it is of a step that is discarded, one
 // after `step`. To be called before lines of evals.jsonl are dropped.
-template <class Model>
-inline void set_best_aside(Run<Model>& run, int64_t step) {
+inline void set_best_aside(Run& run, int64_t step) {
     const std::string path = best_path(run.options), old = path + ".old";
     const RunFile evals{run.options.out_dir + "/evals.jsonl", RunFiles().evals.before_step};
     double lowest = INFINITY;
@@ -37,8 +36,7 @@ inline void set_best_aside(Run<Model>& run, int64_t step) {
 // Keeps the model if its loss is lower than that of all before it. The loss counts as it is
 // recorded, so that a resumed run decides as one that was not stopped. Untrained weights are not
 // kept.
-template <class Model>
-inline void keep_if_best(Run<Model>& run, int64_t step, double loss) {
+inline void keep_if_best(Run& run, int64_t step, double loss) {
     const Options& o = run.options;
     const double recorded = std::isfinite(loss) ? strtod(json_number_text(loss).c_str(), nullptr) : INFINITY;
     if (comm.rank > 0 || recorded >= run.best_loss) return;

@@ -14,12 +14,11 @@
 // counted from 0. Each process looks at its own micro-batches, and sends nothing to the others.
 #pragma once
 #include <cmath>
-#include "llmc/checkpoint/model.h"
+#include "llmc/model/model_state.h"
 #include "llmc/checkpoint/model_file.h"
 
-template <class Model>
 struct FirstNotFinite {
-    Model& model;
+    GPT2& model;
     int64_t micro = 0;
     std::string found{};  // empty: everything has been finite so far
     float largest_gradient = 0;
@@ -59,10 +58,7 @@ struct FirstNotFinite {
     }
     bool activation_is_finite(int a, int64_t l) {
         const int64_t elems = ACTIVATIONS[a].elems(model.sizes);
-        if (ACTIVATIONS[a].type == FP32)
-            return is_finite(elems,
-                             [&](int64_t first, int64_t n) { return to_host(model, model.act32(a, l) + first, n); });
-        return is_finite(elems, [&](int64_t first, int64_t n) { return to_host(model, model.act(a, l) + first, n); });
+        return is_finite(elems, [&](int64_t first, int64_t n) { return activation_data(model, a, l, first, n); });
     }
     static std::string activation_text(int a, int64_t l) {
         const bool one = ACTIVATIONS[a].copies == ActivationInfo::ONE;
@@ -111,9 +107,9 @@ struct FirstNotFinite {
 
 // Looks for the first value that is not finite: in the weights, then in the micro-steps of the last
 // step, which run_micro_step(micro) runs again. Says what has it, and when; empty if nothing has.
-template <class Model, class RunMicroStep>
-inline FirstNotFinite<Model> first_not_finite(Model& model, RunMicroStep run_micro_step) {
-    FirstNotFinite<Model> first{model};
+template <class RunMicroStep>
+inline FirstNotFinite first_not_finite(GPT2& model, RunMicroStep run_micro_step) {
+    FirstNotFinite first{model};
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, model.layout.config); l++) first.weight(i, l);
     trace.at_end = [&](const KernelWork& range) { first.after(range.name); };

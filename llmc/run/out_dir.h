@@ -6,8 +6,7 @@
 #include "llmc/run/tensor_log.h"
 
 // Begins the files of a new run, or cuts those of a resumed one back to its checkpoint.
-template <class Model>
-inline void open_run_files(Run<Model>& run) {
+inline void open_run_files(Run& run) {
     const std::string& dir = run.options.out_dir;
     const int64_t step = run.state.step;  // 0 for a new run
     RunFiles& files = run.files;
@@ -33,8 +32,7 @@ inline void open_run_files(Run<Model>& run) {
 // Marks the checkpoints of steps above `step` incomplete, whose place this run takes. Their files
 // are removed once it has saved: those of an earlier run with --overwrite 1, and those after
 // --from-step.
-template <class Model>
-inline void replace_checkpoints(Run<Model>& run, int64_t step) {
+inline void replace_checkpoints(Run& run, int64_t step) {
     const std::string& dir = run.options.out_dir;
     size_t marked = 0;
     for (const CheckpointFile& file : checkpoint_files(dir))
@@ -55,8 +53,7 @@ inline void replace_checkpoints(Run<Model>& run, int64_t step) {
 }
 
 // Opens the out dir. A folder that did not exist when the program started is locked here.
-template <class Model>
-inline void open_out_dir(Run<Model>& run, bool resumed) {
+inline void open_out_dir(Run& run, bool resumed) {
     const std::string& dir = run.options.out_dir;
     if (dir.empty() || run.options.max_steps == 0) return;
     make_folder(dir);
@@ -77,8 +74,7 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
 
 // Whether the files of a run lack what the last step writes. Without an evals.jsonl, an earlier
 // version wrote them.
-template <class Model>
-inline bool lacks_last_lines(const Run<Model>& run) {
+inline bool lacks_last_lines(const Run& run) {
     const std::string& dir = run.options.out_dir;
     const long long step = run.state.step;
     const auto count = [](const RunFile& file, const std::string& begin) {
@@ -96,8 +92,7 @@ inline bool lacks_last_lines(const Run<Model>& run) {
 
 // Whether a resumed run has nothing left to do. A run that was killed after its last checkpoint
 // still has to evaluate and to sample.
-template <class Model>
-inline bool is_finished(Run<Model>& run) {
+inline bool is_finished(Run& run) {
     if (run.options.max_steps == 0 || run.state.step < run.max_steps) return false;
     const bool lacks = comm.rank == 0 && run.state.step == run.max_steps && lacks_last_lines(run);
     return !comm_any(lacks, "whether anything is left to do");
@@ -105,8 +100,7 @@ inline bool is_finished(Run<Model>& run) {
 
 // Ends the run (exit 1) if another run has taken its out dir, which can happen after somebody
 // removed run.lock. If none has, the lock is taken again.
-template <class Model>
-inline void expect_own_folder(Run<Model>& run) {
+inline void expect_own_folder(Run& run) {
     if (comm.rank > 0 || run.lock.fd < 0 || run.lock.keep()) return;
     runtime_failure(
         "%s was removed, and another run has begun in %s: this one ends at step %lld and leaves the folder "
@@ -115,8 +109,7 @@ inline void expect_own_folder(Run<Model>& run) {
 }
 
 // Writes a checkpoint of the current step, and removes those that -nk does not keep.
-template <class Model>
-inline void save(Run<Model>& run) {
+inline void save(Run& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
     const ParameterLayout& layout = run.model.layout;
     const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.file_bytes());
@@ -147,8 +140,7 @@ inline std::string how_to_go_on(const Options& o, const std::string& flags = "")
 }
 
 // The end of a run that a signal has stopped; its exit status.
-template <class Model>
-inline int end_early(Run<Model>& run) {
+inline int end_early(Run& run) {
     const Options& o = run.options;
     if (o.max_steps != 0) save(run);
     if (now_seconds() >= stop.deadline) run.logger.line("--max-minutes %g is over", o.max_minutes);

@@ -3,6 +3,7 @@
 #include "llmc/plan/plan_disk.h"
 #include "llmc/plan/plan_memory.h"
 #include "llmc/plan/plan_time.h"
+#include "llmc/plan/wire.h"
 #include "llmc/run/run.h"
 
 // What several GPUs would take for a step that computes for so long.
@@ -105,39 +106,36 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
 }
 
 // The least that a step of training takes on a device.
-template <class Model>
-TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const Model& model) {
-    typedef typename Model::Element floatX;
+inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const GPT2& model) {
     if (!s.training) return {};
     const int64_t norm_elems = model.layout.total_elems() / s.processes;
     const int64_t update_elems = model.slice.state_elems(model.layout);
-    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, is_16_bit<floatX>()) > 0;
-    return time_bound(step_kernels(s, model.optimizer, norm_elems, update_elems, has_master<floatX>(o), fuses_gelu),
+    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, model.format != FORMAT_FP32) > 0;
+    return time_bound(step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu),
                       device);
 }
 
-template <class Model>
-inline void print_plan(const Options& o, const Sizes& s, Model* model) {
+inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     const GPT2Config& c = s.config;
-    const bool in_16_bits = is_16_bit<typename Model::Element>();
-    const PlanDevice device = o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, in_16_bits);
+    const bool in_16_bits = model.format != FORMAT_FP32;
+    const PlanDevice device = o.device.empty() ? model.backend->this_device(model, o) : stated_device(o, s.gpu, in_16_bits);
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
            (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
            (long long)parameter_count(c));
-    const std::vector<PlanRow> rows = plan_rows(s, o, model);
+    const std::vector<PlanRow> rows = model.backend->plan_rows(model, s, o);
     print_plan_rows(stdout, rows);
     if (s.training) print_recompute_levels(o, s, plan_bytes(rows));
-    print_peaks(o, s, plan_bytes(rows), host_plan_rows(s, o, model));
-    print_fit<Model>(o, s, plan_bytes(rows), device);
-    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model->optimizer, model->layout, rows));
+    print_peaks(o, s, plan_bytes(rows), model.backend->host_plan_rows(model, s, o));
+    print_fit(model, o, s, plan_bytes(rows), device);
+    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
     const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
-    const int64_t wire_bytes = wire_bytes_per_step(*model);
+    const int64_t wire_bytes = wire_bytes_per_step(model);
     print_flops(model_flops, o, s);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
     Cluster cluster;
     if (device.flops_s > 0) cluster.flops = device.flops_s;
-    const TimeBound bound = step_bound(o, s, device, *model);
+    const TimeBound bound = step_bound(o, s, device, model);
     const double usual_compute_s = usual_seconds(cluster, model_flops, s, bound);
     if (s.gpu) print_scaling(cluster, usual_compute_s, wire_bytes, o, s);
     if (s.training) print_time(o, s, device, bound, usual_compute_s, wire_bytes);

@@ -7,8 +7,7 @@
 // The line in work: the step and its micro-step, the time that the run has taken, and an estimate
 // of what is left. The pace is taken from the second step on; the first one touches its memory for
 // the first time.
-template <class Model>
-inline void show_time_left(Run<Model>& run, int64_t micro) {
+inline void show_time_left(Run& run, int64_t micro) {
     const int64_t step = run.state.step;
     const int64_t micro_steps = run.model.micro_steps;
     const double now = now_seconds(), at = (double)step + (double)micro / (double)micro_steps;
@@ -25,15 +24,13 @@ inline void show_time_left(Run<Model>& run, int64_t micro) {
 inline std::string z_text(double z) { return std::isnan(z) ? "" : format("(%+.2fz)", z); }
 
 // Model FLOPs utilisation: the FLOP/s of this process relative to the peak of its device.
-template <class Model>
-inline std::string mfu_text(const Run<Model>& run, const Throughput& t) {
+inline std::string mfu_text(const Run& run, const Throughput& t) {
     if (t.peak == 0) return "n/a MFU";
-    return format("%.1f%% %s MFU", 100 * t.flops_per_s / t.peak, precision_name(run.model));
+    return format("%.1f%% %s MFU", 100 * t.flops_per_s / t.peak, NUMBER_FORMAT_NAMES[run.model.format]);
 }
 
 // The lines of the step that has just ended, on stdout, in main.log and in metrics.csv.
-template <class Model>
-inline void log_step(Run<Model>& run, const StepReport& r) {
+inline void log_step(Run& run, const StepReport& r) {
     const Options& o = run.options;
     const long long step = run.state.step, max_steps = run.max_steps;
     const Throughput speed = throughput(run, r.seconds);
@@ -47,7 +44,7 @@ inline void log_step(Run<Model>& run, const StepReport& r) {
     record_metrics(run, r, speed);
     run.step_seconds += r.seconds;
     if (o.log_gpu_every <= 0 || (step + 1) % o.log_gpu_every != 0) return;
-    const std::string status = device_status(run.model);
+    const std::string status = run.model.backend->status(run.model);
     if (!status.empty()) run.logger.line("%s", status.c_str());
 }
 
@@ -57,8 +54,7 @@ inline bool gradients_overflowed(const StepResult& result) {
 inline bool is_finite(const StepResult& result) { return std::isfinite(result.loss) && std::isfinite(result.norm); }
 
 // Ends the run (exit 1) if the loss or the gradient norm of its last step is not finite.
-template <class Model>
-inline void stop_if_not_finite(Run<Model>& run, const StepResult& result) {
+inline void stop_if_not_finite(Run& run, const StepResult& result) {
     if (is_finite(result)) return;
     const std::string path = model_path(run.options.out_dir, run.saved_step);
     const std::string last_good = run.saved_step >= 0 ? "the last good checkpoint is " + path + ", -y 1 goes on from it"
@@ -71,8 +67,7 @@ inline void stop_if_not_finite(Run<Model>& run, const StepResult& result) {
 }
 
 // Says that the last step did not update the weights. `next` is the loss scale of the next step.
-template <class Model>
-inline void log_skipped_update(Run<Model>& run, const StepResult& result, const UpdateRule& rule, double next) {
+inline void log_skipped_update(Run& run, const StepResult& result, const UpdateRule& rule, double next) {
     const char* outlier = result.loss > rule.loss_limit ? "its loss is an outlier" : "its gradient norm is an outlier";
     const std::string overflow =
         format("a gradient overflowed at loss scale %g, which is %g from here on", rule.loss_scale, next);

@@ -25,8 +25,7 @@ inline bool can_be_prompted(const Options& o, int64_t V) {
 }
 
 // Nothing after -x 0, which does not train.
-template <class Model>
-inline void summarize(Run<Model>& run) {
+inline void summarize(Run& run) {
     const Options& o = run.options;
     if (o.max_steps == 0) return;
     const long long step = run.state.step, steps_now = step - run.first_step;

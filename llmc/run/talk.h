@@ -17,8 +17,7 @@ inline bool wants_conversation(const Options& o) {
 
 // Asks for prompts and continues each of them, until the user or a signal ends that. The first
 // line has the continuation that --prompt gives.
-template <class Model>
-inline void converse(Run<Model>& run) {
+inline void converse(Run& run) {
     run.logger.note("each line is a prompt of its own, which the model continues; Ctrl-C stops it, Ctrl-D ends");
     stop.conversing = true;
     LineEnd end = LINE_ENTERED;

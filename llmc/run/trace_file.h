@@ -122,16 +122,14 @@ inline std::string kernel_table(int64_t steps, double step_seconds, const PlanDe
 // ---- the steps of a run
 
 // At the end of a run: says so if it had none of the steps that were to be traced.
-template <class Model>
-inline void check_traced(const Run<Model>& run) {
+inline void check_traced(const Run& run) {
     if (run.options.trace.empty() || run.trace_start > 0) return;
     warning("nothing was traced: the run had none of the steps %s (--trace-steps)", run.options.trace_steps.c_str());
 }
 
 // Makes the tracks, if anything is to be traced, and measures the peaks of the machine: before the
 // memory of the run is touched. Exit 1 if the file cannot be written.
-template <class Model>
-inline void open_trace(Run<Model>& run) {
+inline void open_trace(Run& run) {
     run.traced = trace_steps(run.options);
     if (run.options.trace.empty()) return;
     if (comm.rank == 0) {
@@ -139,13 +137,12 @@ inline void open_trace(Run<Model>& run) {
         if (folder_exists(trial.path)) trial.refuse("it is a folder");
     }
     trace.tracks.push_back({"program", {}});
-    trace_device(run.model);
-    if (comm.rank == 0) run.traced_device = this_device(run.model, run.options);
+    run.model.backend->trace_tracks(run.model);
+    if (comm.rank == 0) run.traced_device = run.model.backend->this_device(run.model, run.options);
 }
 
 // Before step state.step of a run: begins to trace it if it is one of --trace-steps.
-template <class Model>
-inline void begin_trace(Run<Model>& run) {
+inline void begin_trace(Run& run) {
     const int64_t step = run.state.step + 1;
     if (step < run.traced.first || step > run.traced.last) return;
     if (run.trace_start == 0) {
@@ -158,8 +155,7 @@ inline void begin_trace(Run<Model>& run) {
 
 // After that step: writes the file, which then holds the steps traced so far; after the last one
 // also says which kernels took longest.
-template <class Model>
-inline void end_trace(Run<Model>& run) {
+inline void end_trace(Run& run) {
     if (!trace.on) return;
     if (trace.end_device) trace.end_device();
     trace.on = false;

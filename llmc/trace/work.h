@@ -14,7 +14,7 @@ struct KernelName {
 
     std::string str() const {
         const std::string second = other_size < 0 ? "" : format(" x %.0f", other_size);
-        return size < 0 ? text : format("%s %.0f%s", text, size, second.c_str());
+        return size < 0 ? text : format("%s %.0f%s", text, size, second);
     }
 };
 
