@@ -27,7 +27,7 @@ static const bool HALF = sizeof(floatX) == 2, FP16 = is_fp16<floatX>();
 static const double HALF_ROUNDOFF = FP16 ? FP16_ROUNDOFF : BF16_ROUNDOFF;
 static double model_tolerance(int64_t L) { return HALF ? bf16_model_tolerance((double)L, HALF_ROUNDOFF) : 1e-5; }
 static double loss_tolerance() { return HALF ? bf16_loss_tolerance(HALF_ROUNDOFF) : 2e-6; }
-// Of the steps of a run: as in fixtures.py.
+// The loss scale of the steps of a run, as in fixtures.py.
 static const double LOSS_SCALE = FP16 ? 1024 : 1;
 
 static GPT2Config load_config(const std::string& path) {

@@ -7,8 +7,8 @@
 #include "llmc/optim/update_constants.h"
 
 struct UpdateRule {
-    // Those of the optimizer. weight_decay is for the tensors that tensors.h marks; the update sets
-    // grad_scale.
+    // The optimizer's constants. weight_decay is for the tensors that tensors.h marks; the update
+    // sets grad_scale.
     UpdateConstants constants;
     double tokens;          // of the step that count; its loss is the mean over them
     double grad_clip = 0;   // the largest norm of the gradient; 0: no limit
