@@ -35,7 +35,7 @@ struct Sizes {
     int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
 
     int64_t rows() const { return B * T; }
-    // Of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
+    // Bytes of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
     int64_t file_bytes() const { return fp16 ? 4 : floatX_bytes; }
     // Layers that the backward pass recomputes at a time.
     int64_t segment_layers() const { return training && recompute == 4 ? recompute_every : 1; }
