@@ -1,6 +1,7 @@
 // What a run is and needs, in words: the first lines of the log.
 #pragma once
 #include "llmc/plan/advice.h"
+#include "llmc/base/system_state.h"
 #include "llmc/options/learning_rate.h"
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_disk.h"

@@ -145,7 +145,7 @@ inline void report_validation(Run& run, int64_t step, const Validation& v) {
     run.files.evals.record(format("{\"step\": %d, \"val_loss\": %s, \"bits_per_byte\": %s}", step, loss, bits));
     run.files.log.record(format("s:%d tel:%s", step, loss_text("%.4f", v.loss)));
 }
-// Those of HellaSwag.
+// The results of HellaSwag: on stdout, in evals.jsonl and in main.log.
 inline void report_hellaswag(Run& run, int64_t step, int64_t correct) {
     const int64_t questions = (int64_t)run.hellaswag.size();
     const double share = (double)correct / (double)questions;

@@ -4,6 +4,7 @@
 #include "llmc/run/metrics.h"
 #include "llmc/plan/plan.h"
 #include "llmc/run/run.h"
+#include "llmc/run/start.h"
 #include "llmc/trace/step_parts.h"
 
 // What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).

@@ -130,7 +130,7 @@ inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateRule&
     };
     for_each_weight(model, part, measure);
 }
-// The same for any optimizer; before: the weights of the part before the update.
+// The update by any optimizer, lines[2]; before: the weights of the part before it.
 inline void measure_change(GPT2& model, const TensorPart& part, const float* before, TensorLine* lines) {
     for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
         for (int64_t i = 0; i < n; i++) lines[2].sums.add((double)weights[i] - before[at + i]);
