@@ -43,7 +43,7 @@ inline void summarize(Run& run) {
     run.logger.note("in %s: model_%08lld.bin%s, main.log, metrics.csv, evals.jsonl%s", o.out_dir.c_str(), step,
                     best ? ", model_best.bin" : "", tensors ? ", tensors.csv" : "");
     if (can_be_prompted(o, run.model.layout.config.V))
-        run.logger.note("to prompt it: %s -e %s -x 0%s", o.program.c_str(), shell_word(o.out_dir).c_str(),
-                        sampling_flags(o).c_str());
+        run.logger.note("to prompt it: %s -e %s -x 0 --prompt %s%s", o.program.c_str(), shell_word(o.out_dir).c_str(),
+                        shell_word(o.prompt.empty() ? "To be" : o.prompt).c_str(), sampling_flags(o).c_str());
     run.logger.note("%s", how_to_go_on(o, format(" -x %lld", 2 * step)).c_str());
 }
