@@ -1,5 +1,5 @@
-// How a run begins: the processes meet, the checkpoint to go on from is found, flags, model and data
-// are settled and checked, memory is allocated, weights are loaded.
+// How a run begins: the processes meet, the checkpoint to go on from is found, flags, model and
+// data are settled and checked, memory is allocated, weights are loaded.
 #pragma once
 #include "llmc/comm/comm_start.h"
 #include "llmc/options/core_share.h"
@@ -44,7 +44,7 @@ inline int64_t find_checkpoint(Run& run) {
 // bytes.
 inline int64_t cache_positions(const Options& o, const GPT2Config& config) {
     const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || only_generates(o));
-    const int64_t prompt_tokens = o.talks ? config.maxT : std::max<int64_t>(1, o.prompt.size());
+    const int64_t prompt_tokens = std::max<int64_t>(1, o.prompt.size());
     return samples ? std::min<int64_t>(config.maxT, prompt_tokens + o.sample_tokens) : 0;
 }
 
@@ -100,8 +100,8 @@ inline void prepare_process(Run& run) {
     if (folder_exists(o.out_dir)) take_out_dir(run.lock, o);
 }
 
-// Allocates the model, loads its weights, and says what the run is. given: the flags as the user gave
-// them.
+// Allocates the model, loads its weights, and says what the run is. given: the flags as the user
+// gave them.
 inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options& given) {
     const Options& o = run.options;
     const bool resumed = run.resumed_step >= 0;
