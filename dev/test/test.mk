@@ -66,7 +66,7 @@ SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
 $(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter $(SHORT_LADDERS),$(SIM_LADDERS)))
 
-$(call program,talk,$(CPU) $(SIM16),dev/test/talk.py)
+$(call program,talk,$(CPU) talk $(SIM16),dev/test/talk.py)
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)

@@ -48,15 +48,15 @@ inline void settle_tokenizer(Options& o) {
     if (!is_standard && file_exists(o.tokenizer)) o.vocabulary = tokenizer_vocab_size(o.tokenizer);
 }
 
-// Exit 2 if texts are to be validated on or prompts asked for, and the model cannot hold the tokens
-// that the tokenizer makes of them.
-inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const GPT2Config& config) {
-    const std::string text = o.talks ? "a prompt" : "-j " + o.val_data;
+// Exit 2 if the model cannot hold the tokens that the tokenizer makes of a text. what: names the
+// text.
+inline void check_text_vocabulary(const std::string& what, const Options& o, const Tokenizer& tok,
+                                  const GPT2Config& config) {
     if (tok.vocab_size() > config.V)
         usage_error(
             "%s would be tokenized by %s, which has %d tokens, and the model (-e %s) only %d; --tokenizer with "
             "the model's own vocabulary is accepted",
-            text, o.tokenizer, tok.vocab_size(), o.model, config.V);
+            what, o.tokenizer, tok.vocab_size(), o.model, config.V);
 }
 
 // Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.

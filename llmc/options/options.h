@@ -135,7 +135,7 @@ inline Options parse_options(int argc, char** argv) {
 // With -x 0, `--prompt ""` asks for a text from nothing.
 inline bool has_prompt(const Options& options) {
     const bool from_nothing = options.max_steps == 0 && options.given.count("--prompt");
-    return options.talks || !options.prompt.empty() || from_nothing;
+    return !options.prompt.empty() || from_nothing;
 }
 // True if the run does nothing but generate from a prompt.
 inline bool only_generates(const Options& options) { return options.max_steps == 0 && has_prompt(options); }

@@ -44,7 +44,7 @@ inline int64_t find_checkpoint(Run& run) {
 // bytes.
 inline int64_t cache_positions(const Options& o, const GPT2Config& config) {
     const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || only_generates(o));
-    const int64_t prompt_tokens = o.talks ? config.maxT : std::max<int64_t>(1, o.prompt.size());
+    const int64_t prompt_tokens = std::max<int64_t>(1, o.prompt.size());
     return samples ? std::min<int64_t>(config.maxT, prompt_tokens + o.sample_tokens) : 0;
 }
 

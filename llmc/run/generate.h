@@ -32,13 +32,13 @@ inline const float* logits_after(GPT2& model, Context& context) {
     const int64_t length = (int64_t)context.tokens.size(), cache_T = model.sizes.cache_T;
     if (context.cached == cache_T) context.cached = 0, context.begin = length - std::max<int64_t>(1, cache_T / 2);
     const float* logits = nullptr;
-    if (stop_wanted()) return nullptr;
+    if (stop.signal) return nullptr;
     if (context.cached == 0) {
         context.cached = std::min(length - context.begin, model.sizes.T);
         logits = model.prefill(model, &context.tokens[context.begin], context.cached);
     }
     for (int64_t t = context.begin + context.cached; t < length; t++) {
-        if (stop_wanted()) return nullptr;
+        if (stop.signal) return nullptr;
         logits = model.decode(model, context.tokens[t], context.cached++);
     }
     return logits;
@@ -117,11 +117,11 @@ inline void check_sample_positions(Run& run, int64_t prompt_tokens) {
 // Draws --samples continuations of a prompt and prints them, each after the prompt. Sample k has
 // its own generator of random numbers, made from seed, step and k. Without a prompt the text begins
 // after an end of text. A run that only generates prints nothing but the text; with --quiet 1 a NUL
-// byte ends each of several samples.
+// byte ends each of several samples, except on a terminal.
 inline void sample_text(Run& run, const std::string& prompt, const std::vector<int>& tokens, int64_t step) {
     const Options& o = run.options;
     const bool knows_end = run.tokenizer.vocab_size() > 0 && run.tokenizer.end_of_text < run.model.layout.config.V;
-    const bool framed = !only_generates(o), ends_with_nul = !framed && !o.talks && o.quiet && o.samples > 1;
+    const bool framed = !only_generates(o), ends_with_nul = !framed && o.quiet && o.samples > 1 && !run.logger.terminal;
     const char* separator = framed || o.samples > 1 ? "\n---" : "";
     Context context;
     GenerationTime time;
@@ -131,7 +131,7 @@ inline void sample_text(Run& run, const std::string& prompt, const std::vector<i
     check_sample_positions(run, prompt_tokens);
     if (framed) run.logger.line("generating:\n---");
     run.logger.clear_line_in_work();
-    for (int64_t k = 0; k < o.samples && !stop_wanted(); k++) {
+    for (int64_t k = 0; k < o.samples && !stop.signal; k++) {
         rewind(context, prompt_tokens, run.model.sizes.cache_T);
         print_now(prompt);
         const std::string sample = continue_text(run, context, generator_for(o.seed, RANDOM_SAMPLE, step, k), time);

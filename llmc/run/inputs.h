@@ -18,7 +18,7 @@ inline void load_tokenizer(Run& run) {
     }
     tokenizer_load(run.tokenizer, o.tokenizer, encodes(o));
     check_vocabulary(o, run.model.layout.config);
-    if (o.talks || validates_on_text(o)) check_text_vocabulary(o, run.tokenizer, run.model.layout.config);
+    if (validates_on_text(o)) check_text_vocabulary("-j " + o.val_data, o, run.tokenizer, run.model.layout.config);
     if (o.prompt.empty()) return;
     encode(run.tokenizer, o.prompt, run.prompt);
     const int64_t V = run.model.layout.config.V;

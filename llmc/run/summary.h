@@ -43,6 +43,7 @@ inline void summarize(Run& run) {
     run.logger.note("in %s: model_%08d.bin%s, main.log, metrics.csv, evals.jsonl%s", o.out_dir, step,
                     best ? ", model_best.bin" : "", tensors ? ", tensors.csv" : "");
     if (can_be_prompted(o, run.model.layout.config.V))
-        run.logger.note("to prompt it: %s -e %s -x 0%s", o.program, shell_word(o.out_dir), sampling_flags(o));
+        run.logger.note("to prompt it: %s -e %s -x 0 --prompt %s%s", o.program, shell_word(o.out_dir),
+                        shell_word(o.prompt.empty() ? "To be" : o.prompt), sampling_flags(o));
     run.logger.note("%s", how_to_go_on(o, format(" -x %d", 2 * step)));
 }
