@@ -15,6 +15,7 @@
 //
 //     make train_gpt2_cpu data && ./train_gpt2_cpu -e L6C384H6 -b 4 -t 128
 //     make train_gpt2_cpu KERNELS=reference               the same with the naive loops of llmc/cpu/reference.h
+#include <numeric>
 #include "llmc/base/program.h"
 #include "llmc/cpu/backend.h"
 #include "llmc/cpu/other_optimizers.h"
@@ -57,7 +58,7 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
 // last. fills_cache: keys and values of the one sequence are also written to the cache of
 // generation.
 template <class floatX>
-void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
+void forward_segment(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
@@ -78,12 +79,12 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t 
 
 // x (B,T) to lnf (B,T,C).
 template <class floatX>
-void forward_stream(GPT2& model, const int* x, int64_t B, int64_t T, bool fills_cache = false) {
+void forward_to_lnf(GPT2& model, const int* x, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     if (documents(model)) find_documents(documents(model), x, B, T, model.sizes.end_of_text);
     kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
-    forward_layers<floatX>(model, 0, L, B, T, fills_cache);
+    forward_segment<floatX>(model, 0, L, B, T, fills_cache);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
@@ -97,19 +98,18 @@ void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
-    const auto [param, act, act32] = of_layer<floatX>(model, 0);
+    float* losses = model.act32(LOSSES);
+    floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
     model.parts.enter(PART_FORWARD);
-    forward_stream<floatX>(model, batch.x, batch.B, batch.T);
+    forward_to_lnf<floatX>(model, batch.x, batch.B, batch.T);
     const auto classify = [&](auto* dwte) {
-        kernels::classifier(act32(LOSSES), act(BRANCH), dwte, act(LOGITS), act(LNF), param(WTE), batch.y, rows, c.C,
-                            c.V, c.Vp, batch.dloss, batch.micro > 0, dwte_sums(model));
+        kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
+                            c.C, c.V, c.Vp, batch.dloss, batch.micro > 0, dwte_sums(model));
     };
     if (model.sizes.sums_gradients()) classify(grad<float>(model, WTE));
     else classify(grad<floatX>(model, WTE));
-    double total = 0;
-    for (int64_t i = 0; i < rows; i++) total += act32(LOSSES)[i];
-    if (batch.micro == 0) model.loss_sum = model.small_squares = 0;
-    model.loss_sum += total;
+    if (batch.micro == 0) model.loss_sum = 0;
+    model.loss_sum += std::accumulate(losses, losses + rows, 0.0);
 }
 
 // Losses of all positions of x, y (B,T), without gradients.
@@ -119,7 +119,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     const GPT2Config& c = model.layout.config;
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
-    forward_stream<floatX>(model, x, B, T);
+    forward_to_lnf<floatX>(model, x, B, T);
     kernels::classifier(losses, none, none, act(LOGITS), act(LNF), param(WTE), y, B * T, c.C, c.V, c.Vp, 0.0f, false);
 }
 
@@ -134,7 +134,7 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, rows = B * T;
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     if (layers == 0) return;
-    if (level >= 3) return forward_layers<floatX>(model, l + 1 - layers, l + 1, B, T);
+    if (level >= 3) return forward_segment<floatX>(model, l + 1 - layers, l + 1, B, T);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     if (level >= 2) {
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l),
@@ -187,6 +187,7 @@ void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
 template <class floatG>
 void note_first_gradients(GPT2& model, int64_t bucket) {
     if (!model.noise_scale) return;
+    if (bucket == model.layout.config.L - 1) model.small_squares = 0;  // the last layer is the first to be complete
     const floatG* grads = (floatG*)model.grads + model.layout.bucket_begin[bucket];
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
@@ -212,7 +213,8 @@ void backward_to(GPT2& model, const Batch& batch) {
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
     const bool add = batch.micro > 0;
     const auto [param, act, act32] = of_layer<floatX>(model, last);
-    memset((void*)act(DRESIDUAL), 0, rows * c.C * sizeof(floatX));  // layernorm_backward adds to it
+    memset((void*)act(DRESIDUAL), 0,
+           rows * c.C * sizeof(floatX));  // layernorm_backward adds to it, from d(lnf) in BRANCH
     kernels::layernorm_backward(act(DRESIDUAL), grad<floatG>(model, LNFW), grad<floatG>(model, LNFB), act(BRANCH),
                                 act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
     for (int64_t l = last; l >= 0; l--) {
@@ -334,7 +336,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 template <class floatX>
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    forward_stream<floatX>(model, tokens, 1, n, true);
+    forward_to_lnf<floatX>(model, tokens, 1, n, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 
@@ -386,11 +388,11 @@ int train(Run& run) {
         if (run_is_over(run)) return end_run(run);  // the last step is done, or a signal came
         begin_step(run);
         for (int64_t micro = 0; micro < model.micro_steps; micro++) micro_step(micro);
-        if (data_failed(run)) continue;
+        if (data_failed(run)) continue;                                // the run is over
         const UpdateRule rule = begin_update(run);                     // learning rate, clipping, what is an outlier
         const StepResult result = loss_and_norm<floatX>(model, rule);  // over all processes
         if (result.updated) update<floatX>(model, rule, result);       // AdamW
-        end_step(run, rule, result, micro_step);                       // logs it
+        end_step(run, rule, result, micro_step);  // logs and counts it; after a NaN, micro_step finds where it began
         save_when_due(run);
     }
 }
