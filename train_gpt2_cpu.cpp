@@ -279,43 +279,41 @@ void gather(GPT2& model, T* elems, int64_t bucket) {
 // The optimizer: AdamW, unless --optimizer names another. ZeRO stage 0: every process gets the
 // whole gradient, and all make the same update. Stage 1: each process updates its slices of the
 // weights, and every process gets them all.
-template <class floatG, class floatX>
-void update_from(GPT2& model, const UpdateRule& rule, double norm) {
+template <class floatX>
+void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
+    const Range range("update");
     const ParameterLayout& layout = model.layout;
-    const bool in_slices = model.slice.parts > 1;
-    floatX* params = (floatX*)model.params;
-    floatG* grads = (floatG*)model.grads;
+    const bool in_slices = model.slice.parts > 1, sums = model.sizes.sums_gradients();
+    floatX *params = (floatX*)model.params, *grads = (floatX*)model.grads;
     UpdateConstants constants = rule.constants;
-    constants.grad_scale = gradient_factor(norm, rule);  // clips
-    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++) gather(model, grads, b);
+    constants.grad_scale = gradient_factor(result.norm, rule);  // clips
+    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+        if (sums) gather(model, model.grad_sums, b);
+        else gather(model, grads, b);
     model.parts.enter(PART_COMMUNICATION);
     comm_wait("the collection of the gradients");
     model.parts.enter(PART_UPDATE);
-    std::function<void(int64_t)> update_bucket = [&](int64_t bucket) {
-        for_each_part_of(bucket, layout, model.slice, model.slice, [&](const TensorPart& part) {
-            if (part.elems() == 0) return;
-            UpdateConstants k = constants;
-            if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
-            float* master = model.master ? model.master + part.state : nullptr;
+    const auto adamw = [&](const TensorPart& part) {
+        UpdateConstants k = constants;
+        if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
+        float* master = model.master ? model.master + part.state : nullptr;
+        const auto update_part = [&](auto* gradients) {
             kernels::adamw_update(params + part.index, master, (float*)model.m + part.state,
-                                  (float*)model.v + part.state, grads + part.index, part.elems(), k, rule.rounding_seed,
-                                  part.index);
-        });
+                                  (float*)model.v + part.state, gradients + part.index, part.elems(), k,
+                                  rule.rounding_seed, part.index);
+        };
+        sums ? update_part(model.grad_sums) : update_part(grads);
     };
-    if (model.optimizer != ADAMW) update_bucket = other_optimizer<floatG, floatX>(model, constants, rule);
+    std::function<void(int64_t bucket)> other;
+    if (model.optimizer != ADAMW) other = prepare_other_optimizer<floatX>(model, constants, rule);
     for (int64_t b = 0; b < layout.buckets(); b++) {
-        update_bucket(b);
+        if (other) other(b);
+        else for_each_part_of(b, layout, model.slice, adamw);
         if (in_slices) gather(model, params, b);
         comm_progress();
     }
     model.parts.enter(PART_COMMUNICATION);
     comm_wait("the collection of the weights");
-}
-template <class floatX>
-void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
-    const Range range("update");
-    if (model.sizes.sums_gradients()) update_from<float, floatX>(model, rule, result.norm);
-    else update_from<floatX, floatX>(model, rule, result.norm);
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -56,3 +56,10 @@ void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const Bucke
         if (layout.bucket_of(part.tensor, part.layer) == bucket) each(part);
     });
 }
+// Calls each(part) for what a process updates of a bucket's tensors, and keeps state of.
+template <class Each>
+void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const BucketSlice& slice, Each each) {
+    for_each_part_of(bucket, layout, slice, slice, [&](const TensorPart& part) {
+        if (part.elems() > 0) each(part);
+    });
+}
