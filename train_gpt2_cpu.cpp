@@ -17,8 +17,7 @@
 //     make train_gpt2_cpu KERNELS=reference               the same with the naive loops of llmc/cpu/reference.h
 #include <numeric>
 #include "llmc/base/program.h"
-#include "llmc/cpu/backend.h"
-#include "llmc/cpu/other_optimizers.h"
+#include "llmc/cpu/compiled_once.h"
 #include "llmc/run/services.h"
 
 // The gradient of a tensor of one layer: floatG is fp32 where gradients are summed, else floatX.
@@ -372,7 +371,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
 template <class floatX>
 int train(Run& run) {
     GPT2& model = run.model;
-    model.format = format_of<floatX>(), model.backend = &CPU_BACKEND<floatX>;
+    model.format = format_of<floatX>(), model.backend = &cpu_backend<floatX>();
     model.evaluate = evaluate<floatX>, model.prefill = prefill<floatX>, model.decode = decode<floatX>;
     if (!begin_run(run)) return 0;
     const auto micro_step = [&](int64_t micro) {

@@ -58,7 +58,7 @@ template <class floatX>
 int talk(Run& run) {
     GPT2& model = run.model;
     Options& o = run.options;
-    model.format = format_of<floatX>(), model.backend = &CPU_BACKEND<floatX>;
+    model.format = format_of<floatX>(), model.backend = &cpu_backend<floatX>();
     model.prefill = prefill<floatX>, model.decode = decode<floatX>;
     o.max_steps = 0, o.given.insert("--prompt");  // nothing but generation
     // A prompt may fill the context: the run begins with the memory that samples so long need.
