@@ -111,7 +111,7 @@ inline std::string json_of(const Result& r) {
 // -------------------------------------------------------------------------------------------------
 // all of them
 
-// The variants of a bench at one shape, from number `first` on.
+// Runs the variants of a bench at one shape, from number `first` on.
 inline void run_case(const Machine& machine, const Settings& s, const Bench& b, const Shape& shape, size_t first,
                      const Tell& tell) {
     Case c;
@@ -160,7 +160,7 @@ inline std::vector<Shape> selected_shapes(const Settings& s, const Bench& b) {
     return selected;
 }
 
-// All cases that the settings select, from variant first_variant of case first_case on.
+// Runs all cases that the settings select, from variant first_variant of case first_case on.
 inline void run_cases(const Settings& s, int64_t first_case, size_t first_variant, const Tell& tell) {
     const Machine m = open_machine(s.threads);
     if (m.memory_bytes_s == 0 && !s.check)

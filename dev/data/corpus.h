@@ -32,9 +32,9 @@ struct Corpus {
     std::optional<bool> prompted;     // whether the documents so far have prompts
     bool by_documents = false;        // validation: documents that are drawn, or the last tokens
     double val_fraction = 0;
-    // Where a vocabulary is trained, there are no tokens to count yet, so the tail is made of
-    // bytes: it begins with the first piece (of .jsonl: the first line) at or after this byte of
-    // all files. -1: the tail is made of tokens.
+    // The byte of all files at or after which the tail begins, with a piece (of .jsonl: a line):
+    // where a vocabulary is trained, there are no tokens to count yet. -1: the tail is made of
+    // tokens.
     int64_t tail_begin = -1;
     int64_t seed = 0;
     ShardSet train, val;
@@ -54,7 +54,7 @@ struct Corpus {
     void warn_of_empty_split() const;
     void finish();
 
-    // all_bytes: of the files, negative if that is not known.
+    // all_bytes: the bytes of all files; negative if that is not known.
     Corpus(const std::vector<TextFile>& f, int64_t all_bytes, const char* work)
         : files(f), logger{stdout_is_terminal()}, progress(logger, work, all_bytes, "MB", 1000000) {
         int64_t begin = 0;

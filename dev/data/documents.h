@@ -83,7 +83,7 @@ struct DocumentReader {
     bool at_end = false;  // of the file
     int64_t offset = 0;   // of rest in the file
     std::string rest;     // read, but not in a block yet
-    // Of plain text: the current document, and the first line that was not compared with the
+    // The current document of plain text, and the first line that was not compared with the
     // separator yet, as positions in rest; line_begin is negative if the line began in an earlier
     // block.
     bool document_is_new = true;

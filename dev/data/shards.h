@@ -34,7 +34,7 @@ struct MaskWriter {
         file.write(bits.data(), bytes);
         checksum.add(bits.data(), bytes);
     }
-    // counts (n): 1 for a token that counts, else 0.
+    // Appends the bits of n tokens; counts (n) is 1 for a token that counts, else 0.
     void append(const uint8_t* counts, int64_t n) {
         const int64_t begin = header.tokens % 8, whole = (begin + n) / 8;
         bits.resize(whole + 1);
@@ -86,6 +86,7 @@ inline Header shard_header(int64_t tokens) {
     return header;
 }
 
+// Begins the next shard of a set.
 inline void open_shard(ShardSet& set) {
     if (!set.limit && !set.shards.empty())
         runtime_failure("%s.bin: more tokens than the layout counts, %d; --shard-tokens 100000000 writes several files",
@@ -109,7 +110,8 @@ inline void close_shard(ShardSet& set) {
     if (!set.shards.empty()) close_shard(set.shards.back());
 }
 
-// counts (count): which of the tokens count, where the set is masked.
+// Appends tokens to a set, in new shards where one is full. counts (count): which of the tokens
+// count, where the set is masked.
 inline void append_tokens(ShardSet& set, const uint16_t* tokens, const uint8_t* counts, int64_t count) {
     while (count > 0) {
         if (set.room() == 0) close_shard(set), open_shard(set);

@@ -1,5 +1,5 @@
-// For tests that run whole programs, as a user runs them: starts a program, returns what it printed
-// and how it ended, and makes small data for it.
+// Runs whole programs for tests, as a user runs them: starts a program, returns what it printed and
+// how it ended, and makes small data for it.
 #pragma once
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -2,6 +2,7 @@
 // gradients overflow. test_gpt2.cu compares the kernels and the model with references.
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
+#include "llmc/options/number_formats.h"
 #include "llmc/base/bf16.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/options/number_formats.h"
@@ -49,23 +50,24 @@ static void conversions() {
 static void scales() {
     start_test("the loss scale: halved by an overflow, doubled after 2000 steps without one");
     Options o;
-    LossScale s = begin_scaling<fp16>(o, {});
+    LossScale s = begin_scaling(format_of<fp16>(), o, {});
     EXPECT(s.scale == 65536 && s.good_steps == 0);
-    for (int i = 0; i < 1999; i++) s = next_scale<fp16>(s, o, false);
-    EXPECT(s.scale == 65536 && s.good_steps == 1999 && next_scale<fp16>(s, o, false).scale == 131072);
-    s = next_scale<fp16>(s, o, true);
-    EXPECT(s.scale == 32768 && s.good_steps == 0 && begin_scaling<fp16>(o, s).scale == 32768);
-    for (int i = 0; i < 2000; i++) s = next_scale<fp16>(s, o, false);
+    for (int i = 0; i < 1999; i++) s = next_scale(format_of<fp16>(), s, o, false);
+    EXPECT(s.scale == 65536 && s.good_steps == 1999 && next_scale(format_of<fp16>(), s, o, false).scale == 131072);
+    s = next_scale(format_of<fp16>(), s, o, true);
+    EXPECT(s.scale == 32768 && s.good_steps == 0 && begin_scaling(format_of<fp16>(), o, s).scale == 32768);
+    for (int i = 0; i < 2000; i++) s = next_scale(format_of<fp16>(), s, o, false);
     EXPECT(s.scale == 65536 && s.good_steps == 0);
-    for (int i = 0; i < 16; i++) EXPECT(can_lower(s, o)), s = next_scale<fp16>(s, o, true);
+    for (int i = 0; i < 16; i++) EXPECT(can_lower(s, o)), s = next_scale(format_of<fp16>(), s, o, true);
     EXPECT(s.scale == 1 && !can_lower(s, o));
     s = {std::ldexp(1.0, 127), 1999};
-    EXPECT(next_scale<fp16>(s, o, false).scale == s.scale);  // twice that is infinite in fp32
+    EXPECT(next_scale(format_of<fp16>(), s, o, false).scale == s.scale);  // twice that is infinite in fp32
     start_test("the loss scale: a stated one stays, and other formats have none");
-    EXPECT(next_scale<bf16>(begin_scaling<bf16>(o, {}), o, false).scale == 1 && !can_lower({1, 0}, o));
+    EXPECT(next_scale(format_of<bf16>(), begin_scaling(format_of<bf16>(), o, {}), o, false).scale == 1 &&
+           !can_lower({1, 0}, o));
     o.loss_scale = "1000";
-    s = begin_scaling<fp16>(o, {65536, 7});
-    EXPECT(s.scale == 1000 && next_scale<fp16>(s, o, false).scale == 1000 && !can_lower(s, o));
+    s = begin_scaling(format_of<fp16>(), o, {65536, 7});
+    EXPECT(s.scale == 1000 && next_scale(format_of<fp16>(), s, o, false).scale == 1000 && !can_lower(s, o));
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@
 #include "llmc/run/sampler.h"
 #include "llmc/optim/schedule.h"
 #include "llmc/data/tokenizer.h"
-#include "llmc/run/train.h"
+#include "llmc/plan/plan_time.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 

@@ -141,7 +141,7 @@ static bool advises(const AdviceInput& in, const char* part) {
     return advice.size() == 1 && contains(advice[0], part);
 }
 static void warnings() {
-    start_test("warnings: none for the runs of the README, the recipes and quickstart");
+    start_test("warnings: none for the runs of the manual, the recipes and quickstart");
     for (bool gpu : {false, true})
         for (AdviceInput in :
              {planned_run("L4C192H6T128V4096", 16, 128, 2048, 1400), planned_run("d12", 4, 256, 16384, 2000),
@@ -254,9 +254,10 @@ static void summary() {
         run("./train_gpt2_cpu -i dev/data/shakespeare_train.bin -e L1C16H1T16 -b 1 -v 0 -x 1 "
             "-g 3 -s 0 --top-k 5 --temperature 0.8 -o " +
             dir("prompted"));
-    const std::string prompt = "./train_gpt2_cpu -e " + dir("prompted") + " -x 0 -g 3 --temperature 0.8 --top-k 5";
+    const std::string prompt =
+        "./train_gpt2_cpu -e " + dir("prompted") + " -x 0 --prompt 'To be' -g 3 --temperature 0.8 --top-k 5";
     EXPECT(contains(vocabulary.out, "\nto prompt it: " + prompt + "\n"));
-    EXPECT(run(prompt + " --prompt 'To be' --quiet 1").out.compare(0, 5, "To be") == 0);
+    EXPECT(run(prompt + " --quiet 1").out.compare(0, 5, "To be") == 0);
     start_test("summary: without -o nothing is kept; none after -x 0, nor with --quiet 1");
     const Outcome unkept = run(tiny("-x 1"));
     EXPECT(contains(unkept.out, "\nnothing is kept: there was no -o") && !contains(unkept.out, "to go on"));

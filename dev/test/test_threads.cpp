@@ -11,7 +11,7 @@
 #include <map>
 #include <new>
 #include "dev/test/test.h"
-#include "llmc/run/core_share.h"
+#include "llmc/options/core_share.h"
 #include "llmc/cpu/device.h"
 
 // The exit status of a child process that runs f; 128 + the signal if a signal ends it, 1000 if it

@@ -24,14 +24,14 @@ inline std::string in_one_line(std::string message) {
 // True if stdout is a terminal. Never under a launcher: mpirun gives its children a terminal even
 // if its own output goes to a file.
 inline bool stdout_is_terminal() { return isatty(1) && launcher_value(LAUNCHER_SIZES) < 0; }
-// To be called before a message on stderr: clears the progress line of a terminal (logger.h) and
-// flushes stdout, so that output appears in the order in which it was written.
+// Prepares for a message on stderr: clears the progress line of a terminal (logger.h) and flushes
+// stdout, so that output appears in the order in which it was written.
 inline void clear_the_way() {
     if (stdout_is_terminal()) fputs("\r\033[K", stdout);
     fflush(stdout);
 }
 
-// What went wrong, on stderr, with the rank where there are several.
+// Prints on stderr what went wrong, with the rank where there are several.
 inline void print_error(const std::string& text) {
     const std::string sentence = in_one_line(text);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1;
@@ -40,8 +40,8 @@ inline void print_error(const std::string& text) {
     else fprintf(stderr, "error: %s\n", sentence.c_str());
 }
 
-// Ends a program that fails where exit() may not return, which it does with collectives of GPUs
-// under way (cuda/comm.cuh).
+// Ends a program that fails, if it is set: with collectives of GPUs under way, exit() might not
+// return (cuda/comm.cuh).
 inline void (*end_after_failure)(int status) = nullptr;
 
 [[noreturn]] inline void exit_with_message(int status, const std::string& text) {

@@ -1,6 +1,6 @@
 // Finds the files that a program uses by default, dev/data/...: in the folder in which it was
-// started or, if they are not there, in the folder of the program itself. A path that the user gave
-// is taken as it is. And finds the vocabulary that lies beside shards.
+// started or, if they are not there, in the folder of the program itself; and the vocabulary that
+// lies beside shards. A path that the user gave is taken as it is.
 #pragma once
 #include <climits>
 #include <unistd.h>

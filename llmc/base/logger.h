@@ -3,39 +3,12 @@
 // run_files.h is about what a run records in files.
 #pragma once
 #include <sys/ioctl.h>
-#include <cmath>
 #include <string>
-#include <vector>
 #include "llmc/base/clock.h"
-#include "llmc/base/file.h"
+#include "llmc/base/text.h"
 
-// printf with one number, whose NaN has no sign: printf may print -nan.
-inline std::string loss_text(const char* fmt, double value) {
-    char text[64];
-    snprintf(text, sizeof(text), fmt, std::isnan(value) ? std::fabs(NAN) : value);
-    return text;
-}
-
-// 75 seconds as 0:01:15.
-inline std::string hours_text(double seconds) {
-    const long long s = (long long)(seconds + 0.5);
-    return format("%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
-}
-// 75 seconds as 1:15, 3675 as 1:01:15.
-inline std::string duration_text(double seconds) {
-    const long long s = (long long)(seconds + 0.5);
-    return s >= 3600 ? hours_text(seconds) : format("%d:%02d", s / 60, s % 60);
-}
-
-// 1424000 as 1,424,000.
-inline std::string grouped_text(int64_t n) {
-    std::string text = std::to_string(n);
-    for (int64_t at = (int64_t)text.size() - 3; at > 0; at -= 3) text.insert(at, ",");
-    return text;
-}
-
-// A text that is wider than the terminal, shortened to its end, because a line that wraps could not
-// be drawn over. Bytes count as columns.
+// A text as it fits in the terminal: the end of a wider one, because a line that wraps could not be
+// drawn over. Bytes count as columns.
 inline std::string fit_terminal(const std::string& text) {
     struct winsize size {};
     if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col < 8 || text.size() < size.ws_col) return text;
@@ -44,8 +17,8 @@ inline std::string fit_terminal(const std::string& text) {
     return "..." + text.substr(begin);
 }
 
-// Where stdout is no terminal: how long nothing is printed before progress is, at first and after
-// that.
+// How long nothing is printed, where stdout is no terminal, before a line of progress is: at first,
+// and after such a line.
 constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;
 
 struct Logger {
@@ -84,14 +57,14 @@ struct Logger {
     void line(const char* fmt, const T&... values) {
         if (!silent) print_line(format(fmt, values...));
     }
-    // The same for a line that --quiet 1 leaves out.
+    // Prints a line to stdout, on rank 0, unless --quiet 1 leaves it out.
     template <class... T>
     void note(const char* fmt, const T&... values) {
         if (!silent && !quiet) print_line(format(fmt, values...));
     }
 };
 
-// The unit a thousandth of another, for totals that it would show as 0.
+// A unit, and its thousandth, which is shown where a total is below ten of the unit.
 struct SmallerUnit {
     const char *unit, *thousandth;
 };

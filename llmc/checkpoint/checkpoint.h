@@ -2,7 +2,7 @@
 // checkpoint_files.h describes what is on the disk, checkpoint_find.h finds what can be loaded.
 #pragma once
 #include "llmc/checkpoint/checkpoint_find.h"
-#include "llmc/checkpoint/model.h"
+#include "llmc/model/model_state.h"
 
 // Refuses to save values that are not finite: a run could not be resumed from them.
 inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int state, int64_t bucket,
@@ -13,8 +13,7 @@ inline void expect_finite(FileWriter& file, const float* values, int64_t elems, 
 }
 
 // Writes this rank's state file of a checkpoint; returns its checksum.
-template <class Model>
-inline uint64_t write_state(const std::string& dir, const StateHeader& header, Model& model, Progress* progress) {
+inline uint64_t write_state(const std::string& dir, const StateHeader& header, GPT2& model, Progress* progress) {
     const ParameterLayout& layout = model.layout;
     FileWriter file(state_path(dir, header.step, header.rank));
     const std::vector<OptimizerState> states = kept_states(model);
@@ -64,12 +63,11 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
 }
 
 // Writes the model's weights; returns their checksum.
-template <class Model>
-inline uint64_t write_weights(FileWriter& file, Model& model, Progress* progress = nullptr) {
+inline uint64_t write_weights(FileWriter& file, GPT2& model, Progress* progress = nullptr) {
     auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
         return tensor_data(model, tensor, layer, first, elems);
     };
-    return write_model(file, model.layout.config, model_version<typename Model::Element>(), get, progress);
+    return write_model(file, model.layout.config, model_version(model.format), get, progress);
 }
 
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
@@ -77,8 +75,7 @@ inline uint64_t write_weights(FileWriter& file, Model& model, Progress* progress
 // program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
 // have theirs: a save that is cut off leaves no model without a state, which prune_checkpoints()
 // would take for a user's own.
-template <class Model>
-inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model, Progress* progress = nullptr) {
+inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& model, Progress* progress = nullptr) {
     std::unique_ptr<FileWriter> model_file;
     if (comm.rank == 0) {
         clear_checkpoint(dir, header.step);
@@ -102,8 +99,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
 
 // Loads the slices of its states that a rank of the saved run wrote. verified: the
 // header of the checkpoint, as newest_checkpoint() found it.
-template <class Model>
-inline void load_state(const std::string& path, const StateHeader& verified, int64_t rank, Model& model,
+inline void load_state(const std::string& path, const StateHeader& verified, int64_t rank, GPT2& model,
                        Progress* progress) {
     FileReader file(path);
     StateHeader h;
@@ -137,8 +133,7 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
 
 // Loads weights and optimizer state of the checkpoint that newest_checkpoint() found. Any number of
 // processes may have written it.
-template <class Model>
-inline void load_checkpoint(const std::string& dir, const StateHeader& verified, FileReader& model_file, Model& model,
+inline void load_checkpoint(const std::string& dir, const StateHeader& verified, FileReader& model_file, GPT2& model,
                             Progress* progress = nullptr) {
     load_model(model, model_file, progress);
     if (model_file.checksum.value() != verified.model_checksum)

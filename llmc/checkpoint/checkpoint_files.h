@@ -19,11 +19,11 @@
 #include "llmc/optim/optimizer_state.h"
 #include "llmc/optim/outlier.h"
 
-// 2: AdamW's. 3: that of another optimizer, whose name ends the header. 4: that of a run in fp16;
-// the name and the loss scale end the header.
+// The versions of state files. 2: with AdamW. 3: with another optimizer, whose name ends the
+// header. 4: of a run in fp16; the name and the loss scale end the header.
 constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4;
 
-// Where the run is, and what must not change when it is resumed.
+// The header of a state file: where the run is, and what must not change when it is resumed.
 struct StateHeader {
     int32_t magic = STATE_MAGIC, version = STATE_VERSION;
     int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed

@@ -100,7 +100,8 @@ inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
         steps.size(), dir, steps.front(), steps.back());
 }
 
-// The same for the checkpoint of one step: exit 2 if it is not there, 1 if it is damaged.
+// Verifies the checkpoint of one step, and returns that step; header and model as above. Exit 2 if
+// there is none, 1 if it is damaged.
 inline int64_t checkpoint_of_step(const std::string& dir, int64_t step, StateHeader& header,
                                   std::unique_ptr<FileReader>* model, Logger& logger) {
     const std::vector<int64_t> steps = finished_steps(dir);

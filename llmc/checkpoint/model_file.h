@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <string>
 #include <vector>
+#include "llmc/base/file.h"
 #include "llmc/base/logger.h"
-#include "llmc/gpt2/tensors.h"
+#include "llmc/model/model_state.h"
 
 constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5;
 
@@ -81,10 +82,15 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
         }
 }
 
+// The version of the layout in which model files keep weights of this format. It has none for fp16,
+// whose numbers are fp32 numbers.
+inline int32_t model_version(NumberFormat format) {
+    return format == FORMAT_BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
+}
+
 // Loads the weights of an open model file into a model of the same shape; exit 1 if the shapes
-// differ. set_tensor is in model.h.
-template <class Model>
-inline void load_model(Model& model, FileReader& file, Progress* progress = nullptr) {
+// differ.
+inline void load_model(GPT2& model, FileReader& file, Progress* progress = nullptr) {
     const GPT2Config& made = model.layout.config;
     GPT2Config c;
     file.rewind();
@@ -96,8 +102,7 @@ inline void load_model(Model& model, FileReader& file, Progress* progress = null
         if (progress) progress->reach(file.position);
     });
 }
-template <class Model>
-inline void load_model(Model& model, const std::string& path) {
+inline void load_model(GPT2& model, const std::string& path) {
     FileReader file(path);
     load_model(model, file);
 }

@@ -107,7 +107,7 @@ inline void comm_end() {
     tcp_end();
     comm.processes = 1, comm.rank = 0;
 }
-// Calls comm_end() when run_main() returns. A process that ends in another way, such as by an
+// Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
 // exception, closes its connections without that, and so ends the others.
 struct CommSession {
     ~CommSession() {

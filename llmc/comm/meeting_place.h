@@ -1,9 +1,11 @@
-// Where the processes of a run meet: either at an address that is given (-pi tcp -ps HOST[:PORT]),
-// or by a file in a folder that all share (-pi fs -pf FOLDER). And where the token comes from by
-// which they recognise each other (handshake.h). With an address it is the variable COMM_TOKEN;
-// without that, rank 0 listens on its own machine only or, if it was started by hand for other
-// machines, makes a token up and prints it. With a folder the token is in the file, which only its
-// owner can read.
+// Where the processes of a run meet, and where they get the token from by which they recognise each
+// other (handshake.h):
+//
+//     -pi tcp -ps HOST[:PORT]   at an address. The token is in the variable COMM_TOKEN. Without it, they meet at an
+//                               address that only this machine can reach, or rank 0, if it was started by hand,
+//                               makes a token up and prints it
+//     -pi fs -pf FOLDER         by a file in a folder that all share. The token is in the file, which only its owner
+//                               can read
 #pragma once
 #include <sys/stat.h>
 #include "llmc/base/file.h"
@@ -132,7 +134,7 @@ inline std::string parse_meeting_text(const std::string& path, const std::string
     return "";
 }
 
-// Both in one.
+// Reads a meeting file; returns what is wrong with it, or an empty text.
 inline std::string read_meeting_file(const std::string& path, Place& place) {
     std::string text;
     const std::string problem = read_meeting_text(path, text);

@@ -7,7 +7,7 @@
 #include "llmc/comm/handshake.h"
 #include "llmc/comm/socket.h"
 
-// Seconds for one connection; for one to an address that may be an earlier run's.
+// How long one connection may take; GUESS_S: one to an address that may be an earlier run's.
 constexpr double HANDSHAKE_S = 10, GUESS_S = 2;
 constexpr int64_t MAX_STRANGERS = 256;
 
@@ -65,7 +65,7 @@ struct Reception {
     std::vector<int> peers;                      // by rank; -1: not there yet
     int64_t turned_away = 0;
 
-    // For messages: how many processes were turned away because they did not know the token.
+    // How many processes were turned away because they did not know the token, for messages.
     std::string refusals() const {
         return turned_away ? format(" (refused for want of this run's token: %d)", turned_away) : "";
     }
@@ -144,8 +144,8 @@ inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey
     return std::move(reception.peers);
 }
 
-// Where rank 0 is, and the key that both sides know. One read from a file may be an earlier run's;
-// one that the user gave is certain.
+// Where rank 0 is, and the key that both sides know. A place read from a file may be an earlier
+// run's; one that the user gave is certain.
 struct Place {
     std::string host;
     int port = 0;
@@ -182,9 +182,9 @@ inline int introduce(const Place& place, in_addr address, const Member& me, doub
     return -1;
 }
 
-// The other ranks' side: returns the connection to rank 0. Tries again and again until timeout_s,
-// then exit 1. find(place) fills in where rank 0 is, or returns why that is not known yet; hint
-// says what may be wrong, for the last message.
+// The other ranks' side of the meeting: returns the connection to rank 0. Tries again and again
+// until timeout_s, then exit 1. find(place) fills in where rank 0 is, or returns why that is not
+// known yet; hint says what may be wrong, for the last message.
 template <class Find>
 inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s) {
     Waiting waiting(timeout_s);

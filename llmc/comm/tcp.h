@@ -1,5 +1,5 @@
 // Collectives over TCP, for machines without MPI. Everything goes through rank 0, which has a
-// connection to every other rank (rendezvous.h). This is meant for meeting and for small messages
+// connection to every other rank (rendezvous.h). TCP is meant for meeting and for small messages
 // (NCCL carries the gradients of GPUs); CPU trainers can also sum their gradients with it, slowly.
 //
 // No process waits forever: if no byte has moved for timeout_s, or a connection breaks, the run

@@ -2,6 +2,7 @@
 #pragma once
 #include "llmc/optim/update_work.h"
 #include "llmc/comm/comm.h"
+#include "llmc/model/model_state.h"
 #include "llmc/optim/directions.h"
 #include "llmc/cpu/factors.h"
 
@@ -47,13 +48,13 @@ struct DirectionKernels {
 };
 
 // Turns the gradients of a part into directions.
-template <class Model, class Kernels>
-DirectionSums directions_of_part(Model& model, const TensorPart& part, const UpdateConstants& constants,
+template <class floatX, class Kernels>
+DirectionSums directions_of_part(GPT2& model, const TensorPart& part, const UpdateConstants& constants,
                                  const Kernels& kernels) {
     const Optimizer optimizer = model.optimizer;
     const auto state = [](float* all, int64_t at) { return all ? all + at : nullptr; };
     const UpdateConstants k = constants_for(part.tensor, constants);
-    const auto* params = model.params + part.index;
+    const floatX* params = (const floatX*)model.params + part.index;
     float *grads = (float*)model.grads + part.index, *master = state(model.master, part.state);
     if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) {
         const int64_t at = state_layout(model, STATE_FACTORS).factors_at(part.tensor, part.layer);
@@ -68,8 +69,8 @@ DirectionSums directions_of_part(Model& model, const TensorPart& part, const Upd
 
 // Turns the gradients of all that this process updates into directions. Returns the scale of every
 // tensor of every layer, by TensorPart::number.
-template <class Model, class Kernels>
-std::vector<float> find_directions(Model& model, const UpdateConstants& constants, const Kernels& kernels) {
+template <class floatX, class Kernels>
+std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants, const Kernels& kernels) {
     if (model.gradients_complete) model.gradients_complete();
     const ParameterLayout& layout = model.layout;
     const GPT2Config& c = layout.config;
@@ -82,7 +83,7 @@ std::vector<float> find_directions(Model& model, const UpdateConstants& constant
         if (!by_old_factors) renew_bucket(model, b, constants.t);
         for (int64_t rank = first; rank < (own_slice ? first + 1 : P); rank++)
             for_each_part_of(b, layout, {P, rank}, model.slice, [&](const TensorPart& part) {
-                sums[rank * tensors + part.number] = directions_of_part(model, part, constants, kernels);
+                sums[rank * tensors + part.number] = directions_of_part<floatX>(model, part, constants, kernels);
             });
         if (by_old_factors) renew_bucket(model, b, constants.t);
     }

@@ -145,15 +145,6 @@ DirectionSums factored_directions(Optimizer optimizer, float* grads, const float
     return sums;
 }
 
-// Calls each(part) for the parts of a bucket's tensors (tensor_parts.h).
-template <class Each>
-void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept,
-                      Each each) {
-    for_each_part(layout, own, kept, [&](const TensorPart& part) {
-        if (layout.bucket_of(part.tensor, part.layer) == bucket) each(part);
-    });
-}
-
 // What all processes have collected over rows and columns of a bucket's gradients: into
 // model.collected, one after the other, each as long as the bucket's factors.
 template <class Model, class Kernels>

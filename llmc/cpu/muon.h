@@ -19,9 +19,9 @@ struct MuonOnCpu {
     void zero(float* data, int64_t elems) const { std::fill(data, data + elems, 0.0f); }
 };
 
-template <class Model, class Kernel>
+template <class floatX, class Model, class Kernel>
 void orthogonalize_directions(Model& model, Kernel kernel) {
     const MuonOnCpu<Kernel> device{kernel};
-    orthogonalize_directions(model, (float*)model.grads, device);
+    orthogonalize_directions<floatX>(model, (float*)model.grads, device);
     share_factors(model, device);
 }

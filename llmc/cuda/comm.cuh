@@ -47,7 +47,7 @@ inline void finish_call(ncclResult_t result, const char* what) {
     wait_until([&] { return nccl_is_ready(what); }, what);
 }
 
-// While the host waits: ends the run if NCCL has failed, or if a process has ended while it was
+// Ends the run, while the host waits, if NCCL has failed, or if a process has ended while it was
 // needed. NCCL notices the latter over a network, not within a machine. A process that has ended
 // well has done its part before, so its collectives get some time to end here, too.
 inline void look_at_processes(const char* what) {
@@ -59,7 +59,7 @@ inline void look_at_processes(const char* what) {
         runtime_failure("rank %d has ended: this one waited for it in %s", ended, what);
 }
 
-// How a process ends that fails. exit() would wait for NCCL's kernels, and they for the other
+// Ends a process that has failed. exit() would wait for NCCL's kernels, and they for the other
 // processes. So the collectives are aborted first, in a thread, for that may hang, too
 // (github.com/NVIDIA/nccl/issues/549).
 inline void end_without_collectives(int status) {
@@ -90,7 +90,7 @@ constexpr ncclDataType_t nccl_type() {
     return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : is_fp16<T>() ? ncclFloat16 : ncclBfloat16;
 }
 
-// The good end: all processes come here.
+// Ends NCCL where nothing has failed: all processes come here.
 inline void gpu_comm_end() {
     wait_for_stream(gpu_comm.stream, "the last collectives");
     finish_call(ncclCommFinalize(gpu_comm.nccl), "the end of NCCL");
@@ -112,7 +112,7 @@ inline void connect_gpus() {
     id = comm_gather(id, "NCCL's id")[0];
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    // connect all at once, so that the first step finds the memory that is left
+    // All connect at once, so that the first step finds the memory that is left.
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     check_nccl(ncclCommInitRankConfig(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank, &config), "starting");
     host_wait = {(double)comm.timeout_s, look_at_processes};
@@ -151,8 +151,8 @@ inline void gpu_comm_wait(const char* what) {
     if (comm.processes > 1) wait_for_stream(gpu_comm.stream, what);
 }
 
-// As in comm.h, on data (processes * n_elems), which `stream` may still be computing. `bucket` is
-// for the trace; -1: not a bucket.
+// The collectives on buckets of comm.h, on data (processes * n_elems), which `stream` may still be
+// computing. `bucket` is for the trace; -1: not a bucket.
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;

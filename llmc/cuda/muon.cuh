@@ -28,9 +28,9 @@ struct MuonOnGpu {
     }
 };
 
-template <class Model>
-void orthogonalize_directions(Model& model, float* directions) {
-    const MuonOnGpu device{(double*)model.act32(NORM_PARTIALS), model.stream};
-    orthogonalize_directions(model, directions, device);
+template <class floatX, class Model>
+void orthogonalize_directions(Model& model, float* directions, cudaStream_t stream) {
+    const MuonOnGpu device{(double*)model.act32(NORM_PARTIALS), stream};
+    orthogonalize_directions<floatX>(model, directions, device);
     share_factors(model, device);
 }

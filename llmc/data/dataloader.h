@@ -40,7 +40,7 @@ struct DataLoader {
     uint64_t seed = 0, ends_identity = 0;  // of the first and last 4 KiB of each file
     bool shuffle = false, masked = false;
 
-    // the order of the current epoch, and the shard that is open
+    // The order of the current epoch, and the shard that is open.
     int64_t epoch = -1, open_shard = -1;  // open_shard: its position in shard_order
     std::vector<uint32_t> shard_order, window_order;
     std::vector<int64_t> first_window;  // of each shard in shard_order, then the total
@@ -157,8 +157,8 @@ inline void start_epoch(DataLoader& loader, int64_t epoch) {
         loader.first_window.push_back(loader.first_window.back() + loader.shards[s].windows);
 }
 
-// Empty unless the file's content has changed since the run began, or cannot be read. A new time
-// of last change or inode alone is no change: the checksum decides or, if it was not computed,
+// Says that a file's content has changed since the run began, or cannot be read; else empty. A new
+// time of last change or inode alone is no change: the checksum decides or, if it was not computed,
 // size, first and last 4 KiB.
 inline std::string change_of(DataFile& known, FileReader& file) {
     if (!file.good()) return file.problem;
@@ -188,9 +188,10 @@ inline void start_shard(DataLoader& loader, int64_t position) {
             permutation(shard.windows, generator_for(loader.seed, RANDOM_WINDOWS, loader.epoch, index));
 }
 
+// Where a window lies.
 struct WindowPlace {
     Shard& shard;
-    int64_t first;    // its first token there
+    int64_t first;    // the window's first token there
     int64_t skipped;  // so many of its targets are those of the window before
 };
 

@@ -7,13 +7,13 @@
 // little-endian:
 //
 //     256 int32   [0] 20261122, [1] version 1, [2] tokens of the shard, [3] how many of them count,
-//                 [4] and [5] the checksum of the shard's file (llmc/base/file.h), low half first,
+//                 [4] and [5] the checksum of the shard's file (llmc/base/checksum.h), low half first,
 //                 [6] and [7] the checksum of the bits
 //     bits        one per token, (tokens + 7) / 8 bytes. Token i has bit i % 8, the lowest being 0, of
 //                 byte i / 8. 1: it counts. Bits behind the last token are 0.
 //
-// The bit belongs to the token as a target: of the window that begins with token i, the target at
-// position t is token i + t + 1.
+// A token's bit says whether it counts as a target: of the window that begins with token i, the
+// target at position t is token i + t + 1.
 #pragma once
 #include "llmc/base/text.h"
 #include "llmc/data/tokens_file.h"

@@ -48,7 +48,7 @@ struct Tokenizer {
     int vocab_size() const { return (int)bytes_of.size(); }
 };
 
-// A hash of any bytes, for the first of these tables.
+// A hash of any bytes, for piece_slots.
 inline uint64_t hash_bytes(std::string_view s) {
     uint64_t h = s.size() * 0x9E3779B97F4A7C15u;
     const char* p = s.data();
@@ -175,7 +175,7 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
         if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path, byte);
 }
 
-// Writes such a file into one that is open.
+// Writes a tokenizer file into a file that is open.
 inline void tokenizer_write(const Tokenizer& tok, FileWriter& file) {
     Header header;
     header.value[0] = 20240328, header.value[1] = 2;
@@ -255,9 +255,9 @@ inline void merge_short(const Tokenizer& tok, std::string_view piece, std::vecto
     out.insert(out.end(), part, part + n);
 }
 
-// The same for a long piece of n bytes, in O(n log n). The parts form a linked list. Candidate
-// merges wait in a heap, ordered by id, then position. A candidate whose parts have changed in the
-// meantime is dropped when it is popped.
+// Appends the tokens of a long piece of n bytes to out, in O(n log n). The parts form a linked
+// list. Candidate merges wait in a heap, ordered by id, then position. A candidate whose parts have
+// changed in the meantime is dropped when it is popped.
 inline void merge_long(const Tokenizer& tok, std::string_view piece, std::vector<int>& out) {
     struct Part {
         int id;

@@ -24,15 +24,15 @@ inline Options options_of_folder(const std::string& folder) {
     return run;
 }
 
-// Where -e is of a run, the --tokenizer of that run; else empty.
+// The --tokenizer of the run that -e names; empty if it names none, or the file is not there.
 inline std::string tokenizer_of_run(const std::string& model) {
     const std::string folder = folder_of_run(model);
     const std::string tokenizer = folder.empty() ? "" : options_of_folder(folder).tokenizer;
     return !tokenizer.empty() && file_exists(tokenizer) ? tokenizer : "";
 }
 
-// --tokenizer where it is not given, nor known from the run to resume: beside the shards of -i (of
-// -j if only those are given), or that of the run which -e names.
+// Finds --tokenizer where it is not given, nor known from the run to resume: beside the shards of
+// -i (of -j if only those are given), or that of the run which -e names.
 inline void settle_tokenizer(Options& o) {
     const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
     if (!o.given.count("--tokenizer") && !resumes) {
@@ -48,15 +48,15 @@ inline void settle_tokenizer(Options& o) {
     if (!is_standard && file_exists(o.tokenizer)) o.vocabulary = tokenizer_vocab_size(o.tokenizer);
 }
 
-// Exit 2 if texts are to be validated on or prompts asked for, and the model cannot hold the tokens
-// that the tokenizer makes of them.
-inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const GPT2Config& config) {
-    const std::string text = o.talks ? "a prompt" : "-j " + o.val_data;
+// Exit 2 if the model cannot hold the tokens that the tokenizer makes of a text. what: names the
+// text.
+inline void check_text_vocabulary(const std::string& what, const Options& o, const Tokenizer& tok,
+                                  const GPT2Config& config) {
     if (tok.vocab_size() > config.V)
         usage_error(
             "%s would be tokenized by %s, which has %d tokens, and the model (-e %s) only %d; --tokenizer with "
             "the model's own vocabulary is accepted",
-            text, o.tokenizer, tok.vocab_size(), o.model, config.V);
+            what, o.tokenizer, tok.vocab_size(), o.model, config.V);
 }
 
 // Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.

@@ -72,12 +72,12 @@ inline void for_each_factor_without_result(const StateLayout& factors, const Buc
 //     wait()                               until what was started is complete
 //     zero(data, elems)
 //     orthogonalize(d, rows, cols, scratch)
-template <class Model, class Device>
+template <class floatX, class Model, class Device>
 void orthogonalize_directions(Model& model, float* directions, const Device& device) {
-    typedef typename Model::Element floatX;
     const ParameterLayout& layout = model.layout;
     const BucketSlice own{comm.processes, comm.rank};
-    const OrthogonalScratch<floatX> scratch{model.act(DWIDE), model.act(BRANCH), model.act(DRESIDUAL)};
+    const OrthogonalScratch<floatX> scratch{model.template act<floatX>(DWIDE), model.template act<floatX>(BRANCH),
+                                            model.template act<floatX>(DRESIDUAL)};
     const int64_t L = layout.config.L;
     const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
     const auto collect = [&](bool wanted) {

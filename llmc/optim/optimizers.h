@@ -32,7 +32,7 @@ struct AdamWRule {
         p = k.keep * p - k.step * (m / (Lanes<V>::root(v) * k.root + k.eps));
     }
 };
-// Here and in the next four rules weight decay is part of the gradient, and so of m and v.
+// Adam and the four rules after it make weight decay part of the gradient, and so of m and v.
 struct AdamRule {
     template <class V>
     HOST_DEVICE static void update(V& p, V& m, V& v, V g, const RuleConstants& k) {
@@ -142,14 +142,14 @@ struct MuonRule : WithDirection {
     }
 };
 
-// The rules of optimizers whose state is factored (factors.h): m is the factor of the element's
-// row, times row_scale() of the mean over all rows; of a vector it is NO_ROW. v is that of its
-// column. The factors of a row come from the sum or the maximum of contribution() over its
-// elements; so do those of a column.
+// The rules of optimizers whose state is factored (factors.h). An element has no m and v, but row
+// and col, the factors of its row and its column. In direction() row is multiplied by row_scale()
+// of the mean over all rows; of a vector it is NO_ROW. The next factor of a row comes from the sum
+// or the maximum of contribution() over its elements; so does that of a column.
 struct AdafactorRule : WithDirection {
     static constexpr bool SUMS = true;  // of contributions; else maxima
     static constexpr float NO_ROW = 1;
-    static constexpr float EPS1 = 1.1920929e-7f;  // of fp32
+    static constexpr float EPS1 = 1.1920929e-7f;  // 2^-23, the epsilon of fp32
     static constexpr double EPS2 = 1e-3, BETA2_DECAY = -0.8, MOST_RMS = 1;
 
     template <class V>

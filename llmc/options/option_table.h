@@ -47,7 +47,6 @@ struct Options {
     std::string trace, trace_steps = "2:4";
     int64_t quiet = 0, plan = 0, version = 0, help = 0;  // help: 1, or HELP_ALL
     int64_t core_share = 0;        // threads for this process of several (core_share.h); 0: there is one
-    bool talks = false;            // the prompts come from the terminal (talk.h)
     int64_t end_of_text = -1;      // with --document-mask 1: the token at which documents begin
     int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
     std::set<std::string> given;   // long names of the flags on the command line
@@ -198,11 +197,10 @@ inline const std::vector<OptionRow>& option_table() {
         whole(EVERYDAY | EVALUATION, "-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64",
               "tokens in a sample"),
         text(EVERYDAY | EVALUATION, "", "--prompt", &O::prompt, "text", "none",
-             "what a sample begins with; with -x 0 the run only generates; without it -x 0 on a terminal asks for "
-             "prompts, unless -j, -v, -m, -h, --hellaswag-data or -s asks for something else"),
+             "what a sample begins with; with -x 0 the run only generates"),
         whole(EVALUATION, "", "--samples", &O::samples, 1, 1 << 20, "1..", "1",
               "drawn of a prompt, each with random numbers of its own; with -x 0 --prompt --quiet 1 a NUL byte ends "
-              "each"),
+              "each, except on a terminal"),
         nonempty(EVALUATION, "", "--stop", &O::stop, "text", "none",
                  "a sample ends before this text; it also ends at an end-of-text token"),
         real(EVERYDAY | EVALUATION, "", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",

@@ -49,7 +49,7 @@ inline std::string option_problem(Options& options, const OptionRow& row, const 
     return "";
 }
 
-// The same for a flag of the command line: exit 2 if the value is not accepted.
+// Sets the option of a flag of the command line; exit 2 if the value is not accepted.
 inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
     const std::string problem = option_problem(options, row, value);
     if (!problem.empty())
@@ -57,7 +57,7 @@ inline void set_option(Options& options, const OptionRow& row, const std::string
     options.given.insert(row.long_name);
 }
 
-// The same for a flag without a value, or `--help all`.
+// Sets the option of a flag without a value, or of `--help all`.
 inline void set_sign(Options& options, const OptionRow& row, bool has_value, const std::string& value) {
     const bool is_help = row.whole == &Options::help;
     if (has_value && !is_help)
@@ -135,7 +135,7 @@ inline Options parse_options(int argc, char** argv) {
 // With -x 0, `--prompt ""` asks for a text from nothing.
 inline bool has_prompt(const Options& options) {
     const bool from_nothing = options.max_steps == 0 && options.given.count("--prompt");
-    return options.talks || !options.prompt.empty() || from_nothing;
+    return !options.prompt.empty() || from_nothing;
 }
 // True if the run does nothing but generate from a prompt.
 inline bool only_generates(const Options& options) { return options.max_steps == 0 && has_prompt(options); }

@@ -109,7 +109,7 @@ inline void check_remembered_paths(const Options& o) {
     if (validates(o)) check_remembered_path(o, "-j", &Options::val_data);
 }
 
-// Of -x and --epochs, one is in force: that of the command line. Exit 2 if both are there.
+// Puts one of -x and --epochs in force: that of the command line. Exit 2 if both are there.
 inline void settle_length(Options& o) {
     if (o.epochs == 0 || o.max_steps < 0) return;
     const bool steps = o.given.count("--max-steps"), epochs = o.given.count("--epochs");

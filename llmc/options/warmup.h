@@ -30,7 +30,7 @@ inline int64_t sequences_per_window(int64_t step, int64_t warmup_steps, int64_t 
     return k;
 }
 
-// The windows of a step, of which a full one has `all`.
+// The windows of a step; a full step has `all`.
 inline int64_t windows_of_step(int64_t step, int64_t warmup_steps, int64_t all) {
     if (step + 1 >= warmup_steps) return all;
     // ceil(all (step + 1) / N) without the product, which might not fit 64 bits

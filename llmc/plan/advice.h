@@ -20,9 +20,9 @@ constexpr double LEAST_RUN_FLOPS = 1e12;       // ten seconds at 100 GFLOP/s
 constexpr int64_t LEAST_PARAMETERS = 1000000;  // smaller models are bound by other work than their products
 constexpr double LEAST_WASTE = 0.05;           // of the work, on padding
 
-// A weight in bf16 has 2 bytes and takes part in 2 B*T FLOPs of a product. Below B*T = peak FLOP/s
-// over bytes/s (150 to 300 on GPUs, mfu.h) reading it takes longer than multiplying. CPUs have
-// less.
+// The tokens of a micro-batch below which weights take longer to read than to multiply. A weight in
+// bf16 has 2 bytes and takes part in 2 B*T FLOPs of a product, so that is B*T = peak FLOP/s over
+// bytes/s: 150 to 300 on GPUs (mfu.h), less on CPUs.
 constexpr int64_t LEAST_ROWS_GPU = 256, LEAST_ROWS_CPU = 64;
 
 // How many channels a unit of the device takes at a time. GPUs: 128 bytes (NVIDIA, Matrix
@@ -37,7 +37,8 @@ inline double usual_step_tokens(const GPT2Config& c, int64_t T, double tokens) {
     const double token_flops = 72 * L * C * C + 12 * L * C * (double)T;
     return 0.2920 * std::pow(token_flops * tokens, 0.3271);
 }
-// Other schedules, data and aims want other batches: only far outside is there something to say.
+// How far from the usual tokens a step is advised on, and from how many steps on. Other schedules,
+// data and aims want other batches: only far outside is there something to say.
 constexpr double USUAL_FACTOR = 32, LEAST_STEPS = 100;
 
 inline void advise_on_shape(std::vector<std::string>& advice, const Sizes& s) {
@@ -67,7 +68,8 @@ inline void advise_on_batch(std::vector<std::string>& advice, const AdviceInput&
                    in.step_tokens, small ? "small" : "large", grouped_text((int64_t)usual)));
 }
 
-// Newton-Schulz takes the same FLOPs in each step, however few its tokens are.
+// Advises where Newton-Schulz takes more FLOPs than the model: it takes the same in each step,
+// however few its tokens are.
 inline void advise_on_muon(std::vector<std::string>& advice, const AdviceInput& in) {
     const double model_flops = in.step_tokens * flops_per_token(in.sizes.config, in.sizes.T);
     const double times = orthogonalize_flops(in.sizes, 1) / model_flops;
@@ -78,7 +80,7 @@ inline void advise_on_muon(std::vector<std::string>& advice, const AdviceInput& 
                    in.step_tokens, times));
 }
 
-// The sentences, without "warning: ".
+// All sentences, without "warning: ".
 inline std::vector<std::string> advice_on(const AdviceInput& in) {
     std::vector<std::string> advice;
     const double run_flops = in.steps * in.step_tokens * flops_per_token(in.sizes.config, in.sizes.T);

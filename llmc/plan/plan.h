@@ -3,7 +3,8 @@
 #pragma once
 #include "llmc/base/text.h"
 #include "llmc/gpt2/activations.h"
-#include "llmc/optim/optimizer_state.h"
+#include "llmc/comm/comm.h"
+#include "llmc/model/model.h"
 
 struct PlanRow {
     std::string category, name, shape;
@@ -49,6 +50,11 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
             rows.push_back({"activations", ACTIVATIONS[a].name, format("%d x %s", copies, ACTIVATIONS[a].shape),
                             bytes * copies, PURPOSE_NAMES[ACTIVATIONS[a].purpose]});
     }
+}
+
+// The weights before an update, of which --log-tensors needs a copy, but with AdamW (tensor_log.h).
+inline int64_t weights_before_bytes(const GPT2& model, const Options& o) {
+    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
 }
 
 // FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences

@@ -5,8 +5,8 @@
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/plan/plan.h"
 
-// A model file, and the state files of all processes, which together hold every state in the plan
-// once.
+// The bytes of a checkpoint: a model file, and the state files of all processes, which together
+// hold every state in the plan once.
 inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, const ParameterLayout& layout,
                                        const std::vector<PlanRow>& rows) {
     int64_t tensors = 0;
