@@ -4,15 +4,14 @@
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
-#include "llmc/cpu/directions.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
-#include "llmc/cpu/muon.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
+#include "llmc/cpu/whole_tensors.h"
 #include "llmc/run/train.h"
 #define TRAINER_WITHOUT_MAIN
 namespace cpu_trainer {

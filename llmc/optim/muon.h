@@ -1,7 +1,7 @@
 // Muon: momentum for the matrices of the layers, whose directions are orthogonalised (Jordan et al.
 // 2024, https://kellerjordan.github.io/posts/muon); AdamW for all else: vectors, and the
-// embeddings, of which a step needs only some rows. An update is one with directions (directions.h)
-// and one step more:
+// embeddings, of which a step needs only some rows. An update has the steps of whole_tensors.h and
+// one more:
 //
 //     direction       of a matrix     m = beta1 m + (1 - beta1) g
 //                                     d = beta1 m + (1 - beta1) g                          (Nesterov's momentum)
@@ -24,8 +24,8 @@
 #pragma once
 #include "llmc/gpt2/activations.h"
 #include "llmc/comm/comm.h"
-#include "llmc/optim/directions.h"
 #include "llmc/optim/newton_schulz.h"
+#include "llmc/optim/whole_tensors.h"
 #include "llmc/trace/step_parts.h"
 
 // The number of a layer's matrix among those of all layers.
@@ -51,7 +51,8 @@ inline void for_each_without_result(const ParameterLayout& layout, const BucketS
         if (end > slice_end) zero(std::max(begin, slice_end), end);
     }
 }
-// The same for the factors of all layers' vectors; begin and end count among all factors.
+// As for_each_without_result(), for the factors of all layers' vectors; begin and end count among
+// all factors.
 template <class Zero>
 inline void for_each_factor_without_result(const StateLayout& factors, const BucketSlice& slice, Zero zero) {
     for_each_part(*factors.parameters, slice, slice, [&](const TensorPart& part) {
@@ -63,21 +64,26 @@ inline void for_each_factor_without_result(const StateLayout& factors, const Buc
     });
 }
 
+// Activations that are free during the update.
+template <class Model>
+OrthogonalScratch<typename Model::Element> orthogonal_scratch(Model& model) {
+    return {model.act(DWIDE), model.act(BRANCH), model.act(DRESIDUAL)};
+}
+
 // Orthogonalises the directions of all matrices: directions has layout.total_elems(), of which
-// those in model.slice must be there, and are there afterwards. The other functions are the
-// device's:
+// those in model.slice must be there, and are there afterwards. scratch: orthogonal_scratch(). The
+// other functions are the device's:
 //
 //     collect(data, slice_elems, bucket)   gets all processes' slices; starts only
 //     sum(data, slice_elems, bucket)       the sum over all processes, of this process's slice; starts only
 //     wait()                               until what was started is complete
 //     zero(data, elems)
 //     orthogonalize(d, rows, cols, scratch)
-template <class Model, class Device>
-void orthogonalize_directions(Model& model, float* directions, const Device& device) {
-    typedef typename Model::Element floatX;
+template <class Model, class floatX, class Device>
+void orthogonalize_directions(Model& model, float* directions, const OrthogonalScratch<floatX>& scratch,
+                              const Device& device) {
     const ParameterLayout& layout = model.layout;
     const BucketSlice own{comm.processes, comm.rank};
-    const OrthogonalScratch<floatX> scratch{model.act(DWIDE), model.act(BRANCH), model.act(DRESIDUAL)};
     const int64_t L = layout.config.L;
     const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
     const auto collect = [&](bool wanted) {
@@ -105,10 +111,10 @@ void orthogonalize_directions(Model& model, float* directions, const Device& dev
     collect(several && !in_slices);
 }
 
-// In stage 1: each process has the new factors of its slices; then all have all of them.
+// In stage 1 each process has the new factors of its slices; afterwards all have all of them.
 template <class Model, class Device>
 void share_factors(Model& model, const Device& device) {
-    const StateLayout factors = state_layout(model.layout, OPTIMIZERS[model.optimizer], STATE_FACTORS);
+    const StateLayout factors = factor_layout(model.optimizer, model.layout);
     const int64_t slice_elems = factors.total_elems() / model.slice.parts;
     if (model.slice.parts == 1) return;
     for_each_factor_without_result(
