@@ -6,7 +6,7 @@
 #   SANITIZE=          address (with undefined), thread, or nothing
 #   PRECISION=BF16     of the GPU trainer and its simulator: BF16 or FP16 (mixed precision), or FP32
 #   HOSTCXX=g++        compiles what make itself runs, if CXX compiles for another machine
-#   MPI= READLINE= OPENMP=   Open MPI, GNU readline, OpenMP (dev/course alone): found by a test compile; no: without
+#   MPI= OPENMP= READLINE=   Open MPI, OpenMP (gpt2), GNU readline (talk): found by a test compile; no: without
 #   DEBUG= COUNT=      1: no optimisation, for gdb; 1: programs of the simulator count accesses to memory (dev/cusim)
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; not given: native, without a GPU 80, 90a, 100, PTX
 #   CUDA_INCLUDE= CUDA_LIB=  folders of headers and libraries for nvcc, if it does not find them itself
@@ -59,16 +59,16 @@ ifeq ($(call found,MPI,mpi.h,MPI_Init(0$(comma)0),$(MPI_COMPILE) $(MPI_LINK)),ye
 CXXFLAGS += -DUSE_MPI $(addprefix -isystem ,$(patsubst -I%,%,$(filter -I%,$(MPI_COMPILE))))
 LDLIBS   += $(AS_NEEDED) $(MPI_LINK)
 endif
-EDIT_LINK := $(if $(call found,READLINE,readline/readline.h,rl_callback_sigcleanup(),-lreadline),-lreadline)
-CXXFLAGS += $(if $(EDIT_LINK),-DUSE_READLINE)
-LDLIBS   += $(if $(EDIT_LINK),$(AS_NEEDED) $(EDIT_LINK))
 
 # Files that change when what they hold does; programs depend on them.
 stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
 FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
-compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< -o $@ $(LDLIBS)
+compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
+# What does not change with the trainer is compiled once: the services of a run.
+$(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE)
+	$(TIMED) $(CXX) $(CXXFLAGS) $(if $(DEBUG),,-O2) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 
 .PHONY: all help data quickstart test test-all clean FORCE
 all: train_gpt2_cpu tokenize          ## the programs
@@ -83,7 +83,7 @@ train_gpt2_cpu: $(B)/train_gpt2_cpu FORCE      ## the CPU trainer
 tokenize: $(B)/tokenize FORCE                  ## text to tokens and back
 	$(call copy,$<)
 
-$(B)/train_gpt2_cpu: train_gpt2_cpu.cpp $(FLAGS_FILE)
+$(B)/train_gpt2_cpu: train_gpt2_cpu.cpp $(B)/services.o $(FLAGS_FILE)
 	$(compile)
 $(B)/tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)
 	$(compile)
@@ -99,8 +99,8 @@ GENCODE  := $(foreach a,$(ARCHS),$(if $(filter ptx,$a),$(call gencode,$a,80,comp
 # -Wno-parentheses nvcc's intermediate file has some of its own
 NVCCFLAGS = -std=c++17 $(if $(DEBUG),-O0 -g,-O3) -t 0 -lineinfo -I. -DPRECISION_$(PRECISION) $(GENCODE) \
             -Xcompiler "-Wall -Wextra -Wno-parentheses" $(CUDA_INCLUDE:%=-I%)
-NVCC_FILE := $(call stamp,$(B)/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(EDIT_LINK) $(CUDA_LIB))
-NVCC_LIBS = $(CUDA_LIB:%=-L%) -lcublasLt -ldl $(NCCL_LINK) $(EDIT_LINK)
+NVCC_FILE := $(call stamp,$(B)/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $(CUDA_LIB))
+NVCC_LIBS = $(CUDA_LIB:%=-L%) -lcublasLt -ldl $(NCCL_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
 WITH_MPI  = $(findstring -DUSE_MPI,$(CXXFLAGS))
 NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(MPI_LINK))
@@ -108,13 +108,12 @@ NCCL_TEST = mkdir -p $(B); printf '\043include <nccl.h>\nint main(){ncclComm_t c
             $(B)/nccl_test.cu; $(NVCC) $(CUDA_INCLUDE:%=-I%) $(B)/nccl_test.cu -o $(B)/nccl_test \
             $(CUDA_LIB:%=-L%) -lnccl 2>/dev/null && echo yes
 NCCL      = $(shell $(NCCL_TEST))
-NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE))) \
-             $(if $(EDIT_LINK),-DUSE_READLINE)
+NVCCFLAGS += $(if $(NCCL),-DUSE_NCCL) $(if $(WITH_MPI),-DUSE_MPI $(filter -I%,$(MPI_COMPILE)))
 
-train_gpt2cu: train_gpt2.cu $(NVCC_FILE)       ## the GPU trainer (needs the CUDA toolkit)
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< -o $@ $(NVCC_LIBS)
-test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(NVCC_FILE)  ## its tests
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) -lpthread
+train_gpt2cu: train_gpt2.cu $(B)/services.o $(NVCC_FILE)   ## the GPU trainer (needs the CUDA toolkit)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
+test_gpt2cu: test_gpt2.cu $(B)/cpu_oracle.o $(B)/services.o $(NVCC_FILE)  ## its tests
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(B)/$@.d -MT $@ $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 
 # ---- data, made for what runs with it, not to build a program
 
@@ -143,7 +142,7 @@ test-all:                             ## everything this machine can test
 	@dev/test/run.sh "$(MAKE)" $(PARTS)
 
 clean:                                ## removes what was built; data and logs stay
-	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize gpt2
+	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize gpt2 talk
 
 include dev/cusim/cusim.mk dev/dev.mk dev/test/test.mk
 -include $(wildcard $(B)/*.d $(B)/bench/*.d build/nvcc/*.d)

@@ -13,41 +13,58 @@
 #include "dev/test/cpu_oracle.h"
 #include "dev/test/document_layouts.h"
 #include "dev/test/large_scores.h"
+#include "llmc/checkpoint/checkpoint.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cuda/orthogonalize.cuh"
+#include "llmc/data/dataloader.h"
+#include "llmc/model/initial_weights.h"
+#include "llmc/options/learning_rate.h"
 
 typedef GPT2 Model;
 static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t, int64_t micro_steps,
                        const Options& options = {}) {
     GPT2 model;
+    model.backend = &GPU_BACKEND<floatX>;
+    model.evaluate = evaluate, model.prefill = prefill, model.decode = decode;
     Options o = options;
     o.tf32 = 0;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
     model.layout = parameter_layout(config, 1);
-    settle_device(model, sizes, o);
-    allocate(model, model.sizes, o);
+    model.backend->settle(model, sizes, o);
+    model.backend->allocate(model, model.sizes, o);
     return model;
+}
+static void micro_step(GPT2& model, const Batch& batch) {
+    upload(model, batch);
+    forward(model, batch);
+    backward(model, batch);
+}
+static StepResult update(GPT2& model, const UpdateRule& rule) {
+    loss_norm_and_update(model, rule);
+    return wait_for_step(model, rule);
 }
 static double loss_sum(GPT2& model) {
     DeviceResults results;
-    copy_to_host(&results, model.results(), sizeof(results), model.stream);
+    copy_to_host(&results, results_of(model), sizeof(results), model.gpu->stream);
     return results.loss_sum;
 }
 static void set_gradient(GPT2& model, int tensor, int64_t layer, int64_t i, float value) {
     const bool summed = model.sizes.sums_gradients() && !TENSORS[tensor].per_layer;
-    if (summed) to_device(model, model.grad_sums + model.layout.offset(tensor) + i, &value, 1);
-    else to_device(model, model.grad(tensor, layer) + i, &value, 1);
+    if (summed) to_device(model, FORMAT_FP32, model.grad_sums + model.layout.offset(tensor) + i, &value, 1);
+    else to_device(model, model.format, grad(model, tensor, layer) + i, &value, 1);
 }
 static std::vector<float> copied(const float* values, int64_t n) { return std::vector<float>(values, values + n); }
 static std::vector<float> all_gradients(GPT2& model) {
     const int64_t n = model.layout.total_elems();
-    return copied(model.sizes.sums_gradients() ? to_host(model, model.grad_sums, n) : to_host(model, model.grads, n),
+    return copied(model.sizes.sums_gradients() ? to_host(model, FORMAT_FP32, model.grad_sums, n)
+                                               : to_host(model, model.format, model.grads, n),
                   n);
 }
 static std::vector<float> all_weights(GPT2& model) {
     const int64_t n = model.layout.total_elems();
-    return copied(model.master ? to_host(model, model.master, n) : to_host(model, model.params, n), n);
+    return copied(
+        model.master ? to_host(model, FORMAT_FP32, model.master, n) : to_host(model, model.format, model.params, n), n);
 }
 
 #include "dev/test/model_tests.h"
@@ -632,7 +649,8 @@ static void against_cpu(uint64_t seed, Optimizer optimizer, float rate) {
         for (int micro = 0; micro < micro_steps; micro++) {
             for (int& token : x) token = between(0, V - 1);
             for (int i = 0; i < B * T; i++) y[i] = (x[i] * 3 + 1) % V;
-            micro_step(model, x.data(), y.data(), B, T, (float)LOSS_SCALE / (float)(B * T * micro_steps), micro);
+            micro_step(model, {x.data(), y.data(), B, T, (float)LOSS_SCALE / (float)(B * T * micro_steps), micro,
+                               micro + 1 == micro_steps});
             cpu_oracle_micro_step(oracle, x.data(), y.data(), micro);
         }
         UpdateRule rule;
@@ -666,7 +684,7 @@ static void warm_up() {
     GPT2 model = make_model(GPT2Config{40, 97, 128, 2, 3, 48}, 1, 33, 0, 0, 1);
     const std::vector<int> tokens(33, 5);
     initialize_weights(model, 1);
-    micro_step(model, tokens.data(), tokens.data(), 1, 33, 1.0f / 33, 0);
+    micro_step(model, {tokens.data(), tokens.data(), 1, 33, 1.0f / 33});
     update(model, UpdateRule{});
     free_model(model);
 }
@@ -685,13 +703,13 @@ static void plan_tests() {
 #ifdef CUSIM
             const size_t before = cusim::requested_bytes();
             GPT2 model = make_model(GPT2Config{40, 97, 128, 5, 3, 48}, 3, 33, level, 0, micro_steps, o);
-            EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(model.sizes, o, &model)));
+            EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(gpu_plan_rows(model, model.sizes, o)));
 #else
             size_t before = 0, after = 0, total = 0;
             check_cuda(cudaMemGetInfo(&before, &total), "asking for memory");
             GPT2 model = make_model(GPT2Config{1024, 5000, 5120, 5, 4, 256}, 8, 512, level, 0, micro_steps, o);
             check_cuda(cudaMemGetInfo(&after, &total), "asking for memory");
-            const int64_t taken = (int64_t)(before - after), planned = plan_bytes(plan_rows(model.sizes, o, &model));
+            const int64_t taken = (int64_t)(before - after), planned = plan_bytes(gpu_plan_rows(model, model.sizes, o));
             EXPECT(taken >= planned && taken <= planned + (8 << 21));  // the driver allocates in units of 2 MiB
 #endif
             free_model(model);
@@ -708,10 +726,11 @@ static void plan_tests() {
         const size_t before = cusim::requested_bytes();
         Sizes sizes{GPT2Config{40, 97, 128, 3, 3, 48}, 1, 33, 1, 40, 0, true, 2, comm.processes};
         GPT2 model;
+        model.backend = &GPU_BACKEND<floatX>;
         model.layout = parameter_layout(sizes.config, comm.processes);
-        settle_device(model, sizes, o);
-        allocate(model, sizes, o);
-        EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(plan_rows(sizes, o, &model)) &&
+        model.backend->settle(model, sizes, o);
+        model.backend->allocate(model, sizes, o);
+        EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(gpu_plan_rows(model, sizes, o)) &&
                model.slice.state_elems(model.layout) * 4 == model.layout.total_elems());
         comm.processes = 1, comm.rank = 0;
         free_model(model);
@@ -721,7 +740,12 @@ static void plan_tests() {
 
 int main(int argc, char** argv) {
     const std::string only = argc > 1 ? argv[1] : "";
-    if (only == "train") return run_program([&] { return run_main<GPT2>(options_of_run(argc - 1, argv + 1)); });
+    if (only == "train")
+        return run_program([&] {
+            Run run;
+            run.options = options_of_command(argc - 1, argv + 1);
+            return train(run);
+        });
     choose_gpu(0);
     auto wanted = [&](const char* group) { return only.empty() || only == group; };
     if (wanted("kernels") || only == "quick") kernel_tests(only == "quick");

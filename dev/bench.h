@@ -53,8 +53,8 @@ struct Machine {
     std::function<void()> empty_caches;
 };
 Machine open_machine(int threads);  // 0: all
-// Where several processes run a bench together, the largest of their values: they must agree on
-// what passed and how long it took.
+// The largest of the values of all processes, where several run a bench together: they must agree
+// on what passed and how long it took.
 inline double (*largest_of_processes)(double mine) = [](double mine) { return mine; };
 
 struct Output {
@@ -73,11 +73,11 @@ struct Variant {
     Type type;
     double flops, bytes, requested;  // requested: -1 if unknown
 };
-// For memory that the host cannot access. A machine that has such memory sets these; then its
-// variants are compared by what they leave there.
+// Copy and fill memory that the host cannot access. A machine that has such memory sets both; then
+// its variants are compared by what they leave there.
 inline void (*copy_from_device)(void* to, const void* from, size_t bytes) = nullptr;
 inline void (*fill_device)(void* to, int byte, size_t bytes) = nullptr;
-// Where runs are counted: called after setup(), whose work is not the variant's.
+// Called, where runs are counted, after setup(), whose work is not the variant's.
 inline void (*begin_counting)() = nullptr;
 
 inline std::vector<float> Output::values() const {
@@ -132,11 +132,11 @@ inline std::vector<std::string> dims(Names... names) {
 inline Shape counted(Shape shape) { return shape; }
 inline Shapes shapes(std::vector<Shape> all, Shape counted) { return {all, counted}; }
 inline Shapes shapes(std::vector<Shape> all) { return {all, all.back()}; }
-// FLOPs, and the bytes that must move at least, of the variants declared after this.
+// Declare FLOPs, and the bytes that must move at least, of the variants that follow.
 inline void flops(double n) { current->flops = n; }
 inline void bytes(double n) { current->bytes = n; }
-// The bytes that the next variant requests from memory and caches: all that it does not reuse from
-// registers or shared memory. Without this call they are unknown.
+// Declares the bytes that the next variant requests from memory and caches: all that it does not
+// reuse from registers or shared memory. Without this call they are unknown.
 inline void requested(double n) { current->requested = n; }
 inline void output(const char* name, float* data, int64_t elems, double tolerance) {
     current->outputs.push_back({name, IN_FP32, data, elems, tolerance});
@@ -148,15 +148,15 @@ template <class T>
 inline void device_output(const char* name, T* data, int64_t elems, double tolerance) {
     current->outputs.push_back({name, sizeof(T) == 4 ? IN_FP32 : IN_BF16, data, elems, tolerance, true});
 }
-// f writes the right values to the fp32 outputs.
+// Declares f, which writes the right values to the fp32 outputs.
 inline void expected(std::function<void()> f) { current->expected = f; }
-// f is called before each comparison, for operations that update in place.
+// Declares f, which is called before each comparison, for operations that update in place.
 inline void setup(std::function<void()> f) { current->setup = f; }
 inline void variant(const std::string& id, const char* why, std::function<void()> run, Type type = IN_FP32) {
     current->variants.push_back({id, why, run, type, current->flops, current->bytes, current->requested});
     current->requested = -1;
 }
-// One variant for each of several sizes, for example of a block.
+// Declares one variant for each of several sizes, for example of a block.
 template <class F>
 inline void sweep(const std::string& id, std::vector<int> sizes, const char* why, F run, Type type = IN_FP32) {
     const double asked = current->requested;

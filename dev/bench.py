@@ -7,8 +7,9 @@ oneDNN and OpenBLAS; the tokenizer; generation.
     make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--write]
 
 Each program runs in its own process, and rounds are interleaved. The ratio of the minima is what to compare. Results go
-to the terminal and, with --write, into README.md and dev/cpu/README.md, where each part has a table of its own for each
-kind of CPU (AMX, AVX512-BF16, ...); tables of parts that were not measured stay.
+to the terminal and, with --write, into dev/MEASURED.md and dev/cpu/README.md, where each part has a table of its own
+for each kind of CPU (AMX, AVX512-BF16, ...); tables of parts that were not measured stay. README.md shows six of their
+rows (dev/first_page.py).
 """
 import children  # noqa: F401: Ctrl-C
 import argparse
@@ -19,7 +20,8 @@ import time
 from bench_parts import MODELS, NANO, PEERS, Generation, Products, Steps, Tokenizer
 from bench_tasks import ROOT, run_tasks, say
 from children import have
-from readme import this_cpu, write_of_machine
+from first_page import write_speed
+from readme import MEASURED, this_cpu, write_of_machine
 
 PARTS = ["steps", "products", "small", "tokenizer", "generation"]
 
@@ -54,10 +56,10 @@ def cells(r):
     return [r["what"], r["who"], ms("min_ms"), ms("median_ms"), memory, r["note"]]
 
 
-def write_readme(report, machine, kind):
-    """Writes the tables of the parts that were measured into the READMEs; those of other parts, other CPUs stay."""
+def write_tables(report, machine, kind):
+    """Writes the tables of the parts that were measured into the pages; those of other parts, other CPUs stay."""
     measured = f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `make bench`."
-    main, cpu = ROOT / "README.md", ROOT / "dev/cpu/README.md"
+    main, cpu = ROOT / MEASURED, ROOT / "dev/cpu/README.md"
     for part in PARTS:
         rows = [r for r in report.rows if r["part"] == part]
         if rows:
@@ -100,7 +102,7 @@ def parse():
     parser.add_argument("--peers", type=choice_of(PEERS), default=PEERS, help="PyTorch's precisions, modes; or nothing")
     parser.add_argument("--parts", type=choice_of(PARTS), default=PARTS, help="what is measured: " + ", ".join(PARTS))
     parser.add_argument("--model", choices=MODELS, default="d12", help="of steps and products")
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md and dev/cpu/README.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into the pages (see above)")
     args = parser.parse_args()
     if args.write and (args.model != "d12" or args.peers != PEERS):
         parser.error("--write replaces whole tables; all peers of d12 are accepted with it")
@@ -135,7 +137,8 @@ def main():
     result = {"machine": machine, "rows": report.rows, "sentences": report.sentences}
     (ROOT / "build/bench.json").write_text(json.dumps(result, indent=1))
     if args.write:
-        write_readme(report, machine, kind)
+        write_tables(report, machine, kind)
+        write_speed()
 
 
 if __name__ == "__main__":

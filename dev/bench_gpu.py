@@ -8,7 +8,7 @@
 Each program runs in its own process, and rounds are interleaved. The table has minimum and median of the steps, tokens
 per second, the share of the GPU's dense bf16 peak (llmc/plan/mfu.h), and memory: ours from --plan, which is what is
 allocated, PyTorch's from the peak of its allocator. It goes to the terminal, to build/bench_gpu.json and, with --write,
-into README.md, where the tables of other GPUs stay.
+into dev/MEASURED.md, where the tables of other GPUs stay.
 """
 import children  # noqa: F401: Ctrl-C
 import argparse
@@ -20,7 +20,7 @@ import time
 
 from bench_tasks import ROOT, child
 from children import have
-from readme import write_of_machine
+from readme import MEASURED, write_of_machine
 
 OURS = "this trainer, bf16"
 SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,20,50257", "d48": "48,1600,25,50257",
@@ -76,7 +76,7 @@ def table(rows, origin):
 
 
 def write_table(gpu, rows, origin):
-    write_of_machine(ROOT / "README.md", "gpu bench", gpu, table(rows, f"on {gpu}, {origin}"))
+    write_of_machine(ROOT / MEASURED, "gpu bench", gpu, table(rows, f"on {gpu}, {origin}"))
 
 
 def main():
@@ -86,7 +86,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--sim", action="store_true")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the table into dev/MEASURED.md")
     parser.add_argument("--program", default="./train_gpt2cu")
     parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
     parser.add_argument("--peers", default="compile,tuned", help="modes of dev/torch_step.py, with commas; '': none")

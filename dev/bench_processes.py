@@ -12,7 +12,7 @@ import re
 import statistics
 import time
 
-from readme import this_cpu, write_of_machine
+from readme import MEASURED, this_cpu, write_of_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CASES = [("L6C384H6", 4, 128, 6), ("d12", 2, 256, 3)]  # model, sequences in all, T, steps
@@ -61,7 +61,7 @@ def sharing_table(rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into dev/MEASURED.md")
     parser.add_argument("--only", choices=["processes", "sharing"], help="one of the two tables")
     args = parser.parse_args()
     kind, machine = this_cpu()
@@ -73,7 +73,7 @@ def main():
                     "by `dev/bench_processes.py`.")
         table = "\n".join([measured, "", *make(args.rounds)])
         if args.write:
-            write_of_machine(ROOT / "README.md", name, kind, table)
+            write_of_machine(ROOT / MEASURED, name, kind, table)
 
 
 main()

@@ -49,8 +49,8 @@ inline std::string first_wrong(const std::vector<float>& got, const std::vector<
     for (size_t i = 0; i < want.size(); i++)
         if (!(std::fabs((double)got[i] - (double)want[i]) <= tolerance * largest) && wrong++ == 0) first = i;
     if (wrong == 0) return "";
-    return format("element %zu is %.9g, wanted %.9g; %zu of %zu elements are wrong", first, got[first], want[first],
-                  wrong, want.size());
+    return format("element %d is %.9g, wanted %.9g; %d of %d elements are wrong", first, got[first], want[first], wrong,
+                  want.size());
 }
 
 // Whether a variant's outputs are the reference's. Outputs are filled with NaN before, so that what
@@ -99,9 +99,9 @@ inline Result timed(const Machine& machine, const Settings& s, const Variant& v)
 }
 
 inline std::string json_of(const Result& r) {
-    return format("{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", ",
-                  r.bench.c_str(), r.shape.c_str(), r.main_shape ? "true" : "false", r.id.c_str(), r.type.c_str()) +
-           format("\"why\": \"%s\", ", r.why.c_str()) +
+    return format("{\"bench\": \"%s\", \"shape\": \"%s\", \"main\": %s, \"id\": \"%s\", \"type\": \"%s\", ", r.bench,
+                  r.shape, r.main_shape ? "true" : "false", r.id, r.type) +
+           format("\"why\": \"%s\", ", r.why) +
            format("\"min_ms\": %.5g, \"median_ms\": %.5g, \"gflops\": %.5g, \"gbs\": %.5g, ", r.min_ms, r.median_ms,
                   r.gflops, r.gbs) +
            format("\"percent\": %.4g, \"requested\": %.4g, \"bound\": \"%s\"}", r.percent, r.requested,
@@ -111,7 +111,7 @@ inline std::string json_of(const Result& r) {
 // -------------------------------------------------------------------------------------------------
 // all of them
 
-// The variants of a bench at one shape, from number `first` on.
+// Runs the variants of a bench at one shape, from number `first` on.
 inline void run_case(const Machine& machine, const Settings& s, const Bench& b, const Shape& shape, size_t first,
                      const Tell& tell) {
     Case c;
@@ -134,7 +134,7 @@ inline void run_case(const Machine& machine, const Settings& s, const Bench& b, 
         }
         const std::string name = b.name + " " + v.id + ", " + shape_text(shape);
         fflush(stdout);
-        tell(format("variant %zu %s", i, name.c_str()));
+        tell(format("variant %d %s", i, name));
         const bool good = s.unchecked || right(c, v, want);
         if (!good) printf("FAILED %s\n", name.c_str());
         if (good && !s.check) {
@@ -160,24 +160,23 @@ inline std::vector<Shape> selected_shapes(const Settings& s, const Bench& b) {
     return selected;
 }
 
-// All cases that the settings select, from variant first_variant of case first_case on.
+// Runs all cases that the settings select, from variant first_variant of case first_case on.
 inline void run_cases(const Settings& s, int64_t first_case, size_t first_variant, const Tell& tell) {
     const Machine m = open_machine(s.threads);
     if (m.memory_bytes_s == 0 && !s.check)
-        runtime_failure("%s: nothing can be measured here; --check compares all variants with the reference",
-                        m.name.c_str());
+        runtime_failure("%s: nothing can be measured here; --check compares all variants with the reference", m.name);
     const double peaks[] = {1e-9 * m.memory_bytes_s, 1e-9 * m.flops_s[IN_FP32], 1e-9 * m.flops_s[IN_BF16]};
     if (!s.check && first_case == 0 && first_variant == 0)
         printf("%s: memory %.1f GB/s, fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n", m.name.c_str(), peaks[0], peaks[1],
                peaks[2]);
     tell(format("machine \"machine\": \"%s\", \"memory_gbs\": %.1f, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f",
-                m.name.c_str(), peaks[0], peaks[1], peaks[2]));
+                m.name, peaks[0], peaks[1], peaks[2]));
     int64_t number = 0;
     for (const Bench& b : registry)
         for (const Shape& shape : selected_shapes(s, b)) {
             if (!s.bench.empty() && s.bench != b.name) continue;
             if (number >= first_case) {
-                tell(format("case %lld", (long long)number));
+                tell(format("case %d", number));
                 run_case(m, s, b, shape, number == first_case ? first_variant : 0, tell);
             }
             number++;
@@ -270,7 +269,7 @@ inline Settings parse(int argc, char** argv) {
                 usage_error(
                     "%s is unknown; --list, --check, --unchecked, --cold, --counted, --bench NAME, --variant ID, "
                     "--shape AxB, --min-ms N, --threads N, --json FILE are accepted",
-                    flag.c_str());
+                    flag);
         }
     }
     return s;

@@ -41,6 +41,15 @@ $(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)
 	$(compile)
 course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)
 
+# GNU readline where a test program with it compiles and links.
+READLINE_FLAGS = $(if $(call found,READLINE,readline/readline.h,rl_callback_sigcleanup(),-lreadline),\
+                 -DUSE_READLINE -lreadline)
+$(B)/talk: LDLIBS += $(READLINE_FLAGS)
+$(B)/talk: dev/talk/talk.cpp $(B)/services.o $(FLAGS_FILE)
+	$(compile)
+talk: $(B)/talk FORCE                 ## a conversation with a model, each line a prompt: ./talk -e MODEL
+	$(call copy,$<)
+
 # The exercises of the course. prove-KIND tests their judges. Those in CUDA run in the simulator, with its counts
 # (COUNT=1; g++ alone has them).
 EXERCISE_PY = CXX='$(CXX)' EXERCISE_FLAGS='$(CXXFLAGS)' EXERCISE_LIBRARIES='$(LDLIBS)' B=$(B) \
@@ -76,18 +85,18 @@ bench-cpu: $(LADDERS)                 ## every variant of every CPU kernel; tabl
 bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without a GPU: python3 dev/bench_gpu.py --sim
 	python3 dev/bench_gpu.py
 
-# What scripts/gpu_day.sh runs on a machine that may have no compiler: for any x86-64 CPU with AVX2, without MPI, NCCL
-# and readline, the CUDA runtime linked in.
+# What scripts/gpu_day.sh runs on a machine that may have no compiler: for any x86-64 CPU with AVX2, without MPI and
+# NCCL, the CUDA runtime linked in.
 GPU_DAY      := build/gpu_day
-GPU_DAY_MAKE  = $(MAKE) B=$(GPU_DAY)/objects ARCH=x86-64-v3 MPI=no READLINE=no NCCL= GPU_ARCH="$(or $(GPU_ARCH),90a)"
+GPU_DAY_MAKE  = $(MAKE) B=$(GPU_DAY)/objects ARCH=x86-64-v3 MPI=no NCCL= GPU_ARCH="$(or $(GPU_ARCH),90a)"
 GPU_DAY_NEEDS = $(wildcard *.cu llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
 ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
-$(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS)
+$(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS) $(B)/services.o
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)
-$(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(B)/cpu_oracle.o
+	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
+$(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(B)/cpu_oracle.o $(B)/services.o
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $< $(B)/cpu_oracle.o -o $@ $(NVCC_LIBS) -lpthread
+	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 $(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)

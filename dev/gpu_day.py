@@ -6,7 +6,7 @@
 
 Each part is a process of its own with a time limit, and leaves FOLDER/PART.json and FOLDER/PART.log. A second call goes
 on with the parts that are not done; --again PART repeats one. What the parts found goes to FOLDER/gpu_day.json, of
-which --write makes the tables of the READMEs, beside those of other GPUs. No part needs the internet.
+which --write makes the tables of the pages, beside those of other GPUs. No part needs the internet.
 
 Programs come from build/gpu_day (make gpu_day_programs) or GPU_DAY_PROGRAMS.
 """
@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--only", type=lambda s: s.split(","), help="parts, with commas")
     parser.add_argument("--again", type=lambda s: s.split(","), default=[], help="parts to repeat, with commas")
-    parser.add_argument("--write", action="store_true", help="only write the tables of the READMEs")
+    parser.add_argument("--write", action="store_true", help="only write the tables of the pages")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.state = (args.state or ROOT / ("build/gpu_day_sim" if args.simulate else "build/gpu_day/state")).resolve()

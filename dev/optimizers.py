@@ -243,8 +243,8 @@ def median_times(out):
 
 def variants(only):
     """{label: (name, flags)} of all optimizers that the trainer accepts."""
-    text, _ = children.run(["./train_gpt2_cpu", "--help"], cwd=ROOT)
-    names = re.search(r"--optimizer .*\n +accepted: (.*?);", text)[1].split(", ")
+    text, _ = children.run(["./train_gpt2_cpu", "--help", "all"], cwd=ROOT)
+    names = re.split(r",\s+", re.search(r"--optimizer .*?accepted: (.*?);", text, re.DOTALL)[1])
     unknown = sorted(set(only or ()) - set(names))
     if unknown:
         sys.exit(f"--only {unknown[0]}: no such optimizer; there are {', '.join(names)}")

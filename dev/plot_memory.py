@@ -1,6 +1,6 @@
 """What is in memory during one step, from the plan of a trainer (--plan): its rows of memory, and when each activation
-is needed (llmc/gpt2/activations.h). Above: the bytes that are needed at each point of the step, the plan's total, and the
-peak that was measured. Below: one row per buffer, as high as the share of its copies that is in use.
+is needed (llmc/gpt2/activations.h). Above: the bytes that are needed at each point of the step, the plan's total, and
+the peak that was measured. Below: one row per buffer, as high as the share of its copies that is in use.
 
 The axis is the order of the work, not time: each layer is one unit forward and two backward.
 """

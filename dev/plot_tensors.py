@@ -1,5 +1,5 @@
-"""Panels of tensors.csv (llmc/run/tensor_log.h): norms of weights, gradients, updates and of the residual stream. Of one
-run by layer and by tensor, of several runs over all layers."""
+"""Panels of tensors.csv (llmc/run/tensor_log.h): norms of weights, gradients, updates and of the residual stream. Of
+one run by layer and by tensor, of several runs over all layers."""
 import math
 
 import charts

@@ -5,9 +5,9 @@ Runs the same small training from the same weights on the same batches: this tra
 weights, in bf16 without them, rounded stochastically and to nearest, with AdamW's m and v in bf16 and in 8 bits, with
 factored state (adafactor, whose learning rate is another), and PyTorch in fp32. Prints bytes per parameter, the time of
 a step, and the validation loss at the end; then what rounding the weights does to small updates. Exit 1 if fp32 or one
-of the formats that should train as well ends more than 0.5% from PyTorch. --write puts the tables into README.md,
-chapter 11 of the course and dev/cpu/README.md, there with the curves. The CPU has no fp16: --fp16 names a program that
-has, for one row more, without a time.
+of the formats that should train as well ends more than 0.5% from PyTorch. --write puts the tables into chapter 11 of
+the course and into dev/MEASURED.md, there with the curves. The CPU has no fp16: --fp16 names a program that has, for
+one row more, without a time.
 
     pip install torch                   # without it, this trainer alone
     make build/FP16/train_gpt2sim       # the simulator, half an hour; on a GPU: make PRECISION=FP16 train_gpt2cu
@@ -29,7 +29,7 @@ import time
 
 import charts
 import svg
-from readme import replace, this_cpu, write_between
+from readme import MEASURED, replace, this_cpu, write_between
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA = ROOT / "dev/data"
@@ -237,9 +237,8 @@ def table(results, args):
 
 
 def write(text):
-    for page in ROOT / "README.md", ROOT / "dev/course/11-sixteen-bits.md":
-        write_between(page, "quality", text)
-    write_between(ROOT / "dev/cpu/README.md", "quality", text + "\n\n![validation loss](charts/quality.svg)")
+    write_between(ROOT / "dev/course/11-sixteen-bits.md", "quality", text)
+    write_between(ROOT / MEASURED, "quality", text + "\n\n![validation loss](plots/quality.svg)")
 
 
 def main():
@@ -279,7 +278,7 @@ def main():
     last = folder / slug(FP32) / f"model_{args.steps:08d}.bin"
     text = table(results, args) + "\n\n" + table_of_small_updates(small_updates(folder, last))
     print(text)
-    picture = ROOT / "dev/cpu/charts/quality.svg" if args.write else folder / "quality.svg"
+    picture = ROOT / "dev/plots/quality.svg" if args.write else folder / "quality.svg"
     picture.write_text(plot({name: r.curve for name, r in results.items()}))
     if args.write:
         write(text)

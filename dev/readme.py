@@ -1,4 +1,4 @@
-"""What a script writes into a README lies between two markers, <!-- NAME begin --> and <!-- NAME end -->, which stay.
+"""What a script writes into a page lies between two markers, <!-- NAME begin --> and <!-- NAME end -->, which stay.
 
 Figures of one kind of machine are NAME KIND, <!-- bench amx begin -->: a run leaves those of other machines alone. The
 first run on a new kind puts its markers below the line <!-- NAME tables -->.
@@ -8,6 +8,8 @@ import pathlib
 import platform
 import re
 import sys
+
+MEASURED = "dev/MEASURED.md"  # where comparisons with other programs go
 
 
 def replace(path, text):

@@ -1,4 +1,4 @@
-"""Pictures for the READMEs: SVG that is readable on a white page and on a dark one. There is no background, and text is
+"""Pictures for the pages: SVG that is readable on a white page and on a dark one. There is no background, and text is
 of a grey whose contrast to both is 4 to 1 or more: an <img> does not know which of the two the page is."""
 import colorsys
 import html

@@ -54,7 +54,7 @@ echo "Validation loss: $loss, $bits bits per byte;" \
     "model of token frequencies: $baseline_loss, $baseline_bits bits per byte."
 # The trainer has said how to prompt the model and how to train it longer.
 if [ -n "$again" ]; then
-    echo "to prompt it: ./train_gpt2_cpu -e $out -x 0 -g 200 --top-k 50 --temperature 0.8"
+    echo "to prompt it: ./train_gpt2_cpu -e $out -x 0 --prompt ROMEO. -g 200 --top-k 50 --temperature 0.8"
     echo "to go on: ./train_gpt2_cpu -o $out -y 1 -x $((2 * steps))"
 fi
 echo "to train a larger one: ./train_gpt2_cpu -e d6 $read_data --precision $precision -o log_d6 -b 4 -t 256 \\"

@@ -13,7 +13,7 @@ inline Machine bench::open_machine(int threads) {
     device.transposed_elems = 32 << 20;
     allocate_scratch();
     Machine m;
-    m.name = format("%s, %d threads, %s", cpu_name().c_str(), device.threads, MATRIX_UNIT_NAMES[device.unit]);
+    m.name = format("%s, %d threads, %s", cpu_name(), device.threads, MATRIX_UNIT_NAMES[device.unit]);
     m.memory_bytes_s = measure_memory_peak();
     m.flops_s[IN_FP32] = measure_peak_fp32().flops_s, m.flops_s[IN_BF16] = measure_peak_bf16().flops_s;
     m.seconds = [](const std::function<void()>& run) {

@@ -17,7 +17,8 @@
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/plan/plan_time.h"
-#include "llmc/run/train.h"
+#include "llmc/model/initial_weights.h"
+#include "llmc/run/trace_file.h"
 
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2_cpu.cpp"
@@ -30,7 +31,7 @@ static void check_planned_work(const std::vector<KernelTime>& ran, const std::ve
         const double calls = (double)work.calls;
         const auto same = [&](double in_all, double each) { return std::fabs(in_all - calls * each) <= 1e-9 * in_all; };
         if (kernel == ran.end() || !same(kernel->flops, work.flops) || !same(kernel->bytes, work.bytes))
-            runtime_failure("%s: its FLOPs and bytes are not those of --plan", name.c_str());
+            runtime_failure("%s: its FLOPs and bytes are not those of --plan", name);
     }
     if (ran.size() != planned.size()) runtime_failure("--plan leaves out a kernel that has run");
 }
@@ -39,13 +40,14 @@ template <class floatX>
 static void report(int64_t B, int64_t T, const std::string& name, int steps, int threads) {
     const Machine machine = open_machine(threads);
     free_scratch();  // the trainer allocates its own
-    GPT2<floatX> model;
+    GPT2 model;
+    model.backend = &CPU_BACKEND<floatX>;
     Options o;
     o.threads = threads;
     model.layout = parameter_layout(config_from_descriptor(name), 1);
     Sizes sizes{model.layout.config, B, T, 0, 0, 0, true};
-    settle_device(model, sizes, o);
-    allocate(model, sizes, o);
+    model.backend->settle(model, sizes, o);
+    model.backend->allocate(model, sizes, o);
     initialize_weights(model, 42);
     std::vector<int> x(B * T), y(B * T);
     for (int64_t i = 0; i < B * T; i++)
@@ -60,15 +62,17 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
         trace.tracks[0].slices.clear();
         trace.on = true;
         const double begin = now_seconds();
-        micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(B * T), 0);
-        update(model, rule);
+        const Batch batch{x.data(), y.data(), B, T, 1.0f / (float)(B * T)};
+        forward<floatX>(model, batch);
+        backward<floatX>(model, batch);
+        update<floatX>(model, rule, loss_and_norm<floatX>(model, rule));
         const double seconds = now_seconds() - begin;
         trace.on = false;
         // step 0 also gets its memory from the system
         if (step > 0 && seconds < best_s) best_s = seconds, best = kernel_times();
     }
-    const int64_t elems = model.layout.total_elems();
-    check_planned_work(best, step_kernels(model.sizes, ADAMW, elems, elems, has_master<floatX>(o)));
+    const int64_t elems = model.layout.total_elems(), updated = parameter_count(model.layout.config);
+    check_planned_work(best, step_kernels(model.sizes, ADAMW, elems, updated, has_master(model.format, o)));
     PlanDevice peaks;
     peaks.flops_s = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32], peaks.bytes_s = machine.memory_bytes_s;
     double bound_s = 0, kernels_s = 0;

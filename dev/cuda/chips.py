@@ -1,5 +1,5 @@
-"""The chips that step_model.py predicts times for. Peaks and bandwidth come from the table in llmc/plan/mfu.h; here is what
-else a model of time needs, with its sources.
+"""The chips that step_model.py predicts times for. Peaks and bandwidth come from the table in llmc/plan/mfu.h; here is
+what else a model of time needs, with its sources.
 
 - sms, l2_mb, warps and shared_kb of a multiprocessor, fp32 and fp64 lanes: NVIDIA's whitepapers "A100 Tensor Core GPU
   Architecture" (2020), "H100 Tensor Core GPU Architecture" (2022), "Ada GPU Architecture" (2022), "RTX Blackwell GPU
@@ -34,7 +34,8 @@ class Chip:
 
 def peaks():
     """Name -> bf16 FLOP/s, bytes of memory and bytes per second, from llmc/plan/mfu.h."""
-    rows = re.findall(r'\{"([^"]+)", ([\d.]+), [\d.]+, [\d.]+, ([\d.]+), ([\d.]+)\}', (ROOT / "llmc/plan/mfu.h").read_text())
+    table = (ROOT / "llmc/plan/mfu.h").read_text()
+    rows = re.findall(r'\{"([^"]+)", ([\d.]+), [\d.]+, [\d.]+, ([\d.]+), ([\d.]+)\}', table)
     return {name: (1e12 * float(tflops), 2**30 * float(gib), 1e9 * float(gb_s)) for name, tflops, gib, gb_s in rows}
 
 

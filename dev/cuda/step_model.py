@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Predicts the time of a training step on GPUs, kernel by kernel, and what bounds each kernel. Modelled, not measured.
+"""Predicts the time of a training step on GPUs, kernel by kernel, and what bounds each kernel. Predicted, not measured.
 
-    make step-model                                     # tables of all chips; WRITE=1 puts them into README.md
+    make step-model                                     # tables of all chips; WRITE=1 puts them into dev/MEASURED.md
     python3 dev/cuda/step_model.py --kernels --chip H100 --model d12 -b 64
     python3 dev/cuda/step_model.py --gpus 1,8,64        # 124M to 1558M on several GPUs
     python3 dev/cuda/step_model.py --counts FILE        # with bank conflicts and sectors that the simulator counted
@@ -33,7 +33,7 @@ import counts  # noqa: E402
 import machine_code  # noqa: E402
 from chips import CHIPS  # noqa: E402
 from kernel_work import Launch, Shape, X, work_of  # noqa: E402
-from readme import replace, write_between  # noqa: E402
+from readme import MEASURED, replace, write_between  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STORED = ROOT / "dev/cuda/machine_code.json"
@@ -280,7 +280,8 @@ def kernel_table(kernels, measured):
     """measured: name -> milliseconds of a step, from a card; of products: of each that has this shape."""
     total = sum(k.seconds for k in kernels.values())
     last = " measured ms |" if measured else ""
-    lines = [f"| kernel | calls | modelled ms | share | bound by | GB | TFLOP |{last}", "|" + "---|" * (7 + bool(last))]
+    lines = [f"| kernel | calls | predicted ms | share | bound by | GB | TFLOP |{last}",
+             "|" + "---|" * (7 + bool(last))]
     for name, k in sorted(kernels.items(), key=lambda item: -item[1].seconds):
         bound = max(k.bound, key=k.bound.get) + (f" ({k.note})" if k.note else "")
         row = (f"| {name} | {k.calls} | {1e3 * k.seconds:.3f} | {k.seconds / total:.1%} | {bound} | "
@@ -311,7 +312,8 @@ def step_row(chip, codes, args, model, B, measured):
 
 
 def step_table(codes, args, batches, measured):
-    lines = ["| GPU | model | B | step ms | tokens/s | MFU | measured tokens/s |", "|" + "---|" * 7]
+    lines = ["| GPU | model | B | predicted ms | predicted tokens/s | predicted MFU | measured tokens/s |",
+             "|" + "---|" * 7]
     for model, sizes in batches.items():
         for chip in args.chips:
             lines += [row for B in sizes for row in step_row(chip, codes, args, model, B, measured)]
@@ -338,8 +340,8 @@ ESTIMATE = r"communicates for ([\d.]+) ms, of which ([\d.]+) ms .* efficiency ([
 
 
 def scaling_row(chip, codes, args, model, gpus):
-    """A step of half a million tokens on several GPUs. Communication is --plan's model (llmc/plan/plan_time.h), which is
-    told a peak at which its share of the peak is the speed modelled here."""
+    """A step of half a million tokens on several GPUs. Communication is --plan's model (llmc/plan/plan_time.h), which
+    is told a peak at which its share of the peak is the speed modelled here."""
     for B in [64, 32, 16, 8, 4, 2, 1]:
         tokens = max(args.tokens, B * args.T * gpus)
         if tokens > args.tokens and B > 1:
@@ -376,13 +378,13 @@ SHOWN = {"d12": [4, 16, 64], "d24": [16], "d36": [4], "d48": [4]}
 
 
 def reported_lines():
-    lines = ["What others report for 124M (nothing of it was measured here):", "",
+    lines = ["### What others report", "", "GPT-2 124M; nothing of it was measured here.", "",
              "| program, GPU | tokens/s of a GPU | source |", "|---|---|---|"]
     return lines + [f"| {what} | {tokens:,.0f} | {source} |" for what, tokens, source in REPORTED]
 
 
 def write(args, codes):
-    """Tables into the READMEs, and the machine code of the kernels of a step into machine_code.json."""
+    """Tables into the pages, and the machine code of the kernels of a step into machine_code.json."""
     used = {Launch(words[1:]).symbol for model in MODELS for micro_steps in (1, 2)
             for words in dry_run(args, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
     kept = {arch: {s: c for s, c in sorted(code.items()) if s in used} for arch, code in codes.items()}
@@ -393,14 +395,14 @@ def write(args, codes):
     origin = f"By `make step-model WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}."
     steps, kernels = measured_steps(args.measured)
     table = step_table(codes, args, SHOWN, steps)
-    write_between(ROOT / "README.md", "step model", "\n".join(
-        [f"**Modelled, not measured.** {origin}", "", f"GPT-2 in {conditions(args)}:", "", *table, "", "Assumed:",
+    write_between(ROOT / MEASURED, "step model", "\n".join(
+        [f"**Predicted, not measured.** {origin}", "", f"GPT-2 in {conditions(args)}:", "", *table, "", "Assumed:",
          ASSUMED, *reported_lines(), ""]))
     chip = next(c for c in CHIPS if c.name.startswith("H100"))
     args.chips, args.models = [chip], list(MODELS)
     per_kernel = kernel_table(step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
     write_between(ROOT / "dev/cuda/README.md", "step model", "\n".join(
-        [f"**Modelled, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, {conditions(args)}:", "", *per_kernel,
+        [f"**Predicted, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, {conditions(args)}:", "", *per_kernel,
          "", *scaling_table(codes, args, [1, 8, 16, 64]), ""]))
 
 
@@ -422,7 +424,7 @@ def parse():
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
     parser.add_argument("--counts", metavar="FILE")
     parser.add_argument("--measured", nargs="*", default=[], metavar="FILE")
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md, store the machine code")
+    parser.add_argument("--write", action="store_true", help="put the tables into the pages, store the machine code")
     args = parser.parse_args()
     args.models = args.model.split(",")
     unknown = [m for m in args.models if m not in MODELS]
@@ -439,7 +441,7 @@ def main():
     args.counted = read_counts(args.counts)
     codes, origin = machine_codes(args)
     steps, kernels = measured_steps(args.measured)
-    print(f"Modelled, not measured; {origin}.")
+    print(f"Predicted, not measured; {origin}.")
     if args.write:
         write(args, codes)
     elif args.gpus:

@@ -21,8 +21,8 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// Of the running thread; the scheduler sets them at every switch. They are plain variables, so that
-// a debugger can use them in conditions.
+// The indices of the running thread, which the scheduler sets at every switch. They are plain
+// variables, so that a debugger can use them in conditions.
 inline thread_local uint3 threadIdx, blockIdx;
 inline thread_local dim3 blockDim, gridDim;
 
@@ -50,8 +50,8 @@ void block_barrier(Location location);  // __syncthreads
 void warp_collective(unsigned mask, const char* what, Location location, void* arguments,
                      void (*compute)(void** lanes));
 
-// Memory of the block. `key` distinguishes one __shared__ variable from another. All threads of a
-// block get the same address.
+// Shared memory of the block. `key` distinguishes one __shared__ variable from another. All threads
+// of a block get the same address.
 void* shared_memory(const void* key, const char* name, size_t bytes, size_t alignment);
 void* dynamic_shared_memory();
 template <class T, int counter>
@@ -60,12 +60,12 @@ T& shared_variable(const char* name) {
     return *(T*)shared_memory(&key, name, sizeof(T), alignof(T) < 16 ? 16 : alignof(T));
 }
 
-// A vector access at p must be aligned to its size.
+// Check that a vector access at p is aligned to its size.
 void misaligned(const void* p, size_t bytes, Location location);
 inline void check_alignment(const void* p, size_t bytes, Location location) {
     if ((uintptr_t)p % bytes != 0) misaligned(p, bytes, location);
 }
-// After a load of several words: it is one access, as on a GPU, even if they are used one by one.
+// Makes a load of several words one access, as on a GPU, even if they are used one by one.
 template <class T>
 inline void loaded_whole(T& value) {
 #ifdef CUSIM_COUNTS

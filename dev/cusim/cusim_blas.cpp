@@ -10,6 +10,7 @@
 #include "dev/cusim/include/cublasLt.h"
 #include "dev/cusim/include/cuda_bf16.h"
 #include "dev/cusim/include/cuda_fp16.h"
+#include "llmc/base/cores.h"
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/gemm.h"
 

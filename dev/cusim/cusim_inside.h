@@ -21,7 +21,7 @@
 namespace cusim {
 
 constexpr size_t PAGE = 4096, REDZONE_BYTES = 256;
-// per block, on the smallest chips from sm_80 to sm_120
+// Shared memory per block, on the smallest chips from sm_80 to sm_120.
 constexpr size_t SHARED_DEFAULT_BYTES = 48 << 10, SHARED_MOST_BYTES = 99 << 10;
 constexpr int MOST_THREADS = 1024;  // per block
 // POISON fills memory that nobody has written: 0xFFFF.. is NaN in fp32, bf16 and fp64. CANARY fills
@@ -90,7 +90,7 @@ Fiber* new_fiber(void (*body)(), size_t number);
 // The context of the OS thread that calls it.
 Context* this_context();
 void switch_context(Context* from, Context* to);
-// The first thing in body().
+// To be called first in body().
 void fiber_begins();
 bool in_guard_of_stack(const Fiber* fiber, const void* p);
 bool in_stack(const Fiber* fiber, const void* p);
@@ -99,7 +99,7 @@ extern const size_t STACK_BYTES;
 // -------------------------------------------------------------------------------------------------
 // cusim_blocks.cpp
 
-// gdb.py knows these values by number.
+// What a thread is doing. gdb.py knows these values by number.
 enum State { NOT_STARTED, RUNNABLE, AT_BARRIER, IN_COLLECTIVE, FINISHED };
 
 struct Thread {
@@ -129,7 +129,7 @@ struct Kernel {
     size_t shared_bytes;
     std::function<void()> body;
     std::atomic<uint64_t> next_block{0};
-    // the i-th block to start is number (block_first + i block_step) % blocks
+    // The i-th block to start is number (block_first + i block_step) % blocks.
     uint64_t blocks, block_step = 1, block_first = 0;
     char begin_token, end_token;  // for TSan: the order of host, kernel, host
 };
@@ -171,8 +171,8 @@ void run_kernel(Kernel& kernel);
 // -------------------------------------------------------------------------------------------------
 // cusim_shared.cpp
 
-// Before a block: empty shared memory, but for the launch's dynamic part. After it: no redzone has
-// changed.
+// Empty shared memory before a block, but for the launch's dynamic part; and check after it that no
+// redzone has changed.
 void reset_shared(Worker& w);
 void check_shared(Worker& w);
 
@@ -189,15 +189,15 @@ struct DeviceAccess {
     ~DeviceAccess();
     static bool open();
 };
-// memset that the sanitizers do not see: to them it would be an access by the scheduler.
+// A memset that the sanitizers do not see: to them it would be an access by the scheduler.
 void fill(void* p, unsigned char value, size_t bytes);
 // Faults become a message that names kernel, block, thread and line.
 void catch_faults();
-// After a kernel: no redzone has changed.
+// Checks after a kernel that no redzone has changed.
 void check_guards(const char* kernel);
 // The allocation that holds p, with its redzones; null if there is none.
 const Allocation* find_allocation(const void* p);
-// Null if there is no memory.
+// Device memory of so many bytes; null if there is not as much.
 void* allocate_device(size_t bytes);
 void free_device(void* p);
 size_t device_bytes();              // of the simulated GPU: CUSIM_MEMORY_MIB

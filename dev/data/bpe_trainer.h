@@ -4,7 +4,7 @@
 // that is most frequent in the text becomes a token, and each of its occurrences becomes one part.
 // Among equally frequent pairs, the one with the lowest left id is taken, then the lowest right id.
 //
-// It is fast because nothing is counted twice:
+// Training is fast because nothing is counted twice:
 //
 // Words (pieces of llmc/data/tokenizer.h) repeat, so each different word is held once, with the
 // number of its occurrences.
@@ -17,9 +17,9 @@
 // popped.
 //
 // The file lists tokens, not merges, because the encoder merges neighbours whose concatenation is a
-// token. This is the same: no two pairs make the same bytes. As long as no merge crosses the ends
-// of a run of bytes, its parts follow from those bytes alone; so wherever the run is two parts,
-// they are the same two.
+// token. The result is the same, for no two pairs make the same bytes: as long as no merge crosses
+// the ends of a run of bytes, its parts follow from those bytes alone; so wherever the run is two
+// parts, they are the same two.
 #pragma once
 #include <queue>
 #include <unordered_map>
@@ -111,7 +111,7 @@ struct BpeTrainer {
 
 inline BpeTrainer::BpeTrainer(const WordCounts& words) {
     if (words.bytes.size() + words.words.size() >= MOST_POSITIONS)
-        runtime_failure("the text has %zu bytes of different words, more than a vocabulary can be trained on (%zu)",
+        runtime_failure("the text has %d bytes of different words, more than a vocabulary can be trained on (%d)",
                         words.bytes.size(), MOST_POSITIONS);
     uint16_t id_of_byte[256];
     for (int id = 0; id < 256; id++) id_of_byte[(unsigned char)tokens[id][0]] = (uint16_t)id;
@@ -137,8 +137,8 @@ inline void BpeTrainer::add_pair(uint32_t position, int64_t count) {
     entry->second.positions.push_back(position);
 }
 
-// The reverse, before a merge ends the pair there. The position stays in the list; learn_token()
-// ignores it, because other parts are there then.
+// Takes back what add_pair() counted, before a merge ends the pair at `position`. The position
+// stays in the list; learn_token() ignores it, because other parts are there then.
 inline void BpeTrainer::remove_pair(uint32_t position, int64_t count) {
     const auto entry = pairs.find(key_at(position));
     if (entry != pairs.end()) entry->second.count -= count;

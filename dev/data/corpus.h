@@ -32,9 +32,9 @@ struct Corpus {
     std::optional<bool> prompted;     // whether the documents so far have prompts
     bool by_documents = false;        // validation: documents that are drawn, or the last tokens
     double val_fraction = 0;
-    // Where a vocabulary is trained, there are no tokens to count yet, so the tail is made of
-    // bytes: it begins with the first piece (of .jsonl: the first line) at or after this byte of
-    // all files. -1: the tail is made of tokens.
+    // The byte of all files at or after which the tail begins, with a piece (of .jsonl: a line):
+    // where a vocabulary is trained, there are no tokens to count yet. -1: the tail is made of
+    // tokens.
     int64_t tail_begin = -1;
     int64_t seed = 0;
     ShardSet train, val;
@@ -54,7 +54,7 @@ struct Corpus {
     void warn_of_empty_split() const;
     void finish();
 
-    // all_bytes: of the files, negative if that is not known.
+    // all_bytes: the bytes of all files; negative if that is not known.
     Corpus(const std::vector<TextFile>& f, int64_t all_bytes, const char* work)
         : files(f), logger{stdout_is_terminal()}, progress(logger, work, all_bytes, "MB", 1000000) {
         int64_t begin = 0;
@@ -95,23 +95,22 @@ inline void Corpus::count_words(const Tokenizer& tok, DocumentReader& reader, Wo
 inline void Corpus::check(const Encoded& e) {
     const TextFile& file = files[e.block.file];
     lines += e.lines, bytes += (int64_t)e.block.text.size(), empty += e.empty;
-    if (!e.problem.empty()) runtime_failure("%s, line %lld, %s", file.name(), (long long)lines, e.problem.c_str());
+    if (!e.problem.empty()) runtime_failure("%s, line %d, %s", file.name(), lines, e.problem);
     if (e.prompted && prompted && *e.prompted != *prompted) {
-        const std::string where =
-            e.first_line ? format(", line %lld,", (long long)(lines - e.lines + e.first_line)) : "";
-        runtime_failure("%s%s %s", file.name(), where.c_str(), mixed_documents(*e.prompted).c_str());
+        const std::string where = e.first_line ? format(", line %d,", lines - e.lines + e.first_line) : "";
+        runtime_failure("%s%s %s", file.name(), where, mixed_documents(*e.prompted));
     }
     if (!prompted) prompted = e.prompted;
     if (e.check.zero >= 0)
-        runtime_failure("%s has a zero byte at %lld: it is no UTF-8 text; nothing was written", file.name(),
-                        (long long)(e.block.offset + e.check.zero));
+        runtime_failure("%s has a zero byte at %d: it is no UTF-8 text; nothing was written", file.name(),
+                        e.block.offset + e.check.zero);
     if (invalid == 0) first_invalid = e.block.offset + e.check.first_invalid;
     invalid += e.check.invalid;
     if (invalid * 100 > bytes)
         runtime_failure(
-            "%s is no UTF-8 text: %lld of its first %lld bytes are not, the first at %lld; nothing was "
+            "%s is no UTF-8 text: %d of its first %d bytes are not, the first at %d; nothing was "
             "written",
-            file.name(), (long long)invalid, (long long)bytes, (long long)first_invalid);
+            file.name(), invalid, bytes, first_invalid);
 }
 
 inline void Corpus::append(const Encoded& e, size_t begin, size_t end) {
@@ -147,8 +146,8 @@ inline void Corpus::take(const Encoded& e) {
 inline void Corpus::finish_file(const TextFile& file) {
     if (documents == documents_before) warning("%s is empty and is left out", file.name());
     if (invalid > 0)
-        warning("%s has %s of invalid UTF-8, the first at %lld: kept as found", file.name(),
-                count_text(invalid, "byte").c_str(), (long long)first_invalid);
+        warning("%s has %s of invalid UTF-8, the first at %d: kept as found", file.name(), count_text(invalid, "byte"),
+                first_invalid);
     documents_before = documents, lines = bytes = invalid = 0;
 }
 
@@ -159,30 +158,29 @@ inline void Corpus::warn_of_empty_split() const {
     warning(
         "%s has no tokens: there are only %s, of which --val-fraction %g validate; more text or a %s "
         "--val-fraction is needed%s",
-        shard_path(no_val ? val : train, 0).c_str(), count_text(train.total + val.total, "token").c_str(), val_fraction,
+        shard_path(no_val ? val : train, 0), count_text(train.total + val.total, "token"), val_fraction,
         no_val ? "larger" : "smaller", no_val ? ", or -v 0 to train without validation" : "");
 }
 
 // Makes the split at the tail, gives all files their names, and prints what was written.
 inline void Corpus::finish() {
     const int64_t all = train.total + val.total;
-    if (all == 0)
-        runtime_failure("no text in %s; nothing was written", count_text((int64_t)files.size(), "file").c_str());
+    if (all == 0) runtime_failure("no text in %s; nothing was written", count_text((int64_t)files.size(), "file"));
     if (!by_documents && tail_begin < 0) move_tail(train, val, std::llround((double)all * val_fraction));
     const bool wants_both = by_documents && val_fraction > 0 && val_fraction < 1;
     if (wants_both && (train.total == 0 || val.total == 0))
         runtime_failure(
-            "--seed %lld draws %lld of %lld documents for validation; another --seed, another "
+            "--seed %d draws %d of %d documents for validation; another --seed, another "
             "--val-fraction or --val-split tail is accepted",
-            (long long)seed, (long long)val_documents, (long long)documents);
+            seed, val_documents, documents);
     stop_if_asked();
     publish_shards({&train, &val}, vocabulary.get());
     logger.clear_line_in_work();
-    if (empty > 0) warning("left out: %s", count_text(empty, "empty document").c_str());
+    if (empty > 0) warning("left out: %s", count_text(empty, "empty document"));
     warn_of_empty_split();
     auto where = [](const ShardSet& set) {
         const std::string shards = count_text((int64_t)set.shards.size(), "shard");
-        return set.limit ? format("%s %s_*.bin", shards.c_str(), set.prefix.c_str()) : shard_path(set, 0);
+        return set.limit ? format("%s %s_*.bin", shards, set.prefix) : shard_path(set, 0);
     };
     const std::string drawn_text = count_text(val_documents, "document") + " drawn";
     printf("%s, %s, %s: %lld in %s, %lld in %s (%s)\n", count_text((int64_t)files.size(), "file").c_str(),

@@ -4,6 +4,7 @@
 // any length needs little memory, and several threads can work on it.
 #pragma once
 #include <filesystem>
+#include "llmc/base/text.h"
 #include "llmc/data/tokenizer.h"
 
 constexpr size_t BLOCK_BYTES = 256 << 10;         // of a block, where the text allows a cut
@@ -30,11 +31,6 @@ struct Block {
     bool last = false;              // of its file
 };
 
-inline bool has_extension(const std::string& path, const std::string& extension) {
-    return path.size() > extension.size() &&
-           path.compare(path.size() - extension.size(), extension.size(), extension) == 0;
-}
-
 // The .txt and .jsonl files of a folder and the folders in it, sorted by path. Warns about other
 // files.
 inline std::vector<std::string> texts_in_folder(const std::string& folder) {
@@ -48,14 +44,14 @@ inline std::vector<std::string> texts_in_folder(const std::string& folder) {
         const std::string path = entry->path().string();
         std::error_code unknown;
         if (entry->is_directory(unknown)) continue;
-        if (has_extension(path, ".txt") || has_extension(path, ".jsonl")) paths.push_back(path);
+        if (ends_with(path, ".txt") || ends_with(path, ".jsonl")) paths.push_back(path);
         else if (others++ == 0) other = path;
     }
-    if (error) runtime_failure("cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
-    if (paths.empty()) runtime_failure("the folder %s holds no .txt and no .jsonl file", folder.c_str());
+    if (error) runtime_failure("cannot read the folder %s: %s", folder, error.message());
+    if (paths.empty()) runtime_failure("the folder %s holds no .txt and no .jsonl file", folder);
     if (others > 0)
-        warning("left out of %s: %s whose name ends neither in .txt nor in .jsonl, such as %s", folder.c_str(),
-                count_text(others, "file").c_str(), other.c_str());
+        warning("left out of %s: %s whose name ends neither in .txt nor in .jsonl, such as %s", folder,
+                count_text(others, "file"), other);
     std::sort(paths.begin(), paths.end());
     return paths;
 }
@@ -71,7 +67,7 @@ inline std::vector<TextFile> find_texts(const std::vector<std::string>& argument
         }
         const bool folder = folder_exists(argument);
         for (const std::string& path : folder ? texts_in_folder(argument) : std::vector<std::string>{argument})
-            files.push_back({path, prefers_jsonl ? !has_extension(path, ".txt") : has_extension(path, ".jsonl"),
+            files.push_back({path, prefers_jsonl ? !ends_with(path, ".txt") : ends_with(path, ".jsonl"),
                              FileReader(path).size_bytes});
     }
     return files;
@@ -87,7 +83,7 @@ struct DocumentReader {
     bool at_end = false;  // of the file
     int64_t offset = 0;   // of rest in the file
     std::string rest;     // read, but not in a block yet
-    // Of plain text: the current document, and the first line that was not compared with the
+    // The current document of plain text, and the first line that was not compared with the
     // separator yet, as positions in rest; line_begin is negative if the line began in an earlier
     // block.
     bool document_is_new = true;
@@ -187,8 +183,8 @@ inline bool DocumentReader::next(Block& block) {
         const bool jsonl = files[file].jsonl;
         const size_t longest = jsonl ? LONGEST_LINE_BYTES : LONGEST_UNCUT_BYTES;
         if (rest.size() >= longest)
-            runtime_failure("%s: no %s in %zu MiB from byte %lld on; this is no text", files[file].name(),
-                            jsonl ? "end of the line" : "place between words", longest >> 20, (long long)offset);
+            runtime_failure("%s: no %s in %d MiB from byte %d on; this is no text", files[file].name(),
+                            jsonl ? "end of the line" : "place between words", longest >> 20, offset);
     }
 }
 

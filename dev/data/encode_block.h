@@ -76,7 +76,7 @@ inline void each_line_of_jsonl(const DocumentFields& names, Encoded& out, Take t
         if (json.at == json.line.size()) continue;
         bool prompted = false;
         if (!json_document(json, fields, prompted)) {
-            out.problem = format("column %zu: %s; %s is expected", json.at + 1, json.problem, names.expected().c_str());
+            out.problem = format("column %d: %s; %s is expected", json.at + 1, json.problem, names.expected());
             return;
         }
         if (!out.prompted) out.prompted = prompted, out.first_line = out.lines;

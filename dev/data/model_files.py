@@ -1,5 +1,5 @@
-"""What import_hf.py and export_hf.py share: model files (llmc/checkpoint/model_file.h) and .safetensors files. Names and shapes of
-the tensors come from build/host/model_table, which is built from llmc/gpt2/tensors.h.
+"""What import_hf.py and export_hf.py share: model files (llmc/checkpoint/model_file.h) and .safetensors files. Names
+and shapes of the tensors come from build/host/model_table, which is built from llmc/gpt2/tensors.h.
 
 A .safetensors file holds the length of its header in 8 bytes, little-endian; the header as JSON, {name: {"dtype",
 "shape", "data_offsets": [begin, end]}}; then the values of all tensors without gaps. Offsets count from where the

@@ -13,15 +13,15 @@ static GPT2Config config_of_shape(const char* shape) {
     if (!parse_descriptor(shape, config))
         runtime_failure(
             "a model of shape %s cannot be made (L layers, C channels, H heads, T context, V vocabulary): C must be a "
-            "multiple of H, V at most %lld, and all of ordinary size",
-            shape, (long long)MAX_VOCAB);
+            "multiple of H, V at most %d, and all of ordinary size",
+            shape, MAX_VOCAB);
     return config;
 }
 
 static std::string newest_model(const std::string& folder) {
     StateHeader header;
     const int64_t step = newest_checkpoint(folder, header);
-    if (step < 0) runtime_failure("%s holds no complete checkpoint", folder.c_str());
+    if (step < 0) runtime_failure("%s holds no complete checkpoint", folder);
     return model_path(folder, step);
 }
 
@@ -30,9 +30,9 @@ static void print_tensor(int tensor, const GPT2Config& c) {
     const int64_t rows = dimension(t.rows, c), cols = dimension(t.cols, c);
     const bool vector = t.rows == DIM_1, conv1d = t.per_layer && !vector;  // Conv1D: (input, output)
     const long long hf_rows = t.rows == DIM_VP ? c.V : rows, hf_cols = cols;
-    const std::string hf_shape = vector   ? format("%lld", hf_cols)
-                                 : conv1d ? format("%lld, %lld", hf_cols, hf_rows)
-                                          : format("%lld, %lld", hf_rows, hf_cols);
+    const std::string hf_shape = vector   ? format("%d", hf_cols)
+                                 : conv1d ? format("%d, %d", hf_cols, hf_rows)
+                                          : format("%d, %d", hf_rows, hf_cols);
     printf(
         "%s\n  {\"name\": \"%s\", \"layers\": %lld, \"elems\": %lld, \"hf_name\": \"%s\", \"hf_shape\": [%s], "
         "\"transposed\": %s}",

@@ -34,7 +34,7 @@ struct MaskWriter {
         file.write(bits.data(), bytes);
         checksum.add(bits.data(), bytes);
     }
-    // counts (n): 1 for a token that counts, else 0.
+    // Appends the bits of n tokens; counts (n) is 1 for a token that counts, else 0.
     void append(const uint8_t* counts, int64_t n) {
         const int64_t begin = header.tokens % 8, whole = (begin + n) / 8;
         bits.resize(whole + 1);
@@ -77,7 +77,7 @@ struct ShardSet {
 };
 
 inline std::string shard_path(const ShardSet& set, size_t index) {
-    return set.limit ? format("%s_%06zu.bin", set.prefix.c_str(), index) : set.prefix + ".bin";
+    return set.limit ? format("%s_%06d.bin", set.prefix, index) : set.prefix + ".bin";
 }
 
 inline Header shard_header(int64_t tokens) {
@@ -86,12 +86,13 @@ inline Header shard_header(int64_t tokens) {
     return header;
 }
 
+// Begins the next shard of a set.
 inline void open_shard(ShardSet& set) {
     if (!set.limit && !set.shards.empty())
         runtime_failure("%s.bin: more tokens than the layout counts, %d; --shard-tokens 100000000 writes several files",
-                        set.prefix.c_str(), INT32_MAX);
+                        set.prefix, INT32_MAX);
     if (set.shards.size() == 1000000)
-        runtime_failure("more than a million shards %s_*.bin; a larger --shard-tokens makes fewer", set.prefix.c_str());
+        runtime_failure("more than a million shards %s_*.bin; a larger --shard-tokens makes fewer", set.prefix);
     set.shards.push_back({std::make_unique<FileWriter>(shard_path(set, set.shards.size())), 0, nullptr});
     unpublished_files().push_back(set.shards.back().writer->temporary);
     set.shards.back().writer->write(shard_header(0).value, sizeof(Header));
@@ -109,7 +110,8 @@ inline void close_shard(ShardSet& set) {
     if (!set.shards.empty()) close_shard(set.shards.back());
 }
 
-// counts (count): which of the tokens count, where the set is masked.
+// Appends tokens to a set, in new shards where one is full. counts (count): which of the tokens
+// count, where the set is masked.
 inline void append_tokens(ShardSet& set, const uint16_t* tokens, const uint8_t* counts, int64_t count) {
     while (count > 0) {
         if (set.room() == 0) close_shard(set), open_shard(set);
@@ -213,11 +215,11 @@ inline void refuse_earlier_shards(const std::string& prefix) {
         for (const char* split : {"_train_", "_val_"}) {
             const std::string start = base + split;
             if (name.size() != start.size() + 10 || name.compare(0, start.size(), start) != 0) continue;
-            if (name.compare(name.size() - 4, 4, ".bin") != 0) continue;
+            if (!ends_with(name, ".bin")) continue;
             if (name.find_first_not_of("0123456789", start.size()) == start.size() + 6)
                 usage_error(
                     "-o %s: shards of that name are there already (%s); another prefix is accepted, or this "
                     "one when they are removed",
-                    prefix.c_str(), name.c_str());
+                    prefix, name);
         }
 }

@@ -124,7 +124,7 @@ static void set_flag(Settings& settings, const Flag& flag, const std::string& va
         double& x = settings.*flag.real;
         good = parse_real(value, x) && x >= 0 && x <= 1;
     }
-    if (!good) usage_error("%s %s: %s is accepted", flag.name, value.c_str(), flag.accepted);
+    if (!good) usage_error("%s %s: %s is accepted", flag.name, value, flag.accepted);
 }
 
 static Settings parse_flags(int argc, char** argv) {
@@ -148,7 +148,7 @@ static Settings parse_flags(int argc, char** argv) {
             settings.*flag->sign = true;
             continue;
         }
-        if (!value && i + 1 == argc) usage_error("%s needs a value; accepted: %s", name.c_str(), flag->accepted);
+        if (!value && i + 1 == argc) usage_error("%s needs a value; accepted: %s", name, flag->accepted);
         set_flag(settings, *flag, value ? *value : argv[++i]);
     }
     return settings;
@@ -158,7 +158,7 @@ static void check_settings(const Settings& s) {
     const char* mode = s.ids ? "--ids" : "--decode";
     if (s.ids && s.decode) usage_error("--ids and --decode were both given; one of them is accepted");
     if ((s.ids || s.decode) && !s.texts.empty())
-        usage_error("%s reads stdin; no file names are accepted beside it (got %s)", mode, s.texts[0].c_str());
+        usage_error("%s reads stdin; no file names are accepted beside it (got %s)", mode, s.texts[0]);
     if ((s.ids || s.decode) && (s.bytes || s.train_vocab))
         usage_error("%s uses a vocabulary and %s makes one; --tokenizer FILE is accepted", mode,
                     s.bytes ? "--bytes" : "--train-vocab");
@@ -168,8 +168,8 @@ static void check_settings(const Settings& s) {
     if (s.val_split && *s.val_split != "documents" && *s.val_split != "tail")
         usage_error("--val-split %s: documents and tail are accepted", s.val_split->c_str());
     if (s.bytes && s.train_vocab && s.train_vocab != 257)
-        usage_error("--bytes 1 is a vocabulary of 257 tokens; --train-vocab %lld is not accepted beside it",
-                    (long long)s.train_vocab);
+        usage_error("--bytes 1 is a vocabulary of 257 tokens; --train-vocab %d is not accepted beside it",
+                    s.train_vocab);
     if ((s.bytes || s.train_vocab) && s.tokenizer)
         usage_error("--tokenizer names a vocabulary and %s makes one; one of the two is accepted",
                     s.bytes ? "--bytes 1" : "--train-vocab");
@@ -206,8 +206,8 @@ static void decode_ids(const Tokenizer& tok) {
         long id = strtol(p, &after, 10);
         bool whole = after != p && (after == end || (*after && strchr(" \t\r\n", *after)));
         if (!whole || errno || id < 0 || id >= tok.vocab_size())
-            runtime_failure("stdin: entry %lld is no token id; 0 to %d separated by spaces are accepted",
-                            (long long)place, tok.vocab_size() - 1);
+            runtime_failure("stdin: entry %d is no token id; 0 to %d separated by spaces are accepted", place,
+                            tok.vocab_size() - 1);
         std::string_view bytes = decode(tok, (int)id);
         fwrite(bytes.data(), 1, bytes.size(), stdout);
         p = after;
@@ -228,12 +228,12 @@ static void check_vocabulary_beside(const Settings& s) {
     auto is_beside = [&](const std::string& path) { return std::filesystem::equivalent(beside, path, unknown); };
     if (!file_exists(beside)) return;
     if (makes_vocabulary(s) && is_beside(gpt2))
-        usage_error("-o %s: %s is GPT-2's vocabulary; another prefix is accepted", s.prefix->c_str(), beside.c_str());
+        usage_error("-o %s: %s is GPT-2's vocabulary; another prefix is accepted", s.prefix->c_str(), beside);
     if (!makes_vocabulary(s) && !is_beside(s.tokenizer ? *s.tokenizer : gpt2))
         usage_error(
             "-o %s: the vocabulary of earlier shards is there (%s); it is accepted as --tokenizer, or another "
             "prefix, or this one when it is removed",
-            s.prefix->c_str(), beside.c_str());
+            s.prefix->c_str(), beside);
 }
 
 static void configure(Corpus& corpus, const Settings& s, bool many, int64_t all_bytes) {
@@ -263,9 +263,9 @@ static void learn_vocabulary(Tokenizer& tok, const std::vector<TextFile>& files,
     corpus.logger.clear_line_in_work();
     if (tok.vocab_size() < s.train_vocab)
         usage_error(
-            "--train-vocab %lld: after %d tokens no two parts of a word are left to merge; 257 to %d are "
+            "--train-vocab %d: after %d tokens no two parts of a word are left to merge; 257 to %d are "
             "accepted for this text",
-            (long long)s.train_vocab, tok.vocab_size(), tok.vocab_size());
+            s.train_vocab, tok.vocab_size(), tok.vocab_size());
 }
 
 static void tokenize_corpus(Tokenizer& tok, const Settings& s) {

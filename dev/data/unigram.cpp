@@ -10,8 +10,7 @@ static std::vector<uint16_t> read_shard(const char* path, int64_t vocab) {
     std::vector<uint16_t> tokens(read_tokens_header(file));
     file.read(tokens.data(), tokens.size() * 2, "the tokens");
     for (uint16_t token : tokens)
-        if (token >= vocab)
-            runtime_failure("%s: token %d is not in a vocabulary of %lld", path, token, (long long)vocab);
+        if (token >= vocab) runtime_failure("%s: token %d is not in a vocabulary of %d", path, token, vocab);
     return tokens;
 }
 

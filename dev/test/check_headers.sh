@@ -2,7 +2,7 @@
 # check_headers.sh COMPILER "FLAGS": every header compiles by itself, and included twice, without a warning; those for
 # CUDA as the simulator sees them.
 compiler=$1 flags=$2
-cpu_headers="llmc/*/*.h dev/data/*.h dev/bench.h dev/bench_run.h dev/cpu/bench_cpu.h dev/test/fuzz/*.h
+cpu_headers="llmc/*/*.h dev/data/*.h dev/bench.h dev/bench_run.h dev/cpu/bench_cpu.h dev/talk/*.h dev/test/fuzz/*.h
     $(ls dev/test/*.h | grep -v -e model_tests.h -e not_finite_tests.h -e _kernels.h) dev/course/exercises/judge.h
     dev/course/exercises/ranks.h"  # those left out are parts of a test, after the model
 sim_headers="llmc/cuda/*.cuh dev/cusim/cusim.h dev/course/exercises/judge_cuda.h"

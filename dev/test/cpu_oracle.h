@@ -1,7 +1,8 @@
-// The CPU trainer behind four functions, for tests of the CUDA trainer. Both define a struct GPT2,
-// so the CPU trainer is compiled by itself, in cpu_oracle.cpp.
+// The CPU trainer behind four functions, for tests of the CUDA trainer. Kernels of both have the
+// same names, so the CPU trainer is compiled by itself, in cpu_oracle.cpp.
 #pragma once
 #include "llmc/gpt2/config.h"
+#include "llmc/optim/optimizers.h"
 #include "llmc/optim/update_rule.h"
 
 struct CpuOracle;

@@ -20,7 +20,8 @@ modes() { (cd "$1" && for f in $(cat "$folder/known"); do if [ -x "$f" ]; then e
 [ "$(modes .)" = "$(modes "$unpacked")" ] || fail "other files are executable"
 cmp dev/data/gpt2_tokenizer.bin "$unpacked/dev/data/gpt2_tokenizer.bin"
 cited=$(sed -n 's/^version: *//p' .github/CITATION.cff)
-grep -q "TRAINER_VERSION = \"gpt2 trainer $cited\"" llmc/options/option_table.h || fail "CITATION.cff has version $cited"
+grep -q "TRAINER_VERSION = \"gpt2 trainer $cited\"" llmc/options/option_table.h ||
+    fail "CITATION.cff has version $cited"
 
 printf '#!/bin/sh\necho "git was called: $*" >&2\nexit 1\n' > "$folder/bin/git"
 chmod +x "$folder/bin/git"

@@ -17,8 +17,8 @@ inline const DocumentLayout DOCUMENT_LAYOUTS[] = {
     {"of random lengths", [](int64_t t) { return (uint64_t)(t * 0x9E3779B97F4A7C15u) >> 60 == 3; }},
 };
 
-// starts (B,T) of B such sequences; those after the first are the same layout, some positions
-// later. At the first position of a sequence no end-of-text token is needed.
+// The starts (B,T) of B sequences of a layout; those after the first are the same layout, some
+// positions later. At the first position of a sequence no end-of-text token is needed.
 inline std::vector<int> document_starts(const DocumentLayout& layout, int64_t B, int64_t T) {
     const int end_of_text = 7;
     std::vector<int> tokens(B * T), starts(B * T, -1);

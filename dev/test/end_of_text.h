@@ -1,4 +1,4 @@
-// For runs with --document-mask 1: a tokenizer file that says which token begins a document.
+// A tokenizer file for runs with --document-mask 1: it says which token begins a document.
 #pragma once
 #include "dev/test/run_program.h"
 #include "llmc/data/tokenizer.h"

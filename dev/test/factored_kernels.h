@@ -17,7 +17,7 @@ struct FactoredModel {
         std::fill_n(factors.begin() + of_padding, c.Vp - c.V, 0.0f);
     }
 };
-// The same update as plain loops.
+// The update of such a model as plain loops.
 static void reference_update(Optimizer o, FactoredModel& model, UpdateConstants k) {
     for_each_part(model.layout, {}, {}, [&](const TensorPart& part) {
         const MatrixPart matrix = matrix_part(part, model.layout.config);
@@ -35,9 +35,10 @@ static void reference_update(Optimizer o, FactoredModel& model, UpdateConstants 
     });
 }
 
-// Whether a weight is the rounding of its master copy. A compiler may compute keep p - along d once
-// for each of them and fuse one product with the difference in the one, the other in the other: so
-// of its neighbours, too, between which the middle of two bf16 numbers may lie.
+// Whether a weight is the rounding of its master copy, or of a neighbour of that. A compiler may
+// compute keep p - along d twice, once for the copy and once for the weight, and fuse another of
+// the two products with the difference each time; the middle of two bf16 numbers may lie between
+// the results.
 static bool rounds_to(float master, float weight) {
     for (float x : {std::nextafter(master, -INFINITY), master, std::nextafter(master, INFINITY)})
         if ((float)(floatX)x == weight) return true;

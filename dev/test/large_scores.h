@@ -15,7 +15,7 @@ inline std::vector<float> scores_around(double level, size_t n) {
     return scores;
 }
 
-// The softmax of the first n, in double.
+// The softmax of the first n scores, in double.
 inline std::vector<double> exact_softmax(const std::vector<double>& scores, size_t n) {
     const double highest = *std::max_element(scores.begin(), scores.begin() + n);
     std::vector<double> p(n);

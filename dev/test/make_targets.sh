@@ -27,7 +27,7 @@ expect() { [ "$2" = "$3" ] || { echo "$1: $2, wanted $3"; exit 1; }; }
 
 # The Makefile is short, and make help lists what the rules of dev/ add.
 [ "$(wc -l < Makefile)" -lt 150 ] || { echo "the Makefile has $(wc -l < Makefile) lines"; exit 1; }
-for target in train_gpt2_cpu quickstart test test-all train_gpt2sim bench-cpu check-cuda test-sanitized format; do
+for target in train_gpt2_cpu talk quickstart test test-all train_gpt2sim bench-cpu check-cuda test-sanitized format; do
     $make help | grep -q "^$target  *[a-z]" || { echo "make help does not list $target"; exit 1; }
 done
 

@@ -2,10 +2,12 @@
 // weights. Then its invariants, bit for bit. The same tests run for both trainers and each
 // precision. A test program includes one trainer, and defines before it includes this header:
 //
-//     types Model, floatX
+//     types Model (GPT2), floatX
 //     Model make_model(config, B, T, recompute, variant, micro_steps)
 //                  variant: something that must not change a bit; on the CPU the number of threads
 //     void free_model(Model&)
+//     void micro_step(Model&, const Batch&)       its gradients
+//     StepResult update(Model&, const UpdateRule&)
 //     double loss_sum(Model&)
 //     void set_gradient(Model&, tensor, layer, i, float)
 //                  an element of what the backward pass has just written
@@ -15,16 +17,17 @@
 #include <unistd.h>
 #include <set>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 
 // How far from exact a result may be, relative to its largest value. In fp32 the errors come from
 // sums of many terms.
-static const bool HALF = is_16_bit<floatX>(), FP16 = is_fp16<floatX>();
+static const bool HALF = sizeof(floatX) == 2, FP16 = is_fp16<floatX>();
 static const double HALF_ROUNDOFF = FP16 ? FP16_ROUNDOFF : BF16_ROUNDOFF;
 static double model_tolerance(int64_t L) { return HALF ? bf16_model_tolerance((double)L, HALF_ROUNDOFF) : 1e-5; }
 static double loss_tolerance() { return HALF ? bf16_loss_tolerance(HALF_ROUNDOFF) : 2e-6; }
-// Of the steps of a run: as in fixtures.py.
+// The loss scale of the steps of a run, as in fixtures.py.
 static const double LOSS_SCALE = FP16 ? 1024 : 1;
 
 static GPT2Config load_config(const std::string& path) {
@@ -88,7 +91,7 @@ static void half_errors_as_pytorchs(const std::string& name, const std::vector<d
 // errors of the gradients, tensor by tensor.
 static std::vector<double> step_as_pytorchs(Model& model, const DebugState& d) {
     const GPT2Config& c = model.layout.config;
-    micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+    micro_step(model, {d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T)});
     const double loss = loss_sum(model) / (double)(d.B * d.T), tolerance = model_tolerance(c.L);
     EXPECT(std::fabs(loss - d.loss) <= loss_tolerance() * d.loss);
     const std::vector<float> grads = all_gradients(model);
@@ -108,7 +111,7 @@ static std::vector<double> step_as_pytorchs(Model& model, const DebugState& d) {
 }
 static void losses_alone(Model& model, const DebugState& d) {
     std::vector<float> losses(d.B * d.T);
-    evaluate(model, d.x.data(), d.y.data(), d.B, d.T, losses.data());
+    model.evaluate(model, d.x.data(), d.y.data(), d.B, d.T, losses.data());
     double total = 0;
     for (float l : losses) total += l;
     EXPECT(std::fabs(total - loss_sum(model)) < 1e-6 * total);
@@ -126,8 +129,8 @@ static void against_pytorch(const std::string& name, const std::string& folder =
     start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
     for (int64_t b = 0; b < d.B; b++)
         for (int64_t t = 0; t < d.T; t++)
-            EXPECT(relative_error(decode(model, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V, c.V) <
-                   tolerance);
+            EXPECT(relative_error(model.decode(model, d.x[b * d.T + t], t), d.logits.data() + (b * d.T + t) * c.V,
+                                  c.V) < tolerance);
     start_test(name + ": logits after a prompt in one forward pass, and of the position after it, are PyTorch's");
     std::set<int64_t> lengths;
     for (int64_t n : {(int64_t)1, (int64_t)2, (int64_t)17, d.T - 1, d.T})
@@ -135,8 +138,9 @@ static void against_pytorch(const std::string& name, const std::string& folder =
     for (int64_t b = 0; b < d.B; b++)
         for (int64_t n : lengths) {
             const float* theirs = d.logits.data() + (b * d.T + n - 1) * c.V;
-            EXPECT(relative_error(prefill(model, &d.x[b * d.T], n), theirs, c.V) < tolerance);
-            if (n < d.T) EXPECT(relative_error(decode(model, d.x[b * d.T + n], n), theirs + c.V, c.V) < tolerance);
+            EXPECT(relative_error(model.prefill(model, &d.x[b * d.T], n), theirs, c.V) < tolerance);
+            if (n < d.T)
+                EXPECT(relative_error(model.decode(model, d.x[b * d.T + n], n), theirs + c.V, c.V) < tolerance);
         }
     start_test(name + ": losses without gradients are those with");
     losses_alone(model, d);
@@ -149,7 +153,7 @@ static std::vector<float> gradients_with_documents(const DebugState& d, int64_t 
     o.end_of_text = end_of_text;
     Model model = make_model(load_config(FIXTURES + "b.bin"), d.B, d.T, 0, 2, 1, o);
     load_model(model, FIXTURES + "b.bin");
-    micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+    micro_step(model, {d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T)});
     const std::vector<float> grads = all_gradients(model);
     free_model(model);
     return grads;
@@ -181,7 +185,7 @@ static void cut_sequences() {
     for (int64_t recompute : {0, 3}) {
         Model model = make_model(c, 2, 70, recompute, 2, 1);
         load_model(model, FIXTURES + "b.bin");
-        micro_step(model, d.x.data(), d.y.data(), 2, 70, 1.0f / 140, 0);
+        micro_step(model, {d.x.data(), d.y.data(), 2, 70, 1.0f / 140});
         const std::vector<float> whole = all_gradients(model);
         step_as_pytorchs(model, d);
         EXPECT(!(relative_error(whole, all_gradients(model)) < model_tolerance(c.L)));
@@ -216,7 +220,8 @@ struct TenStepRun {
         for (int64_t micro = 0; micro < micro_steps; micro++) {
             for (int64_t b = 0; b < B; b++)
                 load_window(data, (step * micro_steps + micro) * B + b, &x[b * T], &y[b * T]);
-            micro_step(model, x.data(), y.data(), B, T, (float)scale / (float)(B * T * micro_steps), micro);
+            micro_step(model, {x.data(), y.data(), B, T, (float)scale / (float)(B * T * micro_steps), micro,
+                               micro + 1 == micro_steps});
         }
         UpdateRule rule;
         rule.loss_scale = scale;
@@ -359,7 +364,7 @@ static TenSteps two_steps_of_5_layers(const Recomputation& r, int64_t end_of_tex
         for (int64_t micro = 0; micro < 2; micro++) {
             for (int64_t i = 0; i < B * T; i++)
                 x[i] = (int)((i * i + 7 * i + 13 * micro + step) % 97), y[i] = (int)((5 * i + micro) % 97);
-            micro_step(model, x.data(), y.data(), B, T, 1.0f / (float)(2 * B * T), micro);
+            micro_step(model, {x.data(), y.data(), B, T, 1.0f / (float)(2 * B * T), micro, micro == 1});
         }
         UpdateRule rule;
         rule.constants = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
@@ -401,9 +406,10 @@ static void initial_weights() {
     start_test("a model goes to the order of the file and back, byte for byte");
     const std::string path = format("/tmp/gpt2_test_%d.bin", (int)getpid());
     FileWriter file(path);
-    write_model(file, c, model_version<floatX>(), [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
-        return tensor_data(ours, tensor, layer, first, elems);
-    });
+    write_model(file, c, model_version(format_of<floatX>()),
+                [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+                    return tensor_data(ours, tensor, layer, first, elems);
+                });
     file.commit();
     load_model(theirs, path);
     for (int i = 0; i < NUM_TENSORS; i++)
@@ -426,9 +432,9 @@ static void accumulation() {
     Model micro_batches = make_model(c, 1, d.T, 1, 2, d.B), whole_batch = make_model(c, d.B, d.T, 1, 2, 1);
     load_model(whole_batch, FIXTURES + "a.bin");
     load_model(micro_batches, FIXTURES + "a.bin");
-    micro_step(whole_batch, d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0);
+    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f});
     for (int64_t b = 0; b < d.B; b++)
-        micro_step(micro_batches, d.x.data() + b * d.T, d.y.data() + b * d.T, 1, d.T, 0.01f, b);
+        micro_step(micro_batches, {&d.x[b * d.T], &d.y[b * d.T], 1, d.T, 0.01f, b, b + 1 == d.B});
     EXPECT(relative_error(all_gradients(micro_batches), all_gradients(whole_batch)) <
            (HALF ? model_tolerance(c.L) : 1e-6));
     free_model(whole_batch);
@@ -444,8 +450,8 @@ static void ignored_targets() {
     std::vector<int> some = d.y, others = d.y;
     for (size_t i = 0; i < d.y.size(); i++) (i * i % 7 < 3 ? some : others)[i] = IGNORED_TARGET;
     const auto gradients = [&](const std::vector<int>& first, const std::vector<int>& second) {
-        micro_step(model, d.x.data(), first.data(), d.B, d.T, 0.01f, 0);
-        micro_step(model, d.x.data(), second.data(), d.B, d.T, 0.01f, 1);
+        micro_step(model, {d.x.data(), first.data(), d.B, d.T, 0.01f, 0, false});
+        micro_step(model, {d.x.data(), second.data(), d.B, d.T, 0.01f, 1});
         return all_gradients(model);
     };
     const std::vector<int> none(d.y.size(), IGNORED_TARGET);
@@ -457,8 +463,8 @@ static void ignored_targets() {
     for (float gradient : gradients(none, none)) EXPECT(gradient == 0);
     EXPECT(loss_sum(model) == 0);
     std::vector<float> all(d.y.size()), losses(d.y.size());
-    evaluate(model, d.x.data(), d.y.data(), d.B, d.T, all.data());
-    evaluate(model, d.x.data(), some.data(), d.B, d.T, losses.data());
+    model.evaluate(model, d.x.data(), d.y.data(), d.B, d.T, all.data());
+    model.evaluate(model, d.x.data(), some.data(), d.B, d.T, losses.data());
     for (size_t i = 0; i < losses.size(); i++) EXPECT(losses[i] == (some[i] == IGNORED_TARGET ? 0 : all[i]));
     free_model(model);
 }

@@ -2,6 +2,7 @@
 // (llmc/run/not_finite.h). A part of model_tests.h.
 #pragma once
 #include "dev/test/test.h"
+#include "llmc/run/not_finite.h"
 
 static int64_t random_below(int64_t n) { return (int64_t)((random_values(1)[0] + 1) / 2 * (float)n) % n; }
 static float random_not_finite() {
@@ -25,7 +26,7 @@ struct PlantedRun {
         std::vector<int> x(34), y(34);
         for (int64_t i = 0; i < 34; i++)
             x[i] = (int)((i * i + 7 * i + 13 * number) % 97), y[i] = (int)((5 * i + number) % 97);
-        micro_step(model, x.data(), y.data(), 2, 17, dloss, number);
+        micro_step(model, {x.data(), y.data(), 2, 17, dloss, number, number == 1});
     }
     // What is found if plant() is called at the end of a range of a micro-step, before what the
     // range has computed is looked at.
@@ -55,15 +56,22 @@ static bool names(const std::string& found, const std::string& expected) {
     return found == expected;
 }
 
+static void set_weight(Model& model, int tensor, int64_t l, int64_t i, float value) {
+    to_device(model, model.format, weight_at(model, tensor, l, i), &value, 1);
+}
+static void set_activation(Model& model, int a, int64_t l, int64_t i, float value) {
+    const NumberFormat format = ACTIVATIONS[a].type == FP32 ? FORMAT_FP32 : model.format;
+    to_device(model, format, model.acts + model.activations.offset(a, l) + i * format_bytes(format), &value, 1);
+}
+
 static void planted_weight(PlantedRun& run) {
     const GPT2Config& c = run.model.layout.config;
     const int tensor = (int)random_below(NUM_TENSORS);
     const int64_t l = random_below(tensor_layers(tensor, c)), i = random_below(tensor_elems(tensor, c));
-    floatX* const at = run.model.param(tensor, l) + i;
-    const float whole = *to_host(run.model, at, 1), broken = random_not_finite();
-    to_device(run.model, at, &broken, 1);
+    const float whole = *tensor_data(run.model, tensor, l, i, 1);
+    set_weight(run.model, tensor, l, i, random_not_finite());
     EXPECT(names(run.found(), "the weights " + tensor_text(tensor, l) + ", before the step"));
-    to_device(run.model, at, &whole, 1);
+    set_weight(run.model, tensor, l, i, whole);
 }
 
 static void planted_activation(PlantedRun& run) {
@@ -75,18 +83,14 @@ static void planted_activation(PlantedRun& run) {
     const bool one = ACTIVATIONS[a].copies == ActivationInfo::ONE;
     const int64_t l = one ? 0 : random_below(last + 1), micro = random_below(2);
     const int64_t i = random_below(ACTIVATIONS[a].elems(model.sizes));
-    const auto plant = [&] {
-        const float broken = random_not_finite();
-        if (ACTIVATIONS[a].type == FP32) to_device(model, model.act32(a, l) + i, &broken, 1);
-        else to_device(model, model.act(a, l) + i, &broken, 1);
-    };
+    const auto plant = [&] { set_activation(model, a, l, i, random_not_finite()); };
     const bool at_end = a == LNF || (a == RESIDUAL3 && l == last);
     const std::string range = a == LOSSES ? "layer_recompute" : at_end ? "forward" : "layer_forward";
     const int64_t layer = a == LOSSES ? last : at_end ? -1 : a == RESIDUAL3 ? l + 1 : l;
     const std::string of_layer = one ? "" : format(" of layer %d", (int)l);
     EXPECT(
         names(run.found(micro, range, layer, plant), format("the activation %s%s, in the forward pass of micro-step %d",
-                                                            ACTIVATIONS[a].name, of_layer.c_str(), (int)micro + 1)));
+                                                            ACTIVATIONS[a].name, of_layer, (int)micro + 1)));
 }
 
 static void planted_gradient(PlantedRun& run) {
@@ -105,17 +109,10 @@ static void planted_gradient(PlantedRun& run) {
 
 static void planted_stream_gradient(PlantedRun& run) {
     const int64_t l = random_below(5), i = random_below(34 * 32);
-    const auto plant = [&] {
-        const float broken = random_not_finite();
-        to_device(run.model, run.model.act(DRESIDUAL) + i, &broken, 1);
-    };
+    const auto plant = [&] { set_activation(run.model, DRESIDUAL, 0, i, random_not_finite()); };
     const std::string stream = l == 0 ? "encoded" : format("residual3 of layer %d", (int)l - 1);
     EXPECT(names(run.found(1, "layer_backward", l, plant),
                  "the gradient of " + stream + ", in the backward pass of micro-step 2"));
-}
-
-static void set_weight(Model& model, int tensor, int64_t l, int64_t i, float value) {
-    to_device(model, model.param(tensor, l) + i, &value, 1);
 }
 
 // What computes itself into the infinite.

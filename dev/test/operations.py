@@ -22,7 +22,7 @@ LIBRARIES = {"error: CUDA, ": ["out of memory"], "error: NCCL, ": ["unhandled sy
 def literals():
     """The text of all string literals, adjacent ones joined, cut at conversions of printf."""
     texts = []
-    for pattern in ("llmc/**/*.h", "llmc/**/*.cuh", "*.cu", "*.cpp"):
+    for pattern in ("llmc/**/*.h", "llmc/**/*.cuh", "llmc/**/*.cpp", "*.cu", "*.cpp"):
         for path in ROOT.glob(pattern):
             for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', path.read_text()):
                 text = re.sub(r'"\s*"', "", match[0])[1:-1].replace('\\"', '"')

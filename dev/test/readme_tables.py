@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Figures of a kind of machine are written between its own markers: those of others stay, a new kind gets its place."""
+"""Figures of a kind of machine are written between its own markers: those of others stay, a new kind gets its place.
+The first page shows six rows of them."""
 import pathlib
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import bench
+import first_page
 import readme
 
 CPUINFO = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu {}\n"
@@ -15,14 +17,36 @@ def write(text, machine, kind, parts=("steps",)):
     report = bench.Report()
     report.rows = [{"part": part, "what": "step", "who": text, "min_ms": 1, "note": ""} for part in parts]
     report.rooflines, report.products = {"steps": [f"kernel {text}"]}, [f"product {text}"]
-    bench.write_readme(report, machine, kind)
+    bench.write_tables(report, machine, kind)
+
+
+def first_page_has_the_fastest():
+    """Of each row that the first page shows, ours and the fastest of the others; what was not measured is named."""
+    measured, machine = "", "Intel(R) Machine CPU @ 2GHz (AVX2, AMX)"
+    for part, kind in dict.fromkeys(columns[1:3] for columns in first_page.ROWS):
+        measured += f"<!-- bench {part} {kind} begin -->\nMeasured 2026-01-02 on {machine}, 2 threads by me.\n\n"
+        for _, its_part, its_kind, what, ours, others in first_page.ROWS:
+            if (part, kind) == (its_part, its_kind):
+                measured += f"| {what} | {ours} | 1,000 ms | 1,001 ms | 5 MiB | plan 5 MiB |\n"
+                for mode, ms, ratio in ("slow", "10,200", "10.20"), ("fast", "9,900", "9.90"):
+                    measured += f"| {what} | {others.replace('.*', mode)} | {ms} ms | 9 ms | | {ratio} times ours |\n"
+        measured += f"<!-- bench {part} {kind} end -->\n"
+    table = first_page.speed_table(measured)
+    assert table.count("| Intel Machine, AMX | 1,000 ms | 9,900 ms | 9.90 |\n") == len(first_page.ROWS) - 1, table
+    assert table.startswith("Minima, on 2 threads, measured 2026-01-02 by"), table
+    try:
+        first_page.speed_table(measured.replace("| this trainer, bf16 |", "| another |"))
+        raise AssertionError("a row that was not measured was accepted")
+    except SystemExit as error:
+        assert "`this trainer, bf16`" in str(error), error
 
 
 def main():
+    first_page_has_the_fastest()
     with tempfile.TemporaryDirectory() as folder:
         bench.ROOT = root = pathlib.Path(folder)
         (root / "dev/cpu").mkdir(parents=True)
-        names = {root / "README.md": ["bench steps", "bench small"],
+        names = {root / readme.MEASURED: ["bench steps", "bench small"],
                  root / "dev/cpu/README.md": ["roofline steps", "products"]}
         for path, tables in names.items():
             places = [f"<!-- {name} tables -->\n\n<!-- {name} avx512-bf16 begin -->\nan AMD one\n"
@@ -38,12 +62,12 @@ def main():
                 begin, end = text.index(f"<!-- {name} amx begin -->"), text.index(f"<!-- {name} amx end -->")
                 assert "SECOND" in text[begin:end] and end < text.index(f"<!-- {name} avx512-bf16 begin -->"), text
         write("THIRD", "another AMD one", "avx512-bf16")  # of one part: the table of the other stays
-        text = (root / "README.md").read_text()
+        text = (root / readme.MEASURED).read_text()
         assert text.count("SECOND") == 2 and text.count("THIRD") == 1 and text.count("\nan AMD one") == 1, text
-        (root / "README.md").write_text("nothing")
+        (root / readme.MEASURED).write_text("nothing")
         try:
             write("FOURTH", "an Intel one", "amx")
-            raise AssertionError("a README without a place for tables was accepted")
+            raise AssertionError("a page without a place for tables was accepted")
         except SystemExit as error:
             assert "<!-- bench steps tables -->" in str(error), error
         info = root / "cpuinfo"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the recipes of README, with small stand-ins for what they download: a random model in a folder named gpt2, a
-.parquet file, questions. Only sizes are made smaller, by flags after those of README.
+"""Runs the recipes of dev/manual.md, with small stand-ins for what they download: a random model in a folder named
+gpt2, a .parquet file, questions. Only sizes are made smaller, by flags after those of the manual.
 
     pip install numpy pyarrow safetensors tiktoken torch transformers
     make train_gpt2_cpu tokenize && dev/test/recipes.py
@@ -28,9 +28,9 @@ import pyarrow.parquet  # noqa: E402
 import fixtures  # noqa: E402
 
 
-def lines_of_readme(begin):
+def lines_of_manual(begin):
     """The commands below the paragraph that begins so."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "dev/manual.md").read_text(encoding="utf-8")
     block = re.search(rf"^{begin}.*?\n\n((?:    .*\n)+)", text, re.M)[1]
     return [line.strip() for line in block.splitlines()]
 
@@ -43,7 +43,7 @@ def run(line, folder):
 
 
 def fine_tuning(folder):
-    make, bring_in, tokenize, train, talk = lines_of_readme("Fine-tune GPT-2 on a folder")
+    make, bring_in, tokenize, train, talk = lines_of_manual("Fine-tune GPT-2 on a folder")
     assert make.startswith("make "), make
     for program in "train_gpt2_cpu", "tokenize", "dev":
         (folder / program).symlink_to(ROOT / program)
@@ -58,13 +58,14 @@ def fine_tuning(folder):
     losses = [float(loss) for loss in re.findall(r"^val loss (\S+)", output, re.M)]
     assert len(losses) == 2 and losses[1] < losses[0] - 0.2, losses
     assert f"val loss {losses[0]:.6f}\n" in before, (losses, before)  # it begins with the weights of gpt2.bin
-    text = run(f"{talk} --prompt 'To be' -g 20 --quiet 1", folder)
+    assert talk == "./talk -e tuned", talk
+    text = run("./train_gpt2_cpu -e tuned -x 0 --prompt 'To be' -g 20 --quiet 1", folder)
     assert text.startswith("To be") and len(text) > 20, text
 
 
 def on_fineweb(folder):
     """The recipe finds the shards and the questions where the scripts before it have put them."""
-    (get, hellaswag), (make, train) = (line.split(" && ") for line in lines_of_readme("GPT-2 124M on 10 billion"))
+    (get, hellaswag), (make, train) = (line.split(" && ") for line in lines_of_manual("GPT-2 124M on 10 billion"))
     assert make.startswith("make "), make
     for name in "dev/data/*.py", "scripts/*.sh":  # copies: they write below the folder that they are in
         (folder / name).parent.mkdir(parents=True)

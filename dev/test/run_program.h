@@ -1,13 +1,13 @@
-// For tests that run whole programs, as a user runs them: starts a program, returns what it printed
-// and how it ended, and makes small data for it.
+// Runs whole programs for tests, as a user runs them: starts a program, returns what it printed and
+// how it ended, and makes small data for it.
 #pragma once
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/run/metrics.h"
-#include "llmc/data/tokens_file.h"
 
 struct Outcome {
     int status;
@@ -25,8 +25,7 @@ inline std::string read_whole(const std::string& path) {
 }
 inline void write_whole(const std::string& path, const std::string& bytes) {
     FILE* file = fopen(path.c_str(), "wb");
-    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size())
-        runtime_failure("cannot write %s", path.c_str());
+    if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size()) runtime_failure("cannot write %s", path);
     fclose(file);
 }
 inline std::string folder;  // of this test run

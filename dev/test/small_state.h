@@ -63,7 +63,7 @@ static void code_values() {
     EXPECT(Code::nearest(1e-30f) == (SIGNED ? 127 : 1) && Code::nearest(0.0f) == (SIGNED ? 127 : 0));
 }
 
-// Values over so many decades, one of them the largest: 3, or -3.
+// n values over so many decades, one of which is the largest: 3, or -3.
 static Floats block_values(int64_t n, double decades, bool is_signed, double largest) {
     Floats values = random_values(n), size = random_values(n);
     for (int64_t i = 0; i < n; i++) {

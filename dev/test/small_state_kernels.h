@@ -15,7 +15,7 @@ static Floats masked(Floats values, const Floats& mask) {
     return values;
 }
 
-// m or v of earlier steps, in bf16 or in blocks.
+// m or v as earlier steps would leave it, in bf16 or in blocks.
 struct SmallStates {
     std::vector<bf16> halves;
     std::vector<StateBlock> blocks;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Generated text: whole characters, --stop, --samples; conversations on a terminal: editing, history, Ctrl-C, Ctrl-D;
-of the CPU trainer and of the GPU trainer in the simulator."""
+"""Generated text, of the CPU trainer and of the GPU trainer in the simulator: whole characters, --stop, --samples.
+Conversations, of talk: editing, history, Ctrl-C, Ctrl-D; lines that come from no terminal."""
 import fcntl
 import os
 import pathlib
@@ -17,8 +17,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CPU, SIM = ["./train_gpt2_cpu", "--threads", "1"], ["build/BF16/train_gpt2sim"]
+TALK = ["./talk", "--threads", "1"]
 BYTES, NAMED = "bytes_tokenizer.bin", "named_tokenizer.bin"
-SHAPE = ["-e", "L1C32H2T64V257", "-x", "0"]
+MODEL = ["-e", "L1C32H2T64V257"]
+SHAPE = [*MODEL, "-x", "0"]
 
 
 def write_tokenizer(path, tokens):
@@ -60,9 +62,9 @@ class Tests:
 
 
 class Conversation:
-    """A trainer on a terminal of its own, and what it has written there."""
+    """talk, or another program, on a terminal of its own, and what it has written there."""
 
-    def __init__(self, tests, program, *flags, term="xterm", shape=SHAPE, tokenizer=BYTES):
+    def __init__(self, tests, *flags, program=TALK, shape=MODEL, term="xterm", tokenizer=BYTES):
         terminal, child_side = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
         self.fd, self.child_side, self.written, self.seen = terminal, child_side, b"", 0
@@ -175,10 +177,10 @@ KEYS = {"typed": "To be\r", "Backspace": "To bX\x7fe\r", "Backspace over a chara
         "Ctrl-A": "o be\x01T\r", "Left": "To e\x1b[Db\r"}
 
 
-def first_line(tests, program, keys, term="xterm"):
+def first_line(tests, keys, term="xterm"):
     """The first prompt has the text that --prompt gives."""
-    text = tests.run(program, "--prompt", "To be", "-g", "30", "--quiet", "1").stdout
-    with Conversation(tests, program, "-g", "30", term=term) as talk:
+    text = tests.run(CPU, "--prompt", "To be", "-g", "30", "--quiet", "1").stdout
+    with Conversation(tests, "-g", "30", term=term) as talk:
         talk.expect(b"each line is a prompt")
         talk.type(keys)
         talk.expect(b"\n" + on_terminal(text))
@@ -188,7 +190,7 @@ def first_line(tests, program, keys, term="xterm"):
 
 
 def history(tests):
-    with Conversation(tests, CPU, "-g", "5", "--temperature", "0", "--quiet", "1") as talk:
+    with Conversation(tests, "-g", "5", "--temperature", "0", "--quiet", "1") as talk:
         for keys, text in (("first\r", b"first"), ("second\r", b"second"), ("\x1b[A\r", b"second"),
                            ("\x1b[A\x1b[A\r", b"first")):
             talk.type(keys)
@@ -201,9 +203,9 @@ def history(tests):
 ENDLESS = ["-g", "1000000", "--temperature", "0"]  # a model with these random weights repeats one letter
 
 
-def interrupts(tests, program, term="xterm"):
+def interrupts(tests, term="xterm"):
     """Ctrl-C stops a sample, drops a line, and says at an empty prompt how to leave."""
-    with Conversation(tests, program, *ENDLESS, term=term) as talk:
+    with Conversation(tests, *ENDLESS, term=term) as talk:
         talk.type("long\r")
         talk.expect(b"\nlong" + 50 * b"U")
         os.write(talk.fd, b"\x03")
@@ -219,11 +221,11 @@ def interrupts(tests, program, term="xterm"):
 
 
 def ended_by_signal(tests):
-    with Conversation(tests, CPU) as talk:
+    with Conversation(tests) as talk:
         talk.expect(b"> ")
         talk.child.send_signal(signal.SIGTERM)
         assert talk.finish() == 128 + signal.SIGTERM
-    with Conversation(tests, CPU, *ENDLESS) as talk:
+    with Conversation(tests, *ENDLESS) as talk:
         talk.type("long\r")
         talk.expect(b"\nlong")
         talk.child.send_signal(signal.SIGUSR1)
@@ -231,25 +233,62 @@ def ended_by_signal(tests):
 
 
 def samples_on_terminal(tests):
-    with Conversation(tests, CPU, "-g", "9", "--samples", "2", "--quiet", "1") as talk:
+    with Conversation(tests, "-g", "9", "--samples", "2", "--quiet", "1") as talk:
         texts = tests.run(CPU, "-g", "9", "--samples", "2", "--quiet", "1", "--prompt", "To").stdout.split(b"\0")
         talk.type("To\r")
         talk.expect(b"\n" + on_terminal(b"\n---\n".join(texts[:2]) + b"\n"))
 
 
+def talk_without_terminal(tests, *flags):
+    command = [*TALK, *MODEL, "--tokenizer", tests.folder / BYTES, "--quiet", "1", *flags]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def no_terminal(tests):
+    """Each line of stdin is continued as --prompt continues it; nothing is asked for."""
+    greedy = ["-g", "5", "--temperature", "0"]
+    text = lambda line: tests.run(CPU, *greedy, "--prompt", line, "--quiet", "1").stdout
+    long = b"x" * 10000
+    for lines, prompts in ((b"To be\n\nor not", [b"To be", b"or not"]), (b"\n" + long + b"\nend\n", [long, b"end"]),
+                           (b"", [])):
+        result = talk_without_terminal(tests, *greedy).communicate(lines, timeout=60)
+        assert result == (b"".join(text(line) for line in prompts), b""), (lines[:20], result)
+    two = tests.run(CPU, *greedy, "--prompt", "To be", "--quiet", "1", "--samples", "2").stdout
+    assert talk_without_terminal(tests, *greedy, "--samples", "2").communicate(b"To be\n", timeout=60) == (two, b"")
+    with talk_without_terminal(tests, *ENDLESS) as child:  # SIGINT ends the program
+        child.stdin.write(b"long\n")
+        child.stdin.flush()
+        assert child.stdout.read(50) == b"long" + 46 * b"U"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=20) == 128 + signal.SIGINT
+
+
 def no_conversation(tests):
-    for flags in (["-s", "1", "-v", "0"], ["--prompt", "To be"]):
-        with Conversation(tests, CPU, "-g", "3", *flags) as talk:
-            assert talk.finish() == 0 and b"> " not in talk.written and b"each line" not in talk.written
-    with Conversation(tests, CPU, shape=["-e", "L1C32H2T64V300", "-x", "0"],
-                      tokenizer=ROOT / "dev/data/gpt2_tokenizer.bin") as talk:
-        assert talk.finish() == 2 and b"a prompt would be tokenized by" in talk.written
+    """The trainers ask nothing, on a terminal either."""
+    text = tests.folder / "text.txt"
+    text.write_text("To be, or not to be")
+    for flags, written in ((["-s", "1", "-v", "0"], b"generating:"), (["--prompt", "To be"], b"generated: "),
+                           (["-j", text], b"val loss ")):
+        with Conversation(tests, "-g", "3", *flags, program=CPU, shape=SHAPE) as trainer:
+            assert trainer.finish() == 0 and written in trainer.written and b"each line" not in trainer.written
+            assert b"> " not in trainer.written
 
 
 def refused(tests):
     for flags, message in ((["--stop", ""], b"--stop (empty)"), (["--samples", "0"], b"--samples 0")):
         result = tests.run(CPU, *flags)
         assert result.returncode == 2 and message in result.stderr and result.stderr.count(b"\n") == 1, result
+
+
+def refused_by_talk(tests):
+    gpt2 = ["-e", "L1C32H2T64V300", "--tokenizer", "dev/data/gpt2_tokenizer.bin"]
+    for flags, message in ((["-x", "5"], b"--max-steps has no effect"), (["--prompt", "a"], b"--prompt has no effect"),
+                           (["-j", "a.txt"], b"--val-data has no effect"), (["-g", "0"], b"-g 0 "),
+                           (["--tempo", "1"], b"unknown flag"), (gpt2, b"a prompt would be tokenized by")):
+        result = subprocess.run([*TALK, *flags], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        assert result.returncode == 2 and message in result.stderr and result.stderr.count(b"\n") == 1, result
+    result = subprocess.run([*TALK, "--help"], cwd=ROOT, capture_output=True, timeout=60)
+    assert result.returncode == 0 and b"--top-k" in result.stdout and b"--batch-size" not in result.stdout
 
 
 def main():
@@ -264,21 +303,21 @@ def main():
         tests.test("a sample ends at the end of text", end_of_text, tests, CPU)
         tests.test("text longer than the context", long_prompt, tests, CPU)
         tests.test("what is refused", refused, tests)
-        with_readline = b"libreadline" in (ROOT / CPU[0]).read_bytes()
+        with_readline = b"libreadline" in (ROOT / TALK[0]).read_bytes()
         if with_readline:
             for name, keys in KEYS.items():
-                tests.test(f"a conversation: {name}", first_line, tests, CPU, keys)
+                tests.test(f"a conversation: {name}", first_line, tests, keys)
             tests.test("history", history, tests)
         else:
             print("SKIPPED editing of prompts (apt-get install libreadline-dev)")
-        tests.test("a conversation: TERM=dumb", first_line, tests, CPU, "To be\r", "dumb")
-        tests.test("a conversation in the simulator", first_line, tests, SIM, "To be\r")
-        tests.test("Ctrl-C", interrupts, tests, CPU)
-        tests.test("Ctrl-C, TERM=dumb", interrupts, tests, CPU, "dumb")
-        tests.test("Ctrl-C in the simulator", interrupts, tests, SIM)
+        tests.test("a conversation: TERM=dumb", first_line, tests, "To be\r", "dumb")
+        tests.test("Ctrl-C", interrupts, tests)
+        tests.test("Ctrl-C, TERM=dumb", interrupts, tests, "dumb")
         tests.test("other signals end a conversation", ended_by_signal, tests)
         tests.test("several samples in a conversation", samples_on_terminal, tests)
-        tests.test("a terminal, but no conversation", no_conversation, tests)
+        tests.test("a conversation without a terminal", no_terminal, tests)
+        tests.test("flags that talk refuses", refused_by_talk, tests)
+        tests.test("trainers on a terminal", no_conversation, tests)
     passed, failed = tests.counts
     print(f"{passed} passed, {failed} failed, {int(not with_readline)} skipped")
     sys.exit(failed > 0)

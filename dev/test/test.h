@@ -65,7 +65,7 @@ inline double relative_error(const A* a, const B* b, size_t n) {
 inline double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() ? relative_error(a.data(), b.data(), a.size()) : INFINITY;
 }
-// The norm of the difference beside that of b.
+// The norm of the difference, divided by that of b.
 inline double norm_error(const std::vector<float>& a, const std::vector<float>& b) {
     double difference = 0, norm = 0;
     for (size_t i = 0; i < b.size(); i++)
@@ -79,13 +79,13 @@ inline double norm_error(const std::vector<float>& a, const std::vector<float>& 
 // less.
 constexpr double FP32_ROUNDOFF = 1.0 / (1 << 24), BF16_ROUNDOFF = 1.0 / (1 << 8), FP16_ROUNDOFF = 1.0 / (1 << 11);
 
-// Sums of n products in fp32, relative to the largest sum. The factor 8 allows for the worst of
-// many sums, and for terms that are larger than what remains of their sum.
+// The tolerance of sums of n products in fp32, relative to the largest sum. The factor 8 allows for
+// the worst of many sums, and for terms that are larger than what remains of their sum.
 inline double sum_tolerance(double n) { return 8 * FP32_ROUNDOFF * std::sqrt(n + 4); }
 
-// The same with `roundings` roundings to bf16, or to a type of another roundoff, on the way to the
-// result: sqrt(3) times the rms of their errors, which for a single rounding is the largest error
-// there can be.
+// Sums of n products with `roundings` roundings to bf16, or to a type of another roundoff, on the
+// way to the result: sqrt(3) times the rms of their errors, which for a single rounding is the
+// largest error there can be.
 inline double bf16_tolerance(double roundings, double n, double roundoff = BF16_ROUNDOFF) {
     return roundoff * std::sqrt(roundings) + sum_tolerance(n);
 }

@@ -8,9 +8,11 @@
 #
 # No commas and no single quotes in the arguments. To add a test program dev/test/test_NAME.cpp, add it to TESTS.
 
-.PHONY: test-sanitized test-compilers check-headers fuzz chaos
+.PHONY: test-programs test-sanitized test-compilers check-headers fuzz chaos
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
+# Programs that include the trainer.
+$(B)/test_model $(B)/test_model_bf16 $(B)/test_peak $(B)/bench/roofline: $(B)/services.o
 $(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(TIMED) $(CXX) $(CXXFLAGS) -shared -fPIC $< -o $@
@@ -23,10 +25,12 @@ $(B)/planted_bench: dev/test/planted_bench.cpp $(FLAGS_FILE)
 	$(compile)
 
 PARTS :=
+NEEDS :=
 program = $(eval $(call part,program,$(1),$(1),$(2),$(3)))
 check   = $(eval $(call part,check,$(1),$(2),$(3),$(4)))
 define part
 PARTS += part-$(2)
+NEEDS += $(4)
 .PHONY: part-$(2)
 part-$(2): $(4)
 	@dev/test/part.sh $(1) '$(2)' '$(strip $(3))' '$(strip $(5))'
@@ -62,12 +66,15 @@ SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
 $(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter $(SHORT_LADDERS),$(SIM_LADDERS)))
 
-$(call program,talk,$(CPU) $(SIM16),dev/test/talk.py)
+$(call program,talk,$(CPU) talk $(SIM16),dev/test/talk.py)
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
-$(call check,model_contract,the compiler names what a trainer does not provide,,dev/test/model_contract.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)
 $(call check,width_finds,the check of widths finds what is too wide,,dev/test/width.sh)
+$(call check,house,floors and lengths and names and openings are as the house has them,,dev/house.py --check)
+$(call check,house_finds,the check of the house finds what breaks a rule,,dev/test/house.py)
+$(call check,formats,values fit the formats of the sentences that they are in,,dev/test/formats.py)
+$(call check,formats_finds,the check of formats finds what does not fit,,dev/test/formats.sh)
 $(call check,portable_rules,make files and scripts are those of macOS as well,,dev/test/portable.sh rules)
 UNTIMED := cudaStreamSynchronize|cudaDeviceSynchronize|cudaEventSynchronize|cudaMemcpy[(]
 $(call check,waits,the host waits for a GPU only in wait.cuh,,\
@@ -76,7 +83,8 @@ $(call check,format,laid out as make format does,,\
     dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
 $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
 $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
-$(call check,readme_tables,tables of several machines in one README,,dev/test/readme_tables.py)
+$(call check,readme_tables,tables of several machines on one page and those of the first page,,\
+    dev/test/readme_tables.py && dev/first_page.py --check)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
 $(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
@@ -84,6 +92,7 @@ $(call check,operations,messages that troubleshooting quotes and what the Docker
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
+test-programs: $(sort $(NEEDS))       ## what `make test` runs, compiled
 
 # ---- what `make test-all` adds
 
@@ -123,7 +132,7 @@ $(call check,vocabularies,the measurement of vocabularies runs,$(CPU),rm -f $(B)
     dev/course/vocabularies.py 4096 --steps 2 --seconds 0.05 --timed-steps 2 --json $(B)/vocabularies.json)
 $(call check,datasets,token files of datasets equal those of llm.c,tokenize,\
     dev/test/datasets.py --packages || skip "pip install numpy pyarrow tiktoken"; dev/test/datasets.py)
-$(call check,recipes,fine-tuning and training on FineWeb by the lines of README,$(CPU),\
+$(call check,recipes,fine-tuning and training on FineWeb by the lines of the manual,$(CPU),\
     dev/test/recipes.py --packages || skip "pip install numpy pyarrow safetensors tiktoken torch transformers";\
     dev/test/recipes.py)
 $(call check,plot,pictures of runs and of the memory of a step,$(CPU),dev/test/plot.py)

@@ -186,7 +186,7 @@ static void one_run_a_folder() {
     EXPECT(run(tiny("-x 0 -v 1 -y 1 -o " + dir("busy"))).status == 0);  // looking on is not writing
     kill(first, SIGKILL);
     finish(first);
-    const Outcome r = run(tiny(format("-x %lld -y 1 ", (long long)steps_in("busy").back() + 1) + flags));
+    const Outcome r = run(tiny(format("-x %d -y 1 ", steps_in("busy").back() + 1) + flags));
     EXPECT(r.status == 0 && contains(r.out, "resumed at step "));
     start_test("run.lock is removed while the run goes on: the run takes it again, a second run is refused");
     const std::string lock = dir("busy/run.lock"), on = tiny("-x 100000000 -y 1 " + flags);
@@ -258,9 +258,9 @@ static void changed_data() {
         const Outcome r = finish(child);
         const std::vector<int64_t> steps = steps_in(name);
         EXPECT(refused(r, 1, "live.bin has changed") && steps.size() == 1 && steps[0] > 20);
-        EXPECT(!steps.empty() && contains(r.out, format("stopped at step %lld\n", (long long)steps[0])));
+        EXPECT(!steps.empty() && contains(r.out, format("stopped at step %d\n", steps[0])));
         write_whole(live, good);
-        const Outcome on = run(tiny(format("-x %lld -y 1 ", (long long)(steps.empty() ? 0 : steps[0]) + 1) + flags));
+        const Outcome on = run(tiny(format("-x %d -y 1 ", (steps.empty() ? 0 : steps[0]) + 1) + flags));
         EXPECT(on.status == 0 && contains(on.out, "resumed at step "));
     }
 }
@@ -301,8 +301,7 @@ static bool build_library() {
 }
 
 static std::string failing(const std::string& path, int n, const char* how) {
-    return with_library(
-        format("FAIL_PATH=%s FAIL_AT=%d FAIL_HOW=%s FAIL_MARK=%s", dir(path).c_str(), n, how, dir("mark").c_str()));
+    return with_library(format("FAIL_PATH=%s FAIL_AT=%d FAIL_HOW=%s FAIL_MARK=%s", dir(path), n, how, dir("mark")));
 }
 
 // A run resumes at step 3, saves step 4 and prunes, while the n-th file call in its out dir fails;

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "dev/test/run_program.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/data/hellaswag.h"
 #include "llmc/data/tokenizer.h"
 

@@ -186,13 +186,12 @@ static void all_tests(const std::string& who) {
         int64_t B, T, C, NH;
     } shapes[] = {{1, 1, 16, 1}, {2, 33, 48, 3}, {3, 67, 40, 1}, {2, 130, 128, 2}, {1, 200, 31, 1}, {1, 70, 256, 1}};
     for (const auto& s : shapes) {
-        const std::string shape =
-            format("B %d T %d C %d NH %d, %s", (int)s.B, (int)s.T, (int)s.C, (int)s.NH, who.c_str());
+        const std::string shape = format("B %d T %d C %d NH %d, %s", (int)s.B, (int)s.T, (int)s.C, (int)s.NH, who);
         seed_random_values(shape);
         const Attention<floatX> given(s.B, s.T, s.C, s.NH);
         no_document_mask(given, shape);
         for (const DocumentLayout& layout : DOCUMENT_LAYOUTS) {
-            const std::string name = format("%s, %s", layout.name, shape.c_str());
+            const std::string name = format("%s, %s", layout.name, shape);
             against_reference(layout, given, name);
             as_if_alone(layout, given, name);
         }

@@ -2,8 +2,10 @@
 // gradients overflow. test_gpt2.cu compares the kernels and the model with references.
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
+#include "llmc/options/number_formats.h"
 #include "llmc/base/bf16.h"
 #include "llmc/checkpoint/checkpoint.h"
+#include "llmc/options/number_formats.h"
 
 static const std::string SIM_FP16 = "build/FP16/test_gpt2sim train";
 
@@ -48,23 +50,24 @@ static void conversions() {
 static void scales() {
     start_test("the loss scale: halved by an overflow, doubled after 2000 steps without one");
     Options o;
-    LossScale s = begin_scaling<fp16>(o, {});
+    LossScale s = begin_scaling(format_of<fp16>(), o, {});
     EXPECT(s.scale == 65536 && s.good_steps == 0);
-    for (int i = 0; i < 1999; i++) s = next_scale<fp16>(s, o, false);
-    EXPECT(s.scale == 65536 && s.good_steps == 1999 && next_scale<fp16>(s, o, false).scale == 131072);
-    s = next_scale<fp16>(s, o, true);
-    EXPECT(s.scale == 32768 && s.good_steps == 0 && begin_scaling<fp16>(o, s).scale == 32768);
-    for (int i = 0; i < 2000; i++) s = next_scale<fp16>(s, o, false);
+    for (int i = 0; i < 1999; i++) s = next_scale(format_of<fp16>(), s, o, false);
+    EXPECT(s.scale == 65536 && s.good_steps == 1999 && next_scale(format_of<fp16>(), s, o, false).scale == 131072);
+    s = next_scale(format_of<fp16>(), s, o, true);
+    EXPECT(s.scale == 32768 && s.good_steps == 0 && begin_scaling(format_of<fp16>(), o, s).scale == 32768);
+    for (int i = 0; i < 2000; i++) s = next_scale(format_of<fp16>(), s, o, false);
     EXPECT(s.scale == 65536 && s.good_steps == 0);
-    for (int i = 0; i < 16; i++) EXPECT(can_lower(s, o)), s = next_scale<fp16>(s, o, true);
+    for (int i = 0; i < 16; i++) EXPECT(can_lower(s, o)), s = next_scale(format_of<fp16>(), s, o, true);
     EXPECT(s.scale == 1 && !can_lower(s, o));
     s = {std::ldexp(1.0, 127), 1999};
-    EXPECT(next_scale<fp16>(s, o, false).scale == s.scale);  // twice that is infinite in fp32
+    EXPECT(next_scale(format_of<fp16>(), s, o, false).scale == s.scale);  // twice that is infinite in fp32
     start_test("the loss scale: a stated one stays, and other formats have none");
-    EXPECT(next_scale<bf16>(begin_scaling<bf16>(o, {}), o, false).scale == 1 && !can_lower({1, 0}, o));
+    EXPECT(next_scale(format_of<bf16>(), begin_scaling(format_of<bf16>(), o, {}), o, false).scale == 1 &&
+           !can_lower({1, 0}, o));
     o.loss_scale = "1000";
-    s = begin_scaling<fp16>(o, {65536, 7});
-    EXPECT(s.scale == 1000 && next_scale<fp16>(s, o, false).scale == 1000 && !can_lower(s, o));
+    s = begin_scaling(format_of<fp16>(), o, {65536, 7});
+    EXPECT(s.scale == 1000 && next_scale(format_of<fp16>(), s, o, false).scale == 1000 && !can_lower(s, o));
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ static void skipped_steps_are_no_updates() {
         while (skipped < 8 && !std::isfinite(at("skipping", skipped, METRIC_NORM))) skipped++;
         const int64_t updates = 12 - skipped;
         EXPECT(skipped >= 4 && updates >= 4);
-        const std::string stated = format(" -x %lld --loss-scale %g -o ", (long long)updates, 65536 / exp2(skipped));
+        const std::string stated = format(" -x %d --loss-scale %g -o ", updates, 65536 / exp2(skipped));
         EXPECT(run(tiny_run(SIM_FP16, training + name + stated + dir("fitting"))).status == 0);
         EXPECT(same_files(model_path(dir("skipping"), 12), model_path(dir("fitting"), updates)));
     }
@@ -194,7 +197,7 @@ static void checkpoints() {
     for (int64_t s : {9, 19, 29, 39}) EXPECT(near(at("formats", s, METRIC_LOSS), steps.losses[s], LOSS16));
     start_test("a checkpoint in fp16 has as many bytes as --plan says");
     const Outcome plan = run(tiny_run(SIM_FP16, "-x 10 --plan"));
-    EXPECT(contains(plan.out, format("a checkpoint: %lld bytes", (long long)checkpoint_bytes(dir("formats"), 10))));
+    EXPECT(contains(plan.out, format("a checkpoint: %d bytes", checkpoint_bytes(dir("formats"), 10))));
     start_test("a loss scale in a state file that makes no sense is refused");
     const std::string path = state_path(dir("whole"), 14, 0);
     std::string bytes = read_whole(path);

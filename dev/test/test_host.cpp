@@ -2,14 +2,15 @@
 // checksums.
 #include <map>
 #include <set>
+#include <sstream>
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/checkpoint/checkpoint.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/base/logger.h"
 #include "llmc/run/sampler.h"
 #include "llmc/optim/schedule.h"
 #include "llmc/data/tokenizer.h"
-#include "llmc/run/train.h"
+#include "llmc/plan/plan_time.h"
 
 static const std::string FIXTURES = "dev/test/fixtures/";
 
@@ -229,7 +230,84 @@ static void file_tests() {
     rmdir(folder.c_str());
 }
 
+static void format_tests() {
+    auto by_printf = [](auto... values) {
+        char text[400];
+        snprintf(text, sizeof(text), values...);
+        return std::string(text);
+    };
+    start_test("format: what printf prints, of every conversion, flag, width and precision");
+    const int64_t least = INT64_MIN;
+    for (const char* form : {"%d", "%5d|", "%-5d|", "%05d", "%+d", "% d", "%.3d", "%x", "%#X", "%o", "%u", "%i"})
+        for (int n : {0, 7, 65, -1, INT32_MIN, INT32_MAX}) EXPECT(format(form, n) == by_printf(form, n));
+    for (const char* form : {"%lld", "%16lld|", "%016llx", "%llu", "%ld", "%zd", "%jd"})
+        for (long long n : {0LL, 123456789012LL, -1LL, (long long)least})
+            EXPECT(format(form, n) == by_printf(form, n) && format(form, (int64_t)n) == by_printf(form, n));
+    for (const char* form : {"%g", "%f", "%e", "%G", "%E", "%+.2f", "%7.6f|", "%-12.3g|", "%.17g", "%.0f", "%08.2f"})
+        for (double x : {0.0, -0.0, 1.5, -2e-300, 1e300, (double)NAN, (double)INFINITY})
+            EXPECT(format(form, x) == by_printf(form, x) && format(form, (float)x) == by_printf(form, (float)x));
+    for (const char* form : {"%s", "%20s|", "%-20s|", "%.2s", "100 %% of %s"})
+        for (const char* text : {"", "word", "per%cent %s"})
+            EXPECT(format(form, text) == by_printf(form, text) &&
+                   format(form, std::string(text)) == format(form, text));
+    EXPECT(format("%*s|%-*d|%.*f", 6, "ab", 4, 7, 2, 1.0) == "    ab|7   |1.00");
+    start_test("format: %d takes every whole number as what it is");
+    EXPECT(format("%d %d %d", (size_t)-1, (uint64_t)1 << 63, least) ==
+           "18446744073709551615 9223372036854775808 -9223372036854775808");
+    EXPECT(format("%d %d %d %d", true, 'A', (uint8_t)200, (int16_t)-3) == "1 65 200 -3");
+    EXPECT(format("%x %x %x", -1, (int64_t)-1, (uint16_t)0xfeed) == "ffffffff ffffffffffffffff feed");
+    EXPECT(format("%c%c", 'a', std::string("xyz")[2]) == "az" && format("%c", '\0') == std::string(1, '\0'));
+    start_test("format: a text longer than any buffer, and none");
+    const std::string longer(100000, 'x');
+    EXPECT(format("<%s>", longer) == "<" + longer + ">" && format("") == "" &&
+           format("%s", (char*)nullptr) == "(null)");
+    start_test("format: a value that does not fit its conversion is said, and all others are printed");
+    auto wrong = [](const char* form, auto... values) { return format(form, values...); };  // formats.py looks away
+    EXPECT(wrong("%d of %s", 1.5, "a") == "(internal: %d is given a real number) of a");
+    EXPECT(wrong("%-5s %d", 3, 4) == "(internal: %-5s is given a whole number) 4");
+    EXPECT(wrong("%g%g", "x", 1) == "(internal: %g is given a text)(internal: %g is given a whole number)");
+    EXPECT(wrong("%d %s", 1) == "1 (internal: %s has no value)" && wrong("%*d", 1) == "(internal: %1d has no value)");
+    EXPECT(wrong("a%", 1) == "a(internal: % has no end)" && wrong("%ll") == "(internal: % has no end)");
+    EXPECT(wrong("%d", 1, 2) == "1(internal: more values than conversions)");
+    EXPECT(wrong("%n %p", "x", "y") == "(internal: %n is given a text) (internal: %p is given a text)");
+    EXPECT(wrong("%*d", "x", 1) == "(internal: %* is given a text)d(internal: more values than conversions)");
+    EXPECT(wrong("%99999999999d", 1) == "(internal: %99999999999lld is too wide)");
+}
+
+static void help_tests() {
+    start_test("--help has the everyday flags, --help all has all, each under the title of its group");
+    const std::string everyday = help_text("program", false), all = help_text("program", true);
+    auto has = [](const std::string& help, const OptionRow& row) {
+        const size_t at = help.find("\n  " + names_of(row) + " "), title = help.rfind("\n\n", at);
+        const std::string expected = format("\n\n%s\n", OPTION_GROUPS[row.group & ~EVERYDAY]);
+        return at != help.npos && help.compare(title, expected.size(), expected) == 0;
+    };
+    auto words = [](const std::string& text) {
+        std::istringstream in(text);
+        std::string joined;
+        for (std::string word; in >> word;) joined += word + " ";
+        return joined;
+    };
+    std::set<int> groups;
+    for (const OptionRow& row : option_table()) {
+        EXPECT((row.group & ~EVERYDAY) < NUM_OPTION_GROUPS && has(all, row));
+        EXPECT(has(everyday, row) == !!(row.group & EVERYDAY));
+        EXPECT(words(all).find(words(names_of(row) + "  " + row.meaning)) != std::string::npos);
+        groups.insert(row.group & ~EVERYDAY);
+    }
+    EXPECT((int)groups.size() == NUM_OPTION_GROUPS);
+    start_test("both helps fit a terminal of 100 columns, and --help two screens");
+    EXPECT(std::count(everyday.begin(), everyday.end(), '\n') <= 64);
+    for (const std::string& help : {everyday, all})
+        for (size_t at = 0, end; at < help.size(); at = end + 1) {
+            end = help.find('\n', at);
+            EXPECT(end - at <= HELP_COLUMNS);
+        }
+}
+
 int main() {
+    format_tests();
+    help_tests();
     file_tests();
     tokenizer_tests();
     random_tests();

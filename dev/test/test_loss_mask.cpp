@@ -4,7 +4,6 @@
 #include "dev/test/masks.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint/checkpoint.h"
-#include "llmc/data/dataloader.h"
 
 // Prompts and completions of changing lengths: windows count between none and all of their tokens.
 static bool completion(int64_t i) { return i % 97 > 40 || i % 13 == 5; }

@@ -51,7 +51,7 @@ static void addresses() {
     if (outside.empty())
         return skip_test("rank 0 at an address that others reach (a network interface beside loopback)");
     start_test("at an address that others reach: rank 0 prints a token, without which nobody comes in");
-    const std::string place = format("%s:%d", outside.c_str(), free_port());
+    const std::string place = format("%s:%d", outside, free_port());
     const pid_t first =
         begin("zero", [=] { comm_start(2, 0, "tcp", place, "", 20, "test"), comm_barrier("the start"); });
     std::string token;
@@ -139,17 +139,17 @@ static void interrupted_runs() {
                      format(" -y 1 -x 100000 -k constant -pn 2 -pi tcp -ps 127.0.0.1:%d --comm-timeout 20 -pr ",
                             free_port()));
         const pid_t ranks[] = {start(common + "0", "zero"), start(common + "1", "one")};
-        for (int tries = 0; tries < 2000 && !contains(read_whole(log), format("s:%lld trl", step + i % 3)); tries++)
+        for (int tries = 0; tries < 2000 && !contains(read_whole(log), format("s:%d trl", step + i % 3)); tries++)
             usleep(1000 + 97 * i);
         kill(ranks[i % 2], SIGUSR1);
         const Outcome zero = finish(ranks[0], "zero"), one = finish(ranks[1], "one");
         if (!EXPECT(said(zero, 0, "") && said(one, 0, "") && contains(zero.out, "stopped at step "))) return;
-        EXPECT(step == 0 || contains(zero.out, format("resumed at step %lld\n", step)));
+        EXPECT(step == 0 || contains(zero.out, format("resumed at step %d\n", step)));
         step = atoll(zero.out.c_str() + zero.out.find("stopped at step ") + 16);
     }
     const std::string whole = tiny_run(
-        CPU, flags("whole") + format(" -x %lld -k constant -pn 2 -pi tcp -ps 127.0.0.1:%d --comm-timeout 20 -pr ", step,
-                                     free_port()));
+        CPU, flags("whole") +
+                 format(" -x %d -k constant -pn 2 -pi tcp -ps 127.0.0.1:%d --comm-timeout 20 -pr ", step, free_port()));
     const pid_t one = start(whole + "1", "one");
     EXPECT(run(whole + "0").status == 0 && finish(one, "one").status == 0);
     EXPECT(same_files(model_path(dir("interrupted"), step), model_path(dir("whole"), step)));

@@ -177,7 +177,7 @@ static void lengths() {
     Outcome r = run(tiny(flags + "--max-minutes 0.005" + in("boxed")));
     EXPECT(passed(r) && contains(r.out, "--max-minutes 0.005 is over") && contains(r.out, "to go on: "));
     const int64_t stopped = finished_steps(dir("boxed")).back();
-    EXPECT(stopped > 0 && stopped < 6000 && contains(r.out, format("stopped at step %lld", (long long)stopped)));
+    EXPECT(stopped > 0 && stopped < 6000 && contains(r.out, format("stopped at step %d", stopped)));
     EXPECT(!contains(read_whole(dir("boxed/run.json")), "\"--max-minutes\":"));
     EXPECT(passed(run(tiny("-y 1" + in("boxed")))) && passed(run(tiny(flags + in("unboxed")))));
     EXPECT(same_files(model_path(dir("boxed"), 6000), model_path(dir("unboxed"), 6000)));

@@ -2,23 +2,28 @@
 // stochastic rounding.
 #define TRAINER_WITHOUT_MAIN
 #include "train_gpt2_cpu.cpp"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/model/initial_weights.h"
+#include "llmc/options/learning_rate.h"
 
 #ifndef TEST_FLOATX
 #define TEST_FLOATX float
 #endif
 typedef TEST_FLOATX floatX;
-typedef GPT2<floatX> Model;
+typedef GPT2 Model;
 
 static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t threads,
                         int64_t micro_steps, const Options& options = {}) {
     Model model;
+    model.backend = &CPU_BACKEND<floatX>;
+    model.evaluate = evaluate<floatX>, model.prefill = prefill<floatX>, model.decode = decode<floatX>;
     Options o = options;
     o.threads = threads;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
     model.layout = parameter_layout(config, 1);
-    settle_device(model, sizes, o);
-    allocate(model, sizes, o);
+    model.backend->settle(model, sizes, o);
+    model.backend->allocate(model, sizes, o);
     return model;
 }
 static void free_model(Model& model) {
@@ -30,10 +35,19 @@ static void free_model(Model& model) {
     unmap_memory(model.acts, model.activations.total_bytes);
     free_scratch();
 }
+static void micro_step(Model& model, const Batch& batch) {
+    forward<floatX>(model, batch);
+    backward<floatX>(model, batch);
+}
+static StepResult update(Model& model, const UpdateRule& rule) {
+    const StepResult result = loss_and_norm<floatX>(model, rule);
+    if (result.updated) update<floatX>(model, rule, result);
+    return result;
+}
 static double loss_sum(Model& model) { return model.loss_sum; }
 static void set_gradient(Model& model, int tensor, int64_t layer, int64_t i, float value) {
-    if (model.sizes.sums_gradients()) model.grad<float>(tensor, layer)[i] = value;
-    else model.grad<floatX>(tensor, layer)[i] = value;
+    if (model.sizes.sums_gradients()) grad<float>(model, tensor, layer)[i] = value;
+    else grad<floatX>(model, tensor, layer)[i] = value;
 }
 static std::vector<float> all_gradients(Model& model) {
     const int64_t elems = model.layout.total_elems();
@@ -43,14 +57,14 @@ static std::vector<float> all_gradients(Model& model) {
 static std::vector<float> all_weights(Model& model) {
     const int64_t elems = model.layout.total_elems();
     return model.master ? std::vector<float>(model.master, model.master + elems)
-                        : std::vector<float>(model.params, model.params + elems);
+                        : std::vector<float>((floatX*)model.params, (floatX*)model.params + elems);
 }
 
 #include "dev/test/model_tests.h"
 
 static int64_t planned(Model& model, const Options& o, const std::string& category) {
     int64_t bytes = 0;
-    for (const PlanRow& row : plan_rows(model.sizes, o, &model))
+    for (const PlanRow& row : model.backend->plan_rows(model, model.sizes, o))
         if (row.category == category) bytes += row.bytes;
     return bytes;
 }
@@ -79,13 +93,14 @@ struct PlannedBytes {
 };
 template <class X>
 static PlannedBytes plan_of_124m(int64_t B, int64_t T, int64_t level, bool master_weights) {
-    GPT2<X> model;
+    GPT2 model;
+    model.backend = &CPU_BACKEND<X>;
     Options options;
     options.master_weights = master_weights;
     model.layout = parameter_layout(config_from_descriptor("d12"), 1);
     Sizes sizes{model.layout.config, B, T, level, 0, 0, true};
-    settle_device(model, sizes, options);
-    const std::vector<PlanRow> rows = plan_rows(sizes, options, &model);
+    model.backend->settle(model, sizes, options);
+    const std::vector<PlanRow> rows = model.backend->plan_rows(model, sizes, options);
     int64_t activations = 0;
     for (const PlanRow& row : rows) activations += row.category == "activations" ? row.bytes : 0;
     return {(double)activations, (double)plan_bytes(rows)};
@@ -115,7 +130,7 @@ static void stochastic_rounding() {
         Model model = make_model(c, d.B, d.T, 0, threads, 1, o);
         load_model(model, FIXTURES + "a.bin");
         EXPECT(!model.master);
-        micro_step(model, d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T), 0);
+        micro_step(model, {d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T)});
         UpdateRule rule;
         rule.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1);
         rule.tokens = (double)(d.B * d.T), rule.rounding_seed = seed;

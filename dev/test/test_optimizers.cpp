@@ -170,8 +170,8 @@ static void against_fixtures() {
     for (const TenSteps& s : ten_steps()) {
         const char* name = OPTIMIZERS[s.optimizer].name;
         seen.insert(s.optimizer);
-        start_test(format("%s%s, %lld x %lld: ten steps are those of %s", name, s.nesterov ? ", Nesterov" : "",
-                          (long long)s.rows, (long long)s.cols, s.source.c_str()));
+        start_test(format("%s%s, %d x %d: ten steps are those of %s", name, s.nesterov ? ", Nesterov" : "", s.rows,
+                          s.cols, s.source));
         EXPECT(s.after.size() == 24 && s.rows * s.cols == 24);
         for (bool fast : {false, true}) EXPECT(relative_error(after_ten_steps(s, fast, s.rate), s.after) < 1e-6);
         EXPECT(!(relative_error(after_ten_steps(s, true, s.rate * 1.001f), s.after) < 1e-6));
@@ -451,7 +451,7 @@ static void stages_and_resuming(const std::string& program, const std::string& n
     for (int o = first; o < NUM_OPTIMIZERS; o++) {
         if (program == SIM16 && !has_own_kernels(o)) continue;
         const int processes = 2 + (o + 1) % 3;
-        start_test(format("%s: %s: %d processes: stages 0 and 1, and a resumed run, agree to the bit", name.c_str(),
+        start_test(format("%s: %s: %d processes: stages 0 and 1, and a resumed run, agree to the bit", name,
                           OPTIMIZERS[o].name, processes));
         const std::string shape = "-e L2C32H2T16V300 ", flags = STEPS + shape + with(o);
         EXPECT(passed(run(several(program, processes, flags + "-x 4 -z 0 -o " + dir("stage0")))));
@@ -512,13 +512,13 @@ static void state_files() {
         int64_t planned = 0;
         for (int state : states_of(info, false)) planned += state_layout(layout, info, state).held_bytes({});
         if (!is_small(info.keeps.m)) EXPECT(planned == state_values(layout, info, false) * 4);
-        const std::string all = format("%-14s %-16s %-18s %16lld", "optimizer", "= all", "", (long long)planned);
+        const std::string all = format("%-14s %-16s %-18s %16d", "optimizer", "= all", "", planned);
         EXPECT(planned == 0 ? !contains(plan.out, "\noptimizer ") : contains(plan.out, all));
     }
     start_test("a run takes as much less memory as its plan says");
     const std::string large = "-e L2C256H4T16V8192 -x 2 -b 1 -v 0 -s 0 --threads 1 ";
     const auto peak = [&](int o) { return run(tiny_run(CPU, large + with(o))).peak_mib; };
-    const double state = parameter_layout({16, 8192, 8192, 2, 4, 256}, 1).total_elems() * 4 / 1048576.0;
+    const double state = parameter_layout({16, 8192, 8192, 2, 4, 256}, 1).total_elems() * 4 / MIB;
     const double adamw = peak(ADAMW);
     EXPECT(std::fabs(adamw - peak(LION) - state) < 2 && std::fabs(peak(LION) - peak(SGD) - state) < 2);
     EXPECT(std::fabs(adamw - peak(ADAMW16BIT) - state) < 2);

@@ -87,8 +87,8 @@ static void settings() {
     EXPECT(bare.status == 0 && bare.out.compare(0, 5, "To be") == 0);
     EXPECT(bare.out.back() == '\n' && !contains(bare.out, "---"));
     EXPECT(count_of(text.out.substr(0, text.out.find("To be")), "\n") == 1);
-    start_test("--help names what is new and what -x 0 does");
-    const std::string help = run("./train_gpt2_cpu --help").out;
+    start_test("--help all names what is new and what -x 0 does");
+    const std::string help = run("./train_gpt2_cpu --help all").out;
     EXPECT(contains(help, "--quiet") && contains(help, "greedy") && contains(help, "with --prompt only generate"));
 }
 
@@ -124,7 +124,7 @@ static void step_lines() {
     start_test("saved: step, folder, megabytes of all its files");
     const Outcome saved = run(tiny("-e L2C128H2T16V256 -x 4 -n 2 -o " + dir("saved")));
     const int64_t bytes = file_bytes(model_path(dir("saved"), 2)) + file_bytes(state_path(dir("saved"), 2, 0));
-    const std::string place = format(" to %s (%lld MB, ", dir("saved").c_str(), (long long)bytes / 1000000);
+    const std::string place = format(" to %s (%d MB, ", dir("saved"), bytes / 1000000);
     EXPECT(bytes > 4000000);
     EXPECT(contains(saved.out, "\nsaved step 2" + place) && contains(saved.out, "\nsaved step 4" + place));
 }
@@ -141,7 +141,7 @@ static bool advises(const AdviceInput& in, const char* part) {
     return advice.size() == 1 && contains(advice[0], part);
 }
 static void warnings() {
-    start_test("warnings: none for the runs of the README, the recipes and quickstart");
+    start_test("warnings: none for the runs of the manual, the recipes and quickstart");
     for (bool gpu : {false, true})
         for (AdviceInput in :
              {planned_run("L4C192H6T128V4096", 16, 128, 2048, 1400), planned_run("d12", 4, 256, 16384, 2000),
@@ -254,9 +254,10 @@ static void summary() {
         run("./train_gpt2_cpu -i dev/data/shakespeare_train.bin -e L1C16H1T16 -b 1 -v 0 -x 1 "
             "-g 3 -s 0 --top-k 5 --temperature 0.8 -o " +
             dir("prompted"));
-    const std::string prompt = "./train_gpt2_cpu -e " + dir("prompted") + " -x 0 -g 3 --temperature 0.8 --top-k 5";
+    const std::string prompt =
+        "./train_gpt2_cpu -e " + dir("prompted") + " -x 0 --prompt 'To be' -g 3 --temperature 0.8 --top-k 5";
     EXPECT(contains(vocabulary.out, "\nto prompt it: " + prompt + "\n"));
-    EXPECT(run(prompt + " --prompt 'To be' --quiet 1").out.compare(0, 5, "To be") == 0);
+    EXPECT(run(prompt + " --quiet 1").out.compare(0, 5, "To be") == 0);
     start_test("summary: without -o nothing is kept; none after -x 0, nor with --quiet 1");
     const Outcome unkept = run(tiny("-x 1"));
     EXPECT(contains(unkept.out, "\nnothing is kept: there was no -o") && !contains(unkept.out, "to go on"));
@@ -383,7 +384,7 @@ static void hints() {
                              {"--max-step=3", "perhaps --max-steps"},
                              {"--temp 3", "perhaps --temperature"},
                              {"-help", "perhaps --help"},
-                             {"-h", "--help lists all"},
+                             {"-h", "--help all lists all"},
                              {"-b 0", "accepted: 1 or more"},
                              {"-b ''", "-b (empty)"},
                              {"-q 2", "accepted: 0 to 1"},

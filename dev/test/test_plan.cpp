@@ -45,7 +45,7 @@ static void parameters_and_their_state() {
     for (const std::string& program : {CPU + " --precision bf16", SIM16 + " --device H100"}) {
         const Outcome plan = run(program + EXAMPLE);
         auto bytes = plan_table(plan.out);
-        EXPECT(contains(plan.out, format(": %lld parameters\n", (long long)tied)));
+        EXPECT(contains(plan.out, format(": %d parameters\n", tied)));
         EXPECT(bytes["parameters = all"] == 2 * padded && bytes["gradients = all"] == 2 * padded);
         EXPECT(bytes["optimizer = all"] == 12 * padded && bytes["padding"] == 0);
     }
@@ -102,7 +102,7 @@ static void recompute_levels() {
     EXPECT(contains(whole, "-r 4: 2 layers at a time") && contains(whole, "-r 4*"));
     for (int level = 0; level < 5; level++) {
         const std::string alone = CPU + format(" --plan -e L5C64H2T64 -b 8 -r %d", level);
-        EXPECT(std::fabs(total_bytes(alone) / 1048576 - mib[level]) <= 0.051);
+        EXPECT(std::fabs(total_bytes(alone) / MIB - mib[level]) <= 0.051);
     }
 }
 
@@ -121,8 +121,8 @@ static void what_fits() {
             const auto value = [&](int i) { return atof((*it)[i].str().c_str()) * ((*it)[i + 1] == "G" ? 1024 : 1); };
             const double lower = total_bytes(flags + "-b 8 " + (*it)[1].str());
             const double most_off = value(4) >= 1024 ? 52 : 0.051;
-            EXPECT(std::fabs(lower / 1048576 - value(4)) <= most_off &&
-                   std::fabs((bytes - lower) / 1048576 - value(2)) <= most_off);
+            EXPECT(std::fabs(lower / MIB - value(4)) <= most_off &&
+                   std::fabs((bytes - lower) / MIB - value(2)) <= most_off);
         }
         EXPECT(proposed >= 7);
     }
@@ -195,7 +195,7 @@ static void estimates() {
             const double expected = (model / P + (muon ? matrices * layer : 0)) / (0.45 * peak);
             const std::string plan =
                 run(SIM16 + " --plan -e L2C64H2T32V256 -b 1 -d 128 -x 3600 --price 36 --device 0.001,1e9,1" +
-                    format(" -pn %d --optimizer %s", P, optimizer.c_str()))
+                    format(" -pn %d --optimizer %s", P, optimizer))
                     .out;
             EXPECT(std::fabs(number_after(plan, "a step computes for ") / (1e3 * expected) - 1) < 1e-3);
             const double waits_s = 1e-3 * (number_after(plan, "communicates for ") - number_after(plan, "of which "));

@@ -29,11 +29,10 @@ static void same_numbers() {
     for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
         for (int n : {2, 3}) {
             start_test(format("stage 0 and stage 1 agree to the bit, and a second run with the first: %s, %d processes",
-                              program.c_str(), n));
+                              program, n));
             const char* names[] = {"stage0", "stage1", "again"};
             for (int i = 0; i < 3; i++)
-                EXPECT(run(several(program, n,
-                                   format("-x 4 -c 0.1 -z %d --overwrite 1 -o %s", i > 0, dir(names[i]).c_str())))
+                EXPECT(run(several(program, n, format("-x 4 -c 0.1 -z %d --overwrite 1 -o %s", i > 0, dir(names[i]))))
                            .status == 0);
             for (int i = 1; i < 3; i++) {
                 EXPECT(same_files(model_path(dir("stage0"), 4), model_path(dir(names[i]), 4)));
@@ -117,17 +116,17 @@ static void deaths() {
         start_test(format("signal %d to mpirun itself, %d processes: saved", stop.signal, stop.processes));
         const std::string name = format("mpirun%d_%d", stop.processes, stop.signal);
         // by default mpirun waits 1 s, which may be too short on a busy machine
-        all = start(MPIRUN + format("--mca odls_base_sigkill_timeout 3 -np %d %s", stop.processes, CPU.c_str()) +
-                    " -i " + dir("train_0.bin") +
-                    " -e L1C8H1V256T16 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 100000000 -o " + dir(name));
+        all = start(MPIRUN + format("--mca odls_base_sigkill_timeout 3 -np %d %s", stop.processes, CPU) + " -i " +
+                    dir("train_0.bin") + " -e L1C8H1V256T16 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 100000000 -o " +
+                    dir(name));
         const int soon = stop.processes == 1 ? 300 : 20;
         EXPECT(wait_for_step(name, soon));
         kill(all, stop.signal);
         EXPECT(finish(all).status != 0);
         const std::vector<int64_t> kept = finished_steps(dir(name));
         const int64_t step = kept.empty() ? 0 : kept.back();
-        const Outcome on = run(CPU + format(" -x %lld -y 1 -o ", (long long)step + 1) + dir(name));
-        EXPECT(step >= soon && on.status == 0 && contains(on.out, format("resumed at step %lld", (long long)step)));
+        const Outcome on = run(CPU + format(" -x %d -y 1 -o ", step + 1) + dir(name));
+        EXPECT(step >= soon && on.status == 0 && contains(on.out, format("resumed at step %d", step)));
     }
     start_test("a signal to any rank: all finish the step, save and end");
     for (int rank : {0, 1}) {
@@ -183,7 +182,7 @@ static void starts() {
         const std::vector<int64_t> steps = finished_steps(dir(name));
         EXPECT(r.status == 1 && contains(r.err, "live.bin has changed") && steps.size() == 1 && steps[0] > 5);
         write_whole(live, whole);
-        r = run(several(CPU, 1, format("-x %lld -y 1 ", (long long)(steps.empty() ? 0 : steps[0]) + 1) + out));
+        r = run(several(CPU, 1, format("-x %d -y 1 ", (steps.empty() ? 0 : steps[0]) + 1) + out));
         EXPECT(r.status == 0 && contains(r.out, "resumed at step "));
     }
     start_test("a number of processes that the launcher did not start: exit 2, one sentence");
@@ -211,7 +210,7 @@ static void starts() {
     start_test("a launcher that lets all ranks end by themselves: said once, whoever has the mistake");
     const std::string wrong = "SLURM_PROCID=\\$r SLURM_STEP_NUM_TASKS=4 " + tiny_run(CPU, "-b 0");
     for (const char* ranks : {"0 1 2 3", "1 2 3", "2"}) {
-        r = run(format("sh -c \"for r in %s; do %s & done; wait\"", ranks, wrong.c_str()));
+        r = run(format("sh -c \"for r in %s; do %s & done; wait\"", ranks, wrong));
         EXPECT(lines(r, "error:") == 1 && lines(r, "-b 0") == 1);
     }
     start_test("a process that never comes to MPI: noticed after --comm-timeout");
@@ -252,7 +251,7 @@ static bool sends_as_planned(const std::string& program, int n, const std::strin
     unlink(file.c_str());
     const bool ended = passed(run(several(program, n, flags + " -x 1 --trace-steps 1:1 --trace " + file)));
     sent = sent_in_trace(read_whole(file));
-    const std::string plan = run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags.c_str()))).out;
+    const std::string plan = run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags))).out;
     const double planned = atof(plan.c_str() + plan.find("wire a step: ") + 13);
     if (sent.bytes != planned) printf("    %.0f bytes sent, %.0f planned\n", sent.bytes, planned);
     return ended && sent.bytes > 0 && sent.bytes == planned;
@@ -264,7 +263,7 @@ static void order_and_bytes() {
                 start_test(
                     format("%s, %d processes, stage %d: a layer's gradients leave before the next backward begins; "
                            "bytes sent are the plan's",
-                           program.c_str(), n, stage));
+                           program, n, stage));
                 Sent sent;
                 EXPECT(sends_as_planned(program, n, format("-z %d%s", stage, n == 3 ? " -r 4" : ""), sent));
                 EXPECT(contains(sent.order,
@@ -275,8 +274,8 @@ static void order_and_bytes() {
     for (const auto& [program, stage] : all_that_is_sent)
         for (const OptimizerInfo& optimizer : OPTIMIZERS) {
             if (!optimizer.direction) continue;
-            start_test(format("%s, %s, 3 processes, stage %s: bytes sent are the plan's", program.c_str(),
-                              optimizer.name, stage));
+            start_test(
+                format("%s, %s, 3 processes, stage %s: bytes sent are the plan's", program, optimizer.name, stage));
             Sent sent;
             EXPECT(sends_as_planned(program, 3, format("-z %s --optimizer %s", stage, optimizer.name), sent));
         }

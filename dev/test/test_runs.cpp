@@ -66,6 +66,10 @@ static void flags() {
     EXPECT(run(tiny("-x 1 -e L1C32H2T16 --prompt -dash -s 0 -g 2")).status == 0);
     Outcome help = run("./train_gpt2_cpu --help");
     EXPECT(help.status == 0 && contains(help.out, "--final-lr-frac") && help.err.empty());
+    const Outcome all = run("./train_gpt2_cpu --help all"), both = run("./train_gpt2_cpu --help=all -x 1");
+    EXPECT(all.status == 0 && contains(all.out, "--top-k") && !contains(help.out, "--top-k") && all.out == both.out);
+    for (const char* other : {"--help most", "--help ''", "--help=", "--help=all,", "--help all all"})
+        EXPECT(refused(run(format("./train_gpt2_cpu %s", other)), 2, "--help all"));
     for (const char* precision : {"fp32", "bf16"})
         EXPECT(contains(run(format("./train_gpt2_cpu --version --precision %s", precision)).out,
                         format("%s, %s, ", TRAINER_VERSION, precision)));

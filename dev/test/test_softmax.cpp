@@ -35,7 +35,7 @@ template <class floatX, class Classifier>
 static void classifier_at(double level, const std::string& who, Classifier run) {
     const int64_t C = 8, V = 297, Vp = 384;
     for (int target : {0, 150, 296}) {
-        start_test(format("classifier at logits around %g, target %d, %s", level, target, who.c_str()));
+        start_test(format("classifier at logits around %g, target %d, %s", level, target, who));
         const LargeLogits<floatX> inputs(level, C, V, Vp);
         std::vector<floatX> logits(Vp), dx(C), dwte(Vp * C);
         float loss = NAN, loss_alone = NAN;
@@ -52,7 +52,7 @@ static void classifier_at(double level, const std::string& who, Classifier run) 
 template <class floatX, class Forward, class Backward, class Decode>
 static void attention_at(double level, const std::string& who, Forward forward, Backward backward, Decode decode) {
     const int64_t T = 70, HS = 16;
-    start_test(format("attention at scores around %g, %s", level, who.c_str()));
+    start_test(format("attention at scores around %g, %s", level, who));
     const LargeAttention<floatX> inputs(level, T, HS);
     std::vector<floatX> out(T * HS), dqkv(T * 3 * HS), keys(T * HS), values(T * HS), one(HS);
     std::vector<float> lse(T), scores(T);

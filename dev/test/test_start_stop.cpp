@@ -106,7 +106,7 @@ static void run_json() {
         Options trial;
         const std::string value = row.text    ? "\t\"\\\x01 caf\xc3\xa9"
                                   : row.whole ? std::to_string(n++)
-                                              : format("0.%lld234567890123456", (long long)n++);
+                                              : format("0.%d234567890123456", n++);
         if (option_problem(trial, row, value).empty()) option_problem(o, row, value);
     }
     write_run_json(o);
@@ -131,7 +131,7 @@ static void sizes() {
     const std::string command = tiny("-x 1 -e L2C32H2T16 --prompt hello -s 1 --threads 1");
     EXPECT(passed(run("sh -c \"" + command + "\"")));
     for (int mib = 16; mib <= 96; mib += 8) {
-        const Outcome r = run(format("sh -c \"ulimit -v %d; exec %s\"", mib * 1024, command.c_str()));
+        const Outcome r = run(format("sh -c \"ulimit -v %d; exec %s\"", mib * 1024, command));
         const bool loads = !contains(r.err, "shared lib") && r.status != 127 &&
                            r.status != 126;  // else the program did not even start
         if (loads && r.status != 0) EXPECT(refused(r, 1, "memory"));
@@ -155,7 +155,7 @@ static void sizes() {
     start_test("what a run leaves on the disk: in the plan, at its start, and as the files are");
     const Outcome r = run(tiny("-x 7 -n 2 -nk 2 " + in("disk"))), planned = run(tiny("--plan -x 7 -n 2 -nk 2"));
     const std::string bytes = read_whole(model_path(dir("disk"), 7)) + read_whole(state_path(dir("disk"), 7, 0));
-    EXPECT(contains(planned.out, format("a checkpoint: %zu bytes", bytes.size())) &&
+    EXPECT(contains(planned.out, format("a checkpoint: %d bytes", bytes.size())) &&
            contains(planned.out, "up to 3 checkpoints"));
     EXPECT(!contains(r.err, "room") && contains(run(tiny("--plan -x 7 -n 2 -nk 1 -nm 4")).out, "up to 3 checkpoints"));
     EXPECT(contains(run(tiny("--plan -x 7 -n 2")).out, "up to 4 checkpoints") &&
@@ -203,8 +203,8 @@ static void signals() {
         const int64_t step = atoll(r.out.c_str() + std::min(r.out.size(), r.out.rfind("stopped at step ") + 16));
         StateHeader header;
         EXPECT(step > 0 && newest_checkpoint(dir(format("signal%d", signal)), header) == step);
-        EXPECT(contains(run(SOON + CPU + format(" -y 1 -x %lld ", (long long)step + 1) + out).out,
-                        format("resumed at step %lld", (long long)step)));
+        EXPECT(
+            contains(run(SOON + CPU + format(" -y 1 -x %d ", step + 1) + out).out, format("resumed at step %d", step)));
     }
     for (int signal : {SIGINT, SIGUSR1}) {
         start_test(format("signal %d a second time ends at once", signal));
@@ -256,8 +256,7 @@ static void signals() {
     EXPECT(finish(unread).status == 128 + SIGTERM);
     close(reader);
     const std::vector<int64_t> kept = finished_steps(dir("unread"));
-    EXPECT(kept.size() == 1 &&
-           contains(read_whole(dir("unread/main.log")), format("s:%lld trl", (long long)kept[0] - 1)));
+    EXPECT(kept.size() == 1 && contains(read_whole(dir("unread/main.log")), format("s:%d trl", kept[0] - 1)));
     start_test("without -o it is said that nothing is kept");
     pid_t child = start_anew(tiny("-x 1000000"));
     EXPECT(appears(folder + "/out", "step    3/"));
@@ -287,7 +286,7 @@ static void quickstart() {
 static void lost_output() {
     for (const char* to : {"/dev/full", "&-"}) {
         start_test(format("stdout to %s: training and checkpoints safe, a sentence at the end, exit 1", to));
-        const std::string name = format("lost%zu", strlen(to)), command = tiny("-x 3 -v 1 -m 1 " + in(name));
+        const std::string name = format("lost%d", strlen(to)), command = tiny("-x 3 -v 1 -m 1 " + in(name));
         const Outcome r = run("sh -c \"exec " + command + " >" + to + "\"");
         StateHeader header;
         EXPECT(refused(r, 1, "stdout could not be written") && newest_checkpoint(dir(name), header) == 3);

@@ -11,7 +11,7 @@
 #include <map>
 #include <new>
 #include "dev/test/test.h"
-#include "llmc/run/core_share.h"
+#include "llmc/options/core_share.h"
 #include "llmc/cpu/device.h"
 
 // The exit status of a child process that runs f; 128 + the signal if a signal ends it, 1000 if it
@@ -196,7 +196,7 @@ static std::string topology(const std::vector<std::string>& siblings) {
     char folder[] = "/tmp/gpt2_topology_XXXXXX";
     const std::string root = mkdtemp(folder);
     for (size_t i = 0; i < siblings.size(); i++) {
-        const std::string at = root + format("/sys/devices/system/cpu/cpu%zu/topology", i);
+        const std::string at = root + format("/sys/devices/system/cpu/cpu%d/topology", i);
         if (system(("mkdir -p " + at + " && echo '" + siblings[i] + "' > " + at + "/thread_siblings_list").c_str()))
             printf("%s cannot be written\n", at.c_str());
     }

@@ -48,7 +48,7 @@ static void functions() {
         for (int64_t s = 1; s < N + 2; s++) {
             const int64_t T = 512, now = T / sequences_per_window(s, N, T),
                           before = T / sequences_per_window(s - 1, N, T);
-            const std::string change = format("from step %lld on %lld", (long long)s + 1, (long long)now);
+            const std::string change = format("from step %d on %d", s + 1, now);
             EXPECT(contains(sequence_warmup_text(N, T) + ",", change + ",") == (now != before) || now > 2 * before);
         }
 }
@@ -58,8 +58,7 @@ static void cut_windows() {
     const std::string model = "-e L2C32H2T64V256 -d 256 --shuffle 0 -x 3 -l 3e-3 -c 0.1 --overwrite 1 -f 0 ";
     for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
         for (const char* batch : {"-t 64 -b 4", "-t 64 -b 2"}) {
-            start_test(
-                format("windows cut into 8 train as windows of an eighth, to the bit: %s %s", program.c_str(), batch));
+            start_test(format("windows cut into 8 train as windows of an eighth, to the bit: %s %s", program, batch));
             const std::string eighth = batch[9] == '4' ? "-t 8 -b 32" : "-t 8 -b 16";
             EXPECT(passed(run(tiny_run(program, model + batch + " --seq-warmup 1000000" + in("cut")))));
             EXPECT(passed(run(tiny_run(program, model + eighth + in("short")))));
@@ -140,8 +139,8 @@ static void batches() {
     EXPECT(passed(epoch) && (int64_t)steps_of(epoch).losses.size() == steps_within(3000, 9, W, T));
     const Outcome plan = run(tiny("-d 192 --batch-warmup 9 --epochs 2 --plan"));
     const int64_t planned = steps_within(6000, 9, W, T), tokens = windows_before(planned, 9, W) * T;
-    EXPECT(planned > 6000 / 192 && contains(plan.out, format("the run: %lld steps, %s tokens seen", (long long)planned,
-                                                             grouped_text(tokens).c_str())));
+    EXPECT(planned > 6000 / 192 &&
+           contains(plan.out, format("the run: %d steps, %s tokens seen", planned, grouped_text(tokens))));
 }
 
 static void refusals() {

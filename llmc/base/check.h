@@ -3,36 +3,15 @@
 // accepted.
 #pragma once
 #include <unistd.h>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include "llmc/base/format.h"
 #include "llmc/base/launcher.h"
 
-#define PRINTF_LIKE(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
-
-// printf into a std::string.
-inline std::string format_list(const char* fmt, va_list args) {
-    va_list again;
-    va_copy(again, args);
-    std::string text(vsnprintf(nullptr, 0, fmt, args), '\0');
-    vsnprintf(text.data(), text.size() + 1, fmt, again);
-    va_end(again);
-    return text;
-}
-PRINTF_LIKE(1, 2) inline std::string format(const char* fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    const std::string text = format_list(fmt, args);
-    va_end(args);
-    return text;
-}
-
 // "1 file", "2 files".
-inline std::string count_text(int64_t n, const char* noun) {
-    return format("%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
-}
+inline std::string count_text(int64_t n, const char* noun) { return format("%d %s%s", n, noun, n == 1 ? "" : "s"); }
 
 // A message in one line, although names and values in it may hold any bytes: with ? for control
 // characters, which a terminal would obey.
@@ -45,14 +24,14 @@ inline std::string in_one_line(std::string message) {
 // True if stdout is a terminal. Never under a launcher: mpirun gives its children a terminal even
 // if its own output goes to a file.
 inline bool stdout_is_terminal() { return isatty(1) && launcher_value(LAUNCHER_SIZES) < 0; }
-// To be called before a message on stderr: clears the progress line of a terminal (logger.h) and
-// flushes stdout, so that output appears in the order in which it was written.
+// Prepares for a message on stderr: clears the progress line of a terminal (logger.h) and flushes
+// stdout, so that output appears in the order in which it was written.
 inline void clear_the_way() {
     if (stdout_is_terminal()) fputs("\r\033[K", stdout);
     fflush(stdout);
 }
 
-// What went wrong, on stderr, with the rank where there are several.
+// Prints on stderr what went wrong, with the rank where there are several.
 inline void print_error(const std::string& text) {
     const std::string sentence = in_one_line(text);
     const bool several = launcher_value(LAUNCHER_SIZES) > 1;
@@ -61,36 +40,35 @@ inline void print_error(const std::string& text) {
     else fprintf(stderr, "error: %s\n", sentence.c_str());
 }
 
-// Ends a program that fails where exit() may not return, which it does with collectives of GPUs
-// under way (cuda/comm.cuh).
+// Ends a program that fails, if it is set: with collectives of GPUs under way, exit() might not
+// return (cuda/comm.cuh).
 inline void (*end_after_failure)(int status) = nullptr;
 
-[[noreturn]] inline void exit_with_message(int status, const char* fmt, va_list args) {
-    print_error(format_list(fmt, args));
+[[noreturn]] inline void exit_with_message(int status, const std::string& text) {
+    print_error(text);
     if (end_after_failure) end_after_failure(status);
     exit(status);
 }
 
 // Ends the program because of a mistake in a flag: exit status 2.
-[[noreturn]] PRINTF_LIKE(1, 2) inline void usage_error(const char* fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    exit_with_message(2, fmt, args);
+template <class... T>
+[[noreturn]] inline void usage_error(const char* fmt, const T&... values) {
+    exit_with_message(2, format(fmt, values...));
 }
 
 // Ends the program because of a broken file or device: exit status 1.
-[[noreturn]] PRINTF_LIKE(1, 2) inline void runtime_failure(const char* fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    exit_with_message(1, fmt, args);
+template <class... T>
+[[noreturn]] inline void runtime_failure(const char* fmt, const T&... values) {
+    exit_with_message(1, format(fmt, values...));
 }
 
 // A message on stderr about something unexpected, after which the run goes on. Rank 0 only.
-PRINTF_LIKE(1, 2) inline void warning(const char* fmt, ...) {
+inline void print_warning(const std::string& text) {
     if (launcher_value(LAUNCHER_SIZES) > 1 && launcher_value(LAUNCHER_RANKS) > 0) return;
-    va_list args;
-    va_start(args, fmt);
     clear_the_way();
-    fprintf(stderr, "warning: %s\n", in_one_line(format_list(fmt, args)).c_str());
-    va_end(args);
+    fprintf(stderr, "warning: %s\n", in_one_line(text).c_str());
+}
+template <class... T>
+inline void warning(const char* fmt, const T&... values) {
+    print_warning(format(fmt, values...));
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <set>
 #include <thread>
+#include "llmc/base/check.h"
 #include "llmc/base/system_state.h"
 #ifdef __APPLE__
 #include <sys/sysctl.h>
@@ -36,13 +37,12 @@ inline CpuQuota process_quota(const std::vector<std::string>& folders = control_
     return least;
 }
 
-// One bit for each physical core that has one of these hardware threads: that of the core's first
-// hardware thread.
+// The physical cores of these hardware threads. A core has the bit of its first hardware thread.
 inline Cores physical_cores(const Cores& hardware_threads, const std::string& root = system_root()) {
     Cores physical;
     for (size_t i = 0; i < hardware_threads.size(); i++) {
         if (!hardware_threads[i]) continue;
-        const std::string topology = format("%s/sys/devices/system/cpu/cpu%zu/topology", root.c_str(), i);
+        const std::string topology = format("%s/sys/devices/system/cpu/cpu%d/topology", root, i);
         double first;  // of a list such as "3,67" or "6-7"
         const bool known = read_numbers(topology + "/core_cpus_list", &first, 1) ||
                            read_numbers(topology + "/thread_siblings_list", &first, 1);

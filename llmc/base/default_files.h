@@ -1,6 +1,6 @@
 // Finds the files that a program uses by default, dev/data/...: in the folder in which it was
-// started or, if they are not there, in the folder of the program itself. A path that the user gave
-// is taken as it is. And finds the vocabulary that lies beside shards.
+// started or, if they are not there, in the folder of the program itself; and the vocabulary that
+// lies beside shards. A path that the user gave is taken as it is.
 #pragma once
 #include <climits>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include <mach-o/dyld.h>
 #endif
 #include "llmc/base/folder.h"
+#include "llmc/base/text.h"
 
 // The folder of the running program; empty if the system does not tell.
 inline std::string program_folder() {
@@ -35,7 +36,7 @@ inline std::string tokenizer_beside(const std::string& pattern) {
     if (shards.empty()) return "";
     std::string name = shards[0];
     auto drop = [&](const std::string& end) {
-        const bool ends = name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+        const bool ends = ends_with(name, end);
         if (ends) name.resize(name.size() - end.size());
         return ends;
     };

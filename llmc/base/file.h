@@ -3,11 +3,7 @@
 // A FileWriter writes to a temporary file beside its target, flushes it to the disk (fsync), and
 // only then gives it the real name (rename, which POSIX makes atomic). Last, it flushes the folder,
 // so that the name too survives a power failure. A FileReader reports a file that is shorter or
-// longer than expected.
-//
-// Both keep a running checksum: four independent multiply-and-rotate lanes over 8-byte words, as in
-// xxHash. It runs at about the speed of memory and detects damage; it is no defence against
-// forgery.
+// longer than expected. Both keep a checksum of all bytes that pass (checksum.h).
 #pragma once
 #include <cerrno>
 #include <cstdint>
@@ -16,49 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
+#include "llmc/base/checksum.h"
 #include "llmc/base/folder.h"
-
-struct Checksum {
-    uint64_t lane[4] = {0x9E3779B97F4A7C15u, 0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu, 0xD6E8FEB86659FD93u};
-    unsigned char rest[32];
-    size_t rest_bytes = 0, total_bytes = 0;
-
-    static uint64_t mix(uint64_t state, uint64_t word) {
-        state ^= word * 0x9FB21C651E98DF25u;
-        return ((state << 29) | (state >> 35)) * 0xC2B2AE3D27D4EB4Fu;
-    }
-    void block(const unsigned char* p) {
-        for (int i = 0; i < 4; i++) {
-            uint64_t word;
-            memcpy(&word, p + 8 * i, 8);
-            lane[i] = mix(lane[i], word);
-        }
-    }
-    void add(const void* data, size_t bytes) {
-        if (bytes == 0) return;  // data may be null
-        const unsigned char* p = (const unsigned char*)data;
-        total_bytes += bytes;
-        if (rest_bytes) {
-            size_t take = std::min(bytes, 32 - rest_bytes);
-            memcpy(rest + rest_bytes, p, take);
-            rest_bytes += take, p += take, bytes -= take;
-            if (rest_bytes < 32) return;
-            block(rest);
-            rest_bytes = 0;
-        }
-        for (; bytes >= 32; p += 32, bytes -= 32) block(p);
-        if (bytes) memcpy(rest, p, bytes);
-        rest_bytes = bytes;
-    }
-    uint64_t value() const {
-        Checksum end = *this;
-        memset(end.rest + rest_bytes, 0, 32 - rest_bytes);
-        end.block(end.rest);
-        uint64_t h = total_bytes;
-        for (uint64_t l : end.lane) h = mix(h, l);
-        return h ^ (h >> 31);
-    }
-};
 
 // Creates a file and returns its descriptor, -1 and errno if that fails. What has the name already
 // is removed first; a symbolic link is never followed.
@@ -92,8 +47,7 @@ struct FileWriter {
         if (fd >= 0) close(fd);
         fd = -1;
         unlink(temporary.c_str());
-        runtime_failure("cannot write %s: %s; what was there before is untouched%s", path.c_str(), reason.c_str(),
-                        after_failed_write.c_str());
+        runtime_failure("cannot write %s: %s; what was there before is untouched%s", path, reason, after_failed_write);
     }
     [[noreturn]] void fail() { refuse(strerror(errno)); }
     void write(const void* data, size_t bytes) {
@@ -156,8 +110,8 @@ struct FileReader {
         fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // opening a pipe would wait for its writer
         struct stat st;
         missing = fd < 0 && errno == ENOENT;
-        if (fd < 0) problem = format("cannot open %s: %s", path.c_str(), strerror(errno));
-        else if (fstat(fd, &st) != 0) problem = format("cannot read %s: %s", path.c_str(), strerror(errno));
+        if (fd < 0) problem = format("cannot open %s: %s", path, strerror(errno));
+        else if (fstat(fd, &st) != 0) problem = format("cannot read %s: %s", path, strerror(errno));
         else if (!S_ISREG(st.st_mode)) problem = path + " is not a regular file";
         else size_bytes = st.st_size;
         if (on_failure == END_PROGRAM) expect_good();
@@ -168,7 +122,7 @@ struct FileReader {
     }
     bool good() const { return problem.empty(); }
     void expect_good() const {
-        if (!good()) runtime_failure("%s", problem.c_str());
+        if (!good()) runtime_failure("%s", problem);
     }
     // Reads exactly that many bytes. `what` they are is for the message.
     bool try_read(void* data, size_t bytes, const char* what) {
@@ -176,10 +130,9 @@ struct FileReader {
         for (size_t left = bytes; left > 0 && good();) {
             const ssize_t n = ::read(fd, p, std::min(left, (size_t)1 << 30));
             if (n < 0 && errno == EINTR) continue;
-            if (n < 0) problem = format("cannot read %s: %s", path.c_str(), strerror(errno));
+            if (n < 0) problem = format("cannot read %s: %s", path, strerror(errno));
             if (n == 0)
-                problem = format("%s is cut short: it ends at byte %lld, within %s", path.c_str(),
-                                 (long long)(position + bytes - left), what);
+                problem = format("%s is cut short: it ends at byte %d, within %s", path, position + bytes - left, what);
             if (n > 0) p += n, left -= n;
         }
         if (!good()) return false;
@@ -192,7 +145,7 @@ struct FileReader {
     }
     FileStamp stamp() const {
         struct stat st;
-        if (fstat(fd, &st) != 0) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
+        if (fstat(fd, &st) != 0) runtime_failure("cannot read %s: %s", path, strerror(errno));
 #ifdef __APPLE__
         const struct timespec changed = st.st_mtimespec;
 #else
@@ -203,15 +156,14 @@ struct FileReader {
     // Starts again from the beginning, checksum included.
     void rewind() { seek(0), checksum = {}; }
     void seek(int64_t offset) {
-        if (lseek(fd, offset, SEEK_SET) != offset) runtime_failure("cannot read %s: %s", path.c_str(), strerror(errno));
+        if (lseek(fd, offset, SEEK_SET) != offset) runtime_failure("cannot read %s: %s", path, strerror(errno));
         position = offset;
     }
     // Exit 1 if the file is not exactly as long as its header promises.
     void expect_size(int64_t expected_bytes) const {
         if (size_bytes != expected_bytes)
-            runtime_failure("%s is %s: it has %lld bytes where its header promises %lld", path.c_str(),
-                            size_bytes < expected_bytes ? "cut short" : "too long", (long long)size_bytes,
-                            (long long)expected_bytes);
+            runtime_failure("%s is %s: it has %d bytes where its header promises %d", path,
+                            size_bytes < expected_bytes ? "cut short" : "too long", size_bytes, expected_bytes);
     }
 };
 
@@ -249,10 +201,10 @@ struct Header {
     // Reads the header; exit 1 if the file is of another kind. hint: where such a file comes from.
     void read(FileReader& file, int32_t magic, const char* kind, const char* hint = "") {
         if (file.size_bytes < (int64_t)sizeof(value))
-            runtime_failure("%s is no %s file: it is shorter than a header%s", file.path.c_str(), kind, hint);
+            runtime_failure("%s is no %s file: it is shorter than a header%s", file.path, kind, hint);
         file.read(value, sizeof(value), "the header");
         if (value[0] != magic)
-            runtime_failure("%s is no %s file: it begins with %d where %d is expected%s", file.path.c_str(), kind,
-                            value[0], magic, hint);
+            runtime_failure("%s is no %s file: it begins with %d where %d is expected%s", file.path, kind, value[0],
+                            magic, hint);
     }
 };

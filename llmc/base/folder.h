@@ -41,10 +41,8 @@ inline void make_folder(const std::string& path) {
     if (path.empty() || folder_exists(path)) return;
     if (path.find('/') != std::string::npos) make_folder(folder_of(path));
     const int reason = mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
-    if (reason != 0 && reason != EEXIST)
-        runtime_failure("cannot create the folder %s: %s", path.c_str(), strerror(reason));
-    if (!folder_exists(path))
-        runtime_failure("cannot create the folder %s: a file of that name is in the way", path.c_str());
+    if (reason != 0 && reason != EEXIST) runtime_failure("cannot create the folder %s: %s", path, strerror(reason));
+    if (!folder_exists(path)) runtime_failure("cannot create the folder %s: a file of that name is in the way", path);
 }
 
 // Brings new and removed names of a folder to the disk; until then the change is only in memory.
@@ -54,7 +52,7 @@ inline void flush_folder(const std::string& path) {
     const bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS);
     const int reason = errno;
     if (fd >= 0) close(fd);
-    if (!good) runtime_failure("cannot flush the folder %s to the disk: %s", path.c_str(), strerror(reason));
+    if (!good) runtime_failure("cannot flush the folder %s to the disk: %s", path, strerror(reason));
 }
 
 // Removes a file. True if no file of this name exists afterwards.
@@ -71,7 +69,7 @@ inline std::vector<std::string> list_folder(const std::string& path) {
         if (!entry) break;
         names.push_back(entry->d_name);
     }
-    if (!folder || errno != 0) runtime_failure("cannot list the folder %s: %s", path.c_str(), strerror(errno));
+    if (!folder || errno != 0) runtime_failure("cannot list the folder %s: %s", path, strerror(errno));
     closedir(folder);
     std::sort(names.begin(), names.end());
     return names;
@@ -97,12 +95,11 @@ struct FolderLock {
         do {
             release();
             fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-            if (fd < 0) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
+            if (fd < 0) runtime_failure("cannot write %s: %s", path, strerror(errno));
             if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
                 const int reason = errno;
                 if (reason == EWOULDBLOCK) return release(), false;
-                warning("cannot lock %s (%s): another run in this folder would not be noticed", path.c_str(),
-                        strerror(reason));
+                warning("cannot lock %s (%s): another run in this folder would not be noticed", path, strerror(reason));
                 return true;
             }
         } while (!has_its_name() && tries++ < 10);  // the file was removed between open and flock
@@ -123,7 +120,7 @@ struct FolderLock {
 inline bool name_exists(const std::string& path) {
     struct stat st;
     if (lstat(path.c_str(), &st) == 0) return true;
-    if (errno != ENOENT && errno != ENOTDIR) runtime_failure("cannot look for %s: %s", path.c_str(), strerror(errno));
+    if (errno != ENOENT && errno != ENOTDIR) runtime_failure("cannot look for %s: %s", path, strerror(errno));
     return false;
 }
 

@@ -41,7 +41,8 @@ struct fp16 {
     }
 
 private:
-    // Below 2^-14 the numbers are 2^-24 apart, as fp32 numbers are from 1/2 on: adding 1/2 rounds.
+    // Rounds a value below 2^-14. There fp16 numbers are 2^-24 apart, as fp32 numbers are from 1/2
+    // on: adding 1/2 rounds.
     static uint16_t subnormal_bits(uint32_t magnitude) {
         float value;
         memcpy(&value, &magnitude, 4);
@@ -56,4 +57,17 @@ static_assert(sizeof(fp16) == 2, "two bytes");
 template <class T>
 HOST_DEVICE constexpr bool is_fp16() {
     return std::is_same<T, fp16>::value;
+}
+
+// The formats of weights and activations.
+enum NumberFormat { FORMAT_FP32, FORMAT_BF16, FORMAT_FP16 };
+constexpr const char* NUMBER_FORMAT_NAMES[] = {"fp32", "bf16", "fp16"};
+template <class T>
+constexpr NumberFormat format_of() {
+    return sizeof(T) == 4 ? FORMAT_FP32 : is_fp16<T>() ? FORMAT_FP16 : FORMAT_BF16;
+}
+inline int64_t format_bytes(NumberFormat format) { return format == FORMAT_FP32 ? 4 : 2; }
+template <class T>
+constexpr const char* type_name() {
+    return NUMBER_FORMAT_NAMES[format_of<T>()];
 }

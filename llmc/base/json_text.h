@@ -1,8 +1,8 @@
 // JSON (RFC 8259), as much as .jsonl files and run.json need: the field "text" of
 // {"text": "Once upon a time", "id": 7} is Once upon a time.
 //
-// The whole text is checked, not only the field that is wanted. Functions return false where it is
-// not JSON; then json.problem says what is wrong, and json.at where.
+// The whole text is checked, not only the field that is wanted. Functions return false where the
+// text is not JSON; then json.problem says what is wrong, and json.at where.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -135,14 +135,15 @@ inline bool json_value(JsonReader& json, int depth = 0) {
     }
 }
 
-// Reads the object in json.line, and of each of these fields the text, if it is there and is a
-// string; of two fields of a name, the last. False if the line is no object.
+// A field to look for in an object, and what was found: its text, if it is a string. Of two fields
+// of this name, the last counts.
 struct JsonField {
     std::string_view name;
     std::string text;
     bool found = false;
     size_t other = 0;  // where a value of another kind is in the line, 0 if there is none
 };
+// Reads the object in json.line, and these fields of it. False if the line is no object.
 inline bool json_fields(JsonReader& json, std::vector<JsonField>& fields) {
     for (JsonField& field : fields) field.found = false, field.other = 0;
     const bool good = json_object(json, [&](const std::string& name) {

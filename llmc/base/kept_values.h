@@ -1,5 +1,5 @@
 // What programs measure on a machine once and keep from run to run: files in the folder `build`
-// beside the program, if that folder exists. A line has a value: what it is, ": ", the value.
+// beside the program, if that folder exists. A line is KEY: VALUE.
 #pragma once
 #include <unistd.h>
 #include "llmc/base/default_files.h"
@@ -7,8 +7,8 @@
 
 constexpr int64_t MAX_KEPT_BYTES = 1 << 20;  // anything longer was not written by this program
 
-// The path of such a file. Empty if there is no such folder, or if the system does not say where
-// the program is.
+// The path of a file of kept values. Empty if there is no folder `build`, or if the system does not
+// say where the program is.
 inline std::string kept_file(const std::string& name) {
     const std::string beside = program_folder(), folder = beside + "/build";
     return !beside.empty() && folder_exists(folder) ? folder + "/" + name : "";

@@ -3,39 +3,12 @@
 // run_files.h is about what a run records in files.
 #pragma once
 #include <sys/ioctl.h>
-#include <cmath>
 #include <string>
-#include <vector>
 #include "llmc/base/clock.h"
-#include "llmc/base/file.h"
+#include "llmc/base/text.h"
 
-// printf with one number, whose NaN has no sign: printf may print -nan.
-inline std::string loss_text(const char* fmt, double value) {
-    char text[64];
-    snprintf(text, sizeof(text), fmt, std::isnan(value) ? std::fabs(NAN) : value);
-    return text;
-}
-
-// 75 seconds as 0:01:15.
-inline std::string hours_text(double seconds) {
-    const long long s = (long long)(seconds + 0.5);
-    return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-}
-// 75 seconds as 1:15, 3675 as 1:01:15.
-inline std::string duration_text(double seconds) {
-    const long long s = (long long)(seconds + 0.5);
-    return s >= 3600 ? hours_text(seconds) : format("%lld:%02lld", s / 60, s % 60);
-}
-
-// 1424000 as 1,424,000.
-inline std::string grouped_text(int64_t n) {
-    std::string text = std::to_string(n);
-    for (int64_t at = (int64_t)text.size() - 3; at > 0; at -= 3) text.insert(at, ",");
-    return text;
-}
-
-// A text that is wider than the terminal, shortened to its end, because a line that wraps could not
-// be drawn over. Bytes count as columns.
+// A text as it fits in the terminal: the end of a wider one, because a line that wraps could not be
+// drawn over. Bytes count as columns.
 inline std::string fit_terminal(const std::string& text) {
     struct winsize size {};
     if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col < 8 || text.size() < size.ws_col) return text;
@@ -44,8 +17,8 @@ inline std::string fit_terminal(const std::string& text) {
     return "..." + text.substr(begin);
 }
 
-// Where stdout is no terminal: how long nothing is printed before progress is, at first and after
-// that.
+// How long nothing is printed, where stdout is no terminal, before a line of progress is: at first,
+// and after such a line.
 constexpr double FIRST_SILENCE_S = 10, SILENCE_S = 30;
 
 struct Logger {
@@ -73,30 +46,25 @@ struct Logger {
             silent_since = now_seconds(), silence_s = SILENCE_S;
         }
     }
-    PRINTF_LIKE(2, 0) void print_line(const char* fmt, va_list args) {
+    void print_line(const std::string& text) {
         clear_line_in_work();
-        vprintf(fmt, args);
-        printf("\n");
+        printf("%s\n", text.c_str());
         fflush(stdout);
         silent_since = now_seconds(), silence_s = FIRST_SILENCE_S;
     }
     // Prints a line to stdout, on rank 0.
-    PRINTF_LIKE(2, 3) void line(const char* fmt, ...) {
-        va_list args;
-        va_start(args, fmt);
-        if (!silent) print_line(fmt, args);
-        va_end(args);
+    template <class... T>
+    void line(const char* fmt, const T&... values) {
+        if (!silent) print_line(format(fmt, values...));
     }
-    // The same for a line that --quiet 1 leaves out.
-    PRINTF_LIKE(2, 3) void note(const char* fmt, ...) {
-        va_list args;
-        va_start(args, fmt);
-        if (!silent && !quiet) print_line(fmt, args);
-        va_end(args);
+    // Prints a line to stdout, on rank 0, unless --quiet 1 leaves it out.
+    template <class... T>
+    void note(const char* fmt, const T&... values) {
+        if (!silent && !quiet) print_line(format(fmt, values...));
     }
 };
 
-// The unit a thousandth of another, for totals that it would show as 0.
+// A unit, and its thousandth, which is shown where a total is below ten of the unit.
 struct SmallerUnit {
     const char *unit, *thousandth;
 };
@@ -127,8 +95,8 @@ struct Progress {
         if (total < 0) return logger.progress(what + ": " + grouped_text(done / unit_size) + " " + unit);
         const double seconds_left = (shown_at - begin) * (double)(total - done) / (double)std::max<int64_t>(1, done);
         const std::string left = done > 0 ? ", " + duration_text(seconds_left) + " left" : "";
-        logger.progress(format("%s: %s of %s %s%s", what.c_str(), grouped_text(done / unit_size).c_str(),
-                               grouped_text(total / unit_size).c_str(), unit.c_str(), left.c_str()));
+        logger.progress(format("%s: %s of %s %s%s", what, grouped_text(done / unit_size),
+                               grouped_text(total / unit_size), unit, left));
     }
     // Says how much is done by now. Shown when another percent is done, or a second has passed.
     void reach(int64_t now_done) {

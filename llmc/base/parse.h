@@ -1,4 +1,4 @@
-// Numbers from text, where nothing but a whole number of the right kind is one.
+// Numbers from text, which must be a number from its first character to its last.
 #pragma once
 #include <cerrno>
 #include <cmath>
@@ -6,7 +6,8 @@
 #include <cstdlib>
 #include <string>
 
-// Both read a number in plain decimal notation; false if the value is anything else, or out of range.
+// Read a number in decimal notation: an integer, or any finite number. False if the value is
+// anything else, or out of range.
 inline bool parse_whole(const std::string& value, int64_t& out) {
     const size_t digits = value[0] == '-' || value[0] == '+';
     if (digits >= value.size() || value.find_first_not_of("0123456789", digits) != value.npos) return false;

@@ -45,7 +45,8 @@ struct MersenneTwister {
     double uniform_double() { return (bits64() & ((1ull << 53) - 1)) * (1.0 / (1ull << 53)); }  // [0, 1), 53 bits
 };
 
-// data (n) ~ N(0, std^2), as torch.Tensor.normal_(0, std) fills a contiguous fp32 tensor on a CPU.
+// Draws data (n) ~ N(0, std^2), as torch.Tensor.normal_(0, std) fills a contiguous fp32 tensor on a
+// CPU.
 inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std) {
     const float two_pi = 6.283185307179586f;
     auto block16 = [&](float* p) {  // 8 pairs of uniform values to 8 pairs of normal ones
@@ -89,7 +90,7 @@ inline MersenneTwister generator_for(uint64_t seed, RandomPurpose purpose, uint6
     return MersenneTwister(h ^ (h >> 32));
 }
 
-// 0..n-1 in random order (Fisher & Yates).
+// The numbers 0 to n - 1 in random order (Fisher & Yates).
 inline std::vector<uint32_t> permutation(int64_t n, MersenneTwister rng) {
     std::vector<uint32_t> order(n);
     std::iota(order.begin(), order.end(), 0u);

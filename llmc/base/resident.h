@@ -1,4 +1,4 @@
-// The memory of this process.
+// The memory of this process, as the system counts it.
 #pragma once
 #include <sys/resource.h>
 #include <cstdint>
@@ -14,7 +14,8 @@ inline int64_t most_resident_bytes() {
     return usage.ru_maxrss * 1024ll;
 #endif
 }
-// From here on that counts from what is resident now. Linux alone; elsewhere nothing changes.
+// Makes most_resident_bytes() begin again with what is resident now. Linux alone; elsewhere nothing
+// changes.
 inline void forget_most_resident() {
     FILE* file = fopen("/proc/self/clear_refs", "w");
     if (!file) return;

@@ -2,19 +2,18 @@
 // checkpoint_files.h describes what is on the disk, checkpoint_find.h finds what can be loaded.
 #pragma once
 #include "llmc/checkpoint/checkpoint_find.h"
-#include "llmc/checkpoint/model.h"
+#include "llmc/model/model_state.h"
 
 // Refuses to save values that are not finite: a run could not be resumed from them.
 inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int state, int64_t bucket,
                           int64_t layers) {
     if (all_finite(values, elems)) return;
-    const std::string where = bucket < layers ? format("layer %lld", (long long)bucket) : "what is outside the layers";
-    file.refuse(format("%s of %s: values that are not finite", STATE_NAMES[state], where.c_str()));
+    const std::string where = bucket < layers ? format("layer %d", bucket) : "what is outside the layers";
+    file.refuse(format("%s of %s: values that are not finite", STATE_NAMES[state], where));
 }
 
 // Writes this rank's state file of a checkpoint; returns its checksum.
-template <class Model>
-inline uint64_t write_state(const std::string& dir, const StateHeader& header, Model& model, Progress* progress) {
+inline uint64_t write_state(const std::string& dir, const StateHeader& header, GPT2& model, Progress* progress) {
     const ParameterLayout& layout = model.layout;
     FileWriter file(state_path(dir, header.step, header.rank));
     const std::vector<OptimizerState> states = kept_states(model);
@@ -47,9 +46,9 @@ inline void expect_state(const std::string& path, const StateHeader& header, int
     if (!file.missing) file.expect_good();
     if (!good)
         runtime_failure(
-            "rank %lld has written its part of the checkpoint of step %lld, but rank 0 finds no such %s: "
+            "rank %d has written its part of the checkpoint of step %d, but rank 0 finds no such %s: "
             "-o must be one folder, which all processes share",
-            (long long)rank, (long long)header.step, path.c_str());
+            rank, header.step, path);
 }
 
 // Makes room for the checkpoint of a step: removes temporary files that an earlier program left,
@@ -59,17 +58,16 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
         if (file.temporary) remove_file(file.path);
     const std::string done = done_path(dir, step);
     if (!remove_file(done))
-        runtime_failure("cannot remove %s, to write that checkpoint again: %s", done.c_str(), strerror(errno));
+        runtime_failure("cannot remove %s, to write that checkpoint again: %s", done, strerror(errno));
     flush_folder(dir);
 }
 
 // Writes the model's weights; returns their checksum.
-template <class Model>
-inline uint64_t write_weights(FileWriter& file, Model& model, Progress* progress = nullptr) {
+inline uint64_t write_weights(FileWriter& file, GPT2& model, Progress* progress = nullptr) {
     auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
         return tensor_data(model, tensor, layer, first, elems);
     };
-    return write_model(file, model.layout.config, model_version<typename Model::Element>(), get, progress);
+    return write_model(file, model.layout.config, model_version(model.format), get, progress);
 }
 
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
@@ -77,8 +75,7 @@ inline uint64_t write_weights(FileWriter& file, Model& model, Progress* progress
 // program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
 // have theirs: a save that is cut off leaves no model without a state, which prune_checkpoints()
 // would take for a user's own.
-template <class Model>
-inline void save_checkpoint(const std::string& dir, StateHeader header, Model& model, Progress* progress = nullptr) {
+inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& model, Progress* progress = nullptr) {
     std::unique_ptr<FileWriter> model_file;
     if (comm.rank == 0) {
         clear_checkpoint(dir, header.step);
@@ -102,12 +99,11 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, Model& m
 
 // Loads the slices of its states that a rank of the saved run wrote. verified: the
 // header of the checkpoint, as newest_checkpoint() found it.
-template <class Model>
-inline void load_state(const std::string& path, const StateHeader& verified, int64_t rank, Model& model,
+inline void load_state(const std::string& path, const StateHeader& verified, int64_t rank, GPT2& model,
                        Progress* progress) {
     FileReader file(path);
     StateHeader h;
-    auto changed = [&] { runtime_failure("%s has changed since it was verified", path.c_str()); };
+    auto changed = [&] { runtime_failure("%s has changed since it was verified", path); };
     if (!try_read_header(file, h)) changed();
     const bool same = h.header_checksum == h.checksum() && h.step == verified.step && h.rank == rank &&
                       h.processes == verified.processes && h.states == verified.states &&
@@ -124,7 +120,7 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
                 values.resize(n);
                 file.read(values.data(), n * 4, "the optimizer's state");
                 if (!all_finite(values.data(), n))
-                    runtime_failure("%s is damaged: it has values that are not finite", path.c_str());
+                    runtime_failure("%s is damaged: it has values that are not finite", path);
                 set_state(model, state, b, rank * elems + first, n, values.data());
                 if (progress) progress->add(n * 4);
             });
@@ -137,12 +133,11 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
 
 // Loads weights and optimizer state of the checkpoint that newest_checkpoint() found. Any number of
 // processes may have written it.
-template <class Model>
-inline void load_checkpoint(const std::string& dir, const StateHeader& verified, FileReader& model_file, Model& model,
+inline void load_checkpoint(const std::string& dir, const StateHeader& verified, FileReader& model_file, GPT2& model,
                             Progress* progress = nullptr) {
     load_model(model, model_file, progress);
     if (model_file.checksum.value() != verified.model_checksum)
-        runtime_failure("%s has changed since it was verified", model_file.path.c_str());
+        runtime_failure("%s has changed since it was verified", model_file.path);
     for (int64_t rank = 0; rank < verified.processes; rank++)
         load_state(state_path(dir, verified.step, rank), verified, rank, model, progress);
 }

@@ -13,16 +13,17 @@
 // all that. What an optimizer does not keep (optimizers.h) is left out.
 #pragma once
 #include <cstddef>
+#include "llmc/base/text.h"
 #include "llmc/optim/loss_scale.h"
 #include "llmc/checkpoint/model_file.h"
 #include "llmc/optim/optimizer_state.h"
 #include "llmc/optim/outlier.h"
 
-// 2: AdamW's. 3: that of another optimizer, whose name ends the header. 4: that of a run in fp16;
-// the name and the loss scale end the header.
+// The versions of state files. 2: with AdamW. 3: with another optimizer, whose name ends the
+// header. 4: of a run in fp16; the name and the loss scale end the header.
 constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4;
 
-// Where the run is, and what must not change when it is resumed.
+// The header of a state file: where the run is, and what must not change when it is resumed.
 struct StateHeader {
     int32_t magic = STATE_MAGIC, version = STATE_VERSION;
     int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed
@@ -74,15 +75,11 @@ inline bool has_master(const StateHeader& h) {
     return h.states > (int64_t)states_of(OPTIMIZERS[find_optimizer(h.optimizer)], false).size();
 }
 
-inline std::string model_path(const std::string& dir, int64_t step) {
-    return format("%s/model_%08lld.bin", dir.c_str(), (long long)step);
-}
+inline std::string model_path(const std::string& dir, int64_t step) { return format("%s/model_%08d.bin", dir, step); }
 inline std::string state_path(const std::string& dir, int64_t step, int64_t rank) {
-    return format("%s/state_%08lld_%05lld.bin", dir.c_str(), (long long)step, (long long)rank);
+    return format("%s/state_%08d_%05d.bin", dir, step, rank);
 }
-inline std::string done_path(const std::string& dir, int64_t step) {
-    return format("%s/DONE_%08lld", dir.c_str(), (long long)step);
-}
+inline std::string done_path(const std::string& dir, int64_t step) { return format("%s/DONE_%08d", dir, step); }
 
 // A file of a checkpoint, as its name says. A temporary one was still being written when its
 // program ended.
@@ -97,7 +94,7 @@ struct CheckpointFile {
 inline std::vector<CheckpointFile> checkpoint_files(const std::string& dir) {
     std::vector<CheckpointFile> files;
     for (const std::string& full : list_folder(dir)) {
-        const bool temporary = full.size() > 4 && full.compare(full.size() - 4, 4, ".tmp") == 0;
+        const bool temporary = ends_with(full, ".tmp");
         const std::string path = dir + "/" + full.substr(0, full.size() - 4 * temporary);
         const char* name = path.c_str() + dir.size() + 1;
         long long step = -1, rank = -1;
@@ -135,7 +132,7 @@ inline int64_t checkpoint_bytes(const std::string& dir, int64_t step) {
 inline void remove_checkpoint(const std::string& dir, int64_t step) {
     auto remove = [&](const std::string& path) {
         const bool gone = remove_file(path);
-        if (!gone) warning("cannot remove %s: %s; it stays for now", path.c_str(), strerror(errno));
+        if (!gone) warning("cannot remove %s: %s; it stays for now", path, strerror(errno));
         return gone;
     };
     if (!remove(done_path(dir, step))) return;

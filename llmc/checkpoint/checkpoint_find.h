@@ -70,8 +70,8 @@ inline void warn_of_unfinished(const std::string& dir) {
     for (const CheckpointFile& file : checkpoint_files(dir))
         if (file.kind == CheckpointFile::STATE && !file.temporary) step = std::max(step, file.step);
     if (step >= 0)
-        warning("the checkpoint of step %lld is passed over: it was not finished, %s is not there", (long long)step,
-                done_path(dir, step).c_str());
+        warning("the checkpoint of step %d is passed over: it was not finished, %s is not there", step,
+                done_path(dir, step));
 }
 
 // The step of the newest complete checkpoint, with its header and its model file, still open. Names
@@ -85,35 +85,35 @@ inline int64_t newest_checkpoint(const std::string& dir, StateHeader& header,
     if (steps.empty()) return warn_of_unfinished(dir), -1;
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
         StateHeader found;
-        const std::string name = format("checking step %lld of %s", (long long)*step, dir.c_str());
+        const std::string name = format("checking step %d of %s", *step, dir);
         std::string problem;
         {
             Progress progress(logger ? *logger : nobody, name, checkpoint_bytes(dir, *step), "MB", 1000000);
             problem = checkpoint_problem(dir, *step, found, model, &progress);
         }
         if (problem.empty()) return header = found, *step;
-        warning("the checkpoint of step %lld is passed over: %s", (long long)*step, problem.c_str());
+        warning("the checkpoint of step %d is passed over: %s", *step, problem);
     }
     runtime_failure(
-        "none of the %zu checkpoints in %s can be used (steps %lld to %lld, each named above); nothing was "
+        "none of the %d checkpoints in %s can be used (steps %d to %d, each named above); nothing was "
         "changed, and another -o starts a new run",
-        steps.size(), dir.c_str(), (long long)steps.front(), (long long)steps.back());
+        steps.size(), dir, steps.front(), steps.back());
 }
 
-// The same for the checkpoint of one step: exit 2 if it is not there, 1 if it is damaged.
+// Verifies the checkpoint of one step, and returns that step; header and model as above. Exit 2 if
+// there is none, 1 if it is damaged.
 inline int64_t checkpoint_of_step(const std::string& dir, int64_t step, StateHeader& header,
                                   std::unique_ptr<FileReader>* model, Logger& logger) {
     const std::vector<int64_t> steps = finished_steps(dir);
     std::string accepted;
-    for (int64_t s : steps) accepted += format("%s%lld", accepted.empty() ? "" : ", ", (long long)s);
+    for (int64_t s : steps) accepted += format("%s%d", accepted.empty() ? "" : ", ", s);
     if (std::find(steps.begin(), steps.end(), step) == steps.end())
-        usage_error("--from-step %lld: %s has no complete checkpoint of that step; accepted: %s", (long long)step,
-                    dir.c_str(), accepted.empty() ? "none, it holds no checkpoint" : accepted.c_str());
-    const std::string name = format("checking step %lld of %s", (long long)step, dir.c_str());
+        usage_error("--from-step %d: %s has no complete checkpoint of that step; accepted: %s", step, dir,
+                    accepted.empty() ? "none, it holds no checkpoint" : accepted);
+    const std::string name = format("checking step %d of %s", step, dir);
     Progress progress(logger, name, checkpoint_bytes(dir, step), "MB", 1000000);
     const std::string problem = checkpoint_problem(dir, step, header, model, &progress);
-    if (!problem.empty())
-        runtime_failure("the checkpoint of step %lld cannot be used: %s", (long long)step, problem.c_str());
+    if (!problem.empty()) runtime_failure("the checkpoint of step %d cannot be used: %s", step, problem);
     return step;
 }
 
@@ -127,8 +127,7 @@ inline int64_t oldest_to_keep(const std::string& dir, int64_t step, int64_t keep
             StateHeader header;
             const std::string problem = checkpoint_problem(dir, *s, header);
             whole[*s] = problem.empty();
-            if (!problem.empty())
-                warning("the checkpoint of step %lld does not count for -nk: %s", (long long)*s, problem.c_str());
+            if (!problem.empty()) warning("the checkpoint of step %d does not count for -nk: %s", *s, problem);
         }
         if (whole[*s] && --keep == 0) return *s;
     }

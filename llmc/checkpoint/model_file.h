@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <string>
 #include <vector>
+#include "llmc/base/file.h"
 #include "llmc/base/logger.h"
-#include "llmc/gpt2/tensors.h"
+#include "llmc/model/model_state.h"
 
 constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5;
 
@@ -25,7 +26,7 @@ inline bool all_finite(const float* values, int64_t n) {
 // The name of a tensor, for messages: "wte", "fcw of layer 3".
 inline std::string tensor_text(int tensor, int64_t layer) {
     const TensorInfo& t = TENSORS[tensor];
-    return t.per_layer ? format("%s of layer %lld", t.name, (long long)layer) : t.name;
+    return t.per_layer ? format("%s of layer %d", t.name, layer) : t.name;
 }
 
 // Bytes of a model file with weight_bytes per weight.
@@ -42,7 +43,7 @@ inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
     h.read(file, MODEL_MAGIC, "model");
     const int32_t version = h.value[1];
     if (version != MODEL_VERSION_FP32 && version != MODEL_VERSION_BF16)
-        runtime_failure("%s has version %d of the model layout; 3 (fp32) and 5 (bf16) are accepted", file.path.c_str(),
+        runtime_failure("%s has version %d of the model layout; 3 (fp32) and 5 (bf16) are accepted", file.path,
                         version);
     config = {h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]};
     const bool sane = config.maxT > 0 && config.maxT <= 1 << 20 && config.V > 0 && config.V <= MAX_VOCAB &&
@@ -52,7 +53,7 @@ inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
         runtime_failure(
             "%s is damaged: its header says context %d, vocabulary %d padded to %d, %d layers, %d heads, "
             "%d channels",
-            file.path.c_str(), h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]);
+            file.path, h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]);
     file.expect_size(model_file_bytes(config, version == MODEL_VERSION_FP32 ? 4 : 2));
     return version;
 }
@@ -76,29 +77,32 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
                 }
             }
             if (!all_finite(values.data(), values.size()))
-                runtime_failure("%s is damaged: %s has values that are not finite", file.path.c_str(),
-                                tensor_text(i, l).c_str());
+                runtime_failure("%s is damaged: %s has values that are not finite", file.path, tensor_text(i, l));
             put(i, l, values.data());
         }
 }
 
+// The version of the layout in which model files keep weights of this format. It has none for fp16,
+// whose numbers are fp32 numbers.
+inline int32_t model_version(NumberFormat format) {
+    return format == FORMAT_BF16 ? MODEL_VERSION_BF16 : MODEL_VERSION_FP32;
+}
+
 // Loads the weights of an open model file into a model of the same shape; exit 1 if the shapes
-// differ. set_tensor is in model.h.
-template <class Model>
-inline void load_model(Model& model, FileReader& file, Progress* progress = nullptr) {
+// differ.
+inline void load_model(GPT2& model, FileReader& file, Progress* progress = nullptr) {
     const GPT2Config& made = model.layout.config;
     GPT2Config c;
     file.rewind();
     const int32_t version = read_model_header(file, c);
     if (c.maxT != made.maxT || c.V != made.V || c.L != made.L || c.NH != made.NH || c.C != made.C)
-        runtime_failure("%s has changed while it was in use: its model has another shape now", file.path.c_str());
+        runtime_failure("%s has changed while it was in use: its model has another shape now", file.path);
     read_model_tensors(file, version, c, [&](int tensor, int64_t layer, const float* values) {
         set_tensor(model, tensor, layer, values);
         if (progress) progress->reach(file.position);
     });
 }
-template <class Model>
-inline void load_model(Model& model, const std::string& path) {
+inline void load_model(GPT2& model, const std::string& path) {
     FileReader file(path);
     load_model(model, file);
 }

@@ -1,5 +1,5 @@
 // The processes of a run, and how they exchange data: by MPI, where the build found it, or by TCP
-// (tcp.h). With one process, nothing happens. comm_start.h starts and ends it.
+// (tcp.h). With one process, nothing happens. comm_start.h brings them together, and parts them.
 //
 // Every process trains on its own part of each batch. Then the gradients are summed: a
 // reduce-scatter leaves on rank r the sum of slice r of a bucket (tensors.h), and an all-gather
@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/file.h"
+#include "llmc/base/checksum.h"
 #include "llmc/comm/tcp.h"
 #include "llmc/trace/trace.h"
 #ifdef USE_MPI
@@ -28,8 +28,8 @@
 struct Comm {
     int64_t processes = 1, rank = 0;
     int64_t timeout_s = 600;
-    // Called before comm_gather(). A simulated GPU runs only while its host waits for it: this
-    // makes it finish the collectives that were started before.
+    // Called before comm_gather(), if it is set: it makes a simulated GPU, which runs only while
+    // its host waits for it, finish the collectives that were started before.
     void (*before_gather)() = nullptr;
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
 #ifdef USE_MPI
@@ -43,7 +43,7 @@ struct Comm {
 };
 inline Comm comm;
 
-// As long as it lives, this process is the only one: collectives do nothing.
+// While an Alone exists, its process acts as if it were the only one: collectives do nothing.
 struct Alone {
     const int64_t processes = std::exchange(comm.processes, 1);
     ~Alone() { comm.processes = processes; }
@@ -59,9 +59,9 @@ inline void comm_poll(MPI_Request* request, const char* what) {
         sched_yield();
         if (now_seconds() - begin > (double)comm.timeout_s)
             runtime_failure(
-                "waited %lld s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
+                "waited %d s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
                 "long)",
-                (long long)comm.timeout_s, what);
+                comm.timeout_s, what);
     }
 }
 #endif
@@ -125,7 +125,7 @@ inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what
     (void)data;
 #endif
 }
-// The same for a bucket of gradients.
+// Starts summing a bucket of gradients over all processes; `bucket` is for the trace.
 inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
     const int64_t bytes = n_elems * (int64_t)sizeof(float);
@@ -171,13 +171,6 @@ inline void comm_wait(const char* what) {
 #endif
 }
 
-// Sums data over all processes as comm_sum_slices_start() does, and waits: for the simulator's
-// NCCL.
-inline void comm_reduce_scatter(float* data, int64_t n_elems, const char* what) {
-    comm_sum_slices_start(data, n_elems, what);
-    comm_wait(what);
-}
-
 // Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.
 inline void comm_check_same(const std::string& mine, const char* what) {
     Checksum sum;
@@ -185,11 +178,11 @@ inline void comm_check_same(const std::string& mine, const char* what) {
     const std::vector<uint64_t> all = comm_gather(sum.value(), what);
     std::string others;
     for (int64_t r = 0; r < comm.processes; r++)
-        if (all[r] != all[0]) others += format("%s%lld", others.empty() ? "" : ", ", (long long)r);
+        if (all[r] != all[0]) others += format("%s%d", others.empty() ? "" : ", ", r);
     if (others.empty()) return;
     if (comm.rank == 0)
         runtime_failure(
             "the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what,
-            others.c_str());
+            others);
     comm_barrier("the end");  // rank 0 says so, and ends all
 }

@@ -45,10 +45,8 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
 #ifdef USE_MPI
     if (launched != processes)
         usage_error(
-            "--num-processes %lld, but %s; mpirun -np %lld starts as many (-pi tcp and -pi fs need no launcher)",
-            (long long)processes,
-            launched < 0 ? "no launcher started this program" : "the launcher started another number",
-            (long long)processes);
+            "--num-processes %d, but %s; mpirun -np %d starts as many (-pi tcp and -pi fs need no launcher)", processes,
+            launched < 0 ? "no launcher started this program" : "the launcher started another number", processes);
     int level, size, rank;
     {
         MpiPatience patience(timeout_s, "for MPI to start");
@@ -58,16 +56,16 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (size != processes)
         usage_error(
-            "--num-processes %lld, but MPI knows of %d; mpirun -np %lld starts as many (srun: --mpi=pmix, or -pi "
+            "--num-processes %d, but MPI knows of %d; mpirun -np %d starts as many (srun: --mpi=pmix, or -pi "
             "tcp)",
-            (long long)processes, size, (long long)processes);
+            processes, size, processes);
     return rank;
 #else
     (void)launched, (void)timeout_s;
     usage_error(
-        "--num-processes %lld (from -pn or the launcher): this build has no MPI (apt-get install libopenmpi-dev, "
+        "--num-processes %d (from -pn or the launcher): this build has no MPI (apt-get install libopenmpi-dev, "
         "then make again); 1 is accepted, and more with -pi tcp or -pi fs",
-        (long long)processes);
+        processes);
 #endif
 }
 
@@ -81,8 +79,8 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     if (processes < 0) processes = launched < 0 ? 1 : launched;
     if (rank < 0) rank = processes == 1 || launched_rank < 0 ? 0 : launched_rank;
     if (rank >= processes)
-        usage_error("--process-rank %lld is not below --num-processes %lld; 0 to %lld are accepted", (long long)rank,
-                    (long long)processes, (long long)processes - 1);
+        usage_error("--process-rank %d is not below --num-processes %d; 0 to %d are accepted", rank, processes,
+                    processes - 1);
     comm.timeout_s = tcp.timeout_s = timeout_s;
     if (processes == 1) return;
     const Member me{processes, rank, program_name(program)};
@@ -109,7 +107,7 @@ inline void comm_end() {
     tcp_end();
     comm.processes = 1, comm.rank = 0;
 }
-// Calls comm_end() when run_main() returns. A process that ends in another way, such as by an
+// Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
 // exception, closes its connections without that, and so ends the others.
 struct CommSession {
     ~CommSession() {

@@ -7,13 +7,13 @@
 // A proof is the keyed hash (siphash.h) of both nonces and the message; it takes the token to make
 // one. Because of the nonces, messages recorded from one connection are of no use in another.
 //
-// This keeps strangers out. It neither encrypts nor signs what is sent afterwards: the network
-// between the machines must be one that you trust.
+// The handshake keeps strangers out. What is sent afterwards is neither encrypted nor signed: the
+// network between the machines must be one that you trust.
 #pragma once
 #include <sys/random.h>
 #include <cstddef>
 #include "llmc/base/check.h"
-#include "llmc/base/siphash.h"
+#include "llmc/comm/siphash.h"
 
 constexpr uint64_t GREETING_MAGIC = 0x3174706747524545u, HELLO_MAGIC = 0x3174706748454c4fu,
                    VERDICT_MAGIC = 0x3174706756455244u;
@@ -57,10 +57,10 @@ inline Nonce fresh_nonce() {
     if (getentropy(&nonce, sizeof(nonce)) != 0) runtime_failure("the system has no random numbers to offer");
     return nonce;
 }
-// 32 random hexadecimal digits.
+// A token of 32 random hexadecimal digits.
 inline std::string random_token() {
     const Nonce n = fresh_nonce();
-    return format("%016llx%016llx", (unsigned long long)n.word[0], (unsigned long long)n.word[1]);
+    return format("%016x%016x", n.word[0], n.word[1]);
 }
 // The name of a program, cut to the length that messages have room for.
 inline ProgramName program_name(const std::string& text) {

@@ -1,9 +1,11 @@
-// Where the processes of a run meet: either at an address that is given (-pi tcp -ps HOST[:PORT]),
-// or by a file in a folder that all share (-pi fs -pf FOLDER). And where the token comes from by
-// which they recognise each other (handshake.h). With an address it is the variable COMM_TOKEN;
-// without that, rank 0 listens on its own machine only or, if it was started by hand for other
-// machines, makes a token up and prints it. With a folder the token is in the file, which only its
-// owner can read.
+// Where the processes of a run meet, and where they get the token from by which they recognise each
+// other (handshake.h):
+//
+//     -pi tcp -ps HOST[:PORT]   at an address. The token is in the variable COMM_TOKEN. Without it, they meet at an
+//                               address that only this machine can reach, or rank 0, if it was started by hand,
+//                               makes a token up and prints it
+//     -pi fs -pf FOLDER         by a file in a folder that all share. The token is in the file, which only its owner
+//                               can read
 #pragma once
 #include <sys/stat.h>
 #include "llmc/base/file.h"
@@ -27,7 +29,7 @@ inline Place place_of(const char* name, const std::string& server) {
     if (host.empty() || host.find(':') != host.npos || !good_port)
         usage_error(
             "%s %s is no address; HOST or HOST:PORT is accepted, HOST a name or an IPv4 address, PORT 1 to 65535", name,
-            server.c_str());
+            server);
     if (colon == server.npos && variable && !is_port(variable, port))
         usage_error("MASTER_PORT %s is no port; 1 to 65535 are accepted", variable);
     return {host, (int)port, {}, true};
@@ -47,12 +49,12 @@ inline SipKey key_for(const Place& place, int64_t rank) {
     const char* accepted =
         "a secret of 16 characters or more, the same for all ranks, is accepted (openssl rand -hex 16 makes one)";
     if (token && *token) {
-        if (strlen(token) < MIN_TOKEN_CHARS) usage_error("COMM_TOKEN has %zu characters; %s", strlen(token), accepted);
+        if (strlen(token) < MIN_TOKEN_CHARS) usage_error("COMM_TOKEN has %d characters; %s", strlen(token), accepted);
         return key_of(token);
     }
     if (names_loopback(place.host)) return key_of("");
     if (rank > 0 || !by_hand)
-        usage_error("COMM_TOKEN is not set, and anyone who reaches %s could join; %s%s", place.host.c_str(), accepted,
+        usage_error("COMM_TOKEN is not set, and anyone who reaches %s could join; %s%s", place.host, accepted,
                     by_hand ? "; rank 0, started without, prints one" : "");
     const std::string made_up = random_token();
     fprintf(stderr, "rank 0 waits at %s:%d; the other ranks are to have COMM_TOKEN=%s in their environment\n",
@@ -64,8 +66,7 @@ inline SipKey key_for(const Place& place, int64_t rank) {
 // address that only itself can reach, rank 0 listens on all addresses.
 inline int listen_at(const Place& place) {
     const std::vector<in_addr> addresses = addresses_of(place.host);
-    if (addresses.empty())
-        runtime_failure("rank 0 cannot listen at %s: no machine of that name is known", place.host.c_str());
+    if (addresses.empty()) runtime_failure("rank 0 cannot listen at %s: no machine of that name is known", place.host);
     in_addr address = addresses[0];
     if (is_loopback(address) && !names_loopback(place.host)) address.s_addr = INADDR_ANY;
     int port = place.port;
@@ -74,9 +75,9 @@ inline int listen_at(const Place& place) {
         runtime_failure(
             "rank 0 cannot listen at %s: this machine does not have that address; -ps is the address of rank 0's "
             "machine",
-            place.host.c_str());
+            place.host);
     if (fd < 0)
-        runtime_failure("cannot listen on port %d of %s: %s; -ps HOST:PORT chooses another", port, place.host.c_str(),
+        runtime_failure("cannot listen on port %d of %s: %s; -ps HOST:PORT chooses another", port, place.host,
                         strerror(errno));
     return fd;
 }
@@ -133,7 +134,7 @@ inline std::string parse_meeting_text(const std::string& path, const std::string
     return "";
 }
 
-// Both in one.
+// Reads a meeting file; returns what is wrong with it, or an empty text.
 inline std::string read_meeting_file(const std::string& path, Place& place) {
     std::string text;
     const std::string problem = read_meeting_text(path, text);
@@ -168,19 +169,19 @@ inline void leave_meeting_file(const std::string& path, const std::string& line,
             if (close(fd) != 0) good = false, reason = errno;
             if (good) return (void)(meeting_file.path = path, meeting_file.line = line);
             unlink(path.c_str());
-            runtime_failure("cannot write %s: %s", path.c_str(), strerror(reason));
+            runtime_failure("cannot write %s: %s", path, strerror(reason));
         }
-        if (errno != EEXIST || tries == 10) runtime_failure("cannot write %s: %s", path.c_str(), strerror(errno));
+        if (errno != EEXIST || tries == 10) runtime_failure("cannot write %s: %s", path, strerror(errno));
         std::string stale, found;
         if (is_live(path, me, stale))
             runtime_failure(
                 "another run is meeting by way of %s right now; -pf with a folder of its own, or waiting until it has "
                 "met, is accepted",
-                path.c_str());
+                path);
         read_meeting_text(path, found);
         if (found != stale) continue;  // another run has replaced it
         if (unlink(path.c_str()) != 0 && errno != ENOENT)
-            runtime_failure("cannot replace %s, which an earlier run left: %s", path.c_str(), strerror(errno));
+            runtime_failure("cannot replace %s, which an earlier run left: %s", path, strerror(errno));
     }
 }
 
@@ -188,7 +189,7 @@ inline void leave_meeting_file(const std::string& path, const std::string& line,
 inline std::vector<int> meet_by_file(const std::string& folder, const Member& me, int64_t timeout_s) {
     const std::string path = folder + "/rendezvous.txt";
     if (!folder_exists(folder))
-        runtime_failure("--fs-path %s is no folder; one that all processes share is accepted", folder.c_str());
+        runtime_failure("--fs-path %s is no folder; one that all processes share is accepted", folder);
     if (me.rank > 0) {
         auto find = [&](Place& place) { return read_meeting_file(path, place); };
         return {join(me, find, "rank 0 has written no file there, or the file is an earlier run's (-pf)", timeout_s)};
@@ -208,7 +209,7 @@ inline std::vector<int> meet_by_file(const std::string& folder, const Member& me
     }
     if (listener < 0) runtime_failure("rank 0 cannot listen for the other processes: %s", strerror(errno));
     const std::string token = random_token();
-    leave_meeting_file(path, format("%s %d %s\n", host, port, token.c_str()), me);
+    leave_meeting_file(path, format("%s %d %s\n", host, port, token), me);
     const std::vector<int> peers = take_in_all(listener, me, key_of(token), timeout_s);
     meeting_file.remove();
     return peers;

@@ -7,7 +7,7 @@
 #include "llmc/comm/handshake.h"
 #include "llmc/comm/socket.h"
 
-// Seconds for one connection; for one to an address that may be an earlier run's.
+// How long one connection may take; GUESS_S: one to an address that may be an earlier run's.
 constexpr double HANDSHAKE_S = 10, GUESS_S = 2;
 constexpr int64_t MAX_STRANGERS = 256;
 
@@ -35,8 +35,8 @@ inline std::string missing_ranks(const std::vector<int>& peers) {
     for (size_t r = 1, last; r < peers.size(); r = last + 1) {
         for (last = r; peers[r] < 0 && last + 1 < peers.size() && peers[last + 1] < 0;) last++;
         if (peers[r] >= 0) continue;
-        text += format("%s%zu", text.empty() ? "" : ", ", r);
-        if (last > r) text += format("%s%zu", last > r + 1 ? " to " : ", ", last);
+        text += format("%s%d", text.empty() ? "" : ", ", r);
+        if (last > r) text += format("%s%d", last > r + 1 ? " to " : ", ", last);
     }
     return text;
 }
@@ -65,9 +65,9 @@ struct Reception {
     std::vector<int> peers;                      // by rank; -1: not there yet
     int64_t turned_away = 0;
 
-    // For messages: how many processes were turned away because they did not know the token.
+    // How many processes were turned away because they did not know the token, for messages.
     std::string refusals() const {
-        return turned_away ? format(" (refused for want of this run's token: %lld)", (long long)turned_away) : "";
+        return turned_away ? format(" (refused for want of this run's token: %d)", turned_away) : "";
     }
     // Accepts one connection. If there are too many guests, or open files, the oldest guest is
     // dropped.
@@ -77,8 +77,8 @@ struct Reception {
         if (fd < 0) {
             const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
             if (no_room && guests.empty())
-                runtime_failure("cannot take in rank %s: %s; a run of %lld processes needs about as many (ulimit -n)",
-                                missing_ranks(peers).c_str(), strerror(errno), (long long)me.processes);
+                runtime_failure("cannot take in rank %s: %s; a run of %d processes needs about as many (ulimit -n)",
+                                missing_ranks(peers), strerror(errno), me.processes);
             if (no_room) guests.erase(guests.begin());
             return;
         }
@@ -101,13 +101,13 @@ struct Reception {
         const bool told = send_message(guest.fd, make_verdict(code, me, key, guest.nonce, guest.hello));
         turned_away += code == UNKNOWN_TOKEN;
         if (code == OTHER_PROGRAM)
-            runtime_failure("rank %lld is another program, %s, than rank 0, %s: all must be built alike",
-                            (long long)rank, printable(guest.hello.program).c_str(), me.program.text);
+            runtime_failure("rank %d is another program, %s, than rank 0, %s: all must be built alike", rank,
+                            printable(guest.hello.program), me.program.text);
         if (code == OTHER_NUMBERS)
             runtime_failure(
-                "a process came as rank %lld of %lld, but this run has %lld processes, each rank once: -pn and -pr "
+                "a process came as rank %d of %d, but this run has %d processes, each rank once: -pn and -pr "
                 "must agree everywhere",
-                (long long)rank, (long long)guest.hello.processes, (long long)me.processes);
+                rank, guest.hello.processes, me.processes);
         if (code != WELCOME || !told) return false;
         peers[rank] = guest.fd;
         guest.fd = -1;
@@ -135,8 +135,8 @@ inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey
     Waiting waiting(timeout_s);
     while (std::count(reception.peers.begin() + 1, reception.peers.end(), -1) > 0) {
         if (waiting.is_over())
-            runtime_failure("waited %lld s, and rank %s did not connect%s", (long long)timeout_s,
-                            missing_ranks(reception.peers).c_str(), reception.refusals().c_str());
+            runtime_failure("waited %d s, and rank %s did not connect%s", timeout_s, missing_ranks(reception.peers),
+                            reception.refusals());
         waiting.tell([&] { return "rank 0 waits for rank " + missing_ranks(reception.peers) + reception.refusals(); });
         reception.serve(waiting.end);
     }
@@ -144,8 +144,8 @@ inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey
     return std::move(reception.peers);
 }
 
-// Where rank 0 is, and the key that both sides know. One read from a file may be an earlier run's;
-// one that the user gave is certain.
+// Where rank 0 is, and the key that both sides know. A place read from a file may be an earlier
+// run's; one that the user gave is certain.
 struct Place {
     std::string host;
     int port = 0;
@@ -182,26 +182,21 @@ inline int introduce(const Place& place, in_addr address, const Member& me, doub
     return -1;
 }
 
-// The other ranks' side: returns the connection to rank 0. Tries again and again until timeout_s,
-// then exit 1. find(place) fills in where rank 0 is, or returns why that is not known yet; hint
-// says what may be wrong, for the last message.
+// The other ranks' side of the meeting: returns the connection to rank 0. Tries again and again
+// until timeout_s, then exit 1. find(place) fills in where rank 0 is, or returns why that is not
+// known yet; hint says what may be wrong, for the last message.
 template <class Find>
 inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s) {
     Waiting waiting(timeout_s);
     std::string where = "an unknown place", problem;
     for (size_t attempt = 0;; attempt++, usleep(100000)) {
-        if (waiting.is_over())
-            runtime_failure("waited %lld s for rank 0 at %s: %s; %s", (long long)timeout_s, where.c_str(),
-                            problem.c_str(), hint);
+        if (waiting.is_over()) runtime_failure("waited %d s for rank 0 at %s: %s; %s", timeout_s, where, problem, hint);
         if (attempt > 0)
-            waiting.tell([&] {
-                return format("rank %lld waits for rank 0 at %s: %s", (long long)me.rank, where.c_str(),
-                              problem.c_str());
-            });
+            waiting.tell([&] { return format("rank %d waits for rank 0 at %s: %s", me.rank, where, problem); });
         Place place;
         problem = find(place);
         if (!problem.empty()) continue;
-        where = format("%s:%d", place.host.c_str(), place.port);
+        where = format("%s:%d", place.host, place.port);
         const std::vector<in_addr> addresses = addresses_of(place.host);
         problem = "no machine of that name is known";
         if (addresses.empty()) continue;
@@ -210,12 +205,12 @@ inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s
         const int fd = introduce(place, addresses[attempt % addresses.size()], me, end, verdict, problem);
         if (fd >= 0) return fd;
         if (verdict.code == UNKNOWN_TOKEN && place.certain)
-            runtime_failure("rank 0 at %s has another token: COMM_TOKEN must be the same for all ranks", where.c_str());
+            runtime_failure("rank 0 at %s has another token: COMM_TOKEN must be the same for all ranks", where);
         if (verdict.code == OTHER_NUMBERS)
-            runtime_failure("rank 0 at %s does not know a rank %lld of %lld: -pn and -pr must agree everywhere",
-                            where.c_str(), (long long)me.rank, (long long)me.processes);
+            runtime_failure("rank 0 at %s does not know a rank %d of %d: -pn and -pr must agree everywhere", where,
+                            me.rank, me.processes);
         if (verdict.code == OTHER_PROGRAM)
-            runtime_failure("rank 0 at %s is another program, %s, than this one, %s: all must be built alike",
-                            where.c_str(), printable(verdict.program).c_str(), me.program.text);
+            runtime_failure("rank 0 at %s is another program, %s, than this one, %s: all must be built alike", where,
+                            printable(verdict.program), me.program.text);
     }
 }

@@ -73,7 +73,8 @@ inline bool is_closed(int fd) {
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-// The same, also if bytes that it sent before have not been read yet.
+// True if the other side has closed the connection, even if bytes that it sent before have not been
+// read yet.
 inline bool has_hung_up(int fd) {
 #ifdef POLLRDHUP
     pollfd polled{fd, POLLRDHUP, 0};

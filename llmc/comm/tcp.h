@@ -1,5 +1,5 @@
 // Collectives over TCP, for machines without MPI. Everything goes through rank 0, which has a
-// connection to every other rank (rendezvous.h). This is meant for meeting and for small messages
+// connection to every other rank (rendezvous.h). TCP is meant for meeting and for small messages
 // (NCCL carries the gradients of GPUs); CPU trainers can also sum their gradients with it, slowly.
 //
 // No process waits forever: if no byte has moved for timeout_s, or a connection breaks, the run
@@ -22,11 +22,10 @@ inline void tcp_move(int64_t peer, Data* data, size_t bytes, short event, Move m
                      const char* what) {
     for (size_t done = 0; done < bytes;) {
         const ssize_t n = move(tcp.peers[peer], data + done, bytes - done);
-        if (n < 0) runtime_failure("rank %lld has ended: its connection broke in %s", (long long)peer, what);
+        if (n < 0) runtime_failure("rank %d has ended: its connection broke in %s", peer, what);
         if (n == 0 && !poll_until(tcp.peers[peer], event, now_seconds() + (double)tcp.timeout_s))
-            runtime_failure("waited %lld s in %s to %s rank %lld: it hangs%s (--comm-timeout sets how long)",
-                            (long long)tcp.timeout_s, what, doing, (long long)peer,
-                            peer == 0 ? ", or another rank that it waits for" : "");
+            runtime_failure("waited %d s in %s to %s rank %d: it hangs%s (--comm-timeout sets how long)", tcp.timeout_s,
+                            what, doing, peer, peer == 0 ? ", or another rank that it waits for" : "");
         done += n;
     }
 }

@@ -35,15 +35,15 @@ struct Lanes<vfloat> {
     VEC_INLINE static vfloat quotient(vfloat a, vfloat b) { return b > vfloat{} ? a / b : vfloat{}; }
 };
 
-// Stores the first `count` lanes of v as bf16, stochastically rounded. index: of the first one
-// among all parameters.
+// Stores the first `count` lanes of v as bf16, stochastically rounded. index: that of the first
+// lane among all parameters.
 VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64_t seed, int64_t index) {
     uint32_t bits[VEC_FLOATS];
     memcpy(bits, &v, sizeof(v));
     for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, index + j));
 }
 
-// m and v are stored as the optimizer keeps them.
+// Stores m or v as the optimizer keeps them, in fp32 or bf16.
 VEC_INLINE void store_state(float* state, vfloat values, size_t count, uint64_t, int64_t) {
     store_some(state, values, count);
 }
@@ -51,10 +51,10 @@ VEC_INLINE void store_state(bf16* state, vfloat values, size_t count, uint64_t s
     store_stochastically((uint16_t*)state, values, count, seed, index);
 }
 
-// Updates elements i to i + count of params, m and v, at most a vector, by a rule of optimizers.h,
-// with grads; also of master, if it is not null. m and v are null if the optimizer does not keep
-// them. What is rounded stochastically gets random bits that follow from seed and from index, that
-// of element 0 among all parameters.
+// Updates elements i to i + count - 1, at most a vector, of params, m and v by a rule of
+// optimizers.h, with grads; also of master, if it is not null. m and v are null if the optimizer
+// does not keep them. What is rounded stochastically gets random bits that follow from seed and
+// from index, that of element 0 among all parameters.
 template <class Rule, class floatX, class State, class floatG>
 VEC_INLINE void update_vector(floatX* params, float* master, State* m, State* v, const floatG* grads, size_t i,
                               size_t count, const UpdateConstants& constants, const RuleConstants& k, uint64_t seed,
@@ -71,8 +71,7 @@ VEC_INLINE void update_vector(floatX* params, float* master, State* m, State* v,
     else store_some(params + i, p, count);
 }
 
-// All n_elems elements of one tensor. bf16 params without a master are rounded to nearest or
-// stochastically.
+// Updates all n_elems elements of one tensor by a rule.
 template <class Rule, class floatX, class State, class floatG>
 void update_by(floatX* params, float* master, State* m, State* v, const floatG* grads, size_t n_elems,
                const UpdateConstants& constants, uint64_t seed, int64_t index) {
@@ -84,8 +83,8 @@ void update_by(floatX* params, float* master, State* m, State* v, const floatG* 
     });
 }
 
-// The n_elems elements of a slice of a bucket, whose m and v are in 8 bits: each block becomes
-// fp32, is updated, and becomes a block again. ranges: the tensors in the slice.
+// Updates the n_elems elements of a slice of a bucket, whose m and v are in 8 bits, by a rule: each
+// block becomes fp32, is updated, and becomes a block again. ranges: the tensors in the slice.
 template <class Rule, class floatX, class floatG>
 void update_blocks_by(floatX* params, float* master, StateBlock* m, StateBlock* v, const floatG* grads, int64_t n_elems,
                       const std::vector<TensorRange>& ranges, const UpdateConstants& constants, uint64_t seed,

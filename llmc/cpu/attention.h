@@ -56,7 +56,7 @@ inline size_t attention_scratch_elems(int64_t T, int64_t HS) {
 // begin there (UPPER). The products leave out the zeros.
 enum Triangle { WHOLE, LOWER, UPPER };
 
-// MR rows of block_product, from row m on.
+// Computes MR rows of block_product(), from row m on.
 template <int MR>
 inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B,
                        int64_t panel_rows, int64_t m, int64_t panels, int64_t K, bool add) {
@@ -73,9 +73,9 @@ inline void block_rows(float* C, int64_t ldc, const float* a, int64_t row_stride
     }
 }
 
-// C (M, panels * ATT_NR), rows ldc apart, = A B, or += if add. A (M, K) is whole or a triangle; its
-// element (i, k) is a[i * row_stride + k * col_stride]. B is K rows, from `first` on, of panels
-// that have `panel_rows` rows.
+// The product of two blocks: C (M, panels * ATT_NR), rows ldc apart, = A B, or += if add. A (M, K)
+// is whole or a triangle; its element (i, k) is a[i * row_stride + k * col_stride]. B is K rows,
+// from `first` on, of panels that have `panel_rows` rows.
 inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_stride, int64_t col_stride, const float* B,
                           int64_t panel_rows, int64_t first, int64_t M, int64_t panels, int64_t K, bool add,
                           Triangle part = WHOLE) {
@@ -110,7 +110,7 @@ inline void for_each_document_head(const int* starts, int64_t B, int64_t T, int6
     });
 }
 
-// For each lane, whether query i of a block on the diagonal sees key j + lane.
+// Whether query i of a block on the diagonal sees key j + lane, for each lane.
 VEC_INLINE vint seen(int64_t i, int64_t j) { return lane_numbers() + (int32_t)j <= (int32_t)i; }
 
 // The softmax of one block: p = e^(scale score - m), or 0 where a query does not see the key. It
@@ -154,8 +154,8 @@ inline void softmax_block(floatP* p, const float* scores, float* m, float* l, fl
     }
 }
 
-// One head of a document of T positions: from its rows of qkv, 3C apart, to its rows of out, C
-// apart, and to lse (T).
+// The forward pass of one head of a document of T positions: from its rows of qkv, 3C apart, to its
+// rows of out, C apart, and to lse (T).
 inline void attention_forward_head(float* out, float* lse, const float* qkv, int64_t T, int64_t C, int64_t HS) {
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
@@ -201,8 +201,8 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
     });
 }
 
-// One block: the scores q.k in p become probabilities, and dp in ds becomes the gradient of q.k.
-// lse and D belong to the queries.
+// The softmax of one block, backward: the scores q.k in p become probabilities, and dp in ds
+// becomes the gradient of q.k. lse and D belong to the queries.
 template <bool DIAGONAL>
 inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* D, int64_t queries,
                                    float scale) {
@@ -216,8 +216,8 @@ inline void softmax_block_backward(float* p, float* ds, const float* lse, const 
         }
 }
 
-// One head of a document of T positions: from its rows of dout, out (C apart) and qkv (3C apart),
-// and lse (T), to its rows of dqkv.
+// The backward pass of one head of a document of T positions: from its rows of dout, out (C apart)
+// and qkv (3C apart), and lse (T), to its rows of dqkv.
 inline void attention_backward_head(float* dqkv, const float* dout, const float* out, const float* lse,
                                     const float* qkv, int64_t T, int64_t C, int64_t HS) {
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);

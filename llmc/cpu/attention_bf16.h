@@ -19,7 +19,7 @@
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/gemm_bf16.h"
 
-constexpr int64_t ATT_STRIPS = ATT_BLOCK / TILE_ROWS, ATT_TILES = ATT_BLOCK / TILE_K;
+constexpr int64_t ATT_TILES = ATT_BLOCK / TILE_K;  // of a block, along k
 
 // Hands out parts of a thread's scratch memory in order, each aligned to 64 bytes.
 struct Carver {
@@ -34,8 +34,8 @@ struct Carver {
 
 // The sizes of a head's operands, rounded up to whole blocks or tiles.
 struct HeadSizes {
-    // Tp: T in whole blocks. HSk, HSn: HS in whole tiles, where the channels are k and where they
-    // are columns.
+    // Tp is T in whole blocks; HSk and HSn are HS in whole tiles, where the channels are k and
+    // where they are columns.
     int64_t T, HS, Tp, HSk, HSn;
     HeadSizes(int64_t T, int64_t HS)
         : T(T), HS(HS), Tp(round_up(T, ATT_BLOCK)), HSk(round_up(HS, TILE_K)), HSn(round_up(HS, TILE_COLS)) {}
@@ -63,8 +63,8 @@ inline LeftRows left_rows(const bf16* rows, int64_t stride, int64_t n_rows, cons
     copy_padded(copy, s.HSk, round_up(n_rows, TILE_ROWS), s.HSk, rows, stride, n_rows, s.HS);
     return {copy, s.HSk};
 }
-// A block of scores or of dp: C (strips of 16 rows, columns of 16) = A B, where k is the channels.
-// Of a triangle, only the parts that are not left out (see above) are written.
+// Computes a block of scores or of dp: C (strips of 16 rows, columns of 16) = A B, where k is the
+// channels. Of a triangle, only the parts that are not left out (see above) are written.
 inline void scores_product(float* C, LeftRows A, const bf16* B, int64_t strips, int64_t columns, int64_t k_tiles,
                            Triangle part) {
     if (part == WHOLE)
@@ -77,8 +77,8 @@ inline void scores_product(float* C, LeftRows A, const bf16* B, int64_t strips, 
                         k_tiles * TILE_ELEMS, end - first, k_tiles, false});
     }
 }
-// C (strips of 16 rows, HSn) += A B, where k is the positions of a block: A is (strips of 16 rows,
-// 64), whole or a triangle, and B has `tiles` tiles along k.
+// Adds a product over the positions of a block: C (strips of 16 rows, HSn) += A B, where k is the
+// positions, A is (strips of 16 rows, 64), whole or a triangle, and B has `tiles` tiles along k.
 inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t strips, int64_t tiles, const HeadSizes& s,
                               Triangle part) {
     const int64_t b_stride = s.position_tiles() * TILE_ELEMS, columns = s.HSn / TILE_COLS;
@@ -91,7 +91,7 @@ inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t st
     }
 }
 
-// See attention.h.
+// The forward pass of one head; arguments: attention.h.
 inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64_t T, int64_t C, int64_t HS) {
     const HeadSizes s(T, HS);
     const float scale = 1.0f / std::sqrt((float)HS);
@@ -140,10 +140,10 @@ inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B,
     });
 }
 
-// p and ds, P^T and dS^T of one block, from its scores S^T and dP^T. All are 64 x 64, with a row
-// for each key and a column for each query. If MASKED, only the first `keys` rows and `queries`
-// columns are there, and key i is seen by the queries from first + i on. lse and D belong to the
-// queries. ds_tiles is dS^T as tiles.
+// Computes p and ds, which are P^T and dS^T of one block, from its scores S^T and dP^T. All are 64
+// x 64, with a row for each key and a column for each query. If MASKED, only the first `keys` rows
+// and `queries` columns are there, and key i is seen by the queries from first + i on. lse and D
+// belong to the queries. ds_tiles is dS^T as tiles.
 template <bool MASKED>
 inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse,
                             const float* D, int64_t keys, int64_t queries, int64_t first, float scale) {
@@ -173,7 +173,7 @@ inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scor
     }
 }
 
-// See attention.h.
+// The backward pass of one head; arguments: attention.h.
 inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
                                     int64_t T, int64_t C, int64_t HS) {
     const HeadSizes s(T, HS);

@@ -1,14 +1,14 @@
 // Attention in generation, one position at a time; formulas: attention.h. Keys and values of the
 // positions before it are kept in a cache, for each layer keys (NH, maxT, HS) and values (NH, maxT,
 // HS). Each head reads its keys and values once per position, and does two FLOPs per value read: so
-// memory limits it. Its keys are contiguous, and so are its values. The scores are the product of
-// its query with the matrix of its keys (dot_products.h).
+// memory limits it. A head's keys are contiguous, and so are its values. The scores are the product
+// of its query with the matrix of its keys (dot_products.h).
 #pragma once
 #include <cmath>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/dot_products.h"
 
-// One head of fill_cache: its keys (maxT, HS) and values (maxT, HS), from its channels of qkv.
+// fill_cache() for one head: its keys (maxT, HS) and values (maxT, HS), from its channels of qkv.
 template <class floatX>
 inline void fill_cache_head(floatX* keys, floatX* values, const floatX* qkv, int64_t first, int64_t n, int64_t C,
                             int64_t HS) {
@@ -17,7 +17,7 @@ inline void fill_cache_head(floatX* keys, floatX* values, const floatX* qkv, int
         memcpy((void*)(values + (first + t) * HS), qkv + t * 3 * C + 2 * C, HS * sizeof(floatX));
     }
 }
-// Keys and values of the first T positions are written to the cache of a layer, from qkv (T, 3C).
+// Writes keys and values of the first T positions to the cache of a layer, from qkv (T, 3C).
 template <class floatX>
 void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t maxT, int64_t C, int64_t NH) {
     const int64_t HS = C / NH;
@@ -26,7 +26,7 @@ void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int6
     });
 }
 
-// e^(scale (p[t] - the largest of p)) is written to each p[t] (n). Returns their sum.
+// Replaces each p[t] (n) by e^(scale (p[t] - the largest of p)), and returns their sum.
 inline float exponentials(float* p, int64_t n, float scale) {
     vfloat highest = broadcast(p[0]), total{};
     for_each_vector(n, [&](size_t t, size_t count) {
@@ -68,8 +68,8 @@ inline void weighted_sum(floatX* out, const float* p, const floatX* values, int6
     });
 }
 
-// The new position is `last`. Its key and value are added to the cache; then its query meets all
-// keys up to its own. out (C) is written from qkv (3C). scores (NH, maxT) is scratch.
+// Attention of one new position, `last`: its key and value are added to the cache, then its query
+// meets all keys up to its own. out (C) is written from qkv (3C). scores (NH, maxT) is scratch.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
                       int64_t maxT, int64_t C, int64_t NH) {

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include "llmc/base/bf16.h"
 #include "llmc/base/check.h"
-#include "llmc/base/cores.h"
-#include "llmc/cpu/threads.h"
 #include "llmc/base/integer_math.h"
+#include "llmc/base/text.h"
+#include "llmc/cpu/threads.h"
 #include "llmc/trace/trace.h"
 
 // The hardware that multiplies bf16 matrices (matrix_unit.h).
@@ -31,7 +31,7 @@ inline Device device;
 // a run starts (settle_device in the trainer).
 inline float* thread_scratch(size_t n_elems) {
     if (n_elems > device.scratch_elems)
-        runtime_failure("internal: a kernel asks for %zu elements of scratch memory, %zu are planned", n_elems,
+        runtime_failure("internal: a kernel asks for %d elements of scratch memory, %d are planned", n_elems,
                         device.scratch_elems);
     return device.scratch + thread_number * device.scratch_elems;
 }
@@ -51,10 +51,10 @@ inline void parallel_ranges(int64_t n, int64_t grain, F f) {
     parallel_for(ceil_div(n, grain), [&](int64_t i) { f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n); });
 }
 
-// The same for an f whose results do not depend on the ranges. A range is 2/3 of a thread's part of
-// what is left, so that all threads end at the same time (guided self-scheduling; Polychronopoulos
-// & Kuck 1987, doi:10.1109/TC.1987.5009495), at most `most`, and a multiple of `grain` but for the
-// last.
+// Calls f(begin, end) on ranges that cover 0 to n - 1, where results do not depend on the ranges. A
+// range is 2/3 of a thread's part of what is left, so that all threads end at the same time (guided
+// self-scheduling; Polychronopoulos & Kuck 1987, doi:10.1109/TC.1987.5009495), at most `most`, and
+// a multiple of `grain` but for the last.
 template <class F>
 inline void parallel_shrinking_ranges(int64_t n, int64_t grain, int64_t most, F f) {
     std::atomic<int64_t> next{0};
@@ -79,15 +79,15 @@ inline void* map_memory(size_t bytes) {
         runtime_failure(
             "out of memory: the system refuses %.0f MiB; --plan shows what the run needs, a smaller -b, -t or a higher "
             "-r lowers it",
-            bytes / 1048576.0);
+            bytes / MIB);
 #ifdef MADV_HUGEPAGE
     if (bytes >= (4u << 20)) madvise(p, bytes, MADV_HUGEPAGE);
 #endif
     return p;
 }
-// On a machine of several processors a page lies in the memory of the processor (NUMA node) whose
-// thread writes to it first. Kernels write on all threads, so what they write first is spread over
-// all memories. This spreads new memory that one thread is about to fill.
+// Spreads new memory that one thread is about to fill over the memories of all processors. A page
+// lies in the memory of the processor (NUMA node) whose thread writes to it first; what kernels
+// write first is spread without this, for they write on all threads.
 inline void spread_pages(void* p, size_t bytes) {
     constexpr int64_t LARGE_PAGE = 2 << 20, PAGE = 4096;
     parallel_ranges((int64_t)bytes, LARGE_PAGE, [&](int64_t begin, int64_t end) {

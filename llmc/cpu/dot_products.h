@@ -14,7 +14,7 @@ constexpr int64_t DOT_STREAMS = 4, DOT_AHEAD = 2048, CACHE_LINE = 64;
 constexpr int64_t DOT_LEAST_BYTES = 1 << 16, DOT_MOST_BYTES = 3 << 19;  // that a thread reads at a time
 
 // sums[s][r] = the dot product of row r of inp (ROWS, C) with the row of C weights at weight + s *
-// stride. `ahead` elements after the weights that it reads, others are asked for.
+// stride. Weights are prefetched `ahead` elements before they are read.
 template <int STREAMS, int ROWS, class floatX>
 VEC_INLINE void dot_products(float (&sums)[STREAMS][ROWS], const floatX* inp, const floatX* weight, int64_t stride,
                              int64_t C, int64_t ahead) {
@@ -39,8 +39,8 @@ VEC_INLINE void dot_products(float (&sums)[STREAMS][ROWS], const floatX* inp, co
         for (int r = 0; r < ROWS; r++) sums[s][r] = sum(total[s][r]);
 }
 
-// Columns `begin` to `end` - 1 of out (ROWS, OC): STREAMS streams of equally many rows of the
-// weight. Returns the first column that is left.
+// Computes columns `begin` to `end` - 1 of out (ROWS, OC) in STREAMS streams of equally many rows
+// of the weight. Returns the first column that is left.
 template <int STREAMS, int ROWS, class floatOut, class floatX>
 inline int64_t dot_product_streams(floatOut* out, const floatX* inp, const floatX* weight, const floatX* bias,
                                    int64_t C, int64_t OC, int64_t begin, int64_t end) {
@@ -58,8 +58,8 @@ inline int64_t dot_product_streams(floatOut* out, const floatX* inp, const float
     return begin + columns * STREAMS;
 }
 
-// Columns `begin` to `end` - 1 of out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias (OC) are
-// written; bias may be null.
+// Writes columns `begin` to `end` - 1 of out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias
+// (OC); bias may be null.
 template <int ROWS, class floatOut, class floatX>
 inline void dot_product_columns(floatOut* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t C,
                                 int64_t OC, int64_t begin, int64_t end) {

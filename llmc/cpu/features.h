@@ -47,7 +47,7 @@ inline std::string cpu_text() {
     if (unit != UNIT_PORTABLE) units += std::string(", ") + MATRIX_UNIT_NAMES[unit];
     const int cores = std::max(1, (int)std::thread::hardware_concurrency()), usable = available_threads();
     const std::string of = usable < cores ? format("%d of ", usable) : "";
-    return format("%s (%s), %s%d core%s", cpu_name().c_str(), units.c_str(), of.c_str(), cores, cores == 1 ? "" : "s");
+    return format("%s (%s), %s%d core%s", cpu_name(), units, of, cores, cores == 1 ? "" : "s");
 }
 
 // A sentence, if the CPU has wider vectors than the program was built for; else empty.

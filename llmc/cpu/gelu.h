@@ -9,8 +9,8 @@
 //     gelu(x)  = x s
 //     gelu'(x) = s + x * 2 s (1 - s) * du/dx
 //
-// It takes one exponential. And where tanh(u) is near -1, 1 + tanh(u) would lose its digits; s does
-// not.
+// The logistic function takes one exponential. It keeps its digits where tanh(u) is near -1, where
+// 1 + tanh(u) would lose them.
 //
 // Source: Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
 // Elementwise, so memory-bound: forward moves 2 values per element, backward 3.
@@ -19,7 +19,7 @@
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
-// Products of constants are computed by the compiler: in the epilogue of a matrix product every
+// s of x. The products of constants are the compiler's: in the epilogue of a matrix product every
 // operation costs time.
 VEC_INLINE vfloat gelu_logistic(vfloat x) {
     return 1.0f / (1.0f + exp(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE)));

@@ -1,5 +1,5 @@
-// Matrix multiplication, nine tenths of a training step: C = A B, or C += A B, in fp32. The same in
-// bf16 is in gemm_bf16.h. 2 M N K FLOPs.
+// Matrix multiplication, nine tenths of a training step: C = A B, or C += A B, in fp32 (in bf16:
+// gemm_bf16.h). 2 M N K FLOPs.
 //
 //                              N
 //                          NC
@@ -88,7 +88,7 @@ VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR]
     }
 }
 
-// A needs no packing if its rows are contiguous along k.
+// Whether A needs no packing: its rows are contiguous along k.
 inline bool gemm_reads_in_place(MatrixView<float> A) { return A.col_stride == 1; }
 
 // An epilogue is applied to finished sums before they are stored: called with a vector of `count`
@@ -105,8 +105,8 @@ VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t col
         for (int64_t j = 0; j < columns; j += 64 / sizeof(T)) __builtin_prefetch(from + i * ld + j);
 }
 
-// One block of C: rows m0 to m1 - 1, columns n0 to n1 - 1, for all k. The epilogue is applied to
-// each register tile after its last k, while it is still in the first-level cache.
+// Computes one block of C: rows m0 to m1 - 1, columns n0 to n1 - 1, for all k. The epilogue is
+// applied to each register tile after its last k, while it is still in the first-level cache.
 template <class Epilogue>
 inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
                        int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue, const float* epilogue_reads) {

@@ -56,7 +56,8 @@ constexpr int64_t BF16_TILES_ELEMS = 1024 * 768;     // the largest kc * nc
 constexpr int64_t BF16_SUMS_ELEMS = 1024 * 192;      // the largest mc * nc, or 32 * nc where no sums are kept
 constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_COPY_STRIDE / 2;
 
-// Elements of device.transposed for an A (M, K) whose columns are contiguous.
+// How A (M, K) lies in device.transposed, where its columns are contiguous: the distance of its
+// rows, and the elements of all.
 inline int64_t transposed_stride(int64_t K) { return round_up(K, TILE_K) + TILE_K; }
 inline int64_t gemm_transposed_elems(int64_t M, int64_t K) { return round_up(M, BF16_ROWS) * transposed_stride(K); }
 
@@ -67,8 +68,8 @@ struct RowsOfA {
     bool padded;
 };
 
-// `rows` rows of A from m on, k_elems values from k0 on, as the unit wants them: where they lie, or
-// in `copy`, filled with zeros up to whole tiles.
+// Returns `rows` rows of A from m on, k_elems values from k0 on, as the unit wants them: where they
+// lie, or in `copy`, filled with zeros up to whole tiles.
 inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* copy) {
     const bf16* a = A.data + m * A.stride + k0;
     if (!copies && (A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0))) return {a, A.stride, true};
@@ -77,7 +78,8 @@ inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, in
     return {copy, BF16_COPY_STRIDE, true};
 }
 
-// One block of C: rows m0 to m1 - 1, at most mc, and columns n0 to n1 - 1, at most nc, for all k.
+// Computes one block of C: rows m0 to m1 - 1, at most mc, and columns n0 to n1 - 1, at most nc, for
+// all k.
 template <class floatC, class Epilogue>
 inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0,
                        int64_t n1, int64_t K, bool add, Epilogue epilogue, const bf16* epilogue_reads) {
@@ -126,8 +128,8 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
     if (A.col_stride != 1) {
         const int64_t stride = transposed_stride(K);
         if (gemm_transposed_elems(M, K) > (int64_t)device.transposed_elems)
-            runtime_failure("internal: a transposed matrix of %lld elements does not fit the %zu planned",
-                            (long long)gemm_transposed_elems(M, K), device.transposed_elems);
+            runtime_failure("internal: a transposed matrix of %d elements does not fit the %d planned",
+                            gemm_transposed_elems(M, K), device.transposed_elems);
         parallel_ranges(round_up(M, BF16_ROWS), BF16_TRANSPOSED_ROWS, [&](int64_t begin, int64_t end) {
             pack_rows(device.transposed + begin * stride, stride, A.data, A.col_stride, begin, std::min(M, end) - begin,
                       end - begin, K);

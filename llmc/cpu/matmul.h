@@ -1,4 +1,4 @@
-// A linear layer, its forward product and its two backward products, and what is computed on the
+// A linear layer: its forward product and its two backward products, and what is computed on the
 // fly while a part of the result is still in the first-level cache: bias, GELU, the derivative of
 // GELU.
 //
@@ -15,7 +15,7 @@
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/gemm_bf16.h"
 
-// Up to so many rows of inp a product is computed as dot products (dot_products.h).
+// The most rows of inp for which a product is computed as dot products (dot_products.h).
 constexpr int64_t MATMUL_FEW_ROWS = 4;
 
 // out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias (OC), written, and gelu_out (ROWS, OC) if

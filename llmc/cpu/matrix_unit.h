@@ -1,5 +1,5 @@
-// Products of small bf16 matrices with sums in fp32, on the best unit that the CPU has. On x86 it
-// is found out at run time; on ARM the compiler must have been told of it (-march).
+// Products of small bf16 matrices with sums in fp32, on the best unit that the CPU has. On x86 the
+// unit is found at run time; on ARM the compiler must have been told of it (-march).
 //
 //     AMX           Eight registers, each a matrix of 16 rows of 64 bytes. One instruction, tdpbf16ps, multiplies
 //                   16 x 32 by 32 x 16: 16384 FLOPs in 16 cycles (Intel 64 and IA-32 Architectures Optimization
@@ -154,8 +154,8 @@ inline void multiply_avx512(const TileProduct& t) {
     }
 }
 
-// All eight matrix registers have 16 rows of 64 bytes. They are used like this: 0 to 3 hold sums of
-// 16 x 16, 4 and 5 strips of A, 6 and 7 tiles of B, so that each register of A or B is used twice.
+// The eight matrix registers of AMX, each of 16 rows of 64 bytes: 0 to 3 hold sums of 16 x 16, 4
+// and 5 strips of A, 6 and 7 tiles of B, so that each register of A or B is used twice.
 //
 //                          6: 32 x 16     7: 32 x 16
 //                               B              B
@@ -167,8 +167,8 @@ struct alignas(64) AmxConfig {
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-// The instructions. Compilers do not use these registers by themselves, so no compiler option is
-// needed and no other code changes them.
+// The instructions of AMX. Compilers do not use its registers by themselves, so no compiler option
+// is needed and no other code changes them.
 struct Amx {
     Amx() {
         static constexpr AmxConfig config;
@@ -194,8 +194,7 @@ struct Amx {
 };
 #endif
 
-// The same registers in plain C++. It says what the instructions do, and tests use it where there
-// is no AMX.
+// AMX in plain C++: what its instructions do, and what tests use where there is none.
 struct AmxTwin {
     alignas(64) char tile[8][1024];
     template <int T>
@@ -222,7 +221,7 @@ struct AmxTwin {
     }
 };
 
-// STRIPS strips of A times COLS columns of tiles, 1 or 2 each.
+// Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each.
 template <int STRIPS, int COLS, class Unit>
 inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
     const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
@@ -275,7 +274,7 @@ inline void multiply_amx(const TileProduct& t) {
 // which unit
 
 constexpr const char* MATRIX_UNIT_NAMES[] = {"fp32 units", "AVX512-BF16", "AMX", "AMX in C++", "NEON BF16"};
-// Those of this architecture.
+// The units that this architecture can have.
 #ifdef __aarch64__
 constexpr MatrixUnit MATRIX_UNITS[] = {UNIT_PORTABLE, UNIT_AMX_TWIN, UNIT_NEON_BF16};
 #else
@@ -316,6 +315,7 @@ inline MatrixUnit best_matrix_unit() {
     return UNIT_PORTABLE;
 }
 
+// Computes the product on device.unit.
 inline void multiply_tiles(const TileProduct& t) {
 #ifdef __x86_64__
     if (device.unit == UNIT_AMX) return multiply_amx<Amx>(t);

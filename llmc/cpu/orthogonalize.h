@@ -6,19 +6,20 @@
 //     X = P X,   P = a I + b A + c A A,   a = 3.4445, b = -4.7750, c = 2.0315
 //
 // which turns each singular value s into a s + b s^3 + c s^5 and leaves U and V. X begins with a
-// norm of 1, so that no s is above 1. The larger a is, the faster small ones grow. This one is so
-// large that they do not settle at 1: from 0.003 on they end between 0.68 and 1.21, which is near
-// enough for training. If X is tall, A = X^T X and X = X P are the same with smaller matrices: A
-// and P are n x n, n the smaller side of X.
+// norm of 1, so that no s is above 1. The larger a is, the faster a small s grows. This a is so
+// large that no s settles at 1: from 0.003 on they end between 0.68 and 1.21, which is near enough
+// for training. If X is tall, A = X^T X and X = X P are the same with smaller matrices: A and P are
+// n x n, n the smaller side of X.
 //
 // The products are of the model's type floatX. bf16 changes the result by about 1%, less than the
-// iteration is away from U V^T. m is the larger side; 5 (4 n^2 m + 2 n^3) FLOPs.
+// iteration is away from U V^T. 5 (4 n^2 m + 2 n^3) FLOPs, m the larger side.
 #pragma once
+#include <cmath>
 #include "llmc/cpu/gemm_bf16.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/optim/newton_schulz.h"
 
-// d (rows, cols) in fp32 is replaced; it is scratch memory, too, until the end. scratch overlaps
+// Replaces d (rows, cols), in fp32, which is also scratch memory until the end. scratch overlaps
 // nothing. In bf16 a tall d is transposed in device.transposed: see orthogonalize_transposed_elems.
 template <class floatX>
 void orthogonalize(float* d, int64_t rows, int64_t cols, const OrthogonalScratch<floatX>& scratch) {
@@ -49,7 +50,8 @@ void orthogonalize(float* d, int64_t rows, int64_t cols, const OrthogonalScratch
     }
 }
 
-// Elements of device.transposed that this needs for the matrices of a layer of C channels.
+// Elements of device.transposed that orthogonalize() needs for the matrices of a layer of C
+// channels.
 template <class floatX>
 int64_t orthogonalize_transposed_elems(int64_t C) {
     return sizeof(floatX) == 2 ? gemm_transposed_elems(C, 4 * C) : 0;

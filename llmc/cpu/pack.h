@@ -133,7 +133,7 @@ VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, i
             for (int k = 0; k < VEC_FLOATS; k++) store(out + (j + k) * out_stride + i, v[k]);
         }
 }
-// Interleaves VEC_FLOATS values of two rows, to pairs.
+// Interleaves VEC_FLOATS values of two rows into pairs.
 VEC_INLINE vfloat pairs(vhalf even, vhalf odd) { return (vfloat)(zero_extend(even) | zero_extend(odd) << 16); }
 
 // tile = 32 rows of 16 values each; rows are row_stride apart.

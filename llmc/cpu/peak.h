@@ -7,8 +7,8 @@
 #include "llmc/base/clock.h"
 #include "llmc/cpu/matrix_unit.h"
 
-// How many chains of multiply-adds run side by side. In a chain each depends on the one before it.
-// These are enough to hide the latency of an FMA, and few enough to stay in registers.
+// How many chains of multiply-adds run side by side: enough to hide the latency of an FMA, since in
+// a chain each depends on the one before it, and few enough to stay in registers.
 constexpr int PEAK_CHAINS = VEC_REGISTERS == 32 ? 24 : 12;
 constexpr int64_t PEAK_ROUNDS = 100000;
 
@@ -22,7 +22,7 @@ inline float fma_chains(std::index_sequence<I...>) {
 }
 
 #ifdef __x86_64__
-// The same on pairs of bf16. They are zeros; the time does not depend on the values.
+// Chains of products of bf16 pairs, all zeros: the time does not depend on the values.
 __attribute__((target("avx512f,avx512bf16"))) inline void avx512_chains() {
     __m512 chain[PEAK_CHAINS];
     const __m512bh pair = (__m512bh)_mm512_setzero_si512();
@@ -65,7 +65,7 @@ struct Peak {
     bool steady;
 };
 
-// Of device.threads threads, each of which runs f(), `flops` FLOPs.
+// The peak of device.threads threads, each of which runs f(), `flops` FLOPs.
 template <class F>
 inline Peak measure_peak(double flops, F f) {
     constexpr double ROUND_SECONDS = 0.01, MOST_SECONDS = 0.3, SAME = 0.03;
@@ -89,7 +89,7 @@ inline Peak measure_peak_fp32() {
         (void)keep;
     });
 }
-// On device.unit. Without a matrix unit, bf16 is multiplied by the fp32 units.
+// The peak in bf16 on device.unit. Without a matrix unit, bf16 is multiplied by the fp32 units.
 inline Peak measure_peak_bf16() {
 #ifdef __x86_64__
     if (device.unit == UNIT_AMX)

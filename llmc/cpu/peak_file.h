@@ -1,6 +1,6 @@
-// The best peak ever measured. Beside other work a measurement is too low, never too high, so the
-// best one is kept from run to run (llmc/base/kept_values.h), in the file `peaks`: one line for
-// each kind of CPU, number of threads and arithmetic.
+// The best peaks ever measured on a machine. Beside other work a measurement is too low, never too
+// high, so the best one is kept from run to run (llmc/base/kept_values.h), in the file `peaks`: one
+// line for each kind of CPU, number of threads and arithmetic.
 #pragma once
 #include <cmath>
 #include "llmc/cpu/features.h"
@@ -19,9 +19,9 @@ inline void keep_peak(const std::string& path, const std::string& key, double pe
     keep_value(path, key, format("%.6g", peak));
 }
 
-// What a peak of `what` is kept under.
+// The key under which a peak of `what` is kept.
 inline std::string peak_key(const char* what) {
-    return format("%s, %d threads, %s, vectors of %d bytes", cpu_name().c_str(), device.threads, what, VEC_BYTES);
+    return format("%s, %d threads, %s, vectors of %d bytes", cpu_name(), device.threads, what, VEC_BYTES);
 }
 
 // The larger of the peak kept under `key` and the one measured now, which is kept in its place.
@@ -30,15 +30,15 @@ inline double best_peak(const std::string& path, const std::string& key, double 
     if (now > kept && !path.empty()) keep_peak(path, key, now);
     return std::max(kept, now);
 }
-// FLOP/s. 0 if none were kept and the machine is too busy for a measurement.
+// The machine's peak FLOP/s; 0 if none is kept and the machine is too busy for a measurement.
 inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
     const std::string key = peak_key(in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32");
     const Peak now = in_bf16 ? measure_peak_bf16() : measure_peak_fp32();
     const bool none_kept = path.empty() || kept_peak(path, key) == 0;
     return none_kept && !now.steady ? 0 : best_peak(path, key, now.flops_s);
 }
-// Bytes per second of the memory. The measurement takes 512 MiB. To be called before the memory of
-// a run is touched: those bytes do not count as the most that the run has taken.
+// The peak bytes per second of the memory. The measurement takes 512 MiB. To be called before the
+// memory of a run is touched: those bytes do not count as the most that the run has taken.
 inline double find_memory_peak(const std::string& path = peak_file()) {
     const double now = measure_memory_peak();
     forget_most_resident();

@@ -30,7 +30,7 @@
 #include <cstdint>
 #include <vector>
 #include "llmc/gpt2/constants.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_constants.h"
 
 namespace reference {
 
@@ -49,6 +49,8 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
                 out[(b * T + t) * C + c] = wte[inp[b * T + t] * C + c] + wpe[(first + t) * C + c];
 }
 
+// The embedding, backward: each position adds to the row of its token and to its own.
+//
 //     Dwte[v] = sum of Dout[b,t] over all b, t where inp[b,t] = v
 //     Dwpe[t] = sum of Dout[b,t] over all b
 //
@@ -93,14 +95,15 @@ void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp,
     }
 }
 
-// out (n_elems) = inp1 (n_elems) + inp2 (n_elems), written. out may be inp1 or inp2.
+// The residual stream: out (n_elems) = inp1 (n_elems) + inp2 (n_elems), written. out may be inp1 or
+// inp2.
 template <class floatX>
 void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_t n_elems) {
     for (size_t i = 0; i < n_elems; i++) out[i] = inp1[i] + inp2[i];
 }
 
-// The two above in sequence: residual (rows,C) = inp1 (rows,C) + inp2 (rows,C), then out, mean and
-// rstd from residual. All four are written.
+// The residual stream and the layer norm that follows it: residual (rows,C) = inp1 (rows,C) + inp2
+// (rows,C), then out, mean and rstd from residual. All four are written.
 template <class floatX>
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* inp1,
                                 const floatX* inp2, const floatX* weight, const floatX* bias, int64_t rows, int64_t C) {
@@ -108,7 +111,7 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
     layernorm_forward(out, mean, rstd, residual, weight, bias, rows, C);
 }
 
-// With xhat as in layernorm_forward and g = Dout[r,c] weight[c]:
+// Layer normalisation, backward, with xhat as in layernorm_forward and g = Dout[r,c] weight[c]:
 //
 //     Dweight[c] = sum over r of Dout[r,c] xhat
 //     Dbias[c]   = sum over r of Dout[r,c]
@@ -183,6 +186,8 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
     if (gelu_out) gelu_forward(gelu_out, out, rows * OC);
 }
 
+// A linear layer, backward:
+//
 //     Dinp[r,c]    = sum over o of Dout[r,o] weight[o,c]
 //     Dweight[o,c] = sum over r of Dout[r,o] inp[r,c]
 //     Dbias[o]     = sum over r of Dout[r,o]
@@ -222,7 +227,7 @@ void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX*
 // does not change by that.
 //
 // With a document mask t sees start(t) <= t2 <= t, where start(t) is the first position of its
-// document (llmc/gpt2/documents.h); in all these sums, positions before start(t) are left out.
+// document (llmc/gpt2/documents.h): in all these sums, positions before start(t) are left out.
 inline int64_t first_seen(const int* starts, int64_t b, int64_t t, int64_t T) { return starts ? starts[b * T + t] : 0; }
 
 // The score of key t2 for query t, in sequence b and head h.
@@ -265,6 +270,8 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
             }
 }
 
+// Causal self-attention, backward:
+//
 //     Dv[t2]   = sum over t >= t2 of p[t,t2] Dout[t]
 //     Dp[t,t2] = Dout[t] . v[t2]
 //     Ds[t,t2] = p[t,t2] (Dp[t,t2] - D[t]),   D[t] = sum over t2 of p[t,t2] Dp[t,t2] = Dout[t] . out[t]

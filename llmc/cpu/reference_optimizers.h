@@ -147,14 +147,14 @@ inline float muon(float& m, float* v, float g, const UpdateConstants& k) {
     *v = k.beta2 * *v + (1 - k.beta2) * g * g;
     return m / k.correction1 / (std::sqrt(*v / k.correction2) + k.eps);
 }
-// As orthogonalize() of llmc/cpu/orthogonalize.h, without scratch memory.
+// orthogonalize() as llmc/cpu/orthogonalize.h has it, but without use for its scratch memory.
 template <class Scratch>
 void orthogonalize(float* d, int64_t rows, int64_t cols, const Scratch&) {
     orthogonalize(d, rows, cols);
 }
 
-// As the function of the same name in directions.h: turns grads, of a part of a tensor, into
-// directions.
+// Turns grads, of a part of a tensor, into directions, as the function of this name in directions.h
+// does.
 template <class floatX>
 DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
                          float* v, int64_t n_elems, const UpdateConstants& k) {

@@ -76,7 +76,7 @@ struct ThreadPool {
     alignas(64) std::atomic<int64_t> left{0};  // pieces that no thread has taken yet; 0 or less when there are none
     alignas(64) std::atomic_flag busy = ATOMIC_FLAG_INIT;
     int workers = 0;  // that have been started
-    // Of the current loop: how many threads may take part, the number of pieces, the function that
+    // The current loop: how many threads may take part, the number of pieces, the function that
     // runs one.
     int threads = 0;
     int64_t n = 0;

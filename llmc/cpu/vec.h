@@ -40,7 +40,7 @@ VEC_INLINE void store(float* p, vfloat v) { *(vfloat_anywhere*)p = v; }
 VEC_INLINE vfloat broadcast(float x) { return x - vfloat{}; }
 
 VEC_INLINE vhalf load_bits(const bf16* p) { return *(const vhalf_anywhere*)p; }
-// One instruction, of which GCC makes five.
+// Widens the bits of each lane to 32: one instruction, of which GCC makes five.
 VEC_INLINE vuint zero_extend(vhalf bits) {
 #if defined(__AVX512F__)
     return (vuint)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)bits);
@@ -70,8 +70,8 @@ VEC_INLINE vfloat as_stored(vfloat v) {
     else return v;
 }
 
-// Loads and stores of the first n lanes, n < VEC_FLOATS. The other lanes are 0 after a load; a
-// store leaves the memory behind the first n alone.
+// Load and store the first n lanes, n < VEC_FLOATS. The other lanes are 0 after a load; a store
+// leaves the memory behind the first n alone.
 VEC_INLINE vfloat load_first(const float* p, size_t n) {
     vfloat v{};
     memcpy(&v, p, n * sizeof(float));
@@ -88,7 +88,7 @@ VEC_INLINE void store_first(bf16* p, vfloat v, size_t n) {
     memcpy((void*)p, &bits, n * sizeof(bf16));
 }
 
-// 0, 1, 2, ...
+// The numbers of the lanes: 0, 1, 2, ...
 VEC_INLINE vint lane_numbers() {
     vint lane;
     for (int i = 0; i < VEC_FLOATS; i++) lane[i] = i;
@@ -170,7 +170,7 @@ VEC_INLINE float row_sum(size_t n, F f) {
     for_each_vector(n - i, [&](size_t k, size_t count) { total[0] += f(i + k, count); });
     return sum((total[0] + total[1]) + (total[2] + total[3]));
 }
-// The first `count` lanes, 1 to VEC_FLOATS.
+// Load and store the first `count` lanes, 1 to VEC_FLOATS.
 template <class floatX>
 VEC_INLINE vfloat load_some(const floatX* p, size_t count) {
     return count == VEC_FLOATS ? load(p) : load_first(p, count);

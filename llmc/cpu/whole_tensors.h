@@ -14,7 +14,7 @@
 #include "llmc/comm/comm.h"
 #include "llmc/cpu/directions.h"
 #include "llmc/cpu/factors.h"
-#include "llmc/cpu/orthogonalize.h"
+#include "llmc/model/model.h"
 #include "llmc/optim/muon.h"
 
 // The functions of directions.h and factors.h, or their references.
@@ -25,19 +25,10 @@ struct DirectionKernels {
     decltype(&::factored_directions<floatX>) factored_directions;
 };
 
-// Calls each(part) for the parts of a bucket's tensors (tensor_parts.h).
-template <class Each>
-void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept,
-                      Each each) {
-    for_each_part(layout, own, kept, [&](const TensorPart& part) {
-        if (layout.bucket_of(part.tensor, part.layer) == bucket) each(part);
-    });
-}
-
 // What all processes have collected over rows and columns of a bucket's gradients: into
 // model.collected, one after the other, each as long as the bucket's factors.
-template <class Model, class Kernels>
-void collect_from_bucket(Model& model, int64_t bucket, const UpdateConstants& k, const Kernels& kernels) {
+template <class Kernels>
+void collect_from_bucket(GPT2& model, int64_t bucket, const UpdateConstants& k, const Kernels& kernels) {
     const StateLayout layout = factor_layout(model.optimizer, model.layout);
     if (layout.kept != KEEP_FACTORED) return;
     const int64_t elems = layout.bucket_elems(bucket), begin = layout.bucket_begin(bucket);
@@ -52,8 +43,7 @@ void collect_from_bucket(Model& model, int64_t bucket, const UpdateConstants& k,
     comm_wait("the collection of the factors");
 }
 // The new factors of a bucket, from what was collected.
-template <class Model>
-void renew_bucket(Model& model, int64_t bucket, int64_t t) {
+inline void renew_bucket(GPT2& model, int64_t bucket, int64_t t) {
     const StateLayout layout = factor_layout(model.optimizer, model.layout);
     if (layout.kept != KEEP_FACTORED) return;
     for_each_part_of(bucket, model.layout, {}, {}, [&](const TensorPart& part) {
@@ -64,8 +54,8 @@ void renew_bucket(Model& model, int64_t bucket, int64_t t) {
 }
 
 // Turns the gradients of a part of a tensor into directions.
-template <class Model, class floatX>
-DirectionSums directions_of_part(Model& model, const TensorPart& part, const UpdateConstants& constants,
+template <class floatX>
+DirectionSums directions_of_part(GPT2& model, const TensorPart& part, const UpdateConstants& constants,
                                  const DirectionKernels<floatX>& kernels) {
     const Optimizer optimizer = model.optimizer;
     const UpdateConstants k = constants_for(part.tensor, constants);
@@ -103,8 +93,8 @@ inline std::vector<float> scales_of_tensors(Optimizer optimizer, const Parameter
 
 // Turns the gradients of all that this process updates into directions. Returns the scale of every
 // tensor of every layer, by TensorPart::number.
-template <class Model, class floatX>
-std::vector<float> find_directions(Model& model, const UpdateConstants& constants,
+template <class floatX>
+std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants,
                                    const DirectionKernels<floatX>& kernels) {
     if (model.gradients_complete) model.gradients_complete();
     const ParameterLayout& layout = model.layout;
@@ -146,9 +136,9 @@ struct MuonOnCpu {
     void zero(float* data, int64_t elems) const { std::fill(data, data + elems, 0.0f); }
 };
 
-template <class Model, class Kernel>
-void orthogonalize_directions(Model& model, Kernel kernel) {
+template <class floatX, class Kernel>
+void orthogonalize_directions(GPT2& model, Kernel kernel) {
     const MuonOnCpu<Kernel> device{kernel};
-    orthogonalize_directions(model, (float*)model.grads, orthogonal_scratch(model), device);
+    orthogonalize_matrices<floatX>(model, (float*)model.grads, device);
     share_factors(model, device);
 }

@@ -50,7 +50,7 @@ __device__ inline __nv_bfloat16 round_stochastically(float x, uint32_t random) {
     return __ushort_as_bfloat16(stochastic_bits(__float_as_uint(x), random));
 }
 
-// N values, a whole number of Packs, are loaded as fp32, or rounded to nearest and stored.
+// Load N values, a whole number of Packs, as fp32; or round them to nearest and store them.
 template <class T, int N>
 __device__ inline void load_packs(float (&x)[N], const T* p) {
 #pragma unroll
@@ -83,9 +83,9 @@ __device__ inline void store_updated(floatX* params, float (&p)[N], bool stochas
     store_packs(params, p);
 }
 
-// N weights: of the fp32 master, from element `kept` on, or if that is null from element `index` of
-// params. After an update they are stored in both; without a master, bf16 is rounded to nearest or
-// stochastically.
+// Load N weights: from element `kept` of the fp32 master on or, if that is null, from element
+// `index` of params on. After an update they are stored in both; without a master, bf16 is rounded
+// to nearest or stochastically.
 template <class floatX, int N>
 __device__ inline void load_weights(float (&p)[N], const floatX* params, const float* master, int64_t index,
                                     int64_t kept) {
@@ -133,8 +133,8 @@ __device__ inline void update_by(floatX* params, float* master, State* m, State*
     store_weights(params, master, p, constants.round_to_nearest, seed, at, i);
 }
 
-// AdamW's kernel has a name of its own, by which profiles and tables show it. Of the others they
-// show the number of the optimizer.
+// AdamW's kernel has a name of its own, by which profiles and tables show it. The kernels of the
+// other optimizers are shown with the optimizer's number.
 template <class floatX, class floatG>
 __global__ void adamw_kernel(floatX* params, float* master, float* m, float* v, const floatG* grads, SliceMap mine,
                              UpdateConstants k, DecayRanges ranges, const DeviceResults* results, uint64_t seed) {
@@ -146,7 +146,8 @@ __global__ void optimizer_kernel(floatX* params, float* master, State* m, State*
     update_by<optimizer>(params, master, m, v, grads, mine, k, ranges, results, seed);
 }
 
-// m and v are in the optimizer's format.
+// Updates the elements `mine` of params; arguments: update_by(). m and v are in the optimizer's
+// format.
 template <class floatX, class floatG>
 void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* m, void* v, const floatG* grads,
                       const SliceMap& mine, const UpdateConstants& k, const DecayRanges& ranges,
@@ -162,7 +163,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* 
                    ranges, results, seed);
         };
         if constexpr (constant.value == ADAMW) start(adamw_kernel<floatX, floatG>);
-        else if constexpr (!chosen.direction && chosen.keeps.m != KEEP_8BIT)  // directions.cuh, small_state.cuh
+        else if constexpr (!chosen.direction && chosen.keeps.m != KEEP_8BIT)  // whole_tensors.cuh, small_state.cuh
             start(optimizer_kernel<constant.value, floatX, State, floatG>);
     });
 }

@@ -47,7 +47,7 @@ struct AttentionRows {
         rows = 16 * M * ATTENTION_WARPS;
     }
 };
-// Positions in a tile of DocumentTiles.
+// The positions in a tile of DocumentTiles, by head size.
 template <class floatX>
 int64_t attention_tile_rows(int64_t head_size) {
     if (sizeof(floatX) == 4) return attention_fp32_rows(head_size);
@@ -112,8 +112,9 @@ inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t 
     AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents};
     for_head_size(C / NH, forward);
 }
-// D (B,NH,T) is scratch. partials, if it is not null, has room for ATTENTION_PARTS * 3 C: returns
-// the parts of the sums over the rows of dqkv, if there are not more of them, and no documents.
+// Attention backward in 16 bits. D (B,NH,T) is scratch. partials, if it is not null, has room for
+// ATTENTION_PARTS * 3 C: then the parts of the sums over the rows of dqkv are left there and
+// returned, unless there are more of them, or documents.
 inline ColumnSums attention_backward(halfX* dqkv, float* D, const halfX* dout, const halfX* out, const float* lse,
                                      const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                                      DocumentTiles documents = {}, float* partials = nullptr) {

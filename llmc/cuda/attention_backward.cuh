@@ -27,10 +27,10 @@ constexpr size_t attention_backward_kv_shared_bytes() {
     return attention_backward_q_shared_bytes<HS, COLS, M>() + 4 * COLS * sizeof(float);
 }
 
-// dk and dv of 64 M keys, 16 M per warp; queries come in tiles of COLS, and with them their lse and
-// D. s and dp are transposed, row: key, column: query. Queries after the last one are zeros, as are
-// their dout, lse and D: so p is 1, ds is 0, and they add nothing. The keys are read from shared
-// memory for each tile: dk and dv fill the registers.
+// The kernel for dk and dv, of 64 M keys, 16 M per warp; queries come in tiles of COLS, and with
+// them their lse and D. s and dp are transposed, row: key, column: query. Queries after the last
+// one are zeros, as are their dout, lse and D: so p is 1, ds is 0, and they add nothing. The keys
+// are read from shared memory for each tile: dk and dv fill the registers.
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_kv_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* D, const halfX* qkv,
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     add_warps<HS, 2>(partials + block.sums_offset(NH, head_size) + block.C, block.C, head_size, sums);
 }
 
-// dq of 64 M queries, 16 M per warp; keys come in tiles of COLS.
+// The kernel for dq, of 64 M queries, 16 M per warp; keys come in tiles of COLS.
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_q_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* D, const halfX* qkv,

@@ -20,8 +20,8 @@ inline dim3 attention_grid(int64_t B, int64_t T, int64_t NH, int64_t rows, Docum
     return dim3((unsigned)(B * NH), (unsigned)ceil_div(T, rows));
 }
 
-// In which order the tiles of a document are started. Those with the most work should be first: the
-// last queries see the most keys, the first keys are seen by the most queries.
+// The order in which the tiles of a document are started. Those with the most work should be first:
+// the last queries see the most keys, the first keys are seen by the most queries.
 enum TileOrder { LAST_TILE_FIRST, FIRST_TILE_FIRST };
 
 // What a block works on: ROWS rows of one head of one document. Rows are counted from the

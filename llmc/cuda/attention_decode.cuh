@@ -16,7 +16,7 @@ __global__ void fill_cache_kernel(floatX* keys, floatX* values, const floatX* qk
     keys[to] = qkv[t * 3 * C + C + c];
     values[to] = qkv[t * 3 * C + 2 * C + c];
 }
-// Keys and values of the first T positions are written to the cache of a layer, from qkv (T,3C).
+// Writes keys and values of the first T positions to the cache of a layer, from qkv (T,3C).
 template <class floatX>
 void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t maxT, int64_t C, int64_t NH,
                 cudaStream_t stream) {

@@ -54,7 +54,7 @@ __device__ inline void add_products(float (&o)[2][CHANNELS], const float* p, Sha
                 o[1][c] += p[(2 * ty + 1) * (TILE + 1) + j] * x;
             }
 }
-// Stores rows row, row + 1 of a head, times scale0 and scale1.
+// Stores rows row and row + 1 of a head, times scale0 and scale1.
 template <int TILE, int CHANNELS>
 __device__ inline void store_channels(float* head, int stride, int row, int T, int head_size,
                                       const float (&o)[2][CHANNELS], float scale0, float scale1, int tx) {
@@ -66,7 +66,7 @@ __device__ inline void store_channels(float* head, int stride, int row, int T, i
                 head[(int64_t)(row + i) * stride + tx + c * (TILE / 2)] = o[i][c] * (i ? scale1 : scale0);
 }
 
-// Keys and values of a tile take turns in one buffer, kv.
+// The forward kernel. Keys and values of a tile take turns in one buffer, kv.
 template <int TILE, int CHANNELS>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int NH, int head_size, float scale,
@@ -120,9 +120,9 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
                          1.0f / l[1], tx);
 }
 
-// Backward. If KEYS_MINE, the block's TILE rows are keys, it walks over tiles of queries, and sum1
-// and sum2 become dk and dv. Otherwise its rows are queries, it walks over tiles of keys, and sum1
-// becomes dq.
+// The backward kernel, started twice. If KEYS_MINE, the block's TILE rows are keys, it walks over
+// tiles of queries, and sum1 and sum2 become dk and dv. Otherwise its rows are queries, it walks
+// over tiles of keys, and sum1 becomes dq.
 template <int TILE, int CHANNELS, bool KEYS_MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv,
@@ -183,7 +183,7 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
     launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, (int)NH, HS, scale,
            documents.tiles);
 }
-// TILE for a head size.
+// The rows of a tile, TILE, by head size.
 inline int64_t attention_fp32_rows(int64_t head_size) { return head_size <= 128 ? 32 : 16; }
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
                               cudaStream_t stream, DocumentTiles documents = {}) {
@@ -209,7 +209,7 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
     run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
 }
-// Leaves no sums over rows.
+// Attention backward in fp32. It leaves no sums over rows.
 inline ColumnSums attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
                                      const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                                      DocumentTiles documents = {}, float* partials = nullptr) {

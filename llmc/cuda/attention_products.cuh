@@ -19,7 +19,7 @@ struct RowsInShared {
         for (int m = 0; m < M; m++) ldmatrix(a[m], tile.from_row(row + m * 16).at(lane % 16, 2 * k + lane / 16));
     }
 };
-// The same, loaded once: M HS / 4 registers.
+// Operand A that is loaded once, into M HS / 4 registers.
 template <int HS, int M>
 struct RowsInRegisters {
     uint32_t fragments[HS / 16][M][4];
@@ -33,7 +33,7 @@ struct RowsInRegisters {
             for (int i = 0; i < 4; i++) a[m][i] = fragments[k][m][i];
     }
 };
-// In registers, where they suffice.
+// Operand A in registers, where they suffice.
 template <int HS, int M>
 using KeptRows = std::conditional_t<HS <= 128, RowsInRegisters<HS, M>, RowsInShared<HS, M>>;
 

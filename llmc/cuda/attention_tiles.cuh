@@ -107,8 +107,8 @@ __device__ inline void add_lanes(float* to, const float (&sums)[HS / 8][2]) {
             if (lane < 4) to[n * 8 + lane * 2 + i] = sum;
         }
 }
-// Those of a block, for MATRICES results of which the warps' sums lie in warps (ATTENTION_WARPS,
-// MATRICES, HS). Result i goes to part + i C. To be called by all threads.
+// The sums of a block's columns, for MATRICES results of which the warps' sums lie in warps
+// (ATTENTION_WARPS, MATRICES, HS). Result i goes to part + i C. To be called by all threads.
 template <int HS, int MATRICES>
 __device__ inline void add_warps(float* part, int C, int head_size, const float* warps) {
     __syncthreads();

@@ -59,7 +59,7 @@ inline void start_blas(const char* gpu, void* workspace) {
     if (!blas.handle) check_blas(cublasLtCreate(&blas.handle), "starting");
     blas.workspace = workspace, blas.workspace_bytes = BLAS_WORKSPACE_BYTES;
     blas.choices.path = kept_file("algorithms");
-    blas.choices.machine = format("%s, cuBLASLt %zu", gpu, cublasLtGetVersion());
+    blas.choices.machine = format("%s, cuBLASLt %d", gpu, cublasLtGetVersion());
 }
 
 template <class T>
@@ -109,9 +109,8 @@ inline std::string product_text(const BlasProduct& p) {
     };
     const char *stored = name(p.type), *result = name(p.typeD);
     const char* computed = p.type == CUDA_R_32F && blas.tf32 ? "tf32" : stored;
-    return format("%lld x %lld x %lld, %c%c, %s to %s%s, aligned to %u bytes", (long long)p.m, (long long)p.n,
-                  (long long)p.k, "NT"[p.transA], "NT"[p.transB], computed, result, epilogue_text(p.epilogue),
-                  p.alignment);
+    return format("%d x %d x %d, %c%c, %s to %s%s, aligned to %u bytes", p.m, p.n, p.k, "NT"[p.transA], "NT"[p.transB],
+                  computed, result, epilogue_text(p.epilogue), p.alignment);
 }
 
 // The algorithms that the library's heuristic puts first, at most `most`.
@@ -150,10 +149,8 @@ inline void choose_algorithm(BlasPlan& plan, bool may_run, Run run, cudaStream_t
     const std::vector<BlasAlgorithm> candidates = first_algorithms(plan, timed ? BLAS_CANDIDATES : 1);
     const std::string text = product_text(p);
     plan.chosen = true, plan.possible = !candidates.empty();
-    if (!plan.possible && !computes_gelu(p))
-        runtime_failure("cuBLASLt has no algorithm for a product of %s", text.c_str());
-    if (!plan.possible)
-        return warning("cuBLASLt cannot fuse GELU with a product of %s: a kernel computes it", text.c_str());
+    if (!plan.possible && !computes_gelu(p)) runtime_failure("cuBLASLt has no algorithm for a product of %s", text);
+    if (!plan.possible) return warning("cuBLASLt cannot fuse GELU with a product of %s: a kernel computes it", text);
     const auto accepted = [&](const BlasAlgorithm& algorithm) {
         cublasLtMatmulHeuristicResult_t result{};
         return cublasLtMatmulAlgoCheck(blas.handle, plan.matmul, plan.A, plan.B, plan.D, plan.D, &algorithm, &result) ==

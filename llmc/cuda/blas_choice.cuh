@@ -29,8 +29,7 @@ struct BlasChoices {
 // version of the library.
 inline std::string algorithm_text(const BlasAlgorithm& algorithm) {
     std::string text;
-    for (const uint64_t word : algorithm.data)
-        text += format(text.empty() ? "%016llx" : " %016llx", (unsigned long long)word);
+    for (const uint64_t word : algorithm.data) text += format(text.empty() ? "%016x" : " %016x", word);
     return text;
 }
 // False if the text is not exactly such numbers.
@@ -78,8 +77,7 @@ template <class Run>
 inline bool keep_fastest(BlasAlgorithm& fastest, const std::vector<BlasAlgorithm>& candidates, const char* path,
                          const std::string& key, const std::string& product, Run run, cudaStream_t stream) {
     if (!kept_value(path, key).empty())
-        warning("%s: its entry for the product %s is no algorithm of this library; it is replaced", path,
-                product.c_str());
+        warning("%s: its entry for the product %s is no algorithm of this library; it is replaced", path, product);
     const std::vector<float> ms = time_algorithms(candidates, run, stream);
     const size_t best = std::min_element(ms.begin(), ms.end()) - ms.begin();
     fastest = candidates[best];
@@ -108,6 +106,6 @@ inline BlasAlgorithm choose_among(const std::vector<BlasAlgorithm>& candidates, 
     choices.may_add = false;
     const std::string why =
         lock.others ? format("another process chooses for more than %.0f s", BLAS_LOCK_S) : "it cannot be written";
-    warning("%s: %s; products that are not in it use the first algorithm of cuBLASLt", path, why.c_str());
+    warning("%s: %s; products that are not in it use the first algorithm of cuBLASLt", path, why);
     return candidates[0];
 }

@@ -46,7 +46,7 @@ struct SoftmaxState {
         if (max == -INFINITY) return;
         for (int k = 0; k < PackFloats<floatX>::size; k++) sum += exp_flushed(x[k] - max);
     }
-    // Of all lanes, for all lanes.
+    // Joins the states of all lanes, for all lanes.
     __device__ void add_lanes() {
         for (int distance = 16; distance > 0; distance /= 2) {
             const float other_max = __shfl_xor_sync(0xFFFFFFFFu, max, distance);
@@ -78,9 +78,9 @@ __device__ inline SoftmaxState softmax_state(const floatX* row, int V) {
     return state;
 }
 
-// losses (rows) are written. If gradients, logits (rows, Vp) become (p - onehot(target)) dloss,
-// with 0 in columns V .. Vp - 1; otherwise they stay. Of a row whose target is IGNORED_TARGET, loss
-// and gradient are 0. One block per row.
+// Writes losses (rows). If gradients, logits (rows, Vp) become (p - onehot(target)) dloss, with 0
+// in columns V .. Vp - 1; otherwise they stay. Of a row whose target is IGNORED_TARGET, loss and
+// gradient are 0. One block per row.
 template <class floatX>
 __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     softmax_loss_kernel(float* losses, floatX* logits, const int* targets, int V, int Vp, float dloss, bool gradients) {
@@ -121,8 +121,8 @@ inline void loss_sum(double* sum, const float* losses, int64_t n, bool add, cuda
     launch("loss_sum", loss_sum_kernel<float>, 1, 1024, 0, stream, sum, losses, n, add);
 }
 
-// Arguments: llmc/cpu/classifier.h, except that logits has chunk_rows rows, and that dwte (Vp, C)
-// is fp32: the sum over the chunks is not rounded in between.
+// The whole of it; arguments: llmc/cpu/classifier.h, except that logits has chunk_rows rows, and
+// that dwte (Vp, C) is fp32: the sum over the chunks is not rounded in between.
 template <class floatX>
 void classifier(float* losses, floatX* dinp, float* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t chunk_rows, int64_t C, int64_t V, int64_t Vp, float dloss,

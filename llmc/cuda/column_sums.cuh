@@ -10,8 +10,8 @@
 #pragma once
 #include "llmc/cuda/common.cuh"
 
-// The parts of the sums over the rows of a matrix: that of column c in part p is
-// partials[p * stride + c]. parts 0: the matrix has not been summed, partials is scratch memory.
+// The parts of the sums over the rows of a matrix: part p has partials[p * stride + c] of column c.
+// parts 0: the matrix has not been summed, partials is scratch memory.
 struct ColumnSums {
     float* partials;
     int64_t parts = 0, stride = 0;
@@ -20,8 +20,8 @@ struct ColumnSums {
 // -------------------------------------------------------------------------------------------------
 // from rows to parts
 
-// Grid (n / 32 Packs, parts), 32 x 4 threads. A lane has one Pack of columns. The rows are split
-// among the warps of all parts.
+// The grid of kernels that leave parts: (n / 32 Packs, parts), 32 x 4 threads. A lane has one Pack
+// of columns. The rows are split among the warps of all parts.
 constexpr int COLUMN_SUM_PARTS = 64, COLUMN_SUM_WARPS = 4;
 
 struct ColumnSumGrid {

@@ -47,7 +47,7 @@ inline void finish_call(ncclResult_t result, const char* what) {
     wait_until([&] { return nccl_is_ready(what); }, what);
 }
 
-// While the host waits: ends the run if NCCL has failed, or if a process has ended while it was
+// Ends the run, while the host waits, if NCCL has failed, or if a process has ended while it was
 // needed. NCCL notices the latter over a network, not within a machine. A process that has ended
 // well has done its part before, so its collectives get some time to end here, too.
 inline void look_at_processes(const char* what) {
@@ -56,10 +56,10 @@ inline void look_at_processes(const char* what) {
     const int64_t ended = tcp_ended_rank();
     if (ended >= 0 && ended_at == 0) ended_at = now_seconds();
     if (ended >= 0 && now_seconds() - ended_at > GRACE_S)
-        runtime_failure("rank %lld has ended: this one waited for it in %s", (long long)ended, what);
+        runtime_failure("rank %d has ended: this one waited for it in %s", ended, what);
 }
 
-// How a process ends that fails. exit() would wait for NCCL's kernels, and they for the other
+// Ends a process that has failed. exit() would wait for NCCL's kernels, and they for the other
 // processes. So the collectives are aborted first, in a thread, for that may hang, too
 // (github.com/NVIDIA/nccl/issues/549).
 inline void end_without_collectives(int status) {
@@ -80,9 +80,9 @@ inline void check_gpus_differ() {
     for (int64_t r = 0; r < comm.processes; r++)
         if (r != comm.rank && memcmp(&all[r], &gpu.uuid, sizeof(gpu.uuid)) == 0)
             runtime_failure(
-                "ranks %lld and %lld have the same GPU, number %d (%s); a machine can have as many processes as GPUs, "
+                "ranks %d and %d have the same GPU, number %d (%s); a machine can have as many processes as GPUs, "
                 "and CUDA_VISIBLE_DEVICES must not give two of them the same one",
-                (long long)std::min(r, comm.rank), (long long)std::max(r, comm.rank), number, gpu.name);
+                std::min(r, comm.rank), std::max(r, comm.rank), number, gpu.name);
 }
 
 template <class T>
@@ -90,7 +90,7 @@ constexpr ncclDataType_t nccl_type() {
     return sizeof(T) == 8 ? ncclFloat64 : sizeof(T) == 4 ? ncclFloat32 : is_fp16<T>() ? ncclFloat16 : ncclBfloat16;
 }
 
-// The good end: all processes come here.
+// Ends NCCL where nothing has failed: all processes come here.
 inline void gpu_comm_end() {
     wait_for_stream(gpu_comm.stream, "the last collectives");
     finish_call(ncclCommFinalize(gpu_comm.nccl), "the end of NCCL");
@@ -112,7 +112,7 @@ inline void connect_gpus() {
     id = comm_gather(id, "NCCL's id")[0];
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    // connect all at once, so that the first step finds the memory that is left
+    // All connect at once, so that the first step finds the memory that is left.
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     check_nccl(ncclCommInitRankConfig(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank, &config), "starting");
     host_wait = {(double)comm.timeout_s, look_at_processes};
@@ -130,7 +130,7 @@ inline void gpu_comm_start() {
 #ifdef USE_NCCL
     connect_gpus();
 #else
-    usage_error("--num-processes %lld: this program was built without NCCL; 1 is accepted", (long long)comm.processes);
+    usage_error("--num-processes %d: this program was built without NCCL; 1 is accepted", comm.processes);
 #endif
 }
 
@@ -151,8 +151,8 @@ inline void gpu_comm_wait(const char* what) {
     if (comm.processes > 1) wait_for_stream(gpu_comm.stream, what);
 }
 
-// As in comm.h, on data (processes * n_elems), which `stream` may still be computing. `bucket` is
-// for the trace; -1: not a bucket.
+// The collectives on buckets of comm.h, on data (processes * n_elems), which `stream` may still be
+// computing. `bucket` is for the trace; -1: not a bucket.
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;

@@ -38,8 +38,9 @@ typedef fp16 halfX;
 typedef bf16 halfX;
 #endif
 
-// 128 bits: 4 fp32 or 8 16-bit elements. It is the widest access of one thread that all chips from
-// sm_80 on have. 32 threads with neighbouring Packs access four whole cache lines of 128 bytes.
+// A Pack is 128 bits, 4 fp32 or 8 16-bit elements: the widest access of one thread that all chips
+// from sm_80 on have. 32 threads with neighbouring Packs access four whole cache lines of 128
+// bytes.
 template <class T>
 struct alignas(16) Pack {
     static constexpr int size = 16 / sizeof(T);
@@ -48,7 +49,7 @@ struct alignas(16) Pack {
     __device__ T operator[](int i) const { return value[i]; }
 };
 
-// The same values in fp32, in which kernels compute.
+// The values of a Pack in fp32, in which kernels compute.
 template <class T>
 struct PackFloats {
     static constexpr int size = Pack<T>::size;
@@ -70,7 +71,7 @@ __device__ inline uint32_t pack_pair(float low, float high) {
     return packed;
 #endif
 }
-// The fp32 values of such a register.
+// The fp32 values of a register that pack_pair() has made.
 template <class T>
 __device__ inline void unpack_pair(uint32_t packed, float& low, float& high) {
     if constexpr (is_fp16<T>()) {
@@ -90,7 +91,7 @@ __device__ inline PackFloats<T> to_floats(const int4& bits) {
     }
     return x;
 }
-// Each value rounded to the nearest.
+// The bits of a Pack, each value rounded to the nearest.
 template <class T>
 __device__ inline int4 to_bits(const PackFloats<T>& x) {
     uint32_t words[4];
@@ -101,11 +102,11 @@ __device__ inline int4 to_bits(const PackFloats<T>& x) {
     return make_int4((int)words[0], (int)words[1], (int)words[2], (int)words[3]);
 }
 
-// p must be 16-byte aligned; for store_floats and the streaming versions it must point to global
-// memory. (Their stores are intrinsics: an assignment may become four stores of 32 bits.) A kernel
-// that loads several Packs before it uses the first keeps their bits, which take half the registers
-// of the values in fp32. The streaming versions are for data that is not used again soon: it is the
-// first to be evicted from the caches.
+// Loads and stores of one Pack at p. p must be 16-byte aligned; for store_floats and the streaming
+// versions it must point to global memory. (Their stores are intrinsics: an assignment may become
+// four stores of 32 bits.) A kernel that loads several Packs before it uses the first keeps their
+// bits, which take half the registers of the values in fp32. The streaming versions are for data
+// that is not used again soon: it is the first to be evicted from the caches.
 template <class T>
 __device__ inline Pack<T> load_pack(const T* p CALLED_FROM) {
     CHECK_ALIGNMENT(p);
@@ -140,7 +141,7 @@ __device__ inline void store_floats(T* p, const PackFloats<T>& x CALLED_FROM) {
     CHECK_ALIGNMENT(p);
     __stwb(reinterpret_cast<int4*>(p), to_bits(x));
 }
-// Returns the values as they are stored.
+// Stores values, and returns them as they are stored.
 template <class T>
 __device__ inline PackFloats<T> store_rounded(T* p, const PackFloats<T>& x CALLED_FROM) {
     CHECK_ALIGNMENT(p);
@@ -159,8 +160,8 @@ __device__ inline void store_floats_streaming(T* p, const PackFloats<T>& x CALLE
     __stcs(reinterpret_cast<int4*>(p), to_bits(x));
 }
 
-// Elementwise kernels: one Pack per thread. Calls f(i, count) for the Pack that begins at element i
-// of n. count is Pack<T>::size, or less in the last, partial Pack.
+// Calls f(i, count) in an elementwise kernel, one Pack per thread, for the Pack that begins at
+// element i of n. count is Pack<T>::size, or less in the last, partial Pack.
 template <class T, class F>
 __device__ inline void for_each_pack(size_t n, F f) {
     const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * Pack<T>::size;
@@ -184,8 +185,8 @@ __device__ inline void store_some(T* p, const PackFloats<T>& x, int count) {
 // -------------------------------------------------------------------------------------------------
 // sums over threads, always in the same order: no atomics, so the same bits in every run
 
-// Over the 32 lanes of a warp, in 5 steps: every lane adds the value of the lane whose number
-// differs in one bit. All lanes get the result.
+// The sum, or the maximum, over the 32 lanes of a warp, in 5 steps: every lane adds the value of
+// the lane whose number differs in one bit. All lanes get the result.
 __device__ inline float warp_sum(float x) {
     for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, distance);
     return x;

@@ -16,7 +16,8 @@ constexpr int ENCODER_WARPS = 4;  // per block
 constexpr int ENCODER_SUM_THREADS = 128;
 constexpr int ENCODER_PARTS = 1024;  // sums of segments in partials, at most
 
-// One thread per Pack of out. Position t of inp is position first + t of the text.
+// The forward kernel: one thread per Pack of out. Position t of inp is position first + t of the
+// text.
 template <class floatX>
 __global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX* wte, const floatX* wpe, int64_t rows,
                                        int64_t T, int64_t C, int64_t first) {
@@ -30,18 +31,18 @@ __global__ void encoder_forward_kernel(floatX* out, const int* inp, const floatX
     });
 }
 
-// The positions of one segment at most. In text the most frequent token has several percent of all
-// positions: if one block summed them, the other multiprocessors would wait for it. So it has
-// several segments, at most 1024 of all such tokens together.
+// The most positions of one segment. In text the most frequent token has several percent of all
+// positions: if one block summed them, the other multiprocessors would wait for it. So that token
+// has several segments, at most 1024 of all such tokens together.
 inline int64_t encoder_segment_positions(int64_t rows) {
     const int64_t most = ceil_div(rows, ENCODER_PARTS / 2);
     return most > 64 ? most : 64;
 }
 
-// One block per segment and 32 Packs of channels: grid (segments, C / 32 Packs), 32 x 4 threads. A
-// lane has one Pack of channels. The positions are split among the 4 warps, whose sums are added in
-// order through shared memory. The sum of a token's only segment is added to dwte. Those of the
-// first `split` segments, of tokens that have several, go to partials.
+// The sums of the segments: one block per segment and 32 Packs of channels, grid (segments, C / 32
+// Packs), 32 x 4 threads. A lane has one Pack of channels. The positions are split among the 4
+// warps, whose sums are added in order through shared memory. The sum of a token's only segment is
+// added to dwte. Those of the first `split` segments, of tokens that have several, go to partials.
 template <class floatX>
 __global__ void __launch_bounds__(32 * ENCODER_WARPS)
     encoder_backward_wte_kernel(float* dwte, float* partials, const floatX* dout, const int* inp, const int* order,
@@ -121,9 +122,9 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
            out, inp, wte, wpe, B * T, T, C, first);
 }
 
-// dwte (V,C), fp32, is added to. dwpe (maxT,C) is written, with zeros from row T on, or added to if
-// add. inp, order and begin are on the device; tokens, order and begin come from sort_by_token,
-// with encoder_segment_positions(B * T). partials (ENCODER_PARTS, C) is scratch.
+// The backward pass: dwte (V,C), fp32, is added to; dwpe (maxT,C) is written, with zeros from row T
+// on, or added to if add. inp, order and begin are on the device; tokens, order and begin come from
+// sort_by_token, with encoder_segment_positions(B * T). partials (ENCODER_PARTS, C) is scratch.
 template <class floatX>
 void encoder_backward(float* dwte, floatX* dwpe, float* partials, const floatX* dout, const int* inp, const int* order,
                       const int* begin, TokenOrder tokens, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add,

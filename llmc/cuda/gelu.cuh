@@ -24,8 +24,9 @@ __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n_ele
         store_some(out + i, y, count);
     });
 }
-// Also leaves the parts of the sums over the rows of dinp, as stored (column_sums.cuh).
 constexpr int GELU_ROWS = 2;  // rows of which a lane loads both Packs before it computes the first
+// The backward kernel, which also leaves the parts of the sums over the rows of dinp, as stored
+// (column_sums.cuh).
 template <class floatX>
 __global__ void __launch_bounds__(32 * COLUMN_SUM_WARPS, 8)
     gelu_backward_kernel(floatX* dinp, float* partials, const floatX* dout, const floatX* inp, int64_t rows,

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include "llmc/cuda/wait.cuh"
 #include "llmc/trace/trace.h"
+#ifdef __CUDACC__
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 // A slice on the track of a stream, while a step is traced: two events around what the host
 // enqueues in the stream between construction and destruction. Ranges of a stream nest.
@@ -33,7 +36,8 @@ struct StreamTrace {
         check_cuda(cudaEventRecord(made, stream), "timing");
         return made;
     }
-    // Events have a clock of their own: it is compared with the host's while the device is idle.
+    // Compares the clock of the events, which have their own, with the host's while the device is
+    // idle.
     void begin_step() {
         for (cudaStream_t stream : streams) wait_for_stream(stream, "starting a trace");
         start = event(streams[0]);
@@ -66,12 +70,20 @@ inline StreamRange::~StreamRange() {
     StreamTrace::Enqueued& r = stream_trace.ranges[index];
     r.end = StreamTrace::event(r.stream);
 }
-// Traces the streams of this process, `names` apart. To be called before a step is traced.
+// Gives each stream of this process a track, of this name. To be called before a step is traced.
 inline void trace_streams(const std::vector<std::pair<const char*, cudaStream_t>>& named) {
     stream_trace.streams.clear();
     for (const auto& [name, stream] : named) trace.tracks.push_back({name, {}}), stream_trace.streams.push_back(stream);
     trace.begin_device = [] { stream_trace.begin_step(); };
     trace.end_device = [] { stream_trace.end_step(); };
+}
+
+// From here on each Range of the trace is also one of NVTX, which profilers show.
+inline void name_ranges_for_profilers() {
+#ifdef __CUDACC__
+    trace.push = [](const char* name) { nvtxRangePushA(name); };
+    trace.pop = [] { nvtxRangePop(); };
+#endif
 }
 
 // Starts kernel<<<grid, block, shared_bytes, stream>>>(args...), and checks that it could start.

@@ -2,15 +2,15 @@
 // Pack<floatX>::size.
 //
 // At most 512 blocks, whose warps walk over rows. Each block writes its sums over rows, of dweight,
-// dbias and dinp, to its row of `partials`, and a second kernel adds these rows in order. No atomics.
-// The sums of dinp are the gradient of the bias of the linear layer whose output dinp is the
-// gradient of. Memory-bound: 4 values per element are moved: dout, inp and dinp are read, dinp is
-// written.
+// dbias and dinp, to its row of `partials`, and a second kernel adds these rows in order. No
+// atomics. The sums of dinp are the gradient of the bias of the linear layer whose output dinp is
+// the gradient of. Memory-bound: 4 values per element are moved: dout, inp and dinp are read, dinp
+// is written.
 //
-// One block: a team of warps has one row at a time, and of each row a lane has the same columns: the
-// Packs lane, lane + 32 * warps of the team, ... So the sums over rows stay in its registers. A
-// block has about 4 warps: 4 teams of one, 2 of two, or one of more. With C = 1024 in bf16, which is
-// 128 Packs, it has 2 teams of 2 warps, and a lane 2 Packs:
+// One block: a team of warps has one row at a time, and of each row a lane has the same columns:
+// the Packs lane, lane + 32 * warps of the team, ... So the sums over rows stay in its registers. A
+// block has about 4 warps: 4 teams of one, 2 of two, or one of more. With C = 1024 in bf16, which
+// is 128 Packs, it has 2 teams of 2 warps, and a lane 2 Packs:
 //
 //     columns           0-255     256-511   512-767   768-1023
 //     row r             warp 0    warp 1    warp 0    warp 1     team 0

@@ -69,8 +69,8 @@ __device__ inline void ldmatrix(uint32_t (&r)[4], const halfX* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row)));
 }
-// The same, but each matrix is transposed on the way: r[i] holds elements [2t, 2t+1][g], half of a
-// B fragment.
+// Loads four 8 x 8 matrices as ldmatrix() does, but transposes each on the way: r[i] holds elements
+// [2t, 2t+1][g], half of a B fragment.
 __device__ inline void ldmatrix_transposed(uint32_t (&r)[4], const halfX* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -82,7 +82,7 @@ __device__ inline void copy_async(void* to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 16 : 0));
 }
-// The same for 4 bytes.
+// Starts copying 4 bytes likewise; if not valid, zeros are written.
 __device__ inline void copy_async_4(float* to, const float* from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 4 : 0));

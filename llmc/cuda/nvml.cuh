@@ -3,6 +3,7 @@
 #pragma once
 #include <dlfcn.h>
 #include "llmc/base/clock.h"
+#include "llmc/base/text.h"
 #include "llmc/cuda/common.cuh"
 #include "llmc/plan/device_reading.h"
 
@@ -49,8 +50,7 @@ constexpr int NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2, NVML_SENSOR_GPU = 0;
 inline std::string gpu_status() {
     size_t free_bytes = 0, total_bytes = 0;
     check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-    std::string text =
-        format("gpu: memory %.0f of %.0f MiB", (total_bytes - free_bytes) / 1048576.0, total_bytes / 1048576.0);
+    std::string text = format("gpu: memory %.0f of %.0f MiB", (total_bytes - free_bytes) / MIB, total_bytes / MIB);
     const Nvml& gpu = nvml();
     if (!gpu.device) return text + " (no NVML: nothing on clocks, power and temperature)";
     unsigned sm_mhz = 0, memory_mhz = 0, milliwatts = 0, celsius = 0;

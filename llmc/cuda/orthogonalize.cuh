@@ -7,7 +7,7 @@
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/optim/newton_schulz.h"
 
-// One block: adds the n partials in order, and writes the sum over the first of them.
+// Adds the n partials in order, and writes the sum over the first of them. One block.
 template <class Sum>
 __global__ void sum_norm_kernel(Sum* partials, int n) {
     Sum sum = 0;

@@ -12,7 +12,7 @@
 constexpr int BLOCK_UPDATE_THREADS = 256;
 static_assert(STATE_BLOCK_ELEMS == 32 * UPDATE_ELEMS, "a warp has a block");
 
-// This lane's elements of a block, from codes and from fp32.
+// Load or store this lane's elements of a block: codes there, fp32 here.
 __device__ inline void load_codes(float (&x)[UPDATE_ELEMS], const StateBlock& block, const float* table, int lane) {
     for (int j = 0; j < UPDATE_ELEMS; j += 4) {
         const uint32_t codes = *(const uint32_t*)&block.codes[lane * UPDATE_ELEMS + j];
@@ -35,7 +35,8 @@ __device__ inline void store_codes(StateBlock& block, const float (&x)[UPDATE_EL
     }
 }
 
-// As update_by() in adamw.cuh, with m and v (map.blocks() each) in blocks.
+// Updates the elements `mine`, as update_by() in adamw.cuh, with m and v (map.blocks() each) in
+// blocks.
 template <Optimizer optimizer, class floatX, class floatG>
 __global__ void __launch_bounds__(BLOCK_UPDATE_THREADS)
     blocks_kernel(floatX* params, float* master, StateBlock* m, StateBlock* v, const floatG* grads, SliceMap mine,
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(BLOCK_UPDATE_THREADS)
     store_codes<false>(v[block], vi, lane);
 }
 
-// As optimizer_update() in adamw.cuh.
+// Updates the elements `mine`, as optimizer_update() in adamw.cuh.
 template <class floatX, class floatG>
 void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v,
                    const floatG* grads, const SliceMap& mine, const BlockMap& map, const UpdateConstants& k,

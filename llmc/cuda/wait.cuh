@@ -1,6 +1,6 @@
-// Where the host waits for the GPU: here and nowhere else. It asks again and again whether the
-// stream is done, so that it can give up: in a run of several processes, a stream may wait for a
-// process that hangs or has ended, and the functions of CUDA that wait would wait for ever.
+// Where the host waits for the GPU: here and nowhere else. The host asks again and again whether
+// the stream is done, so that it can give up: in a run of several processes, a stream may wait for
+// a process that hangs or has ended, and the functions of CUDA that wait would wait for ever.
 //
 // Copies between the GPU and ordinary memory of the host belong here, for they wait, too. CUDA
 // brings such memory to the GPU by a buffer of its own: cudaMemcpy may return before the data has

@@ -17,6 +17,7 @@
 #pragma once
 #include "llmc/cuda/directions.cuh"
 #include "llmc/cuda/orthogonalize.cuh"
+#include "llmc/model/model.h"
 #include "llmc/optim/muon.h"
 
 // Cuts memory into arrays, one after the other, each from a multiple of 256 bytes on. Without
@@ -151,9 +152,9 @@ struct MuonOnGpu {
     }
 };
 
-template <class Model>
-void orthogonalize_directions(Model& model, float* directions) {
-    const MuonOnGpu device{(double*)model.act32(NORM_PARTIALS), model.stream};
-    orthogonalize_directions(model, directions, orthogonal_scratch(model), device);
+template <class floatX>
+void orthogonalize_directions(GPT2& model, float* directions, cudaStream_t stream) {
+    const MuonOnGpu device{(double*)model.act32(NORM_PARTIALS), stream};
+    orthogonalize_matrices<floatX>(model, directions, device);
     share_factors(model, device);
 }

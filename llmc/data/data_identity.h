@@ -17,8 +17,7 @@ inline std::string shards_path(const std::string& dir) { return dir + "/shards.t
 
 // The line of a file as it is now, without its checksum.
 inline std::string shard_line(const DataFile& file) {
-    return format(" %lld %lld %s", (long long)file.stamp.size_bytes, (long long)file.stamp.changed_ns,
-                  file.path.c_str());
+    return format(" %d %d %s", file.stamp.size_bytes, file.stamp.changed_ns, file.path);
 }
 
 // The lines of shards.txt: what shard_line() returns for a file, and its checksum. A damaged line
@@ -46,8 +45,7 @@ inline std::vector<uint64_t> remembered_checksums(const std::string& dir, const 
 // Writes shards.txt.
 inline void remember_checksums(const std::string& dir, const std::vector<DataFile*>& files) {
     std::string text;
-    for (const DataFile* file : files)
-        text += format("%016llx", (unsigned long long)file->checksum) + shard_line(*file) + "\n";
+    for (const DataFile* file : files) text += format("%016x", file->checksum) + shard_line(*file) + "\n";
     FileWriter file(shards_path(dir));
     file.write(text.data(), text.size());
     file.commit();
@@ -102,9 +100,9 @@ inline void check_masks(const DataLoader& data, Logger& logger) {
     }
 }
 
-// The data that the run in the out dir was validated on, if that was not what it is validated on
-// now: the name of its first file. Empty if it is the same, if there was or is none, and where
-// shards.txt does not say. What is no training data there is validation data.
+// Names the first file of the data on which the run in the out dir was validated before, if that is
+// other data than now. Empty if it is the same, or if there was or is none. shards.txt lists the
+// earlier data: what is no training data there is validation data.
 inline std::string other_validation_data(const std::string& dir, DataLoader& train, DataLoader& val) {
     std::set<uint64_t> trained, then, now;
     std::string name;
@@ -120,9 +118,9 @@ inline std::string other_validation_data(const std::string& dir, DataLoader& tra
     return then.empty() || now.empty() || then == now ? "" : name;
 }
 
-// A checksum of a sample of each file, the same bytes on every rank: as many blocks as there are
-// equal parts of the file, each block somewhere in its part. Ranks that read other files under the
-// same names are found out by it without any of them reading all.
+// A checksum of a sample of each file, the same bytes on every rank: the file is cut into equal
+// parts, and a block is read somewhere in each. It tells ranks that have other files under the same
+// names, though none of them reads a whole file.
 inline uint64_t sample_identity(const std::vector<DataFile*>& files) {
     constexpr int64_t BLOCK_BYTES = 4096, MAX_BLOCKS = 64, BLOCKS_OF_ALL = 4096;
     const int64_t blocks = std::max<int64_t>(1, std::min<int64_t>(MAX_BLOCKS, BLOCKS_OF_ALL / (files.size() + 1)));

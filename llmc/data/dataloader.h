@@ -40,7 +40,7 @@ struct DataLoader {
     uint64_t seed = 0, ends_identity = 0;  // of the first and last 4 KiB of each file
     bool shuffle = false, masked = false;
 
-    // the order of the current epoch, and the shard that is open
+    // The order of the current epoch, and the shard that is open.
     int64_t epoch = -1, open_shard = -1;  // open_shard: its position in shard_order
     std::vector<uint32_t> shard_order, window_order;
     std::vector<int64_t> first_window;  // of each shard in shard_order, then the total
@@ -88,8 +88,7 @@ inline Shard open_shard(const std::string& path, int64_t T, Checksum& identity, 
     shard.tokens = tok ? (int64_t)shard.text.tokens.size() : read_tokens_header(file);
     const int64_t targets = std::max<int64_t>(0, shard.tokens - 1);
     shard.windows = tok ? ceil_div(targets, T) : targets / T;
-    if (shard.windows > UINT32_MAX)
-        runtime_failure("%s has too many windows of %lld tokens", path.c_str(), (long long)T);
+    if (shard.windows > UINT32_MAX) runtime_failure("%s has too many windows of %d tokens", path, T);
     file.expect_good();
     return shard;
 }
@@ -105,11 +104,11 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
         runtime_failure(
             "%s %s matches no file; `make data` tokenizes the text that comes with this repository, `tokenize TEXT... "
             "-o PREFIX` your own%s",
-            flag, pattern.c_str(), flag == std::string("-j") ? "; with -v 0 none is needed" : "");
+            flag, pattern, flag == std::string("-j") ? "; with -v 0 none is needed" : "");
     Checksum identity;
     for (const std::string& path : paths) {
         if (folder_exists(path))
-            runtime_failure("%s %s is a folder; its files are accepted: '%s/*.bin'%s", flag, path.c_str(), path.c_str(),
+            runtime_failure("%s %s is a folder; its files are accepted: '%s/*.bin'%s", flag, path, path,
                             flag == std::string("-j") ? " or '*.txt' in place of '*.bin'" : "");
         loader.shards.push_back(open_shard(path, T, identity, tok, logger));
         loader.total_tokens += loader.shards.back().tokens;
@@ -118,9 +117,9 @@ inline void dataloader_open(DataLoader& loader, const char* flag, const std::str
     loader.ends_identity = identity.value();
     if (loader.total_windows == 0)
         runtime_failure(
-            "%s %s is too short: %lld tokens hold no window of -t %lld tokens and the one after; more text "
+            "%s %s is too short: %d tokens hold no window of -t %d tokens and the one after; more text "
             "or a smaller -t is accepted",
-            flag, pattern.c_str(), (long long)loader.total_tokens, (long long)T);
+            flag, pattern, loader.total_tokens, T);
     loader.window.resize(T + 1);
 }
 
@@ -134,9 +133,8 @@ inline void dataloader_open_masks(DataLoader& loader, const std::vector<std::str
         FileReader file(paths[i]);
         const MaskHeader header = read_mask_header(file);
         if (header.tokens != shard.tokens)
-            runtime_failure("%s is the loss mask of %lld tokens and %s has %lld: the mask of this shard is expected",
-                            file.path.c_str(), (long long)header.tokens, shard.file.path.c_str(),
-                            (long long)shard.tokens);
+            runtime_failure("%s is the loss mask of %d tokens and %s has %d: the mask of this shard is expected",
+                            file.path, header.tokens, shard.file.path, shard.tokens);
         loader.counted_tokens += header.counted;
         shard.mask = {file.path, file.stamp(), checksum_of_ends(file, &identity)};
         file.expect_good();
@@ -144,7 +142,7 @@ inline void dataloader_open_masks(DataLoader& loader, const std::vector<std::str
     loader.ends_identity = identity.value(), loader.masked = true;
     loader.mask.resize(mask_bytes(loader.T) + 1);
     if (loader.counted_tokens == 0)
-        runtime_failure("%s counts no token as a target: there is nothing to learn or to evaluate", paths[0].c_str());
+        runtime_failure("%s counts no token as a target: there is nothing to learn or to evaluate", paths[0]);
 }
 
 // Puts the shards in the order of an epoch.
@@ -159,8 +157,8 @@ inline void start_epoch(DataLoader& loader, int64_t epoch) {
         loader.first_window.push_back(loader.first_window.back() + loader.shards[s].windows);
 }
 
-// Empty unless the file's content has changed since the run began, or cannot be read. A new time
-// of last change or inode alone is no change: the checksum decides or, if it was not computed,
+// Says that a file's content has changed since the run began, or cannot be read; else empty. A new
+// time of last change or inode alone is no change: the checksum decides or, if it was not computed,
 // size, first and last 4 KiB.
 inline std::string change_of(DataFile& known, FileReader& file) {
     if (!file.good()) return file.problem;
@@ -190,9 +188,10 @@ inline void start_shard(DataLoader& loader, int64_t position) {
             permutation(shard.windows, generator_for(loader.seed, RANDOM_WINDOWS, loader.epoch, index));
 }
 
+// Where a window lies.
 struct WindowPlace {
     Shard& shard;
-    int64_t first;    // its first token there
+    int64_t first;    // the window's first token there
     int64_t skipped;  // so many of its targets are those of the window before
 };
 
@@ -276,16 +275,11 @@ inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y
         const int token = loader.window[t];
         if (token >= loader.vocab)
             return format(
-                "%s: token %d at offset %lld is not in the model's vocabulary of %lld; the file is "
+                "%s: token %d at offset %d is not in the model's vocabulary of %d; the file is "
                 "damaged, or made with another tokenizer (V in -e sets the vocabulary of a new model)",
-                window.shard.file.path.c_str(), token, (long long)(window.first + t), (long long)loader.vocab);
+                window.shard.file.path, token, window.first + t, loader.vocab);
         if (t < T) x[t] = token;
         if (t > 0) y[t - 1] = token;
     }
     return ignore_targets(loader, window, y);
-}
-// The same; exit 1 if anything is wrong.
-inline void load_window(DataLoader& loader, int64_t w, int* x, int* y) {
-    const std::string problem = try_load_window(loader, w, x, y);
-    if (!problem.empty()) runtime_failure("%s", problem.c_str());
 }

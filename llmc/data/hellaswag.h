@@ -87,24 +87,23 @@ inline std::vector<HellaSwagExample> hellaswag_load(const std::string& path, int
     header.read(file, 20240522, "HellaSwag", "; dev/data/hellaswag.py makes one of the .jsonl file");
     const int32_t count = header.value[2];
     if (header.value[1] != 1)
-        runtime_failure("%s has version %d of the HellaSwag layout; 1 is expected", path.c_str(), header.value[1]);
-    if (count < 1) runtime_failure("%s is damaged: its header promises %d examples", path.c_str(), count);
+        runtime_failure("%s has version %d of the HellaSwag layout; 1 is expected", path, header.value[1]);
+    if (count < 1) runtime_failure("%s is damaged: its header promises %d examples", path, count);
     std::vector<HellaSwagExample> examples;
     for (int32_t i = 0; i < count; i++) {
         HellaSwagRecord record;
         record.read(file);
         examples.push_back(hellaswag_example(record));
-        if (!record.good) runtime_failure("%s is damaged or cut short within example %d of %d", path.c_str(), i, count);
+        if (!record.good) runtime_failure("%s is damaged or cut short within example %d of %d", path, i, count);
         auto check = [&](const std::vector<int>& tokens) {
             for (int token : tokens)
                 if (token >= vocab)
-                    runtime_failure("%s: token %d in example %d is not in the model's vocabulary of %lld", path.c_str(),
-                                    token, i, (long long)vocab);
+                    runtime_failure("%s: token %d in example %d is not in the model's vocabulary of %d", path, token, i,
+                                    vocab);
         };
         check(examples.back().context);
         for (const auto& completion : examples.back().completions) check(completion);
     }
-    if (file.position != file.size_bytes)
-        runtime_failure("%s is too long: bytes follow the last example", path.c_str());
+    if (file.position != file.size_bytes) runtime_failure("%s is too long: bytes follow the last example", path);
     return examples;
 }

@@ -7,22 +7,22 @@
 // little-endian:
 //
 //     256 int32   [0] 20261122, [1] version 1, [2] tokens of the shard, [3] how many of them count,
-//                 [4] and [5] the checksum of the shard's file (llmc/base/file.h), low half first,
+//                 [4] and [5] the checksum of the shard's file (llmc/base/checksum.h), low half first,
 //                 [6] and [7] the checksum of the bits
 //     bits        one per token, (tokens + 7) / 8 bytes. Token i has bit i % 8, the lowest being 0, of
 //                 byte i / 8. 1: it counts. Bits behind the last token are 0.
 //
-// The bit belongs to the token as a target: of the window that begins with token i, the target at
-// position t is token i + t + 1.
+// A token's bit says whether it counts as a target: of the window that begins with token i, the
+// target at position t is token i + t + 1.
 #pragma once
+#include "llmc/base/text.h"
 #include "llmc/data/tokens_file.h"
 
 constexpr int32_t MASK_MAGIC = 20261122, MASK_VERSION = 1;
 constexpr int64_t MASK_HEADER_BYTES = sizeof(Header);
 
 inline std::string mask_path_of(const std::string& shard) {
-    const bool named = shard.size() > 4 && shard.compare(shard.size() - 4, 4, ".bin") == 0;
-    return (named ? shard.substr(0, shard.size() - 4) : shard) + ".mask";
+    return (ends_with(shard, ".bin") ? shard.substr(0, shard.size() - 4) : shard) + ".mask";
 }
 
 inline int64_t mask_bytes(int64_t tokens) { return (tokens + 7) / 8; }
@@ -47,13 +47,13 @@ inline MaskHeader read_mask_header(FileReader& file) {
     Header header;
     header.read(file, MASK_MAGIC, "loss mask", "; `tokenize` makes one of a .jsonl file with prompts");
     if (header.value[1] != MASK_VERSION)
-        runtime_failure("%s has version %d of the loss mask's layout; %d is expected", file.path.c_str(),
-                        header.value[1], MASK_VERSION);
+        runtime_failure("%s has version %d of the loss mask's layout; %d is expected", file.path, header.value[1],
+                        MASK_VERSION);
     MaskHeader mask;
     mask.tokens = header.value[2], mask.counted = header.value[3];
     if (mask.tokens < 0 || mask.counted < 0 || mask.counted > mask.tokens)
-        runtime_failure("%s is damaged: its header promises %lld tokens, of which %lld count", file.path.c_str(),
-                        (long long)mask.tokens, (long long)mask.counted);
+        runtime_failure("%s is damaged: its header promises %d tokens, of which %d count", file.path, mask.tokens,
+                        mask.counted);
     memcpy(&mask.shard_checksum, &header.value[4], sizeof(uint64_t));
     memcpy(&mask.bits_checksum, &header.value[6], sizeof(uint64_t));
     file.expect_size(MASK_HEADER_BYTES + mask_bytes(mask.tokens));
@@ -64,8 +64,7 @@ inline MaskHeader read_mask_header(FileReader& file) {
 inline void expect_mask_of(FileReader& file, uint64_t shard_checksum, const std::string& shard) {
     const MaskHeader header = read_mask_header(file);
     if (header.shard_checksum != shard_checksum)
-        runtime_failure("%s is not the loss mask of %s: it was made for a shard with other bytes", file.path.c_str(),
-                        shard.c_str());
+        runtime_failure("%s is not the loss mask of %s: it was made for a shard with other bytes", file.path, shard);
     Checksum sum;
     int64_t counted = 0;
     std::vector<uint8_t> piece(1 << 20);
@@ -76,5 +75,5 @@ inline void expect_mask_of(FileReader& file, uint64_t shard_checksum, const std:
         for (size_t i = 0; i < 8 * bytes; i++) counted += mask_bit(piece.data(), (int64_t)i);
     }
     if (sum.value() != header.bits_checksum || counted != header.counted)
-        runtime_failure("%s is damaged: its checksum is wrong", file.path.c_str());
+        runtime_failure("%s is damaged: its checksum is wrong", file.path);
 }

@@ -39,7 +39,7 @@ struct TextTokens {
 // The tokens of a file. Exit 1 if it is empty, or is no text.
 inline TextTokens tokens_of_text(FileReader& file, const Tokenizer& tok, Logger& logger) {
     constexpr int64_t PIECE_BYTES = 1 << 20;
-    if (file.size_bytes == 0) runtime_failure("%s is empty; a text is expected", file.path.c_str());
+    if (file.size_bytes == 0) runtime_failure("%s is empty; a text is expected", file.path);
     TextTokens text;
     text.tokens.reserve(file.size_bytes / 3 + 2);
     text.tokens.push_back((uint16_t)tok.end_of_text);
@@ -52,7 +52,7 @@ inline TextTokens tokens_of_text(FileReader& file, const Tokenizer& tok, Logger&
         const size_t had = rest.size(), bytes = std::min<int64_t>(PIECE_BYTES + had, file.size_bytes - file.position);
         rest.resize(had + bytes);
         file.read(&rest[had], bytes, "the text");
-        if (memchr(&rest[had], 0, bytes)) runtime_failure("%s has a zero byte: it is no text", file.path.c_str());
+        if (memchr(&rest[had], 0, bytes)) runtime_failure("%s has a zero byte: it is no text", file.path);
         const bool at_end = file.position == file.size_bytes;
         const std::string_view whole = std::string_view(rest).substr(0, at_end ? rest.size() : last_cut(tok, rest));
         ids.clear();

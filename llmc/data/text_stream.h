@@ -23,7 +23,7 @@ struct TextStream {
         held.resize(found);
         return finish();
     }
-    // The rest: nothing more is to come.
+    // Returns the rest, when nothing more is to come.
     std::string finish() { return take(held.size(), true); }
 
     // How many bytes at the end of `held` may be the beginning of the text to stop at.

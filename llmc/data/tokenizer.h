@@ -48,7 +48,7 @@ struct Tokenizer {
     int vocab_size() const { return (int)bytes_of.size(); }
 };
 
-// A hash of any bytes, for the first of these tables.
+// A hash of any bytes, for piece_slots.
 inline uint64_t hash_bytes(std::string_view s) {
     uint64_t h = s.size() * 0x9E3779B97F4A7C15u;
     const char* p = s.data();
@@ -128,9 +128,9 @@ inline Header read_tokenizer_header(FileReader& file) {
     const int vocab = header.value[2], eot = header.value[3];
     if (header.value[1] != 2)
         runtime_failure("%s has version %d of the tokenizer layout; 2 is expected (it names the end-of-text token)",
-                        file.path.c_str(), header.value[1]);
+                        file.path, header.value[1]);
     if (vocab < 257 || vocab > 65536 || eot < 0 || eot >= vocab)
-        runtime_failure("%s is damaged: %d tokens, end of text %d", file.path.c_str(), vocab, eot);
+        runtime_failure("%s is damaged: %d tokens, end of text %d", file.path, vocab, eot);
     return header;
 }
 
@@ -150,13 +150,13 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
     if (access(path.c_str(), F_OK) != 0)
         runtime_failure(
             "--tokenizer %s is not there; a tokenizer file is expected (dev/data/tokenizer_file.py makes GPT-2's)",
-            path.c_str());
+            path);
     FileReader file(path);
     const Header header = read_tokenizer_header(file);
     int vocab = header.value[2], eot = header.value[3];
     if (file.size_bytes > (int64_t)sizeof(header.value) + vocab * 256ll)
-        runtime_failure("%s is too long: it has %lld bytes, and %d tokens take at most 256 each", path.c_str(),
-                        (long long)file.size_bytes, vocab);
+        runtime_failure("%s is too long: it has %d bytes, and %d tokens take at most 256 each", path, file.size_bytes,
+                        vocab);
     tok.end_of_text = eot;
     std::vector<char> body(file.size_bytes - sizeof(header.value));
     file.read(body.data(), body.size(), "the tokens");
@@ -164,19 +164,18 @@ inline void tokenizer_load(Tokenizer& tok, const std::string& path, bool for_enc
     for (int id = 0; id < vocab; id++) {
         size_t length = at < body.size() ? (unsigned char)body[at] : 0;
         if (at >= body.size() || at + 1 + length > body.size())
-            runtime_failure("%s is cut short: it ends within token %d of %d", path.c_str(), id, vocab);
+            runtime_failure("%s is cut short: it ends within token %d of %d", path, id, vocab);
         tok.bytes_of.emplace_back(body.data() + at + 1, length);
         at += 1 + length;
     }
-    if (at != body.size())
-        runtime_failure("%s is too long: %zu bytes follow the last token", path.c_str(), body.size() - at);
+    if (at != body.size()) runtime_failure("%s is too long: %d bytes follow the last token", path, body.size() - at);
     if (!for_encoding) return;
     index_tokens(tok);
     for (int byte = 0; byte < 256; byte++)
-        if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path.c_str(), byte);
+        if (tok.byte_token[byte] < 0) runtime_failure("%s is damaged: no token for the byte %d", path, byte);
 }
 
-// Writes such a file into one that is open.
+// Writes a tokenizer file into a file that is open.
 inline void tokenizer_write(const Tokenizer& tok, FileWriter& file) {
     Header header;
     header.value[0] = 20240328, header.value[1] = 2;
@@ -256,9 +255,9 @@ inline void merge_short(const Tokenizer& tok, std::string_view piece, std::vecto
     out.insert(out.end(), part, part + n);
 }
 
-// The same for a long piece of n bytes, in O(n log n). The parts form a linked list. Candidate
-// merges wait in a heap, ordered by id, then position. A candidate whose parts have changed in the
-// meantime is dropped when it is popped.
+// Appends the tokens of a long piece of n bytes to out, in O(n log n). The parts form a linked
+// list. Candidate merges wait in a heap, ordered by id, then position. A candidate whose parts have
+// changed in the meantime is dropped when it is popped.
 inline void merge_long(const Tokenizer& tok, std::string_view piece, std::vector<int>& out) {
     struct Part {
         int id;

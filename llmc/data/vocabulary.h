@@ -24,15 +24,15 @@ inline Options options_of_folder(const std::string& folder) {
     return run;
 }
 
-// Where -e is of a run, the --tokenizer of that run; else empty.
+// The --tokenizer of the run that -e names; empty if it names none, or the file is not there.
 inline std::string tokenizer_of_run(const std::string& model) {
     const std::string folder = folder_of_run(model);
     const std::string tokenizer = folder.empty() ? "" : options_of_folder(folder).tokenizer;
     return !tokenizer.empty() && file_exists(tokenizer) ? tokenizer : "";
 }
 
-// --tokenizer where it is not given, nor known from the run to resume: beside the shards of -i (of
-// -j if only those are given), or that of the run which -e names.
+// Finds --tokenizer where it is not given, nor known from the run to resume: beside the shards of
+// -i (of -j if only those are given), or that of the run which -e names.
 inline void settle_tokenizer(Options& o) {
     const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
     if (!o.given.count("--tokenizer") && !resumes) {
@@ -48,15 +48,15 @@ inline void settle_tokenizer(Options& o) {
     if (!is_standard && file_exists(o.tokenizer)) o.vocabulary = tokenizer_vocab_size(o.tokenizer);
 }
 
-// Exit 2 if texts are to be validated on or prompts asked for, and the model cannot hold the tokens
-// that the tokenizer makes of them.
-inline void check_text_vocabulary(const Options& o, const Tokenizer& tok, const GPT2Config& config) {
-    const std::string text = o.talks ? "a prompt" : "-j " + o.val_data;
+// Exit 2 if the model cannot hold the tokens that the tokenizer makes of a text. what: names the
+// text.
+inline void check_text_vocabulary(const std::string& what, const Options& o, const Tokenizer& tok,
+                                  const GPT2Config& config) {
     if (tok.vocab_size() > config.V)
         usage_error(
-            "%s would be tokenized by %s, which has %lld tokens, and the model (-e %s) only %lld; --tokenizer with "
+            "%s would be tokenized by %s, which has %d tokens, and the model (-e %s) only %d; --tokenizer with "
             "the model's own vocabulary is accepted",
-            text.c_str(), o.tokenizer.c_str(), (long long)tok.vocab_size(), o.model.c_str(), (long long)config.V);
+            what, o.tokenizer, tok.vocab_size(), o.model, config.V);
 }
 
 // Exit 2 if the model cannot hold the tokens of the vocabulary that was chosen.
@@ -64,13 +64,12 @@ inline void check_vocabulary(const Options& o, const GPT2Config& config) {
     if (o.vocabulary == 0 || config.V == o.vocabulary) return;
     if (config.V < o.vocabulary)
         usage_error(
-            "the model (-e %s) has a vocabulary of %lld tokens and %s has %lld: V%lld or no V is accepted in a "
+            "the model (-e %s) has a vocabulary of %d tokens and %s has %d: V%d or no V is accepted in a "
             "descriptor, or another --tokenizer",
-            o.model.c_str(), (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary,
-            (long long)o.vocabulary);
+            o.model, config.V, o.tokenizer, o.vocabulary, o.vocabulary);
     if (config.V > padded_vocab(o.vocabulary))
-        warning("the model (-e %s) has a vocabulary of %lld tokens and %s has only %lld", o.model.c_str(),
-                (long long)config.V, o.tokenizer.c_str(), (long long)o.vocabulary);
+        warning("the model (-e %s) has a vocabulary of %d tokens and %s has only %d", o.model, config.V, o.tokenizer,
+                o.vocabulary);
 }
 
 // The token at which documents begin, for --document-mask 1. Exit 2 if it is not known.
@@ -80,12 +79,12 @@ inline void settle_end_of_text(Options& o, const GPT2Config& config) {
         usage_error(
             "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not there; a tokenizer file is "
             "accepted, or --document-mask 0",
-            o.tokenizer.c_str());
+            o.tokenizer);
     const int64_t tokens = tokenizer_vocab_size(o.tokenizer);
     if (!is_vocabulary_of(tokens, config.V))
         usage_error(
             "--document-mask 1 takes the end-of-text token from --tokenizer, and %s is not that of the model: it has "
-            "%lld tokens, the model %lld; the model's tokenizer is accepted, or --document-mask 0",
-            o.tokenizer.c_str(), (long long)tokens, (long long)config.V);
+            "%d tokens, the model %d; the model's tokenizer is accepted, or --document-mask 0",
+            o.tokenizer, tokens, config.V);
     o.end_of_text = tokenizer_end_of_text(o.tokenizer);
 }

@@ -35,7 +35,7 @@ struct Sizes {
     int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
 
     int64_t rows() const { return B * T; }
-    // Of a weight in a model file, which has fp16 numbers as fp32 (model_version() in model.h).
+    // Bytes of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
     int64_t file_bytes() const { return fp16 ? 4 : floatX_bytes; }
     // Layers that the backward pass recomputes at a time.
     int64_t segment_layers() const { return training && recompute == 4 ? recompute_every : 1; }
@@ -62,8 +62,8 @@ struct Sizes {
     bool has_dwte_sums() const {
         return training && floatX_bytes < 4 && !sums_gradients() && (gpu || rows() > logit_rows);
     }
-    // On a CPU these sums are rounded before the backward pass writes the gradient of any layer.
-    // They borrow the memory of those gradients, if it is large enough.
+    // Whether these sums borrow the memory of the layers' gradients, if it is large enough. On a
+    // CPU they can: they are rounded before the backward pass writes the gradient of any layer.
     bool dwte_sums_borrow_gradients() const {
         const int64_t layers_elems = parameter_layout(config, processes).bucket_begin[config.L];
         return has_dwte_sums() && !gpu && layers_elems * floatX_bytes >= config.Vp * config.C * 4;
@@ -80,11 +80,11 @@ struct Sizes {
 
 struct ActivationInfo {
     const char *name, *shape;
-    // One for the model, or one for each layer, or one for the last layer of each segment and k-1
-    // that serve the layers between in turn.
+    // How many there are: one for the model, or one for each layer, or one for the last layer of
+    // each segment and k-1 that serve the layers between in turn.
     enum Copies { ONE, EACH, SEGMENTS } copies;
     int dropped_at;  // the recompute level from which on k copies serve all layers
-    // When what it holds is needed: from the forward to the backward pass of its layer; from the
+    // When the contents are needed: from the forward to the backward pass of its layer; from the
     // forward pass on; from the end of the forward pass to the beginning of the backward pass; in
     // the backward pass; between steps.
     enum Purpose { LAYER, FORWARD, CLASSIFIER, BACKWARD, GENERATION } purpose;
@@ -98,12 +98,14 @@ constexpr int NEVER = 99;
 // Layers of a segment at recompute level 4, unless a flag says: sqrt(L), as Chen et al. propose.
 inline int64_t default_recompute_every(int64_t L) { return std::lround(std::sqrt((double)L)); }
 
-// On a GPU: partial sums of layernorm_backward, the largest, and of other sums over rows.
+// Elements of the partial sums over rows on a GPU: the most, in the backward passes of layer norm
+// and attention.
 constexpr int64_t partials_elems(int64_t C) { return 512 * 3 * C; }
-// On a GPU: DeviceResults, then RankSums of each process (cuda/global_norm.cuh).
+// Bytes of a step's results on a GPU: DeviceResults, then RankSums of each process
+// (cuda/global_norm.cuh).
 inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
 
-// One line makes both the enum's constant and the table's row. `dropped`: see the levels above.
+// Each line makes both the enum's constant and the table's row. `dropped`: see the levels above.
 // clang-format off
 //  constant          name              shape            copies dropped purpose    type    on   elements of one copy
 #define ACTIVATION_TABLE(X) \
@@ -175,7 +177,8 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     const bool only_forward = !s.training && info.purpose == ActivationInfo::LAYER;
     return only_forward || s.recompute >= info.dropped_at ? k : L;
 }
-// Which of so many copies a layer uses. SEGMENTS: the copies that are kept follow the k-1 others.
+// The number of the copy that a layer uses. SEGMENTS: the copies that are kept follow the k-1
+// others.
 inline int64_t copy_of_layer(int a, int64_t layer, int64_t copies, int64_t k) {
     const bool ends_segment = (layer + 1) % k == 0;
     if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS) return ends_segment ? k - 1 + layer / k : layer % k;
@@ -197,8 +200,8 @@ struct ActivationLayout {
         return copy_offset(a, copy_of_layer(a, layer, copies[a], segment_layers));
     }
 };
-// Exit 2 if the bytes of all activations do not fit 64 bits. Those of one copy always do, within
-// the limits of the flags.
+// Lays out the activations of a run. Exit 2 if their bytes do not fit 64 bits; those of one copy
+// always do, within the limits of the flags.
 inline ActivationLayout activation_layout(const Sizes& s) {
     ActivationLayout layout;
     double total_bytes = 0;
@@ -206,9 +209,9 @@ inline ActivationLayout activation_layout(const Sizes& s) {
         total_bytes += (double)activation_bytes(a, s) * (double)activation_copies(a, s);
     if (total_bytes > 4e18)
         usage_error(
-            "-b %lld with -t %lld and a model of %lld layers and %lld channels needs %.1e bytes for its activations; "
+            "-b %d with -t %d and a model of %d layers and %d channels needs %.1e bytes for its activations; "
             "up to 4e18 are accepted",
-            (long long)s.B, (long long)s.T, (long long)s.config.L, (long long)s.config.C, total_bytes);
+            s.B, s.T, s.config.L, s.config.C, total_bytes);
     layout.segment_layers = s.segment_layers();
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         layout.first[a] = layout.total_bytes;

@@ -18,8 +18,8 @@ constexpr int64_t MAX_VOCAB = 65536;  // token files have 16 bits per token
 
 inline int64_t padded_vocab(int64_t V) { return round_up(V, 128); }
 
-// Whether a model of V tokens can be one of a vocabulary of `tokens`: they are equal but for
-// padding.
+// Whether a model of V tokens fits a vocabulary of `tokens`: V is as large, or counts its padding,
+// too.
 inline bool is_vocabulary_of(int64_t tokens, int64_t V) { return tokens <= V && V <= padded_vocab(tokens); }
 
 struct NamedShape {
@@ -94,10 +94,10 @@ inline bool parse_descriptor(const std::string& text, GPT2Config& config, int64_
     return good;
 }
 
-// The same, but exit 2 with the list of accepted models if text is no descriptor.
+// The shape that a descriptor names; exit 2 with the list of accepted models if text is none.
 inline GPT2Config config_from_descriptor(const std::string& text, int64_t default_V = GPT2Config().V) {
     GPT2Config config;
     if (!parse_descriptor(text, config, default_V))
-        usage_error("-e %s is no model; accepted: %s", text.c_str(), accepted_models().c_str());
+        usage_error("-e %s is no model; accepted: %s", text, accepted_models());
     return config;
 }

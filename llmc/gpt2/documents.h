@@ -18,7 +18,7 @@
 #include <cstdint>
 #include "llmc/base/integer_math.h"
 
-// starts (B,T), written: for each position of tokens (B,T), the first position of its document.
+// Writes starts (B,T): for each position of tokens (B,T), the first position of its document.
 inline void find_documents(int* starts, const int* tokens, int64_t B, int64_t T, int end_of_text) {
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0, start = 0; t < T; t++) {
@@ -27,8 +27,8 @@ inline void find_documents(int* starts, const int* tokens, int64_t B, int64_t T,
         }
 }
 
-// Calls f(first, length) for each document of one sequence, where starts (T) is its row of the
-// above; null: the sequence is one document.
+// Calls f(first, length) for each document of one sequence. starts (T) is the sequence's row of
+// what find_documents() wrote; null: the sequence is one document.
 template <class F>
 inline void for_each_document(const int* starts, int64_t T, F f) {
     for (int64_t first = 0, end; first < T; first = end) {

@@ -3,15 +3,17 @@
 #pragma once
 #include "llmc/gpt2/tensors.h"
 
-// Elements first to end of a tensor of one layer. The padding of the vocabulary is left out.
+// A part of a tensor of one layer: elements first to end - 1. The padding of the vocabulary is left
+// out.
 struct TensorPart {
     int tensor, number;  // number: counts the tensors of all layers
     int64_t layer, first, end;
     int64_t index;  // of element `first` among all parameters
-    int64_t state;  // and among those of which this process keeps state
+    int64_t state;  // of element `first` among those of which this process keeps state
     int64_t elems() const { return end - first; }
 };
 
+// How many tensors a model has, each layer's counted.
 inline int64_t all_tensors(const GPT2Config& c) {
     int64_t n = 0;
     for (int i = 0; i < NUM_TENSORS; i++) n += tensor_layers(i, c);
@@ -29,8 +31,8 @@ inline int64_t tensor_number(int tensor, int64_t layer, const GPT2Config& c) {
     return n;
 }
 
-// Calls each(part) for every tensor of every layer, with what `own` holds of it, which may be
-// nothing. kept: of what this process keeps state; it contains own.
+// Calls each(part) for every tensor of every layer: the part that `own` holds of it, which may be
+// empty. kept: the slices of which this process keeps state; they contain own.
 template <class Each>
 inline void for_each_part(const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept, Each each) {
     const GPT2Config& c = layout.config;
@@ -44,4 +46,13 @@ inline void for_each_part(const ParameterLayout& layout, const BucketSlice& own,
             const int64_t state = kept.state_begin(layout, bucket) + low - kept.begin(layout, bucket);
             each(TensorPart{i, number, l, low - begin, high - begin, layout.bucket_begin[bucket] + low, state});
         }
+}
+
+// Calls each(part) for the parts of a bucket's tensors.
+template <class Each>
+void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept,
+                      Each each) {
+    for_each_part(layout, own, kept, [&](const TensorPart& part) {
+        if (layout.bucket_of(part.tensor, part.layer) == bucket) each(part);
+    });
 }

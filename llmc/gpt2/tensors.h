@@ -26,7 +26,7 @@ struct TensorInfo {
     InitialValue init;
 };
 
-// One line makes both the enum's constant and the table's row.
+// Each line makes both the enum's constant and the table's row.
 // clang-format off
 //  constant    name        name in Hugging Face's model           rows      cols   layer? decay? initial values
 #define TENSOR_TABLE(X) \
@@ -103,7 +103,7 @@ struct ParameterLayout {
 // state of all buckets lies bucket by bucket, without gaps.
 struct BucketSlice {
     int64_t parts = 1, part = 0;
-    // in elements from the beginning of the bucket
+    // The slice's first element, and its end, counted from the beginning of the bucket.
     int64_t begin(const ParameterLayout& layout, int64_t bucket) const {
         return layout.bucket_elems(bucket) / parts * part;
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+// The segments that sorted positions are cut into, each of one token.
 struct TokenOrder {
     int64_t segments;   // one per distinct token, or several
     int64_t split = 0;  // the first so many are of tokens that have several
@@ -35,7 +36,7 @@ inline TokenOrder sort_by_token(int* order, int* begin, const int* tokens, int64
     for (int64_t i = 0; i < n; i++) order[next[tokens[i]]++] = (int)i;
     return result;
 }
-// One segment per distinct token.
+// Sorts likewise, with one segment per distinct token.
 inline TokenOrder sort_by_token(int* order, int* begin, const int* tokens, int64_t n) {
     return sort_by_token(order, begin, tokens, n, n);
 }

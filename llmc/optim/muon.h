@@ -64,26 +64,21 @@ inline void for_each_factor_without_result(const StateLayout& factors, const Buc
     });
 }
 
-// Activations that are free during the update.
-template <class Model>
-OrthogonalScratch<typename Model::Element> orthogonal_scratch(Model& model) {
-    return {model.act(DWIDE), model.act(BRANCH), model.act(DRESIDUAL)};
-}
-
 // Orthogonalises the directions of all matrices: directions has layout.total_elems(), of which
-// those in model.slice must be there, and are there afterwards. scratch: orthogonal_scratch(). The
-// other functions are the device's:
+// those in model.slice must be there, and are there afterwards. The other functions are the
+// device's:
 //
 //     collect(data, slice_elems, bucket)   gets all processes' slices; starts only
 //     sum(data, slice_elems, bucket)       the sum over all processes, of this process's slice; starts only
 //     wait()                               until what was started is complete
 //     zero(data, elems)
 //     orthogonalize(d, rows, cols, scratch)
-template <class Model, class floatX, class Device>
-void orthogonalize_directions(Model& model, float* directions, const OrthogonalScratch<floatX>& scratch,
-                              const Device& device) {
+template <class floatX, class Model, class Device>
+void orthogonalize_matrices(Model& model, float* directions, const Device& device) {
     const ParameterLayout& layout = model.layout;
     const BucketSlice own{comm.processes, comm.rank};
+    const OrthogonalScratch<floatX> scratch{model.template act<floatX>(DWIDE), model.template act<floatX>(BRANCH),
+                                            model.template act<floatX>(DRESIDUAL)};
     const int64_t L = layout.config.L;
     const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
     const auto collect = [&](bool wanted) {

@@ -21,14 +21,15 @@ struct NoiseEstimate {
     double noise, signal;
 };
 
-// The first micro-batch of a process: how many of its tokens count, and the squared norm of the sum
-// of their gradients, divided by the number of all tokens of the step, as micro-steps add it up.
+// The first micro-batch of a process: how many of its tokens count, and the squared norm of its
+// gradient as micro-steps add it up: the sum over its tokens, divided by all tokens of the step.
 struct FirstGradient {
     double tokens, squares;
 };
 
-// big_squares: the squared norm of the gradient of the mean over all `big` tokens of the step. The
-// estimates are not finite if there is nothing to compare: no tokens, or all in one micro-batch.
+// Estimates noise and signal from one step. big_squares: the squared norm of the gradient of the
+// mean over all `big` tokens of the step. The estimates are not finite if there is nothing to
+// compare: no tokens, or all in one micro-batch.
 inline NoiseEstimate noise_estimate(const std::vector<FirstGradient>& firsts, double big_squares, double big) {
     double squares = 0, inverses = 0, n = 0;
     for (const FirstGradient& first : firsts) {

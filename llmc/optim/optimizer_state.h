@@ -15,11 +15,12 @@
 enum OptimizerState { STATE_M, STATE_V, STATE_FACTORS, STATE_MASTER, NUM_STATES };
 inline const char* const STATE_NAMES[] = {"m", "v", "factors", "the master weights"};
 
+// How an optimizer keeps a state.
 inline Kept kept_of(const OptimizerInfo& optimizer, int state) {
     const Kept kept[] = {optimizer.keeps.m, optimizer.keeps.v, optimizer.keeps.factors, KEEP_ALL};
     return kept[state];
 }
-// Those of an optimizer, with or without master weights.
+// The states that an optimizer has, with or without master weights.
 inline std::vector<OptimizerState> states_of(const OptimizerInfo& optimizer, bool master) {
     std::vector<OptimizerState> states;
     for (OptimizerState state : {STATE_M, STATE_V, STATE_FACTORS})
@@ -40,8 +41,9 @@ inline int64_t factor_elems(Kept kept, int tensor, const GPT2Config& c) {
 struct StateLayout {
     const ParameterLayout* parameters;
     Kept kept;
+    // Whether every process holds all of it.
     bool replicated() const { return kept == KEEP_VECTORS || kept == KEEP_FACTORED; }
-    // Of all processes together.
+    // Elements of a bucket, those of all processes together.
     int64_t bucket_elems(int64_t bucket) const {
         const bool in_layers = bucket < parameters->config.L;
         if (!replicated())
@@ -57,7 +59,7 @@ struct StateLayout {
             if (TENSORS[i].per_layer == per_layer) at += factor_elems(kept, i, parameters->config);
         return at;
     }
-    // Where they lie among all factors.
+    // Where the factors of a tensor lie among all factors.
     int64_t factors_at(int tensor, int64_t layer) const {
         return bucket_begin(parameters->bucket_of(tensor, layer)) + factor_offset(tensor, TENSORS[tensor].per_layer);
     }
@@ -71,7 +73,7 @@ struct StateLayout {
     int64_t held_begin(const BucketSlice& slice, int64_t bucket) const {
         return bucket_begin(bucket) / held(slice).parts;
     }
-    // In the state file of each process.
+    // Elements of a bucket in the state file of each process.
     int64_t slice_elems(int64_t bucket) const { return bucket_elems(bucket) / parameters->processes; }
 };
 inline StateLayout state_layout(const ParameterLayout& layout, const OptimizerInfo& optimizer, int state) {

@@ -32,7 +32,7 @@ struct AdamWRule {
         p = k.keep * p - k.step * (m / (Lanes<V>::root(v) * k.root + k.eps));
     }
 };
-// Here and in the next four rules weight decay is part of the gradient, and so of m and v.
+// Adam and the four rules after it make weight decay part of the gradient, and so of m and v.
 struct AdamRule {
     template <class V>
     HOST_DEVICE static void update(V& p, V& m, V& v, V g, const RuleConstants& k) {
@@ -84,7 +84,7 @@ struct LionRule {
 // The rules of optimizers that look at whole tensors have two parts. direction() turns the gradient
 // into a direction, and updates m and v. The direction replaces the gradient in memory; when that
 // of the whole tensor is there, update() moves the weights along it, as far as `along` says
-// (cpu/directions.h, cuda/directions.cuh).
+// (cpu/whole_tensors.h, cuda/whole_tensors.cuh).
 struct WithDirection {
     template <class V>
     HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
@@ -142,14 +142,14 @@ struct MuonRule : WithDirection {
     }
 };
 
-// The rules of optimizers whose state is factored (factors.h): m is the factor of the element's
-// row, times row_scale() of the mean over all rows; of a vector it is NO_ROW. v is that of its
-// column. The factors of a row come from the sum or the maximum of contribution() over its
-// elements; so do those of a column.
+// The rules of optimizers whose state is factored (factors.h). An element has no m and v, but row
+// and col, the factors of its row and its column. In direction() row is multiplied by row_scale()
+// of the mean over all rows; of a vector it is NO_ROW. The next factor of a row comes from the sum
+// or the maximum of contribution() over its elements; so does that of a column.
 struct AdafactorRule : WithDirection {
     static constexpr bool SUMS = true;  // of contributions; else maxima
     static constexpr float NO_ROW = 1;
-    static constexpr float EPS1 = 1.1920929e-7f;  // of fp32
+    static constexpr float EPS1 = 1.1920929e-7f;  // 2^-23, the epsilon of fp32
     static constexpr double EPS2 = 1e-3, BETA2_DECAY = -0.8, MOST_RMS = 1;
 
     template <class V>
@@ -212,7 +212,7 @@ constexpr Keeps FEWER_V{KEEP_ALL, KEEP_OUTSIDE, KEEP_VECTORS}, FACTORS{KEEP_NONE
 constexpr Keeps M_V_8BIT{KEEP_8BIT, KEEP_8BIT}, M_V_BF16{KEEP_BF16, KEEP_BF16};
 
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
-// are the defaults of --beta1, --beta2 and --eps; 0: the rule has none.
+// are the defaults of --beta1, --beta2 and --eps; 0: the rule has none. The source is for readers.
 // clang-format off
 //  constant    rule           name          keeps     beta1 beta2 eps    source
 #define OPTIMIZER_TABLE(X) \
@@ -236,11 +236,11 @@ struct OptimizerInfo {
     const char* name;
     Keeps keeps;
     double beta1, beta2, eps;
-    const char* source;
     bool direction;  // its rule has one
 };
 #define CONSTANT_OF_ROW(constant, ...) constant,
-#define INFO_OF_ROW(constant, rule, ...) {__VA_ARGS__, std::is_base_of<WithDirection, rule>::value},
+#define INFO_OF_ROW(constant, rule, name, keeps, beta1, beta2, eps, source) \
+    {name, keeps, beta1, beta2, eps, std::is_base_of<WithDirection, rule>::value},
 #define NAME_OF_ROW(constant, rule, name, ...) ", " name
 enum Optimizer { OPTIMIZER_TABLE(CONSTANT_OF_ROW) NUM_OPTIMIZERS };
 constexpr OptimizerInfo OPTIMIZERS[] = {OPTIMIZER_TABLE(INFO_OF_ROW)};

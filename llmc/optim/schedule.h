@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-// Where a run is, after its warmup.
+// A step after the warmup, and what a schedule makes its rate from.
 struct SchedulePoint {
     int64_t step, max_steps, warmup_steps;
     double peak, final_frac, final;  // final = final_frac * peak: where most schedules end
@@ -20,7 +20,7 @@ struct Schedule {
 
 inline const Schedule SCHEDULES[] = {
     {"constant", [](const SchedulePoint& p) { return p.peak; }},
-    // With final_frac 0 it is linear to zero (Bergsma et al. 2025, arXiv:2502.15938).
+    // A straight line; with final_frac 0 linear to zero (Bergsma et al. 2025, arXiv:2502.15938).
     {"linear", [](const SchedulePoint& p) { return p.peak - p.r * (p.peak - p.final); }},
     // Half a period of a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983).
     {"cosine",
@@ -71,5 +71,5 @@ inline double learning_rate_at(const std::string& name, int64_t step, int64_t ma
 
 // Whether a schedule ends at final_frac of the peak, and so depends on the length of the run.
 inline bool ends_at_final(const std::string& name) { return learning_rate_at(name, 1, 1, 0, 1, 0.5) == 0.5; }
-// Whether it multiplies the rate by factors, with which it cannot end at 0.
+// Whether a schedule multiplies the rate by factors, with which it cannot end at 0.
 inline bool multiplies(const std::string& name) { return name == "exponential" || name == "step"; }

@@ -21,13 +21,13 @@
 // half the distance between neighbours in the code, times the scale. In the uppermost decade that
 // is 0.9 / 128 = 0.7% of the scale for m, half of it for v; in each decade below, a fifth of that.
 //
-// Three things differ from the paper. Blocks have 256 elements, not 2048: a block lies within a
-// slice, and takes its whole length in memory, so that shorter ones leave less unused; and a warp
-// of a GPU has a block, 8 elements per lane. Only 0 becomes 0 in v, which the update divides by the
-// root of: what is smaller than all values becomes the smallest one. And the scale has the sign of
-// its element, so that this element is 1 times the scale, and is kept exactly. The values that a
-// block stands for therefore have the same scale and codes again: state files have them in fp32,
-// and resuming gives the same bits.
+// Three things differ from the paper. First, blocks have 256 elements, not 2048: a block lies
+// within a slice, and takes its whole length in memory, so that shorter ones leave less unused; and
+// a warp of a GPU has a block, 8 elements per lane. Second, only 0 becomes 0 in v, because the
+// update divides by its root: what is smaller than all values becomes the smallest one. Third, the
+// scale has the sign of its element, so that this element is 1 times the scale, and is kept
+// exactly. The values that a block stands for therefore have the same scale and codes again: state
+// files have them in fp32, and resuming gives the same bits.
 //
 // Blocks begin where a slice of a bucket begins (tensors.h), as many slices as there are processes,
 // in both ZeRO stages; the last block of a slice is shorter. So both stages have the same blocks.
@@ -64,8 +64,8 @@ struct BlockMap {
     HOST_DEVICE int64_t blocks() const { return first_block(layers) + slices * last_blocks; }
     HOST_DEVICE int64_t first_block(int64_t bucket) const { return bucket * slices * layer_blocks; }
     int64_t slice_blocks(int64_t bucket) const { return bucket < layers ? layer_blocks : last_blocks; }
-    // The first element of a block, among all of which the process keeps state, and how many it
-    // has.
+    // The first element of a block, among all of which the process keeps state, and how many
+    // elements the block has.
     HOST_DEVICE int64_t begin(int64_t block, int& elems) const {
         const int64_t in_layers = layers * slices;  // slices
         const bool last = block >= in_layers * layer_blocks;
@@ -85,7 +85,7 @@ inline BlockMap block_map(const ParameterLayout& layout, const BucketSlice& slic
 // block stands for would be below the normal fp32 numbers, too coarse to find their codes again.)
 constexpr float LEAST_STATE_SCALE = 0x1p-100f;
 
-// Of m, or (!SIGNED) of v.
+// The dynamic code of m, or (!SIGNED) of v.
 template <bool SIGNED>
 struct DynamicCode {
     static constexpr int DECADES = 7, LEAST = SIGNED ? 1 : 2;  // values in the lowest decade
@@ -145,12 +145,13 @@ struct DynamicCode {
 
 typedef float BlockValues[STATE_BLOCK_ELEMS];
 
-// values = what a block stands for; and the reverse. Behind the end of a short block they are 0.
+// Computes the values that a block stands for; behind the end of a short block they are 0.
 template <bool SIGNED>
 inline void decode_block(BlockValues& values, const StateBlock& block) {
     static constexpr std::array<float, 256> TABLE = DynamicCode<SIGNED>::table();
     for (int i = 0; i < STATE_BLOCK_ELEMS; i++) values[i] = TABLE[block.codes[i]] * block.scale;
 }
+// Makes the block that stands for these values, which must be 0 behind the end of a short block.
 template <bool SIGNED>
 inline void encode_block(StateBlock& block, const BlockValues& values) {
     typedef DynamicCode<SIGNED> Code;
@@ -171,7 +172,7 @@ inline void encode_block(StateBlock& block, const BlockValues& values) {
     for (int i = 0; i < STATE_BLOCK_ELEMS; i++) block.codes[i] = Code::nearest(values[i] * inverse);
 }
 
-// The same for some blocks, of m (is_signed) or of v.
+// Decode or encode several blocks, of m (is_signed) or of v.
 inline void decode_blocks(std::vector<float>& values, const std::vector<StateBlock>& blocks, bool is_signed) {
     values.resize(blocks.size() * STATE_BLOCK_ELEMS);
     for (size_t i = 0; i < blocks.size(); i++) {
@@ -188,13 +189,13 @@ inline void encode_blocks(std::vector<StateBlock>& blocks, const std::vector<flo
     }
 }
 
-// Elements begin to end of a slice of a bucket, counted from its first: a tensor, or what the slice
-// has of it.
+// A tensor, or what a slice of a bucket has of it: elements begin to end - 1, counted from the
+// first of the slice.
 struct TensorRange {
     int64_t begin, end;
     bool decayed;
 };
-// The tensors in elements first to end of a bucket.
+// The tensors in elements first to end - 1 of a bucket.
 inline std::vector<TensorRange> tensor_ranges(const ParameterLayout& layout, int64_t bucket, int64_t first,
                                               int64_t end) {
     std::vector<TensorRange> ranges;

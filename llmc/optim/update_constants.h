@@ -14,7 +14,7 @@ struct UpdateConstants {
     bool nesterov = false;           // of momentum
     bool round_to_nearest = false;   // bf16 weights without a master copy; else stochastically
     bool matrix = false;             // the tensor is a matrix of a layer
-    float scale = 1;                 // of the step along a direction (cpu/directions.h), of this tensor
+    float scale = 1;                 // of the step along a direction (whole_tensors.h), of this tensor
 };
 
 // The constants of update t = 1, 2, ...
@@ -24,7 +24,7 @@ inline UpdateConstants update_constants(float learning_rate, float beta1, float 
     return {learning_rate, beta1, beta2, eps, weight_decay, grad_scale, correction(beta1), correction(beta2), t};
 }
 
-// The same as the rules use them, for elements that are decayed or not.
+// The constants of one update as the rules use them, for elements that are decayed, or for others.
 struct RuleConstants {
     float rate, beta1, beta2, eps;
     float decay, keep;  // weight decay as part of the gradient; decoupled, as a factor of the weight

@@ -4,12 +4,11 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/bf16.h"
-#include "llmc/optim/optimizers.h"
+#include "llmc/optim/update_constants.h"
 
 struct UpdateRule {
-    // of the optimizer; weight_decay is that of the tensors marked in tensors.h; the update sets
-    // grad_scale
+    // The optimizer's constants. weight_decay is for the tensors that tensors.h marks; the update
+    // sets grad_scale.
     UpdateConstants constants;
     double tokens;          // of the step that count; its loss is the mean over them
     double grad_clip = 0;   // the largest norm of the gradient; 0: no limit
@@ -50,7 +49,7 @@ HOST_DEVICE inline float clipping_scale(double norm, const UpdateRule& rule) {
     return rule.grad_clip > 0 && norm > rule.grad_clip ? (float)(rule.grad_clip / norm) : 1.0f;
 }
 
-// What the gradients are multiplied by: clips, and takes back the loss scale.
+// What the gradients are multiplied by, which clips them and takes back the loss scale.
 HOST_DEVICE inline float gradient_factor(double norm, const UpdateRule& rule) {
     return clipping_scale(norm, rule) / (float)rule.loss_scale;
 }

@@ -4,7 +4,8 @@
 #include "llmc/trace/work.h"
 
 namespace work {
-// Bytes of m or v, read and written, where every parameter has it; 8-bit ones have a scale for 256.
+// Bytes per parameter of reading and writing m or v, where every parameter has one. In 8 bits, 256
+// values have a scale of 4 bytes.
 inline double state_traffic(Kept kept) {
     return 2 * (kept == KEEP_ALL ? 4 : kept == KEEP_BF16 ? 2 : kept == KEEP_8BIT ? 260.0 / 256 : 0);
 }

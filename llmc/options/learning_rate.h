@@ -8,6 +8,7 @@ inline double learning_rate_of(const Options& o, int64_t step, int64_t max_steps
     return learning_rate_at(o.lr_schedule, step, max_steps, o.warmup_steps, o.learning_rate, o.final_lr_frac);
 }
 
+// Advises where -k has no effect for want of -q, or -q for want of a -k that uses it.
 inline void advise_on_schedule(std::vector<std::string>& advice, const Options& o) {
     const char* schedule = o.lr_schedule.c_str();
     const bool falls = ends_at_final(o.lr_schedule), q_given = o.given.count("--final-lr-frac");
@@ -22,7 +23,7 @@ inline void advise_on_schedule(std::vector<std::string>& advice, const Options& 
                                 o.final_lr_frac, schedule));
 }
 
-// A warmup reaches its end in the last of its steps.
+// Advises on warmups that never reach their end, which is in the last of their steps.
 inline void advise_on_warmups(std::vector<std::string>& advice, const Options& o, int64_t max_steps) {
     struct Warmup {
         const char *flag, *end;
@@ -32,11 +33,11 @@ inline void advise_on_warmups(std::vector<std::string>& advice, const Options& o
                             Warmup{"--seq-warmup", "sequences of -t tokens", o.seq_warmup},
                             Warmup{"--batch-warmup", "steps of -d tokens", o.batch_warmup}})
         if (w.steps > max_steps)
-            advice.push_back(format("%s %lld is longer than the run, %s, which never reaches %s; a smaller %s does",
-                                    w.flag, (long long)w.steps, count_text(max_steps, "step").c_str(), w.end, w.flag));
+            advice.push_back(format("%s %d is longer than the run, %s, which never reaches %s; a smaller %s does",
+                                    w.flag, w.steps, count_text(max_steps, "step"), w.end, w.flag));
 }
 
-// The sentences, without "warning: ".
+// All sentences on rates and warmups, without "warning: ".
 inline std::vector<std::string> advice_on_rates(const Options& o, int64_t max_steps) {
     std::vector<std::string> advice;
     if (max_steps == 0) return advice;
@@ -45,15 +46,16 @@ inline std::vector<std::string> advice_on_rates(const Options& o, int64_t max_st
     return advice;
 }
 
-// A run goes on that was to have `before_steps`. If it has more of them, its schedule is another,
-// and the rate may rise. The sentence; empty if it does not rise by a tenth.
+// A sentence for a resumed run whose learning rate rises by a tenth or more; else empty. It may
+// rise if the run has more steps than the `before_steps` that it was to have: that changes the
+// schedule.
 inline std::string advice_on_rise(const Options& o, int64_t step, int64_t max_steps, const Options& before,
                                   int64_t before_steps) {
     if (max_steps <= before_steps || step < std::max<int64_t>(1, o.warmup_steps)) return "";
     const double last = learning_rate_of(before, step - 1, before_steps), next = learning_rate_of(o, step, max_steps);
     if (!ends_at_final(o.lr_schedule) || next < 1.1 * last) return "";
     return format(
-        "the learning rate rises from %.2e in step %lld to %.2e in the next: -k %s depends on the number of steps, "
-        "%lld before and %lld now; -k constant -l %.2e goes on with the last rate",
-        last, (long long)step, next, o.lr_schedule.c_str(), (long long)before_steps, (long long)max_steps, last);
+        "the learning rate rises from %.2e in step %d to %.2e in the next: -k %s depends on the number of steps, "
+        "%d before and %d now; -k constant -l %.2e goes on with the last rate",
+        last, step, next, o.lr_schedule, before_steps, max_steps, last);
 }

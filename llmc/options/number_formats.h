@@ -9,30 +9,28 @@ inline double stated_scale(const Options& o) {
     double scale = 0;
     if (o.loss_scale == "dynamic") return 0;
     if (!parse_real(o.loss_scale, scale) || !LossScale{(float)scale}.is_sane())
-        usage_error("--loss-scale %s is not accepted; accepted: dynamic, or a number above 0", o.loss_scale.c_str());
+        usage_error("--loss-scale %s is not accepted; accepted: dynamic, or a number above 0", o.loss_scale);
     return scale;
 }
 
 // Exit 2 if a flag does not go with the number format.
-template <class floatX>
-inline void check_number_format(const Options& o) {
+inline void check_number_format(NumberFormat format, const Options& o) {
     const double scale = stated_scale(o);
-    if (is_fp16<floatX>() && !o.master_weights)
+    if (format == FORMAT_FP16 && !o.master_weights)
         usage_error("-w 0 rounds bf16 weights; fp16 weights have an fp32 master copy, and -w 1 is accepted");
-    const bool rounds_weights = sizeof(floatX) == 2 && !o.master_weights;
+    const bool rounds_weights = format != FORMAT_FP32 && !o.master_weights;
     if (!rounds_weights && o.rounding == "nearest" && o.given.count("--rounding"))
         usage_error("--rounding nearest is for bf16 weights without a master copy; with -w 0 and bf16 it is accepted");
-    if (sizeof(floatX) == 4 && !o.master_weights && o.given.count("--master-weights") && o.max_steps != 0)
+    if (format == FORMAT_FP32 && !o.master_weights && o.given.count("--master-weights") && o.max_steps != 0)
         warning("-w 0 has no effect in fp32: only 16-bit weights have a master copy");
-    if (!is_fp16<floatX>() && scale > 0 && o.given.count("--loss-scale"))
+    if (format != FORMAT_FP16 && scale > 0 && o.given.count("--loss-scale"))
         usage_error("--loss-scale %s: only fp16 has one (PRECISION=FP16); in fp32 and bf16 dynamic is accepted",
-                    o.loss_scale.c_str());
+                    o.loss_scale);
 }
 
 // The scale with which a run begins, or goes on.
-template <class floatX>
-inline LossScale begin_scaling(const Options& o, const LossScale& saved) {
-    if (!is_fp16<floatX>()) return {1, 0};
+inline LossScale begin_scaling(NumberFormat format, const Options& o, const LossScale& saved) {
+    if (format != FORMAT_FP16) return {1, 0};
     if (stated_scale(o) > 0) return {stated_scale(o), 0, saved.skipped};
     return saved.scale > 0 ? saved : LossScale{FIRST_SCALE, 0};
 }
@@ -41,9 +39,8 @@ inline LossScale begin_scaling(const Options& o, const LossScale& saved) {
 inline bool can_lower(const LossScale& s, const Options& o) { return stated_scale(o) == 0 && s.scale > LEAST_SCALE; }
 
 // The scale after a step.
-template <class floatX>
-inline LossScale next_scale(LossScale s, const Options& o, bool overflow) {
-    if (!is_fp16<floatX>() || stated_scale(o) > 0) return s;
+inline LossScale next_scale(NumberFormat format, LossScale s, const Options& o, bool overflow) {
+    if (format != FORMAT_FP16 || stated_scale(o) > 0) return s;
     if (overflow) return {s.scale / 2, 0, s.skipped + 1};
     if (++s.good_steps < SCALE_GOOD_STEPS || !std::isfinite((float)(2 * s.scale))) return s;
     return {2 * s.scale, 0, s.skipped};

@@ -3,7 +3,6 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,6 +11,8 @@
 #include "llmc/optim/schedule.h"
 
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
+
+constexpr int64_t HELP_ALL = 2;  // --help all
 
 struct Options {
     std::string train_data = "dev/data/shakespeare_train.bin", val_data = "dev/data/shakespeare_val.bin", loss_mask;
@@ -44,16 +45,28 @@ struct Options {
     double max_minutes = 0;
     int64_t epochs = 0, keep_best = 0, noise_scale = 0, log_tensors = 0, from_step = -1;  // -1: the newest
     std::string trace, trace_steps = "2:4";
-    int64_t quiet = 0, plan = 0, version = 0, help = 0;
+    int64_t quiet = 0, plan = 0, version = 0, help = 0;  // help: 1, or HELP_ALL
     int64_t core_share = 0;        // threads for this process of several (core_share.h); 0: there is one
-    bool talks = false;            // the prompts come from the terminal (talk.h)
     int64_t end_of_text = -1;      // with --document-mask 1: the token at which documents begin
     int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
     std::set<std::string> given;   // long names of the flags on the command line
     std::string program, command;  // the first word of the command line, and all of it, quoted for a shell
 };
 
+// The groups of flags in --help, as option_table() numbers them.
+constexpr const char* OPTION_GROUPS[] = {"data",
+                                         "model",
+                                         "training",
+                                         "learning rate",
+                                         "evaluation and samples",
+                                         "checkpoints and logs",
+                                         "speed and memory",
+                                         "several processes",
+                                         "about the program"};
+constexpr int NUM_OPTION_GROUPS = sizeof(OPTION_GROUPS) / sizeof(*OPTION_GROUPS), EVERYDAY = 16;
+
 struct OptionRow {
+    int group;                           // one of OPTION_GROUPS; | EVERYDAY if --help without `all` shows it
     const char *short_name, *long_name;  // "-b", or "" for none; "--batch-size"
     std::string Options::*text;          // where the value goes: exactly one of text, whole, real
     int64_t Options::*whole;
@@ -67,18 +80,20 @@ struct OptionRow {
 };
 
 inline const std::vector<OptionRow>& option_table() {
+    enum { DATA, MODEL, TRAINING, RATE, EVALUATION, CHECKPOINTS, SPEED, PROCESSES, ABOUT };
+    static_assert(ABOUT + 1 == NUM_OPTION_GROUPS);
     const double many = 9e15;
-    auto text = [](const char* s, const char* l, std::string Options::*p, const char* accepted, const char* fallback,
-                   const char* meaning) {
-        return OptionRow{s, l, p, nullptr, nullptr, 0, 0, accepted, fallback, meaning};
+    auto text = [](int g, const char* s, const char* l, std::string Options::*p, const char* accepted,
+                   const char* fallback, const char* meaning) {
+        return OptionRow{g, s, l, p, nullptr, nullptr, 0, 0, accepted, fallback, meaning};
     };
-    auto whole = [](const char* s, const char* l, int64_t Options::*p, double low, double high, const char* accepted,
-                    const char* fallback, const char* meaning) {
-        return OptionRow{s, l, nullptr, p, nullptr, low, high, accepted, fallback, meaning};
+    auto whole = [](int g, const char* s, const char* l, int64_t Options::*p, double low, double high,
+                    const char* accepted, const char* fallback, const char* meaning) {
+        return OptionRow{g, s, l, nullptr, p, nullptr, low, high, accepted, fallback, meaning};
     };
-    auto real = [](const char* s, const char* l, double Options::*p, double low, double high, OptionRow::Bounds bounds,
-                   const char* accepted, const char* fallback, const char* meaning) {
-        return OptionRow{s, l, nullptr, nullptr, p, low, high, accepted, fallback, meaning, bounds};
+    auto real = [](int g, const char* s, const char* l, double Options::*p, double low, double high,
+                   OptionRow::Bounds bounds, const char* accepted, const char* fallback, const char* meaning) {
+        return OptionRow{g, s, l, nullptr, nullptr, p, low, high, accepted, fallback, meaning, bounds};
     };
     auto single = [real](auto... columns) {
         OptionRow row = real(columns...);
@@ -88,183 +103,166 @@ inline const std::vector<OptionRow>& option_table() {
         OptionRow row = text(columns...);
         return row.lowest = 1, row;
     };
-    auto sign = [](const char* l, int64_t Options::*p, const char* meaning) {
-        return OptionRow{"", l, nullptr, p, nullptr, 0, 1, "", "", meaning, OptionRow::CLOSED, false};
+    auto sign = [](int g, const char* l, int64_t Options::*p, const char* meaning) {
+        return OptionRow{g, "", l, nullptr, p, nullptr, 0, 1, "", "", meaning, OptionRow::CLOSED, false};
     };
     using O = Options;
     using R = OptionRow;
     static const std::string schedules = schedule_names();
     static const std::vector<OptionRow> table = {
-        text("-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
+        text(EVERYDAY | DATA, "-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
              "token shards to train on"),
-        text("-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin",
+        text(EVERYDAY | DATA, "-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin",
              "token shards to validate on, or texts, *.txt: with -x 0 all of the text, and its perplexity per token, "
              "word and byte"),
-        text("", "--loss-mask", &O::loss_mask, "glob", "none",
+        text(DATA, "", "--loss-mask", &O::loss_mask, "glob", "none",
              "which tokens of -i count as targets, as `tokenize` writes it of prompts and completions: one mask for "
              "each shard; those of -j lie beside its shards, X.mask for X.bin"),
-        text("", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin",
+        text(DATA, "", "--tokenizer", &O::tokenizer, "file", "dev/data/gpt2_tokenizer.bin",
              "turns tokens into text and back"),
-        text("", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin",
+        text(DATA, "", "--hellaswag-data", &O::hellaswag_data, "file", "dev/data/hellaswag/hellaswag_val.bin",
              "questions for -h 1"),
-        text("-e", "--model", &O::model, "file or folder or descriptor", "d12",
+        text(EVERYDAY | MODEL, "-e", "--model", &O::model, "file or folder or descriptor", "d12",
              "model.bin, a run's folder (its newest checkpoint), or d12, gpt3:c768, L6C384H6T256V512 and the like: "
              "from scratch"),
-        text("-o", "--out-dir", &O::out_dir, "folder", "none", "logs and checkpoints; created if it is not there"),
-        whole("-n", "--checkpoint-every", &O::checkpoint_every, 0, many, "0..", "0",
+        text(EVERYDAY | CHECKPOINTS, "-o", "--out-dir", &O::out_dir, "folder", "none",
+             "logs and checkpoints; created if it is not there"),
+        whole(EVERYDAY | CHECKPOINTS, "-n", "--checkpoint-every", &O::checkpoint_every, 0, many, "0..", "0",
               "steps; with -o there is always one at the end; 0 = only then"),
-        whole("-nk", "--keep-checkpoints", &O::keep_checkpoints, 0, many, "0..", "0 = all",
+        whole(CHECKPOINTS, "-nk", "--keep-checkpoints", &O::keep_checkpoints, 0, many, "0..", "0 = all",
               "how many recent ones stay"),
-        whole("-nm", "--major-every", &O::major_every, 0, many, "0..", "0",
+        whole(CHECKPOINTS, "-nm", "--major-every", &O::major_every, 0, many, "0..", "0",
               "checkpoints at multiples of this are never removed"),
-        whole("-y", "--resume", &O::resume, 0, 1, "0, 1", "0", "go on from the newest complete checkpoint in -o"),
-        whole("", "--from-step", &O::from_step, 0, many, "0..", "the newest",
+        whole(EVERYDAY | CHECKPOINTS, "-y", "--resume", &O::resume, 0, 1, "0, 1", "0",
+              "go on from the newest complete checkpoint in -o"),
+        whole(CHECKPOINTS, "", "--from-step", &O::from_step, 0, many, "0..", "the newest",
               "with -y 1: go on from the checkpoint of this step; later ones are removed once this run has saved"),
-        whole("", "--keep-best", &O::keep_best, 0, 1, "0, 1", "0",
+        whole(CHECKPOINTS, "", "--keep-best", &O::keep_best, 0, 1, "0, 1", "0",
               "1: model_best.bin in -o is the model with the lowest validation loss so far"),
-        whole("", "--overwrite", &O::overwrite, 0, 1, "0, 1", "0",
+        whole(EVERYDAY | CHECKPOINTS, "", "--overwrite", &O::overwrite, 0, 1, "0, 1", "0",
               "1: start again in a folder that holds an earlier run"),
-        whole("-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4",
+        whole(EVERYDAY | TRAINING, "-b", "--batch-size", &O::batch_size, 1, 1 << 20, "1..", "4",
               "B: sequences in one micro-batch of one process"),
-        whole("-t", "--seq-len", &O::seq_len, 1, 1 << 20, "1..", "1024 or the context", "T: tokens in a sequence"),
-        whole("-d", "--total-batch-size", &O::total_batch_size, 1, many, "multiple of B*T*P", "B*T*P",
-              "tokens in one optimizer step of P processes"),
-        whole("-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1",
+        whole(EVERYDAY | TRAINING, "-t", "--seq-len", &O::seq_len, 1, 1 << 20, "1..", "1024 or the context",
+              "T: tokens in a sequence"),
+        whole(EVERYDAY | TRAINING, "-d", "--total-batch-size", &O::total_batch_size, 1, many, "multiple of B*T*P",
+              "B*T*P", "tokens in one optimizer step of P processes"),
+        whole(EVERYDAY | TRAINING, "-x", "--max-steps", &O::max_steps, -1, many, "-1, 0, 1..", "-1",
               "in all, resumed ones too; -1 = one epoch; 0 = only evaluate and sample, with --prompt only generate"),
-        whole("", "--epochs", &O::epochs, 0, 1e6, "0..", "0 = as -x says",
+        whole(TRAINING, "", "--epochs", &O::epochs, 0, 1e6, "0..", "0 = as -x says",
               "passes over the training data, instead of -x"),
-        real("", "--max-minutes", &O::max_minutes, 0, 1e9, R::CLOSED, "0..", "0 = off",
+        real(TRAINING, "", "--max-minutes", &O::max_minutes, 0, 1e9, R::CLOSED, "0..", "0 = off",
              "after so many minutes this start finishes its step, saves and exits 0"),
-        text("-k", "--lr-schedule", &O::lr_schedule, schedules.c_str(), "cosine",
+        text(EVERYDAY | RATE, "-k", "--lr-schedule", &O::lr_schedule, schedules.c_str(), "cosine",
              "how the learning rate changes over the run"),
-        single("-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4", "its peak"),
-        whole("-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0", "steps over which it rises"),
-        whole("", "--seq-warmup", &O::seq_warmup, 0, many, "0..", "0 = off",
+        single(EVERYDAY | RATE, "-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4",
+               "its peak"),
+        whole(EVERYDAY | RATE, "-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0",
+              "steps over which it rises"),
+        whole(TRAINING, "", "--seq-warmup", &O::seq_warmup, 0, many, "0..", "0 = off",
               "steps over which sequences grow to T: each window is cut into 2, 4, 8, ... of them at first"),
-        whole("", "--batch-warmup", &O::batch_warmup, 0, 1e7, "0..10000000", "0 = off",
+        whole(TRAINING, "", "--batch-warmup", &O::batch_warmup, 0, 1e7, "0..10000000", "0 = off",
               "steps over which the tokens of a step grow to -d"),
-        real("-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0",
+        real(EVERYDAY | RATE, "-q", "--final-lr-frac", &O::final_lr_frac, 0, 1, R::CLOSED, "0..1", "1.0",
              "what it ends at, as a fraction of the peak; constant and inverse-sqrt do not use it"),
-        single("-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
+        single(EVERYDAY | TRAINING, "-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
-        text("", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
+        text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optim/optimizers.h); most want another -l than adamw "
              "(dev/course/18-optimizers.md)"),
-        single("", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9; muon: 0.95",
+        single(TRAINING, "", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9; muon: 0.95",
                "of the optimizer: the share that its running mean of gradients keeps"),
-        single("", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95; lion, rmsprop: 0.99",
+        single(TRAINING, "", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95; lion, rmsprop: 0.99",
                "of the optimizer: the same for the mean of their squares; lion: for m"),
-        single("", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8; adagrad: 1e-10",
+        single(TRAINING, "", "--eps", &O::eps, 0, INFINITY, R::ABOVE_LOWEST, ">0", "1e-8; adagrad: 1e-10",
                "of the optimizer: added to what it divides by"),
-        whole("", "--nesterov", &O::nesterov, 0, 1, "0, 1", "0",
+        whole(TRAINING, "", "--nesterov", &O::nesterov, 0, 1, "0, 1", "0",
               "1: --optimizer momentum looks one step ahead (Nesterov)"),
-        real("", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0",
+        real(EVERYDAY | TRAINING, "", "--grad-clip", &O::grad_clip, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "largest norm of the gradient; 0 = off"),
-        whole("", "--noise-scale", &O::noise_scale, 0, 1, "0, 1", "0",
+        whole(CHECKPOINTS, "", "--noise-scale", &O::noise_scale, 0, 1, "0, 1", "0",
               "1: the gradient noise scale in metrics.csv, the batch size up to which larger ones pay off"),
-        whole("", "--log-tensors", &O::log_tensors, 0, many, "0..", "0 = off",
+        whole(CHECKPOINTS, "", "--log-tensors", &O::log_tensors, 0, many, "0..", "0 = off",
               "steps between entries in tensors.csv: norms of weights, gradients, updates and the residual stream"),
-        real("-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
+        real(TRAINING, "-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
              "skip an update whose loss is this many deviations above its recent mean"),
-        real("-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
+        real(TRAINING, "-sg", "--skip-grad-z", &O::skip_grad_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
              "the same for the norm of the gradient"),
-        whole("-v", "--val-every", &O::val_every, 0, many, "0..", "20", "steps between validations; 0 = never"),
-        whole("-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20",
+        whole(EVERYDAY | EVALUATION, "-v", "--val-every", &O::val_every, 0, many, "0..", "20",
+              "steps between validations; 0 = never"),
+        whole(EVALUATION, "-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20",
               "batches of a validation (of untrained weights: 1 unless given); -1 = the whole split"),
-        whole("-s", "--sample-every", &O::sample_every, 0, many, "0..", "20", "steps between samples; 0 = never"),
-        whole("-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64", "tokens in a sample"),
-        text("", "--prompt", &O::prompt, "text", "none",
-             "what a sample begins with; with -x 0 the run only generates; without it -x 0 on a terminal asks for "
-             "prompts, unless -j, -v, -m, -h, --hellaswag-data or -s asks for something else"),
-        whole("", "--samples", &O::samples, 1, 1 << 20, "1..", "1",
+        whole(EVERYDAY | EVALUATION, "-s", "--sample-every", &O::sample_every, 0, many, "0..", "20",
+              "steps between samples; 0 = never"),
+        whole(EVERYDAY | EVALUATION, "-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64",
+              "tokens in a sample"),
+        text(EVERYDAY | EVALUATION, "", "--prompt", &O::prompt, "text", "none",
+             "what a sample begins with; with -x 0 the run only generates"),
+        whole(EVALUATION, "", "--samples", &O::samples, 1, 1 << 20, "1..", "1",
               "drawn of a prompt, each with random numbers of its own; with -x 0 --prompt --quiet 1 a NUL byte ends "
-              "each"),
-        nonempty("", "--stop", &O::stop, "text", "none",
+              "each, except on a terminal"),
+        nonempty(EVALUATION, "", "--stop", &O::stop, "text", "none",
                  "a sample ends before this text; it also ends at an end-of-text token"),
-        real("", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",
+        real(EVERYDAY | EVALUATION, "", "--temperature", &O::temperature, 0, INFINITY, R::CLOSED, "0..", "1.0",
              "of sampling: below 1 likelier tokens are preferred; 0 = greedy, always the likeliest"),
-        whole("", "--top-k", &O::top_k, 0, many, "0..", "0 = off", "sample among the k likeliest tokens"),
-        real("", "--top-p", &O::top_p, 0, 1, R::ABOVE_LOWEST_CLOSED, "0<..1", "1.0 = off",
+        whole(EVALUATION, "", "--top-k", &O::top_k, 0, many, "0..", "0 = off", "sample among the k likeliest tokens"),
+        real(EVALUATION, "", "--top-p", &O::top_p, 0, 1, R::ABOVE_LOWEST_CLOSED, "0<..1", "1.0 = off",
              "sample among the likeliest tokens that hold this much probability"),
-        whole("-h", "--hellaswag", &O::hellaswag, 0, 1, "0, 1", "0", "evaluate HellaSwag beside the validation loss"),
-        whole("-a", "--overfit-one-batch", &O::overfit_one_batch, 0, 1, "0, 1", "0",
+        whole(EVERYDAY | EVALUATION, "-h", "--hellaswag", &O::hellaswag, 0, 1, "0, 1", "0",
+              "evaluate HellaSwag beside the validation loss"),
+        whole(TRAINING, "-a", "--overfit-one-batch", &O::overfit_one_batch, 0, 1, "0, 1", "0",
               "train on the first training batch again and again"),
-        whole("", "--document-mask", &O::document_mask, 0, 1, "0, 1", "0",
+        whole(DATA, "", "--document-mask", &O::document_mask, 0, 1, "0, 1", "0",
               "1: attention does not cross <|endoftext|>, the first token of its document; positions go on"),
-        whole("-f", "--tf32", &O::tf32, 0, 1, "0, 1", "1", "CUDA, fp32 builds on a card"),
-        whole("-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1",
+        whole(SPEED, "-f", "--tf32", &O::tf32, 0, 1, "0, 1", "1", "CUDA, fp32 builds on a card"),
+        whole(SPEED, "-w", "--master-weights", &O::master_weights, 0, 1, "0, 1", "1",
               "fp32 copy of 16-bit weights; 0 = stochastic rounding"),
-        text("", "--rounding", &O::rounding, "stochastic, nearest", "stochastic",
+        text(SPEED, "", "--rounding", &O::rounding, "stochastic, nearest", "stochastic",
              "with -w 0: of bf16 weights; nearest loses updates below half the spacing of bf16 numbers"),
-        whole("-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1: by GPU",
+        whole(SPEED, "-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1: by GPU",
               "CUDA: GELU in the GEMM's epilogue: 0 no, 1 forward, 2 backward too; -1: 2 on Hopper in 16 bits, else 0"),
-        whole("-r", "--recompute", &O::recompute, 0, 4, "0, 1, 2, 3, 4", "1",
+        whole(EVERYDAY | SPEED, "-r", "--recompute", &O::recompute, 0, 4, "0, 1, 2, 3, 4", "1",
               "recompute in backward: 0 nothing, 1 gelu, 2 gelu and layernorm, 3 the whole block, 4 several blocks"),
-        whole("", "--recompute-every", &O::recompute_every, 1, 1000, "1..", "sqrt(L)",
+        whole(SPEED, "", "--recompute-every", &O::recompute_every, 1, 1000, "1..", "sqrt(L)",
               "-r 4 keeps the input of every so many layers, and recomputes as many at a time"),
-        whole("-z", "--zero-stage", &O::zero_stage, 0, 1, "0, 1", "0", "1: optimizer state sharded over the processes"),
-        whole("-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off",
+        whole(EVERYDAY | PROCESSES, "-z", "--zero-stage", &O::zero_stage, 0, 1, "0, 1", "0",
+              "1: optimizer state sharded over the processes"),
+        whole(CHECKPOINTS, "-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off",
               "steps between lines on clocks, power, temperature, memory"),
-        whole("-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1",
+        whole(PROCESSES, "-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1",
               "processes of the run"),
-        whole("-pr", "--process-rank", &O::process_rank, 0, 1 << 20, "0..", "from the launcher, else 0",
+        whole(PROCESSES, "-pr", "--process-rank", &O::process_rank, 0, 1 << 20, "0..", "from the launcher, else 0",
               "which of them this is"),
-        whole("-pg", "--gpus-per-node", &O::gpus_per_node, 1, 1 << 10, "1..", "8", "processes on one machine"),
-        text("-pi", "--dist-init", &O::dist_init, "mpi, tcp, fs", "mpi", "how processes find each other"),
-        text("-ps", "--server-ip", &O::server_ip, "address", "none", "for -pi tcp"),
-        text("-pf", "--fs-path", &O::fs_path, "folder", "none", "for -pi fs"),
-        whole("", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600",
+        whole(PROCESSES, "-pg", "--gpus-per-node", &O::gpus_per_node, 1, 1 << 10, "1..", "8",
+              "processes on one machine"),
+        text(PROCESSES, "-pi", "--dist-init", &O::dist_init, "mpi, tcp, fs", "mpi", "how processes find each other"),
+        text(PROCESSES, "-ps", "--server-ip", &O::server_ip, "address", "none", "for -pi tcp"),
+        text(PROCESSES, "-pf", "--fs-path", &O::fs_path, "folder", "none", "for -pi fs"),
+        whole(PROCESSES, "", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600",
               "seconds after which waiting for other processes ends the run"),
-        whole("", "--seed", &O::seed, 0, many, "0..", "42", "of weights, data order, sampling, stochastic rounding"),
-        whole("", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
-        whole("", "--threads", &O::threads, 1, 4096, "1..", "physical cores",
+        whole(EVERYDAY | TRAINING, "", "--seed", &O::seed, 0, many, "0..", "42",
+              "of weights, data order, sampling, stochastic rounding"),
+        whole(DATA, "", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
+        whole(EVERYDAY | SPEED, "", "--threads", &O::threads, 1, 4096, "1..", "physical cores",
               "CPU; the processes on a machine share them"),
-        text("", "--precision", &O::precision, "fp32, bf16, fp16", "CPU: fp32; CUDA: as built",
+        text(EVERYDAY | SPEED, "", "--precision", &O::precision, "fp32, bf16, fp16", "CPU: fp32; CUDA: as built",
              "of weights and activations; fp16 on CUDA alone"),
-        text("", "--loss-scale", &O::loss_scale, "`dynamic` or a number above 0", "dynamic",
+        text(SPEED, "", "--loss-scale", &O::loss_scale, "`dynamic` or a number above 0", "dynamic",
              "fp16: what the loss is multiplied by for the backward pass; dynamic: lowered when a gradient overflows"),
-        text("", "--trace", &O::trace, "file", "none", "a time line of some steps, for ui.perfetto.dev"),
-        text("", "--trace-steps", &O::trace_steps, "A:B", "2:4",
+        text(CHECKPOINTS, "", "--trace", &O::trace, "file", "none", "a time line of some steps, for ui.perfetto.dev"),
+        text(CHECKPOINTS, "", "--trace-steps", &O::trace_steps, "A:B", "2:4",
              "the first and the last of them, counted as on stdout"),
-        whole("", "--quiet", &O::quiet, 0, 1, "0, 1", "0",
+        whole(CHECKPOINTS, "", "--quiet", &O::quiet, 0, 1, "0, 1", "0",
               "1 = only step lines, evaluations, samples, warnings; no settings, progress, `saved` lines"),
-        sign("--plan", &O::plan, "print what the run would need and stop"),
-        text("", "--device", &O::device, "a GPU's name or peaks", "this machine",
+        sign(EVERYDAY | SPEED, "--plan", &O::plan, "print what the run would need and stop"),
+        text(SPEED, "", "--device", &O::device, "a GPU's name or peaks", "this machine",
              "what --plan estimates times for: H100 and the like, or TFLOP/s,GB/s,GiB"),
-        real("", "--price", &O::price, 0, INFINITY, R::CLOSED, "0..", "none",
+        real(SPEED, "", "--price", &O::price, 0, INFINITY, R::CLOSED, "0..", "none",
              "of one device for one hour, for --plan: what the run would cost"),
-        sign("--version", &O::version, "print the version, number format and kernels, and stop"),
-        sign("--help", &O::help, "print this and stop"),
+        sign(ABOUT, "--version", &O::version, "print the version, number format and kernels, and stop"),
+        sign(ABOUT, "--help", &O::help, "print the everyday flags and stop; --help all: all flags"),
     };
     return table;
-}
-
-inline std::string names_of(const OptionRow& row) {
-    return *row.short_name ? std::string(row.short_name) + ", " + row.long_name : row.long_name;
-}
-
-// What a flag accepts, in words. In the table, "1.." stands for 1 or more, "0..<1" for 0 to below
-// 1, "0<..1" for above 0 to 1.
-inline std::string accepted_text(const OptionRow& row) {
-    std::string text = row.accepted;
-    auto replace = [&](const char* sign, const char* word) {
-        const size_t at = text.find(sign);
-        if (at != text.npos) text.replace(at, strlen(sign), word);
-    };
-    if (text.size() > 2 && text.compare(text.size() - 2, 2, "..") == 0) replace("..", " or more");
-    if (text.find("<..") != text.npos) text = "above " + text, replace("<", "");
-    replace("..<", " to below ");
-    replace("..", " to ");
-    replace(">", "above ");
-    return text;
-}
-
-inline void print_help(const char* program) {
-    printf("usage: %s [flags]      each flag as `--name value`, `--name=value` or `-short value`\n\n", program);
-    for (const OptionRow& row : option_table())
-        printf("  %-26s %s%s%s%s%s\n", names_of(row).c_str(), row.meaning,
-               *row.accepted ? "\n                               accepted: " : "", accepted_text(row).c_str(),
-               *row.fallback ? "; default: " : "", row.fallback);
 }
 
 // The row of a long or short name, null if there is none.

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include "llmc/base/default_files.h"
-#include "llmc/options/edit_distance.h"
 #include "llmc/base/parse.h"
-#include "llmc/options/option_table.h"
+#include "llmc/options/help.h"
 
 // Whether a list "a, b, c" contains the value; true for any value if `choices` is no list.
 inline bool is_choice(const std::string& choices, const std::string& value) {
@@ -50,13 +49,23 @@ inline std::string option_problem(Options& options, const OptionRow& row, const 
     return "";
 }
 
-// The same for a flag of the command line: exit 2 if the value is not accepted.
+// Sets the option of a flag of the command line; exit 2 if the value is not accepted.
 inline void set_option(Options& options, const OptionRow& row, const std::string& name, const std::string& value) {
     const std::string problem = option_problem(options, row, value);
     if (!problem.empty())
-        usage_error("%s %s %s; accepted: %s", name.c_str(), value.empty() ? "(empty)" : value.c_str(), problem.c_str(),
-                    accepted_text(row).c_str());
+        usage_error("%s %s %s; accepted: %s", name, value.empty() ? "(empty)" : value, problem, accepted_text(row));
     options.given.insert(row.long_name);
+}
+
+// Sets the option of a flag without a value, or of `--help all`.
+inline void set_sign(Options& options, const OptionRow& row, bool has_value, const std::string& value) {
+    const bool is_help = row.whole == &Options::help;
+    if (has_value && !is_help)
+        usage_error("%s %s: this flag takes no value; it is accepted alone", row.long_name, value);
+    if (has_value && value != "all")
+        usage_error("--help %s is not accepted; --help shows the everyday flags, --help all shows all",
+                    value.empty() ? "(empty)" : value);
+    options.*row.whole = has_value ? HELP_ALL : 1;
 }
 
 // A word, quoted where a shell needs that.
@@ -66,6 +75,21 @@ inline std::string shell_word(const std::string& word) {
     std::string quoted = "'";
     for (char c : word) c == '\'' ? quoted += "'\\''" : quoted += c;
     return quoted + "'";
+}
+
+// The edit distance of two words (Levenshtein 1966): the fewest letters to add, drop or change that
+// turn one into the other. row[j] is the distance of the first i letters of a and the first j of b;
+// corner is that of i - 1 and j - 1.
+inline size_t edit_distance(const std::string& a, const std::string& b) {
+    std::vector<size_t> row(b.size() + 1);
+    for (size_t j = 0; j <= b.size(); j++) row[j] = j;
+    for (size_t i = 1; i <= a.size(); i++)
+        for (size_t j = 1, corner = row[0]++; j <= b.size(); j++) {
+            const size_t changed = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            row[j] = std::min(changed, std::min(row[j - 1], row[j]) + 1);
+        }
+    return row.back();
 }
 
 // Exit 2, naming the flag that was probably meant: one that begins with this name, or the nearest
@@ -79,8 +103,8 @@ inline std::string shell_word(const std::string& word) {
         const size_t distance = begins ? 0 : edit_distance(hyphenated, row.long_name);
         if (distance < least) least = distance, nearest = row.long_name;
     }
-    if (nearest.empty()) usage_error("unknown flag %s; --help lists what is accepted", name.c_str());
-    usage_error("unknown flag %s, perhaps %s; --help lists what is accepted", name.c_str(), nearest.c_str());
+    if (nearest.empty()) usage_error("unknown flag %s; --help all lists what is accepted", name);
+    usage_error("unknown flag %s, perhaps %s; --help all lists what is accepted", name, nearest);
 }
 
 // The options of a command line; exit 2 for a mistake. Default files are looked for beside the
@@ -98,19 +122,12 @@ inline Options parse_options(int argc, char** argv) {
         if (equals != name.npos) value = name.substr(equals + 1), name.resize(equals);
         const OptionRow* row = find_option(name);
         if (!row) refuse_unknown(name);
-        if (!row->takes_value) {
-            if (equals != std::string::npos)
-                usage_error("%s %s: this flag takes no value; it is accepted alone", name.c_str(), value.c_str());
-            options.*row->whole = 1;
-            continue;
-        }
-        if (equals == std::string::npos) {
-            if (i + 1 >= argc)
-                usage_error("%s needs a value; accepted: %s (--help lists all flags)", name.c_str(),
-                            accepted_text(*row).c_str());
-            value = argv[++i];
-        }
-        set_option(options, *row, name, value);
+        bool has_value = equals != name.npos;
+        const bool may_follow = row->takes_value || (row->whole == &O::help && i + 1 < argc && *argv[i + 1] != '-');
+        if (!has_value && may_follow && i + 1 < argc) value = argv[++i], has_value = true;
+        if (!row->takes_value) set_sign(options, *row, has_value, value);
+        else if (has_value) set_option(options, *row, name, value);
+        else usage_error("%s needs a value; accepted: %s (--help all lists all flags)", name, accepted_text(*row));
     }
     return options;
 }
@@ -118,16 +135,13 @@ inline Options parse_options(int argc, char** argv) {
 // With -x 0, `--prompt ""` asks for a text from nothing.
 inline bool has_prompt(const Options& options) {
     const bool from_nothing = options.max_steps == 0 && options.given.count("--prompt");
-    return options.talks || !options.prompt.empty() || from_nothing;
+    return !options.prompt.empty() || from_nothing;
 }
 // True if the run does nothing but generate from a prompt.
 inline bool only_generates(const Options& options) { return options.max_steps == 0 && has_prompt(options); }
 
 // Whether -j names texts, not token shards.
-inline bool is_text(const std::string& pattern) {
-    const std::string end = ".txt";
-    return pattern.size() > end.size() && pattern.compare(pattern.size() - end.size(), end.size(), end) == 0;
-}
+inline bool is_text(const std::string& pattern) { return ends_with(pattern, ".txt"); }
 
 // True if the run computes a validation loss: on texts, or on token shards.
 inline bool validates(const Options& options) { return options.val_every > 0 && !only_generates(options); }
@@ -144,7 +158,7 @@ inline std::string options_text(const Options& options) {
     std::string text;
     for (const OptionRow& row : option_table())
         if (row.takes_value && row.whole != &Options::process_rank)
-            text += format("%s %s\n", row.long_name, option_text(options, row).c_str());
+            text += format("%s %s\n", row.long_name, option_text(options, row));
     return text;
 }
 // The flags that differ from their defaults, one per line. `given` has the values that the user
@@ -154,6 +168,6 @@ inline std::string settings_text(const Options& given, const Options& settled) {
     std::string text;
     for (const OptionRow& row : option_table())
         if (row.takes_value && option_text(given, row) != option_text(defaults, row))
-            text += format("\n| %-20s | %s", row.long_name + 2, option_text(settled, row).c_str());
+            text += format("\n| %-20s | %s", row.long_name + 2, option_text(settled, row));
     return text.empty() ? text : text.substr(1);
 }

@@ -40,18 +40,18 @@ inline void write_run_json(const Options& o) {
         const bool unset =
             (row.text && value.empty() && fallback.empty()) || !option_problem(trial, row, value).empty();
         const std::string shown = unset || !is_utf8(value) ? "null" : row.text ? json_text(value) : value;
-        flags += format("%s\n    %s: %s", flags.empty() ? "" : ",", json_text(row.long_name).c_str(), shown.c_str());
+        flags += format("%s\n    %s: %s", flags.empty() ? "" : ",", json_text(row.long_name), shown);
     }
     const std::string all = format("{\n  \"version\": %s,\n  \"command\": %s,\n  \"flags\": {%s\n  }\n}\n",
-                                   json_text(TRAINER_VERSION).c_str(), json_text(o.command).c_str(), flags.c_str());
+                                   json_text(TRAINER_VERSION), json_text(o.command), flags);
     FileWriter file(run_json_path(o.out_dir));
     file.write(all.data(), all.size());
     file.commit();
 }
 
 [[noreturn]] inline void damaged_run_json(const std::string& path, const JsonReader& json, const std::string& problem) {
-    runtime_failure("%s is damaged at byte %zu: %s; without the file -y 1 goes on by the flags of the command line",
-                    path.c_str(), json.at, problem.c_str());
+    runtime_failure("%s is damaged at byte %d: %s; without the file -y 1 goes on by the flags of the command line",
+                    path, json.at, problem);
 }
 
 // Reads the flags of the run in -o, except those that are on the command line. Exit 1 if run.json
@@ -100,7 +100,7 @@ inline void check_remembered_path(const Options& o, const char* flag, std::strin
     runtime_failure(
         "%s %s matches no file: it comes from %s, whose paths are relative to the folder in which the run was "
         "started; start it there, or give %s",
-        flag, pattern.c_str(), run_json_path(o.out_dir).c_str(), flag);
+        flag, pattern, run_json_path(o.out_dir), flag);
 }
 inline void check_remembered_paths(const Options& o) {
     if (o.plan) return;
@@ -109,13 +109,13 @@ inline void check_remembered_paths(const Options& o) {
     if (validates(o)) check_remembered_path(o, "-j", &Options::val_data);
 }
 
-// Of -x and --epochs, one is in force: that of the command line. Exit 2 if both are there.
+// Puts one of -x and --epochs in force: that of the command line. Exit 2 if both are there.
 inline void settle_length(Options& o) {
     if (o.epochs == 0 || o.max_steps < 0) return;
     const bool steps = o.given.count("--max-steps"), epochs = o.given.count("--epochs");
     if (steps && epochs)
-        usage_error("-x %lld and --epochs %lld both say how long the run is; one of them is accepted",
-                    (long long)o.max_steps, (long long)o.epochs);
+        usage_error("-x %d and --epochs %d both say how long the run is; one of them is accepted", o.max_steps,
+                    o.epochs);
     if (steps) o.epochs = 0;
     else o.max_steps = -1;
 }
@@ -131,6 +131,6 @@ inline Options options_of_run(int argc, char** argv) {
     if (!o.given.count("--trace")) o.trace.clear();  // what is traced is said at each start
     settle_length(o);
     if (o.from_step >= 0 && !o.resume)
-        usage_error("--from-step %lld says where -y 1 goes on; it is accepted with -y 1", (long long)o.from_step);
+        usage_error("--from-step %d says where -y 1 goes on; it is accepted with -y 1", o.from_step);
     return o;
 }

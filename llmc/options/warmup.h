@@ -30,7 +30,7 @@ inline int64_t sequences_per_window(int64_t step, int64_t warmup_steps, int64_t 
     return k;
 }
 
-// The windows of a step, of which a full one has `all`.
+// The windows of a step; a full step has `all`.
 inline int64_t windows_of_step(int64_t step, int64_t warmup_steps, int64_t all) {
     if (step + 1 >= warmup_steps) return all;
     // ceil(all (step + 1) / N) without the product, which might not fit 64 bits
@@ -69,23 +69,22 @@ inline void check_warmups(const Options& o) {
     if (o.max_steps == 0) return;
     if (o.seq_warmup > 0 && o.seq_len % (2 * SEQUENCE_MULTIPLE) != 0)
         usage_error(
-            "--seq-warmup %lld with -t %lld: windows are cut into sequences of a multiple of %lld tokens; multiples of "
-            "%lld are accepted for -t",
-            (long long)o.seq_warmup, (long long)o.seq_len, (long long)SEQUENCE_MULTIPLE,
-            (long long)(2 * SEQUENCE_MULTIPLE));
+            "--seq-warmup %d with -t %d: windows are cut into sequences of a multiple of %d tokens; multiples of "
+            "%d are accepted for -t",
+            o.seq_warmup, o.seq_len, SEQUENCE_MULTIPLE, 2 * SEQUENCE_MULTIPLE);
     if (o.batch_warmup > 0 && o.total_batch_size == o.seq_len)
-        usage_error("--batch-warmup %lld with -d %lld, one sequence in each step: two or more are accepted",
-                    (long long)o.batch_warmup, (long long)o.total_batch_size);
+        usage_error("--batch-warmup %d with -d %d, one sequence in each step: two or more are accepted", o.batch_warmup,
+                    o.total_batch_size);
 }
 
 // "8 tokens, from step 3 on 16, from step 5 on 32": the lengths of the sequences. Steps are counted
 // from 1, as on stdout.
 inline std::string sequence_warmup_text(int64_t warmup_steps, int64_t T) {
     int64_t length = T / sequences_per_window(0, warmup_steps, T);
-    std::string text = format("%lld tokens", (long long)length);
+    std::string text = format("%d tokens", length);
     for (; length < T; length *= 2) {
         const int64_t k = T / length / 2, first = ceil_div(warmup_steps, k);  // k (s + 1) >= N from here on
-        text += format(", from step %lld on %lld", (long long)first, (long long)(2 * length));
+        text += format(", from step %d on %d", first, 2 * length);
     }
     return text;
 }

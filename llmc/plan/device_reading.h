@@ -4,13 +4,13 @@
 #include <optional>
 #include <string>
 
-// What was found when the run started, and asked again while it runs.
+// What a device is, as found when the run starts.
 struct DetectedDevice {
     std::string text;    // name, size, precision, kernels: a line of the log
     std::string unused;  // a sentence on what it could do if the program was built for it, or empty
 };
 
-// While it computes a step; nothing on a CPU.
+// What a device says while it computes a step; nothing on a CPU.
 struct DeviceReading {
     std::optional<double> mhz, watts, celsius, joules;  // joules: since the reading before
 };

@@ -1,7 +1,6 @@
-// The table of GPUs. Dense TFLOP/s of the tensor cores with fp32 sums, without sparsity, and of the
-// CUDA cores in fp32: for the MFU (model FLOPs utilisation; Chowdhery et al. 2022,
-// arXiv:2204.02311, appendix B) in the log line of a step. Memory and its bandwidth: for --plan
-// --device.
+// The table of GPUs: TFLOP/s of the tensor cores with fp32 sums, without sparsity, and of the CUDA
+// cores in fp32, for the MFU (model FLOPs utilisation; Chowdhery et al. 2022, arXiv:2204.02311,
+// appendix B) in the log line of a step; memory and its bandwidth, for --plan --device.
 #pragma once
 #include <cstring>
 
@@ -42,7 +41,7 @@ constexpr GpuPeak GPU_PEAKS[] = {
     {"A10G", 70, 35, 31.2, 24, 600}, {"RTX 3090", 71, 35.6, 35.6, 24, 936}, {"RTX A6000", 154.8, 77.4, 38.7, 48, 768},
 };
 // clang-format on
-// These words behind the name of a chip mean another chip, slower or faster.
+// Words that behind the name of a chip mean another chip, slower or faster.
 constexpr const char* OTHER_CHIPS[] = {"Ti", "SUPER", "D", "Laptop", "Max-Q", "MIG"};
 
 // If device contains name as whole words, what follows it; otherwise null.
@@ -66,12 +65,12 @@ inline const GpuPeak* find_gpu(const char* device) {
     }
     return best;
 }
-// Compute capability 9.
+// Whether a GPU is a Hopper, of compute capability 9.
 inline bool is_hopper(const GpuPeak& gpu) { return strstr(gpu.name, "H100") || strstr(gpu.name, "H200"); }
 inline double peak_flops_of(const GpuPeak& gpu, bool bf16, bool tf32) {
     return 1e12 * (bf16 ? gpu.bf16_tflops : tf32 ? gpu.tf32_tflops : gpu.fp32_tflops);
 }
-// Its peak FLOP/s; 0 if it is not in the table.
+// The peak FLOP/s of the GPU of this name; 0 if it is not in the table.
 inline double gpu_peak_flops(const char* device, bool bf16, bool tf32) {
     const GpuPeak* gpu = find_gpu(device);
     return gpu ? peak_flops_of(*gpu, bf16, tf32) : 0;

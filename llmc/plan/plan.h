@@ -1,8 +1,10 @@
 // The memory that a run needs, row by row. --plan prints the rows; what a run allocates is their
 // sum.
 #pragma once
+#include "llmc/base/text.h"
 #include "llmc/gpt2/activations.h"
-#include "llmc/optim/optimizer_state.h"
+#include "llmc/comm/comm.h"
+#include "llmc/model/model.h"
 
 struct PlanRow {
     std::string category, name, shape;
@@ -35,8 +37,7 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& opti
         const char* whole[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns", "bf16", "8 bits"};
         const char* sliced[] = {"", " of parameters", " of those outside", "", "", ", bf16", ", 8 bits"};
         std::string shape = whole[of_state.kept];
-        if (slice.parts > 1 && !of_state.replicated())
-            shape = format("1/%lld%s", (long long)slice.parts, sliced[of_state.kept]);
+        if (slice.parts > 1 && !of_state.replicated()) shape = format("1/%d%s", slice.parts, sliced[of_state.kept]);
         const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
         rows.push_back({"optimizer", name, shape, of_state.held_bytes(slice)});
     }
@@ -46,10 +47,14 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         const int64_t copies = activation_copies(a, s), bytes = activation_bytes(a, s);
         if (copies * bytes > 0)
-            rows.push_back({"activations", ACTIVATIONS[a].name,
-                            format("%lld x %s", (long long)copies, ACTIVATIONS[a].shape), bytes * copies,
-                            PURPOSE_NAMES[ACTIVATIONS[a].purpose]});
+            rows.push_back({"activations", ACTIVATIONS[a].name, format("%d x %s", copies, ACTIVATIONS[a].shape),
+                            bytes * copies, PURPOSE_NAMES[ACTIVATIONS[a].purpose]});
     }
+}
+
+// The weights before an update, of which --log-tensors needs a copy, but with AdamW (tensor_log.h).
+inline int64_t weights_before_bytes(const GPT2& model, const Options& o) {
+    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
 }
 
 // FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences
@@ -69,9 +74,9 @@ inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
         category_bytes += rows[i].bytes;
         if (i + 1 == rows.size() || rows[i + 1].category != rows[i].category) {
             fprintf(out, "%-14s %-16s %-18s %16lld   %.1f MiB\n", rows[i].category.c_str(), "= all", "",
-                    (long long)category_bytes, category_bytes / 1048576.0);
+                    (long long)category_bytes, category_bytes / MIB);
             category_bytes = 0;
         }
     }
-    fprintf(out, "total %lld bytes, %.1f MiB\n", (long long)plan_bytes(rows), plan_bytes(rows) / 1048576.0);
+    fprintf(out, "total %lld bytes, %.1f MiB\n", (long long)plan_bytes(rows), plan_bytes(rows) / MIB);
 }

@@ -1,15 +1,16 @@
 // The device that --plan estimates times and costs for: this machine, or what --device says.
 #pragma once
-#include "llmc/plan/mfu.h"
+#include "llmc/base/text.h"
 #include "llmc/options/options.h"
+#include "llmc/plan/mfu.h"
 
-// 0: unknown.
+// A device to plan for. 0: that is not known.
 struct PlanDevice {
     std::string name;
     double flops_s = 0, bytes_s = 0, memory_bytes = 0;
     bool hopper = false;
 };
-constexpr double GIB = 1024.0 * 1024 * 1024;
+
 constexpr double DRIVER_BYTES = GIB;  // of a GPU's memory, left to its driver
 
 inline PlanDevice device_of(const GpuPeak& gpu, const std::string& name, bool bf16, bool tf32) {
@@ -37,8 +38,8 @@ inline bool parse_peaks(const std::string& text, PlanDevice& device) {
     return true;
 }
 
-// What --device says; exit 2 if that is neither in the table nor three numbers. The plan of the CPU
-// trainer is no plan for a GPU.
+// What --device says; exit 2 if that is neither in the table nor three numbers, or a GPU for the
+// CPU trainer, whose plan is none for a GPU.
 inline PlanDevice stated_device(const Options& o, bool on_gpu, bool bf16) {
     PlanDevice device;
     if (parse_peaks(o.device, device)) return device;
@@ -46,19 +47,19 @@ inline PlanDevice stated_device(const Options& o, bool on_gpu, bool bf16) {
     if (!gpu && o.device.find(',') != o.device.npos)
         usage_error(
             "--device %s: peaks are three numbers above 0, TFLOP/s, GB/s and GiB of memory; 312,2039,80 is accepted",
-            o.device.c_str());
+            o.device);
     if (!gpu) {
         std::string names;
         for (const GpuPeak& row : GPU_PEAKS) names += std::string(names.empty() ? "" : ", ") + row.name;
         usage_error(
             "--device %s is not in the table; accepted: %s; or peaks as TFLOP/s,GB/s,GiB, for example 312,2039,80",
-            o.device.c_str(), names.c_str());
+            o.device, names);
     }
     if (!on_gpu)
         usage_error(
             "--device %s is a GPU, and this program computes on the CPU: train_gpt2cu and train_gpt2sim plan for "
             "GPUs; here peaks are accepted, as TFLOP/s,GB/s,GiB",
-            o.device.c_str());
+            o.device);
     return device_of(*gpu, gpu->name, bf16, o.tf32);
 }
 

@@ -5,8 +5,8 @@
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/plan/plan.h"
 
-// A model file, and the state files of all processes, which together hold every state in the plan
-// once.
+// The bytes of a checkpoint: a model file, and the state files of all processes, which together
+// hold every state in the plan once.
 inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, const ParameterLayout& layout,
                                        const std::vector<PlanRow>& rows) {
     int64_t tensors = 0;
@@ -53,5 +53,5 @@ inline void warn_of_full_disk(const Options& o, double one_bytes, int64_t steps)
     if (needed > room)
         warning(
             "-o %s has room for %s, and the run's checkpoints need up to %s: a lower -nk, or a higher -n, needs less",
-            o.out_dir.c_str(), size_text(room).c_str(), size_text(needed).c_str());
+            o.out_dir, size_text(room), size_text(needed));
 }

@@ -1,13 +1,9 @@
 // What other flags would change in the memory of a run: activations at each recompute level, flags
 // that save memory, the largest batch that fits. Each is a plan of its own, made as the run's is.
 #pragma once
-#include "llmc/checkpoint/model.h"
+#include "llmc/model/model_state.h"
+#include "llmc/plan/plan.h"
 #include "llmc/plan/plan_device.h"
-
-// 1234567890 as 1.1 GiB.
-inline std::string memory_text(double bytes) {
-    return bytes >= GIB ? format("%.1f GiB", bytes / GIB) : format("%.1f MiB", bytes / 1048576.0);
-}
 
 // The sizes of the same run at another recompute level.
 inline Sizes at_level(Sizes s, const Options& o, int64_t level) {
@@ -28,12 +24,12 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
     printf("MiB at each recompute level (-r 4: %lld layers at a time; * is this run's):\n%-14s",
            (long long)at_level(s, o, 4).recompute_every, "activation");
     for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
-        printf(" %9s", format("-r %lld%s", (long long)level, level == s.recompute ? "*" : "").c_str());
+        printf(" %9s", format("-r %d%s", level, level == s.recompute ? "*" : "").c_str());
     double others = activation_total(s);
     const auto line = [&](const char* name, auto bytes_at) {
         printf("\n%-14s", name);
         for (int64_t level = 0; level < RECOMPUTE_LEVELS; level++)
-            printf(" %9.1f", bytes_at(at_level(s, o, level)) / 1048576.0);
+            printf(" %9.1f", bytes_at(at_level(s, o, level)) / MIB);
     };
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         if (ACTIVATIONS[a].purpose != ActivationInfo::LAYER) continue;
@@ -49,17 +45,18 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
 }
 
 // The plan of a run with other flags: bytes of one process.
-template <class Model>
-int64_t trial_bytes(const Options& o, Sizes s) {
-    Model trial;
+inline int64_t trial_bytes(const GPT2& model, const Options& o, Sizes s) {
+    GPT2 trial;
+    trial.format = model.format, trial.backend = model.backend;
     trial.layout = parameter_layout(s.config, s.processes);
     s.recompute = o.recompute, s.recompute_every = std::max<int64_t>(1, o.recompute_every);
     s.B = o.batch_size, s.T = o.seq_len, s.micro_steps = o.total_batch_size / (s.B * s.T * s.processes);
-    settle_device(trial, s, o);
-    return plan_bytes(plan_rows(s, o, &trial));
+    trial.backend->settle(trial, s, o);
+    return plan_bytes(trial.backend->plan_rows(trial, s, o));
 }
 
-// With another B the tokens of a step stay the same if -d was given. Then B must divide -d / (T P).
+// Whether the tokens of a step stay the same with another B: if -d was given. Then B must divide
+// -d / (T P).
 inline bool has_own_total_batch(const Options& o, const Sizes& s) {
     return o.given.count("--total-batch-size") || s.micro_steps > 1;
 }
@@ -70,10 +67,9 @@ inline Options with_batch(Options o, const Sizes& s, int64_t B) {
 }
 
 // The largest B whose plan is at most so many bytes; 0 if none is.
-template <class Model>
-int64_t largest_batch(const Options& o, const Sizes& s, double most_bytes) {
+inline int64_t largest_batch(const GPT2& model, const Options& o, const Sizes& s, double most_bytes) {
     constexpr int64_t MOST_B = 1 << 20;
-    const auto fits = [&](int64_t B) { return (double)trial_bytes<Model>(with_batch(o, s, B), s) <= most_bytes; };
+    const auto fits = [&](int64_t B) { return (double)trial_bytes(model, with_batch(o, s, B), s) <= most_bytes; };
     if (has_own_total_batch(o, s)) {
         const int64_t sequences = o.total_batch_size / (s.T * s.processes);
         int64_t B = std::min(sequences, MOST_B);
@@ -87,10 +83,9 @@ int64_t largest_batch(const Options& o, const Sizes& s, double most_bytes) {
 }
 
 // Flags that lower the plan, with what each alone would save.
-template <class Model>
-void print_savings(const Options& o, const Sizes& s, int64_t bytes, double most_bytes) {
+inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, int64_t bytes, double most_bytes) {
     const auto line = [&](const std::string& flags, const Options& changed) {
-        const int64_t lower = trial_bytes<Model>(changed, s);
+        const int64_t lower = trial_bytes(model, changed, s);
         if (lower < bytes)
             printf("  %-24s saves %10s, leaves %10s%s\n", flags.c_str(), memory_text((double)(bytes - lower)).c_str(),
                    memory_text((double)lower).c_str(), (double)lower <= most_bytes ? ": fits" : "");
@@ -98,15 +93,15 @@ void print_savings(const Options& o, const Sizes& s, int64_t bytes, double most_
     for (int64_t level = s.recompute + 1; level < RECOMPUTE_LEVELS; level++) {
         Options changed = o;
         changed.recompute = level, changed.recompute_every = at_level(s, o, level).recompute_every;
-        line(format("-r %lld", (long long)level), changed);
+        line(format("-r %d", level), changed);
     }
     for (int64_t B : {s.B / 2, (int64_t)1})
         if (B > 0 && B < s.B && (!has_own_total_batch(o, s) || s.B % B == 0))
-            line(format("-b %lld", (long long)B), with_batch(o, s, B));
+            line(format("-b %d", B), with_batch(o, s, B));
     if (s.T > 1) {
         Options changed = o;
         changed.seq_len = s.T / 2, changed.total_batch_size = s.B * changed.seq_len * s.processes * s.micro_steps;
-        line(format("-t %lld", (long long)changed.seq_len), changed);
+        line(format("-t %d", changed.seq_len), changed);
     }
     if (o.master_weights) {
         Options changed = o;
@@ -122,17 +117,16 @@ void print_savings(const Options& o, const Sizes& s, int64_t bytes, double most_
 
 // Whether the run fits the memory of the device; if not, what would make it fit. On a CPU the
 // processes of one machine share its memory.
-template <class Model>
-void print_fit(const Options& o, const Sizes& s, int64_t bytes, const PlanDevice& device) {
+inline void print_fit(const GPT2& model, const Options& o, const Sizes& s, int64_t bytes, const PlanDevice& device) {
     if (device.memory_bytes == 0) return;
     const double sharing = s.gpu ? 1 : (double)std::min(s.processes, o.gpus_per_node);
     const double most_bytes = (device.memory_bytes - (s.gpu ? DRIVER_BYTES : 0)) / sharing;
     const bool fits = (double)bytes <= most_bytes;
     printf("%s %s: %s of the %s for each process%s\n", fits ? "fits" : "does not fit", device.name.c_str(),
            memory_text((double)bytes).c_str(), memory_text(most_bytes).c_str(), fits ? "" : "; each of these alone");
-    if (!fits) print_savings<Model>(o, s, bytes, most_bytes);
+    if (!fits) print_savings(model, o, s, bytes, most_bytes);
     if (!s.training) return;
-    const int64_t B = largest_batch<Model>(o, s, most_bytes);
+    const int64_t B = largest_batch(model, o, s, most_bytes);
     if (B == 0) printf("no batch fits\n");
     else
         printf("the largest batch that fits%s: -b %lld\n", has_own_total_batch(o, s) ? " and divides -d" : "",

@@ -1,6 +1,6 @@
 // How long a step takes at least on a device, by the roofline (Williams et al. 2009,
 // doi:10.1145/1498765.1498785): each kernel needs the time of its FLOPs at the peak, or that of its
-// bytes at the bandwidth, whichever is longer. And what several GPUs take in all.
+// bytes at the bandwidth, whichever is longer; and how long it takes on several GPUs in all.
 #pragma once
 #include "llmc/optim/update_work.h"
 #include "llmc/optim/muon.h"
@@ -11,8 +11,8 @@ inline KernelWork orthogonalize_tensor(int tensor, const GPT2Config& c, double x
     return work::orthogonalize((double)dimension(TENSORS[tensor].rows, c), (double)dimension(TENSORS[tensor].cols, c),
                                x);
 }
-// How many matrices a process orthogonalises, by tensor: the process with the most FLOPs, for which
-// the others wait. Matrix number i is process i % P's (muon.h), in both ZeRO stages.
+// How many matrices the busiest process orthogonalises, by tensor: the one with the most FLOPs, for
+// which the others wait. Matrix number i is process i % P's (muon.h), in both ZeRO stages.
 inline std::array<int64_t, NUM_TENSORS> orthogonalized_matrices(const GPT2Config& c, int64_t processes, double x) {
     std::array<int64_t, NUM_TENSORS> busiest{};
     double most = 0;
@@ -27,7 +27,7 @@ inline std::array<int64_t, NUM_TENSORS> orthogonalized_matrices(const GPT2Config
     }
     return busiest;
 }
-// FLOPs of Newton-Schulz in a step: of that process; with processes = 1, of all together.
+// FLOPs of Newton-Schulz in a step, of the busiest process; with processes = 1, of all together.
 inline double orthogonalize_flops(const Sizes& s, int64_t processes) {
     if (!s.training || !s.orthogonalizes) return 0;
     const double x = (double)s.floatX_bytes;
@@ -121,8 +121,8 @@ struct Cluster {
     double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
     double message_s = 10e-6;
 };
-// What a process computes in a step at this share of the peak, or the bound where that is longer.
-// model_flops: of all processes.
+// The seconds that a process computes in a step: at the cluster's share of the peak, or the bound
+// where that is longer. model_flops: of all processes.
 inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
     const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.processes);
     return std::max(bound.seconds, flops / (c.flops * c.utilisation));
@@ -133,9 +133,9 @@ struct ScalingEstimate {
     double step_s() const { return compute_s + communicate_s - hidden_s; }
 };
 
-// compute_s: what a step takes without communication. wire_bytes: what each process sends in a
-// step. Half of it, the reduce-scatter of the gradients, travels during the backward pass of the
-// last micro-step, which takes two thirds of its time.
+// Estimates a step with communication. compute_s: what it takes without. wire_bytes: what each
+// process sends. Half of that, the reduce-scatter of the gradients, travels during the backward
+// pass of the last micro-step, which takes two thirds of that micro-step.
 inline ScalingEstimate estimate_scaling(const Cluster& c, double compute_s, double wire_bytes, int64_t processes,
                                         int64_t node_processes, int64_t buckets, int64_t micro_steps) {
     ScalingEstimate e;

@@ -11,8 +11,7 @@
 // How many batches a validation takes, -1 for all. Before the first step of a run that begins with
 // random weights the loss is about ln V, whatever the text: one batch shows that, unless -m was
 // given. A run that only evaluates takes the whole of a text.
-template <class Model>
-inline int64_t validation_batches(const Run<Model>& run) {
+inline int64_t validation_batches(const Run& run) {
     const Options& o = run.options;
     if (o.max_steps == 0 && is_text(o.val_data) && !o.given.count("--val-max-steps")) return -1;
     const bool untrained = run.random_weights && run.state.step == 0 && o.max_steps != 0;
@@ -32,8 +31,7 @@ struct Validation {
 // number of processes are. The losses themselves may differ in their last bits between two B: a
 // library of matrix products chooses its algorithm by the number of rows. NAN if no target counts,
 // or if the run was stopped meanwhile (stop.h).
-template <class Model>
-inline Validation validate(Run<Model>& run) {
+inline Validation validate(Run& run) {
     const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
     const int64_t batches = ceil_div(all, batch), most = validation_batches(run);
     const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
@@ -45,7 +43,7 @@ inline Validation validate(Run<Model>& run) {
         const int64_t w = first + comm.rank * run.B, n = std::min(run.B, windows - w);
         if (n <= 0) continue;
         for (int64_t b = 0; b < n; b++) load_row(run, run.val_data, w + b, b);
-        evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
+        run.model.evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
         for (int64_t i = 0; i < n * run.T; i++) {
             sums[w + i / run.T] += run.losses[i];
             targets[w + i / run.T] += run.y[i] != IGNORED_TARGET;
@@ -67,16 +65,14 @@ inline Validation validate(Run<Model>& run) {
 }
 
 // The perplexities of a text (text_data.h), if all of it was evaluated.
-template <class Model>
-inline void report_perplexity(Run<Model>& run, const Validation& v) {
+inline void report_perplexity(Run& run, const Validation& v) {
     const DataLoader& data = run.val_data;
     int64_t tokens = 0, words = 0;
     for (const Shard& text : data.shards) tokens += text.tokens - 1, words += text.text.words;
     if (!is_text(run.options.val_data) || v.tokens < tokens) return;
     auto per = [&](int64_t n) { return loss_text("%.7g", n > 0 ? std::exp(v.loss_sum / (double)n) : NAN); };
-    run.logger.line("perplexity: %s per token, %s per word, %s per byte (%s, %s, %s)", per(tokens).c_str(),
-                    per(words).c_str(), per(v.bytes).c_str(), count_text(tokens, "token").c_str(),
-                    count_text(words, "word").c_str(), count_text(v.bytes, "byte").c_str());
+    run.logger.line("perplexity: %s per token, %s per word, %s per byte (%s, %s, %s)", per(tokens), per(words),
+                    per(v.bytes), count_text(tokens, "token"), count_text(words, "word"), count_text(v.bytes, "byte"));
 }
 
 // Rows of HellaSwag that are evaluated together, as one batch of T positions each.
@@ -86,8 +82,7 @@ struct HellaSwagBatch {
 
 // The batch that begins with a row: as many rows as fit in B*T positions when all are as long as
 // the longest of them, rounded up. Most rows are much shorter than the run's T.
-template <class Model>
-inline HellaSwagBatch hellaswag_batch(const Run<Model>& run, int64_t first) {
+inline HellaSwagBatch hellaswag_batch(const Run& run, int64_t first) {
     constexpr int64_t MULTIPLE = 32;  // so that there are few different T
     const int64_t all = (int64_t)run.hellaswag.size() * HELLASWAG_CHOICES;
     HellaSwagBatch batch{first, 0, 1};
@@ -101,15 +96,14 @@ inline HellaSwagBatch hellaswag_batch(const Run<Model>& run, int64_t first) {
 }
 
 // The mean loss of the completion in each row of a batch, to means[row].
-template <class Model>
-inline void evaluate_completions(Run<Model>& run, const HellaSwagBatch& batch, std::vector<double>& means) {
+inline void evaluate_completions(Run& run, const HellaSwagBatch& batch, std::vector<double>& means) {
     std::fill(run.x.begin(), run.x.end(), 0), std::fill(run.y.begin(), run.y.end(), 0);
     for (int64_t r = 0; r < batch.rows; r++) {
         const std::vector<int> tokens = hellaswag_row(run.hellaswag, batch.first + r, run.T).tokens;
         std::copy(tokens.begin(), tokens.end() - 1, &run.x[r * batch.T]);
         std::copy(tokens.begin() + 1, tokens.end(), &run.y[r * batch.T]);
     }
-    evaluate(run.model, run.x.data(), run.y.data(), batch.rows, batch.T, run.losses.data());
+    run.model.evaluate(run.model, run.x.data(), run.y.data(), batch.rows, batch.T, run.losses.data());
     for (int64_t r = 0; r < batch.rows; r++) {
         const HellaSwagRow row = hellaswag_row(run.hellaswag, batch.first + r, run.T);
         const float* end = &run.losses[r * batch.T] + row.tokens.size() - 1;
@@ -120,8 +114,7 @@ inline void evaluate_completions(Run<Model>& run, const HellaSwagBatch& batch, s
 // How many HellaSwag questions the model answers correctly: those whose right completion has the
 // lowest mean loss of all. Of P batches in a row each process evaluates one. 0 if the run was
 // stopped meanwhile.
-template <class Model>
-inline int64_t hellaswag_correct(Run<Model>& run) {
+inline int64_t hellaswag_correct(Run& run) {
     const int64_t questions = (int64_t)run.hellaswag.size(), rows = questions * HELLASWAG_CHOICES;
     std::vector<double> means(rows);
     Progress progress(run.logger, "HellaSwag", questions, "questions");
@@ -144,31 +137,27 @@ inline int64_t hellaswag_correct(Run<Model>& run) {
 }
 
 // The results of a validation: on stdout, in evals.jsonl and in main.log.
-template <class Model>
-inline void report_validation(Run<Model>& run, int64_t step, const Validation& v) {
+inline void report_validation(Run& run, int64_t step, const Validation& v) {
     const std::string loss = json_number_text(v.loss), bits = json_number_text(v.bits_per_byte);
-    run.logger.line("val loss %s", loss_text("%f", v.loss).c_str());
+    run.logger.line("val loss %s", loss_text("%f", v.loss));
     if (!std::isnan(v.bits_per_byte)) run.logger.line("bits per byte %.4f", v.bits_per_byte);
     report_perplexity(run, v);
-    run.files.evals.record(format("{\"step\": %lld, \"val_loss\": %s, \"bits_per_byte\": %s}", (long long)step,
-                                  loss.c_str(), bits.c_str()));
-    run.files.log.record(format("s:%lld tel:%s", (long long)step, loss_text("%.4f", v.loss).c_str()));
+    run.files.evals.record(format("{\"step\": %d, \"val_loss\": %s, \"bits_per_byte\": %s}", step, loss, bits));
+    run.files.log.record(format("s:%d tel:%s", step, loss_text("%.4f", v.loss)));
 }
-// Those of HellaSwag.
-template <class Model>
-inline void report_hellaswag(Run<Model>& run, int64_t step, int64_t correct) {
+// The results of HellaSwag: on stdout, in evals.jsonl and in main.log.
+inline void report_hellaswag(Run& run, int64_t step, int64_t correct) {
     const int64_t questions = (int64_t)run.hellaswag.size();
     const double share = (double)correct / (double)questions;
-    run.logger.line("HellaSwag: %lld/%lld = %f", (long long)correct, (long long)questions, share);
-    run.files.evals.record(format("{\"step\": %lld, \"hellaswag\": %.9g, \"correct\": %lld, \"questions\": %lld}",
-                                  (long long)step, share, (long long)correct, (long long)questions));
-    run.files.log.record(format("s:%lld eval:%.4f", (long long)step, share));
+    run.logger.line("HellaSwag: %d/%d = %f", correct, questions, share);
+    run.files.evals.record(format("{\"step\": %d, \"hellaswag\": %.9g, \"correct\": %d, \"questions\": %d}", step,
+                                  share, correct, questions));
+    run.files.log.record(format("s:%d eval:%.4f", step, share));
 }
 
 // What is due between steps: validation loss, HellaSwag, a sample. Returns early if the run was
 // stopped meanwhile.
-template <class Model>
-inline void evaluate_and_sample(Run<Model>& run, int64_t step, bool last) {
+inline void evaluate_and_sample(Run& run, int64_t step, bool last) {
     const Options& o = run.options;
     const bool due = validates(o) && (step % o.val_every == 0 || last);
     if (due && run.val_data.total_windows > 0) {

@@ -28,19 +28,18 @@ inline void rewind(Context& context, int64_t n, int64_t cache_T) {
 // The logits of what follows the context; null if the user stops it meanwhile. What the cache does
 // not have yet is computed in one forward pass, as far as that is made for so many tokens; then
 // token by token. When the cache is full, the model goes on from the second half of what it saw.
-template <class Model>
-inline const float* logits_after(Model& model, Context& context) {
+inline const float* logits_after(GPT2& model, Context& context) {
     const int64_t length = (int64_t)context.tokens.size(), cache_T = model.sizes.cache_T;
     if (context.cached == cache_T) context.cached = 0, context.begin = length - std::max<int64_t>(1, cache_T / 2);
     const float* logits = nullptr;
-    if (stop_wanted()) return nullptr;
+    if (stop.signal) return nullptr;
     if (context.cached == 0) {
         context.cached = std::min(length - context.begin, model.sizes.T);
-        logits = prefill(model, &context.tokens[context.begin], context.cached);
+        logits = model.prefill(model, &context.tokens[context.begin], context.cached);
     }
     for (int64_t t = context.begin + context.cached; t < length; t++) {
-        if (stop_wanted()) return nullptr;
-        logits = decode(model, context.tokens[t], context.cached++);
+        if (stop.signal) return nullptr;
+        logits = model.decode(model, context.tokens[t], context.cached++);
     }
     return logits;
 }
@@ -53,7 +52,7 @@ struct GenerationTime {
 
 inline std::string generation_text(const char* what, int64_t tokens, double seconds) {
     const std::string rate = seconds > 0 ? format(", %.1f tok/s", (double)tokens / seconds) : "";
-    return format("%s: %s%s", what, count_text(tokens, "token").c_str(), rate.c_str());
+    return format("%s: %s%s", what, count_text(tokens, "token"), rate);
 }
 // On stderr, so that stdout has the same text in every run.
 inline void print_generation_time(const GenerationTime& time) {
@@ -69,8 +68,7 @@ inline void print_now(const std::string& text) {
 
 // Continues a text, and prints what follows as it comes: characters, or numbers of tokens if there
 // is no tokenizer. Returns what it printed.
-template <class Model>
-inline std::string continue_text(Run<Model>& run, Context& context, MersenneTwister rng, GenerationTime& time) {
+inline std::string continue_text(Run& run, Context& context, MersenneTwister rng, GenerationTime& time) {
     const Options& o = run.options;
     const int64_t V = run.model.layout.config.V;
     const bool has_words = run.tokenizer.vocab_size() > 0;
@@ -99,35 +97,31 @@ inline std::string continue_text(Run<Model>& run, Context& context, MersenneTwis
 }
 
 // Records a sample in evals.jsonl.
-template <class Model>
-inline void record_sample(Run<Model>& run, int64_t step, const std::string& sample, const std::string& prompt) {
-    run.files.evals.record(format("{\"step\": %lld, \"sample\": %s, \"prompt\": %s}", (long long)step,
-                                  json_text(sample).c_str(), json_text(prompt).c_str()));
+inline void record_sample(Run& run, int64_t step, const std::string& sample, const std::string& prompt) {
+    run.files.evals.record(
+        format("{\"step\": %d, \"sample\": %s, \"prompt\": %s}", step, json_text(sample), json_text(prompt)));
 }
 
 // Says, once, if a text may go beyond the positions that the model was trained at.
-template <class Model>
-inline void check_sample_positions(Run<Model>& run, int64_t prompt_tokens) {
+inline void check_sample_positions(Run& run, int64_t prompt_tokens) {
     const int64_t trained = run.trained_positions;
     const int64_t reached = std::min(prompt_tokens + run.options.sample_tokens - 1, run.model.sizes.cache_T);
     if (trained == 0 || reached <= trained) return;
     warning(
-        "the run of -e %s has trained %lld positions; a prompt of %s and -g %lld may take %lld, of which the last "
+        "the run of -e %s has trained %d positions; a prompt of %s and -g %d may take %d, of which the last "
         "were never trained",
-        run.options.model.c_str(), (long long)trained, count_text(prompt_tokens, "token").c_str(),
-        (long long)run.options.sample_tokens, (long long)reached);
+        run.options.model, trained, count_text(prompt_tokens, "token"), run.options.sample_tokens, reached);
     run.trained_positions = 0;
 }
 
 // Draws --samples continuations of a prompt and prints them, each after the prompt. Sample k has
 // its own generator of random numbers, made from seed, step and k. Without a prompt the text begins
 // after an end of text. A run that only generates prints nothing but the text; with --quiet 1 a NUL
-// byte ends each of several samples.
-template <class Model>
-inline void sample_text(Run<Model>& run, const std::string& prompt, const std::vector<int>& tokens, int64_t step) {
+// byte ends each of several samples, except on a terminal.
+inline void sample_text(Run& run, const std::string& prompt, const std::vector<int>& tokens, int64_t step) {
     const Options& o = run.options;
     const bool knows_end = run.tokenizer.vocab_size() > 0 && run.tokenizer.end_of_text < run.model.layout.config.V;
-    const bool framed = !only_generates(o), ends_with_nul = !framed && !o.talks && o.quiet && o.samples > 1;
+    const bool framed = !only_generates(o), ends_with_nul = !framed && o.quiet && o.samples > 1 && !run.logger.terminal;
     const char* separator = framed || o.samples > 1 ? "\n---" : "";
     Context context;
     GenerationTime time;
@@ -137,7 +131,7 @@ inline void sample_text(Run<Model>& run, const std::string& prompt, const std::v
     check_sample_positions(run, prompt_tokens);
     if (framed) run.logger.line("generating:\n---");
     run.logger.clear_line_in_work();
-    for (int64_t k = 0; k < o.samples && !stop_wanted(); k++) {
+    for (int64_t k = 0; k < o.samples && !stop.signal; k++) {
         rewind(context, prompt_tokens, run.model.sizes.cache_T);
         print_now(prompt);
         const std::string sample = continue_text(run, context, generator_for(o.seed, RANDOM_SAMPLE, step, k), time);

@@ -2,69 +2,63 @@
 // opened and checked before anything is allocated or written.
 #pragma once
 #include "llmc/data/data_identity.h"
-#include "llmc/checkpoint/initial_weights.h"
+#include "llmc/model/initial_weights.h"
 #include "llmc/run/run.h"
 #include "llmc/run/start.h"
 
 // The tokenizer, if the run samples or validates, and the tokens of --prompt.
-template <class Model>
-inline void load_tokenizer(Run<Model>& run) {
+inline void load_tokenizer(Run& run) {
     const Options& o = run.options;
     const bool samples = o.sample_every > 0 && o.sample_tokens > 0;
     if (!has_prompt(o) && !samples && !validates(o)) return;
     const bool stops = samples && !o.stop.empty();
     if (!encodes(o) && !stops && !file_exists(o.tokenizer)) {
-        if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer.c_str());
+        if (samples) warning("--tokenizer %s is not there; samples are shown as token ids", o.tokenizer);
         return;
     }
     tokenizer_load(run.tokenizer, o.tokenizer, encodes(o));
     check_vocabulary(o, run.model.layout.config);
-    if (o.talks || validates_on_text(o)) check_text_vocabulary(o, run.tokenizer, run.model.layout.config);
+    if (validates_on_text(o)) check_text_vocabulary("-j " + o.val_data, o, run.tokenizer, run.model.layout.config);
     if (o.prompt.empty()) return;
     encode(run.tokenizer, o.prompt, run.prompt);
     const int64_t V = run.model.layout.config.V;
     for (int token : run.prompt)
         if (token >= V)
             usage_error(
-                "--prompt has token %d of %s, and the model (-e %s) has only %lld tokens; --tokenizer with the "
+                "--prompt has token %d of %s, and the model (-e %s) has only %d tokens; --tokenizer with the "
                 "model's own vocabulary is accepted",
-                token, o.tokenizer.c_str(), o.model.c_str(), (long long)V);
+                token, o.tokenizer, o.model, V);
 }
 
 // The training data; exit 1 if it is too short for one step.
-template <class Model>
-inline void open_train_data(Run<Model>& run) {
+inline void open_train_data(Run& run) {
     const Options& o = run.options;
     dataloader_open(run.train_data, "-i", o.train_data, o.seq_len, run.model.layout.config.V, o.seed, o.shuffle);
     const int64_t windows = run.train_data.total_windows, needed = o.total_batch_size / o.seq_len;
     if (windows < needed)
         runtime_failure(
-            "-i %s is too short for one step: it has %lld windows of %lld tokens, a step of -d %lld "
-            "needs %lld; more text or a smaller -t, -b or -d is accepted",
-            o.train_data.c_str(), (long long)windows, (long long)o.seq_len, (long long)o.total_batch_size,
-            (long long)needed);
+            "-i %s is too short for one step: it has %d windows of %d tokens, a step of -d %d "
+            "needs %d; more text or a smaller -t, -b or -d is accepted",
+            o.train_data, windows, o.seq_len, o.total_batch_size, needed);
 }
 
 // The masks of the training data, by --loss-mask, one for each shard of -i.
-template <class Model>
-inline void open_train_masks(Run<Model>& run) {
+inline void open_train_masks(Run& run) {
     const Options& o = run.options;
     const std::vector<std::string> masks = glob_files(o.loss_mask);
     const size_t shards = run.train_data.shards.size();
     if (masks.empty())
         runtime_failure("--loss-mask %s matches no file; `tokenize` makes masks of .jsonl files with prompts",
-                        o.loss_mask.c_str());
+                        o.loss_mask);
     if (masks.size() != shards)
-        usage_error("--loss-mask %s matches %s, -i %s matches %zu; one mask for each shard is accepted",
-                    o.loss_mask.c_str(), count_text((int64_t)masks.size(), "file").c_str(), o.train_data.c_str(),
-                    shards);
+        usage_error("--loss-mask %s matches %s, -i %s matches %d; one mask for each shard is accepted", o.loss_mask,
+                    count_text((int64_t)masks.size(), "file"), o.train_data, shards);
     dataloader_open_masks(run.train_data, masks);
 }
 
 // The masks of the validation data, which lie beside its shards. If none of them is there, all
 // tokens count.
-template <class Model>
-inline void open_val_masks(Run<Model>& run) {
+inline void open_val_masks(Run& run) {
     std::vector<std::string> masks;
     std::string missing;
     for (const Shard& shard : run.val_data.shards) {
@@ -74,10 +68,9 @@ inline void open_val_masks(Run<Model>& run) {
     }
     if (missing.empty()) return dataloader_open_masks(run.val_data, masks);
     if (!masks.empty())
-        runtime_failure("%s is not there, but %s is: of -j %s all shards or none have a loss mask beside them",
-                        missing.c_str(), masks[0].c_str(), run.options.val_data.c_str());
-    warning("%s is not there: the validation loss is the mean over all tokens of -j %s", missing.c_str(),
-            run.options.val_data.c_str());
+        runtime_failure("%s is not there, but %s is: of -j %s all shards or none have a loss mask beside them", missing,
+                        masks[0], run.options.val_data);
+    warning("%s is not there: the validation loss is the mean over all tokens of -j %s", missing, run.options.val_data);
 }
 
 // True if the run evaluates HellaSwag and nothing else: no -j was given, and the default is not
@@ -88,8 +81,7 @@ inline bool evaluates_hellaswag_alone(const Options& o) {
 }
 
 // HellaSwag's questions. Without the file a run that trains goes on; one that only evaluates ends.
-template <class Model>
-inline void open_hellaswag(Run<Model>& run) {
+inline void open_hellaswag(Run& run) {
     const Options& o = run.options;
     if (o.val_every == 0 && o.max_steps != 0)
         warning("-h 1 with -v 0: HellaSwag is evaluated beside the validation loss, which is never computed");
@@ -97,15 +89,14 @@ inline void open_hellaswag(Run<Model>& run) {
         run.hellaswag = hellaswag_load(o.hellaswag_data, run.model.layout.config.V);
         return;
     }
-    const std::string missing = format("--hellaswag-data %s is not there", o.hellaswag_data.c_str());
+    const std::string missing = format("--hellaswag-data %s is not there", o.hellaswag_data);
     const char* remedy = "dev/data/hellaswag.py makes the file";
-    if (o.max_steps == 0) runtime_failure("%s; %s", missing.c_str(), remedy);
-    warning("%s; the run goes on without HellaSwag (%s)", missing.c_str(), remedy);
+    if (o.max_steps == 0) runtime_failure("%s; %s", missing, remedy);
+    warning("%s; the run goes on without HellaSwag (%s)", missing, remedy);
 }
 
 // Opens all inputs but the weights.
-template <class Model>
-inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
+inline void open_inputs(Run& run, int64_t resumed_step) {
     const Options& o = run.options;
     const int64_t V = run.model.layout.config.V;
     load_tokenizer(run);
@@ -122,8 +113,7 @@ inline void open_inputs(Run<Model>& run, int64_t resumed_step) {
     run.max_steps = steps_of(o, run.train_data.total_tokens);
 }
 
-template <class Model>
-inline std::vector<DataFile*> all_data_files(Run<Model>& run) {
+inline std::vector<DataFile*> all_data_files(Run& run) {
     std::vector<DataFile*> files = files_of(run.train_data);
     for (DataFile* file : files_of(run.val_data)) files.push_back(file);
     return files;
@@ -132,8 +122,7 @@ inline std::vector<DataFile*> all_data_files(Run<Model>& run) {
 // A run that writes an out dir identifies its training data by a checksum of all bytes. Exit 2 if
 // the run to resume was trained on other data. Checkpoints of earlier versions have a checksum of
 // the ends of the shards.
-template <class Model>
-inline void identify_data(Run<Model>& run, int64_t resumed_step) {
+inline void identify_data(Run& run, int64_t resumed_step) {
     const Options& o = run.options;
     if (!writes_out_dir(o)) return;
     checksum_files(all_data_files(run), o.out_dir, run.logger);
@@ -142,21 +131,19 @@ inline void identify_data(Run<Model>& run, int64_t resumed_step) {
         usage_error(
             "-i %s%s is other data than the run to resume in %s was trained on; the same shards are accepted, "
             "or -y 0 --overwrite 1",
-            o.train_data.c_str(), o.loss_mask.empty() ? "" : (" with --loss-mask " + o.loss_mask).c_str(),
-            o.out_dir.c_str());
+            o.train_data, o.loss_mask.empty() ? "" : " with --loss-mask " + o.loss_mask, o.out_dir);
     run.state.data_identity = identity;
     if (resumed_step < 0 || comm.rank > 0) return;
     const std::string other = other_validation_data(o.out_dir, run.train_data, run.val_data);
     if (!other.empty())
         warning(
-            "-j %s is other data than the run in %s was validated on (%s): its validation losses up to step %lld "
+            "-j %s is other data than the run in %s was validated on (%s): its validation losses up to step %d "
             "cannot be compared with those after it",
-            o.val_data.c_str(), o.out_dir.c_str(), other.c_str(), (long long)resumed_step);
+            o.val_data, o.out_dir, other, resumed_step);
 }
 
 // The weights: drawn, or from the model file; of a resumed run with its optimizer state.
-template <class Model>
-inline void load_weights(Run<Model>& run, int64_t resumed_step) {
+inline void load_weights(Run& run, int64_t resumed_step) {
     const Options& o = run.options;
     run.random_weights = !run.model_file;
     if (run.random_weights) {

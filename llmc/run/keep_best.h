@@ -18,8 +18,7 @@ inline double val_loss_of(const std::string& line) {
 
 // For --from-step: moves model_best.bin out of the way if it is of a step that is discarded, one
 // after `step`. To be called before lines of evals.jsonl are dropped.
-template <class Model>
-inline void set_best_aside(Run<Model>& run, int64_t step) {
+inline void set_best_aside(Run& run, int64_t step) {
     const std::string path = best_path(run.options), old = path + ".old";
     const RunFile evals{run.options.out_dir + "/evals.jsonl", RunFiles().evals.before_step};
     double lowest = INFINITY;
@@ -27,18 +26,17 @@ inline void set_best_aside(Run<Model>& run, int64_t step) {
     for (const std::string& line : evals.lines())
         if (val_loss_of(line) < lowest) lowest = val_loss_of(line), best_step = evals.step_of(line);
     if (best_step <= step || !name_exists(path)) return;
-    if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path.c_str(), strerror(errno));
+    if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path, strerror(errno));
     run.logger.line(
-        "%s is of step %lld, after step %lld: it is kept as %s; a loss below those of the steps kept makes "
+        "%s is of step %d, after step %d: it is kept as %s; a loss below those of the steps kept makes "
         "the next",
-        path.c_str(), (long long)best_step, (long long)step, old.c_str());
+        path, best_step, step, old);
 }
 
 // Keeps the model if its loss is lower than that of all before it. The loss counts as it is
 // recorded, so that a resumed run decides as one that was not stopped. Untrained weights are not
 // kept.
-template <class Model>
-inline void keep_if_best(Run<Model>& run, int64_t step, double loss) {
+inline void keep_if_best(Run& run, int64_t step, double loss) {
     const Options& o = run.options;
     const double recorded = std::isfinite(loss) ? strtod(json_number_text(loss).c_str(), nullptr) : INFINITY;
     if (comm.rank > 0 || recorded >= run.best_loss) return;
@@ -47,5 +45,5 @@ inline void keep_if_best(Run<Model>& run, int64_t step, double loss) {
     FileWriter file(best_path(o));
     write_weights(file, run.model);
     file.commit();
-    run.logger.note("saved %s: the lowest validation loss so far", file.path.c_str());
+    run.logger.note("saved %s: the lowest validation loss so far", file.path);
 }

@@ -14,12 +14,11 @@
 // counted from 0. Each process looks at its own micro-batches, and sends nothing to the others.
 #pragma once
 #include <cmath>
-#include "llmc/checkpoint/model.h"
+#include "llmc/model/model_state.h"
 #include "llmc/checkpoint/model_file.h"
 
-template <class Model>
 struct FirstNotFinite {
-    Model& model;
+    GPT2& model;
     int64_t micro = 0;
     std::string found{};  // empty: everything has been finite so far
     float largest_gradient = 0;
@@ -36,9 +35,7 @@ struct FirstNotFinite {
         }
         return true;
     }
-    std::string in_pass(const char* pass) const {
-        return format(", in the %s pass of micro-step %lld", pass, (long long)micro + 1);
-    }
+    std::string in_pass(const char* pass) const { return format(", in the %s pass of micro-step %d", pass, micro + 1); }
     void weight(int tensor, int64_t l) {
         if (!found.empty()) return;
         const int64_t elems = tensor_elems(tensor, model.layout.config);
@@ -59,14 +56,11 @@ struct FirstNotFinite {
     }
     bool activation_is_finite(int a, int64_t l) {
         const int64_t elems = ACTIVATIONS[a].elems(model.sizes);
-        if (ACTIVATIONS[a].type == FP32)
-            return is_finite(elems,
-                             [&](int64_t first, int64_t n) { return to_host(model, model.act32(a, l) + first, n); });
-        return is_finite(elems, [&](int64_t first, int64_t n) { return to_host(model, model.act(a, l) + first, n); });
+        return is_finite(elems, [&](int64_t first, int64_t n) { return activation_data(model, a, l, first, n); });
     }
     static std::string activation_text(int a, int64_t l) {
         const bool one = ACTIVATIONS[a].copies == ActivationInfo::ONE;
-        return one ? ACTIVATIONS[a].name : format("%s of layer %lld", ACTIVATIONS[a].name, (long long)l);
+        return one ? ACTIVATIONS[a].name : format("%s of layer %d", ACTIVATIONS[a].name, l);
     }
     void activation(int a, int64_t l) {
         if (found.empty() && !activation_is_finite(a, l))
@@ -86,7 +80,7 @@ struct FirstNotFinite {
         for (int a = 0; a < NUM_ACTIVATIONS; a++)
             if (ACTIVATIONS[a].purpose == ActivationInfo::LAYER && a != RESIDUAL3) activation(a, l);
         if (found.empty() && !activation_is_finite(BRANCH, 0))
-            found = format("what the MLP of layer %lld adds to the residual stream", (long long)l) + in_pass("forward");
+            found = format("what the MLP of layer %d adds to the residual stream", l) + in_pass("forward");
     }
     // The backward pass computes them in the reverse order of their table.
     void layer_gradients(int64_t l) {
@@ -111,9 +105,9 @@ struct FirstNotFinite {
 
 // Looks for the first value that is not finite: in the weights, then in the micro-steps of the last
 // step, which run_micro_step(micro) runs again. Says what has it, and when; empty if nothing has.
-template <class Model, class RunMicroStep>
-inline FirstNotFinite<Model> first_not_finite(Model& model, RunMicroStep run_micro_step) {
-    FirstNotFinite<Model> first{model};
+template <class RunMicroStep>
+inline FirstNotFinite first_not_finite(GPT2& model, RunMicroStep run_micro_step) {
+    FirstNotFinite first{model};
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, model.layout.config); l++) first.weight(i, l);
     trace.at_end = [&](const KernelWork& range) { first.after(range.name); };

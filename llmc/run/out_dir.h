@@ -6,8 +6,7 @@
 #include "llmc/run/tensor_log.h"
 
 // Begins the files of a new run, or cuts those of a resumed one back to its checkpoint.
-template <class Model>
-inline void open_run_files(Run<Model>& run) {
+inline void open_run_files(Run& run) {
     const std::string& dir = run.options.out_dir;
     const int64_t step = run.state.step;  // 0 for a new run
     RunFiles& files = run.files;
@@ -33,8 +32,7 @@ inline void open_run_files(Run<Model>& run) {
 // Marks the checkpoints of steps above `step` incomplete, whose place this run takes. Their files
 // are removed once it has saved: those of an earlier run with --overwrite 1, and those after
 // --from-step.
-template <class Model>
-inline void replace_checkpoints(Run<Model>& run, int64_t step) {
+inline void replace_checkpoints(Run& run, int64_t step) {
     const std::string& dir = run.options.out_dir;
     size_t marked = 0;
     for (const CheckpointFile& file : checkpoint_files(dir))
@@ -43,26 +41,24 @@ inline void replace_checkpoints(Run<Model>& run, int64_t step) {
     for (int64_t s : finished_steps(dir)) {
         if (s <= step) continue;
         if (!remove_file(done_path(dir, s)))
-            runtime_failure("cannot remove %s: %s", done_path(dir, s).c_str(), strerror(errno));
+            runtime_failure("cannot remove %s: %s", done_path(dir, s), strerror(errno));
         marked++;
     }
     flush_folder(dir);
     if (marked == 0) return;
-    const std::string which =
-        step < 0 ? "an earlier run: starting again" : format("later steps than %lld", (long long)step);
-    run.logger.line("%s holds %s, %zu checkpoints are marked incomplete, and removed once this run has saved one",
-                    dir.c_str(), which.c_str(), marked);
+    const std::string which = step < 0 ? "an earlier run: starting again" : format("later steps than %d", step);
+    run.logger.line("%s holds %s, %d checkpoints are marked incomplete, and removed once this run has saved one", dir,
+                    which, marked);
 }
 
 // Opens the out dir. A folder that did not exist when the program started is locked here.
-template <class Model>
-inline void open_out_dir(Run<Model>& run, bool resumed) {
+inline void open_out_dir(Run& run, bool resumed) {
     const std::string& dir = run.options.out_dir;
     if (dir.empty() || run.options.max_steps == 0) return;
     make_folder(dir);
     if (comm.rank == 0 && run.lock.fd < 0) {
         take_out_dir(run.lock, run.options);
-        if (!finished_steps(dir).empty()) runtime_failure("another run began in %s, and ended, just now", dir.c_str());
+        if (!finished_steps(dir).empty()) runtime_failure("another run began in %s, and ended, just now", dir);
     }
     if (comm.rank != 0) return;
     if (!resumed) replace_checkpoints(run, -1);
@@ -77,8 +73,7 @@ inline void open_out_dir(Run<Model>& run, bool resumed) {
 
 // Whether the files of a run lack what the last step writes. Without an evals.jsonl, an earlier
 // version wrote them.
-template <class Model>
-inline bool lacks_last_lines(const Run<Model>& run) {
+inline bool lacks_last_lines(const Run& run) {
     const std::string& dir = run.options.out_dir;
     const long long step = run.state.step;
     const auto count = [](const RunFile& file, const std::string& begin) {
@@ -88,16 +83,15 @@ inline bool lacks_last_lines(const Run<Model>& run) {
     };
     const RunFile log{dir + "/main.log"}, evals{dir + "/evals.jsonl"};
     const bool validates = run.options.val_every > 0, samples = run.model.sizes.cache_T > 0;
-    if (validates && count(log, format("s:%lld tel:", step)) == 0) return true;
-    if (validates && !run.hellaswag.empty() && count(log, format("s:%lld eval:", step)) == 0) return true;
-    const std::string sample = format("{\"step\": %lld, \"sample\":", step);
+    if (validates && count(log, format("s:%d tel:", step)) == 0) return true;
+    if (validates && !run.hellaswag.empty() && count(log, format("s:%d eval:", step)) == 0) return true;
+    const std::string sample = format("{\"step\": %d, \"sample\":", step);
     return samples && file_exists(evals.path) && count(evals, sample) < run.options.samples;
 }
 
 // Whether a resumed run has nothing left to do. A run that was killed after its last checkpoint
 // still has to evaluate and to sample.
-template <class Model>
-inline bool is_finished(Run<Model>& run) {
+inline bool is_finished(Run& run) {
     if (run.options.max_steps == 0 || run.state.step < run.max_steps) return false;
     const bool lacks = comm.rank == 0 && run.state.step == run.max_steps && lacks_last_lines(run);
     return !comm_any(lacks, "whether anything is left to do");
@@ -105,18 +99,16 @@ inline bool is_finished(Run<Model>& run) {
 
 // Ends the run (exit 1) if another run has taken its out dir, which can happen after somebody
 // removed run.lock. If none has, the lock is taken again.
-template <class Model>
-inline void expect_own_folder(Run<Model>& run) {
+inline void expect_own_folder(Run& run) {
     if (comm.rank > 0 || run.lock.fd < 0 || run.lock.keep()) return;
     runtime_failure(
-        "%s was removed, and another run has begun in %s: this one ends at step %lld and leaves the folder "
+        "%s was removed, and another run has begun in %s: this one ends at step %d and leaves the folder "
         "to it; steps since the last checkpoint are not saved",
-        run.lock.path.c_str(), run.options.out_dir.c_str(), (long long)run.state.step);
+        run.lock.path, run.options.out_dir, run.state.step);
 }
 
 // Writes a checkpoint of the current step, and removes those that -nk does not keep.
-template <class Model>
-inline void save(Run<Model>& run) {
+inline void save(Run& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
     const ParameterLayout& layout = run.model.layout;
     const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.file_bytes());
@@ -124,13 +116,13 @@ inline void save(Run<Model>& run) {
     header.set_version(run.model.optimizer, run.model.sizes.fp16);
     const int64_t state_bytes = state_file_bytes(layout, header, run.model.optimizer, run.model.master);
     const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
-    const std::string step = format("step %lld", (long long)run.state.step);
+    const std::string step = format("step %d", run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
     expect_own_folder(run);
     save_checkpoint(run.options.out_dir, run.state, run.model, &progress);
     run.saved_step = run.state.step;
-    run.logger.note("saved %s to %s (%s MB, %.1f s)", step.c_str(), run.options.out_dir.c_str(),
-                    grouped_text(all_bytes / 1000000).c_str(), now_seconds() - progress.begin);
+    run.logger.note("saved %s to %s (%s MB, %.1f s)", step, run.options.out_dir, grouped_text(all_bytes / 1000000),
+                    now_seconds() - progress.begin);
     run.whole[run.saved_step] = true;
     const Options& o = run.options;
     for (int64_t replaced : run.replaced)
@@ -142,19 +134,18 @@ inline void save(Run<Model>& run) {
 // The command that continues a run, with more flags.
 inline std::string how_to_go_on(const Options& o, const std::string& flags = "") {
     if (comm.processes > 1 && !started_by_mpi()) return "the same commands with -y 1" + flags + " go on from there";
-    const std::string launcher = comm.processes > 1 ? format("mpirun -np %lld ", (long long)comm.processes) : "";
+    const std::string launcher = comm.processes > 1 ? format("mpirun -np %d ", comm.processes) : "";
     return "to go on: " + launcher + o.program + " -o " + shell_word(o.out_dir) + " -y 1" + flags;
 }
 
 // The end of a run that a signal has stopped; its exit status.
-template <class Model>
-inline int end_early(Run<Model>& run) {
+inline int end_early(Run& run) {
     const Options& o = run.options;
     if (o.max_steps != 0) save(run);
     if (now_seconds() >= stop.deadline) run.logger.line("--max-minutes %g is over", o.max_minutes);
-    run.logger.line("stopped at step %lld", (long long)run.state.step);
+    run.logger.line("stopped at step %d", run.state.step);
     if (o.max_steps != 0 && o.out_dir.empty()) run.logger.line("nothing is kept: there was no -o");
-    else if (o.max_steps != 0) run.logger.line("saved in %s; %s", o.out_dir.c_str(), how_to_go_on(o).c_str());
+    else if (o.max_steps != 0) run.logger.line("saved in %s; %s", o.out_dir, how_to_go_on(o));
     comm_barrier("the end of the run");  // no process ends before all that was to be written is there
     return stop_status(stop.agreed);
 }

@@ -104,40 +104,56 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
     printf("\n");
 }
 
+// Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
+// updated weights (stage 1) to all. In between Muon shares directions and factors in slices
+// (muon.h); other factors are renewed from what every process has collected for all of them
+// (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
+// (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh).
+inline int64_t wire_bytes_per_step(const GPT2& model) {
+    const Sizes& s = model.sizes;
+    const bool in_slices = model.slice.parts > 1;
+    const StateLayout factors = state_layout(model, STATE_FACTORS);
+    const int64_t summed = s.gradient_bytes(), gathered = in_slices ? s.floatX_bytes : summed;
+    const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
+    const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
+    const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
+    const int64_t sums = s.gpu ? 1 + (in_slices && s.directions ? all_tensors(s.config) : 0) : 0;
+    const int64_t slices = (all * (summed + gathered) + shared * 8) / comm.processes;
+    return (slices + collected * 4 + sums * (int64_t)sizeof(DirectionSums)) * (comm.processes - 1);
+}
+
 // The least that a step of training takes on a device.
-template <class Model>
-TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const Model& model) {
-    typedef typename Model::Element floatX;
+inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const GPT2& model) {
     if (!s.training) return {};
     const int64_t norm_elems = model.layout.total_elems() / s.processes;
     const int64_t update_elems = model.slice.state_elems(model.layout);
-    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, is_16_bit<floatX>()) > 0;
-    return time_bound(step_kernels(s, model.optimizer, norm_elems, update_elems, has_master<floatX>(o), fuses_gelu),
-                      device);
+    const bool fuses_gelu = s.gpu && gelu_fusion(o, device.hopper, model.format != FORMAT_FP32) > 0;
+    return time_bound(
+        step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu), device);
 }
 
-template <class Model>
-inline void print_plan(const Options& o, const Sizes& s, Model* model) {
+inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     const GPT2Config& c = s.config;
-    const bool in_16_bits = is_16_bit<typename Model::Element>();
-    const PlanDevice device = o.device.empty() ? this_device(*model, o) : stated_device(o, s.gpu, in_16_bits);
+    const bool in_16_bits = model.format != FORMAT_FP32;
+    const PlanDevice device =
+        o.device.empty() ? model.backend->this_device(model, o) : stated_device(o, s.gpu, in_16_bits);
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
            (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
            (long long)parameter_count(c));
-    const std::vector<PlanRow> rows = plan_rows(s, o, model);
+    const std::vector<PlanRow> rows = model.backend->plan_rows(model, s, o);
     print_plan_rows(stdout, rows);
     if (s.training) print_recompute_levels(o, s, plan_bytes(rows));
-    print_peaks(o, s, plan_bytes(rows), host_plan_rows(s, o, model));
-    print_fit<Model>(o, s, plan_bytes(rows), device);
-    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model->optimizer, model->layout, rows));
+    print_peaks(o, s, plan_bytes(rows), model.backend->host_plan_rows(model, s, o));
+    print_fit(model, o, s, plan_bytes(rows), device);
+    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
     const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
-    const int64_t wire_bytes = wire_bytes_per_step(*model);
+    const int64_t wire_bytes = wire_bytes_per_step(model);
     print_flops(model_flops, o, s);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
     Cluster cluster;
     if (device.flops_s > 0) cluster.flops = device.flops_s;
-    const TimeBound bound = step_bound(o, s, device, *model);
+    const TimeBound bound = step_bound(o, s, device, model);
     const double usual_compute_s = usual_seconds(cluster, model_flops, s, bound);
     if (s.gpu) print_scaling(cluster, usual_compute_s, wire_bytes, o, s);
     if (s.training) print_time(o, s, device, bound, usual_compute_s, wire_bytes);

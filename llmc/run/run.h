@@ -1,14 +1,20 @@
 // What belongs to one run: its options, model, data and log, and how far it is.
 #pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/hellaswag.h"
 #include "llmc/base/logger.h"
 #include "llmc/optim/noise_scale.h"
 #include "llmc/options/options.h"
+#include "llmc/comm/comm_start.h"
 #include "llmc/plan/plan_device.h"
 #include "llmc/run/run_files.h"
 #include "llmc/run/stop.h"
+#include "llmc/run/tensor_sums.h"
 #include "llmc/data/tokenizer.h"
 #include "llmc/options/warmup.h"
 
@@ -23,10 +29,19 @@ struct BatchAhead {
     std::vector<int> x, y;
 };
 
-template <class Model>
+// What a step that is being computed needs until it is logged.
+struct StepInWork {
+    std::optional<Range> range;  // in the trace
+    double begin = 0;            // by now_seconds()
+    double tokens = 0;           // of the step that count
+    float dloss = 0;             // the gradient of each position's loss
+    double rate = 0;             // the learning rate
+    BeforeUpdate before;         // for tensors.csv
+};
+
 struct Run {
     Options options;
-    Model model;
+    GPT2 model;
     Logger logger;
     RunFiles files;  // their paths are set on rank 0
     Tokenizer tokenizer;
@@ -43,6 +58,7 @@ struct Run {
     BatchAhead ahead;
     std::vector<float> losses;  // (B,T), of an evaluation
     int64_t B, T, max_steps;
+    int64_t resumed_step = -1;                // of the checkpoint that the run goes on from; -1: it begins at step 0
     int64_t step_windows = 0;                 // of this step (warmup.h),
     int64_t cuts = 1;                         // and the sequences that each is cut into
     int64_t first_tokens = 0;                 // that count in this rank's first micro-batch of the step
@@ -60,15 +76,15 @@ struct Run {
     PlanDevice traced_device;  // whose roofline their kernels are compared with
     int64_t pace_step = 0;     // the time left is estimated from this step on,
     double pace_time = 0;      // which began then
+    StepInWork step;
+    CommSession session;  // last: the processes part before the rest of the run is gone
 };
 
 // The windows of a step, and of all steps before it, by --batch-warmup.
-template <class Model>
-inline int64_t windows_of_step(const Run<Model>& run, int64_t step) {
+inline int64_t windows_of_step(const Run& run, int64_t step) {
     return windows_of_step(step, run.options.batch_warmup, run.options.total_batch_size / run.T);
 }
-template <class Model>
-inline int64_t windows_before(const Run<Model>& run, int64_t step) {
+inline int64_t windows_before(const Run& run, int64_t step) {
     return windows_before(step, run.options.batch_warmup, run.options.total_batch_size / run.T);
 }
 
@@ -81,7 +97,6 @@ inline void fail_on(const std::string& problem) {
 }
 
 // Loads window w into row b of run.x and run.y.
-template <class Model>
-inline void load_row(Run<Model>& run, DataLoader& data, int64_t w, int64_t b) {
+inline void load_row(Run& run, DataLoader& data, int64_t w, int64_t b) {
     if (!stop.failed) fail_on(try_load_window(data, w, &run.x[b * run.T], &run.y[b * run.T]));
 }

@@ -41,8 +41,7 @@ struct RunFile {
         unwritten.erase(0, std::max<ssize_t>(0, written));
         if (unwritten.empty() || warned) return;
         warned = true;
-        warning("cannot write %s: %s; training goes on, and its lines are kept for later", path.c_str(),
-                strerror(reason));
+        warning("cannot write %s: %s; training goes on, and its lines are kept for later", path, strerror(reason));
     }
     // The step of a line; -1 if it has none, such as a header.
     int64_t step_of(const std::string& line) const {
@@ -70,9 +69,8 @@ struct RunFile {
         std::vector<std::string> all = lines(), kept;
         if (!all.empty() && !header.empty() && all[0] != header && step > 0) {
             const std::string old = path + ".old";
-            warning("%s has other columns, of another version: it is kept as %s", path.c_str(), old.c_str());
-            if (rename(path.c_str(), old.c_str()) != 0)
-                runtime_failure("cannot rename %s: %s", path.c_str(), strerror(errno));
+            warning("%s has other columns, of another version: it is kept as %s", path, old);
+            if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path, strerror(errno));
             all.clear();
         }
         for (const std::string& line : all)
@@ -94,9 +92,8 @@ struct RunFiles {
         for (RunFile* file : {&log, &metrics, &tensors, &evals}) {
             if (!file->unwritten.empty()) file->write_lines();
             if (file->unwritten.empty()) continue;
-            lost += format("%sthe last %zu bytes of %s", lost.empty() ? "" : ", ", file->unwritten.size(),
-                           file->path.c_str());
+            lost += format("%sthe last %d bytes of %s", lost.empty() ? "" : ", ", file->unwritten.size(), file->path);
         }
-        if (!lost.empty()) runtime_failure("%s could not be written; training and checkpoints are whole", lost.c_str());
+        if (!lost.empty()) runtime_failure("%s could not be written; training and checkpoints are whole", lost);
     }
 };

@@ -29,15 +29,11 @@ inline void settle_model(Options& o) {
     if (is_model_file(o.model) || parse_descriptor(o.model, config) || !folder_exists(o.model)) return;
     StateHeader header;
     const int64_t step = newest_checkpoint(o.model, header);
-    if (step < 0)
-        usage_error("-e %s holds no complete checkpoint; accepted: %s", o.model.c_str(), accepted_models().c_str());
+    if (step < 0) usage_error("-e %s holds no complete checkpoint; accepted: %s", o.model, accepted_models());
     o.model = model_path(o.model, step);
 }
 
-inline std::string descriptor_of(const GPT2Config& c) {
-    return format("L%lldC%lldH%lldT%lldV%lld", (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT,
-                  (long long)c.V);
-}
+inline std::string descriptor_of(const GPT2Config& c) { return format("L%dC%dH%dT%dV%d", c.L, c.C, c.NH, c.maxT, c.V); }
 
 // Exit 2 if -e was given, and names a model of another shape than the checkpoint's. A file that
 // does not exist is accepted: the checkpoint has the weights.
@@ -49,7 +45,7 @@ inline void check_same_model(const Options& o, const GPT2Config& saved) {
         usage_error(
             "-e %s is %s, but the run to resume in %s has %s; -y 1 without -e goes on with that one, -y 0 "
             "--overwrite 1 starts again",
-            o.model.c_str(), asked.c_str(), o.out_dir.c_str(), has.c_str());
+            o.model, asked, o.out_dir, has);
 }
 
 // Exit 2 if a new run would throw away the checkpoints of an earlier one.
@@ -58,9 +54,9 @@ inline void check_out_dir_free(const Options& o) {
     const std::vector<int64_t> earlier = finished_steps(o.out_dir);
     if (!earlier.empty())
         usage_error(
-            "-o %s holds an earlier run, its newest checkpoint that of step %lld: -y 1 goes on from it, --overwrite "
+            "-o %s holds an earlier run, its newest checkpoint that of step %d: -y 1 goes on from it, --overwrite "
             "1 starts again",
-            o.out_dir.c_str(), (long long)earlier.back());
+            o.out_dir, earlier.back());
 }
 
 inline bool writes_out_dir(const Options& o) { return !o.out_dir.empty() && o.max_steps != 0 && !o.plan; }
@@ -94,7 +90,7 @@ inline void check_own_files(const Options& o) {
         usage_error(
             "-o %s holds a %s that no run has written, and that this one would write over; another folder is "
             "accepted, or this one without that file",
-            o.out_dir.c_str(), foreign);
+            o.out_dir, foreign);
 }
 
 // Exit 2 if another run is writing to the out dir.
@@ -103,18 +99,15 @@ inline void take_out_dir(FolderLock& lock, const Options& o) {
         usage_error(
             "-o %s is the folder of a run that is going on now; another folder is accepted, or this one once "
             "that run has ended",
-            o.out_dir.c_str());
+            o.out_dir);
 }
 
 // Layers that -r 4 recomputes at a time: sqrt(L) unless --recompute-every says.
 inline void settle_recomputation(Options& o, int64_t L) {
     const long long every = o.recompute_every;
     if (o.recompute != 4 && o.given.count("--recompute-every"))
-        usage_error("--recompute-every %lld has no effect with -r %lld; -r 4 is accepted", every,
-                    (long long)o.recompute);
-    if (every > L)
-        usage_error("--recompute-every %lld is more than the model's layers; 1 to %lld are accepted", every,
-                    (long long)L);
+        usage_error("--recompute-every %d has no effect with -r %d; -r 4 is accepted", every, o.recompute);
+    if (every > L) usage_error("--recompute-every %d is more than the model's layers; 1 to %d are accepted", every, L);
     if (o.recompute == 4 && every == 0) o.recompute_every = default_recompute_every(L);
 }
 
@@ -133,7 +126,7 @@ inline void check_schedule(const Options& o) {
     if (multiplies(o.lr_schedule) && o.final_lr_frac == 0 && o.max_steps != 0)
         usage_error(
             "-q 0 with -k %s, which multiplies the learning rate by factors: above 0 to 1 is accepted, or -k linear",
-            o.lr_schedule.c_str());
+            o.lr_schedule);
 }
 
 // Constants of the optimizer that no flag gave are those of its rule. Exit 2 if one is given that
@@ -157,22 +150,21 @@ inline void settle_optimizer(Options& o) {
 inline void settle_sizes(Options& o, const GPT2Config& config) {
     if (o.seq_len == 0) o.seq_len = std::min<int64_t>(1024, config.maxT);
     if (o.seq_len > config.maxT)
-        usage_error("-t %lld is longer than the model's context; 1 to %lld are accepted", (long long)o.seq_len,
-                    (long long)config.maxT);
+        usage_error("-t %d is longer than the model's context; 1 to %d are accepted", o.seq_len, config.maxT);
     const long long B = o.batch_size, T = o.seq_len, processes = comm.processes;
     const int64_t micro_tokens = B * T * processes;
     const bool from_run_json = o.resume && o.total_batch_size > 0 && !o.given.count("--total-batch-size");
     if (from_run_json && o.total_batch_size % micro_tokens != 0) {
         warning(
-            "the run in %s had steps of %lld tokens, which is no multiple of B*T*processes = %lld*%lld*%lld: they "
-            "have %lld from here on (-d chooses)",
-            o.out_dir.c_str(), (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
+            "the run in %s had steps of %d tokens, which is no multiple of B*T*processes = %d*%d*%d: they "
+            "have %d from here on (-d chooses)",
+            o.out_dir, o.total_batch_size, B, T, processes, micro_tokens);
         o.total_batch_size = micro_tokens;
     }
     if (o.total_batch_size == 0) o.total_batch_size = micro_tokens;
     if (o.total_batch_size % micro_tokens != 0)
-        usage_error("-d %lld is no multiple of B*T*processes = %lld*%lld*%lld; multiples of %lld are accepted",
-                    (long long)o.total_batch_size, B, T, processes, (long long)micro_tokens);
+        usage_error("-d %d is no multiple of B*T*processes = %d*%d*%d; multiples of %d are accepted",
+                    o.total_batch_size, B, T, processes, micro_tokens);
     settle_recomputation(o, config.L);
     check_noise_scale(o);
     check_schedule(o);
@@ -181,9 +173,9 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
         usage_error("-g 0 with -x 0 and a prompt leaves nothing to do; 1 or more is accepted");
     if (o.out_dir.empty() && o.resume) usage_error("-y 1 needs -o, the folder to resume from");
     if (o.out_dir.empty() && o.log_tensors > 0)
-        usage_error("--log-tensors %lld needs -o, the folder for tensors.csv", (long long)o.log_tensors);
+        usage_error("--log-tensors %d needs -o, the folder for tensors.csv", o.log_tensors);
     if (o.out_dir.empty() && o.checkpoint_every > 0)
-        warning("-n %lld without -o, the folder for the checkpoints: none are written", (long long)o.checkpoint_every);
+        warning("-n %d without -o, the folder for the checkpoints: none are written", o.checkpoint_every);
     if (o.keep_best && o.max_steps != 0 && (o.out_dir.empty() || o.val_every == 0))
         warning("--keep-best 1 %s: no model_best.bin is written",
                 o.out_dir.empty() ? "without -o, its folder" : "with -v 0, which computes no validation loss");
@@ -205,7 +197,7 @@ inline void settle_val_data(Options& o) {
 inline void check_loss_mask(const Options& o) {
     if (o.max_steps == 0 && o.given.count("--loss-mask") && validates_on_text(o))
         usage_error("--loss-mask %s has no effect on -j %s, a text; with -x 0 it is accepted where -j is token shards",
-                    o.loss_mask.c_str(), o.val_data.c_str());
+                    o.loss_mask, o.val_data);
 }
 
 // How many positions the run that -e names has trained: the -t of a run from scratch. 0 if that is
@@ -223,22 +215,21 @@ inline void check_trained_positions(const Options& o) {
     if (o.max_steps != 0 || o.resume || !validates(o)) return;
     const long long trained = trained_positions(o);
     if (trained > 0 && trained < o.seq_len)
-        warning("the run in %s has trained %lld positions, and -t %lld evaluates it at more; -t %lld does not",
-                folder_of_run(o.model).c_str(), trained, (long long)o.seq_len, trained);
+        warning("the run in %s has trained %d positions, and -t %d evaluates it at more; -t %d does not",
+                folder_of_run(o.model), trained, o.seq_len, trained);
 }
 
 // Exit 2, naming the flag, if one has changed that must be the same when a run goes on.
 inline void check_resumable(const Options& o, const StateHeader& saved) {
     auto refuse = [&](const char* flag, long long now, long long then) {
-        usage_error(
-            "%s %lld differs from the run to resume in %s, which has %lld; %lld is accepted, or -y 0 --overwrite 1",
-            flag, now, o.out_dir.c_str(), then, then);
+        usage_error("%s %d differs from the run to resume in %s, which has %d; %d is accepted, or -y 0 --overwrite 1",
+                    flag, now, o.out_dir, then, then);
     };
     if (o.optimizer != saved.optimizer)
         usage_error(
             "--optimizer %s differs from the run to resume in %s, whose state is that of %s; %s is accepted, "
             "or -y 0 --overwrite 1, or -e %s -o ANOTHER, which begins from its weights",
-            o.optimizer.c_str(), o.out_dir.c_str(), saved.optimizer, saved.optimizer, shell_word(o.out_dir).c_str());
+            o.optimizer, o.out_dir, saved.optimizer, saved.optimizer, shell_word(o.out_dir));
     if (o.seq_len != saved.T) refuse("-t", o.seq_len, saved.T);
     if (o.seed != saved.seed) refuse("--seed", o.seed, saved.seed);
     if (o.shuffle != saved.shuffle) refuse("--shuffle", o.shuffle, saved.shuffle);

@@ -7,8 +7,7 @@
 #include "llmc/trace/trace.h"
 
 // What the step computes: its windows, and how they are cut and divided (warmup.h).
-template <class Model>
-inline void shape_step(Run<Model>& run) {
+inline void shape_step(Run& run) {
     const int64_t step = run.state.step;
     run.step_windows = windows_of_step(run, step);
     run.cuts = sequences_per_window(step, run.options.seq_warmup, run.T);
@@ -20,8 +19,7 @@ inline void shape_step(Run<Model>& run) {
 struct MicroBatch {
     int64_t first, rows;
 };
-template <class Model>
-inline MicroBatch micro_batch(const Run<Model>& run, int64_t micro, int64_t step) {
+inline MicroBatch micro_batch(const Run& run, int64_t micro, int64_t step) {
     const int64_t skipped = step > run.state.step ? windows_of_step(run, run.state.step) : 0;  // at most one step
     const int64_t step_begin = run.options.overfit_one_batch ? 0 : run.state.position_windows + skipped;
     const int64_t before = (micro * comm.processes + comm.rank) * run.B;
@@ -31,8 +29,7 @@ inline MicroBatch micro_batch(const Run<Model>& run, int64_t micro, int64_t step
 
 // Loads a micro-batch into x and y (B,T). Rows that the step has no window for have no loss.
 // Returns what is wrong, empty if nothing.
-template <class Model>
-inline std::string try_load(Run<Model>& run, const MicroBatch& batch, std::vector<int>& x, std::vector<int>& y) {
+inline std::string try_load(Run& run, const MicroBatch& batch, std::vector<int>& x, std::vector<int>& y) {
     const int64_t T = run.T;
     x.resize(run.B * T), y.resize(run.B * T);
     for (int64_t b = 0; b < batch.rows; b++) {
@@ -46,8 +43,7 @@ inline std::string try_load(Run<Model>& run, const MicroBatch& batch, std::vecto
 
 // Loads the tokens of this rank's micro-batch number `micro` of the step into run.x and run.y. Sets
 // stop.failed if that fails.
-template <class Model>
-inline void load_micro_batch(Run<Model>& run, int64_t micro) {
+inline void load_micro_batch(Run& run, int64_t micro) {
     const Range range("data", micro);
     const MicroBatch batch = micro_batch(run, micro, run.state.step);
     if (std::exchange(run.ahead.first_window, -1) == batch.first) {
@@ -59,8 +55,7 @@ inline void load_micro_batch(Run<Model>& run, int64_t micro) {
 // Loads the first micro-batch of the next step: its other micro-batches are loaded while the device
 // computes the ones before them, but this one would keep it waiting. If that fails, the next step
 // tries again, and says so.
-template <class Model>
-inline void load_ahead(Run<Model>& run) {
+inline void load_next_step(Run& run) {
     if (run.state.step + 1 >= run.max_steps) return;
     const Range range("next data");
     const MicroBatch batch = micro_batch(run, 0, run.state.step + 1);
@@ -70,8 +65,7 @@ inline void load_ahead(Run<Model>& run) {
 // The tokens of the step that count: all, or with a loss mask those that it counts. They must be
 // known before the first backward pass, which divides by their number. Sets run.first_tokens, and
 // stop.failed if the mask cannot be read.
-template <class Model>
-inline double counted_tokens(Run<Model>& run) {
+inline double counted_tokens(Run& run) {
     run.first_tokens = micro_batch(run, 0, run.state.step).rows * run.T;
     if (!run.train_data.masked) return (double)(run.step_windows * run.T);
     int64_t mine = 0;

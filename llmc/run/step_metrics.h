@@ -4,6 +4,7 @@
 #include "llmc/run/metrics.h"
 #include "llmc/plan/plan.h"
 #include "llmc/run/run.h"
+#include "llmc/run/start.h"
 #include "llmc/trace/step_parts.h"
 
 // What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).
@@ -18,12 +19,11 @@ struct StepReport {
 struct Throughput {
     double flops_per_s, peak;
 };
-template <class Model>
-inline Throughput throughput(Run<Model>& run, double seconds) {
+inline Throughput throughput(Run& run, double seconds) {
     const double token_flops = flops_per_token(run.model.layout.config, run.T / run.cuts);
     const double flops = token_flops * (double)(run.step_windows * run.T);
     const double reached = flops / seconds / (double)comm.processes;
-    return {reached, peak_flops(run.model, reached)};
+    return {reached, run.model.backend->peak_flops(run.model, reached)};
 }
 
 // What one process tells the others about its step.
@@ -33,8 +33,7 @@ struct RankStep {
 };
 
 // The estimates of the noise scale. Rank 0 only.
-template <class Model>
-inline void set_noise(Run<Model>& run, MetricsLine& line, const std::vector<RankStep>& ranks, const StepReport& r) {
+inline void set_noise(Run& run, MetricsLine& line, const std::vector<RankStep>& ranks, const StepReport& r) {
     if (!run.options.noise_scale) return;
     std::vector<FirstGradient> firsts;
     for (const RankStep& rank : ranks) firsts.push_back(rank.first);
@@ -47,12 +46,11 @@ inline void set_noise(Run<Model>& run, MetricsLine& line, const std::vector<Rank
 
 // Records the metrics of the step. All processes call it: of several, each tells the others how
 // long its own work took.
-template <class Model>
-inline void record_metrics(Run<Model>& run, const StepReport& r, const Throughput& t) {
+inline void record_metrics(Run& run, const StepReport& r, const Throughput& t) {
     if (!writes_out_dir(run.options)) return;
     const PartSeconds parts = run.model.parts.end_step();
     const double own_work_s = parts[PART_DATA] + parts[PART_FORWARD] + parts[PART_BACKWARD] + parts[PART_UPDATE];
-    const RankStep mine{own_work_s, (double)peak_bytes(run.model), r.first};
+    const RankStep mine{own_work_s, (double)run.model.backend->peak_bytes(run.model), r.first};
     const std::vector<RankStep> ranks = comm_gather(mine, "the times of the step");
     if (comm.rank > 0) return;
     const auto slower = [](const RankStep& a, const RankStep& b) { return a.own_work_s < b.own_work_s; };
@@ -75,7 +73,7 @@ inline void record_metrics(Run<Model>& run, const StepReport& r, const Throughpu
         line[METRIC_SLOWEST] = (double)(slowest - ranks.begin());
         line[METRIC_SLOWER_BY] = (slowest->own_work_s - fastest->own_work_s) * 1e3;
     }
-    const DeviceReading device = device_reading(run.model);
+    const DeviceReading device = run.model.backend->reading(run.model);
     line[METRIC_CLOCK] = device.mhz, line[METRIC_POWER] = device.watts;
     line[METRIC_CELSIUS] = device.celsius, line[METRIC_JOULES] = device.joules;
     set_noise(run, line, ranks, r);

@@ -4,8 +4,7 @@
 //
 // A terminal, a shell and a launcher may each pass on the same Ctrl-C, so a signal that follows the
 // first within a moment does not count as a second one. Nor does SIGHUP: it says that the terminal
-// is gone, and may come several times. In a conversation (talk.h) SIGINT ends a sample, not the
-// run.
+// is gone, and may come several times.
 #pragma once
 #include <fcntl.h>
 #include <time.h>
@@ -28,8 +27,6 @@ struct Stop {
     std::atomic<bool> at_once{true};   // the first signal ends the process: there is nothing to save yet
     double deadline = INFINITY;        // by now_seconds(): from then on the run is stopped as by SIGUSR1
     bool by_mpi = false;               // what the process prints goes to mpirun
-    std::atomic<bool> conversing{false};
-    volatile sig_atomic_t interrupted = 0;  // SIGINT came in a conversation
 };
 inline Stop stop;
 constexpr int64_t SAME_WISH_MS = 300;  // a later signal within this time is the same request
@@ -37,7 +34,7 @@ constexpr int64_t SAME_WISH_MS = 300;  // a later signal within this time is the
 // Sets the answer to a signal from here on.
 inline void answer_signals(const std::string& text) {
     const int other = 1 - stop.answer;
-    const std::string who = comm.rank > 0 ? format("rank %lld: ", (long long)comm.rank) : "";
+    const std::string who = comm.rank > 0 ? format("rank %d: ", comm.rank) : "";
     snprintf(stop.answers[other], sizeof(stop.answers[other]), "%s%s%s; once more to stop at once\n",
              isatty(2) ? "\n" : "", who.c_str(), text.c_str());
     stop.answer = other;
@@ -53,10 +50,6 @@ inline void never_wait_for_mpirun() {
 }
 
 inline void on_stop_signal(int signal) {
-    if (signal == SIGINT && stop.conversing) {
-        stop.interrupted = 1;
-        return;
-    }
     const int before = errno;
     if (stop.by_mpi && signal != SIGUSR1) never_wait_for_mpirun();  // SIGUSR1 does not stop mpirun
     struct timespec now;
@@ -87,9 +80,6 @@ inline void catch_signals() {
     ::signal(SIGXFSZ, SIG_IGN);  // then write() fails for a file over the limit, which is reported
     ::signal(SIGPIPE, SIG_IGN);  // likewise if the reader of stdout is gone
 }
-
-// True if what this process does is to end soon.
-inline bool stop_wanted() { return stop.signal || stop.interrupted; }
 
 // True in all processes, at the same call, once one of them has failed or got a signal. A failure
 // takes precedence over signals, and SIGUSR1, whose exit status is 0, comes last.

@@ -13,7 +13,7 @@ inline std::string sampling_flags(const Options& o) {
         const bool found_anyway = row.text == &Options::tokenizer && !o.given.count(name);
         const std::string value = option_text(o, row);
         if (found_anyway || value == option_text(defaults, row)) continue;
-        flags += format(" %s %s", *row.short_name ? row.short_name : row.long_name, shell_word(value).c_str());
+        flags += format(" %s %s", *row.short_name ? row.short_name : row.long_name, shell_word(value));
     }
     return flags;
 }
@@ -25,26 +25,25 @@ inline bool can_be_prompted(const Options& o, int64_t V) {
 }
 
 // Nothing after -x 0, which does not train.
-template <class Model>
-inline void summarize(Run<Model>& run) {
+inline void summarize(Run& run) {
     const Options& o = run.options;
     if (o.max_steps == 0) return;
     const long long step = run.state.step, steps_now = step - run.first_step;
     const double seconds = run.seconds_before + now_seconds() - run.started;
-    std::string text = format("trained %s, %s tokens, in %s", count_text(step, "step").c_str(),
-                              grouped_text(run.state.position_windows * run.T).c_str(), duration_text(seconds).c_str());
+    std::string text = format("trained %s, %s tokens, in %s", count_text(step, "step"),
+                              grouped_text(run.state.position_windows * run.T), duration_text(seconds));
     const int64_t windows_now = windows_before(run, step) - windows_before(run, run.first_step);
     const double tokens_s = (double)(windows_now * run.T) / run.step_seconds;
     if (steps_now > 0) text += format(" (%.0f tok/s in the steps)", tokens_s);
     if (std::isfinite(run.best_loss))
-        text += format("; best validation loss %f, at step %lld", run.best_loss, (long long)run.best_step);
-    run.logger.note("%s", text.c_str());
+        text += format("; best validation loss %f, at step %d", run.best_loss, run.best_step);
+    run.logger.note("%s", text);
     if (o.out_dir.empty()) return run.logger.note("nothing is kept: there was no -o, the folder for the model");
     const bool best = file_exists(best_path(o)), tensors = !run.files.tensors.path.empty();
-    run.logger.note("in %s: model_%08lld.bin%s, main.log, metrics.csv, evals.jsonl%s", o.out_dir.c_str(), step,
+    run.logger.note("in %s: model_%08d.bin%s, main.log, metrics.csv, evals.jsonl%s", o.out_dir, step,
                     best ? ", model_best.bin" : "", tensors ? ", tensors.csv" : "");
     if (can_be_prompted(o, run.model.layout.config.V))
-        run.logger.note("to prompt it: %s -e %s -x 0%s", o.program.c_str(), shell_word(o.out_dir).c_str(),
-                        sampling_flags(o).c_str());
-    run.logger.note("%s", how_to_go_on(o, format(" -x %lld", 2 * step)).c_str());
+        run.logger.note("to prompt it: %s -e %s -x 0 --prompt %s%s", o.program, shell_word(o.out_dir),
+                        shell_word(o.prompt.empty() ? "To be" : o.prompt), sampling_flags(o));
+    run.logger.note("%s", how_to_go_on(o, format(" -x %d", 2 * step)));
 }

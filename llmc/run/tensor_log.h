@@ -30,29 +30,11 @@
 // state from a GPU; other steps take no longer.
 #pragma once
 #include "llmc/run/run.h"
+#include "llmc/run/tensor_sums.h"
 #include "llmc/gpt2/tensor_parts.h"
 #include "llmc/optim/update_rule.h"
 
 inline std::string tensor_log_header() { return "step,what,tensor,layer,elems,norm,max,zeros,ratio\n"; }
-
-// Of some values: the sum of squares, the largest magnitude (NaN if any value is), and the zeros.
-struct TensorSums {
-    double squares = 0, max = 0, zeros = 0;
-
-    void add(double value) {
-        const double magnitude = std::fabs(value);
-        squares += value * value, zeros += value == 0;
-        if (magnitude > max || std::isnan(magnitude)) max = magnitude;
-    }
-    void add(const TensorSums& other) {
-        squares += other.squares, zeros += other.zeros;
-        if (other.max > max || std::isnan(other.max)) max = other.max;
-    }
-    template <class T>
-    void add(const T* values, int64_t n) {
-        for (int64_t i = 0; i < n; i++) add((double)values[i]);
-    }
-};
 
 // A line of the file. `before`: of an update, the weight before it.
 struct TensorLine {
@@ -66,8 +48,7 @@ inline std::string tensor_line_text(int64_t step, const TensorLine& line) {
     const auto number = [](double value) { return loss_text("%.9g", value); };
     const std::string layer = line.layer < 0 ? "" : std::to_string(line.layer);
     const double norm = std::sqrt(line.sums.squares);
-    std::string text =
-        format("%lld,%s,%s,%s,%.0f,", (long long)step, line.what, line.tensor, layer.c_str(), line.elems);
+    std::string text = format("%d,%s,%s,%s,%.0f,", step, line.what, line.tensor, layer, line.elems);
     text += number(norm) + "," + number(line.sums.max) + "," + number(line.sums.zeros / line.elems) + ",";
     const bool moves = line.before.squares > 0;
     return moves ? text + number(norm / std::sqrt(line.before.squares)) : text;
@@ -75,42 +56,31 @@ inline std::string tensor_line_text(int64_t step, const TensorLine& line) {
 
 constexpr int64_t TENSOR_LOG_PIECE = 1 << 16;  // values that are on the host at a time
 
-// Calls each(values, first, n) with pieces of n values at `from`, in fp32 on the host.
-template <class Model, class T, class Each>
-inline void for_each_piece(Model& model, const T* from, int64_t elems, Each each) {
+// Calls each(values, at, n) with pieces of elems values, which get(at, n) returns, on the host.
+template <class Get, class Each>
+inline void for_each_piece(int64_t elems, Get get, Each each) {
     for (int64_t at = 0; at < elems; at += TENSOR_LOG_PIECE) {
         const int64_t n = std::min(TENSOR_LOG_PIECE, elems - at);
-        each(to_host(model, from + at, n), at, n);
+        each(get(at, n), at, n);
     }
 }
 
-// Calls each(values, first, n) with pieces of the weights of a part.
-template <class Model, class Each>
-inline void for_each_weight(Model& model, const TensorPart& part, Each each) {
-    const int64_t n = part.elems();
-    if (model.master) for_each_piece(model, model.master + part.state, n, each);
-    else for_each_piece(model, model.param(part.tensor, part.layer) + part.first, n, each);
+// Calls each(values, at, n) with pieces of the weights of a part.
+template <class Each>
+inline void for_each_weight(GPT2& model, const TensorPart& part, Each each) {
+    const auto get = [&](int64_t at, int64_t n) {
+        return model.master ? to_host(model, FORMAT_FP32, model.master + part.state + at, n)
+                            : tensor_data(model, part.tensor, part.layer, part.first + at, n);
+    };
+    for_each_piece(part.elems(), get, each);
 }
 
 // Whether a step that begins after so many is logged.
-template <class Model>
-inline bool logs_tensors(const Run<Model>& run) {
+inline bool logs_tensors(const Run& run) {
     return run.options.log_tensors > 0 && run.state.step % run.options.log_tensors == 0;
 }
-// Bytes of the next, at most; for the plan.
-template <class Model>
-inline int64_t weights_before_bytes(const Model& model, const Options& o) {
-    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
-}
-// What an update overwrites, measured in a step that is logged: of all parts the weights before it,
-// but with AdamW; and where the optimizer has directions (directions.h) the gradients.
-struct BeforeUpdate {
-    std::vector<float> weights;
-    std::vector<TensorSums> gradients;
-};
 // The gradient of the loss, in elements of a part.
-template <class Model>
-inline TensorSums measure_gradient(Model& model, const TensorPart& part, double loss_scale) {
+inline TensorSums measure_gradient(GPT2& model, const TensorPart& part, double loss_scale) {
     TensorSums sums;
     for (int64_t at = 0; at < part.elems(); at += TENSOR_LOG_PIECE) {
         const int64_t n = std::min(TENSOR_LOG_PIECE, part.elems() - at);
@@ -119,13 +89,12 @@ inline TensorSums measure_gradient(Model& model, const TensorPart& part, double 
     }
     return sums;
 }
-template <class Model, class Each>
-inline void for_each_own_part(Model& model, Each each) {
+template <class Each>
+inline void for_each_own_part(GPT2& model, Each each) {
     for_each_part(model.layout, {comm.processes, comm.rank}, model.slice, each);
 }
-template <class Model>
-inline void measure_before_update(Run<Model>& run, double loss_scale, BeforeUpdate& before) {
-    Model& model = run.model;
+inline void measure_before_update(Run& run, double loss_scale, BeforeUpdate& before) {
+    GPT2& model = run.model;
     if (!logs_tensors(run) || model.optimizer == ADAMW) return;
     before.weights.reserve(model.layout.total_elems() / comm.processes);
     for_each_own_part(model, [&](const TensorPart& part) {
@@ -141,8 +110,7 @@ inline void measure_before_update(Run<Model>& run, double loss_scale, BeforeUpda
 }
 
 // Weight, gradient and update of a part are lines[0] to lines[2].
-template <class Model>
-inline void measure_adamw(Model& model, const TensorPart& part, const UpdateRule& rule, bool updated,
+inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateRule& rule, bool updated,
                           TensorLine* lines) {
     const UpdateConstants& k = rule.constants;
     const double step = k.learning_rate / k.correction1, root = 1 / std::sqrt((double)k.correction2);
@@ -150,9 +118,9 @@ inline void measure_adamw(Model& model, const TensorPart& part, const UpdateRule
     std::vector<float> p, m;
     const auto measure = [&](const float* weights, int64_t at, int64_t n) {
         p.assign(weights, weights + n);
-        const float* values = to_host(model, (float*)model.m + part.state + at, n);
+        const float* values = to_host(model, FORMAT_FP32, (float*)model.m + part.state + at, n);
         m.assign(values, values + n);
-        const float* v = to_host(model, (float*)model.v + part.state + at, n);
+        const float* v = to_host(model, FORMAT_FP32, (float*)model.v + part.state + at, n);
         for (int64_t i = 0; i < n; i++) {
             const double s = updated ? step * m[i] / (std::sqrt((double)v[i]) * root + k.eps) : 0;
             const double before = updated ? (p[i] + s) / (1 - decay) : p[i];
@@ -162,22 +130,19 @@ inline void measure_adamw(Model& model, const TensorPart& part, const UpdateRule
     };
     for_each_weight(model, part, measure);
 }
-// The same for any optimizer; before: the weights of the part before the update.
-template <class Model>
-inline void measure_change(Model& model, const TensorPart& part, const float* before, TensorLine* lines) {
+// The update by any optimizer, lines[2]; before: the weights of the part before it.
+inline void measure_change(GPT2& model, const TensorPart& part, const float* before, TensorLine* lines) {
     for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
         for (int64_t i = 0; i < n; i++) lines[2].sums.add((double)weights[i] - before[at + i]);
         lines[2].before.add(before + at, n);
     });
 }
-template <class Model>
-inline void measure_weights(Model& model, const TensorPart& part, TensorLine* lines) {
+inline void measure_weights(GPT2& model, const TensorPart& part, TensorLine* lines) {
     for_each_weight(model, part, [&](const float* weights, int64_t, int64_t n) { lines[0].sums.add(weights, n); });
 }
 
 // This process's slices of all parameters.
-template <class Model>
-inline void measure_parameters(Model& model, const UpdateRule& rule, bool updated, const BeforeUpdate& before,
+inline void measure_parameters(GPT2& model, const UpdateRule& rule, bool updated, const BeforeUpdate& before,
                                std::vector<TensorLine>& lines) {
     int64_t at = 0;  // in before.weights
     for_each_own_part(model, [&](const TensorPart& part) {
@@ -197,16 +162,16 @@ inline void measure_parameters(Model& model, const UpdateRule& rule, bool update
 }
 
 // The residual stream that the last micro-step has left in memory.
-template <class Model>
-inline void measure_residuals(Model& model, std::vector<TensorLine>& lines) {
+inline void measure_residuals(GPT2& model, std::vector<TensorLine>& lines) {
     const Sizes& s = model.sizes;
     const int64_t elems = s.rows() * s.config.C, k = s.segment_layers();
     const auto measure = [&](int a, int64_t layer) {
         const int64_t number = a == ENCODED ? -1 : layer;
         lines.push_back({"residual", ACTIVATIONS[a].name, number, (double)(elems * comm.processes)});
         TensorSums& sums = lines.back().sums;
-        for_each_piece(model, model.act(a, layer), elems,
-                       [&](const float* values, int64_t, int64_t n) { sums.add(values, n); });
+        for_each_piece(
+            elems, [&](int64_t at, int64_t n) { return activation_data(model, a, layer, at, n); },
+            [&](const float* values, int64_t, int64_t n) { sums.add(values, n); });
     };
     measure(ENCODED, 0);
     for (int64_t l = k - 1; l < s.config.L; l += k) measure(RESIDUAL3, l);
@@ -228,8 +193,7 @@ inline void sum_over_processes(std::vector<TensorLine>& lines) {
 
 // Records the lines of the step that has just ended, if it is one that is logged. All processes
 // call it. before: what measure_before_update() has measured.
-template <class Model>
-inline void log_tensors(Run<Model>& run, const UpdateRule& rule, bool updated, const BeforeUpdate& before) {
+inline void log_tensors(Run& run, const UpdateRule& rule, bool updated, const BeforeUpdate& before) {
     const int64_t step = run.state.step;
     run.model.gradients_complete = nullptr;
     if (!logs_tensors(run)) return;

@@ -22,7 +22,7 @@ inline TraceSteps trace_steps(const Options& o) {
     }
     if (sscanf(o.trace_steps.c_str(), "%lld:%lld%c", &first, &last, &after) != 2 || first < 1 || last < first)
         usage_error("--trace-steps %s is no range of steps; accepted: A:B, the first step and the last, 1 or more",
-                    o.trace_steps.c_str());
+                    o.trace_steps);
     return {first, last};
 }
 
@@ -35,18 +35,18 @@ inline std::string event_json(const Slice& slice, double start, int64_t rank, in
     };
     arg("FLOPs", slice.work.flops), arg("bytes", slice.work.bytes), arg("sent bytes", slice.work.sent_bytes);
     if (seconds > 0) arg("GFLOP/s", 1e-9 * slice.work.flops / seconds), arg("GB/s", 1e-9 * slice.work.bytes / seconds);
-    return format("{\"name\":%s,\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%lld,\"tid\":%lld%s}",
-                  json_text(slice.work.name.str()).c_str(), 1e6 * (slice.begin - start), 1e6 * seconds, (long long)rank,
-                  (long long)track, args.empty() ? "" : (",\"args\":{" + args + "}").c_str());
+    return format("{\"name\":%s,\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d%s}",
+                  json_text(slice.work.name.str()), 1e6 * (slice.begin - start), 1e6 * seconds, rank, track,
+                  args.empty() ? "" : ",\"args\":{" + args + "}");
 }
 inline std::string name_json(const char* what, const std::string& name, int64_t rank, int64_t track) {
-    return format("{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%lld,\"tid\":%lld,\"args\":{\"name\":%s}}", what,
-                  (long long)rank, (long long)track, json_text(name).c_str());
+    return format("{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":%s}}", what, rank, track,
+                  json_text(name));
 }
 
 // All events of this process, separated by commas.
 inline std::string trace_json(double start) {
-    std::string text = name_json("process_name", format("rank %lld", (long long)comm.rank), comm.rank, 0);
+    std::string text = name_json("process_name", format("rank %d", comm.rank), comm.rank, 0);
     for (int64_t track = 0; track < (int64_t)trace.tracks.size(); track++) {
         text += ",\n" + name_json("thread_name", trace.tracks[track].name, comm.rank, track);
         for (const Slice& slice : trace.tracks[track].slices)
@@ -111,10 +111,9 @@ inline std::string kernel_table(int64_t steps, double step_seconds, const PlanDe
     for (size_t i = 0; i < std::min(most, kernels.size()); i++) {
         const KernelTime& k = kernels[i];
         const double bound = bound_seconds(k.flops, k.bytes, device);
-        text += format("%-34s %9.1f %9.2f %5.1f%% %9.1f %8.1f %11s\n", k.name.c_str(), (double)k.calls / steps,
+        text += format("%-34s %9.1f %9.2f %5.1f%% %9.1f %8.1f %11s\n", k.name, (double)k.calls / steps,
                        1e3 * k.seconds / steps, 100 * k.seconds / step_seconds, 1e-9 * k.flops / k.seconds,
-                       1e-9 * k.bytes / k.seconds,
-                       bound > 0 ? format("%.1f%%", 100 * bound / k.seconds).c_str() : "unknown");
+                       1e-9 * k.bytes / k.seconds, bound > 0 ? format("%.1f%%", 100 * bound / k.seconds) : "unknown");
     }
     return text;
 }
@@ -122,16 +121,14 @@ inline std::string kernel_table(int64_t steps, double step_seconds, const PlanDe
 // ---- the steps of a run
 
 // At the end of a run: says so if it had none of the steps that were to be traced.
-template <class Model>
-inline void check_traced(const Run<Model>& run) {
+inline void check_traced(const Run& run) {
     if (run.options.trace.empty() || run.trace_start > 0) return;
-    warning("nothing was traced: the run had none of the steps %s (--trace-steps)", run.options.trace_steps.c_str());
+    warning("nothing was traced: the run had none of the steps %s (--trace-steps)", run.options.trace_steps);
 }
 
 // Makes the tracks, if anything is to be traced, and measures the peaks of the machine: before the
 // memory of the run is touched. Exit 1 if the file cannot be written.
-template <class Model>
-inline void open_trace(Run<Model>& run) {
+inline void open_trace(Run& run) {
     run.traced = trace_steps(run.options);
     if (run.options.trace.empty()) return;
     if (comm.rank == 0) {
@@ -139,13 +136,12 @@ inline void open_trace(Run<Model>& run) {
         if (folder_exists(trial.path)) trial.refuse("it is a folder");
     }
     trace.tracks.push_back({"program", {}});
-    trace_device(run.model);
-    if (comm.rank == 0) run.traced_device = this_device(run.model, run.options);
+    run.model.backend->trace_tracks(run.model);
+    if (comm.rank == 0) run.traced_device = run.model.backend->this_device(run.model, run.options);
 }
 
 // Before step state.step of a run: begins to trace it if it is one of --trace-steps.
-template <class Model>
-inline void begin_trace(Run<Model>& run) {
+inline void begin_trace(Run& run) {
     const int64_t step = run.state.step + 1;
     if (step < run.traced.first || step > run.traced.last) return;
     if (run.trace_start == 0) {
@@ -158,8 +154,7 @@ inline void begin_trace(Run<Model>& run) {
 
 // After that step: writes the file, which then holds the steps traced so far; after the last one
 // also says which kernels took longest.
-template <class Model>
-inline void end_trace(Run<Model>& run) {
+inline void end_trace(Run& run) {
     if (!trace.on) return;
     if (trace.end_device) trace.end_device();
     trace.on = false;
@@ -175,7 +170,6 @@ inline void end_trace(Run<Model>& run) {
     double seconds = 0;
     for (const Slice& slice : trace.tracks[0].slices)
         if (std::string(slice.work.name.text) == "step") steps++, seconds += slice.end - slice.begin;
-    run.logger.note("traced %lld step%s: %s, for ui.perfetto.dev; what took longest, per step:\n%s", (long long)steps,
-                    steps == 1 ? "" : "s", run.options.trace.c_str(),
-                    kernel_table(steps, seconds, run.traced_device, 10).c_str());
+    run.logger.note("traced %d step%s: %s, for ui.perfetto.dev; what took longest, per step:\n%s", steps,
+                    steps == 1 ? "" : "s", run.options.trace, kernel_table(steps, seconds, run.traced_device, 10));
 }

@@ -21,9 +21,6 @@
 #include <vector>
 #include "llmc/base/clock.h"
 #include "llmc/trace/work.h"
-#ifdef __CUDACC__
-#include <nvtx3/nvToolsExt.h>
-#endif
 
 struct Slice {
     KernelWork work;  // its name, and what is computed, if it is a kernel
@@ -44,6 +41,9 @@ struct Trace {
     // streams.
     void (*begin_device)() = nullptr;
     void (*end_device)() = nullptr;
+    // For the ranges of another profiler (NVTX, in cuda/launch.cuh).
+    void (*push)(const char* name) = nullptr;
+    void (*pop)() = nullptr;
     // Called with each range that ends, if it is set (not_finite.h).
     std::function<void(const KernelWork&)> at_end;
 
@@ -57,9 +57,7 @@ struct Range {
     double begin = 0;  // 0: not traced
 
     explicit Range(const KernelWork& of) : work(of) {
-#ifdef __CUDACC__
-        nvtxRangePushA(work.name.text);
-#endif
+        if (trace.push) trace.push(work.name.text);
         if (!trace.on) return;
         outer = trace.innermost, trace.innermost = work.name;
         begin = now_seconds();
@@ -67,9 +65,7 @@ struct Range {
     // A range that is no kernel. number: of the layer, micro-step, ...
     explicit Range(const char* text, int64_t number = -1) : Range(KernelWork{{text, (double)number}}) {}
     ~Range() {
-#ifdef __CUDACC__
-        nvtxRangePop();
-#endif
+        if (trace.pop) trace.pop();
         if (trace.at_end) trace.at_end(work);
         if (begin == 0) return;
         if (trace.on) trace.add(0, {work, begin, now_seconds()});

@@ -14,7 +14,7 @@ struct KernelName {
 
     std::string str() const {
         const std::string second = other_size < 0 ? "" : format(" x %.0f", other_size);
-        return size < 0 ? text : format("%s %.0f%s", text, size, second.c_str());
+        return size < 0 ? text : format("%s %.0f%s", text, size, second);
     }
 };
 
@@ -55,7 +55,7 @@ inline KernelWork attention_backward(double n, double T, double C, double x) {
 inline KernelWork classifier(double n, double C, double Vp, bool backward, double x, double g) {
     return {{"classifier"}, (backward ? 6 : 2) * n * C * Vp, Vp * C * (x + g)};
 }
-// fp32 sums of the gradients of several micro-steps: read with the gradients, and written.
+// The fp32 sums of several micro-steps' gradients: sums and gradients are read, sums written.
 inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
 inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
 // Five Newton-Schulz steps of a matrix (cpu/orthogonalize.h), after a pass each for norm and scale.

@@ -61,7 +61,7 @@ inline void run_share(const std::vector<Inputs>& inputs, const std::vector<Case>
     remove_scratch();
 }
 
-inline std::string name_of(const Case& c) { return format("%s-%zu", PARSERS[c.parser].name, c.number); }
+inline std::string name_of(const Case& c) { return format("%s-%d", PARSERS[c.parser].name, c.number); }
 
 // Keeps the input of a case that broke a promise, and says how it ended.
 inline void report(const std::vector<Inputs>& inputs, const Case& c, uint64_t seed, const std::string& how,
@@ -98,7 +98,7 @@ inline size_t run_cases(const std::vector<Inputs>& inputs, const std::vector<Cas
         run_share(inputs, cases, seed, workers[w].next, jobs, progress[w]);
         _exit(0);
     };
-    for (size_t w = 0; w < jobs; w++) workers[w].log = scratch + format(".log%zu", w), workers[w].next = w, begin(w);
+    for (size_t w = 0; w < jobs; w++) workers[w].log = scratch + format(".log%d", w), workers[w].next = w, begin(w);
     while (running > 0) {
         usleep(20000);
         for (size_t w = 0; w < jobs; w++) {

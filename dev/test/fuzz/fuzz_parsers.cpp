@@ -56,7 +56,7 @@ static void write_seeds(const std::string& folder) {
     for (size_t p = 0; p < NUM_PARSERS; p++) {
         make_folder(folder + "/" + PARSERS[p].name);
         for (size_t i = 0; i < inputs[p].valid; i++) {
-            FileWriter file(folder + "/" + PARSERS[p].name + format("/valid%zu", i));
+            FileWriter file(folder + "/" + PARSERS[p].name + format("/valid%d", i));
             file.write(inputs[p].all[i].data(), inputs[p].all[i].size());
             file.commit();
         }
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
                           : words[i] == "--cases" ? parse_whole(value, cases) && cases > 0
                           : words[i] == "--seed"  ? parse_whole(value, seed)
                                                   : false;
-        if (!good) usage_error("%s %s is not accepted; fuzz_parsers.cpp says what is", words[i].c_str(), value.c_str());
+        if (!good) usage_error("%s %s is not accepted; fuzz_parsers.cpp says what is", words[i], value);
     }
     return fuzz((size_t)cases, (uint64_t)seed, only);
 }

@@ -54,7 +54,7 @@ inline void empty_scratch() {
 }
 inline void make_scratch() {
     std::string pattern = std::string(folder_exists("/dev/shm") ? "/dev/shm" : "/tmp") + "/gpt2_fuzz_XXXXXX";
-    if (!mkdtemp(pattern.data())) runtime_failure("cannot create %s: %s", pattern.c_str(), strerror(errno));
+    if (!mkdtemp(pattern.data())) runtime_failure("cannot create %s: %s", pattern, strerror(errno));
     scratch = pattern;
 }
 inline void remove_scratch() {
@@ -92,7 +92,7 @@ inline void check_said(const std::string& said, int status) {
         if (end == said.npos || (!error && !warning)) broken("it says, not in one sentence: " + said.substr(0, 600));
         sentences += error;
     }
-    if (sentences != (status != 0)) broken(format("status %d with %d sentences: %s", status, sentences, said.c_str()));
+    if (sentences != (status != 0)) broken(format("status %d with %d sentences: %s", status, sentences, said));
 }
 
 // Returns how the parser ended: 0, 1 or 2.
@@ -116,7 +116,6 @@ inline int run_case(const Parser& parser, const std::string& input) {
     free(text);
     check_said(said, status);
     if (status < 0 || status > 2) broken(format("status %d", status));
-    if (allocated > justified)
-        broken(format("it allocates %lld bytes for an input of %zu", (long long)allocated, input.size()));
+    if (allocated > justified) broken(format("it allocates %d bytes for an input of %d", allocated, input.size()));
     return status;
 }

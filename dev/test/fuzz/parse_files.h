@@ -2,8 +2,8 @@
 // HellaSwag.
 #pragma once
 #include "dev/test/fuzz/harness.h"
+#include "dev/test/token_files.h"
 #include "llmc/checkpoint/checkpoint.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/data/hellaswag.h"
 #include "llmc/data/tokenizer.h"
 
@@ -11,50 +11,41 @@
 
 inline const GPT2Config TINY{4, 5, 128, 1, 1, 2};
 
-// What checkpoint.h and model_file.h need of a model in fp32.
-struct TinyModel {
-    typedef float Element;
-    ParameterLayout layout;
-    BucketSlice slice;
-    Optimizer optimizer = ADAMW;
-    std::vector<float> all;  // weights, m and v
-    float *params, *m, *v, *factors = nullptr, *master = nullptr;
-    std::vector<float> host_values;
-    struct {
-        int64_t cache_T = 1;
-    } sizes;
-
-    explicit TinyModel(int64_t processes = 1) : layout(parameter_layout(TINY, processes)) {
-        const int64_t elems = layout.total_elems();
-        all.resize(3 * elems);
-        for (size_t i = 0; i < all.size(); i++) all[i] = 1e-3f * (float)(i % 97);
-        params = all.data(), m = params + elems, v = m + elems;
-    }
-    float* param(int tensor, int64_t layer) { return params + layout.offset(tensor, layer); }
-};
-inline void expect_within(TinyModel& model, const void* to, int64_t bytes) {
-    const char *begin = (const char*)model.all.data(), *end = begin + model.all.size() * sizeof(float);
-    expect((const char*)to >= begin && (const char*)to + bytes <= end, "values stay within the model");
-}
-template <class T>
-void to_device(TinyModel& model, T* to, const float* values, int64_t n) {
-    expect_within(model, to, n * sizeof(T));
-    std::copy(values, values + n, to);
-}
-inline const float* to_host(TinyModel&, const float* from, int64_t) { return from; }
-inline const float* to_host(TinyModel& model, const bf16* from, int64_t n) {
-    return model.host_values.assign(from, from + n), model.host_values.data();
-}
-inline void copy_out(TinyModel&, void* to, const void* from, int64_t bytes) { memcpy(to, from, bytes); }
-inline void copy_in(TinyModel& model, void* to, const void* from, int64_t bytes) {
-    expect_within(model, to, bytes);
+// A model in fp32 whose weights, m and v lie in one piece of memory, of which all that is written
+// must be.
+inline const float *tiny_begin, *tiny_end;
+inline void copy_within(GPT2&, void* to, const void* from, int64_t bytes) {
+    expect((const char*)to >= (const char*)tiny_begin && (const char*)to + bytes <= (const char*)tiny_end,
+           "values stay within the model");
     memcpy(to, from, bytes);
 }
+inline Backend tiny_backend() {
+    Backend backend{};
+    backend.copy_out = [](GPT2&, void* to, const void* from, int64_t bytes) { memcpy(to, from, bytes); };
+    backend.copy_in = copy_within;
+    return backend;
+}
+struct TinyModel {
+    std::vector<float> all;
+    Backend backend = tiny_backend();
+    GPT2 model;
+
+    explicit TinyModel(int64_t processes = 1) {
+        model.layout = parameter_layout(TINY, processes), model.backend = &backend;
+        const int64_t elems = model.layout.total_elems();
+        all.resize(3 * elems);
+        for (size_t i = 0; i < all.size(); i++) all[i] = 1e-3f * (float)(i % 97);
+        model.params = all.data(), model.m = &all[elems], model.v = &all[2 * elems];
+        tiny_begin = all.data(), tiny_end = tiny_begin + all.size();
+    }
+};
 
 inline std::string model_bytes(int32_t version) {
-    TinyModel model;
+    TinyModel tiny;
     FileWriter file(scratch + "/model.bin");
-    auto get = [&](int tensor, int64_t layer, int64_t first, int64_t) { return model.param(tensor, layer) + first; };
+    auto get = [&](int tensor, int64_t layer, int64_t first, int64_t) {
+        return tiny.model.param<float>(tensor, layer) + first;
+    };
     write_model(file, TINY, version, get);
     file.commit();
     return content_of(file.path);
@@ -85,7 +76,8 @@ constexpr int64_t STATE_STEP = 7;
 inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optimizer optimizer, bool fp16) {
     empty_scratch();
     std::map<std::string, std::string> files;
-    TinyModel model(processes);
+    TinyModel tiny(processes);
+    GPT2& model = tiny.model;
     model.optimizer = optimizer;
     comm.processes = processes;
     FileWriter weights(model_path(scratch, STATE_STEP));
@@ -100,7 +92,7 @@ inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optim
         write_state(scratch, header, model, nullptr);
     }
     comm.processes = 1, comm.rank = 0;
-    scratch_file(format("DONE_%08lld", (long long)STATE_STEP), "");
+    scratch_file(format("DONE_%08d", STATE_STEP), "");
     for (const CheckpointFile& file : checkpoint_files(scratch))
         files[file.path.substr(scratch.size() + 1)] = content_of(file.path);
     return files;
@@ -137,7 +129,8 @@ inline void run_state(const std::string& input) {
     StateHeader header;
     std::unique_ptr<FileReader> file;
     if (newest_checkpoint(scratch, header, &file) < 0) broken("a folder with DONE holds no checkpoint");
-    TinyModel model;
+    TinyModel tiny;
+    GPT2& model = tiny.model;
     model.optimizer = find_optimizer(header.optimizer);
     load_checkpoint(scratch, header, *file, model);
     for (OutlierDetector* detector : {&header.loss_outlier, &header.norm_outlier})

@@ -102,7 +102,7 @@ inline std::vector<std::string> meeting_seeds() { return {"127.0.0.1 29500 01234
 inline void run_meeting(const std::string& input) {
     Place place;
     const std::string problem = read_meeting_file(scratch_file("rendezvous.txt", input), place);
-    if (!problem.empty()) runtime_failure("%s", problem.c_str());
+    if (!problem.empty()) runtime_failure("%s", problem);
     expect(place.port >= 1 && place.port <= 65535 && !place.host.empty(), "a meeting place is an address and a port");
 }
 inline std::vector<std::string> address_seeds() { return {"10.0.0.1:29500", "localhost", "gpu-7.cluster:1"}; }

@@ -123,7 +123,8 @@ inline void run_records(const std::string& input) {
     const std::vector<std::string> names = {"main.log", "metrics.csv", "evals.jsonl", "tensors.csv"};
     for (const std::string& name : names) scratch_file(name, input);
     scratch_file("shards.txt", input);
-    Run<TinyModel> run;
+    Run run;
+    run.model.sizes.cache_T = 1;
     run.logger.silent = true;
     run.options.out_dir = scratch, run.state.step = STEP, run.lock.fd = -1;
     set_best_aside(run, STEP);
@@ -224,7 +225,7 @@ inline void run_documents(const std::string& input) {
     DocumentReader reader(small_vocabulary(), files, nullptr);
     for (Encoded out; reader.next(out.block); out = {}) {
         encode_block(small_vocabulary(), true, {}, out);
-        if (!out.problem.empty()) runtime_failure("%s: %s", files[0].name(), out.problem.c_str());
+        if (!out.problem.empty()) runtime_failure("%s: %s", files[0].name(), out.problem);
         expect(!out.prompted.value_or(false) || out.counts.size() == out.tokens.size(),
                "each token has a bit in the mask");
     }

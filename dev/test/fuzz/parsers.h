@@ -46,7 +46,7 @@ inline size_t parser_of(const std::string& name) {
         if (name == PARSERS[p].name) return p;
         names += std::string(p ? ", " : "") + PARSERS[p].name;
     }
-    usage_error("%s is no parser; accepted: %s", name.c_str(), names.c_str());
+    usage_error("%s is no parser; accepted: %s", name, names);
 }
 
 // An input from one that is in use, by the draw.

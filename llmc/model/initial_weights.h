@@ -3,11 +3,10 @@
 #pragma once
 #include <cmath>
 #include "llmc/base/logger.h"
-#include "llmc/checkpoint/model.h"
+#include "llmc/model/model_state.h"
 #include "llmc/base/random.h"
 
-template <class Model>
-inline void initialize_weights(Model& model, uint64_t seed, Progress* progress = nullptr) {
+inline void initialize_weights(GPT2& model, uint64_t seed, Progress* progress = nullptr) {
     const GPT2Config& c = model.layout.config;
     MersenneTwister rng(seed);
     std::vector<float> values;

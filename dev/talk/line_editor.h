@@ -1,7 +1,8 @@
-// Reads lines from the terminal. Where the program is built with GNU readline, a line can be
-// edited, and the lines before it can be called back (Up; Ctrl-R searches): those of this program's
-// run, no file keeps them. Without readline, or on a terminal that cannot move its cursor
-// (TERM=dumb), a line is what the terminal sends. A signal ends the waiting at once.
+// Reads lines from the terminal, or what else stdin is. Where the program is built with GNU
+// readline, a line can be edited, and the lines before it can be called back (Up; Ctrl-R searches):
+// those of this program's run, no file keeps them. Without readline, or on a terminal that cannot
+// move its cursor (TERM=dumb), a line is what the terminal sends. A signal ends the waiting at
+// once.
 #pragma once
 #include <poll.h>
 #include <unistd.h>
@@ -19,25 +20,31 @@ enum LineEnd { LINE_ENTERED, LINE_INTERRUPTED, LINE_NONE };  // NONE: Ctrl-D, or
 // Waits until there is something to read; false once a signal came. One that comes just before
 // poll() is noticed when that has timed out.
 inline bool wait_for_input() {
-    struct pollfd terminal = {0, POLLIN, 0};
-    while (!stop_wanted())
-        if (poll(&terminal, 1, 100) > 0) return true;
+    struct pollfd input = {0, POLLIN, 0};
+    while (!stop.signal)
+        if (poll(&input, 1, 100) > 0) return true;
     return false;
 }
 
 inline LineEnd read_plain_line(const char* prompt, std::string& line) {
+    static std::string rest;  // what was read with the line before
     printf("%s", prompt);
     fflush(stdout);
+    size_t end;
     line.clear();
-    while (wait_for_input()) {
+    while ((end = rest.find('\n')) == rest.npos) {
         char bytes[4096];
+        if (!wait_for_input()) {
+            if (*prompt) printf("\n");
+            return line.swap(rest), LINE_INTERRUPTED;
+        }
         const ssize_t n = read(0, bytes, sizeof(bytes));
-        if (n <= 0) return line.empty() ? LINE_NONE : LINE_ENTERED;
-        line.append(bytes, n);
-        if (line.back() == '\n') return line.pop_back(), LINE_ENTERED;
+        if (n <= 0) return line.swap(rest), line.empty() ? LINE_NONE : LINE_ENTERED;
+        rest.append(bytes, n);
     }
-    printf("\n");
-    return LINE_INTERRUPTED;
+    line = rest.substr(0, end);
+    rest.erase(0, end + 1);
+    return LINE_ENTERED;
 }
 
 #ifdef USE_READLINE
@@ -63,7 +70,7 @@ inline LineEnd read_edited_line(const char* prompt, std::string& line) {
         rl_free_line_state();
         rl_callback_sigcleanup();
         rl_callback_handler_remove();
-        printf(stop.interrupted ? "^C\n" : "\n");
+        printf(stop.signal == SIGINT ? "^C\n" : "\n");
         return LINE_INTERRUPTED;
     }
     if (!edited_line.text) return LINE_NONE;

@@ -1,0 +1,155 @@
+// What the services of a run need of a CPU (model/model.h): threads, memory, and what it is called.
+#pragma once
+#include <unistd.h>
+#include "llmc/base/resident.h"
+#include "llmc/cpu/kernels.h"
+#include "llmc/cpu/peak_file.h"
+#include "llmc/data/text_data.h"
+#include "llmc/model/model_state.h"
+#include "llmc/options/core_share.h"
+#include "llmc/plan/device_reading.h"
+#include "llmc/plan/plan_memory.h"
+
+// Threads, and all sizes that depend on the device; before anything is allocated.
+template <class floatX>
+void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
+    const GPT2Config& c = sizes.config;
+    device.threads = threads_of(o);
+    if (sizeof(floatX) == 2) device.unit = best_matrix_unit();
+    sizes.floatX_bytes = sizeof(floatX);
+    model.format = format_of<floatX>();
+    model.optimizer = find_optimizer(o.optimizer.c_str());
+    sizes.directions = OPTIMIZERS[model.optimizer].direction, sizes.orthogonalizes = model.optimizer == MUON;
+    sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
+    device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
+    device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
+    if (sizes.training && sizes.orthogonalizes)
+        device.transposed_elems =
+            std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
+    if (o.zero_stage) model.slice = {comm.processes, comm.rank};
+    model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
+    model.activations = activation_layout(sizes);
+}
+
+// What a process takes beside the other rows of its plan: estimates, rounded up. test_runs compares
+// the peak memory of runs with the sum of all rows.
+constexpr int64_t PROGRAM_BYTES = 12 << 20;    // code, libraries, stacks and small buffers
+constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds from the tokenizer's file
+
+// All memory of the process, row by row.
+inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, const Options& o) {
+    std::vector<PlanRow> rows;
+    const ParameterLayout& layout = model.layout;
+    const int64_t elems = layout.total_elems();
+    plan_tensors(rows, s, layout);
+    if (s.training) {
+        const char* name = s.sums_gradients() ? "sums, fp32" : "all";
+        rows.push_back({"gradients", name, "as parameters", elems * s.gradient_bytes()});
+        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
+        if (const int64_t collected = collected_elems(layout, model.optimizer))
+            rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
+        if (comm.processes > 1)
+            rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
+    }
+    plan_activations(rows, s);
+    if (transposed_bytes() > 0) rows.push_back({"scratch", "transposed", "one dout", transposed_bytes()});
+    rows.push_back({"scratch", "threads", format("%d threads", device.threads), thread_scratch_bytes()});
+    // Weights are read one tensor at a time, as fp32. A run that trains has room for that in its
+    // gradients, whose memory is untouched until the first backward pass.
+    int64_t largest = 0;
+    for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
+    if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
+    const int64_t before = s.training ? weights_before_bytes(model, o) : 0;
+    if (before > 0) rows.push_back({"program", "weights before", "of logged steps", before});
+    if (encodes(o)) rows.push_back({"program", "tokenizer", "to encode text", TOKENIZER_BYTES});
+    if (validates_on_text(o)) rows.push_back({"program", "tokens of -j", "at most", text_tokens_bytes(o.val_data)});
+    rows.push_back({"program", "code, stacks", "", PROGRAM_BYTES});
+    return rows;
+}
+
+inline int64_t machine_bytes() { return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
+template <class floatX>
+PlanDevice this_cpu(const GPT2&, const Options&) {
+    return {"this machine", find_peak(sizeof(floatX) == 2), find_memory_peak(), (double)machine_bytes()};
+}
+
+template <class floatX>
+void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
+    const int64_t needed = plan_bytes(cpu_plan_rows(model, s, o)), present = machine_bytes();
+    if (needed > present)
+        runtime_failure(
+            "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "
+            "or -t or a higher -r lowers it",
+            needed / 1048576.0, present / 1048576.0);
+    const int64_t elems = model.layout.total_elems();
+    model.params = map_memory(elems * sizeof(floatX));
+    spread_pages(model.params, elems * sizeof(floatX));  // one thread reads the weights from a file
+    if (s.training) {
+        model.grads = map_memory(elems * s.gradient_bytes());
+        if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
+        const auto take = [&](auto*& memory, OptimizerState state) {
+            const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
+            if (bytes == 0 || (state == STATE_MASTER && !has_master(model.format, o))) return;
+            memory = (std::remove_reference_t<decltype(memory)>)map_memory(bytes);
+            spread_pages(memory, bytes);
+        };
+        take(model.m, STATE_M), take(model.v, STATE_V), take(model.factors, STATE_FACTORS);
+        take(model.master, STATE_MASTER);
+        model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
+    }
+    model.acts = (char*)map_memory(model.activations.total_bytes);
+    allocate_scratch();
+}
+
+inline void copy_on_cpu(GPT2&, void* to, const void* from, int64_t bytes) { memcpy(to, from, bytes); }
+
+// A peak that is unknown, or below the FLOP/s that a step has reached, is measured again, up to 4
+// times in a run: other programs were running while it was measured.
+template <class floatX>
+double cpu_peak_flops(GPT2& model, double reached) {
+    static int measurements = 0;
+    for (; model.peak < reached && measurements < 4; measurements++)
+        model.peak = std::max(model.peak, find_peak(sizeof(floatX) == 2));
+    return model.peak >= reached ? model.peak : 0;
+}
+
+template <class floatX>
+DetectedDevice detected_cpu(const GPT2&) {
+#ifdef KERNELS_REFERENCE
+    const std::string kernels = "in naive loops";
+#else
+    const bool has_unit = sizeof(floatX) == 2 && device.unit != UNIT_PORTABLE;
+    const std::string unit = has_unit ? format("%s and ", MATRIX_UNIT_NAMES[device.unit]) : "";
+    const std::string kernels = "on " + unit + vector_name(VEC_BYTES);
+#endif
+    return {format("%s, %s: %s %s, %d thread%s", cpu_text(), memory_text((double)machine_bytes()), type_name<floatX>(),
+                   kernels, device.threads, device.threads == 1 ? "" : "s"),
+            unused_vectors()};
+}
+
+inline void name_threads(const GPT2&) {
+    for (int i = 0; i < device.threads; i++) trace.tracks.push_back({format("thread %d", i), {}});
+}
+
+#ifdef KERNELS_REFERENCE
+constexpr const char* CPU_KERNELS = "reference";
+#else
+constexpr const char* CPU_KERNELS = "fast";
+#endif
+template <class floatX>
+const Backend CPU_BACKEND = {
+    CPU_KERNELS,
+    settle_cpu<floatX>,
+    cpu_plan_rows,
+    [](const GPT2&, const Sizes&, const Options&) { return std::vector<PlanRow>(); },
+    allocate_on_cpu<floatX>,
+    copy_on_cpu,
+    copy_on_cpu,
+    this_cpu<floatX>,
+    detected_cpu<floatX>,
+    cpu_peak_flops<floatX>,
+    [](const GPT2&) { return most_resident_bytes(); },
+    [](const GPT2&) { return std::string(); },
+    [](const GPT2&) { return DeviceReading(); },
+    name_threads,
+};

@@ -1,0 +1,27 @@
+// The kernels of the CPU trainer: those of this folder, or the naive loops of reference.h
+// (KERNELS=reference).
+#pragma once
+#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/attention_decode.h"
+#include "llmc/cpu/classifier.h"
+#include "llmc/cpu/directions.h"
+#include "llmc/cpu/encoder.h"
+#include "llmc/cpu/factors.h"
+#include "llmc/cpu/global_norm.h"
+#include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/matmul.h"
+#include "llmc/cpu/orthogonalize.h"
+#include "llmc/cpu/reference_optimizers.h"
+#include "llmc/cpu/scratch.h"
+
+#if defined(KERNELS_REFERENCE)
+namespace kernels = reference;
+#else
+namespace kernels {
+using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
+    ::classifier_chunk_rows, ::collect_factors, ::directions, ::encoder_backward, ::encoder_forward,
+    ::factored_directions, ::gelu_forward, ::global_norm_squared, ::layernorm_backward, ::layernorm_forward,
+    ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
+    ::residual_layernorm_forward;
+}
+#endif

@@ -1,0 +1,60 @@
+// --optimizer, where it is not adamw, on the CPU: the trainer's update() calls other_optimizer()
+// instead of updating the weights itself. Optimizers with directions (optim/whole_tensors.h) first
+// turn the gradients of all buckets into directions.
+#pragma once
+#include "llmc/cpu/kernels.h"
+#include "llmc/cpu/whole_tensors.h"
+#include "llmc/optim/update_rule.h"
+
+// The update of a bucket where m and v are in blocks, which do not end where tensors do.
+template <class floatG, class floatX>
+void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants, const UpdateRule& rule) {
+    const ParameterLayout& layout = model.layout;
+    const BlockMap map = block_map(layout, model.slice);
+    const int64_t first = model.slice.begin(layout, bucket), elems = layout.slice_elems(bucket);
+    for (int64_t slice = 0; slice < map.slices; slice++) {
+        const int64_t begin = first + slice * elems, index = layout.bucket_begin[bucket] + begin;
+        const int64_t block = map.first_block(bucket) + slice * map.slice_blocks(bucket);
+        float* master = model.master ? model.master + model.slice.state_begin(layout, bucket) + slice * elems : nullptr;
+        kernels::blocks_update(model.optimizer, (floatX*)model.params + index, master, (StateBlock*)model.m + block,
+                               (StateBlock*)model.v + block, (floatG*)model.grads + index, elems,
+                               tensor_ranges(layout, bucket, begin, begin + elems), constants, rule.rounding_seed,
+                               index);
+    }
+}
+
+// Prepares an update by the model's optimizer. Returns the function that then updates what this
+// process has of a bucket.
+template <class floatG, class floatX>
+std::function<void(int64_t bucket)> other_optimizer(GPT2& model, const UpdateConstants& constants,
+                                                    const UpdateRule& rule) {
+    const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
+    std::vector<float> scales;  // of every tensor, where the gradients have become directions
+    if (optimizer.keeps.m == KEEP_8BIT)
+        return [&model, constants, &rule](int64_t bucket) {
+            update_blocks<floatG, floatX>(model, bucket, constants, rule);
+        };
+    if (model.sizes.directions) {
+        const DirectionKernels<floatX> direction_kernels{kernels::directions<floatX>, kernels::collect_factors,
+                                                         kernels::factored_directions<floatX>};
+        scales = find_directions<floatX>(model, constants, direction_kernels);
+    }
+    if (model.sizes.orthogonalizes)
+        orthogonalize_directions<floatX>(model, [](auto... arguments) { kernels::orthogonalize(arguments...); });
+    const int64_t bytes = optimizer.keeps.m == KEEP_BF16 ? 2 : 4;  // of an element of m or v
+    return [=, &model, &rule](int64_t bucket) {
+        for_each_part_of(bucket, model.layout, model.slice, model.slice, [&](const TensorPart& part) {
+            if (part.elems() == 0) return;
+            UpdateConstants k = constants;
+            if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
+            if (!scales.empty()) k = along_directions(k, scales[part.number]);
+            const auto state = [&](void* all) {
+                return all && scales.empty() ? (char*)all + part.state * bytes : nullptr;
+            };
+            float* const master = model.master ? model.master + part.state : nullptr;
+            kernels::optimizer_update(model.optimizer, (floatX*)model.params + part.index, master, state(model.m),
+                                      state(model.v), (floatG*)model.grads + part.index, part.elems(), k,
+                                      rule.rounding_seed, part.index);
+        });
+    };
+}

@@ -1,0 +1,234 @@
+// What the services of a run need of a GPU (model/model.h): which one, its memory, and what it is
+// called.
+#pragma once
+#include "llmc/cuda/blas.cuh"
+#include "llmc/cuda/classifier.cuh"
+#include "llmc/cuda/comm.cuh"
+#include "llmc/cuda/device.cuh"
+#include "llmc/cuda/encoder.cuh"
+#include "llmc/cuda/gpu.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/nvml.cuh"
+#include "llmc/model/model_state.h"
+#include "llmc/plan/mfu.h"
+#include "llmc/plan/plan_memory.h"
+
+static_assert(partials_elems(1) >=
+                  std::max({LAYERNORM_PARTS * 3, COLUMN_SUM_PARTS * 4, ATTENTION_PARTS * 3, ENCODER_PARTS}),
+              "the activation table has room for all sums over rows");
+
+// Elements of GPT2::grads: where gradients are summed, those of one layer and of the tensors
+// outside the layers but wte.
+inline int64_t grads_elems(const ParameterLayout& layout, const Sizes& s) {
+    if (!s.sums_gradients()) return layout.total_elems();
+    return layout.bucket_begin[1] + layout.bucket_elems(layout.config.L) - layout.offset_in_bucket[WPE];
+}
+
+// Refuses what this program cannot compute (exit 2).
+template <class floatX>
+void check_supported(const Sizes& s, const Options& o) {
+    const GPT2Config& c = s.config;
+#ifdef CUSIM
+    const char* program = "train_gpt2sim";
+#else
+    const char* program = "train_gpt2cu";
+#endif
+    std::string upper = o.precision;
+    for (char& letter : upper) letter = (char)toupper(letter);
+    if (!o.precision.empty() && o.precision != type_name<floatX>())
+        usage_error("--precision %s: this program is built for %s; `make %s PRECISION=%s` builds it for %s",
+                    o.precision, type_name<floatX>(), program, upper, o.precision);
+    if (!attention_supports(c.C / c.NH))
+        usage_error("-e %s has heads of %d channels; on a GPU multiples of 8 from 16 to 256 are accepted", o.model,
+                    c.C / c.NH);
+    if (c.C > layernorm_most_channels<floatX>())
+        usage_error("-e %s has %d channels; on a GPU up to %d are accepted", o.model, c.C,
+                    layernorm_most_channels<floatX>());
+}
+
+// All sizes that depend on the device; before anything is allocated.
+template <class floatX>
+void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
+    check_supported<floatX>(sizes, o);
+    if (!model.gpu) model.gpu = std::make_shared<Gpu>();
+    model.format = format_of<floatX>();
+    sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
+    sizes.fp16 = is_fp16<floatX>();
+    model.optimizer = find_optimizer(o.optimizer.c_str());
+    sizes.directions = OPTIMIZERS[model.optimizer].direction, sizes.orthogonalizes = model.optimizer == MUON;
+    sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
+    // the plan of a card that --device names, made in the simulator
+    if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
+    sizes.logit_rows = classifier_chunk_rows(sizes.rows());
+    model.sizes = sizes, model.micro_steps = sizes.micro_steps;
+    model.noise_scale = o.noise_scale;
+    model.activations = activation_layout(sizes);
+    model.gpu->decayed = decay_ranges(model.layout);
+    if (o.zero_stage) model.slice = {comm.processes, comm.rank};
+    if (sizes.directions) model.gpu->directions = cut_into_pieces(model.optimizer, model.layout, model.slice);
+}
+
+// Device memory, row by row, without what the driver takes for itself.
+inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, const Options& o) {
+    std::vector<PlanRow> rows;
+    const ParameterLayout& layout = model.layout;
+    plan_tensors(rows, s, layout);
+    if (s.training) {
+        const char* shape = s.sums_gradients() ? "one layer, rest" : "as parameters";
+        const int64_t bytes = grads_elems(layout, s) * s.floatX_bytes;
+        rows.push_back({"gradients", "of a micro-step", shape, bytes});
+        if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
+        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
+        if (s.directions) rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->directions.bytes()});
+    }
+    plan_activations(rows, s);
+    return rows;
+}
+
+// What the process takes of the host's memory, without what the driver takes. Program and tensor
+// are estimates.
+inline std::vector<PlanRow> gpu_host_plan_rows(const GPT2& model, const Sizes& s, const Options& o) {
+    int64_t largest = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, s.config));
+    std::vector<PlanRow> rows = {{"host", "tokens, pinned", "of all micro-steps", host_tokens_bytes(s)},
+                                 {"host", "results, pinned", "", (int64_t)sizeof(DeviceResults)},
+                                 {"host", "weights on load", "one tensor", largest * (4 + s.floatX_bytes)},
+                                 {"host", "code, stacks", "", 12 << 20}};
+    const int64_t before = weights_before_bytes(model, o);
+    if (before > 0) rows.push_back({"host", "weights before", "of logged steps", before});
+    return rows;
+}
+// The first GPU of this machine, if there is one.
+template <class floatX>
+PlanDevice this_gpu(const GPT2&, const Options& o) {
+    int driver = 0, devices = 0;
+    cudaDeviceProp gpu;
+    const bool there = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 &&
+                       cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
+                       cudaGetDeviceProperties(&gpu, 0) == cudaSuccess;
+    const GpuPeak* known = there ? find_gpu(gpu.name) : nullptr;
+    return known ? device_of(*known, gpu.name, sizeof(floatX) == 2, o.tf32) : PlanDevice{};
+}
+
+// Exit 1 if the GPU has not enough free memory for these rows.
+inline void check_free_memory(const std::vector<PlanRow>& rows) {
+    size_t free_bytes = 0, total_bytes = 0;
+    check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for memory");
+    if (plan_bytes(rows) <= (int64_t)free_bytes) return;
+    print_plan_rows(stderr, rows);
+    runtime_failure(
+        "out of memory: the run needs %.0f MiB as above, the GPU has %.0f of %.0f MiB free; a smaller -b, -t or "
+        "-e, a higher -r, or -w 0 lowers it",
+        plan_bytes(rows) / 1048576.0, free_bytes / 1048576.0, total_bytes / 1048576.0);
+}
+
+template <class floatX>
+void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
+    Gpu& own = *model.gpu;
+    name_ranges_for_profilers();
+    const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
+    own.gelu_fusion = (int)gelu_fusion(o, gpu.major == 9, sizeof(floatX) == 2);
+    gpu_comm_start();
+    check_free_memory(gpu_plan_rows(model, s, o));  // NCCL has taken its own
+    own.allocated_bytes = plan_bytes(gpu_plan_rows(model, s, o));
+    check_cuda(cudaStreamCreateWithFlags(&own.stream, cudaStreamNonBlocking), "making a stream");
+    own.parts.stream = own.stream;
+    model.parts.device_enter = [&own](StepPart part) { own.parts.enter(part); };
+    model.parts.device_end_step = [&own] { return own.parts.end_step(); };
+    auto take = [&](auto*& p, int64_t bytes) {
+        check_cuda(cudaMalloc(&p, bytes), "allocating");
+        check_cuda(cudaMemsetAsync(p, 0, bytes, own.stream), "clearing memory");
+    };
+    const int64_t elems = model.layout.total_elems();
+    take(model.params, elems * s.floatX_bytes);
+    if (s.training) {
+        take(model.grads, grads_elems(model.layout, s) * s.floatX_bytes);
+        if (s.sums_gradients()) take(model.grad_sums, elems * 4);
+        const auto take_state = [&](auto*& p, OptimizerState state) {
+            const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
+            if (bytes > 0) take(p, bytes);
+        };
+        take_state(model.m, STATE_M), take_state(model.v, STATE_V), take_state(model.factors, STATE_FACTORS);
+        if (has_master(model.format, o)) take_state(model.master, STATE_MASTER);
+        if (s.directions) take(own.directions.memory, own.directions.bytes()), own.directions.upload(own.stream);
+    }
+    check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");
+    for (int a = 0; a < NUM_ACTIVATIONS; a++)
+        for (int64_t copy = 0; copy < activation_copies(a, s) && activation_bytes(a, s) > 0; copy++)
+            guard_memory(ACTIVATIONS[a].name,
+                         model.acts + model.activations.copy_offset(a, copy) + activation_bytes(a, s) - GUARD_BYTES);
+    check_cuda(cudaMallocHost(&own.host_tokens, host_tokens_bytes(s)), "allocating host memory");
+    check_cuda(cudaMallocHost(&own.host_results, sizeof(DeviceResults)), "allocating host memory");
+    wait_for_stream(own.stream, "clearing memory");
+    start_blas(gpu.name, model.acts + model.activations.offset(BLAS_WORKSPACE, 0));
+    blas.tf32 = o.tf32;
+    model.peak = gpu_peak_flops(gpu.name, sizeof(floatX) == 2, o.tf32);
+}
+
+inline void free_model(GPT2& model) {
+    for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.master, model.m, model.v,
+                    (void*)model.factors, (void*)model.gpu->directions.memory, (void*)model.acts})
+        check_cuda(cudaFree(p), "freeing memory");
+    check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
+    check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");
+    model.gpu->parts.free();
+    check_cuda(cudaStreamDestroy(model.gpu->stream), "freeing a stream");
+}
+
+inline void copy_from_gpu(GPT2& model, void* to, const void* from, int64_t bytes) {
+    copy_to_host(to, from, bytes, model.gpu->stream);
+}
+inline void copy_to_gpu(GPT2& model, void* to, const void* from, int64_t bytes) {
+    copy_to_device(to, from, bytes, model.gpu->stream);
+}
+
+inline double known_peak_flops(GPT2& model, double reached) { return model.peak >= reached ? model.peak : 0; }
+inline void name_streams(const GPT2& model) {
+    std::vector<std::pair<const char*, cudaStream_t>> streams = {{"GPU, computing", model.gpu->stream}};
+    if (gpu_comm.stream) streams.push_back({"GPU, communicating", gpu_comm.stream});
+    trace_streams(streams);
+}
+#ifdef CUSIM
+constexpr const char* GPU_KERNELS = "simulated GPU";
+#else
+constexpr const char* GPU_KERNELS = "GPU";
+#endif
+template <class floatX>
+const char* gpu_products() {
+#ifdef CUSIM
+    return "the simulator";
+#else
+    return sizeof(floatX) == 4 && blas.tf32 ? "cuBLASLt in TF32" : "cuBLASLt";
+#endif
+}
+template <class floatX>
+DetectedDevice detected_gpu(const GPT2&) {
+    int number = 0, devices = 0;
+    cudaDeviceProp gpu;
+    check_cuda(cudaGetDevice(&number), "asking for the GPU");
+    check_cuda(cudaGetDeviceCount(&devices), "asking for the GPUs");
+    check_cuda(cudaGetDeviceProperties(&gpu, number), "asking for the GPU's properties");
+    const char* attention = sizeof(floatX) == 4 ? "flash attention on CUDA cores" : "flash attention on tensor cores";
+    return {format("%s (compute capability %d.%d), GPU %d of %d, %s: %s, products by %s, %s", gpu.name, gpu.major,
+                   gpu.minor, number, devices, memory_text((double)gpu.totalGlobalMem), type_name<floatX>(),
+                   gpu_products<floatX>(), attention),
+            ""};
+}
+
+template <class floatX>
+const Backend GPU_BACKEND = {
+    GPU_KERNELS,
+    settle_gpu<floatX>,
+    gpu_plan_rows,
+    gpu_host_plan_rows,
+    allocate_on_gpu<floatX>,
+    copy_from_gpu,
+    copy_to_gpu,
+    this_gpu<floatX>,
+    detected_gpu<floatX>,
+    known_peak_flops,
+    [](const GPT2& model) { return model.gpu->allocated_bytes; },
+    [](const GPT2&) { return gpu_status(); },
+    [](const GPT2& model) { return model.gpu->reading; },
+    name_streams,
+};

@@ -1,3 +1,0 @@
-// All steps of optimizers that look at whole tensors are in one header.
-#pragma once
-#include "llmc/cuda/whole_tensors.cuh"

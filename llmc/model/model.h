@@ -1,0 +1,141 @@
+// The model in memory: one struct for both trainers and for the services of a run. Its tensors are
+// listed in gpt2/tensors.h, its activations in gpt2/activations.h; floatX, the type of weights and
+// activations, is fp32, bf16 or fp16.
+//
+// A service knows the model by this struct alone. What only the trainer can do with it (a forward
+// pass) and what only its device can do (a copy to the host) are functions that the trainer's main
+// sets.
+#pragma once
+#include <functional>
+#include <memory>
+#include <tuple>
+#include "llmc/base/bf16.h"
+#include "llmc/base/fp16.h"
+#include "llmc/gpt2/activations.h"
+#include "llmc/optim/optimizer_state.h"
+#include "llmc/options/options.h"
+#include "llmc/trace/step_parts.h"
+
+// One micro-batch of this process.
+struct Batch {
+    const int *x, *y;  // (B,T): inputs and targets; a position whose target is IGNORED_TARGET has no loss
+    int64_t B, T;
+    float dloss;        // the gradient of each position's loss: one over the tokens of the step (loss_scale.h)
+    int64_t micro = 0;  // its number in the step
+    bool last = true;   // of the step
+};
+
+struct Backend;
+struct Gpu;
+
+struct GPT2 {
+    ParameterLayout layout;
+    Sizes sizes;
+    ActivationLayout activations;
+    BucketSlice slice;        // what this process updates of every bucket
+    int64_t micro_steps = 1;  // of this step, at most those of Sizes
+    NumberFormat format = FORMAT_FP32;
+
+    // ---- memory of the device
+    void* params = nullptr;  // layout.total_elems() in floatX
+    void* grads = nullptr;   // what backward() writes, in floatX; on a CPU as fp32 sums where there are some
+    float* grad_sums =
+        nullptr;           // sums of gradients in fp32 (Sizes::sums_gradients()), or null; on a CPU these are grads
+    char* acts = nullptr;  // activations.total_bytes
+    Optimizer optimizer = ADAMW;  // --optimizer
+    // The optimizer's state (optim/optimizer_state.h), null where it keeps none. m and v: of what
+    // this process updates, v of Muon of the last bucket alone; in fp32 or smaller.
+    void *m = nullptr, *v = nullptr;
+    float* factors = nullptr;    // all of them, in every process
+    float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
+    float* collected = nullptr;  // on a CPU: what a step collects for factors, or null
+    double peak = 0;             // FLOP/s of the device, as far as it is known
+    std::shared_ptr<Gpu> gpu;    // streams and the like (cuda/gpu.cuh); null on a CPU
+
+    // ---- of this step
+    double loss_sum = 0;       // on a CPU: over the tokens so far
+    bool noise_scale = false;  // --noise-scale 1: computes the next
+    double small_squares = 0;  // on a CPU: squared norm of the gradient of the first micro-step
+    PartClock parts;
+    // Called before update directions replace gradients (optim/whole_tensors.h), if it is set.
+    std::function<void()> gradients_complete;
+    std::vector<float> host_values;  // what to_host() returned last
+
+    // ---- what the trainer provides
+    // losses (B,T) of all positions, on the host, without gradients.
+    void (*evaluate)(GPT2&, const int* x, const int* y, int64_t B, int64_t T, float* losses) = nullptr;
+    // Generation: the logits (V) of what follows n tokens, at most T of Sizes, the first of which
+    // is at position 0; and of what follows `token` at `position`, the positions before which have
+    // been prefilled or decoded. On the host, until the next call.
+    const float* (*prefill)(GPT2&, const int* tokens, int64_t n) = nullptr;
+    const float* (*decode)(GPT2&, int token, int64_t position) = nullptr;
+    const Backend* backend = nullptr;  // what its device provides
+
+    // A tensor of the parameters, of one layer; an activation in floatX, and one in fp32.
+    template <class floatX>
+    floatX* param(int tensor, int64_t layer = 0) {
+        return (floatX*)params + layout.offset(tensor, layer);
+    }
+    template <class floatX>
+    floatX* act(int a, int64_t layer = 0) {
+        return (floatX*)(acts + activations.offset(a, layer));
+    }
+    float* act32(int a, int64_t layer = 0) { return act<float>(a, layer); }
+    int* ints(int a) { return act<int>(a); }
+};
+
+// The parameters and activations of one layer, by name: const auto [param, act, act32] =
+// of_layer<floatX>(model, l).
+template <class floatX>
+auto of_layer(GPT2& model, int64_t layer) {
+    return std::make_tuple([&model, layer](int tensor) { return model.param<floatX>(tensor, layer); },
+                           [&model, layer](int a) { return model.act<floatX>(a, layer); },
+                           [&model, layer](int a) { return model.act32(a, layer); });
+}
+
+// What layer l reads from the residual stream.
+template <class floatX>
+floatX* layer_input(GPT2& model, int64_t l) {
+    return l == 0 ? model.act<floatX>(ENCODED) : model.act<floatX>(RESIDUAL3, l - 1);
+}
+
+// What the services need of a device. cpu/backend.h and cuda/backend.cuh have a table of these
+// functions each.
+struct PlanRow;
+struct PlanDevice;
+struct DetectedDevice;
+struct DeviceReading;
+struct Backend {
+    const char* kernels;  // whose kernels compute; the same for all processes of a run
+
+    // ---- memory
+    // Settles the number of threads and all sizes that depend on the device, in `sizes` and in the
+    // model. Exit 2 if the device cannot compute the model. Allocates nothing.
+    void (*settle)(GPT2& model, Sizes& sizes, const Options& options);
+    // The memory that the model would take, row by row; its sum is what allocate() allocates.
+    std::vector<PlanRow> (*plan_rows)(const GPT2& model, const Sizes& sizes, const Options& options);
+    // What the process takes of the host's memory besides, where the model lies on a GPU.
+    std::vector<PlanRow> (*host_plan_rows)(const GPT2& model, const Sizes& sizes, const Options& options);
+    // Allocates parameters, optimizer state, activations and gradients; exit 1 if memory is too
+    // small.
+    void (*allocate)(GPT2& model, const Sizes& sizes, const Options& options);
+    // Bytes of the model's memory as they are, to the host or from it.
+    void (*copy_out)(GPT2& model, void* to, const void* from, int64_t bytes);
+    void (*copy_in)(GPT2& model, void* to, const void* from, int64_t bytes);
+
+    // ---- what the log says
+    // The device of this machine, as far as it is known; for --plan.
+    PlanDevice (*this_device)(const GPT2& model, const Options& options);
+    // What computes, in which precision, with which kernels (plan/device_reading.h).
+    DetectedDevice (*detected)(const GPT2& model);
+    // The peak of the device in FLOP/s. 0 if it is unknown, or less than a step has reached.
+    double (*peak_flops)(GPT2& model, double reached);
+    // The largest amount of the device's memory that this process has taken so far.
+    int64_t (*peak_bytes)(const GPT2& model);
+    // Clocks, power and the like for -lg; empty if there is nothing to say.
+    std::string (*status)(const GPT2& model);
+    // What the device told about itself during this step.
+    DeviceReading (*reading)(const GPT2& model);
+    // Names what a trace shows beside the program: threads or streams (trace.h).
+    void (*trace_tracks)(const GPT2& model);
+};

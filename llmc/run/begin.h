@@ -1,0 +1,121 @@
+// How a run begins: the processes meet, the checkpoint to go on from is found, flags, model and
+// data are settled and checked, memory is allocated, weights are loaded.
+#pragma once
+#include "llmc/comm/comm_start.h"
+#include "llmc/options/core_share.h"
+#include "llmc/options/number_formats.h"
+#include "llmc/run/describe.h"
+#include "llmc/run/out_dir.h"
+#include "llmc/run/trace_file.h"
+
+// "gpt2 trainer 0.1, bf16, GPU kernels".
+inline std::string program_text(const GPT2& model) {
+    return format("%s, %s, %s kernels", TRAINER_VERSION, NUMBER_FORMAT_NAMES[model.format], model.backend->kernels);
+}
+
+// Meets the other processes, if there are any. A plan counts processes without starting them.
+inline void join_processes(Run& run) {
+    const Options& o = run.options;
+    if (o.plan && o.num_processes > 1) {
+        comm.processes = o.num_processes;
+        return;
+    }
+    comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout,
+               program_text(run.model));
+    claim_cores(run.options);
+}
+
+// Finds the checkpoint to resume from, and returns its step: its header is in run.state, its model
+// file stays open. -1 if the run begins at step 0.
+inline int64_t find_checkpoint(Run& run) {
+    const Options& o = run.options;
+    if (!o.resume || o.out_dir.empty()) return -1;
+    const int64_t step = o.from_step >= 0
+                             ? checkpoint_of_step(o.out_dir, o.from_step, run.state, &run.model_file, run.logger)
+                             : newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger);
+    if (step < 0) return -1;
+    run.whole[step] = true;
+    if (!name_exists(run_json_path(o.out_dir)))
+        warning("%s is not there: flags that are not given have their defaults", run_json_path(o.out_dir));
+    return step;
+}
+
+// Positions that generation needs keys and values for. A prompt has at most as many tokens as
+// bytes.
+inline int64_t cache_positions(const Options& o, const GPT2Config& config) {
+    const bool samples = o.sample_tokens > 0 && (o.sample_every > 0 || only_generates(o));
+    const int64_t prompt_tokens = std::max<int64_t>(1, o.prompt.size());
+    return samples ? std::min<int64_t>(config.maxT, prompt_tokens + o.sample_tokens) : 0;
+}
+
+// The shape of the model and all sizes of the run, as far as they do not depend on the device.
+inline Sizes settle_run(Run& run) {
+    Options& o = run.options;
+    const bool resumed = run.resumed_step >= 0;
+    settle_tokenizer(o);
+    settle_val_data(o);
+    check_loss_mask(o);
+    check_number_format(run.model.format, o);
+    if (!resumed) settle_model(o);  // a checkpoint has its own weights
+    const GPT2Config config = config_of_model(o, run.model_file);
+    if (resumed) check_same_model(o, config);
+    settle_sizes(o, config);
+    settle_optimizer(o);
+    if (comm.rank == 0) check_trained_positions(o);
+    if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
+    settle_end_of_text(o, config);
+    run.B = o.batch_size, run.T = o.seq_len;
+    const int64_t micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
+    run.model.layout = parameter_layout(config, comm.processes);
+    const int64_t cache_T = cache_positions(o, config), logit_rows = 0;  // the device settles these rows
+    // A run that only generates makes one forward pass over the prompt.
+    const bool prompts = only_generates(o) && cache_T > 0;
+    const int64_t B = prompts ? 1 : run.B, T = prompts ? cache_T : run.T;
+    Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, micro_steps, comm.processes};
+    sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
+    return sizes;
+}
+
+// Ends the run (exit 1) unless all processes have the same flags, model, data and checkpoint.
+inline void check_processes_agree(Run& run) {
+    const GPT2Config& c = run.model.layout.config;
+    const std::string shape = format("%d %d %d %d %d", c.L, c.C, c.NH, c.V, c.maxT);
+    comm_check_same(options_text(run.options) + " " + shape, "flags and model");
+    comm_check_same(format("%d %d %d", run.train_data.ends_identity, run.val_data.ends_identity, run.resumed_step),
+                    "data and checkpoint");
+    const uint64_t sample = comm.processes > 1 ? sample_identity(all_data_files(run)) : 0;
+    comm_check_same(std::to_string(sample), "data");
+}
+
+// What holds whatever the run does: how it is stopped, and what it prints where.
+inline void prepare_process(Run& run) {
+    Options& o = run.options;
+    catch_signals();
+    if (o.max_minutes > 0) stop.deadline = now_seconds() + 60 * o.max_minutes;
+    run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
+    if (comm.rank > 0 || !writes_out_dir(o)) return;
+    check_own_files(o);
+    if (folder_exists(o.out_dir)) take_out_dir(run.lock, o);
+}
+
+// Allocates the model, loads its weights, and says what the run is. given: the flags as the user
+// gave them.
+inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options& given) {
+    const Options& o = run.options;
+    const bool resumed = run.resumed_step >= 0;
+    const std::string settings = settings_text(given, o);
+    if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings);
+    run.model.backend->allocate(run.model, sizes, o);
+    advise(run, sizes);
+    if (resumed) advise_on_going_on(run);
+    open_trace(run);
+    load_weights(run, run.resumed_step);
+    open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
+    describe_run(run, sizes);
+    if (resumed) run.logger.note("resumed at step %d", run.resumed_step);
+    else if (o.resume && !o.out_dir.empty()) run.logger.note("no checkpoint in %s: a new run begins", o.out_dir);
+    run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle;
+    run.state.loss_scale = begin_scaling(run.model.format, o, run.state.loss_scale);
+    run.saved_step = run.resumed_step;
+    run.x.resize(run.B * run.T), run.y.resize(run.B * run.T), run.losses.resize(run.B * run.T);
+}

@@ -1,0 +1,193 @@
+// The services that a trainer's main calls (services.h). What each consists of is in the other
+// headers of this folder.
+#include "llmc/run/services.h"
+#include "llmc/options/number_formats.h"
+#include "llmc/options/run_json.h"
+#include "llmc/run/begin.h"
+#include "llmc/run/evaluate.h"
+#include "llmc/run/not_finite.h"
+#include "llmc/run/print_plan.h"
+#include "llmc/run/step_data.h"
+#include "llmc/run/step_log.h"
+#include "llmc/run/summary.h"
+
+Options options_of_command(int argc, char** argv) { return options_of_run(argc, argv); }
+
+// -------------------------------------------------------------------------------------------------
+// before the steps
+
+// Says so if the checkpoint to resume from is that of the last step, and nothing is left to do.
+static bool was_at_its_end(Run& run) {
+    if (run.resumed_step < 0 || !is_finished(run)) return false;
+    const long long step = run.state.step, steps = run.max_steps;
+    run.logger.line("the run in %s is already at step %d%s", run.options.out_dir, step,
+                    step > steps ? format(", beyond the last one asked for, %d", steps) : format(" of %d", steps));
+    return true;
+}
+
+bool begin_run(Run& run) {
+    Options& o = run.options;
+    const Options given = o;
+    if (o.help) return print_help(o), false;
+    if (o.version) return printf("%s\n", program_text(run.model).c_str()), false;
+    check_plan_flags(o);
+    trace_steps(o);
+    join_processes(run);
+    prepare_process(run);
+    run.resumed_step = find_checkpoint(run);
+    Sizes sizes = settle_run(run);
+    run.model.backend->settle(run.model, sizes, o);
+    if (o.plan) {
+        if (comm.rank == 0) print_plan(o, sizes, run.model);
+        return false;
+    }
+    if (comm.rank == 0) check_out_dir_free(o);
+    open_inputs(run, run.resumed_step);
+    check_processes_agree(run);
+    identify_data(run, run.resumed_step);
+    if (was_at_its_end(run)) return false;
+    load_model_and_describe(run, sizes, given);
+    run.first_step = run.state.step, run.started = now_seconds();
+    run.model.parts.on = writes_out_dir(o);
+    if (writes_out_dir(o)) after_failed_write = "; " + how_to_go_on(o);
+    return true;
+}
+
+// -------------------------------------------------------------------------------------------------
+// between steps
+
+// What follows "stopping after step 3, " where a signal is answered.
+static const char* what_follows(const Run& run) {
+    return run.options.out_dir.empty() ? "nothing is kept without -o" : "saving";
+}
+
+void evaluate_when_due(Run& run) {
+    const int64_t step = run.state.step;
+    answer_signals(run.options.max_steps == 0 ? "stopping"
+                                              : format("stopping after step %d, %s", step, what_follows(run)));
+    stop.at_once = false;
+    const double begin = now_seconds();
+    if (!stop.agreed) evaluate_and_sample(run, step, step >= run.max_steps);
+    run.evaluation_seconds = now_seconds() - begin;
+}
+
+bool run_is_over(Run& run) { return stop_agreed() || run.state.step >= run.max_steps; }
+
+int end_run(Run& run) {
+    int status = 0;
+    if (stop.agreed) status = end_early(run);
+    else summarize(run);
+    check_traced(run);
+    run.files.finish();
+    return status;
+}
+
+void save_when_due(Run& run) {
+    const Options& o = run.options;
+    const bool due = o.checkpoint_every > 0 && run.state.step % o.checkpoint_every == 0;
+    if (due || run.state.step == run.max_steps) save(run);
+}
+
+// -------------------------------------------------------------------------------------------------
+// in a step
+
+void begin_step(Run& run) {
+    answer_signals(format("finishing step %d, %s", run.state.step + 1, what_follows(run)));
+    begin_trace(run);
+    run.step.range.emplace("step", run.state.step + 1);
+    shape_step(run);
+    run.step.begin = now_seconds();
+    run.step.tokens = counted_tokens(run);
+    // the loss of a step is the mean over its tokens
+    run.step.dloss = (float)run.state.loss_scale.scale / (float)std::max(1.0, run.step.tokens);
+}
+
+Batch next_batch(Run& run, int64_t micro) {
+    run.model.parts.enter(PART_DATA);
+    show_time_left(run, micro);
+    load_micro_batch(run, micro);
+    if (stop.failed && comm.processes == 1) run.model.micro_steps = micro + 1;  // the other micro-steps are of no use
+    const bool last = micro + 1 == run.model.micro_steps;
+    return {run.x.data(), run.y.data(), run.B * run.cuts, run.T / run.cuts, run.step.dloss, micro, last};
+}
+
+bool data_failed(Run& run) {
+    if (!comm_any(stop.failed, "whether all processes have their data")) return false;
+    stop.agreed = STOP_FAILED;
+    comm_wait("the sum of the gradients");
+    run.step.range.reset();
+    end_trace(run);
+    return true;
+}
+
+// What the update of this step, of which so many tokens count, needs beside the gradients.
+static UpdateRule update_rule(const Run& run, double rate, double tokens) {
+    const Options& o = run.options;
+    const int64_t step = run.state.step, updates = step - run.state.loss_scale.skipped;
+    UpdateRule rule;
+    rule.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)o.weight_decay,
+                                      1.0f, updates + 1);
+    rule.constants.nesterov = o.nesterov, rule.constants.round_to_nearest = o.rounding == "nearest";
+    rule.tokens = tokens;
+    rule.grad_clip = o.grad_clip;
+    rule.loss_scale = run.state.loss_scale.scale;
+    rule.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
+    rule.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
+    rule.rounding_seed = generator_for(o.seed, RANDOM_ROUNDING, step).bits64();
+    return rule;
+}
+
+UpdateRule begin_update(Run& run) {
+    run.step.rate = learning_rate_of(run.options, run.state.step, run.max_steps);
+    const UpdateRule rule = update_rule(run, run.step.rate, run.step.tokens);
+    run.step.before = {};
+    measure_before_update(run, rule.loss_scale, run.step.before);
+    return rule;
+}
+
+void load_ahead(Run& run) { load_next_step(run); }
+
+// After a step whose loss or gradient norm is not finite: says where the first such value came
+// from, on the lowest rank that has one.
+static void say_what_is_not_finite(Run& run, const std::function<void(int64_t)>& micro_step) {
+    const auto first = first_not_finite(run.model, [&](int64_t micro) {
+        const Alone alone;
+        micro_step(micro);
+    });
+    struct Finding {
+        char text[200];
+    } mine{};
+    snprintf(mine.text, sizeof(mine.text), "%s", first.found.c_str());
+    const std::vector<Finding> all = comm_gather(mine, "what is not finite");
+    for (int64_t r = 0; r < comm.processes; r++) {
+        const std::string rank = comm.processes > 1 ? format(" of rank %d", r) : "";
+        if (*all[r].text) return run.logger.line("first not finite: %s%s", all[r].text, rank);
+    }
+    run.logger.line("all tensors are finite, but a sum over them is not; the largest gradient is %.3g, in %s",
+                    first.largest_gradient, first.largest);
+}
+
+void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
+              const std::function<void(int64_t micro)>& micro_step) {
+    const Options& o = run.options;
+    StateHeader& state = run.state;
+    StepInWork& step = run.step;
+    if (!run.model.gpu) run.model.parts.enter(NO_PART);  // a GPU has entered it before the host waited
+    const double loss_z = step.tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
+    const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);
+    const double norm_z = step.tokens > 0 && !overflow ? state.norm_outlier.z_score(result.norm) : NAN;
+    {
+        const Range range("log");
+        const FirstGradient first{(double)run.first_tokens, result.small_squares};
+        log_step(run, {step.rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - step.begin, step.tokens,
+                       first, rule.loss_scale});
+        if (!is_finite(result) && !overflow) say_what_is_not_finite(run, micro_step), stop_if_not_finite(run, result);
+        log_tensors(run, rule, result.updated, step.before);
+    }
+    state.loss_scale = next_scale(run.model.format, state.loss_scale, o, overflow);
+    if (!result.updated) log_skipped_update(run, result, rule, state.loss_scale.scale);
+    state.step++;
+    state.position_windows += run.step_windows;
+    step.range.reset();
+    end_trace(run);
+}
