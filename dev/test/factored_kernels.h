@@ -1,6 +1,6 @@
 // A test of test_gpt2.cu: Adafactor and SM3 on matrices of several tiles, with a padded vocabulary.
 #pragma once
-#include "llmc/cuda/directions.cuh"
+#include "llmc/cuda/whole_tensors.cuh"
 
 // All tensors of a small model, and the factors of earlier steps.
 struct FactoredModel {
@@ -27,7 +27,7 @@ static void reference_update(Optimizer o, FactoredModel& model, UpdateConstants 
         k.weight_decay = TENSORS[part.tensor].decayed ? 0.1f : 0.0f;
         reference::collect_factors(o, collected.data(), d, factors, matrix, k, nullptr);
         reference::renew_factors(o, factors, collected.data(), 1, 0, matrix, k.t);
-        const float* current = directs_by_old_factors(o) ? old.data() : factors;
+        const float* current = needs_old_factors(o) ? old.data() : factors;
         const DirectionSums sums = reference::factored_directions(o, d, p, nullptr, current, matrix, k);
         const float scale = direction_scale(o, sums, matrix.rows, matrix.cols, k);
         reference::optimizer_update(o, p, (float*)nullptr, nullptr, nullptr, d, part.elems(),

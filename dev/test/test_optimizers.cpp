@@ -65,7 +65,7 @@ static DirectionSums directions_by_factors(bool fast, Optimizer o, Floats& d, co
     Floats old(factors, factors + whole.factors());
     const auto renew = fast ? ::renew_factors : reference::renew_factors;
     renew(o, factors, collected.data(), processes, whole.factors(), whole, k.t);
-    if (!directs_by_old_factors(o)) old.assign(factors, factors + whole.factors());
+    if (!needs_old_factors(o)) old.assign(factors, factors + whole.factors());
     DirectionSums sums{};
     const auto direct = fast ? ::factored_directions<floatX> : reference::factored_directions<floatX>;
     for (int r = 0; r < processes; r++) {

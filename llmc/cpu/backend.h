@@ -139,20 +139,20 @@ constexpr const char* CPU_KERNELS = "fast";
 template <class floatX>
 const Backend& cpu_backend() {
     static const Backend backend = {
-    CPU_KERNELS,
-    settle_cpu<floatX>,
-    cpu_plan_rows,
-    [](const GPT2&, const Sizes&, const Options&) { return std::vector<PlanRow>(); },
-    allocate_on_cpu<floatX>,
-    copy_on_cpu,
-    copy_on_cpu,
-    this_cpu<floatX>,
-    detected_cpu<floatX>,
-    cpu_peak_flops<floatX>,
-    [](const GPT2&) { return most_resident_bytes(); },
-    [](const GPT2&) { return std::string(); },
-    [](const GPT2&) { return DeviceReading(); },
-    name_threads,
+        CPU_KERNELS,
+        settle_cpu<floatX>,
+        cpu_plan_rows,
+        [](const GPT2&, const Sizes&, const Options&) { return std::vector<PlanRow>(); },
+        allocate_on_cpu<floatX>,
+        copy_on_cpu,
+        copy_on_cpu,
+        this_cpu<floatX>,
+        detected_cpu<floatX>,
+        cpu_peak_flops<floatX>,
+        [](const GPT2&) { return most_resident_bytes(); },
+        [](const GPT2&) { return std::string(); },
+        [](const GPT2&) { return DeviceReading(); },
+        name_threads,
     };
     return backend;
 }

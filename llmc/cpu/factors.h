@@ -1,9 +1,7 @@
-// The steps of optimizers with factored state (llmc/optim/factors.h).
+// The factors of a part of a tensor, and the directions that follow from them
+// (llmc/optim/factors.h).
 #pragma once
-#include "llmc/optim/update_work.h"
-#include "llmc/comm/comm.h"
-#include "llmc/cpu/adamw.h"
-#include "llmc/cpu/direction_sums.h"
+#include "llmc/cpu/directions.h"
 #include "llmc/optim/factors.h"
 
 // A matrix is cut into tiles of whole rows, at most so many, whose number follows from its shape
@@ -16,7 +14,7 @@ inline int64_t factor_tile_rows(const MatrixPart& part) {
 // Elements of scratch memory: of the largest bucket what each process has collected; and a row of
 // columns for each tile. 0 where the optimizer's state is not factored.
 inline int64_t collected_elems(const ParameterLayout& layout, Optimizer optimizer) {
-    const StateLayout factors = state_layout(layout, OPTIMIZERS[optimizer], STATE_FACTORS);
+    const StateLayout factors = factor_layout(optimizer, layout);
     if (factors.kept != KEEP_FACTORED) return 0;
     return layout.processes * most_factors(factors) + FACTOR_TILES * 4 * layout.config.C;
 }
@@ -106,7 +104,7 @@ inline void renew_factors(Optimizer optimizer, float* factors, const float* coll
     });
 }
 
-// As directions() in directions.h, of a part of a tensor with these factors.
+// As directions() of directions.h, for a part of a tensor with these factors.
 template <class Rule, class floatX>
 DirectionSums factored_directions_by(float* grads, const floatX* params, const float* master, const float* factors,
                                      const MatrixPart& part, const UpdateConstants& constants) {
@@ -143,33 +141,4 @@ DirectionSums factored_directions(Optimizer optimizer, float* grads, const float
         sums = factored_directions_by<RuleOf<constant.value>>(grads, params, master, factors, part, k);
     });
     return sums;
-}
-
-// What all processes have collected over rows and columns of a bucket's gradients: into
-// model.collected, one after the other, each as long as the bucket's factors.
-template <class Model, class Kernels>
-void collect_from_bucket(Model& model, int64_t bucket, const UpdateConstants& k, const Kernels& kernels) {
-    const StateLayout layout = state_layout(model, STATE_FACTORS);
-    if (layout.kept != KEEP_FACTORED) return;
-    const int64_t elems = layout.bucket_elems(bucket), begin = layout.bucket_begin(bucket);
-    float* const mine = model.collected + comm.rank * elems;
-    float* const tiles = model.collected + comm.processes * most_factors(layout);
-    for_each_part_of(bucket, model.layout, {comm.processes, comm.rank}, {}, [&](const TensorPart& part) {
-        const int64_t at = layout.factors_at(part.tensor, part.layer);
-        kernels.collect_factors(model.optimizer, mine + at - begin, (float*)model.grads + part.index,
-                                model.factors + at, matrix_part(part, model.layout.config), k, tiles);
-    });
-    comm_all_gather_start(model.collected, elems, bucket);
-    comm_wait("the collection of the factors");
-}
-// Their new factors.
-template <class Model>
-void renew_bucket(Model& model, int64_t bucket, int64_t t) {
-    const StateLayout layout = state_layout(model, STATE_FACTORS);
-    if (layout.kept != KEEP_FACTORED) return;
-    for_each_part_of(bucket, model.layout, {}, {}, [&](const TensorPart& part) {
-        const int64_t at = layout.factors_at(part.tensor, part.layer);
-        renew_factors(model.optimizer, model.factors + at, model.collected + at - layout.bucket_begin(bucket),
-                      comm.processes, layout.bucket_elems(bucket), matrix_part(part, model.layout.config), t);
-    });
 }

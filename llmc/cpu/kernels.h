@@ -7,10 +7,11 @@
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/directions.h"
 #include "llmc/cpu/encoder.h"
+#include "llmc/cpu/factors.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
-#include "llmc/cpu/muon.h"
+#include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/reference_optimizers.h"
 #include "llmc/cpu/scratch.h"
 

@@ -1,8 +1,9 @@
-// --optimizer, where it is not adamw, on the CPU: the trainer's update() calls other_optimizer()
-// instead of updating the weights itself. Optimizers with directions (optim/directions.h) first
-// turn the gradients of all buckets into directions.
+// --optimizer, where it is not adamw, on the CPU: the trainer's update() calls
+// prepare_other_optimizer() instead of updating the weights itself. Optimizers with directions
+// (optim/whole_tensors.h) first turn the gradients of all buckets into directions.
 #pragma once
 #include "llmc/cpu/kernels.h"
+#include "llmc/cpu/whole_tensors.h"
 #include "llmc/optim/update_rule.h"
 
 // The update of a bucket where m and v are in blocks, which do not end where tensors do.

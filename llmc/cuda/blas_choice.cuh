@@ -1,29 +1,29 @@
 // Which of cuBLASLt's algorithms computes a kind of product. The library ranks them by a model of
-// its own. Here the first eight are timed when a kind first occurs on a kind of GPU, and the
-// fastest is kept (llmc/base/kept_values.h) in the file `algorithms`: another algorithm may add in
-// another order, so the same run has the same bits only as long as it has the same algorithms.
+// its own. Here the first eight are timed (blas_timing.cuh) when a kind first occurs on a kind of
+// GPU, and the fastest is kept (llmc/base/kept_values.h) in the file `algorithms`: another
+// algorithm may add in another order, so the same run has the same bits only as long as it has the
+// same algorithms.
 //
 // One process at a time chooses; the others wait until its choice is in the file, so that all
 // processes that see the file use the same algorithms. Where choices cannot be kept, nothing is
 // timed: the library's first is used.
 #pragma once
-#include <cublasLt.h>
 #include <sys/file.h>
-#include <vector>
-#include "llmc/cuda/common.cuh"
+#include "llmc/cuda/blas_timing.cuh"
 #include "llmc/base/kept_values.h"
 
-typedef cublasLtMatmulAlgo_t BlasAlgorithm;
-constexpr int BLAS_CANDIDATES = 8, BLAS_TIMED_RUNS = 3;
+constexpr int BLAS_CANDIDATES = 8;
 constexpr double BLAS_LOCK_S = 10;  // that a process waits for another's choice, at most once in a run
 
 // Where choices are kept, and the first part of each key.
 struct BlasChoices {
-    std::string path;                            // empty: nowhere
-    std::string machine;                         // name of the GPU and version of the library
-    bool may_add = true;                         // false once that has failed
-    cudaEvent_t begin = nullptr, end = nullptr;  // of what is timed; made when something is
+    std::string path;     // empty: nowhere
+    std::string machine;  // name of the GPU and version of the library
+    bool may_add = true;  // false once that has failed
 };
+
+// -------------------------------------------------------------------------------------------------
+// the file
 
 // An algorithm as text: the eight numbers in which the library describes it. They are valid for one
 // version of the library.
@@ -41,24 +41,6 @@ inline bool read_algorithm(BlasAlgorithm& algorithm, const std::string& text) {
         p = end;
     }
     return algorithm_text(algorithm) == text;
-}
-
-// Milliseconds of the fastest of a few runs, after one that is not timed; infinite if the library
-// refuses. run(algorithm) enqueues the product.
-template <class Run>
-inline float milliseconds_of(const BlasAlgorithm& algorithm, const BlasChoices& choices, Run run, cudaStream_t stream) {
-    const char* const what = "timing an algorithm";
-    if (run(algorithm) != CUBLAS_STATUS_SUCCESS) return INFINITY;
-    float least = INFINITY, ms = 0;
-    for (int i = 0; i < BLAS_TIMED_RUNS; i++) {
-        check_cuda(cudaEventRecord(choices.begin, stream), what);
-        run(algorithm);
-        check_cuda(cudaEventRecord(choices.end, stream), what);
-        wait_for_stream(stream, what);
-        check_cuda(cudaEventElapsedTime(&ms, choices.begin, choices.end), what);
-        least = std::min(least, ms);
-    }
-    return least;
 }
 
 // The right to choose, as long as it lives: a lock on a file beside that of the choices. The system
@@ -86,47 +68,41 @@ private:
     int fd;
 };
 
-struct TimedAlgorithms {
-    std::vector<float> ms;
-    size_t best;
-};
+// -------------------------------------------------------------------------------------------------
+// the choice
+
+// Times the candidates and keeps the fastest, with a line about it on stderr. False if it cannot be
+// kept.
 template <class Run>
-inline TimedAlgorithms time_algorithms(const std::vector<BlasAlgorithm>& candidates, BlasChoices& choices, Run run,
-                                       cudaStream_t stream) {
-    for (cudaEvent_t* event : {&choices.begin, &choices.end})
-        if (!*event) check_cuda(cudaEventCreate(event), "timing algorithms");
-    TimedAlgorithms timed;
-    for (const BlasAlgorithm& algorithm : candidates)
-        timed.ms.push_back(milliseconds_of(algorithm, choices, run, stream));
-    timed.best = std::min_element(timed.ms.begin(), timed.ms.end()) - timed.ms.begin();
-    return timed;
+inline bool keep_fastest(BlasAlgorithm& fastest, const std::vector<BlasAlgorithm>& candidates, const char* path,
+                         const std::string& key, const std::string& product, Run run, cudaStream_t stream) {
+    if (!kept_value(path, key).empty())
+        warning("%s: its entry for the product %s is no algorithm of this library; it is replaced", path, product);
+    const std::vector<float> ms = time_algorithms(candidates, run, stream);
+    const size_t best = std::min_element(ms.begin(), ms.end()) - ms.begin();
+    fastest = candidates[best];
+    if (!keep_value(path, key, algorithm_text(fastest))) return false;
+    clear_the_way();
+    fprintf(stderr, "product %s: algorithm %zu of %zu, %.4f ms; the first takes %.4f ms\n", product.c_str(), best + 1,
+            candidates.size(), ms[best], ms[0]);
+    return true;
 }
 
 // The algorithm kept for `product`, if accepted(algorithm) is true. Otherwise the fastest of the
-// candidates, which is then kept, with a line about it on stderr.
+// candidates, which is then kept; or the first, if that is not possible.
 template <class Run, class Accepted>
 inline BlasAlgorithm choose_among(const std::vector<BlasAlgorithm>& candidates, BlasChoices& choices,
                                   const std::string& product, Run run, Accepted accepted, cudaStream_t stream) {
     if (choices.path.empty() || candidates.size() < 2) return candidates[0];
     const char* const path = choices.path.c_str();
     const std::string key = choices.machine + ", " + product;
-    BlasAlgorithm kept;
-    const auto found = [&] { return read_algorithm(kept, kept_value(path, key)) && accepted(kept); };
-    if (found()) return kept;
+    BlasAlgorithm algorithm;
+    const auto found = [&] { return read_algorithm(algorithm, kept_value(path, key)) && accepted(algorithm); };
+    if (found()) return algorithm;
     if (!choices.may_add) return candidates[0];
     const ChoiceLock lock(path, found);
-    if (found()) return kept;
-    if (lock.held) {
-        if (!kept_value(path, key).empty())
-            warning("%s: its entry for the product %s is no algorithm of this library; it is replaced", path, product);
-        const TimedAlgorithms timed = time_algorithms(candidates, choices, run, stream);
-        if (keep_value(path, key, algorithm_text(candidates[timed.best]))) {
-            clear_the_way();
-            fprintf(stderr, "product %s: algorithm %zu of %zu, %.4f ms; the first takes %.4f ms\n", product.c_str(),
-                    timed.best + 1, candidates.size(), timed.ms[timed.best], timed.ms[0]);
-            return candidates[timed.best];
-        }
-    }
+    if (found()) return algorithm;  // another process has chosen meanwhile
+    if (lock.held && keep_fastest(algorithm, candidates, path, key, product, run, stream)) return algorithm;
     choices.may_add = false;
     const std::string why =
         lock.others ? format("another process chooses for more than %.0f s", BLAS_LOCK_S) : "it cannot be written";

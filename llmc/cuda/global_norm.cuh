@@ -14,8 +14,8 @@
 
 constexpr int NORM_MOST_BLOCKS = 1024, NORM_THREADS = 512;
 
-// The results of a step, on the device. The host copies them when the step ends. The RankSums of
-// all ranks follow in memory, from byte 64 on.
+// The results of a step, on the device. Behind the update they are copied to the host. The RankSums
+// of all ranks follow in memory, from byte 64 on.
 struct DeviceResults {
     double loss_sum, loss, norm;
     float grad_scale;
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(NORM_THREADS)
     sum = block_sum(sum);
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
-// One block: adds the n partials in order. (A template so that several source files may include
-// this header; so is the next kernel.)
+// One block: this rank's RankSums, with the n partials added in a fixed order. (Like the next two
+// kernels a template, so that several source files may include this header.)
 template <class Results>
 __global__ void sum_rank_kernel(Results* results, const double* partials, int n, int rank) {
     double sum = 0;
@@ -77,7 +77,8 @@ __global__ void sum_rank_kernel(Results* results, const double* partials, int n,
     sum = block_sum(sum);
     if (threadIdx.x == 0) rank_sums(results)[rank] = {results->loss_sum, sum};
 }
-// The same for results->small_squares, which it adds to or overwrites.
+// One block: adds the sum of the n partials to results->small_squares, or overwrites it with the
+// sum.
 template <class Results>
 __global__ void sum_small_kernel(Results* results, const double* partials, int n, bool add) {
     double sum = 0;

@@ -2,8 +2,8 @@
 #pragma once
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
-#include "llmc/cuda/directions.cuh"
 #include "llmc/cuda/part_clock.cuh"
+#include "llmc/cuda/whole_tensors.cuh"
 #include "llmc/gpt2/token_order.h"
 #include "llmc/model/model.h"
 #include "llmc/plan/device_reading.h"

@@ -1,10 +1,9 @@
 // --optimizer, where it is not adamw, on a GPU: the trainer's update() calls update_by_other()
 // instead of adamw_update().
 #pragma once
-#include "llmc/cuda/directions.cuh"
 #include "llmc/cuda/gpu.cuh"
-#include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/small_state.cuh"
+#include "llmc/cuda/whole_tensors.cuh"
 
 // The update by the model's optimizer; grads are complete in the slices that this process updates.
 template <class floatX, class floatG>

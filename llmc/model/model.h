@@ -61,7 +61,7 @@ struct GPT2 {
     bool noise_scale = false;  // --noise-scale 1: the step needs small_squares
     double small_squares = 0;  // on a CPU: squared norm of the gradient of the first micro-step
     PartClock parts;           // what the time of the step goes to
-    // Called before update directions replace gradients (optim/directions.h), if it is set.
+    // Called before update directions replace gradients (optim/whole_tensors.h), if it is set.
     std::function<void()> gradients_complete;
     std::vector<float> host_values;  // what to_host() returned last
 

@@ -17,16 +17,15 @@
 // Adafactor: Shazeer & Stern 2018, arXiv:1804.04235, with the constants of torch.optim.Adafactor.
 // SM3: Anil et al. 2019, arXiv:1901.11150, SM3-II.
 //
-// They are directions (directions.h) with two steps more: each process collects the sums or maxima
-// over rows and columns of its slice, for one bucket after the other; from those of all processes,
-// in the order of ranks, all compute the same new factors. In ZeRO stage 0 each process collects
-// from its slice as well, though it has the whole gradient: so both stages have the same bits.
-// Adafactor's directions need the new factors, those of SM3 the old ones.
+// An update has the steps of whole_tensors.h and two more. Each process collects the sums or maxima
+// over rows and columns of its slice of a bucket; from those of all processes, in the order of
+// ranks, all compute the same new factors. In ZeRO stage 0 each process collects from its slice as
+// well, though it has the whole gradient: so both stages have the same bits. Adafactor's directions
+// need the new factors, those of SM3 the old ones.
 //
 // The padding of the vocabulary does not count as rows; its factors stay 0.
 #pragma once
-#include "llmc/optim/directions.h"
-#include "llmc/optim/optimizer_state.h"
+#include "llmc/optim/whole_tensors.h"
 
 // Elements first to end of a tensor, as a matrix; a vector is one row.
 struct MatrixPart {
@@ -54,4 +53,4 @@ inline int64_t most_factors(const StateLayout& factors) {
     return std::max(factors.bucket_elems(0), factors.bucket_elems(factors.parameters->config.L));
 }
 // Whether an optimizer's directions need the factors as they were before the update.
-HOST_DEVICE constexpr bool directs_by_old_factors(Optimizer optimizer) { return optimizer == SM3; }
+HOST_DEVICE constexpr bool needs_old_factors(Optimizer optimizer) { return optimizer == SM3; }

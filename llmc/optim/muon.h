@@ -1,7 +1,7 @@
 // Muon: momentum for the matrices of the layers, whose directions are orthogonalised (Jordan et al.
 // 2024, https://kellerjordan.github.io/posts/muon); AdamW for all else: vectors, and the
-// embeddings, of which a step needs only some rows. An update is one with directions (directions.h)
-// and one step more:
+// embeddings, of which a step needs only some rows. An update has the steps of whole_tensors.h and
+// one more:
 //
 //     direction       of a matrix     m = beta1 m + (1 - beta1) g
 //                                     d = beta1 m + (1 - beta1) g                          (Nesterov's momentum)
@@ -24,8 +24,8 @@
 #pragma once
 #include "llmc/gpt2/activations.h"
 #include "llmc/comm/comm.h"
-#include "llmc/optim/directions.h"
 #include "llmc/optim/newton_schulz.h"
+#include "llmc/optim/whole_tensors.h"
 #include "llmc/trace/step_parts.h"
 
 // The number of a layer's matrix among those of all layers.
@@ -51,7 +51,8 @@ inline void for_each_without_result(const ParameterLayout& layout, const BucketS
         if (end > slice_end) zero(std::max(begin, slice_end), end);
     }
 }
-// The same for the factors of all layers' vectors; begin and end count among all factors.
+// As for_each_without_result(), for the factors of all layers' vectors; begin and end count among
+// all factors.
 template <class Zero>
 inline void for_each_factor_without_result(const StateLayout& factors, const BucketSlice& slice, Zero zero) {
     for_each_part(*factors.parameters, slice, slice, [&](const TensorPart& part) {
@@ -73,7 +74,7 @@ inline void for_each_factor_without_result(const StateLayout& factors, const Buc
 //     zero(data, elems)
 //     orthogonalize(d, rows, cols, scratch)
 template <class floatX, class Model, class Device>
-void orthogonalize_directions(Model& model, float* directions, const Device& device) {
+void orthogonalize_matrices(Model& model, float* directions, const Device& device) {
     const ParameterLayout& layout = model.layout;
     const BucketSlice own{comm.processes, comm.rank};
     const OrthogonalScratch<floatX> scratch{model.template act<floatX>(DWIDE), model.template act<floatX>(BRANCH),
@@ -105,10 +106,10 @@ void orthogonalize_directions(Model& model, float* directions, const Device& dev
     collect(several && !in_slices);
 }
 
-// In stage 1: each process has the new factors of its slices; then all have all of them.
+// In stage 1 each process has the new factors of its slices; afterwards all have all of them.
 template <class Model, class Device>
 void share_factors(Model& model, const Device& device) {
-    const StateLayout factors = state_layout(model.layout, OPTIMIZERS[model.optimizer], STATE_FACTORS);
+    const StateLayout factors = factor_layout(model.optimizer, model.layout);
     const int64_t slice_elems = factors.total_elems() / model.slice.parts;
     if (model.slice.parts == 1) return;
     for_each_factor_without_result(

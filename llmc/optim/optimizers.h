@@ -84,7 +84,7 @@ struct LionRule {
 // The rules of optimizers that look at whole tensors have two parts. direction() turns the gradient
 // into a direction, and updates m and v. The direction replaces the gradient in memory; when that
 // of the whole tensor is there, update() moves the weights along it, as far as `along` says
-// (cpu/directions.h, cuda/directions.cuh).
+// (cpu/whole_tensors.h, cuda/whole_tensors.cuh).
 struct WithDirection {
     template <class V>
     HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {

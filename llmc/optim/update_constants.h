@@ -14,7 +14,7 @@ struct UpdateConstants {
     bool nesterov = false;           // of momentum
     bool round_to_nearest = false;   // bf16 weights without a master copy; else stochastically
     bool matrix = false;             // the tensor is a matrix of a layer
-    float scale = 1;                 // of the step along a direction (cpu/directions.h), of this tensor
+    float scale = 1;                 // of the step along a direction (whole_tensors.h), of this tensor
 };
 
 // The constants of update t = 1, 2, ...

@@ -108,7 +108,7 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
 // updated weights (stage 1) to all. In between Muon shares directions and factors in slices
 // (muon.h); other factors are renewed from what every process has collected for all of them
 // (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
-// (global_norm.cuh) and, in stage 1, those of the tensors (directions.cuh).
+// (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh).
 inline int64_t wire_bytes_per_step(const GPT2& model) {
     const Sizes& s = model.sizes;
     const bool in_slices = model.slice.parts > 1;
