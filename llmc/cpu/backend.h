@@ -80,7 +80,7 @@ void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         runtime_failure(
             "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "
             "or -t or a higher -r lowers it",
-            needed / 1048576.0, present / 1048576.0);
+            needed / MIB, present / MIB);
     const int64_t elems = model.layout.total_elems();
     model.params = map_memory(elems * sizeof(floatX));
     spread_pages(model.params, elems * sizeof(floatX));  // one thread reads the weights from a file
