@@ -66,7 +66,7 @@ FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
 compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
-# Compiled once, whatever the trainer changes: the services of a run, whose speed is that of files, and the CPU's kernels.
+# Compiled once, whatever the trainer changes: the services of a run, as fast as files at -O1, and the kernels.
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 $(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE)
 	$(call once,$(if $(DEBUG),,-O1))

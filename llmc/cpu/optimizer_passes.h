@@ -1,91 +1,116 @@
 // The passes over memory of the optimizers that --optimizer names beside adamw (adamw.h). Each
 // differs from AdamW's in its rule (optim/optimizers.h), and in what it keeps as m and v: nothing,
-// fp32, bf16, or blocks of 8-bit codes (optim/small_state.h).
+// fp32, bf16, or blocks of 8-bit codes (optim/small_state.h). All become fp32 in the first-level
+// cache, where one pass for each rule changes them.
 #pragma once
 #include "llmc/cpu/adamw.h"
 #include "llmc/optim/small_state.h"
 
-// Stores m or v as the optimizer keeps them, in fp32 or bf16.
-VEC_INLINE void store_state(float* state, vfloat values, size_t count, uint64_t, int64_t) {
-    store_some(state, values, count);
+// The pass of a rule over n weights p, their gradients g times grad_scale, and m and v, null if the
+// optimizer does not keep them.
+typedef void RulePass(float* p, float* m, float* v, const float* g, size_t n, float grad_scale, const RuleConstants& k);
+template <class Rule>
+void rule_pass(float* p, float* m, float* v, const float* g, size_t n, float grad_scale, const RuleConstants& k) {
+    for_each_vector(n, [&](size_t i, size_t count) {
+        const vfloat gi = rounded(load_some(g + i, count) * grad_scale);
+        vfloat mi = m ? load_some(m + i, count) : vfloat{}, vi = v ? load_some(v + i, count) : vfloat{};
+        vfloat pi = load_some(p + i, count);
+        Rule::update(pi, mi, vi, gi, k);
+        if (m) store_some(m + i, mi, count);
+        if (v) store_some(v + i, vi, count);
+        store_some(p + i, pi, count);
+    });
 }
-VEC_INLINE void store_state(bf16* state, vfloat values, size_t count, uint64_t seed, int64_t index) {
-    store_stochastically((uint16_t*)state, values, count, seed, index);
-}
-
-// Updates elements i to i + count - 1, at most a vector, of params, m and v by a rule of
-// optimizers.h, with grads; also of master, if it is not null. m and v are null if the optimizer
-// does not keep them. What is rounded stochastically gets random bits that follow from seed and
-// from index, that of element 0 among all parameters.
-template <class Rule, class floatX, class State, class floatG>
-VEC_INLINE void update_vector(floatX* params, float* master, State* m, State* v, const floatG* grads, size_t i,
-                              size_t count, const UpdateConstants& constants, const RuleConstants& k, uint64_t seed,
-                              int64_t index) {
-    const vfloat g = load_some(grads + i, count) * constants.grad_scale;
-    vfloat mi = m ? load_some(m + i, count) : vfloat{}, vi = v ? load_some(v + i, count) : vfloat{};
-    vfloat p = master ? load_some(master + i, count) : load_some(params + i, count);
-    Rule::update(p, mi, vi, g, k);
-    if (m) store_state(m + i, mi, count, seed_of_state(seed, 0), index + i);
-    if (v) store_state(v + i, vi, count, seed_of_state(seed, 1), index + i);
-    store_weights(params + i, master ? master + i : nullptr, p, count, constants.round_to_nearest, seed, index + i);
+inline RulePass* pass_of(Optimizer optimizer) {
+    RulePass* pass = nullptr;
+    with_optimizer(optimizer, [&](auto constant) { pass = rule_pass<RuleOf<constant.value>>; });
+    return pass;
 }
 
-// Updates all n_elems elements of one tensor by a rule.
-template <class Rule, class floatX, class State, class floatG>
-void update_by(floatX* params, float* master, State* m, State* v, const floatG* grads, size_t n_elems,
+// The values of n elements in fp32: where they lie, or if they are bf16, in `converted`.
+template <class T>
+auto* values_of(T* elems, BlockValues& converted, int64_t n) {
+    if constexpr (sizeof(T) == 4) return elems;
+    else return copy_values(converted, elems, n), &converted[0];
+}
+// Stores n values as bf16, rounded stochastically (store_stochastically() in adamw.h).
+inline void store_stochastically(bf16* elems, const float* values, int64_t n, uint64_t seed, int64_t index) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + i, 4);
+        ((uint16_t*)elems)[i] = stochastic_bits(bits, hash_bits(seed, index + i));
+    }
+}
+
+// Updates n elements, at most a block, of params, m and v with grads; also of master, if it is not
+// null. They become fp32 in the first-level cache, if they are not, and are rounded to their types
+// when the rule has passed. index: of the first element among all parameters.
+template <class floatX, class State, class floatG>
+void update_block(RulePass* pass, floatX* params, float* master, State* m, State* v, const floatG* grads, int64_t n,
+                  const UpdateConstants& constants, const RuleConstants& k, uint64_t seed, int64_t index) {
+    BlockValues p_values, m_values, v_values, g_values;
+    float* const p = master ? master : values_of(params, p_values, n);
+    float* const m32 = m ? values_of(m, m_values, n) : nullptr;
+    float* const v32 = v ? values_of(v, v_values, n) : nullptr;
+    pass(p, m32, v32, values_of(grads, g_values, n), n, constants.grad_scale, k);
+    if constexpr (sizeof(State) == 2) {
+        if (m) store_stochastically(m, m32, n, seed_of_state(seed, 0), index);
+        if (v) store_stochastically(v, v32, n, seed_of_state(seed, 1), index);
+    }
+    if constexpr (sizeof(floatX) == 2)
+        if (!master && !constants.round_to_nearest) return store_stochastically(params, p, n, seed, index);
+    if ((void*)params != p) copy_values(params, p, n);
+}
+
+// All n_elems elements of one tensor, whose m and v are fp32 or bf16.
+template <class floatX, class State, class floatG>
+void update_by(RulePass* pass, floatX* params, float* master, State* m, State* v, const floatG* grads, int64_t n_elems,
                const UpdateConstants& constants, uint64_t seed, int64_t index) {
     const RuleConstants k = rule_constants(constants, true);
+    const auto from = [](auto* elems, int64_t i) { return elems ? elems + i : nullptr; };
+    constexpr bool ALL_FP32 = sizeof(floatX) == 4 && sizeof(State) == 4 && sizeof(floatG) == 4;
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
-        for_each_vector(end - begin, [&](size_t i, size_t count) {
-            update_vector<Rule>(params, master, m, v, grads, begin + i, count, constants, k, seed, index);
-        });
+        const int64_t step = ALL_FP32 ? end - begin : STATE_BLOCK_ELEMS;
+        for (int64_t i = begin; i < end; i += step)
+            update_block(pass, params + i, from(master, i), from(m, i), from(v, i), grads + i, std::min(step, end - i),
+                         constants, k, seed, index + i);
     });
 }
 
-// Updates the n_elems elements of a slice of a bucket, whose m and v are in 8 bits, by a rule: each
-// block becomes fp32, is updated, and becomes a block again. ranges: the tensors in the slice.
-template <class Rule, class floatX, class floatG>
-void update_blocks_by(floatX* params, float* master, StateBlock* m, StateBlock* v, const floatG* grads, int64_t n_elems,
-                      const std::vector<TensorRange>& ranges, const UpdateConstants& constants, uint64_t seed,
-                      int64_t index) {
+// Updates n_elems elements of one tensor. m and v are in the optimizer's format, which has no
+// blocks.
+template <class floatX, class floatG>
+void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* m, void* v, const floatG* grads,
+                      size_t n_elems, const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
+    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
+    RulePass* const pass = pass_of(optimizer);
+    if (OPTIMIZERS[optimizer].keeps.m == KEEP_BF16)
+        update_by(pass, params, master, (bf16*)m, (bf16*)v, grads, n_elems, k, seed, index);
+    else update_by(pass, params, master, (float*)m, (float*)v, grads, n_elems, k, seed, index);
+}
+
+// Updates the n_elems elements of a slice of a bucket, for optimizers whose m and v are in blocks
+// of 8-bit codes. ranges: the tensors in the slice.
+template <class floatX, class floatG>
+void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v,
+                   const floatG* grads, int64_t n_elems, const std::vector<TensorRange>& ranges,
+                   const UpdateConstants& constants, uint64_t seed = 0, int64_t index = 0) {
+    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
+    RulePass* const pass = pass_of(optimizer);
     const RuleConstants k[] = {rule_constants(constants, false), rule_constants(constants, true)};
     parallel_ranges(blocks_of(n_elems), 128, [&](int64_t begin, int64_t end) {
         BlockValues mi, vi;
         for (int64_t block = begin; block < end; block++) {
             const int64_t first = block * STATE_BLOCK_ELEMS, last = first + STATE_BLOCK_ELEMS;
             decode_block<true>(mi, m[block]), decode_block<false>(vi, v[block]);
-            for (const TensorRange& range : ranges) {
-                const int64_t low = std::max(range.begin, first), high = std::min(range.end, last);
-                if (low >= high) continue;
-                for_each_vector(high - low, [&](size_t i, size_t count) {
-                    update_vector<Rule>(params + first, master ? master + first : nullptr, mi, vi, grads + first,
-                                        low - first + i, count, constants, k[range.decayed], seed, index + first);
-                });
+            for (const TensorRange& tensor : ranges) {
+                const int64_t low = std::max(tensor.begin, first), high = std::min(tensor.end, last);
+                if (low < high)
+                    update_block(pass, params + low, master ? master + low : nullptr, mi + low - first,
+                                 vi + low - first, grads + low, high - low, constants, k[tensor.decayed], seed,
+                                 index + low);
             }
             encode_block<true>(m[block], mi), encode_block<false>(v[block], vi);
         }
-    });
-}
-
-// Updates n_elems elements of one tensor. m and v are in the optimizer's format.
-template <class floatX, class floatG>
-void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* m, void* v, const floatG* grads,
-                      size_t n_elems, const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
-    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
-    with_optimizer(optimizer, [&](auto constant) {
-        typedef StateType<constant.value> State;
-        if constexpr (OPTIMIZERS[constant.value].keeps.m == KEEP_8BIT) return;  // blocks_update()
-        else update_by<RuleOf<constant.value>>(params, master, (State*)m, (State*)v, grads, n_elems, k, seed, index);
-    });
-}
-// Updates the n_elems elements of a slice of a bucket, for optimizers whose m and v are in blocks.
-template <class floatX, class floatG>
-void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v,
-                   const floatG* grads, int64_t n_elems, const std::vector<TensorRange>& ranges,
-                   const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
-    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
-    with_optimizer(optimizer, [&](auto constant) {
-        if constexpr (OPTIMIZERS[constant.value].keeps.m == KEEP_8BIT)
-            update_blocks_by<RuleOf<constant.value>>(params, master, m, v, grads, n_elems, ranges, k, seed, index);
     });
 }

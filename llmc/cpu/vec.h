@@ -70,6 +70,16 @@ VEC_INLINE vfloat as_stored(vfloat v) {
     else return v;
 }
 
+// The value of a product, which the compiler then cannot fuse with an addition that follows.
+VEC_INLINE vfloat rounded(vfloat v) {
+#if defined(__x86_64__)
+    asm("" : "+v"(v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(v));
+#endif
+    return v;
+}
+
 // Load and store the first n lanes, n < VEC_FLOATS. The other lanes are 0 after a load; a store
 // leaves the memory behind the first n alone.
 VEC_INLINE vfloat load_first(const float* p, size_t n) {
@@ -179,4 +189,10 @@ template <class floatX>
 VEC_INLINE void store_some(floatX* p, vfloat v, size_t count) {
     if (count == VEC_FLOATS) store(p, v);
     else store_first(p, v, count);
+}
+
+// to (n) = from (n), rounded to nearest where `to` has 16 bits.
+template <class To, class From>
+void copy_values(To* to, const From* from, size_t n) {
+    for_each_vector(n, [&](size_t i, size_t count) { store_some(to + i, load_some(from + i, count), count); });
 }
