@@ -68,10 +68,8 @@ FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
 # Compiled once, whatever the trainer changes: the services of a run, as fast as files at -O1, and the kernels.
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
-$(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE)
-	$(call once,$(if $(DEBUG),,-O1))
-$(B)/compiled_once.o: llmc/cpu/compiled_once.cpp $(FLAGS_FILE)
-	$(call once)
+$(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE); $(call once,$(if $(DEBUG),,-O1))
+$(B)/compiled_once.o: llmc/cpu/compiled_once.cpp $(FLAGS_FILE); $(call once)
 
 .PHONY: all help data quickstart test test-all clean FORCE
 all: train_gpt2_cpu tokenize          ## the programs
