@@ -1,9 +1,10 @@
 // GPT-2 on a GPU: the same story as train_gpt2_cpu.cpp, section by section; read that one first.
 // What a GPU changes: the model's memory is the device's, tokens are uploaded, and every line of
 // the forward pass, the backward pass and the update only puts work into a stream. The device
-// decides by itself whether to update. The host runs ahead, and loads the next tokens; once per
-// step it waits, in wait_for_step(). With several processes it also waits, at the beginning of a
-// step, for what they exchange; muon waits for the exchange of its matrices.
+// decides by itself whether to update. The host runs ahead, and loads the next tokens. Once per
+// step it waits for the GPU, in wait_for_step(); with several processes once more, before the first
+// micro-step. (Muon also waits while the processes share its matrices.) Evaluation, samples and
+// checkpoints wait for what they copy to the host.
 //
 //     make train_gpt2cu data && ./train_gpt2cu -e d12 -b 16 -t 1024   bf16 mixed precision
 //     make train_gpt2cu PRECISION=FP32                               fp32, TF32 products unless -f 0
@@ -75,7 +76,7 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
 // last. fills_cache: keys and values of the one sequence are also written to the cache of
 // generation.
-void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
+void forward_segment(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     const cudaStream_t stream = model.gpu->stream;
     for (int64_t l = first; l < end; l++) {
@@ -101,8 +102,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t 
 void upload(GPT2& model, const Batch& batch, bool training = true) {
     const int64_t B = batch.B, T = batch.T, n = B * T;
     const int *x = batch.x, *y = batch.y;
-    if (training && batch.micro == 0) gpu_comm_wait("the weights of the other processes");
-    model.parts.enter(PART_FORWARD);
+    if (training) model.parts.enter(PART_FORWARD);
     int* inputs = model.gpu->host_tokens + batch.micro * host_tokens_per_micro_step(model.sizes);
     int *targets = inputs + n, *order = targets + n, *begins = order + n, *tiles = begins + n + 1;
     const auto send = [&](int a, const int* from, int64_t count) {
@@ -127,12 +127,12 @@ void upload(GPT2& model, const Batch& batch, bool training = true) {
 }
 
 // The tokens (B,T), on the device, to lnf (B,T,C).
-void forward_stream(GPT2& model, int64_t B, int64_t T, bool fills_cache = false) {
+void forward_to_lnf(GPT2& model, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     const cudaStream_t stream = model.gpu->stream;
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
-    forward_layers(model, 0, L, B, T, fills_cache);
+    forward_segment(model, 0, L, B, T, fills_cache);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2), act(BRANCH),
                                param(LNFW), param(LNFB), B * T, C, stream);
@@ -148,7 +148,7 @@ void forward(GPT2& model, const Batch& batch) {
     const bool add = batch.micro > 0;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
     const cudaStream_t stream = model.gpu->stream;
-    forward_stream(model, batch.B, batch.T);
+    forward_to_lnf(model, batch.B, batch.T);
     classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
                model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, add, stream);
     loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, add, stream);
@@ -161,7 +161,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
     upload(model, {x, y, B, T, 0}, false);
-    forward_stream(model, B, T);
+    forward_to_lnf(model, B, T);
     classifier(act32(LOSSES), none, nullptr, act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), B * T,
                model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.gpu->stream);
     copy_to_host(losses, act32(LOSSES), B * T * sizeof(float), model.gpu->stream);
@@ -178,7 +178,7 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     const cudaStream_t stream = model.gpu->stream;
     if (layers == 0) return;
-    if (level >= 3) return forward_layers(model, l + 1 - layers, l + 1, B, T);
+    if (level >= 3) return forward_segment(model, l + 1 - layers, l + 1, B, T);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     if (level >= 2) {
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l), param(LN1W),
@@ -187,7 +187,8 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
                           stream);
     }
     if (level < 1) return;
-    // An epilogue has GELU's input before it is rounded: the same bits take the same product.
+    // The fused product applies GELU to sums that are not rounded: it is repeated, to get the same
+    // bits.
     if (model.gpu->gelu_fusion >= 1) expand(model, l, rows);
     else gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C, stream);
 }
@@ -360,7 +361,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
     upload(model, {tokens, tokens, 1, n, 0}, false);
-    forward_stream(model, 1, n, true);
+    forward_to_lnf(model, 1, n, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 
@@ -405,22 +406,23 @@ int train(Run& run) {
     if (!begin_run(run)) return 0;
     const auto micro_step = [&](int64_t micro) {
         const Range range("micro_step", micro);
-        const Batch batch = next_batch(run, micro);  // x, y (B,T): this process's windows
-        upload(model, batch);                        // all below is enqueued, and the host runs ahead
-        forward(model, batch);                       // the loss of every position
-        backward(model, batch);                      // adds to the gradients; the last one sends them on their way
+        const Batch batch = next_batch(run, micro);                           // x, y (B,T): this process's windows
+        if (micro == 0) gpu_comm_wait("the weights of the other processes");  // the host waits
+        upload(model, batch);    // from here on all is enqueued, and the host runs ahead
+        forward(model, batch);   // the loss of every position
+        backward(model, batch);  // adds to the gradients; the last one sends them on their way
     };
     for (;;) {
         evaluate_when_due(run);                     // validation loss, HellaSwag, a sample
         if (run_is_over(run)) return end_run(run);  // the last step is done, or a signal came
         begin_step(run);
         for (int64_t micro = 0; micro < model.micro_steps; micro++) micro_step(micro);
-        if (data_failed(run)) continue;
+        if (data_failed(run)) continue;             // the run is over
         const UpdateRule rule = begin_update(run);  // learning rate, clipping, what is an outlier
         loss_norm_and_update(model, rule);          // over all processes; AdamW, if the device decides so
         load_ahead(run);                            // while it computes
         const StepResult result = wait_for_step(model, rule);
-        end_step(run, rule, result, micro_step);  // logs it
+        end_step(run, rule, result, micro_step);  // logs and counts it; after a NaN, micro_step finds where it began
         save_when_due(run);
     }
 }

@@ -15,9 +15,9 @@
 //
 //     make train_gpt2_cpu data && ./train_gpt2_cpu -e L6C384H6 -b 4 -t 128
 //     make train_gpt2_cpu KERNELS=reference               the same with the naive loops of llmc/cpu/reference.h
+#include <numeric>
 #include "llmc/base/program.h"
-#include "llmc/cpu/backend.h"
-#include "llmc/cpu/other_optimizers.h"
+#include "llmc/cpu/compiled_once.h"
 #include "llmc/run/services.h"
 
 // The gradient of a tensor of one layer: floatG is fp32 where gradients are summed, else floatX.
@@ -57,7 +57,7 @@ void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
 // last. fills_cache: keys and values of the one sequence are also written to the cache of
 // generation.
 template <class floatX>
-void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
+void forward_segment(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
@@ -78,12 +78,12 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t 
 
 // x (B,T) to lnf (B,T,C).
 template <class floatX>
-void forward_stream(GPT2& model, const int* x, int64_t B, int64_t T, bool fills_cache = false) {
+void forward_to_lnf(GPT2& model, const int* x, int64_t B, int64_t T, bool fills_cache = false) {
     const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     if (documents(model)) find_documents(documents(model), x, B, T, model.sizes.end_of_text);
     kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
-    forward_layers<floatX>(model, 0, L, B, T, fills_cache);
+    forward_segment<floatX>(model, 0, L, B, T, fills_cache);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
@@ -97,19 +97,18 @@ void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
-    const auto [param, act, act32] = of_layer<floatX>(model, 0);
+    float* losses = model.act32(LOSSES);
+    floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
     model.parts.enter(PART_FORWARD);
-    forward_stream<floatX>(model, batch.x, batch.B, batch.T);
+    forward_to_lnf<floatX>(model, batch.x, batch.B, batch.T);
     const auto classify = [&](auto* dwte) {
-        kernels::classifier(act32(LOSSES), act(BRANCH), dwte, act(LOGITS), act(LNF), param(WTE), batch.y, rows, c.C,
-                            c.V, c.Vp, batch.dloss, batch.micro > 0, dwte_sums(model));
+        kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
+                            c.C, c.V, c.Vp, batch.dloss, batch.micro > 0, dwte_sums(model));
     };
     if (model.sizes.sums_gradients()) classify(grad<float>(model, WTE));
     else classify(grad<floatX>(model, WTE));
-    double total = 0;
-    for (int64_t i = 0; i < rows; i++) total += act32(LOSSES)[i];
-    if (batch.micro == 0) model.loss_sum = model.small_squares = 0;
-    model.loss_sum += total;
+    if (batch.micro == 0) model.loss_sum = 0;
+    model.loss_sum += std::accumulate(losses, losses + rows, 0.0);
 }
 
 // Losses of all positions of x, y (B,T), without gradients.
@@ -119,7 +118,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     const GPT2Config& c = model.layout.config;
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
-    forward_stream<floatX>(model, x, B, T);
+    forward_to_lnf<floatX>(model, x, B, T);
     kernels::classifier(losses, none, none, act(LOGITS), act(LNF), param(WTE), y, B * T, c.C, c.V, c.Vp, 0.0f, false);
 }
 
@@ -134,7 +133,7 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
     const int64_t C = model.layout.config.C, rows = B * T;
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     if (layers == 0) return;
-    if (level >= 3) return forward_layers<floatX>(model, l + 1 - layers, l + 1, B, T);
+    if (level >= 3) return forward_segment<floatX>(model, l + 1 - layers, l + 1, B, T);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     if (level >= 2) {
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l),
@@ -187,6 +186,7 @@ void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
 template <class floatG>
 void note_first_gradients(GPT2& model, int64_t bucket) {
     if (!model.noise_scale) return;
+    if (bucket == model.layout.config.L - 1) model.small_squares = 0;  // the last layer is the first to be complete
     const floatG* grads = (floatG*)model.grads + model.layout.bucket_begin[bucket];
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
@@ -212,7 +212,8 @@ void backward_to(GPT2& model, const Batch& batch) {
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
     const bool add = batch.micro > 0;
     const auto [param, act, act32] = of_layer<floatX>(model, last);
-    memset((void*)act(DRESIDUAL), 0, rows * c.C * sizeof(floatX));  // layernorm_backward adds to it
+    memset((void*)act(DRESIDUAL), 0,
+           rows * c.C * sizeof(floatX));  // layernorm_backward adds to it, from d(lnf) in BRANCH
     kernels::layernorm_backward(act(DRESIDUAL), grad<floatG>(model, LNFW), grad<floatG>(model, LNFB), act(BRANCH),
                                 act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
     for (int64_t l = last; l >= 0; l--) {
@@ -277,43 +278,41 @@ void gather(GPT2& model, T* elems, int64_t bucket) {
 // The optimizer: AdamW, unless --optimizer names another. ZeRO stage 0: every process gets the
 // whole gradient, and all make the same update. Stage 1: each process updates its slices of the
 // weights, and every process gets them all.
-template <class floatG, class floatX>
-void update_from(GPT2& model, const UpdateRule& rule, double norm) {
+template <class floatX>
+void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
+    const Range range("update");
     const ParameterLayout& layout = model.layout;
-    const bool in_slices = model.slice.parts > 1;
-    floatX* params = (floatX*)model.params;
-    floatG* grads = (floatG*)model.grads;
+    const bool in_slices = model.slice.parts > 1, sums = model.sizes.sums_gradients();
+    floatX *params = (floatX*)model.params, *grads = (floatX*)model.grads;
     UpdateConstants constants = rule.constants;
-    constants.grad_scale = gradient_factor(norm, rule);  // clips
-    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++) gather(model, grads, b);
+    constants.grad_scale = gradient_factor(result.norm, rule);  // clips
+    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+        if (sums) gather(model, model.grad_sums, b);
+        else gather(model, grads, b);
     model.parts.enter(PART_COMMUNICATION);
     comm_wait("the collection of the gradients");
     model.parts.enter(PART_UPDATE);
-    std::function<void(int64_t)> update_bucket = [&](int64_t bucket) {
-        for_each_part_of(bucket, layout, model.slice, model.slice, [&](const TensorPart& part) {
-            if (part.elems() == 0) return;
-            UpdateConstants k = constants;
-            if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
-            float* master = model.master ? model.master + part.state : nullptr;
+    const auto adamw = [&](const TensorPart& part) {
+        UpdateConstants k = constants;
+        if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
+        float* master = model.master ? model.master + part.state : nullptr;
+        const auto update_part = [&](auto* gradients) {
             kernels::adamw_update(params + part.index, master, (float*)model.m + part.state,
-                                  (float*)model.v + part.state, grads + part.index, part.elems(), k, rule.rounding_seed,
-                                  part.index);
-        });
+                                  (float*)model.v + part.state, gradients + part.index, part.elems(), k,
+                                  rule.rounding_seed, part.index);
+        };
+        sums ? update_part(model.grad_sums) : update_part(grads);
     };
-    if (model.optimizer != ADAMW) update_bucket = other_optimizer<floatG, floatX>(model, constants, rule);
+    std::function<void(int64_t bucket)> other;
+    if (model.optimizer != ADAMW) other = prepare_other_optimizer<floatX>(model, constants, rule);
     for (int64_t b = 0; b < layout.buckets(); b++) {
-        update_bucket(b);
+        if (other) other(b);
+        else for_each_part_of(b, layout, model.slice, adamw);
         if (in_slices) gather(model, params, b);
         comm_progress();
     }
     model.parts.enter(PART_COMMUNICATION);
     comm_wait("the collection of the weights");
-}
-template <class floatX>
-void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
-    const Range range("update");
-    if (model.sizes.sums_gradients()) update_from<float, floatX>(model, rule, result.norm);
-    else update_from<floatX, floatX>(model, rule, result.norm);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -334,7 +333,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 template <class floatX>
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    forward_stream<floatX>(model, tokens, 1, n, true);
+    forward_to_lnf<floatX>(model, tokens, 1, n, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 
@@ -372,7 +371,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
 template <class floatX>
 int train(Run& run) {
     GPT2& model = run.model;
-    model.format = format_of<floatX>(), model.backend = &CPU_BACKEND<floatX>;
+    model.format = format_of<floatX>(), model.backend = &cpu_backend<floatX>();
     model.evaluate = evaluate<floatX>, model.prefill = prefill<floatX>, model.decode = decode<floatX>;
     if (!begin_run(run)) return 0;
     const auto micro_step = [&](int64_t micro) {
@@ -386,11 +385,11 @@ int train(Run& run) {
         if (run_is_over(run)) return end_run(run);  // the last step is done, or a signal came
         begin_step(run);
         for (int64_t micro = 0; micro < model.micro_steps; micro++) micro_step(micro);
-        if (data_failed(run)) continue;
+        if (data_failed(run)) continue;                                // the run is over
         const UpdateRule rule = begin_update(run);                     // learning rate, clipping, what is an outlier
         const StepResult result = loss_and_norm<floatX>(model, rule);  // over all processes
         if (result.updated) update<floatX>(model, rule, result);       // AdamW
-        end_step(run, rule, result, micro_step);                       // logs it
+        end_step(run, rule, result, micro_step);  // logs and counts it; after a NaN, micro_step finds where it began
         save_when_due(run);
     }
 }

@@ -45,7 +45,7 @@ course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 
 READLINE_FLAGS = $(if $(call found,READLINE,readline/readline.h,rl_callback_sigcleanup(),-lreadline),\
                  -DUSE_READLINE -lreadline)
 $(B)/talk: LDLIBS += $(READLINE_FLAGS)
-$(B)/talk: dev/talk/talk.cpp $(B)/services.o $(FLAGS_FILE)
+$(B)/talk: dev/talk/talk.cpp $(B)/services.o $(B)/compiled_once.o $(FLAGS_FILE)
 	$(compile)
 talk: $(B)/talk FORCE                 ## a conversation with a model, each line a prompt: ./talk -e MODEL
 	$(call copy,$<)
@@ -94,7 +94,7 @@ ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
 $(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS) $(B)/services.o
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
-$(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(B)/cpu_oracle.o $(B)/services.o
+$(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(TEST_OBJECTS)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 $(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)

@@ -41,7 +41,7 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     const Machine machine = open_machine(threads);
     free_scratch();  // the trainer allocates its own
     GPT2 model;
-    model.backend = &CPU_BACKEND<floatX>;
+    model.backend = &cpu_backend<floatX>();
     Options o;
     o.threads = threads;
     model.layout = parameter_layout(config_from_descriptor(name), 1);

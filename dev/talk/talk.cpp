@@ -58,7 +58,7 @@ template <class floatX>
 int talk(Run& run) {
     GPT2& model = run.model;
     Options& o = run.options;
-    model.format = format_of<floatX>(), model.backend = &CPU_BACKEND<floatX>;
+    model.format = format_of<floatX>(), model.backend = &cpu_backend<floatX>();
     model.prefill = prefill<floatX>, model.decode = decode<floatX>;
     o.max_steps = 0, o.given.insert("--prompt");  // nothing but generation
     // A prompt may fill the context: the run begins with the memory that samples so long need.
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
         if (o.help) return print_flags(o), 0;
         for (const std::string& name : o.given)
             if (!FLAGS.count(name))
-                usage_error("%s has no effect on a conversation; --help lists what is accepted", name.c_str());
+                usage_error("%s has no effect on a conversation; --help lists what is accepted", name);
         if (o.precision == "fp16") usage_error("--precision fp16 is for GPUs; on a CPU fp32 and bf16 are accepted");
         if (o.precision != "bf16") return talk<float>(run);
 #ifdef KERNELS_REFERENCE

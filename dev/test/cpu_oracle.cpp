@@ -15,7 +15,7 @@ CpuOracle* cpu_oracle_start(const GPT2Config& config, int64_t B, int64_t T, int6
     o.optimizer = OPTIMIZERS[optimizer].name;
     Sizes sizes{config, B, T, 0, 0, 0, true, micro_steps};
     sizes.end_of_text = end_of_text;
-    oracle->model.backend = &CPU_BACKEND<float>;
+    oracle->model.backend = &cpu_backend<float>();
     oracle->model.layout = parameter_layout(config, 1);
     oracle->model.backend->settle(oracle->model, sizes, o);
     oracle->model.backend->allocate(oracle->model, sizes, o);

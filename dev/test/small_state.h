@@ -3,7 +3,7 @@
 #pragma once
 #include <set>
 #include "dev/test/several.h"
-#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/optimizer_passes.h"
 #include "llmc/cpu/reference_optimizers.h"
 
 typedef std::vector<float> Floats;

@@ -12,7 +12,7 @@
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
 # Programs that include the trainer.
-$(B)/test_model $(B)/test_model_bf16 $(B)/test_peak $(B)/bench/roofline: $(B)/services.o
+$(B)/test_model $(B)/test_model_bf16 $(B)/test_peak $(B)/bench/roofline: $(B)/services.o $(B)/compiled_once.o
 $(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(TIMED) $(CXX) $(CXXFLAGS) -shared -fPIC $< -o $@

@@ -15,7 +15,7 @@ typedef GPT2 Model;
 static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t recompute, int64_t threads,
                         int64_t micro_steps, const Options& options = {}) {
     Model model;
-    model.backend = &CPU_BACKEND<floatX>;
+    model.backend = &cpu_backend<floatX>();
     model.evaluate = evaluate<floatX>, model.prefill = prefill<floatX>, model.decode = decode<floatX>;
     Options o = options;
     o.threads = threads;
@@ -94,7 +94,7 @@ struct PlannedBytes {
 template <class X>
 static PlannedBytes plan_of_124m(int64_t B, int64_t T, int64_t level, bool master_weights) {
     GPT2 model;
-    model.backend = &CPU_BACKEND<X>;
+    model.backend = &cpu_backend<X>();
     Options options;
     options.master_weights = master_weights;
     model.layout = parameter_layout(config_from_descriptor("d12"), 1);

@@ -60,7 +60,7 @@ int main() {
 
     start_test("a peak below what a step has reached is not shown");
     GPT2 model;
-    const auto peak_flops = CPU_BACKEND<float>.peak_flops;
+    const auto peak_flops = cpu_backend<float>().peak_flops;
     model.peak = 100;
     EXPECT(peak_flops(model, 99.0) == 100);
     EXPECT(peak_flops(model, 1e17) == 0 && peak_flops(model, 1e17) == 0);

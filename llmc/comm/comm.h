@@ -4,9 +4,9 @@
 // Every process trains on its own part of each batch. Then the gradients are summed: a
 // reduce-scatter leaves on rank r the sum of slice r of a bucket (tensors.h), and an all-gather
 // collects the slices of all ranks. Collectives on buckets are started, and waited for later, so
-// that data travels while the next layer computes. Small collectives (numbers that all processes
-// must agree on) wait at once; their sums are added in the order of ranks, so that all ranks get
-// the same bits.
+// that data travels while the next layer computes; by TCP they are complete when the start returns.
+// Small collectives (numbers that all processes must agree on) wait at once; their sums are added
+// in the order of ranks, so that all ranks get the same bits.
 //
 // No process waits forever: after comm.timeout_s it says what it waits for, and ends the run.
 #pragma once

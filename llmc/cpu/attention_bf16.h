@@ -132,13 +132,6 @@ inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64
         }
     }
 }
-inline void attention_forward(bf16* out, float* lse, const bf16* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              const int* starts = nullptr) {
-    const Range range(work::attention(B * T, T, C, sizeof(bf16)));
-    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
-        attention_forward_head(out + d.in_out, lse + d.in_lse, qkv + d.in_qkv, d.length, C, C / NH);
-    });
-}
 
 // Computes p and ds, which are P^T and dS^T of one block, from its scores S^T and dP^T. All are 64
 // x 64, with a row for each key and a column for each query. If MASKED, only the first `keys` rows
@@ -246,12 +239,4 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
     }
     store_rows(C, 0, T, dk);
     store_rows(2 * C, 0, T, dv);
-}
-inline void attention_backward(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
-                               int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
-    const Range range(work::attention_backward(B * T, T, C, sizeof(bf16)));
-    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
-        attention_backward_head(dqkv + d.in_qkv, dout + d.in_out, out + d.in_out, lse + d.in_lse, qkv + d.in_qkv,
-                                d.length, C, C / NH);
-    });
 }

@@ -137,7 +137,8 @@ constexpr const char* CPU_KERNELS = "reference";
 constexpr const char* CPU_KERNELS = "fast";
 #endif
 template <class floatX>
-const Backend CPU_BACKEND = {
+const Backend& cpu_backend() {
+    static const Backend backend = {
     CPU_KERNELS,
     settle_cpu<floatX>,
     cpu_plan_rows,
@@ -152,4 +153,6 @@ const Backend CPU_BACKEND = {
     [](const GPT2&) { return std::string(); },
     [](const GPT2&) { return DeviceReading(); },
     name_threads,
-};
+    };
+    return backend;
+}

@@ -28,7 +28,7 @@ struct Device {
 inline Device device;
 
 // The calling thread's own scratch memory, at least n_elems floats. It is made large enough before
-// a run starts (settle_device in the trainer).
+// a run starts (settle_cpu() in backend.h).
 inline float* thread_scratch(size_t n_elems) {
     if (n_elems > device.scratch_elems)
         runtime_failure("internal: a kernel asks for %d elements of scratch memory, %d are planned", n_elems,

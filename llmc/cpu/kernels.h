@@ -2,6 +2,7 @@
 // (KERNELS=reference).
 #pragma once
 #include "llmc/cpu/adamw.h"
+#include "llmc/cpu/optimizer_passes.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/directions.h"

@@ -23,17 +23,18 @@ void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants
     }
 }
 
-// Prepares an update by the model's optimizer. Returns the function that then updates what this
-// process has of a bucket.
+// Prepares an update by the model's optimizer: with directions, the gradients of all tensors become
+// directions, which updates m and v. Returns the function that then updates what this process has
+// of a bucket.
 template <class floatG, class floatX>
-std::function<void(int64_t bucket)> other_optimizer(GPT2& model, const UpdateConstants& constants,
-                                                    const UpdateRule& rule) {
+std::function<void(int64_t bucket)> prepare_update(GPT2& model, const UpdateConstants& constants,
+                                                   const UpdateRule& rule) {
     const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
-    std::vector<float> scales;  // of every tensor, where the gradients have become directions
     if (optimizer.keeps.m == KEEP_8BIT)
         return [&model, constants, &rule](int64_t bucket) {
             update_blocks<floatG, floatX>(model, bucket, constants, rule);
         };
+    std::vector<float> scales;  // of the directions of every tensor; empty if there are none
     if (model.sizes.directions) {
         const DirectionKernels<floatX> direction_kernels{kernels::directions<floatX>, kernels::collect_factors,
                                                          kernels::factored_directions<floatX>};
@@ -43,8 +44,7 @@ std::function<void(int64_t bucket)> other_optimizer(GPT2& model, const UpdateCon
         orthogonalize_directions<floatX>(model, [](auto... arguments) { kernels::orthogonalize(arguments...); });
     const int64_t bytes = optimizer.keeps.m == KEEP_BF16 ? 2 : 4;  // of an element of m or v
     return [=, &model, &rule](int64_t bucket) {
-        for_each_part_of(bucket, model.layout, model.slice, model.slice, [&](const TensorPart& part) {
-            if (part.elems() == 0) return;
+        for_each_part_of(bucket, model.layout, model.slice, [&](const TensorPart& part) {
             UpdateConstants k = constants;
             if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
             if (!scales.empty()) k = along_directions(k, scales[part.number]);
@@ -57,4 +57,10 @@ std::function<void(int64_t bucket)> other_optimizer(GPT2& model, const UpdateCon
                                       rule.rounding_seed, part.index);
         });
     };
+}
+template <class floatX>
+std::function<void(int64_t bucket)> prepare_other_optimizer(GPT2& model, const UpdateConstants& constants,
+                                                            const UpdateRule& rule) {
+    return model.sizes.sums_gradients() ? prepare_update<float, floatX>(model, constants, rule)
+                                        : prepare_update<floatX, floatX>(model, constants, rule);
 }

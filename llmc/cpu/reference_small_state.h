@@ -58,7 +58,8 @@ inline void to_codes(StateBlock& block, const std::vector<double>& code, const f
     }
 }
 
-// Updates a slice of a bucket as the function of this name in adamw.h does, block after block.
+// Updates a slice of a bucket as the function of this name in optimizer_passes.h does, block after
+// block.
 template <class floatX>
 void blocks_update(Optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v, const floatX* grads,
                    int64_t n_elems, const std::vector<TensorRange>& ranges, const UpdateConstants& constants,

@@ -12,13 +12,12 @@
 #include "llmc/trace/step_parts.h"
 
 struct GpuPartClock {
-    bool on = false;
     cudaStream_t stream = nullptr;
     std::vector<cudaEvent_t> events;  // kept from step to step
     std::vector<StepPart> entered;    // by the events of this step
 
     void enter(StepPart part) {
-        if (!on) return;
+        if (!entered.empty() && entered.back() == part) return;
         if (entered.size() == events.size()) {
             events.push_back(nullptr);
             check_cuda(cudaEventCreate(&events.back()), "making an event");

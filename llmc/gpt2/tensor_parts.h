@@ -24,13 +24,6 @@ inline int64_t real_rows(int tensor, const GPT2Config& c) {
     return tensor == WTE ? c.V : dimension(TENSORS[tensor].rows, c);
 }
 
-// TensorPart::number of a tensor of a layer; of a tensor outside the layers, whatever the layer.
-inline int64_t tensor_number(int tensor, int64_t layer, const GPT2Config& c) {
-    int64_t n = TENSORS[tensor].per_layer ? layer : 0;
-    for (int i = 0; i < tensor; i++) n += tensor_layers(i, c);
-    return n;
-}
-
 // Calls each(part) for every tensor of every layer: the part that `own` holds of it, which may be
 // empty. kept: the slices of which this process keeps state; they contain own.
 template <class Each>
@@ -54,5 +47,12 @@ void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const Bucke
                       Each each) {
     for_each_part(layout, own, kept, [&](const TensorPart& part) {
         if (layout.bucket_of(part.tensor, part.layer) == bucket) each(part);
+    });
+}
+// Calls each(part) for what a process updates of a bucket's tensors, and keeps state of.
+template <class Each>
+void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const BucketSlice& slice, Each each) {
+    for_each_part_of(bucket, layout, slice, slice, [&](const TensorPart& part) {
+        if (part.elems() > 0) each(part);
     });
 }

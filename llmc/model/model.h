@@ -36,27 +36,31 @@ struct GPT2 {
     int64_t micro_steps = 1;  // of this step, at most those of Sizes
     NumberFormat format = FORMAT_FP32;
 
-    // ---- memory of the device
+    // ---- in the memory of the device
     void* params = nullptr;  // layout.total_elems() in floatX
-    void* grads = nullptr;   // what backward() writes, in floatX; on a CPU as fp32 sums where there are some
-    float* grad_sums =
-        nullptr;           // sums of gradients in fp32 (Sizes::sums_gradients()), or null; on a CPU these are grads
+    // Gradients, and their sums in fp32 where there are some (Sizes::sums_gradients()), else null.
+    // A CPU adds to the sums at once, and has nothing else: grads are grad_sums. On a GPU grads are
+    // those of one micro-step.
+    void* grads = nullptr;
+    float* grad_sums = nullptr;
     char* acts = nullptr;  // activations.total_bytes
-    Optimizer optimizer = ADAMW;  // --optimizer
     // The optimizer's state (optim/optimizer_state.h), null where it keeps none. m and v: of what
-    // this process updates, v of Muon of the last bucket alone; in fp32 or smaller.
+    // this process updates, v of Muon of the last bucket alone; in fp32 or smaller. Factors: those
+    // of the whole model, in every process.
     void *m = nullptr, *v = nullptr;
-    float* factors = nullptr;    // all of them, in every process
+    float* factors = nullptr;
     float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
     float* collected = nullptr;  // on a CPU: what a step collects for factors, or null
-    double peak = 0;             // FLOP/s of the device, as far as it is known
-    std::shared_ptr<Gpu> gpu;    // streams and the like (cuda/gpu.cuh); null on a CPU
+
+    Optimizer optimizer = ADAMW;  // --optimizer
+    double peak = 0;              // FLOP/s of the device, as far as it is known
+    std::shared_ptr<Gpu> gpu;     // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
     double loss_sum = 0;       // on a CPU: over the tokens so far
-    bool noise_scale = false;  // --noise-scale 1: computes the next
+    bool noise_scale = false;  // --noise-scale 1: the step needs small_squares
     double small_squares = 0;  // on a CPU: squared norm of the gradient of the first micro-step
-    PartClock parts;
+    PartClock parts;           // what the time of the step goes to
     // Called before update directions replace gradients (optim/whole_tensors.h), if it is set.
     std::function<void()> gradients_complete;
     std::vector<float> host_values;  // what to_host() returned last

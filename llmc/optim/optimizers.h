@@ -3,8 +3,8 @@
 //
 // A rule gets one element p of the weights, or on a CPU a vector of them; its gradient g, times the
 // scale that clipping sets; and m and v, which the optimizer keeps of every parameter, as far as it
-// does. It changes p, m and v in place. The passes over memory are in cpu/adamw.h and
-// cuda/adamw.cuh.
+// does. It changes p, m and v in place. The passes over memory are in cpu/adamw.h,
+// cpu/optimizer_passes.h and cuda/adamw.cuh.
 #pragma once
 #include <cmath>
 #include <cstdint>

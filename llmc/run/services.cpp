@@ -145,7 +145,12 @@ UpdateRule begin_update(Run& run) {
     return rule;
 }
 
-void load_ahead(Run& run) { load_next_step(run); }
+void load_ahead(Run& run) {
+    if (run.state.step + 1 >= run.max_steps) return;
+    const Range range("next data");
+    const MicroBatch batch = micro_batch(run, 0, run.state.step + 1);
+    if (try_load(run, batch, run.ahead.x, run.ahead.y).empty()) run.ahead.first_window = batch.first;
+}
 
 // After a step whose loss or gradient norm is not finite: says where the first such value came
 // from, on the lowest rank that has one.
@@ -172,16 +177,22 @@ void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
     const Options& o = run.options;
     StateHeader& state = run.state;
     StepInWork& step = run.step;
-    if (!run.model.gpu) run.model.parts.enter(NO_PART);  // a GPU has entered it before the host waited
+    run.model.parts.enter(NO_PART);
     const double loss_z = step.tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);
     const double norm_z = step.tokens > 0 && !overflow ? state.norm_outlier.z_score(result.norm) : NAN;
     {
         const Range range("log");
-        const FirstGradient first{(double)run.first_tokens, result.small_squares};
-        log_step(run, {step.rate, result.loss, result.norm, loss_z, norm_z, now_seconds() - step.begin, step.tokens,
-                       first, rule.loss_scale});
-        if (!is_finite(result) && !overflow) say_what_is_not_finite(run, micro_step), stop_if_not_finite(run, result);
+        StepReport report;
+        report.rate = step.rate, report.loss = result.loss, report.norm = result.norm;
+        report.loss_z = loss_z, report.norm_z = norm_z, report.loss_scale = rule.loss_scale;
+        report.seconds = now_seconds() - step.begin, report.tokens = step.tokens;
+        report.first = {(double)run.first_tokens, result.small_squares};
+        log_step(run, report);
+        if (!is_finite(result) && !overflow) {
+            say_what_is_not_finite(run, micro_step);
+            stop_if_not_finite(run, result);
+        }
         log_tensors(run, rule, result.updated, step.before);
     }
     state.loss_scale = next_scale(run.model.format, state.loss_scale, o, overflow);

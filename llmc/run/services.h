@@ -37,7 +37,9 @@ Batch next_batch(Run& run, int64_t micro);
 bool data_failed(Run& run);
 // What the update needs beside the gradients: learning rate, limits, which number it has.
 UpdateRule begin_update(Run& run);
-// Loads the first micro-batch of the next step, for which a GPU would have to wait.
+// Loads the first micro-batch of the next step: its other micro-batches are loaded while the device
+// computes the ones before them, but this one would keep it waiting. If that fails, the next step
+// tries again, and says so.
 void load_ahead(Run& run);
 // Logs the step and counts it. Ends the run (exit 1) if loss or norm is not finite and no lower
 // loss scale may help, after it has said where that began: micro_step(micro) computes the gradients

@@ -52,16 +52,6 @@ inline void load_micro_batch(Run& run, int64_t micro) {
     }
     if (!stop.failed) fail_on(try_load(run, batch, run.x, run.y));
 }
-// Loads the first micro-batch of the next step: its other micro-batches are loaded while the device
-// computes the ones before them, but this one would keep it waiting. If that fails, the next step
-// tries again, and says so.
-inline void load_next_step(Run& run) {
-    if (run.state.step + 1 >= run.max_steps) return;
-    const Range range("next data");
-    const MicroBatch batch = micro_batch(run, 0, run.state.step + 1);
-    if (try_load(run, batch, run.ahead.x, run.ahead.y).empty()) run.ahead.first_window = batch.first;
-}
-
 // The tokens of the step that count: all, or with a loss mask those that it counts. They must be
 // known before the first backward pass, which divides by their number. Sets run.first_tokens, and
 // stop.failed if the mask cannot be read.
