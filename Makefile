@@ -66,8 +66,7 @@ FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
 compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
-# What does not change with the trainer is compiled once: the services of a run, which wait for files and people (-O1
-# compiles in half the time), and the CPU's kernels.
+# Compiled once, whatever the trainer changes: the services of a run, whose speed is that of files, and the CPU's kernels.
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 $(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE)
 	$(call once,$(if $(DEBUG),,-O1))
@@ -86,7 +85,6 @@ train_gpt2_cpu: $(B)/train_gpt2_cpu FORCE      ## the CPU trainer
 	$(call copy,$<)
 tokenize: $(B)/tokenize FORCE                  ## text to tokens and back
 	$(call copy,$<)
-
 $(B)/train_gpt2_cpu: train_gpt2_cpu.cpp $(B)/services.o $(B)/compiled_once.o $(FLAGS_FILE)
 	$(compile)
 $(B)/tokenize: dev/data/tokenize.cpp $(FLAGS_FILE)

@@ -48,7 +48,7 @@ CHANGES = [
     ("llmc/README.md", "| options, ", "| option, ", "names option, which is no floor"),
     ("llmc/base/clock.h", "Seconds on", "Minutes on", "its lines are not what the headers say"),
     ("llmc/base/clock.h", "//", "\n//", "llmc/base/clock.h does not open with a comment"),
-    ("llmc/options/option_table.h", " option_table()", " options()", "llmc/options/option_table.h is not needed"),
+    ("llmc/options/option_table.h", "& option_table()", "& options()", "llmc/options/option_table.h is not needed"),
 ]
 
 

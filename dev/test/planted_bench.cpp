@@ -15,7 +15,7 @@ BENCH("planted", dims("n"), shapes({{1000}})) {
     variant("right", "", twice);
     variant("wrong", "two values are off by a thousandth", [=] { twice(), out[500] += 1e-3f, out[700] += 1e-3f; });
     variant("idle", "leaves what the reference wrote", [=] {});
-    variant("elsewhere", "declares another type than it writes, so that nothing is compared", twice, FORMAT_BF16);
+    variant("elsewhere", "declares another type than it writes, so that nothing is compared", twice, IN_BF16);
     variant("refuses", "ends the program, as an error of the GPU does",
             [=] { runtime_failure("the launch was refused"); });
     variant("throws", "an exception", [=] { throw std::runtime_error("thrown by a variant"); });

@@ -195,7 +195,7 @@ inline void attention_forward_head(float* out, float* lse, const float* qkv, int
 // keys, then values, each NH heads of C/NH channels. starts: see for_each_document_head.
 template <class floatX>
 void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              const int* starts = nullptr) {
+                       const int* starts = nullptr) {
     const Range range(work::attention(B * T, T, C, sizeof(floatX)));
     for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
         attention_forward_head(out + d.in_out, lse + d.in_lse, qkv + d.in_qkv, d.length, C, C / NH);
@@ -283,7 +283,7 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
 // dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv of the forward pass.
 template <class floatX>
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
-                               int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
+                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
     const Range range(work::attention_backward(B * T, T, C, sizeof(floatX)));
     for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
         attention_backward_head(dqkv + d.in_qkv, dout + d.in_out, out + d.in_out, lse + d.in_lse, qkv + d.in_qkv,

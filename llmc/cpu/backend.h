@@ -80,7 +80,7 @@ void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         runtime_failure(
             "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "
             "or -t or a higher -r lowers it",
-            needed / 1048576.0, present / 1048576.0);
+            needed / MIB, present / MIB);
     const int64_t elems = model.layout.total_elems();
     model.params = map_memory(elems * sizeof(floatX));
     spread_pages(model.params, elems * sizeof(floatX));  // one thread reads the weights from a file
@@ -139,20 +139,20 @@ constexpr const char* CPU_KERNELS = "fast";
 template <class floatX>
 const Backend& cpu_backend() {
     static const Backend backend = {
-    CPU_KERNELS,
-    settle_cpu<floatX>,
-    cpu_plan_rows,
-    [](const GPT2&, const Sizes&, const Options&) { return std::vector<PlanRow>(); },
-    allocate_on_cpu<floatX>,
-    copy_on_cpu,
-    copy_on_cpu,
-    this_cpu<floatX>,
-    detected_cpu<floatX>,
-    cpu_peak_flops<floatX>,
-    [](const GPT2&) { return most_resident_bytes(); },
-    [](const GPT2&) { return std::string(); },
-    [](const GPT2&) { return DeviceReading(); },
-    name_threads,
+        CPU_KERNELS,
+        settle_cpu<floatX>,
+        cpu_plan_rows,
+        [](const GPT2&, const Sizes&, const Options&) { return std::vector<PlanRow>(); },
+        allocate_on_cpu<floatX>,
+        copy_on_cpu,
+        copy_on_cpu,
+        this_cpu<floatX>,
+        detected_cpu<floatX>,
+        cpu_peak_flops<floatX>,
+        [](const GPT2&) { return most_resident_bytes(); },
+        [](const GPT2&) { return std::string(); },
+        [](const GPT2&) { return DeviceReading(); },
+        name_threads,
     };
     return backend;
 }

@@ -1,5 +1,6 @@
-// What the CPU trainer uses of this folder is compiled once, in compiled_once.cpp, for both types of
-// weights: a change of the trainer leaves it alone. One line for each function. To be included last.
+// What the CPU trainer uses of this folder is compiled once, in compiled_once.cpp, for both types
+// of weights: a change of the trainer leaves it alone. One line for each function. To be included
+// last.
 #pragma once
 #include "llmc/cpu/backend.h"
 #include "llmc/cpu/kernels.h"
@@ -37,7 +38,8 @@
 #define COMPILED_ONCE(X)
 #else
 #define COMPILED_ONCE(X) \
-    FUNCTIONS_OF_TYPE(X, float) FUNCTIONS_OF_TYPE(X, bf16) \
+    FUNCTIONS_OF_TYPE(X, float) \
+    FUNCTIONS_OF_TYPE(X, bf16) \
     FUNCTIONS_OF_TYPES(X, float, float) FUNCTIONS_OF_TYPES(X, bf16, float) FUNCTIONS_OF_TYPES(X, bf16, bf16)
 #endif
 COMPILED_ONCE(extern template)

@@ -1,6 +1,6 @@
-// The passes over memory of the optimizers that --optimizer names beside adamw (adamw.h). Each differs
-// from AdamW's in its rule (optim/optimizers.h), and in what it keeps as m and v: nothing, fp32, bf16, or
-// blocks of 8-bit codes (optim/small_state.h).
+// The passes over memory of the optimizers that --optimizer names beside adamw (adamw.h). Each
+// differs from AdamW's in its rule (optim/optimizers.h), and in what it keeps as m and v: nothing,
+// fp32, bf16, or blocks of 8-bit codes (optim/small_state.h).
 #pragma once
 #include "llmc/cpu/adamw.h"
 #include "llmc/optim/small_state.h"

@@ -1,6 +1,6 @@
-// --optimizer, where it is not adamw, on the CPU: the trainer's update() calls other_optimizer()
-// instead of updating the weights itself. Optimizers with directions (optim/whole_tensors.h) first
-// turn the gradients of all buckets into directions.
+// --optimizer, where it is not adamw, on the CPU: the trainer's update() calls
+// prepare_other_optimizer() instead of updating the weights itself. Optimizers with directions
+// (optim/whole_tensors.h) first turn the gradients of all buckets into directions.
 #pragma once
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/whole_tensors.h"

@@ -119,7 +119,7 @@ inline void check_free_memory(const std::vector<PlanRow>& rows) {
     runtime_failure(
         "out of memory: the run needs %.0f MiB as above, the GPU has %.0f of %.0f MiB free; a smaller -b, -t or "
         "-e, a higher -r, or -w 0 lowers it",
-        plan_bytes(rows) / 1048576.0, free_bytes / 1048576.0, total_bytes / 1048576.0);
+        plan_bytes(rows) / MIB, free_bytes / MIB, total_bytes / MIB);
 }
 
 template <class floatX>

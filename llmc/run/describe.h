@@ -45,7 +45,7 @@ inline void describe_run(Run& run, const Sizes& sizes) {
         run.logger.note("device%s: %s", comm.processes > 1 ? " of rank 0" : "",
                         run.model.backend->detected(run.model).text);
     run.logger.note("model: L %d, C %d, NH %d, T %d of %d, V %d: %s parameters, %.1f MiB planned", c.L, c.C, c.NH,
-                    run.T, c.maxT, c.V, grouped_text(parameter_count(c)), plan_bytes(rows) / 1048576.0);
+                    run.T, c.maxT, c.V, grouped_text(parameter_count(c)), plan_bytes(rows) / MIB);
     if (o.vocabulary && !o.given.count("--tokenizer"))
         run.logger.note("vocabulary: %s tokens of %s", grouped_text(o.vocabulary), o.tokenizer);
     if (o.max_steps == 0) return;

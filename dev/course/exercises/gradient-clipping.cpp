@@ -25,6 +25,7 @@ double clip_gradients(std::vector<std::vector<float>>& grads, double limit) {
 
 // ----- shipped
 #include "llmc/cpu/reference.h"
+#include "llmc/optim/update_rule.h"
 double clip_gradients(std::vector<std::vector<float>>& grads, double limit) {
     double squares = 0;
     UpdateRule rule;
