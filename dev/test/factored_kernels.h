@@ -53,15 +53,15 @@ static void factored_update(Optimizer o) {
     rule.grad_clip = norm / 2;  // the squares of gradients are about as large as the factors
     Array d_params(model.params);
     Array32 d_master(model.params), d_grads(model.grads), d_factors(model.factors);
-    Directions directions = cut_into_pieces(o, model.layout, {});
-    DeviceArray<char> memory(directions.bytes());
-    directions.memory = memory.data;
-    directions.upload(stream);
+    Directions tables = cut_into_pieces(o, model.layout, {});
+    DeviceArray<char> memory(tables.bytes());
+    tables.memory = memory.data;
+    tables.upload(stream);
     StepResults results;
     DeviceResults* device = results.device.data;
     sum_squares(device, results.partials.data, d_grads.data, slice_map(model.layout, {}), 0, stream);
     finish_norm(device, 1, rule, stream);
-    directions_update(o, directions, d_params.data, HALF ? d_master.data : nullptr, nullptr, nullptr, d_factors.data,
+    directions_update(o, tables, d_params.data, HALF ? d_master.data : nullptr, nullptr, nullptr, d_factors.data,
                       d_grads.data, {}, rule.constants, device, 7, stream, [] {});
     UpdateConstants k = rule.constants;
     k.grad_scale = results.copy().grad_scale;
