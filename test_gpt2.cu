@@ -613,7 +613,7 @@ static void kernel_tests(bool quick) {
     for (int o = 0; o < NUM_OPTIMIZERS; o++) {
         if (is_small(OPTIMIZERS[o].keeps.m))
             small_state_kernel((Optimizer)o, {}), small_state_kernel((Optimizer)o, {3, 1});
-        else if (!OPTIMIZERS[o].direction) update_kernel((Optimizer)o);
+        else if (!OPTIMIZERS[o].whole_tensors) update_kernel((Optimizer)o);
         if (OPTIMIZERS[o].keeps.factors == KEEP_FACTORED) factored_update((Optimizer)o);
     }
     unwanted_updates();
@@ -753,7 +753,7 @@ int main(int argc, char** argv) {
     if (wanted("cpu")) {
         for (uint64_t seed = 1; seed <= 4; seed++) against_cpu(seed, ADAMW, 1e-3f);
         for (int k = 0; k < NUM_OPTIMIZERS; k++)
-            if (OPTIMIZERS[k].direction || is_small(OPTIMIZERS[k].keeps.m))
+            if (OPTIMIZERS[k].whole_tensors || is_small(OPTIMIZERS[k].keeps.m))
                 against_cpu(5 + k, (Optimizer)k, k == ADAFACTOR ? 1e-2f : 1e-3f);
     }
     if (wanted("plan")) plan_tests();

@@ -21,7 +21,7 @@ import children  # noqa: E402
 from readme import write_between  # noqa: E402
 
 PAGE = ROOT / "dev/course/11-sixteen-bits.md"
-STRUCTS = {"ColumnSums": "fp32", "DeviceResults": "fp64", "DirectionSums": "fp64",
+STRUCTS = {"ColumnSums": "fp32", "DeviceResults": "fp64", "SquareSums": "fp64",
            "StateBlock": "8 bits"}  # what they hold, or point to
 PRODUCTS = "matrix products (cuBLASLt)"
 # In the order of a step, which is that of the table. Kernels that have the same formats may share a row.

@@ -230,18 +230,18 @@ struct MatrixUpdates {
     std::vector<float> m = zeros(n), v = zeros(n), factors = zeros(rows + cols);
 
     // Adafactor's: renews the factors, and turns the gradients d into directions.
-    DirectionSums factored(std::vector<float>& d, const UpdateConstants& k) {
+    SquareSums factored(std::vector<float>& d, const UpdateConstants& k) {
         const MatrixPart whole{rows, cols, 0, n, rows};
         auto collected = zeros(rows + cols), tiles = zeros(FACTOR_TILES * cols);
         collect_factors(optimizer, collected.data(), d.data(), factors.data(), whole, k, tiles.data());
         renew_factors(optimizer, factors.data(), collected.data(), 1, rows + cols, whole, k.t);
-        return factored_directions(optimizer, d.data(), params.data(), nullptr, factors.data(), whole, k);
+        return directions_from_factors(optimizer, d.data(), params.data(), nullptr, factors.data(), whole, k);
     }
     UpdateConstants find_directions(std::vector<float>& d, const UpdateConstants& k) {
         const bool by_factors = OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED;
-        const DirectionSums sums =
+        const SquareSums sums =
             by_factors ? factored(d, k)
-                       : directions(optimizer, d.data(), params.data(), nullptr, m.data(), v.data(), n, k);
+                       : directions_from_state(optimizer, d.data(), params.data(), nullptr, m.data(), v.data(), n, k);
         auto x = zeros(n), gram = zeros(least * least), polynomial = gram;
         if (optimizer == MUON)
             orthogonalize(d.data(), rows, cols, OrthogonalScratch<float>{x.data(), gram.data(), polynomial.data()});
@@ -252,7 +252,7 @@ struct MatrixUpdates {
         UpdateConstants k =
             update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, 0.1f, 1.0f, t);
         k.matrix = true;
-        if (info.direction) k = find_directions(grads, k);
+        if (info.whole_tensors) k = find_directions(grads, k);
         optimizer_update(optimizer, params.data(), nullptr, m.data(), v.data(), grads.data(), n, k);
     }
 };

@@ -28,7 +28,7 @@ static void reference_update(Optimizer o, FactoredModel& model, UpdateConstants 
         reference::collect_factors(o, collected.data(), d, factors, matrix, k, nullptr);
         reference::renew_factors(o, factors, collected.data(), 1, 0, matrix, k.t);
         const float* current = needs_old_factors(o) ? old.data() : factors;
-        const DirectionSums sums = reference::factored_directions(o, d, p, nullptr, current, matrix, k);
+        const SquareSums sums = reference::directions_from_factors(o, d, p, nullptr, current, matrix, k);
         const float scale = direction_scale(o, sums, matrix.rows, matrix.cols, k);
         reference::optimizer_update(o, p, (float*)nullptr, nullptr, nullptr, d, part.elems(),
                                     along_directions(k, scale));
@@ -53,7 +53,7 @@ static void factored_update(Optimizer o) {
     rule.grad_clip = norm / 2;  // the squares of gradients are about as large as the factors
     Array d_params(model.params);
     Array32 d_master(model.params), d_grads(model.grads), d_factors(model.factors);
-    Directions tables = cut_into_pieces(o, model.layout, {});
+    WholeTensorTables tables = cut_into_pieces(o, model.layout, {});
     DeviceArray<char> memory(tables.bytes());
     tables.memory = memory.data;
     tables.upload(stream);
@@ -61,8 +61,8 @@ static void factored_update(Optimizer o) {
     DeviceResults* device = results.device.data;
     sum_squares(device, results.partials.data, d_grads.data, slice_map(model.layout, {}), 0, stream);
     finish_norm(device, 1, rule, stream);
-    directions_update(o, tables, d_params.data, HALF ? d_master.data : nullptr, nullptr, nullptr, d_factors.data,
-                      d_grads.data, {}, rule.constants, device, 7, stream, [] {});
+    whole_tensors_update(o, tables, d_params.data, HALF ? d_master.data : nullptr, nullptr, nullptr, d_factors.data,
+                         d_grads.data, {}, rule.constants, device, 7, stream, [] {});
     UpdateConstants k = rule.constants;
     k.grad_scale = results.copy().grad_scale;
     EXPECT(std::fabs(k.grad_scale - 0.5) < 1e-6);

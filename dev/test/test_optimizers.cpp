@@ -49,9 +49,8 @@ static void orthogonalize_matrix(bool fast, Floats& d, int64_t rows, int64_t col
 // Turns d, the gradients of a whole matrix, or of a vector, into directions, as several processes
 // do that have slices of it; renews the factors.
 template <class floatX>
-static DirectionSums directions_by_factors(bool fast, Optimizer o, Floats& d, const std::vector<floatX>& p,
-                                           float* master, float* factors, int64_t rows, const UpdateConstants& k,
-                                           int processes = 1) {
+static SquareSums directions_by_factors(bool fast, Optimizer o, Floats& d, const std::vector<floatX>& p, float* master,
+                                        float* factors, int64_t rows, const UpdateConstants& k, int processes = 1) {
     const int64_t n = (int64_t)p.size(), cols = n / rows;
     const MatrixPart whole{rows, cols, 0, n, rows > 1 ? rows : 0};
     Floats collected(processes * whole.factors()), tiles(FACTOR_TILES * cols);
@@ -66,8 +65,8 @@ static DirectionSums directions_by_factors(bool fast, Optimizer o, Floats& d, co
     const auto renew = fast ? ::renew_factors : reference::renew_factors;
     renew(o, factors, collected.data(), processes, whole.factors(), whole, k.t);
     if (!needs_old_factors(o)) old.assign(factors, factors + whole.factors());
-    DirectionSums sums{};
-    const auto direct = fast ? ::factored_directions<floatX> : reference::factored_directions<floatX>;
+    SquareSums sums{};
+    const auto direct = fast ? ::directions_from_factors<floatX> : reference::directions_from_factors<floatX>;
     for (int r = 0; r < processes; r++) {
         const int64_t at = slice(r).first;
         sums.add(direct(o, &d[at], &p[at], master ? master + at : nullptr, old.data(), slice(r), k));
@@ -88,13 +87,13 @@ static void update_tensor(bool fast, Optimizer o, std::vector<floatX>& p, float*
             reference::optimizer_update(o, p.data(), master, m, v, grads, n, k, seed, 0);
     };
     if (is_small(OPTIMIZERS[o].keeps.m)) return update_small(fast, o, p, master, m, v, g, k, seed);
-    if (!OPTIMIZERS[o].direction) return call(g.data());
+    if (!OPTIMIZERS[o].whole_tensors) return call(g.data());
     Floats d(g.begin(), g.end());
-    const auto kernel = fast ? ::directions<floatX> : reference::directions<floatX>;
+    const auto kernel = fast ? ::directions_from_state<floatX> : reference::directions_from_state<floatX>;
     k.matrix = rows > 1;
     if (o == MUON && k.matrix) v = nullptr;
-    const DirectionSums sums = factors ? directions_by_factors(fast, o, d, p, master, factors, rows, k)
-                                       : kernel(o, d.data(), p.data(), master, m, v, n, k);
+    const SquareSums sums = factors ? directions_by_factors(fast, o, d, p, master, factors, rows, k)
+                                    : kernel(o, d.data(), p.data(), master, m, v, n, k);
     if (o == MUON && k.matrix) orthogonalize_matrix<floatX>(fast, d, rows, n / rows);
     k = along_directions(k, direction_scale(o, sums, rows, n / rows, k)), m = v = nullptr;
     call(d.data());
@@ -443,7 +442,7 @@ static bool same_checkpoints(const std::string& a, const std::string& b, int64_t
 // Whether an optimizer has kernels that others have not, but for the rule: of the others runs on
 // the CPU are enough.
 static bool has_own_kernels(int o) {
-    return o == ADAMW || o == LION || OPTIMIZERS[o].direction || is_small(OPTIMIZERS[o].keeps.m);
+    return o == ADAMW || o == LION || OPTIMIZERS[o].whole_tensors || is_small(OPTIMIZERS[o].keeps.m);
 }
 // Several processes, of which some have padding of the vocabulary, and with 3 that of the buckets:
 // stage 1 has the bits of stage 0, and a run that was stopped those of one that was not.

@@ -279,7 +279,7 @@ static void order_and_bytes() {
     const std::pair<std::string, const char*> all_that_is_sent[] = {{CPU, "0"}, {CPU, "1"}, {SIM16, "1"}};
     for (const auto& [program, stage] : all_that_is_sent)
         for (const OptimizerInfo& optimizer : OPTIMIZERS) {
-            if (!optimizer.direction) continue;
+            if (!optimizer.whole_tensors) continue;
             start_test(
                 format("%s, %s, 3 processes, stage %s: bytes sent are the plan's", program, optimizer.name, stage));
             Sent sent;

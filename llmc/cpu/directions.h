@@ -9,16 +9,16 @@
 // squares to the latter two. The sums of the pieces are added in order in fp64, so that the number
 // of threads changes no bit.
 template <class Piece>
-DirectionSums sum_pieces(int64_t n_elems, Piece piece) {
+SquareSums sum_pieces(int64_t n_elems, Piece piece) {
     const int64_t grain = 1 << 14;
-    std::vector<DirectionSums> pieces(ceil_div(n_elems, grain));
+    std::vector<SquareSums> pieces(ceil_div(n_elems, grain));
     parallel_ranges(n_elems, grain, [&](int64_t begin, int64_t end) {
         vfloat weights{}, directions{};
         piece(begin, end, weights, directions);
         pieces[begin / grain] = {(double)sum(weights), (double)sum(directions)};
     });
-    DirectionSums total{};
-    for (const DirectionSums& sums : pieces) total.add(sums);
+    SquareSums total{};
+    for (const SquareSums& sums : pieces) total.add(sums);
     return total;
 }
 
@@ -26,8 +26,8 @@ DirectionSums sum_pieces(int64_t n_elems, Piece piece) {
 // updates m and v; these and master are as in optimizer_update(). Returns the sums of squares of
 // weights and directions.
 template <class Rule, class floatX>
-DirectionSums directions_by(float* grads, const floatX* params, const float* master, float* m, float* v,
-                            int64_t n_elems, const UpdateConstants& constants) {
+SquareSums directions_from_state_by(float* grads, const floatX* params, const float* master, float* m, float* v,
+                                    int64_t n_elems, const UpdateConstants& constants) {
     const RuleConstants k = rule_constants(constants, true);
     return sum_pieces(n_elems, [&](int64_t begin, int64_t end, vfloat& weights, vfloat& directions) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
@@ -45,12 +45,12 @@ DirectionSums directions_by(float* grads, const floatX* params, const float* mas
 }
 
 template <class floatX>
-DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
-                         float* v, int64_t n_elems, const UpdateConstants& k) {
+SquareSums directions_from_state(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
+                                 float* v, int64_t n_elems, const UpdateConstants& k) {
     const Range range(work::directions(OPTIMIZERS[optimizer], n_elems, v ? n_elems : 0, master ? 4 : sizeof(floatX)));
-    DirectionSums sums{};
+    SquareSums sums{};
     with_direction(optimizer, [&](auto constant) {
-        sums = directions_by<RuleOf<constant.value>>(grads, params, master, m, v, n_elems, k);
+        sums = directions_from_state_by<RuleOf<constant.value>>(grads, params, master, m, v, n_elems, k);
     });
     return sums;
 }

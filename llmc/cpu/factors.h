@@ -106,8 +106,8 @@ inline void renew_factors(Optimizer optimizer, float* factors, const float* coll
 
 // As directions() of directions.h, for a part of a tensor with these factors.
 template <class Rule, class floatX>
-DirectionSums factored_directions_by(float* grads, const floatX* params, const float* master, const float* factors,
-                                     const MatrixPart& part, const UpdateConstants& constants) {
+SquareSums directions_from_factors_by(float* grads, const floatX* params, const float* master, const float* factors,
+                                      const MatrixPart& part, const UpdateConstants& constants) {
     const RuleConstants k = rule_constants(constants, true);
     const auto factor = [&](size_t i, size_t count) { return load_some(factors + i, count); };
     const float scale = part.row_factors ? Rule::row_scale(row_sum(part.rows, factor) / (float)part.rows) : 1;
@@ -133,12 +133,12 @@ DirectionSums factored_directions_by(float* grads, const floatX* params, const f
     });
 }
 template <class floatX>
-DirectionSums factored_directions(Optimizer optimizer, float* grads, const floatX* params, const float* master,
-                                  const float* factors, const MatrixPart& part, const UpdateConstants& k) {
+SquareSums directions_from_factors(Optimizer optimizer, float* grads, const floatX* params, const float* master,
+                                   const float* factors, const MatrixPart& part, const UpdateConstants& k) {
     const Range range(work::directions(OPTIMIZERS[optimizer], part.end - part.first, 0, master ? 4 : sizeof(floatX)));
-    DirectionSums sums{};
+    SquareSums sums{};
     with_factored(optimizer, [&](auto constant) {
-        sums = factored_directions_by<RuleOf<constant.value>>(grads, params, master, factors, part, k);
+        sums = directions_from_factors_by<RuleOf<constant.value>>(grads, params, master, factors, part, k);
     });
     return sums;
 }

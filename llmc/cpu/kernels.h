@@ -20,8 +20,8 @@ namespace kernels = reference;
 #else
 namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
-    ::classifier_chunk_rows, ::collect_factors, ::directions, ::encoder_backward, ::encoder_forward,
-    ::factored_directions, ::gelu_forward, ::global_norm_squared, ::layernorm_backward, ::layernorm_forward,
+    ::classifier_chunk_rows, ::collect_factors, ::directions_from_state, ::encoder_backward, ::encoder_forward,
+    ::directions_from_factors, ::gelu_forward, ::global_norm_squared, ::layernorm_backward, ::layernorm_forward,
     ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
     ::residual_layernorm_forward;
 }

@@ -35,10 +35,10 @@ std::function<void(int64_t bucket)> prepare_update(GPT2& model, const UpdateCons
             update_blocks<floatG, floatX>(model, bucket, constants, rule);
         };
     std::vector<float> scales;  // of the directions of every tensor; empty if there are none
-    if (model.sizes.directions) {
-        const DirectionKernels<floatX> direction_kernels{kernels::directions<floatX>, kernels::collect_factors,
-                                                         kernels::factored_directions<floatX>};
-        scales = find_directions<floatX>(model, constants, direction_kernels);
+    if (model.sizes.whole_tensors) {
+        const WholeTensorKernels<floatX> whole_tensor_kernels{
+            kernels::directions_from_state<floatX>, kernels::collect_factors, kernels::directions_from_factors<floatX>};
+        scales = find_directions<floatX>(model, constants, whole_tensor_kernels);
     }
     if (model.sizes.orthogonalizes)
         orthogonalize_directions<floatX>(model, [](auto... arguments) { kernels::orthogonalize(arguments...); });

@@ -156,9 +156,9 @@ void orthogonalize(float* d, int64_t rows, int64_t cols, const Scratch&) {
 // Turns grads, of a part of a tensor, into directions, as the function of this name in directions.h
 // does.
 template <class floatX>
-DirectionSums directions(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
-                         float* v, int64_t n_elems, const UpdateConstants& k) {
-    DirectionSums sums{};
+SquareSums directions_from_state(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
+                                 float* v, int64_t n_elems, const UpdateConstants& k) {
+    SquareSums sums{};
     for (int64_t i = 0; i < n_elems; i++) {
         const float g = grads[i] * k.grad_scale, p = master ? master[i] : (float)params[i];
         if (optimizer == LARS) grads[i] = lars(p, m[i], g, k);
@@ -202,12 +202,12 @@ inline void renew_factors(Optimizer optimizer, float* factors, const float* coll
     }
 }
 template <class floatX>
-DirectionSums factored_directions(Optimizer optimizer, float* grads, const floatX* params, const float* master,
-                                  const float* factors, const MatrixPart& part, const UpdateConstants& k) {
+SquareSums directions_from_factors(Optimizer optimizer, float* grads, const floatX* params, const float* master,
+                                   const float* factors, const MatrixPart& part, const UpdateConstants& k) {
     const double eps1 = 1.1920929e-7;
     double mean = 0;
     for (int64_t i = 0; part.row_factors && i < part.rows; i++) mean += factors[i] / (double)part.rows;
-    DirectionSums sums{};
+    SquareSums sums{};
     for (int64_t i = 0; i < part.end - part.first; i++) {
         const int64_t row = (part.first + i) / part.cols, col = (part.first + i) % part.cols;
         const double g = grads[i] * k.grad_scale, p = master ? master[i] : (float)params[i];

@@ -19,10 +19,10 @@
 
 // The functions of directions.h and factors.h, or their references.
 template <class floatX>
-struct DirectionKernels {
-    decltype(&::directions<floatX>) directions;
+struct WholeTensorKernels {
+    decltype(&::directions_from_state<floatX>) directions_from_state;
     decltype(&::collect_factors) collect_factors;
-    decltype(&::factored_directions<floatX>) factored_directions;
+    decltype(&::directions_from_factors<floatX>) directions_from_factors;
 };
 
 // What all processes have collected over rows and columns of a bucket's gradients: into
@@ -55,8 +55,8 @@ inline void renew_bucket(GPT2& model, int64_t bucket, int64_t t) {
 
 // Turns the gradients of a part of a tensor into directions.
 template <class floatX>
-DirectionSums directions_of_part(GPT2& model, const TensorPart& part, const UpdateConstants& constants,
-                                 const DirectionKernels<floatX>& kernels) {
+SquareSums directions_of_part(GPT2& model, const TensorPart& part, const UpdateConstants& constants,
+                              const WholeTensorKernels<floatX>& kernels) {
     const Optimizer optimizer = model.optimizer;
     const UpdateConstants k = constants_for(part.tensor, constants);
     const auto from = [](void* all, int64_t at) { return all ? (float*)all + at : nullptr; };
@@ -65,25 +65,25 @@ DirectionSums directions_of_part(GPT2& model, const TensorPart& part, const Upda
     if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) {
         const int64_t at = factor_layout(optimizer, model.layout).factors_at(part.tensor, part.layer);
         const MatrixPart matrix = matrix_part(part, model.layout.config);
-        return kernels.factored_directions(optimizer, grads, params, master, model.factors + at, matrix, k);
+        return kernels.directions_from_factors(optimizer, grads, params, master, model.factors + at, matrix, k);
     }
     const PlaceOfV place = place_of_v(optimizer, model.layout, model.slice, part);
     float* const m = from(model.m, part.state);
     float* const v = place.state == STATE_V         ? from(model.v, place.at)
                      : place.state == STATE_FACTORS ? from(model.factors, place.at)
                                                     : nullptr;
-    return kernels.directions(optimizer, grads, params, master, m, v, part.elems(), k);
+    return kernels.directions_from_state(optimizer, grads, params, master, m, v, part.elems(), k);
 }
 
 // The scale of every tensor of every layer, by TensorPart::number, from the sums of their parts in
 // the slices of all ranks, [rank][tensor].
 inline std::vector<float> scales_of_tensors(Optimizer optimizer, const ParameterLayout& layout,
-                                            const std::vector<DirectionSums>& sums, const UpdateConstants& constants) {
+                                            const std::vector<SquareSums>& sums, const UpdateConstants& constants) {
     const GPT2Config& c = layout.config;
     const int64_t tensors = all_tensors(c);
     std::vector<float> scales(tensors);
     for_each_part(layout, {}, {}, [&](const TensorPart& part) {
-        DirectionSums total{};
+        SquareSums total{};
         for (int64_t rank = 0; rank < comm.processes; rank++) total.add(sums[rank * tensors + part.number]);
         const int64_t rows = real_rows(part.tensor, c), cols = dimension(TENSORS[part.tensor].cols, c);
         scales[part.number] = direction_scale(optimizer, total, rows, cols, constants_for(part.tensor, constants));
@@ -95,13 +95,13 @@ inline std::vector<float> scales_of_tensors(Optimizer optimizer, const Parameter
 // tensor of every layer, by TensorPart::number.
 template <class floatX>
 std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants,
-                                   const DirectionKernels<floatX>& kernels) {
+                                   const WholeTensorKernels<floatX>& kernels) {
     if (model.gradients_complete) model.gradients_complete();
     const ParameterLayout& layout = model.layout;
     const bool renew_first = !needs_old_factors(model.optimizer);
     const int64_t tensors = all_tensors(layout.config), P = comm.processes;
     const RankRange ranks = updated_ranks(model.slice, P);
-    std::vector<DirectionSums> sums(P * tensors);  // [rank][tensor]
+    std::vector<SquareSums> sums(P * tensors);  // [rank][tensor]
     for (int64_t b = 0; b < layout.buckets(); b++) {
         collect_from_bucket(model, b, constants, kernels);
         if (renew_first) renew_bucket(model, b, constants.t);
@@ -112,8 +112,8 @@ std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants
         if (!renew_first) renew_bucket(model, b, constants.t);
     }
     if (model.slice.parts > 1) {
-        const std::vector<DirectionSums> mine(&sums[comm.rank * tensors], &sums[comm.rank * tensors] + tensors);
-        comm_gather(sums.data(), mine.data(), tensors * (int64_t)sizeof(DirectionSums), "the norms of the tensors");
+        const std::vector<SquareSums> mine(&sums[comm.rank * tensors], &sums[comm.rank * tensors] + tensors);
+        comm_gather(sums.data(), mine.data(), tensors * (int64_t)sizeof(SquareSums), "the norms of the tensors");
     }
     return scales_of_tensors(model.optimizer, layout, sums, constants);
 }

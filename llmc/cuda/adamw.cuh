@@ -163,7 +163,7 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* 
                    ranges, results, seed);
         };
         if constexpr (constant.value == ADAMW) start(adamw_kernel<floatX, floatG>);
-        else if constexpr (!chosen.direction && chosen.keeps.m != KEEP_8BIT)  // whole_tensors.cuh, small_state.cuh
+        else if constexpr (!chosen.whole_tensors && chosen.keeps.m != KEEP_8BIT)  // whole_tensors.cuh, small_state.cuh
             start(optimizer_kernel<constant.value, floatX, State, floatG>);
     });
 }

@@ -55,7 +55,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
     sizes.fp16 = is_fp16<floatX>();
     model.optimizer = find_optimizer(o.optimizer.c_str());
-    sizes.directions = OPTIMIZERS[model.optimizer].direction, sizes.orthogonalizes = model.optimizer == MUON;
+    sizes.whole_tensors = OPTIMIZERS[model.optimizer].whole_tensors, sizes.orthogonalizes = model.optimizer == MUON;
     sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
     // the plan of a card that --device names, made in the simulator
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
@@ -65,7 +65,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     model.activations = activation_layout(sizes);
     model.gpu->decayed = decay_ranges(model.layout);
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    if (sizes.directions) model.gpu->directions = cut_into_pieces(model.optimizer, model.layout, model.slice);
+    if (sizes.whole_tensors) model.gpu->whole_tensors = cut_into_pieces(model.optimizer, model.layout, model.slice);
 }
 
 // Device memory, row by row, without what the driver takes for itself.
@@ -79,7 +79,8 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
         rows.push_back({"gradients", "of a micro-step", shape, bytes});
         if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
-        if (s.directions) rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->directions.bytes()});
+        if (s.whole_tensors)
+            rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->whole_tensors.bytes()});
     }
     plan_activations(rows, s);
     return rows;
@@ -150,7 +151,8 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         };
         take_state(model.m, STATE_M), take_state(model.v, STATE_V), take_state(model.factors, STATE_FACTORS);
         if (has_master(model.format, o)) take_state(model.master, STATE_MASTER);
-        if (s.directions) take(own.directions.memory, own.directions.bytes()), own.directions.upload(own.stream);
+        if (s.whole_tensors)
+            take(own.whole_tensors.memory, own.whole_tensors.bytes()), own.whole_tensors.upload(own.stream);
     }
     check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
@@ -167,7 +169,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
 
 inline void free_model(GPT2& model) {
     for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.master, model.m, model.v,
-                    (void*)model.factors, (void*)model.gpu->directions.memory, (void*)model.acts})
+                    (void*)model.factors, (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");

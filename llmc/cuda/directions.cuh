@@ -108,8 +108,8 @@ __device__ inline void for_each_of_piece(const Piece& piece, F f) {
 template <Optimizer optimizer, class floatX>
 __global__ void __launch_bounds__(PIECE_THREADS)
     directions_kernel(float* grads, const floatX* params, const float* master, float* m, float* all_v, float* factors,
-                      const FactorTensor* factored, const float* row_scales, const Piece* pieces,
-                      DirectionSums* partials, UpdateConstants constants, const DeviceResults* results) {
+                      const FactorTensor* factored, const float* row_scales, const Piece* pieces, SquareSums* partials,
+                      UpdateConstants constants, const DeviceResults* results) {
     constexpr int N = UPDATE_ELEMS;
     constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == KEEP_ALL;
     const Piece piece = pieces[blockIdx.x];
@@ -154,12 +154,12 @@ __global__ void tensor_sums_kernel(Sums* sums, const Sums* partials, const Piece
 
 template <Optimizer optimizer, class floatX>
 __global__ void __launch_bounds__(PIECE_THREADS)
-    along_kernel(floatX* params, float* master, const float* directions, const Piece* pieces, const DirectionSums* sums,
+    along_kernel(floatX* params, float* master, const float* directions, const Piece* pieces, const SquareSums* sums,
                  int processes, int tensors, UpdateConstants constants, const DeviceResults* results, uint64_t seed) {
     constexpr int N = UPDATE_ELEMS;
     const Piece piece = pieces[blockIdx.x];
     if (!results->wanted) return;
-    DirectionSums total{};
+    SquareSums total{};
     for (int rank = 0; rank < processes; rank++) total.add(sums[rank * tensors + piece.number]);
     constants = constants_for(piece, constants);
     const float scale = (float)RuleOf<optimizer>::scale(total, piece.rows, piece.cols, constants);

@@ -15,7 +15,7 @@ struct Gpu {
     TokenOrder tokens{};                    // of the micro-step
     DocumentTiles documents;                // likewise
     DecayRanges decayed;
-    Directions directions;
+    WholeTensorTables whole_tensors;
     int gelu_fusion = 0;
     GpuPartClock parts;
     DeviceReading reading;  // of this step

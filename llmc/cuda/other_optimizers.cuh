@@ -12,15 +12,15 @@ void update_by_other(GPT2& model, floatG* grads, const UpdateRule& rule) {
     const cudaStream_t stream = model.gpu->stream;
     const DeviceResults* results = results_of(model);
     floatX* params = (floatX*)model.params;
-    if (model.sizes.directions && model.gradients_complete) model.gradients_complete();
+    if (model.sizes.whole_tensors && model.gradients_complete) model.gradients_complete();
     if constexpr (sizeof(floatG) == 4)
-        if (model.sizes.directions)
-            return directions_update(model.optimizer, model.gpu->directions, params, model.master, (float*)model.m,
-                                     (float*)model.v, model.factors, grads, model.slice, k, results, rule.rounding_seed,
-                                     stream, [&] {
-                                         if (model.sizes.orthogonalizes)
-                                             orthogonalize_directions<floatX>(model, grads, stream);
-                                     });
+        if (model.sizes.whole_tensors)
+            return whole_tensors_update(model.optimizer, model.gpu->whole_tensors, params, model.master,
+                                        (float*)model.m, (float*)model.v, model.factors, grads, model.slice, k, results,
+                                        rule.rounding_seed, stream, [&] {
+                                            if (model.sizes.orthogonalizes)
+                                                orthogonalize_directions<floatX>(model, grads, stream);
+                                        });
     const SliceMap mine = slice_map(model.layout, model.slice);
     if (OPTIMIZERS[model.optimizer].keeps.m == KEEP_8BIT)
         return blocks_update(model.optimizer, params, model.master, (StateBlock*)model.m, (StateBlock*)model.v, grads,

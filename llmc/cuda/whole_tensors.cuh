@@ -36,7 +36,7 @@ struct ArrayCutter {
 
 // The tables of an optimizer, and the device's memory for them and for what the steps leave to each
 // other.
-struct Directions {
+struct WholeTensorTables {
     PieceTables tables;
     FactorTables factors;
     char* memory = nullptr;  // bytes()
@@ -44,8 +44,8 @@ struct Directions {
     struct Arrays {
         Piece* pieces;
         PieceRange* ranges;
-        DirectionSums* sums;      // [rank][tensor]
-        DirectionSums* partials;  // of every piece
+        SquareSums* sums;      // [rank][tensor]
+        SquareSums* partials;  // of every piece
         FactorArrays factors;
         int64_t bytes;  // of all
     };
@@ -54,8 +54,8 @@ struct Directions {
         Arrays a;
         a.pieces = cutter.next<Piece>(tables.pieces.size());
         a.ranges = cutter.next<PieceRange>(tables.ranges.size());
-        a.sums = cutter.next<DirectionSums>(tables.ranges.size());
-        a.partials = cutter.next<DirectionSums>(tables.pieces.size());
+        a.sums = cutter.next<SquareSums>(tables.ranges.size());
+        a.partials = cutter.next<SquareSums>(tables.pieces.size());
         a.factors.tensors = cutter.next<FactorTensor>(factors.tensors.size());
         a.factors.tiles = cutter.next<FactorTile>(factors.tiles.size());
         a.factors.row_scales = cutter.next<float>(factors.tensors.size());
@@ -79,8 +79,8 @@ struct Directions {
 };
 
 // Cuts what a process updates into pieces, and what it collects factors from into tiles.
-inline Directions cut_into_pieces(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice) {
-    Directions d;
+inline WholeTensorTables cut_into_pieces(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice) {
+    WholeTensorTables d;
     d.tables = piece_tables(optimizer, layout, slice);
     d.factors = factor_tables(optimizer, layout);
     return d;
@@ -91,12 +91,12 @@ inline Directions cut_into_pieces(Optimizer optimizer, const ParameterLayout& la
 // factors as optimizer_state.h says, or null. between() enqueues what else is done with the
 // directions.
 template <class floatX, class Between>
-void directions_update(Optimizer optimizer, const Directions& d, floatX* params, float* master, float* m, float* v,
-                       float* factors, float* grads, const BucketSlice& slice, const UpdateConstants& k,
-                       const DeviceResults* results, uint64_t seed, cudaStream_t stream, Between between) {
+void whole_tensors_update(Optimizer optimizer, const WholeTensorTables& d, floatX* params, float* master, float* m,
+                          float* v, float* factors, float* grads, const BucketSlice& slice, const UpdateConstants& k,
+                          const DeviceResults* results, uint64_t seed, cudaStream_t stream, Between between) {
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
     const PieceTables& tables = d.tables;
-    const Directions::Arrays device = d.arrays();
+    const WholeTensorTables::Arrays device = d.arrays();
     const dim3 pieces((unsigned)tables.pieces.size()), ranges((unsigned)tables.ranges.size());
     const int tensors = (int)tables.tensors, processes = (int)ranges.x / tensors;
     const auto renew = [&] { renew_factors(optimizer, d.factors, device.factors, factors, k.t, results, stream); };
@@ -108,7 +108,7 @@ void directions_update(Optimizer optimizer, const Directions& d, floatX* params,
         launch("directions", directions_kernel<constant.value, floatX>, pieces, PIECE_THREADS, 0, stream, grads, params,
                master, m, v, factors, device.factors.tensors, device.factors.row_scales, device.pieces, device.partials,
                k, results);
-        launch("tensor_sums", tensor_sums_kernel<DirectionSums>, ranges, 256, 0, stream, device.sums, device.partials,
+        launch("tensor_sums", tensor_sums_kernel<SquareSums>, ranges, 256, 0, stream, device.sums, device.partials,
                device.ranges);
     });
     if (needs_old_factors(optimizer)) renew();

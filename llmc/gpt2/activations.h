@@ -28,7 +28,7 @@ struct Sizes {
     bool gpu = false;
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0;
     bool fp16 = false;            // floatX is fp16
-    bool directions = false;      // the optimizer has directions (directions.h)
+    bool whole_tensors = false;   // the optimizer looks at whole tensors (optim/whole_tensors.h)
     bool orthogonalizes = false;  // and those of matrices are orthogonalised (muon.h)
     int64_t guard_bytes = 0;      // unused bytes after each tensor, which the simulator watches
     int64_t recompute_every = 1;  // layers of a segment at recompute level 4
@@ -52,7 +52,7 @@ struct Sizes {
     // Whether 16-bit gradients are summed in fp32: over micro-steps, and on a CPU also over
     // processes; and where the optimizer turns them into directions.
     bool sums_gradients() const {
-        return floatX_bytes < 4 && (micro_steps > 1 || directions || (!gpu && processes > 1));
+        return floatX_bytes < 4 && (micro_steps > 1 || whole_tensors || (!gpu && processes > 1));
     }
     int64_t gradient_bytes() const { return sums_gradients() ? 4 : floatX_bytes; }
 

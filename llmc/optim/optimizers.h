@@ -91,9 +91,9 @@ struct WithDirection {
         p = k.keep * p - k.along * d;
     }
 };
-struct DirectionSums {
+struct SquareSums {
     double weights, directions;  // sums of squares over a tensor, or over a part of it
-    HOST_DEVICE void add(const DirectionSums& other) { weights += other.weights, directions += other.directions; }
+    HOST_DEVICE void add(const SquareSums& other) { weights += other.weights, directions += other.directions; }
 };
 
 // Adam's step without the learning rate.
@@ -117,7 +117,7 @@ struct LarsRule : WithDirection {
     HOST_DEVICE static void update(V& p, V&, V&, V d, const RuleConstants& k) {
         p = p - k.along * d;
     }
-    HOST_DEVICE static double scale(const DirectionSums& s, double, double, const UpdateConstants&) {
+    HOST_DEVICE static double scale(const SquareSums& s, double, double, const UpdateConstants&) {
         return s.weights > 0 && s.directions > 0 ? sqrt(s.weights / s.directions) : 1;
     }
 };
@@ -137,7 +137,7 @@ struct MuonRule : WithDirection {
         m = k.beta1 * m + (1.0f - k.beta1) * g;
         return k.beta1 * m + (1.0f - k.beta1) * g;
     }
-    HOST_DEVICE static double scale(const DirectionSums&, double rows, double cols, const UpdateConstants& k) {
+    HOST_DEVICE static double scale(const SquareSums&, double rows, double cols, const UpdateConstants& k) {
         return k.matrix ? 0.2 * sqrt(rows > cols ? rows : cols) : 1;
     }
 };
@@ -168,7 +168,7 @@ struct AdafactorRule : WithDirection {
     }
     // The rate is relative to the root mean square of the weights, and at most 1 / sqrt(t); that of
     // the directions is clipped.
-    HOST_DEVICE static double scale(const DirectionSums& s, double rows, double cols, const UpdateConstants& k) {
+    HOST_DEVICE static double scale(const SquareSums& s, double rows, double cols, const UpdateConstants& k) {
         const double n = rows * cols, weights = sqrt(s.weights / n), directions = sqrt(s.directions / n) / MOST_RMS;
         const double most_rate = 1 / sqrt((double)k.t), rate = k.learning_rate;
         return (weights > EPS2 ? weights : EPS2) / (directions > 1 ? directions : 1) *
@@ -191,7 +191,7 @@ struct Sm3Rule : WithDirection {
     HOST_DEVICE static V direction(V, V& row, V& col, V g, const RuleConstants&) {
         return Lanes<V>::quotient(g, Lanes<V>::root(contribution(g, row, col)));
     }
-    HOST_DEVICE static double scale(const DirectionSums&, double, double, const UpdateConstants&) { return 1; }
+    HOST_DEVICE static double scale(const SquareSums&, double, double, const UpdateConstants&) { return 1; }
 };
 
 // Which values an optimizer keeps as m, v or factors. They are fp32, but for the last two.
@@ -236,7 +236,7 @@ struct OptimizerInfo {
     const char* name;
     Keeps keeps;
     double beta1, beta2, eps;
-    bool direction;  // its rule has one
+    bool whole_tensors;  // it looks at whole tensors: its rule has a direction()
 };
 #define CONSTANT_OF_ROW(constant, ...) constant,
 #define INFO_OF_ROW(constant, rule, name, keeps, beta1, beta2, eps, source) \

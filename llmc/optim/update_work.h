@@ -10,7 +10,7 @@ inline double state_traffic(Kept kept) {
     return 2 * (kept == KEEP_ALL ? 4 : kept == KEEP_BF16 ? 2 : kept == KEEP_8BIT ? 260.0 / 256 : 0);
 }
 inline KernelWork update(const OptimizerInfo& o, double elems, bool master, double x, double g) {
-    const double states = o.direction ? 0 : state_traffic(o.keeps.m) + state_traffic(o.keeps.v);
+    const double states = o.whole_tensors ? 0 : state_traffic(o.keeps.m) + state_traffic(o.keeps.v);
     return {{o.name}, 0, elems * (states + g + (master ? 8 + x : 2 * x))};
 }
 // Sums or maxima over rows and columns of fp32 gradients.

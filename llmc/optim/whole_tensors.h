@@ -60,7 +60,7 @@ inline RankRange updated_ranks(const BucketSlice& kept, int64_t processes) {
 template <class F>
 void with_direction(Optimizer optimizer, F f) {
     with_optimizer(optimizer, [&](auto constant) {
-        if constexpr (OPTIMIZERS[constant.value].direction) f(constant);
+        if constexpr (OPTIMIZERS[constant.value].whole_tensors) f(constant);
     });
 }
 
@@ -72,7 +72,7 @@ HOST_DEVICE inline UpdateConstants along_directions(UpdateConstants k, float sca
 }
 
 // The scale of a tensor with so many rows and columns.
-inline float direction_scale(Optimizer optimizer, const DirectionSums& sums, int64_t rows, int64_t cols,
+inline float direction_scale(Optimizer optimizer, const SquareSums& sums, int64_t rows, int64_t cols,
                              const UpdateConstants& k) {
     float scale = 1;
     with_direction(optimizer, [&](auto constant) {

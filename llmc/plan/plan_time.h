@@ -85,7 +85,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::gradient_norm((double)norm_elems, g), 1);
     if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) add(work::collect_factors((double)norm_elems), 1);
     const double v_elems = elems_with_v(layout, optimizer, update_elems), p = master ? 4 : x;
-    if (s.directions) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, v_elems, p), 1);
+    if (s.whole_tensors) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, v_elems, p), 1);
     if (s.orthogonalizes) {
         const auto matrices = orthogonalized_matrices(c, s.processes, x);
         for (int i = 0; i < NUM_TENSORS; i++) add(orthogonalize_tensor(i, c, x), matrices[i]);

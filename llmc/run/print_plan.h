@@ -117,9 +117,9 @@ inline int64_t wire_bytes_per_step(const GPT2& model) {
     const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
     const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
-    const int64_t sums = s.gpu ? 1 + (in_slices && s.directions ? all_tensors(s.config) : 0) : 0;
+    const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
     const int64_t slices = (all * (summed + gathered) + shared * 8) / comm.processes;
-    return (slices + collected * 4 + sums * (int64_t)sizeof(DirectionSums)) * (comm.processes - 1);
+    return (slices + collected * 4 + sums * (int64_t)sizeof(SquareSums)) * (comm.processes - 1);
 }
 
 // The least that a step of training takes on a device.
