@@ -70,6 +70,7 @@ compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 $(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE); $(call once,$(if $(DEBUG),,-O1))
 $(B)/compiled_once.o: llmc/cpu/compiled_once.cpp $(FLAGS_FILE); $(call once)
+TEST_OBJECTS := $(B)/cpu_oracle.o $(B)/services.o $(B)/compiled_once.o
 
 .PHONY: all help data quickstart test test-all clean FORCE
 all: train_gpt2_cpu tokenize          ## the programs

@@ -33,7 +33,6 @@ $(B)/$(2)/$(1)sim: $(SHARED)/sim/$(1).cu $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$
 	@mkdir -p $$(@D)
 	$$(call sim_compile,$(4) -DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@,$(3))
 endef
-TEST_OBJECTS := $(B)/cpu_oracle.o $(B)/services.o $(B)/compiled_once.o
 $(foreach p,BF16 FP16 FP32,$(eval $(call sim_program,train_gpt2,$p,$(B)/services.o)))
 $(foreach p,BF16 FP32,$(eval $(call sim_program,test_gpt2,$p,$(TEST_OBJECTS))))
 $(eval $(call sim_program,test_gpt2,FP16,$(TEST_OBJECTS),-O1))  # its tests compute less than compiling takes

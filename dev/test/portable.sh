@@ -13,6 +13,7 @@ set -e
 out=build/portable/$1  # for each part, since they run side by side
 mkdir -p $out
 rm -f $out/t_*.bin
+trainer="train_gpt2_cpu.cpp llmc/run/services.cpp llmc/cpu/compiled_once.cpp"
 flags="-std=c++17 -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -Wno-unknown-pragmas -pthread -I."
 fail() { echo "$*"; exit 1; }
 skip() { echo "SKIPPED $1 ($2)"; exit 77; }
@@ -102,8 +103,8 @@ built_by() {
     for source in $out/headers.cpp dev/data/tokenize.cpp; do
         $compiler $flags $strict -fsyntax-only $source || fail "$compiler does not accept $source"
     done
-    for source in train_gpt2_cpu.cpp dev/test/test_kernels.cpp dev/test/test_host.cpp; do
-        $compiler $flags $strict $level $source -o $out/$(basename $source .cpp) || fail "$compiler: $source"
+    for source in "$trainer" dev/test/test_kernels.cpp dev/test/test_host.cpp; do
+        $compiler $flags $strict $level $source -o $out/$(basename ${source%% *} .cpp) || fail "$compiler: $source"
     done
     $out/test_kernels medium > $out/run.log || fail "$compiler, test_kernels: $(tail -n 20 $out/run.log)"
     $out/test_host > $out/run.log || fail "$compiler, test_host: $(tail -n 20 $out/run.log)"
@@ -118,7 +119,7 @@ apple() {
     printf '#include "llmc/comm/socket.h"\nauto use = &sched_getaffinity;\n' > $out/linux_only.cpp
     ! ${CXX:-g++} $flags $pretend -fsyntax-only $out/linux_only.cpp 2> $out/refused ||
         fail "sched_getaffinity is accepted, as if macOS had it"
-    ${CXX:-g++} $flags $pretend -O1 -march=native train_gpt2_cpu.cpp -o $out/apple
+    ${CXX:-g++} $flags $pretend -O1 -march=native $trainer -o $out/apple
     losses ./train_gpt2_cpu > $out/here
     losses $out/apple > $out/there
     grep -q "Apple T1" $out/run.log || fail "the program does not ask macOS for the CPU's name: $(cat $out/run.log)"
@@ -126,7 +127,7 @@ apple() {
     for clang in clang++ clang++-19 clang++-16 clang++-14; do
         echo '#include <string>' > $out/string.cpp
         $clang -stdlib=libc++ -fsyntax-only $out/string.cpp 2>/dev/null || continue
-        $clang $flags -stdlib=libc++ -march=native -Werror -fsyntax-only train_gpt2_cpu.cpp
+        $clang $flags -stdlib=libc++ -march=native -Werror -fsyntax-only $trainer
         $clang $flags -stdlib=libc++ -march=native -Werror -fsyntax-only dev/data/tokenize.cpp
         return
     done
@@ -152,7 +153,7 @@ aarch64() {
     libraries=/usr/aarch64-linux-gnu
     [ -d $libraries ] || libraries=$($compiler -print-sysroot)
     for features in armv8-a armv8.2-a+bf16; do
-        $compiler $flags -O1 -march=$features train_gpt2_cpu.cpp -o $out/train_$features
+        $compiler $flags -O1 -march=$features $trainer -o $out/train_$features
     done
     $compiler $flags -O2 -march=armv8.2-a+bf16 dev/test/test_kernels.cpp -o $out/kernels_arm
     for precision in fp32 bf16; do

@@ -3,7 +3,8 @@
 set -e
 mkdir -p build/reference
 ${CXX:-g++} -std=c++17 -O2 -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -Wno-psabi -pthread \
-    -DKERNELS_REFERENCE -I. train_gpt2_cpu.cpp -o build/reference/train_gpt2_cpu
+    -DKERNELS_REFERENCE -I. train_gpt2_cpu.cpp llmc/run/services.cpp llmc/cpu/compiled_once.cpp \
+    -o build/reference/train_gpt2_cpu
 losses() { sed -n 's/^step .*| loss \([0-9.]*\) .*norm \([0-9.]*\) .*/\1 \2/p'; }
 for optimizer in adamw lion lamb muon adafactor sm3 adamw8bit; do
     flags="-e L2C48H3T40 -b 2 -t 33 -x 3 -v 0 -s 0 -d 132 --threads 2 --optimizer $optimizer"

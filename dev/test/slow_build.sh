@@ -4,7 +4,8 @@
 set -e
 case $(uname -m) in x86_64) ;; *) exit 0 ;; esac
 mkdir -p build/slow
-${CXX:-g++} -std=c++17 -O0 -march=x86-64 -Wno-psabi -pthread -I. train_gpt2_cpu.cpp -o build/slow/train_gpt2_cpu
+${CXX:-g++} -std=c++17 -O0 -march=x86-64 -Wno-psabi -pthread -I. train_gpt2_cpu.cpp \
+    llmc/run/services.cpp llmc/cpu/compiled_once.cpp -o build/slow/train_gpt2_cpu
 # About 1e15 FLOPs, of which a time limit of no time leaves the first step.
 flags="-e L2C256H4T64V257 -i build/slow/t_train.bin -b 2 -t 32 -d 64 -x 2000000 -v 0 -s 0 --max-minutes 1e-9"
 head -c 20000 /dev/zero | tr '\0' a > build/slow/t.txt
