@@ -28,11 +28,11 @@ PRECISION ?= BF16
 # -pthread        the workers of llmc/cpu/threads.h
 # -Wno-psabi      no note about how wide vectors are passed between functions; all of ours are inlined
 MARCH    := $(if $(filter nativearm% nativeaarch%,$(ARCH)$(shell uname -m)),-mcpu,-march)=$(ARCH)
-CXXFLAGS = -std=c++17 -O3 $(MARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -g1 -pthread -I.
+CXXFLAGS = -std=c++17 -O3 $(MARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -pthread -I.
 ifeq ($(filter BF16 FP16 FP32,$(PRECISION)),)
 $(error PRECISION=$(PRECISION) is unknown; BF16, FP16 and FP32 are accepted)
 endif
-CXXFLAGS += $(if $(DEBUG),-O0 -g)
+CXXFLAGS += $(if $(DEBUG),-O0 -g,$(if $(SANITIZE),-g1))
 ifeq ($(SANITIZE),thread)
 CXXFLAGS += -O1 -fsanitize=thread -fno-omit-frame-pointer
 else ifneq ($(SANITIZE),)
@@ -66,9 +66,9 @@ FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
 compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
-# Compiled once, whatever the trainer changes: the services of a run, as fast as files at -O1, and the kernels.
+# Compiled once, whatever the trainer changes: the services of a run, which wait for files, and the kernels.
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
-$(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE); $(call once,$(if $(DEBUG),,-O1))
+$(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE); $(call once,$(if $(DEBUG),,-Og))
 $(B)/compiled_once.o: llmc/cpu/compiled_once.cpp $(FLAGS_FILE); $(call once)
 TEST_OBJECTS := $(B)/cpu_oracle.o $(B)/services.o $(B)/compiled_once.o
 

@@ -23,14 +23,16 @@ struct MersenneTwister {
         state[0] = (uint32_t)seed;
         for (int i = 1; i < 624; i++) state[i] = 1812433253u * (state[i - 1] ^ (state[i - 1] >> 30)) + i;
     }
-    uint32_t bits32() {
-        if (next == 624) {
-            for (int i = 0; i < 624; i++) {
-                uint32_t y = (state[i] & 0x80000000u) | (state[(i + 1) % 624] & 0x7FFFFFFFu);
-                state[i] = state[(i + 397) % 624] ^ (y >> 1) ^ (y & 1 ? 0x9908B0DFu : 0);
-            }
-            next = 0;
+    void renew_state() {
+        for (int i = 0; i < 624; i++) {
+            const uint32_t after = state[i < 623 ? i + 1 : 0], far = state[i < 227 ? i + 397 : i - 227];
+            const uint32_t y = (state[i] & 0x80000000u) | (after & 0x7FFFFFFFu);
+            state[i] = far ^ (y >> 1) ^ (y & 1 ? 0x9908B0DFu : 0);
         }
+        next = 0;
+    }
+    uint32_t bits32() {
+        if (next == 624) renew_state();
         uint32_t y = state[next++];
         y ^= y >> 11;
         y ^= (y << 7) & 0x9D2C5680u;

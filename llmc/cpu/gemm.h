@@ -37,6 +37,7 @@
 // A needs no packing if its rows are contiguous along k, as those of activations are in the forward
 // pass. Otherwise, as in the gradient of a weight, it is packed too.
 #pragma once
+#include <functional>
 #include "llmc/cpu/pack.h"
 
 constexpr int GEMM_NV = 3, GEMM_NR = GEMM_NV * VEC_FLOATS;  // vectors and columns of a register tile
@@ -91,11 +92,21 @@ VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR]
 // Whether A needs no packing: its rows are contiguous along k.
 inline bool gemm_reads_in_place(MatrixView<float> A) { return A.col_stride == 1; }
 
-// An epilogue is applied to finished sums before they are stored: called with a vector of `count`
-// sums at (row, column) of C, it returns what is stored there. This one changes nothing.
-struct NoEpilogue {
-    VEC_INLINE vfloat operator()(int64_t, int64_t, vfloat sums, size_t) const { return sums; }
-};
+// An epilogue is called with n finished sums of a row of C, the first at (row, column), while they
+// are in the first-level cache, and stores in C what becomes of them.
+typedef std::function<void(const float* sums, int64_t row, int64_t column, int64_t n)> Epilogue;
+
+// The epilogue that stores function(row, column, sums, count), called with a vector of `count`
+// sums.
+template <class floatC, class Function>
+Epilogue epilogue_of(floatC* C, int64_t ldc, Function function) {
+    return [=](const float* sums, int64_t row, int64_t column, int64_t n) {
+        for_each_vector(n, [&](size_t i, size_t count) {
+            const vfloat v = function(row, column + i, load_some(sums + i, count), count);
+            store_some(C + row * ldc + column + i, v, count);
+        });
+    };
+}
 
 // Prefetches rows x columns values, rows ld apart. Called before a product begins, for values that
 // are read when it is done.
@@ -107,9 +118,9 @@ VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t col
 
 // Computes one block of C: rows m0 to m1 - 1, columns n0 to n1 - 1, for all k. The epilogue is
 // applied to each register tile after its last k, while it is still in the first-level cache.
-template <class Epilogue>
 inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
-                       int64_t n0, int64_t n1, int64_t K, bool add, Epilogue epilogue, const float* epilogue_reads) {
+                       int64_t n0, int64_t n1, int64_t K, bool add, const Epilogue& epilogue,
+                       const float* epilogue_reads) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
     const Blocking by = packed_a ? GEMM_PACKED : GEMM_IN_PLACE;
@@ -151,12 +162,8 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
                             for (int64_t j = 0; j < columns; j++)
                                 c[i * ldc + j] = load_c ? tile[i][j] + c[i * ldc + j] : tile[i][j];
                     }
-                    if (std::is_same<Epilogue, NoEpilogue>::value || !last) continue;
-                    for (int64_t i = 0; i < rows; i++)
-                        for_each_vector(columns, [&](size_t j, size_t count) {
-                            store_some(c + i * ldc + j,
-                                       epilogue(m + i, nb + n + j, load_some(c + i * ldc + j, count), count), count);
-                        });
+                    for (int64_t i = 0; i < rows && last && epilogue; i++)
+                        epilogue(c + i * ldc, m + i, nb + n, columns);
                 }
             }
         }
@@ -173,9 +180,8 @@ inline bool too_few_pieces(int64_t pieces) {
 // C (M, N), rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue. C must not
 // overlap A or B. If the epilogue reads a matrix of the shape and strides of C, it can be given as
 // epilogue_reads, and is prefetched while the product runs.
-template <class Epilogue = NoEpilogue>
 inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
-                 bool add, Epilogue epilogue = {}, const float* epilogue_reads = nullptr) {
+                 bool add, const Epilogue& epilogue = nullptr, const float* epilogue_reads = nullptr) {
     // With A in place, a block has all rows of C, so that B is packed once. With A packed, a block
     // has all columns, so that A is packed once. If there are too few blocks then, this side is cut
     // too.

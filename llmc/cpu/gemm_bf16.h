@@ -79,10 +79,9 @@ inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, in
 }
 
 // Computes one block of C: rows m0 to m1 - 1, at most mc, and columns n0 to n1 - 1, at most nc, for
-// all k.
-template <class floatC, class Epilogue>
-inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0,
-                       int64_t n1, int64_t K, bool add, Epilogue epilogue, const bf16* epilogue_reads) {
+// all k. The epilogue stores it.
+inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K,
+                       const Epilogue& epilogue, const bf16* epilogue_reads, int64_t ldc) {
     const Bf16Blocking by = bf16_blocking(K);
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
     bf16 *tiles = (bf16*)(sums + BF16_SUMS_ELEMS), *a_copy = tiles + BF16_TILES_ELEMS;
@@ -106,24 +105,15 @@ inline void gemm_block(floatC* C, int64_t ldc, RowsOfA A, MatrixView<bf16> B, in
                 multiply_tiles({c, sums_stride, a.data + k, a.stride, strips, tiles + k * sums_stride,
                                 k_tiles * TILE_ELEMS, column_tiles, k_tiles, k0 + k > 0});
             }
-            for (int64_t i = 0; i < rows && last; i++) {
-                floatC* out = C + (m + i) * ldc + n0;
-                for_each_vector(columns, [&](size_t j, size_t count) {
-                    vfloat v = load_some(c + i * sums_stride + j, count);
-                    if (add) v += load_some(out + j, count);
-                    store_some(out + j, epilogue(m + i, n0 + j, v, count), count);
-                });
-            }
+            for (int64_t i = 0; i < rows && last; i++) epilogue(c + i * sums_stride, m + i, n0, columns);
         }
     }
 }
 
-// C (M, N), fp32 or bf16, rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue;
-// epilogue_reads as in gemm.h. C must not overlap A or B. In A the rows or the columns must be
-// contiguous, and in B as well.
-template <class floatC, class Epilogue = NoEpilogue>
-inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K,
-                 bool add, Epilogue epilogue = {}, const bf16* epilogue_reads = nullptr) {
+// The epilogue gets A (M, K) B (K, N); epilogue_reads as in gemm.h, rows ldc apart. In A the rows
+// or the columns must be contiguous, and in B as well.
+inline void gemm(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, const Epilogue& epilogue,
+                 const bf16* epilogue_reads, int64_t ldc) {
     RowsOfA rows{A.data, A.row_stride, false};
     if (A.col_stride != 1) {
         const int64_t stride = transposed_stride(K);
@@ -149,6 +139,17 @@ inline void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B,
     while (too_few(ceil_div(M, mc) * n_blocks) && mc >= 4 * BF16_ROWS) mc = round_up(mc / 2, BF16_ROWS);
     parallel_for(ceil_div(M, mc) * n_blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
-        gemm_block(C, ldc, rows, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);
+        gemm_block(rows, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, epilogue, epilogue_reads, ldc);
     });
+}
+
+// C (M, N), fp32 or bf16, rows ldc apart, = A B; then the epilogue. C must not overlap A or B. Or
+// without an epilogue, C += A B if add.
+template <class floatC>
+void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, bool add,
+          const Epilogue& epilogue = nullptr, const bf16* epilogue_reads = nullptr) {
+    const auto sum = [=](int64_t row, int64_t column, vfloat v, size_t count) {
+        return add ? v + load_some(C + row * ldc + column, count) : v;
+    };
+    gemm(A, B, M, N, K, epilogue ? epilogue : epilogue_of(C, ldc, sum), epilogue_reads, ldc);
 }

@@ -48,12 +48,13 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
         product(out, inp, weight, bias, C, OC, gelu_out);
         return;
     }
+    const auto add_bias = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+        if (bias) v += load_some(bias + col, count);
+        if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
+        return v;
+    };
     gemm(out, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{weight, 1, C}, rows, OC, C, false,
-         [&](int64_t row, int64_t col, vfloat v, size_t count) {
-             if (bias) v += load_some(bias + col, count);
-             if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
-             return v;
-         });
+         epilogue_of(out, OC, add_bias));
 }
 
 // sums (n) = the sum over rows of inp (rows, n), or += if add.
@@ -95,13 +96,12 @@ void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX*
                      const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      const floatX* pre_gelu = nullptr) {
     const Range range(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatG)));
+    const auto through_gelu = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+        return v * gelu_derivative(load_some(pre_gelu + row * C + col, count));
+    };
     if (dinp)
-        gemm(
-            dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
-            [&](int64_t row, int64_t col, vfloat v, size_t count) {
-                return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
-            },
-            pre_gelu);
+        gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
+             pre_gelu ? epilogue_of(dinp, C, through_gelu) : nullptr, pre_gelu);
     gemm(dweight, C, MatrixView<floatX>{dout, 1, OC}, MatrixView<floatX>{inp, C, 1}, OC, C, rows, add);
     if (dbias) column_sums(dbias, dout, rows, OC, add);
 }

@@ -42,7 +42,7 @@ void orthogonalize(float* d, int64_t rows, int64_t cols, const OrthogonalScratch
     for (int i = 1; i <= NEWTON_SCHULZ_STEPS; i++) {
         const MatrixView<floatX> X{x, cols, 1};
         gemm(scratch.gram, n, tall ? X.transposed() : X, tall ? X : X.transposed(), n, n, tall ? rows : cols, false);
-        gemm(scratch.polynomial, n, A, A, n, n, n, false, polynomial, scratch.gram);
+        gemm(scratch.polynomial, n, A, A, n, n, n, false, epilogue_of(scratch.polynomial, n, polynomial), scratch.gram);
         const auto multiply = [&](auto* out) { gemm(out, cols, tall ? X : P, tall ? P : X, rows, cols, n, false); };
         if (i == NEWTON_SCHULZ_STEPS) multiply(d);  // in fp32; X is in scratch.x, as the number of steps is odd
         else multiply(next);

@@ -41,7 +41,9 @@ std::function<void(int64_t bucket)> prepare_update(GPT2& model, const UpdateCons
         scales = find_directions<floatX>(model, constants, whole_tensor_kernels);
     }
     if (model.sizes.orthogonalizes)
-        orthogonalize_directions<floatX>(model, [](auto... arguments) { kernels::orthogonalize(arguments...); });
+        orthogonalize_directions(model, {[scratch = orthogonal_scratch<floatX>(model)](auto... matrix) {
+                                     kernels::orthogonalize(matrix..., scratch);
+                                 }});
     const int64_t bytes = optimizer.keeps.m == KEEP_BF16 ? 2 : 4;  // of an element of m or v
     return [=, &model, &rule](int64_t bucket) {
         for_each_part_of(bucket, model.layout, model.slice, [&](const TensorPart& part) {

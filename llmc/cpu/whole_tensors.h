@@ -27,8 +27,8 @@ struct WholeTensorKernels {
 
 // What all processes have collected over rows and columns of a bucket's gradients: into
 // model.collected, one after the other, each as long as the bucket's factors.
-template <class Kernels>
-void collect_from_bucket(GPT2& model, int64_t bucket, const UpdateConstants& k, const Kernels& kernels) {
+inline void collect_from_bucket(GPT2& model, int64_t bucket, const UpdateConstants& k,
+                                decltype(&::collect_factors) collect_factors) {
     const StateLayout layout = factor_layout(model.optimizer, model.layout);
     if (layout.kept != KEEP_FACTORED) return;
     const int64_t elems = layout.bucket_elems(bucket), begin = layout.bucket_begin(bucket);
@@ -36,8 +36,8 @@ void collect_from_bucket(GPT2& model, int64_t bucket, const UpdateConstants& k, 
     float* const tiles = model.collected + comm.processes * most_factors(layout);
     for_each_part_of(bucket, model.layout, {comm.processes, comm.rank}, {}, [&](const TensorPart& part) {
         const int64_t at = layout.factors_at(part.tensor, part.layer);
-        kernels.collect_factors(model.optimizer, mine + at - begin, (float*)model.grads + part.index,
-                                model.factors + at, matrix_part(part, model.layout.config), k, tiles);
+        collect_factors(model.optimizer, mine + at - begin, (float*)model.grads + part.index, model.factors + at,
+                        matrix_part(part, model.layout.config), k, tiles);
     });
     comm_all_gather_start(model.collected, elems, bucket);
     comm_wait("the collection of the factors");
@@ -103,7 +103,7 @@ std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants
     const RankRange ranks = updated_ranks(model.slice, P);
     std::vector<SquareSums> sums(P * tensors);  // [rank][tensor]
     for (int64_t b = 0; b < layout.buckets(); b++) {
-        collect_from_bucket(model, b, constants, kernels);
+        collect_from_bucket(model, b, constants, kernels.collect_factors);
         if (renew_first) renew_bucket(model, b, constants.t);
         for (int64_t rank = ranks.begin; rank < ranks.end; rank++)
             for_each_part_of(b, layout, {P, rank}, model.slice, [&](const TensorPart& part) {
@@ -121,10 +121,9 @@ std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants
 // -------------------------------------------------------------------------------------------------
 // Muon (llmc/optim/muon.h)
 
-// What Muon needs of the CPU. `orthogonalize` is the function of orthogonalize.h or its reference.
-template <class Kernel>
+// What Muon needs of the CPU.
 struct MuonOnCpu {
-    Kernel orthogonalize;
+    std::function<void(float* d, int64_t rows, int64_t cols)> orthogonalize;
 
     void collect(float* data, int64_t slice_elems, int64_t bucket) const {
         comm_all_gather_start(data, slice_elems, bucket);
@@ -136,9 +135,7 @@ struct MuonOnCpu {
     void zero(float* data, int64_t elems) const { std::fill(data, data + elems, 0.0f); }
 };
 
-template <class floatX, class Kernel>
-void orthogonalize_directions(GPT2& model, Kernel kernel) {
-    const MuonOnCpu<Kernel> device{kernel};
-    orthogonalize_matrices<floatX>(model, (float*)model.grads, device);
+inline void orthogonalize_directions(GPT2& model, const MuonOnCpu& device) {
+    orthogonalize_matrices(model, (float*)model.grads, device);
     share_factors(model, device);
 }

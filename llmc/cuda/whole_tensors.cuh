@@ -128,7 +128,9 @@ void whole_tensors_update(Optimizer optimizer, const WholeTensorTables& d, float
 // Muon (llmc/optim/muon.h)
 
 // What Muon needs of a GPU.
+template <class floatX>
 struct MuonOnGpu {
+    OrthogonalScratch<floatX> scratch;
     double* partials;
     cudaStream_t stream;
 
@@ -146,15 +148,14 @@ struct MuonOnGpu {
     void zero(float* data, int64_t elems) const {
         check_cuda(cudaMemsetAsync(data, 0, elems * sizeof(float), stream), "clearing directions");
     }
-    template <class floatX>
-    void orthogonalize(float* d, int64_t rows, int64_t cols, const OrthogonalScratch<floatX>& scratch) const {
+    void orthogonalize(float* d, int64_t rows, int64_t cols) const {
         ::orthogonalize(d, rows, cols, scratch, partials, stream);
     }
 };
 
 template <class floatX>
 void orthogonalize_directions(GPT2& model, float* directions, cudaStream_t stream) {
-    const MuonOnGpu device{(double*)model.act32(NORM_PARTIALS), stream};
-    orthogonalize_matrices<floatX>(model, directions, device);
+    const MuonOnGpu<floatX> device{orthogonal_scratch<floatX>(model), (double*)model.act32(NORM_PARTIALS), stream};
+    orthogonalize_matrices(model, directions, device);
     share_factors(model, device);
 }

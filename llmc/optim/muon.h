@@ -64,6 +64,13 @@ inline void for_each_factor_without_result(const StateLayout& factors, const Buc
     });
 }
 
+// Scratch memory for the largest matrix: activations, of which no backward pass has need any more.
+template <class floatX, class Model>
+OrthogonalScratch<floatX> orthogonal_scratch(Model& model) {
+    return {model.template act<floatX>(DWIDE), model.template act<floatX>(BRANCH),
+            model.template act<floatX>(DRESIDUAL)};
+}
+
 // Orthogonalises the directions of all matrices: directions has layout.total_elems(), of which
 // those in model.slice must be there, and are there afterwards. The other functions are the
 // device's:
@@ -72,13 +79,11 @@ inline void for_each_factor_without_result(const StateLayout& factors, const Buc
 //     sum(data, slice_elems, bucket)       the sum over all processes, of this process's slice; starts only
 //     wait()                               until what was started is complete
 //     zero(data, elems)
-//     orthogonalize(d, rows, cols, scratch)
-template <class floatX, class Model, class Device>
+//     orthogonalize(d, rows, cols)
+template <class Model, class Device>
 void orthogonalize_matrices(Model& model, float* directions, const Device& device) {
     const ParameterLayout& layout = model.layout;
     const BucketSlice own{comm.processes, comm.rank};
-    const OrthogonalScratch<floatX> scratch{model.template act<floatX>(DWIDE), model.template act<floatX>(BRANCH),
-                                            model.template act<floatX>(DRESIDUAL)};
     const int64_t L = layout.config.L;
     const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
     const auto collect = [&](bool wanted) {
@@ -93,7 +98,7 @@ void orthogonalize_matrices(Model& model, float* directions, const Device& devic
         for (int i = 0; i < NUM_TENSORS; i++)
             if (is_layer_matrix(i) && matrix_number(i, l) % own.parts == own.part)
                 device.orthogonalize(bucket(l) + layout.offset_in_bucket[i], dimension(TENSORS[i].rows, layout.config),
-                                     dimension(TENSORS[i].cols, layout.config), scratch);
+                                     dimension(TENSORS[i].cols, layout.config));
         if (!several) continue;
         for_each_without_result(layout, own, l,
                                 [&](int64_t begin, int64_t end) { device.zero(bucket(l) + begin, end - begin); });

@@ -147,13 +147,13 @@ typedef float BlockValues[STATE_BLOCK_ELEMS];
 
 // Computes the values that a block stands for; behind the end of a short block they are 0.
 template <bool SIGNED>
-inline void decode_block(BlockValues& values, const StateBlock& block) {
+__attribute__((noinline)) void decode_block(BlockValues& values, const StateBlock& block) {
     static constexpr std::array<float, 256> TABLE = DynamicCode<SIGNED>::table();
     for (int i = 0; i < STATE_BLOCK_ELEMS; i++) values[i] = TABLE[block.codes[i]] * block.scale;
 }
 // Makes the block that stands for these values, which must be 0 behind the end of a short block.
 template <bool SIGNED>
-inline void encode_block(StateBlock& block, const BlockValues& values) {
+__attribute__((noinline)) void encode_block(StateBlock& block, const BlockValues& values) {
     typedef DynamicCode<SIGNED> Code;
     constexpr int N = 16;  // as many in parallel
     float largest[N] = {}, smallest[N] = {};
