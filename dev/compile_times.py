@@ -2,20 +2,21 @@
 """How long make compiles: all from nothing, and again after a change of one file.
 
     dev/compile_times.py [TARGET...]    prints the table, of these targets or of all
-    dev/compile_times.py --write        all of it into dev/MEASURED.md
+    dev/compile_times.py --write        all of it into dev/MEASURED.md, and two figures into what `make help` prints
 
 Times are user and system seconds of make and all that it starts, one program after the other, without what make takes
 to find that nothing is to do; memory is that of the largest process. What is built goes to build/compile_times, and no
 file is touched: make -W takes one as changed. The tests are compiled almost as a whole three times.
 """
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from readme import this_cpu, write_between
+from readme import MEASURED, replace, this_cpu, write_of_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {"train_gpt2_cpu": ["train_gpt2_cpu.cpp", "llmc/cpu/gelu.h"],  # its own file, and a kernel of it
@@ -36,17 +37,29 @@ def made(target, changed=None):
     return used.ru_utime + used.ru_stime, used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def row(target):
-    """What it costs to compile a target from nothing, and after a change of each file."""
+def measure(target):
+    """Seconds and memory from nothing, and after a change of each file, by the file's name."""
     shutil.rmtree(ROOT / BUILD, ignore_errors=True)
     changes = [TARGETS[target][0], *SHARED[:1], TARGETS[target][1], *SHARED[1:]]
     measured = [made(target)]
     idle, _ = made(target)
     measured += [made(target, file) for file in changes]
-    cells = [f"{seconds - idle:.1f} s, {memory / 1e9:.1f} GB" if seconds > 1.5 * idle else "nothing"
-             for seconds, memory in measured]
-    named = [cells[0], *(f"`{Path(file).name}`: {cell}" for file, cell in zip(changes, cells[1:]))]
-    return f"| {target} | {' | '.join(named)} |"
+    return {name: (max(0, seconds - idle) if seconds > 1.5 * idle else 0, memory)
+            for name, (seconds, memory) in zip(["", *(Path(file).name for file in changes)], measured)}
+
+
+def row(target, measured):
+    cells = [(f"`{name}`: " if name else "") + (f"{seconds:.1f} s, {memory / 1e9:.1f} GB" if seconds else "nothing")
+             for name, (seconds, memory) in measured.items()]
+    return f"| {target} | {' | '.join(cells)} |"
+
+
+def write_into_help(trainer):
+    """Figures of the CPU trainer in the text that `make help` prints."""
+    own = Path(TARGETS["train_gpt2_cpu"][0]).name
+    text = f"the CPU trainer; one core compiles it in {trainer[''][0]:.0f} s, after a change in {trainer[own][0]:.0f} s"
+    makefile = (ROOT / "Makefile").read_text()
+    replace(ROOT / "Makefile", re.sub(r"(?<=## )the CPU trainer.*", text, makefile))
 
 
 def main():
@@ -54,13 +67,17 @@ def main():
     write = "--write" in sys.argv[1:]
     if set(targets) - set(TARGETS) or write and targets != list(TARGETS):
         sys.exit(__doc__)
-    rows = [row(target) for target in targets]
+    measured = {target: measure(target) for target in targets}
     compiler = subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, text=True, check=True)
-    where = f"{this_cpu()[1]} with {compiler.stdout.splitlines()[0]}"
+    kind, cpu = this_cpu()
+    where = f"{cpu} with {compiler.stdout.splitlines()[0]}"
     text = "\n".join([f"Measured {time.strftime('%Y-%m-%d')} on {where} by `dev/compile_times.py --write`.", "",
                       "| target | from nothing | its file | a header of base | a kernel | a service |",
-                      "|---|---|---|---|---|---|", *rows])
-    write_between(ROOT / "dev/MEASURED.md", "compile times", text) if write else print(text)
+                      "|---|---|---|---|---|---|", *(row(*item) for item in measured.items())])
+    if not write:
+        return print(text)
+    write_of_machine(ROOT / MEASURED, "compile times", kind, text)
+    write_into_help(measured["train_gpt2_cpu"])
 
 
 if __name__ == "__main__":

@@ -149,6 +149,13 @@ inline bool validates_on_text(const Options& options) { return validates(options
 // True if the run turns text into tokens.
 inline bool encodes(const Options& options) { return has_prompt(options) || validates_on_text(options); }
 
+// GELU in the epilogues of a GPU's matrix products: -ge; where that is -1, in both passes on Hopper
+// in bf16 and fp16, and in none elsewhere.
+inline int64_t gelu_fusion(const Options& o, bool hopper, bool in_16_bits) {
+    if (o.gelu_fusion >= 0) return o.gelu_fusion;
+    return hopper && in_16_bits ? 2 : 0;
+}
+
 inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;
     return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);

@@ -17,13 +17,6 @@ inline PlanDevice device_of(const GpuPeak& gpu, const std::string& name, bool bf
     return {name, peak_flops_of(gpu, bf16, tf32), 1e9 * gpu.memory_gb_s, GIB * gpu.memory_gib, is_hopper(gpu)};
 }
 
-// GELU in the epilogues of a GPU's matrix products: -ge; where that is -1, in both passes on Hopper
-// in bf16 and fp16, and in none elsewhere.
-inline int64_t gelu_fusion(const Options& o, bool hopper, bool in_16_bits) {
-    if (o.gelu_fusion >= 0) return o.gelu_fusion;
-    return hopper && in_16_bits ? 2 : 0;
-}
-
 // "312,2039,80": three numbers above 0, separated by commas. False if the text is anything else.
 inline bool parse_peaks(const std::string& text, PlanDevice& device) {
     double values[3] = {};
