@@ -48,7 +48,7 @@ float* dwte(GPT2& model) {
 // -------------------------------------------------------------------------------------------------
 // forward
 
-// The first half of the MLP of layer l: fch and GELU of it.
+// The first half of the MLP of layer l, from C channels to 4 C: fch, and GELU of it.
 void expand(GPT2& model, int64_t l, int64_t rows) {
     const int64_t C = model.layout.config.C;
     const auto [param, act, act32] = of_layer<floatX>(model, l);

@@ -7,7 +7,8 @@
 // norm, the score of every word is the product of the stream with the word's embedding. Each line
 // of the forward pass is one layer of llmc/cpu, and the backward pass has the same lines in
 // reverse. llmc/README.md is the map of what surrounds them: the model (struct GPT2 in
-// model/model.h), the services that main calls (run/services.h).
+// model/model.h), the services that main calls (run/services.h). A Range computes nothing: it names
+// a stretch of the time line that --trace draws.
 //
 // Everything is written for an element type floatX, fp32 or bf16; --precision chooses. In bf16
 // weights and activations have 16 bits and the matrix unit multiplies them
