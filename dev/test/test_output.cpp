@@ -121,6 +121,14 @@ static void step_lines() {
     EXPECT(r.status == 0 && matches(without) == OUTLIER_WINDOW && matches(with) == 130 - OUTLIER_WINDOW);
     EXPECT(!contains(r.out, "nan"));
     EXPECT(steps_of(r).losses.size() == 130 && apart(steps_of(r).norms, steps_of(r).norms, 130) == 0);
+    start_test("--log-every: step lines of the first, of each so many, of the last; every step is in metrics.csv");
+    const Outcome few = run(tiny("-x 8 --log-every 3 -o " + dir("few")));
+    const std::string log = read_whole(dir("few/main.log")), all = read_whole(dir("few/metrics.csv"));
+    for (int step = 1; step <= 8; step++) {
+        const bool due = step == 1 || step % 3 == 0 || step == 8;
+        EXPECT(contains(few.out, format("step %4d/8 |", step)) == due &&
+               contains(log, format("s:%d trl:", step - 1)) == due && contains(all, format("\n%d,", step - 1)));
+    }
     start_test("saved: step, folder, megabytes of all its files");
     const Outcome saved = run(tiny("-e L2C128H2T16V256 -x 4 -n 2 -o " + dir("saved")));
     const int64_t bytes = file_bytes(model_path(dir("saved"), 2)) + file_bytes(state_path(dir("saved"), 2, 0));

@@ -112,7 +112,7 @@ static void run_json() {
     write_run_json(o);
     Options back;
     back.out_dir = o.out_dir;
-    take_over_flags(back);
+    take_over_flags(back, run_json_path(o.out_dir));
     for (const OptionRow& row : option_table())
         if (!concerns_one_start(row) && !EXPECT(option_value(o, row) == option_value(back, row)))
             printf("    %s\n", row.long_name);
@@ -433,8 +433,77 @@ static void longer() {
                       " --optimizer lion -b 2 -t 16 -v 0 -s 0 -x 1 " + in("ANOTHER"))));
 }
 
+static void stopped() {
+    start_test("a run that Ctrl-C, SIGUSR1 or --max-minutes stops validates, samples and sums up once it has saved");
+    const std::string endless = tiny("-x 1000000 -v 1000000 -s 1000000 -g 4 -m 1 --tokenizer " + dir("none") + " ");
+    for (int signal : {SIGINT, SIGUSR1, SIGTERM}) {
+        const std::string name = format("stopped%d", signal);
+        pid_t child = start_anew(endless + in(name));
+        EXPECT(appears(folder + "/out", "step    3/"));
+        kill(child, signal);
+        const Outcome r = finish(child);
+        const size_t end = std::min(r.out.size(), r.out.find("\nstopped at step "));
+        EXPECT(r.status == (signal == SIGUSR1 ? 0 : 128 + signal) && end < r.out.size());
+        const bool waited_for = signal != SIGTERM;
+        EXPECT(contains(r.out.substr(end), "\nval loss ") == waited_for);
+        EXPECT(contains(r.out.substr(end), "\ntrained ") == waited_for);
+        // what a resumed run would validate again is not recorded
+        EXPECT(!contains(read_whole(dir(name + "/main.log")).substr(6), "tel:"));
+    }
+    const Outcome late = run(endless + "--max-minutes 0.01 " + in("late"));
+    const size_t end = std::min(late.out.size(), late.out.find("\nstopped at step "));
+    EXPECT(passed(late) && contains(late.out.substr(end), "\nval loss "));
+    start_test("a second signal ends what a stopped run still does, and what it has saved is whole");
+    pid_t child = start_anew(tiny("-x 1000000 -s 1000000 -g 1000000 " + in("impatient")));
+    EXPECT(appears(folder + "/out", "step    3/"));
+    kill(child, SIGINT);
+    EXPECT(appears(folder + "/out", "stopped at step "));
+    usleep(400000);  // within 300 ms it counts as the same signal
+    kill(child, SIGINT);
+    EXPECT(finish(child).status == 130 && finished_steps(dir("impatient")).size() == 1);
+}
+
+static void patience() {
+    start_test("--patience ends a run whose validation loss no longer falls, resumed or not, with status 0");
+    const std::string rising = "-x 100 -l 1 -v 2 -m 1 -j '" + dir("val.bin") + "' ";
+    const Outcome r = run(tiny(rising + "--patience 3 " + in("patience")));
+    EXPECT(passed(r) && contains(r.out, "--patience 3: none of the last 3 validations was better than"));
+    EXPECT(contains(r.out, "stopped at step ") && !contains(r.out, "step  100/100"));
+    const std::string evals = read_whole(dir("patience/evals.jsonl"));
+    EXPECT(passed(run(tiny(rising + "--patience 3 -y 1 " + in("patience")))));
+    EXPECT(evals == read_whole(dir("patience/evals.jsonl")));
+    const Outcome patient = run(tiny(rising + "--patience 4 -y 1 " + in("patience")));
+    EXPECT(passed(patient) && contains(patient.out, "none of the last 4"));
+    EXPECT(read_whole(dir("patience/evals.jsonl")).rfind(evals, 0) == 0);
+    start_test("--patience does not end a run whose loss falls, and is refused where nothing is validated");
+    EXPECT(
+        contains(run(tiny("-x 12 -l 1e-3 -v 2 -m 1 --patience 2 -j '" + dir("val.bin") + "' ")).out, "step   12/12"));
+    EXPECT(refused(run(tiny("-x 2 -v 0 --patience 2 ")), 2, "--patience 2"));
+}
+
+static void config() {
+    start_test("--config takes the flags of another run, but not its folder; those of the command line come first");
+    const std::string flags = "-d 64 -l 3e-3 -q 0.1 -u 3 -x 6 ";
+    EXPECT(passed(run(tiny(flags + in("model-run")))));
+    const std::string config = SOON + CPU + " --config " + dir("model-run/run.json") + " ";
+    EXPECT(passed(run(config + in("copy"))) && same_files(model_path(dir("model-run"), 6), model_path(dir("copy"), 6)));
+    EXPECT(!contains(read_whole(dir("copy/run.json")), "--config\":"));
+    const Outcome longer = run(config + "-x 7 " + in("other"));
+    EXPECT(passed(longer) && contains(longer.out, "step    7/7"));
+    start_test("--config with -y 1: the flags in -o come first, where there are any");
+    EXPECT(contains(run(config + "-y 1 -x 8 " + in("other")).out, "step    8/8"));
+    EXPECT(contains(run(config + "-y 1 " + in("fresh")).out, "step    6/6"));
+    start_test("--config with a file that is not there, or is no run.json: one sentence");
+    EXPECT(refused(run(SOON + CPU + " --config " + dir("gone.json")), 1, "gone.json"));
+    write_whole(dir("no.json"), "{\"flags\": {\"--batch-size\": \"x\"}}");
+    EXPECT(refused(run(SOON + CPU + " --config " + dir("no.json")), 1, "--batch-size x is of another kind"));
+}
+
 int main() {
     make_test_folder();
+    stopped();
+    patience();
+    config();
     folders();
     rates();
     longer();

@@ -27,7 +27,7 @@ struct Options {
     int64_t nesterov = 0;
     int64_t warmup_steps = 0, seq_warmup = 0, batch_warmup = 0;
     double skip_loss_z = 0, skip_grad_z = 0;
-    int64_t val_every = 20, val_max_steps = 20, sample_every = 20, sample_tokens = 64;
+    int64_t val_every = 20, val_max_steps = 20, patience = 0, sample_every = 20, sample_tokens = 64;
     std::string prompt, stop;
     int64_t samples = 1;
     double temperature = 1.0, top_p = 1.0;
@@ -43,7 +43,9 @@ struct Options {
     std::string device;  // for --plan; empty: this machine
     double price = 0;    // of a device for an hour
     double max_minutes = 0;
-    int64_t epochs = 0, keep_best = 0, noise_scale = 0, log_tensors = 0, from_step = -1;  // -1: the newest
+    int64_t epochs = 0, keep_best = 0, noise_scale = 0, log_every = 1, log_tensors = 0,
+            from_step = -1;  // -1: the newest
+    std::string config;
     std::string trace, trace_steps = "2:4";
     int64_t quiet = 0, plan = 0, version = 0, help = 0;  // help: 1, or HELP_ALL
     int64_t core_share = 0;        // threads for this process of several (core_share.h); 0: there is one
@@ -110,6 +112,8 @@ inline const std::vector<OptionRow>& option_table() {
     using R = OptionRow;
     static const std::string schedules = schedule_names();
     static const std::vector<OptionRow> table = {
+        text(ABOUT, "", "--config", &O::config, "a run.json", "none",
+             "takes the flags of another run; those of the command line, and with -y 1 those of -o, come first"),
         text(EVERYDAY | DATA, "-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
              "token shards to train on"),
         text(EVERYDAY | DATA, "-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin",
@@ -182,6 +186,8 @@ inline const std::vector<OptionRow>& option_table() {
              "largest norm of the gradient; 0 = off"),
         whole(CHECKPOINTS, "", "--noise-scale", &O::noise_scale, 0, 1, "0, 1", "0",
               "1: the gradient noise scale in metrics.csv, the batch size up to which larger ones pay off"),
+        whole(CHECKPOINTS, "", "--log-every", &O::log_every, 1, many, "1..", "1",
+              "steps between step lines, on stdout and in main.log; metrics.csv has every step"),
         whole(CHECKPOINTS, "", "--log-tensors", &O::log_tensors, 0, many, "0..", "0 = off",
               "steps between entries in tensors.csv: norms of weights, gradients, updates and the residual stream"),
         real(TRAINING, "-sl", "--skip-loss-z", &O::skip_loss_z, 0, INFINITY, R::CLOSED, "0..", "0 = off",
@@ -190,6 +196,8 @@ inline const std::vector<OptionRow>& option_table() {
              "the same for the norm of the gradient"),
         whole(EVERYDAY | EVALUATION, "-v", "--val-every", &O::val_every, 0, many, "0..", "20",
               "steps between validations; 0 = never"),
+        whole(EVALUATION, "", "--patience", &O::patience, 0, many, "0..", "0 = off",
+              "after so many validations in a row that were not better than the best the run saves and exits 0"),
         whole(EVALUATION, "-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20",
               "batches of a validation (of untrained weights: 1 unless given); -1 = the whole split"),
         whole(EVERYDAY | EVALUATION, "-s", "--sample-every", &O::sample_every, 0, many, "0..", "20",

@@ -13,13 +13,14 @@
 inline std::string run_json_path(const std::string& dir) { return dir + "/run.json"; }
 
 // True for flags that a resumed run does not take over: those that concern one start of the
-// program, the number and meeting of processes, and the out dir.
+// program, the number and meeting of processes, and the out dir. --config leaves them out as well.
 inline bool concerns_one_start(const OptionRow& row) {
     for (int64_t Options::*p : {&Options::resume, &Options::overwrite, &Options::num_processes, &Options::process_rank,
                                 &Options::gpus_per_node, &Options::from_step})
         if (row.whole == p) return true;
     if (row.real == &Options::max_minutes) return true;
-    for (std::string Options::*p : {&Options::out_dir, &Options::dist_init, &Options::server_ip, &Options::fs_path})
+    for (std::string Options::*p :
+         {&Options::config, &Options::out_dir, &Options::dist_init, &Options::server_ip, &Options::fs_path})
         if (row.text == p) return true;
     return !row.takes_value;
 }
@@ -50,15 +51,14 @@ inline void write_run_json(const Options& o) {
 }
 
 [[noreturn]] inline void damaged_run_json(const std::string& path, const JsonReader& json, const std::string& problem) {
-    runtime_failure("%s is damaged at byte %d: %s; without the file -y 1 goes on by the flags of the command line",
-                    path, json.at, problem);
+    runtime_failure("%s is damaged at byte %d: %s; without it -y 1 goes on by the flags of the command line", path,
+                    json.at, problem);
 }
 
-// Reads the flags of the run in -o, except those that are on the command line. Exit 1 if run.json
-// is damaged.
-inline void take_over_flags(Options& o) {
+// Reads the flags of a run from its run.json, except those that are on the command line. Exit 1 if
+// the file is damaged.
+inline void take_over_flags(Options& o, const std::string& path) {
     constexpr int64_t MOST_BYTES = 1 << 20;
-    const std::string path = run_json_path(o.out_dir);
     FileReader file(path);
     std::string text(std::min(file.size_bytes, MOST_BYTES), '\0');
     JsonReader json{text};
@@ -92,21 +92,22 @@ inline void take_over_flags(Options& o) {
     if (json.at < text.size()) refuse("nothing is expected after the end");
 }
 
-// Exit 1 if data that run.json names by a relative path is not found from here: the paths are
+// Exit 1 if data that a run.json names by a relative path is not found from here: the paths are
 // relative to the folder in which the run was started.
-inline void check_remembered_path(const Options& o, const char* flag, std::string Options::*path) {
+inline void check_remembered_path(const Options& o, const std::string& from, const char* flag,
+                                  std::string Options::*path) {
     const std::string& pattern = o.*path;
     if (o.given.count(find_option(flag)->long_name) || pattern[0] == '/' || !glob_files(pattern).empty()) return;
     runtime_failure(
         "%s %s matches no file: it comes from %s, whose paths are relative to the folder in which the run was "
         "started; start it there, or give %s",
-        flag, pattern, run_json_path(o.out_dir), flag);
+        flag, pattern, from, flag);
 }
-inline void check_remembered_paths(const Options& o) {
+inline void check_remembered_paths(const Options& o, const std::string& from) {
     if (o.plan) return;
-    if (o.max_steps != 0) check_remembered_path(o, "-i", &Options::train_data);
-    if (o.max_steps != 0 && !o.loss_mask.empty()) check_remembered_path(o, "--loss-mask", &Options::loss_mask);
-    if (validates(o)) check_remembered_path(o, "-j", &Options::val_data);
+    if (o.max_steps != 0) check_remembered_path(o, from, "-i", &Options::train_data);
+    if (o.max_steps != 0 && !o.loss_mask.empty()) check_remembered_path(o, from, "--loss-mask", &Options::loss_mask);
+    if (validates(o)) check_remembered_path(o, from, "-j", &Options::val_data);
 }
 
 // Puts one of -x and --epochs in force: that of the command line. Exit 2 if both are there.
@@ -121,13 +122,15 @@ inline void settle_length(Options& o) {
 }
 
 // The flags in force: those of the command line; with -y 1, for the others, those of the run to
-// resume; else the defaults.
+// resume; else those of --config; else the defaults.
 inline Options options_of_run(int argc, char** argv) {
     Options o = parse_options(argc, argv);
     if (o.resume && o.overwrite)
         usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
-    if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir)))
-        take_over_flags(o), check_remembered_paths(o);
+    const std::string resumed = run_json_path(o.out_dir);
+    const bool resumes = o.resume && !o.out_dir.empty() && name_exists(resumed);
+    const std::string from = resumes ? resumed : o.config;
+    if (!from.empty() && !o.help && !o.version) take_over_flags(o, from), check_remembered_paths(o, from);
     if (!o.given.count("--trace")) o.trace.clear();  // what is traced is said at each start
     settle_length(o);
     if (o.from_step >= 0 && !o.resume)

@@ -162,15 +162,32 @@ inline void evaluate_and_sample(Run& run, int64_t step, bool last) {
     const bool due = validates(o) && (step % o.val_every == 0 || last);
     if (due && run.val_data.total_windows > 0) {
         const Validation v = validate(run);
-        if (stop.agreed) return;
+        if (stop_agreed()) return;
         keep_if_best(run, step, v.loss);  // first: what is recorded is not evaluated again
         report_validation(run, step, v);
+        run.validated_step = step;
+        stop_if_no_better(run);
     }
     if ((due || o.max_steps == 0) && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);
-        if (stop.agreed) return;
+        if (stop_agreed()) return;
         report_hellaswag(run, step, correct);
     }
     const bool sample_due = last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0);
     if (sample_due && run.model.sizes.cache_T > 0 && comm.rank == 0) sample_text(run, o.prompt, run.prompt, step);
+}
+
+// After Ctrl-C, SIGUSR1 or --max-minutes, when all is saved: validates and samples, for whoever
+// waits. A second signal ends the program. Nothing is recorded, so that a resumed run leaves the
+// files of one that was not stopped.
+inline void evaluate_stopped(Run& run) {
+    const Options& o = run.options;
+    const bool waited_for = stop.agreed == SIGUSR1 || (stop.agreed == SIGINT && !stop.by_mpi);
+    if (!waited_for || o.max_steps == 0 || run.state.step == run.first_step) return;
+    stop.saved = true;
+    const RunFiles files = std::exchange(run.files, {});
+    run.options.keep_best = 0, run.hellaswag.clear();
+    if (run.validated_step == run.state.step) run.options.val_every = 0;
+    evaluate_and_sample(run, run.state.step, true);
+    run.files = files;
 }

@@ -39,11 +39,23 @@ inline void set_best_aside(Run& run, int64_t step) {
 inline void keep_if_best(Run& run, int64_t step, double loss) {
     const Options& o = run.options;
     const double recorded = std::isfinite(loss) ? strtod(json_number_text(loss).c_str(), nullptr) : INFINITY;
-    if (comm.rank > 0 || recorded >= run.best_loss) return;
-    run.best_loss = recorded, run.best_step = step;
+    if (comm.rank > 0) return;
+    run.validations_since_best++;
+    if (recorded >= run.best_loss) return;
+    run.best_loss = recorded, run.best_step = step, run.validations_since_best = 0;
     if (!o.keep_best || !writes_out_dir(o) || (step == 0 && run.random_weights)) return;
     FileWriter file(best_path(o));
     write_weights(file, run.model);
     file.commit();
     run.logger.note("saved %s: the lowest validation loss so far", file.path);
+}
+
+// --patience: the run is to stop once so many validations in a row were not better than the best.
+inline void stop_if_no_better(Run& run) {
+    const int64_t patience = run.options.patience;
+    if (patience == 0 || run.validations_since_best < patience || run.state.step >= run.max_steps) return;
+    if (stop.signal != 0) return;
+    stop.signal = SIGUSR1;
+    run.logger.line("--patience %d: none of the last %s was better than %f, of step %d", patience,
+                    count_text(patience, "validation"), run.best_loss, run.best_step);
 }

@@ -75,8 +75,9 @@ bool run_is_over(Run& run) { return stop_agreed() || run.state.step >= run.max_s
 
 int end_run(Run& run) {
     int status = 0;
-    if (stop.agreed) status = end_early(run);
-    else summarize(run);
+    if (stop.agreed) status = end_early(run), evaluate_stopped(run);
+    summarize(run);
+    if (stop.agreed) comm_barrier("the end of the run");  // all that was to be written and printed is there
     check_traced(run);
     run.files.finish();
     return status;

@@ -111,6 +111,13 @@ inline void settle_recomputation(Options& o, int64_t L) {
     if (o.recompute == 4 && every == 0) o.recompute_every = default_recompute_every(L);
 }
 
+// Exit 2 if --patience has no validations to count.
+inline void check_patience(const Options& o) {
+    if (o.patience > 0 && o.max_steps != 0 && !validates(o))
+        usage_error("--patience %d counts validations, and -v 0 makes none; with -v 1 or more it is accepted",
+                    o.patience);
+}
+
 // Says it if --noise-scale 1 has nothing to compute, or nowhere to write it.
 inline void check_noise_scale(const Options& o) {
     if (!o.noise_scale || o.max_steps == 0) return;
@@ -167,6 +174,7 @@ inline void settle_sizes(Options& o, const GPT2Config& config) {
                     o.total_batch_size, B, T, processes, micro_tokens);
     settle_recomputation(o, config.L);
     check_noise_scale(o);
+    check_patience(o);
     check_schedule(o);
     check_warmups(o);
     if (only_generates(o) && o.sample_tokens == 0)
@@ -188,7 +196,7 @@ inline void settle_val_data(Options& o) {
     if (o.max_steps != 0 || o.resume || !validates(o) || o.given.count("--val-data") || folder.empty()) return;
     const Options run = options_of_folder(folder);
     if (o.hellaswag && glob_files(run.val_data).empty()) return;
-    if (!o.plan) check_remembered_path(run, "-j", &Options::val_data);
+    if (!o.plan) check_remembered_path(run, run_json_path(run.out_dir), "-j", &Options::val_data);
     o.val_data = run.val_data;
     if (!o.given.count("--loss-mask")) o.loss_mask = run.loss_mask;
 }

@@ -29,20 +29,30 @@ inline std::string mfu_text(const Run& run, const Throughput& t) {
     return format("%.1f%% %s MFU", 100 * t.flops_per_s / t.peak, NUMBER_FORMAT_NAMES[run.model.format]);
 }
 
-// The lines of the step that has just ended, on stdout, in main.log and in metrics.csv.
-inline void log_step(Run& run, const StepReport& r) {
-    const Options& o = run.options;
+// Whether the step that has just ended has a line: --log-every; also the first and the last step,
+// and one with which the run ends because its loss is not finite.
+inline bool has_line(const Run& run, const StepReport& r) {
+    const int64_t step = run.state.step;
+    const bool due = (step + 1) % run.options.log_every == 0 || step == run.first_step || step + 1 == run.max_steps;
+    return due || !std::isfinite(r.loss) || !std::isfinite(r.norm);
+}
+// The line of a step, on stdout and in main.log.
+inline void log_line(Run& run, const StepReport& r, const Throughput& speed) {
     const long long step = run.state.step, max_steps = run.max_steps;
-    const Throughput speed = throughput(run, r.seconds);
-    const std::string mfu = mfu_text(run, speed);
     run.logger.line("step %4d/%d | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s", step + 1, max_steps,
                     loss_text("%7.6f", r.loss), z_text(r.loss_z), loss_text("%6.4f", r.norm), z_text(r.norm_z), r.rate,
-                    r.seconds * 1e3, mfu, (double)(run.step_windows * run.T) / r.seconds);
+                    r.seconds * 1e3, mfu_text(run, speed), (double)(run.step_windows * run.T) / r.seconds);
     const std::string loss = loss_text("%.4f", r.loss), norm = loss_text("%.2f", r.norm);
     run.files.log.record(format("s:%d trl:%s lr:%.6f norm:%s", step, loss, r.rate, norm));
+}
+// What is logged of the step that has just ended.
+inline void log_step(Run& run, const StepReport& r) {
+    const Options& o = run.options;
+    const Throughput speed = throughput(run, r.seconds);
+    if (has_line(run, r)) log_line(run, r, speed);
     record_metrics(run, r, speed);
     run.step_seconds += r.seconds;
-    if (o.log_gpu_every <= 0 || (step + 1) % o.log_gpu_every != 0) return;
+    if (o.log_gpu_every <= 0 || (run.state.step + 1) % o.log_gpu_every != 0) return;
     const std::string status = run.model.backend->status(run.model);
     if (!status.empty()) run.logger.line("%s", status);
 }

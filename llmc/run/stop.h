@@ -27,6 +27,7 @@ struct Stop {
     std::atomic<bool> at_once{true};   // the first signal ends the process: there is nothing to save yet
     double deadline = INFINITY;        // by now_seconds(): from then on the run is stopped as by SIGUSR1
     bool by_mpi = false;               // what the process prints goes to mpirun
+    bool saved = false;                // a stopped run has saved and looks once more at what came out
 };
 inline Stop stop;
 constexpr int64_t SAME_WISH_MS = 300;  // a later signal within this time is the same request
@@ -84,6 +85,7 @@ inline void catch_signals() {
 // True in all processes, at the same call, once one of them has failed or got a signal. A failure
 // takes precedence over signals, and SIGUSR1, whose exit status is 0, comes last.
 inline bool stop_agreed() {
+    if (stop.saved) return false;
     if (stop.agreed) return true;
     if (stop.signal == 0 && now_seconds() >= stop.deadline) stop.signal = SIGUSR1;
     auto weight = [](int signal) { return signal == STOP_FAILED ? 3 : signal == SIGUSR1 ? 1 : signal ? 2 : 0; };

@@ -24,10 +24,10 @@ inline bool can_be_prompted(const Options& o, int64_t V) {
     return is_vocabulary_of(tokens, V) && file_exists(o.tokenizer);
 }
 
-// Nothing after -x 0, which does not train.
+// Nothing after -x 0, which does not train, nor after a signal for which nobody waits.
 inline void summarize(Run& run) {
     const Options& o = run.options;
-    if (o.max_steps == 0) return;
+    if (o.max_steps == 0 || (stop.agreed && !stop.saved)) return;
     const long long step = run.state.step, steps_now = step - run.first_step;
     const double seconds = run.seconds_before + now_seconds() - run.started;
     std::string text = format("trained %s, %s tokens, in %s", count_text(step, "step"),
@@ -38,6 +38,7 @@ inline void summarize(Run& run) {
     if (std::isfinite(run.best_loss))
         text += format("; best validation loss %f, at step %d", run.best_loss, run.best_step);
     run.logger.note("%s", text);
+    if (o.out_dir.empty() && stop.agreed) return;
     if (o.out_dir.empty()) return run.logger.note("nothing is kept: there was no -o, the folder for the model");
     const bool best = file_exists(best_path(o)), tensors = !run.files.tensors.path.empty();
     run.logger.note("in %s: model_%08d.bin%s, main.log, metrics.csv, evals.jsonl%s", o.out_dir, step,
@@ -45,5 +46,5 @@ inline void summarize(Run& run) {
     if (can_be_prompted(o, run.model.layout.config.V))
         run.logger.note("to prompt it: %s -e %s -x 0 --prompt %s%s", o.program, shell_word(o.out_dir),
                         shell_word(o.prompt.empty() ? "To be" : o.prompt), sampling_flags(o));
-    run.logger.note("%s", how_to_go_on(o, format(" -x %d", 2 * step)));
+    if (!stop.agreed) run.logger.note("%s", how_to_go_on(o, format(" -x %d", 2 * step)));
 }

@@ -51,7 +51,7 @@ inline void check_round_trip(Options o) {
     write_run_json(o);
     Options again;
     again.out_dir = scratch;
-    take_over_flags(again);
+    take_over_flags(again, run_json_path(again.out_dir));
     bool utf8 = true;  // JSON holds no other names
     for (const OptionRow& row : option_table())
         if (row.text) utf8 = utf8 && is_utf8(o.*row.text);
@@ -98,7 +98,7 @@ inline void run_run_json(const std::string& input) {
     Options o;
     o.out_dir = scratch;
     scratch_file("run.json", input);
-    take_over_flags(o);
+    take_over_flags(o, run_json_path(o.out_dir));
     check_round_trip(o);
 }
 
