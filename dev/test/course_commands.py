@@ -21,8 +21,8 @@ def block_with(page, wanted):
 
 
 def bash(commands):
-    done = subprocess.run(["bash", "-c", commands], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=900)
+    done = subprocess.run(["bash", "-c", commands], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-2000:]
     return done.stdout
 
