@@ -97,8 +97,8 @@ def tokenizer_to_export(options, table):
 
 
 def check_out(folder, overwrite, config):
-    """Creates the folder. Refuses one with other files, which transformers might load instead of ours; without overwrite
-    also one that holds files of these names and is no earlier export: its config.json has not just our settings."""
+    """Creates the folder. Refuses one with other files, which transformers might load instead. Without overwrite
+    it also refuses files of these names that are no earlier export: config.json has other settings, or is missing."""
     ours = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from files import ROOT, Progress, fail, flush_folder
 
 URL = "https://huggingface.co"
 FOLDER = ROOT / "dev/data/downloads"
-TOKENIZER = r"tokenizer\.json|vocab\.json|merges\.txt|tokenizer_config\.json|special_tokens_map\.json|added_tokens\.json"
+TOKENIZER = r"(tokenizer|vocab|tokenizer_config|special_tokens_map|added_tokens)\.json|merges\.txt"
 WANTED = re.compile(r"config\.json|model\.safetensors(\.index\.json)?|model-\d+-of-\d+\.safetensors|" + TOKENIZER)
 ATTEMPTS = 5  # in a row that bring no bytes
 TIMEOUT_S = 60
