@@ -175,7 +175,7 @@ def bytes_of_tokens(path, vocabulary, added):
         if not all(letter in byte for letter in text):
             refused(path, f"token {id} ({text!r}) has characters that stand for no byte")
         found[id] = bytes(byte[letter] for letter in text)
-    tokens = [found.get(id) for id in range(max(found, default=-1) + 1)]
+    tokens = [found.get(id) for id in range(min(max(found, default=-1), MOST) + 1)]
     if None in tokens or len(found) != len(tokens) or not FEWEST <= len(tokens) <= MOST:
         refused(path, f"its {len(found)} ids are not 0, 1, 2, ... of {FEWEST} to {MOST} tokens")
     if len(set(tokens)) < len(tokens) or not {bytes([number]) for number in range(256)} <= set(tokens):
@@ -231,7 +231,7 @@ def imported_tokenizer(folder, config):
         check_merges(path, tokens, end_of_text, added, pairs)
     except OSError as error:
         fail(f"cannot read {error.filename}: {error.strerror}")
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         fail(f"{path} is damaged: it does not describe a tokenizer; --no-tokenizer imports the weights alone")
     return tokens, end_of_text
 

@@ -38,6 +38,7 @@ import transformers  # noqa: E402
 import export_hf as export_hf_script  # noqa: E402
 import file_server  # noqa: E402
 import fixtures  # noqa: E402
+import hf_tokenizer  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
 from run_script import run, script  # noqa: E402
 
@@ -450,6 +451,41 @@ def refusals_of_tokenizers(folder):
     assert [path.name for path in folder.glob("got*")] == ["got.bin"]
 
 
+def damaged_tokenizers(folder):
+    """Whatever the files of a tokenizer hold: it is imported or refused, in one sentence."""
+    fixtures.write_model(folder / "model.bin", fixtures.make_model(1, 8, 1, 16, 300, seed=1))
+    write_tokenizer(folder / "t.bin", gpt2_tokens(299) + [b"<|endoftext|>"], 299)
+    export_hf(folder / "model.bin", folder / "out", "--tokenizer", folder / "t.bin")
+    shutil.copytree(folder / "out", folder / "whole")
+    transformers.AutoTokenizer.from_pretrained(folder / "out").save_pretrained(folder / "whole")
+    draw, values = random.Random(5), [None, 1, -1, 10**12, 1.5, True, "x", "\ud800", [], {}, [1], {"a": 1}]
+
+    def damage(node):
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        if not keys:
+            return
+        key = draw.choice(keys)
+        if isinstance(node[key], (dict, list)) and draw.random() < 0.7:
+            return damage(node[key])
+        node[key] = draw.choice(values)
+
+    refused = 0
+    for number in range(300):
+        where = folder / ("out" if number % 2 else "whole")
+        name = draw.choice([path.name for path in where.iterdir() if path.suffix == ".json" and path.stem != "config"])
+        whole = (where / name).read_bytes()
+        content = json.loads(whole)
+        damage(content)
+        (where / name).write_text(json.dumps(content))
+        try:
+            hf_tokenizer.imported_tokenizer(where, {"eos_token_id": 299})
+        except SystemExit as end:
+            assert re.fullmatch("error: .*", end.code), end.code
+            refused += 1
+        (where / name).write_bytes(whole)
+    assert 100 < refused < 300, refused
+
+
 # ---- what is refused
 
 
@@ -752,7 +788,7 @@ def from_the_hub(folder):
 def main():
     torch.set_num_threads(1)
     tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, exported_best, one_step, masked_step,
-             gpt2_tokenizer, other_tokenizers, imported_tokenizers, refusals_of_tokenizers, refusals_of_config,
+             gpt2_tokenizer, other_tokenizers, imported_tokenizers, refusals_of_tokenizers, damaged_tokenizers, refusals_of_config,
              refusals_of_tensors, refusals_of_folders,
              refusals_of_export, full_disk, interrupted, from_the_hub]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
