@@ -788,9 +788,9 @@ def from_the_hub(folder):
 def main():
     torch.set_num_threads(1)
     tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, exported_best, one_step, masked_step,
-             gpt2_tokenizer, other_tokenizers, imported_tokenizers, refusals_of_tokenizers, damaged_tokenizers, refusals_of_config,
-             refusals_of_tensors, refusals_of_folders,
-             refusals_of_export, full_disk, interrupted, from_the_hub]
+             gpt2_tokenizer, other_tokenizers, imported_tokenizers, refusals_of_tokenizers, damaged_tokenizers,
+             refusals_of_config, refusals_of_tensors, refusals_of_folders, refusals_of_export, full_disk, interrupted,
+             from_the_hub]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
     failed = 0
     for test in chosen:
