@@ -3,10 +3,10 @@
 
     dev/plot.py RUN...                  RUN: the out dir (-o) of a run, or a main.log, of llm.c too. Writes plot.svg
                                         beside the first; -o picture.png (needs cairosvg) or another .svg
-    dev/plot.py RUN --watch             draws again while the run goes on; Ctrl-C ends it
+    dev/plot.py RUN --watch             draws again until the run ends, or Ctrl-C
     dev/plot.py --memory RUN            what is in memory during one step: needs the trainer, which says it with --plan.
                                         RUN may also be a file with what --plan printed
-    dev/plot.py RUN --tensorboard DIR   writes event files (pip install tensorboard)
+    dev/plot.py RUN --tensorboard DIR   writes event files (pip install tensorboard), and says where
     dev/plot.py RUN --wandb             sends the numbers to Weights & Biases (pip install wandb)
 
 Several runs are drawn into the same panels. Where the data is FineWeb, dashed lines show OpenAI's checkpoints.
@@ -15,6 +15,7 @@ import children  # first: Ctrl-C ends what follows without a traceback
 import argparse
 import math
 import pathlib
+import signal
 import sys
 import time
 
@@ -51,7 +52,8 @@ def arguments():
                         help="plot.svg (memory.svg) in the folder of the first run unless given")
     parser.add_argument("--x", choices=X_AXES, default="step")
     parser.add_argument("--smooth", type=int, default=0, metavar="N",
-                        help="mean over N steps around each; 1: none; a fiftieth of the run unless given")
+                        help="mean over N steps around each; 1: none; unless given a fiftieth of the longest run, at "
+                             "most a tenth of the shortest")
     parser.add_argument("--reference", nargs="*", choices=[*GPT2, "none"], default=None,
                         help="draw the lines of these checkpoints, whatever the data is; none: no lines")
     parser.add_argument("--watch", action="store_true")
@@ -119,12 +121,13 @@ def along(run, points, axis):
     return moved
 
 
-def smooth_window(points, wanted):
-    return (wanted or len(points) // 50) | 1  # as many before a point as after it
+def smooth_window(lines, wanted):
+    """The steps over which all lines of a panel are smoothed, so that they can be compared."""
+    lengths = [len(points) for points in lines if points] or [0]
+    return (wanted or min(max(lengths) // 50, min(lengths) // 10)) | 1  # as many before a point as after it
 
 
-def draw_run(panel, points, color, smoothed, wanted, column):
-    window = smooth_window(points, wanted) if smoothed else 1
+def draw_run(panel, points, color, window, smoothed, column):
     if window > 1:
         panel.curve(points, color, 1, 0.35)
         panel.curve(charts.smooth(points, window), color)
@@ -153,12 +156,12 @@ def panel_of(runs, colors, place, spec, args, x_range):
     references = {f"GPT-2 {size}": GPT2[size][column == "hellaswag"] for size in sizes}
     values = most_of(values) + list(references.values()) if values else [0, 1]
     log = log and min(values) > 0
-    windows = {smooth_window(points, args.smooth) for points, _ in lines if points} if smoothed else {1}
-    smooth_text = f", mean of {max(windows)} steps" if len(windows) == 1 and max(windows) > 1 else ""
+    window = smooth_window([points for points, _ in lines], args.smooth) if smoothed else 1
+    smooth_text = f", mean of {window} steps" if window > 1 else ""
     panel = charts.Panel(*place, x_range, charts.around(values, log), log)
     panel.frame(title + smooth_text + (", log scale" if log else ""), X_AXES[args.x])
     for points, color in lines:
-        draw_run(panel, points, color, smoothed, args.smooth, column)
+        draw_run(panel, points, color, window, smoothed, column)
     panel.references({f"{label}: {value:.4g}": value for label, value in references.items()})
     panel.bad(bad)
     return panel.parts
@@ -205,9 +208,12 @@ def say(runs, path):
 
 
 def watch(runs, redraw):
-    """Draws again when a file has changed. A run that has no steps yet is waited for."""
-    drawn = None
-    while True:
+    """Draws again when a file has changed, until all runs have ended, or Ctrl-C. A run that has no steps yet is waited
+    for."""
+    interrupted = []
+    signal.signal(signal.SIGINT, lambda *_: interrupted.append(True))
+    drawn, over = None, False
+    while not interrupted:
         seen = [run.version() for run in runs]
         if seen != drawn:
             for run in runs:
@@ -215,7 +221,12 @@ def watch(runs, redraw):
             if any(run.series for run in runs):
                 redraw()
             drawn = seen
-        time.sleep(WATCH_S)
+        if over:
+            break
+        over = all(run.is_over() for run in runs)  # once more: the last lines may have come since they were read
+        until = time.monotonic() + (0 if over else WATCH_S)
+        while time.monotonic() < until and not interrupted:
+            time.sleep(0.1)
 
 
 def main():
@@ -243,7 +254,10 @@ def main():
 
     if args.watch:
         watch(runs, redraw)
-    redraw()
+    else:
+        redraw()
+    for receiver in receivers:
+        print(receiver.where(), flush=True)
 
 
 if __name__ == "__main__":

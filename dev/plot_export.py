@@ -1,5 +1,6 @@
 """Sends the numbers of a run to TensorBoard, as event files, or to Weights & Biases. What has been sent is not sent
 again; after a run has been resumed from an earlier step, its event file is written anew."""
+import shlex
 import sys
 import time
 
@@ -73,6 +74,9 @@ class TensorBoard:
             sys.exit(f"cannot make the folder {folder}: {error.strerror}")
         self.writers[name] = EventFileWriter(str(folder), filename_suffix=SUFFIX)
 
+    def where(self):
+        return f"event files in {self.folder}; to see them: tensorboard --logdir {shlex.quote(str(self.folder))}"
+
     def write(self, name, run):
         from tensorboard.compat.proto import event_pb2, summary_pb2
         found = series_of(run)
@@ -92,6 +96,9 @@ class Wandb:
     def __init__(self):
         children.need("wandb")
         self.runs, self.unsent = {}, Unsent()
+
+    def where(self):
+        return f"in the project gpt2 of Weights & Biases: {', '.join(self.runs)}"
 
     def write(self, name, run):
         import wandb

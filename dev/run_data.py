@@ -1,6 +1,7 @@
 """The numbers that a run leaves behind, for pictures: metrics.csv, evals.jsonl, tensors.csv, run.json and main.log of
 an out dir (llmc/run/metrics.h, llmc/run/run_files.h), or the main.log of llm.c alone."""
 import csv
+import fcntl
 import json
 import math
 import pathlib
@@ -48,6 +49,19 @@ class Run:
         """Changes when a file does."""
         found = [path.stat() for path in self.paths if path.exists()]
         return [(status.st_mtime_ns, status.st_size) for status in found]
+
+    def is_over(self):
+        """Whether steps are recorded and no trainer is at work: one holds run.lock of its out dir (llmc/base/folder.h).
+        Where there is no such file, as with llm.c, nobody knows."""
+        lock = self.folder / "run.lock"
+        if not self.series or not lock.is_file():
+            return False
+        with open(lock) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return False
+        return True
 
     def read(self):
         self.steps, self.skipped, self.flags, self.command, self.tensors = {}, 0, {}, "", {}

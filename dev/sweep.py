@@ -305,29 +305,50 @@ def mark_x(panel, marks):
                         svg.text(x, bottom + 17, text, "middle")]
 
 
+def loss_name(results):
+    """Which loss ranks these runs."""
+    with_validation = {r["val_loss"] is not None for r in results}
+    validation, training = "validation loss", f"training loss, mean of the last {LAST:.0%} of the steps"
+    return {(True,): validation, (False,): training}.get((*with_validation,), f"{validation}, or {training}")
+
+
+def groups_of(good, flags, flag):
+    """Runs that are drawn in one colour: those of one value of the other flag, if there are two flags."""
+    others = [other for other in flags if other != flag]
+    values = [dict(r["flags"])[others[0]] for r in good] if len(flags) == 2 else []
+    if not 1 < len(set(values)) <= len(svg.COLORS):
+        return {"": range(len(good))}
+    at, _ = places_of(values)
+    named = dict(sorted(set(zip(at, values))))
+    return {f"{others[0]} {value}": [i for i, v in enumerate(values) if v == value] for value in named.values()}
+
+
 def picture(results):
-    """A panel for each flag: the loss of every run against its value, and a line through the best of each value."""
+    """A panel for each flag: the loss of every run against its value, and a line through the best of each value; with
+    two flags, one for each value of the other. A ring is around the best run."""
     good = [r for r in results if math.isfinite(score(r))]
     if not good:
         return None
-    width, height, left, parts = 420, 200, 70, []
+    width, height, left, top, parts = 420, 200, 70, 14, []
     flags = [flag for flag, _ in results[0]["flags"]]
     losses = charts.around([score(r) for r in good])
-    best = min(good, key=score)
-    for number, flag in enumerate(flags):
+    best = min(range(len(good)), key=lambda i: score(good[i]))
+    for flag in flags:
         at, marks = places_of([dict(r["flags"])[flag] for r in good])
-        panel = charts.Panel(left, 40 + number * (height + 70), width, height, charts.around(at), losses)
-        points = sorted(zip(at, map(score, good)))
-        lowest = {}
-        for x, y in points:
-            lowest[x] = min(y, lowest.get(x, y))
-        panel.frame("loss", flag, x_text=None)
+        groups = groups_of(good, flags, flag)
+        names, used = charts.legend(left, top + 9, width, list(groups) if len(groups) > 1 else [], svg.COLORS)
+        panel = charts.Panel(left, top + used + 8, width, height, charts.around(at), losses)
+        panel.frame(loss_name(good), flag, x_text=None)
         mark_x(panel, marks)
-        panel.curve(sorted(lowest.items()), svg.COLORS[0])
-        panel.marks(points, svg.COLORS[0])
-        panel.marks([(at[good.index(best)], score(best))], svg.COLORS[1])
-        parts += panel.parts
-    return svg.picture(left + width + 30, 40 + len(flags) * (height + 70), charts.SIZE, parts)
+        for runs, color in zip(groups.values(), svg.COLORS):
+            points = sorted((at[i], score(good[i])) for i in runs)
+            lowest = {x: min(y for other, y in points if other == x) for x, _ in points}
+            panel.curve(sorted(lowest.items()), color)
+            panel.marks(points, color)
+        ring = svg.ring(panel.x(at[best]), panel.y(score(good[best])), 6, svg.TEXT)
+        parts += [*names, *panel.parts, ring]
+        top += used + 8 + height + 50
+    return svg.picture(left + width + 30, top + 10, charts.SIZE, parts)
 
 
 def lr_range(sweep, highest, steps):

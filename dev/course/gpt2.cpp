@@ -340,11 +340,15 @@ void residual_backward(Tensor& out, Tensor& x, Tensor& branch) {
 //     loss = (sum over r of -log p[r,target[r]]) / rows
 //
 // A model that knows nothing gives each token 1/V, and has the loss log V: 5.545 for 256 bytes.
+//
+// p of the target may be too small for a float, and log 0 is infinite. p of the largest logit, m,
+// is never below 1/V, and log p[target] = log p[largest] - (m - x[target]).
 float cross_entropy_forward(Tensor& logits, Tensor& probs, const Tokens& targets, int64_t V) {
     double sum = 0;
     for (int64_t r = 0; r < logits.rows; r++) {
-        softmax(probs.row(r), logits.row(r), V);
-        sum -= std::log((double)probs.row(r)[targets[r]]);
+        const float *x = logits.row(r), *largest = std::max_element(x, x + V);
+        softmax(probs.row(r), x, V);
+        sum -= std::log((double)probs.row(r)[largest - x]) - (*largest - x[targets[r]]);
     }
     return (float)(sum / logits.rows);
 }
@@ -421,10 +425,11 @@ struct Model {
     }
 };
 
-// Where a new model begins, as in GPT-2's own code: weights are drawn from a normal distribution of
-// standard deviation 0.02, biases are 0, gains 1. The two layers of a block that add to the
-// residual stream get 0.02 / sqrt(2L): a sum of 2L independent terms then has the variance of one
-// (section 2.3 of the paper).
+// Where a new model begins: weights are drawn from a normal distribution of standard deviation 0.02
+// (GPT-1, Radford et al. 2018, section 4.1), biases are 0, gains 1. The two layers of a block that
+// add to the residual stream get 0.02 / sqrt(2L): a sum of 2L independent terms then has the
+// variance of one. That is section 2.3 of GPT-2's paper; the code that came with it has no such
+// factor, and 0.01 for positions.
 void initialize(Model& model, std::mt19937& rng) {
     const auto draw = [&](Parameter& p, double deviation) {
         std::normal_distribution<float> normal(0.0f, (float)deviation);
@@ -527,7 +532,7 @@ struct Settings {
     int64_t layers = 4, heads = 4, channels = 128;      // of a new model: L, NH, C
     int64_t batch = 8, length = 64, steps = 1000;       // B, T, and how many updates
     int64_t report = 100, seed = 42, shuffle = 1;       // steps between samples; of random numbers; 0: data in order
-    double rate = 1e-3, final_rate = 0.1, decay = 0.1;  // learning rate: its peak, its end as a fraction of that
+    double rate = 3e-3, final_rate = 0.1, decay = 0.1;  // learning rate: its peak, its end as a fraction of that
     int64_t warmup = 50;                                // steps in which the rate rises
 };
 

@@ -30,7 +30,15 @@ struct Corpus {
     std::vector<int64_t> file_begin;  // of each file, among the bytes of all
     DocumentFields fields;            // of .jsonl
     std::optional<bool> prompted;     // whether the documents so far have prompts
+    bool chat = false;                // whether there are conversations
     bool by_documents = false;        // validation: documents that are drawn, or the last tokens
+    // --pack: tokens of a window, which cuts no document that fits in; 0: documents follow each
+    // other. The tokens of the current document wait for its end, or until it is too long; then it
+    // is placed.
+    int64_t window = 0, padding = 0;
+    std::vector<uint16_t> waiting;
+    std::vector<uint8_t> waiting_counts;
+    bool placed = false;
     double val_fraction = 0;
     // The byte of all files at or after which the tail begins, with a piece (of .jsonl: a line):
     // where a vocabulary is trained, there are no tokens to count yet. -1: the tail is made of
@@ -50,6 +58,8 @@ struct Corpus {
     void check(const Encoded& e);
     void take(const Encoded& e);
     void append(const Encoded& e, size_t begin, size_t end);
+    void place_document();
+    void end_document();
     void finish_file(const TextFile& file);
     void warn_of_empty_split() const;
     void finish();
@@ -101,6 +111,7 @@ inline void Corpus::check(const Encoded& e) {
         runtime_failure("%s%s %s", file.name(), where, mixed_documents(*e.prompted));
     }
     if (!prompted) prompted = e.prompted;
+    chat = chat || e.chat;
     if (e.check.zero >= 0)
         runtime_failure("%s has a zero byte at %d: it is no UTF-8 text; nothing was written", file.name(),
                         e.block.offset + e.check.zero);
@@ -115,14 +126,42 @@ inline void Corpus::check(const Encoded& e) {
 
 inline void Corpus::append(const Encoded& e, size_t begin, size_t end) {
     if (end == begin) return;
+    if (window > 0) {
+        waiting.insert(waiting.end(), e.tokens.begin() + begin, e.tokens.begin() + end);
+        if (e.counts.empty()) waiting_counts.resize(waiting.size(), 1);
+        else waiting_counts.insert(waiting_counts.end(), e.counts.begin() + begin, e.counts.begin() + end);
+        if (placed || (int64_t)waiting.size() > window) place_document();
+        return;
+    }
     const uint8_t* counts = target->masked ? e.counts.data() + begin : nullptr;
     append_tokens(*target, e.tokens.data() + begin, counts, (int64_t)(end - begin));
+}
+
+// Writes what waits of the current document. Where the window in which it would begin has no room
+// for it, that is filled up with ends of text, of which the first counts, as the one that follows a
+// document does; then the document's own does not.
+inline void Corpus::place_document() {
+    if (waiting.empty()) return;
+    const int64_t used = target->total % window;
+    if (!placed && used > 0 && used + (int64_t)waiting.size() > window) {
+        const std::vector<uint16_t> ends(window - used, waiting[0]);
+        std::vector<uint8_t> counts(ends.size());
+        counts[0] = 1, waiting_counts[0] = 0;
+        append_tokens(*target, ends.data(), counts.data(), (int64_t)ends.size());
+        padding += (int64_t)ends.size();
+    }
+    append_tokens(*target, waiting.data(), waiting_counts.data(), (int64_t)waiting.size());
+    waiting.clear(), waiting_counts.clear(), placed = true;
+}
+inline void Corpus::end_document() {
+    place_document();
+    placed = false;
 }
 
 // Writes the tokens of a block to the splits that its documents are for.
 inline void Corpus::take(const Encoded& e) {
     check(e);
-    train.masked = val.masked = prompted.value_or(false);
+    train.masked = val.masked = prompted.value_or(false) || window > 0;
     if (tail_begin >= 0) {
         const size_t cut = std::min(e.validates_from, e.tokens.size());
         target = &train, append(e, 0, cut);
@@ -132,6 +171,7 @@ inline void Corpus::take(const Encoded& e) {
         size_t at = 0;
         for (size_t start : e.starts) {
             append(e, at, start);
+            end_document();
             at = start;
             const bool validates = by_documents && drawn(seed, documents, val_fraction);
             target = validates ? &val : &train;
@@ -164,6 +204,7 @@ inline void Corpus::warn_of_empty_split() const {
 
 // Makes the split at the tail, gives all files their names, and prints what was written.
 inline void Corpus::finish() {
+    end_document();
     const int64_t all = train.total + val.total;
     if (all == 0) runtime_failure("no text in %s; nothing was written", count_text((int64_t)files.size(), "file"));
     if (!by_documents && tail_begin < 0) move_tail(train, val, std::llround((double)all * val_fraction));
@@ -193,4 +234,8 @@ inline void Corpus::finish() {
     if (train.masked)
         printf("loss masks beside them, .mask in place of .bin: %s\n",
                (count_text(counted, "token") + (counted == 1 ? " counts" : " count")).c_str());
+    if (window > 0)
+        printf("windows of %lld tokens (the trainers' -t) cut no document that fits in: %s of padding\n",
+               (long long)window, count_text(padding, "token").c_str());
+    if (chat) printf("each turn is \"%s\"; the text of the assistant counts, and its end\n", CHAT_TEMPLATE);
 }

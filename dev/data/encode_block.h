@@ -1,10 +1,10 @@
 // From a block of text to tokens: finds its documents, in plain text or in the lines of a .jsonl
-// file, and encodes them. Documents of prompts and completions also get the bits of a loss mask
-// (llmc/data/mask_file.h).
+// file, and encodes them. Documents of prompts and completions, and conversations (chat.h), also
+// get the bits of a loss mask (llmc/data/mask_file.h).
 #pragma once
 #include <optional>
+#include "dev/data/chat.h"
 #include "dev/data/documents.h"
-#include "llmc/base/json_text.h"
 
 // A block, and what a worker makes of it.
 struct Encoded {
@@ -19,9 +19,11 @@ struct Encoded {
     std::string problem;           // of the last line, if it is not accepted
     std::optional<bool> prompted;  // whether its documents have prompts; not set if there is none
     int64_t first_line = 0;        // of .jsonl: the line of the first document
+    bool chat = false;             // whether a document is a conversation
 };
 
-// A part of a document: all of it, a prompt, or a completion; or what is before or behind a cut.
+// A part of a document: all of it, a prompt, a completion, or what a turn of a conversation makes
+// of these; or what is before or behind a cut.
 struct Part {
     std::string_view text;
     bool starts_document = true, validates = false;
@@ -37,56 +39,94 @@ inline std::string mixed_documents(bool prompted) {
 // The fields of a .jsonl file that hold a document.
 struct DocumentFields {
     std::string text = "text";
-    bool prompts = true;  // where that is not there, "prompt" and "completion" are
+    bool prompts = true;  // where that is not there, those of prompts or of a conversation are
 
     std::string expected() const {
         const std::string one = "a JSON object with a string \"" + text + "\"";
-        return prompts ? one + ", or with strings \"prompt\" and \"completion\"," : one;
+        if (!prompts) return one;
+        return one +
+               ", or with strings \"prompt\" and \"completion\", or \"instruction\" and \"output\", or with "
+               "\"messages\", a list of {\"role\", \"content\"},";
     }
 };
 
-// Reads the document of a line into fields: {text} or {text, prompt, completion}. Sets `prompted`
-// if it is a prompt and a completion. False if there is none: json.problem says why.
-inline bool json_document(JsonReader& json, std::vector<JsonField>& fields, bool& prompted) {
+// The document of a line of .jsonl.
+struct LineDocument {
+    std::vector<TextPart> parts;
+    bool prompted = false, chat = false;
+
+    // A document without a byte; a conversation in which the assistant says nothing.
+    bool empty() const {
+        for (const TextPart& part : parts)
+            if (!part.text.empty() && (part.counts || !chat)) return false;
+        return true;
+    }
+};
+
+// Reads the document of a line. False if there is none: json.problem says why.
+inline bool json_document(JsonReader& json, const DocumentFields& names, LineDocument& document) {
+    enum { TEXT, PROMPT, COMPLETION, MESSAGES, INSTRUCTION, INPUT, OUTPUT };
+    std::vector<JsonField> fields(names.prompts ? OUTPUT + 1 : 1);
+    fields[TEXT].name = names.text;
+    if (names.prompts) {
+        fields[PROMPT].name = "prompt", fields[COMPLETION].name = "completion", fields[MESSAGES].name = "messages";
+        fields[INSTRUCTION].name = "instruction", fields[INPUT].name = "input", fields[OUTPUT].name = "output";
+    }
     if (!json_fields(json, fields)) return false;
-    const auto absent = [&](const JsonField& field) {
-        if (field.other) json.at = field.other;
-        return json.fail(field.other ? "the field is no string" : "the field is not there");
+    const auto there = [&](size_t i) { return i < fields.size() && (fields[i].found || fields[i].other); };
+    const auto is_text = [&](size_t i) {
+        if (fields[i].found) return true;
+        if (fields[i].other) json.at = fields[i].other;
+        return json.fail(fields[i].other ? "the field is no string" : "the field is not there");
     };
-    const auto there = [](const JsonField& field) { return field.found || field.other; };
-    prompted = fields.size() > 1 && !there(fields[0]) && (there(fields[1]) || there(fields[2]));
-    for (size_t i = prompted ? 1 : 0; i < (prompted ? 3 : 1); i++)
-        if (!fields[i].found) return absent(fields[i]);
+    document.chat = !there(TEXT) && !there(PROMPT) && !there(COMPLETION) && (there(MESSAGES) || there(INSTRUCTION));
+    document.prompted = document.chat || (!there(TEXT) && (there(PROMPT) || there(COMPLETION)));
+    if (!document.prompted) return document.parts = {{fields[TEXT].text, true}}, is_text(TEXT);
+    if (!document.chat) {
+        document.parts = {{fields[PROMPT].text, false}, {fields[COMPLETION].text, true}};
+        return is_text(PROMPT) && is_text(COMPLETION);
+    }
+    std::vector<Turn> turns;
+    if (there(MESSAGES)) {
+        json.at = fields[MESSAGES].other;
+        if (fields[MESSAGES].found) return json.fail("\"messages\" is a string, and no list");
+        if (!json_turns(json, turns)) return false;
+    } else {
+        if (!is_text(INSTRUCTION) || !is_text(OUTPUT) || (there(INPUT) && !is_text(INPUT))) return false;
+        const std::string& input = fields[INPUT].text;
+        turns = {{"user", fields[INSTRUCTION].text + (input.empty() ? "" : "\n\n" + input)},
+                 {"assistant", fields[OUTPUT].text}};
+    }
+    document.parts = parts_of(turns);
     return true;
 }
 
-// Calls take(part, position in the block) for each document of a block of .jsonl: once, or for a
-// prompt and its completion, which are encoded apart, so that no token belongs to both.
+// Calls take(part, position in the block) for each document of a block of .jsonl: once, or for
+// parts of which some count and some do not, and which are encoded apart, so that no token belongs
+// to both.
 template <class Take>
 inline void each_line_of_jsonl(const DocumentFields& names, Encoded& out, Take take) {
     const std::string_view text = out.block.text;
-    std::vector<JsonField> fields(names.prompts ? 3 : 1);
-    fields[0].name = names.text;
-    if (names.prompts) fields[1].name = "prompt", fields[2].name = "completion";
     for (size_t at = 0, end; at < text.size(); at = end + 1) {
         end = std::min(text.find('\n', at), text.size());
         out.lines++;
         JsonReader json{text.substr(at, end - at)};
         json.skip_space();
         if (json.at == json.line.size()) continue;
-        bool prompted = false;
-        if (!json_document(json, fields, prompted)) {
+        LineDocument document;
+        if (!json_document(json, names, document)) {
             out.problem = format("column %d: %s; %s is expected", json.at + 1, json.problem, names.expected());
             return;
         }
-        if (!out.prompted) out.prompted = prompted, out.first_line = out.lines;
-        if (*out.prompted != prompted) {
-            out.problem = mixed_documents(prompted);
+        if (!out.prompted) out.prompted = document.prompted, out.first_line = out.lines;
+        if (*out.prompted != document.prompted) {
+            out.problem = mixed_documents(document.prompted);
             return;
         }
-        if (prompted ? fields[1].text.empty() && fields[2].text.empty() : fields[0].text.empty()) out.empty++;
-        else if (!prompted) take(Part{fields[0].text}, at);
-        else take(Part{fields[1].text, true, false, false}, at), take(Part{fields[2].text, false}, at);
+        out.chat = out.chat || document.chat, out.empty += document.empty();
+        bool first = true;
+        for (const TextPart& part : document.empty() ? std::vector<TextPart>{} : document.parts)
+            take(Part{part.text, first, false, part.counts}, at), first = false;
     }
 }
 

@@ -4,8 +4,8 @@
     pip install numpy && python3 dev/data/export_hf.py log124M gpt2-mine
 
 AutoModelForCausalLM.from_pretrained("gpt2-mine") loads the model. AutoTokenizer loads the tokenizer, which is the file
-that --tokenizer names, else the one that the run used, else GPT-2's; of the last two only if the model has as many
-tokens. Weights keep their precision, fp32 or bf16.
+that --tokenizer names, else NAME_tokenizer.bin beside NAME.bin, else the one that the run used, else GPT-2's; of those
+that are not named only one with as many tokens as the model. Weights keep their precision, fp32 or bf16.
 """
 import pathlib
 import sys
@@ -59,19 +59,22 @@ def write_weights(file, table, dtype, model):
     progress.done()
 
 
-def config_text(table, dtype, end_of_text):
-    """config.json. Dropout is 0, as in training. end_of_text is None if the tokenizer is unknown."""
-    config = {
+def config_of(table, dtype, end_of_text):
+    """What config.json holds. Dropout is 0, as in training. end_of_text is None if the tokenizer is unknown."""
+    return {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": dtype, "torch_dtype": dtype,
         "vocab_size": table["V"], "n_positions": table["maxT"], "n_embd": table["C"], "n_layer": table["L"],
         "n_head": table["NH"], "n_inner": None, "activation_function": "gelu_new",
         "layer_norm_epsilon": table["layernorm_eps"], "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
         "tie_word_embeddings": True, "bos_token_id": end_of_text, "eos_token_id": end_of_text}
-    return json.dumps(config, indent=2) + "\n"
 
 
 def known_tokenizer(model):
-    """The tokenizer file that a run used, also for a model file in its out dir; for any other model file, GPT-2's."""
+    """The tokenizer file that a run used, also for a model file in its out dir; for any other model file the one beside
+    it, else GPT-2's."""
+    beside = model.with_name(f"{model.stem}_tokenizer.bin")
+    if model.is_file() and beside.is_file():
+        return beside
     run = (model if model.is_dir() else model.parent) / "run.json"
     flags = read_json(run).get("flags", {}) if run.is_file() else {}
     path = pathlib.Path(flags.get("--tokenizer") or GPT2_TOKENIZER)
@@ -93,16 +96,23 @@ def tokenizer_to_export(options, table):
     return {}, None, f"\nwithout a tokenizer: {problem} (--tokenizer FILE names another)"
 
 
-def check_out(folder):
-    """Creates the folder. Refuses one with other files, which transformers might load instead of ours."""
+def check_out(folder, overwrite, config):
+    """Creates the folder. Refuses one with other files, which transformers might load instead. Without overwrite
+    it also refuses files of these names that are no earlier export: config.json has other settings, or is missing."""
     ours = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        others = sorted(path.name for path in folder.iterdir() if path.name.removesuffix(".tmp") not in ours)
+        names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         fail(f"cannot write the folder {folder}: {error.strerror}")
+    others = [name for name in names if name.removesuffix(".tmp") not in ours]
     if others:
         fail(f"{folder} holds {others[0]}, which this script did not write; a new or empty folder is accepted")
+    here = [name for name in names if name in ours]
+    exported = CONFIG in here and read_json(folder / CONFIG).keys() == config.keys()
+    if here and not exported and not overwrite:
+        fail(f"{folder} holds {here[0]} and is no export of this script; a new or empty folder, or --overwrite 1, is "
+             "accepted")
 
 
 def main():
@@ -111,6 +121,8 @@ def main():
     parser.add_argument("model", type=pathlib.Path, help="a model file, or the out dir of a run")
     parser.add_argument("out", type=pathlib.Path, help="the folder to write: a new one, or an earlier export")
     parser.add_argument("--tokenizer", metavar="FILE", type=pathlib.Path, help="the tokenizer file of the model")
+    parser.add_argument("--overwrite", type=int, choices=(0, 1), default=0,
+                        help="1: replace files of the same names that this script did not write")
     options = parser.parse_args()
     if not options.model.exists():
         fail(f"{options.model} is not there")
@@ -118,9 +130,10 @@ def main():
     model = options.model / table["file"] if table["file"] else options.model
     precision = next(name for name, version in table["versions"].items() if version == table["version"])
     tokenizer, end_of_text, notice = tokenizer_to_export(options, table)
-    check_out(options.out)
+    config = config_of(table, TORCH_NAME[precision], end_of_text)
+    check_out(options.out, options.overwrite, config)
 
-    texts = {**tokenizer, CONFIG: config_text(table, TORCH_NAME[precision], end_of_text)}
+    texts = {**tokenizer, CONFIG: json.dumps(config, indent=2) + "\n"}
     writers = {WEIGHTS: lambda file: write_weights(file, table, NAME_OF[precision], model)}
     writers |= {name: lambda file, text=text: file.write(text.encode()) for name, text in texts.items()}
     # config.json is removed first and written last, so transformers never loads a mixture of two exports.

@@ -15,7 +15,8 @@ from files import ROOT, Progress, fail, flush_folder
 
 URL = "https://huggingface.co"
 FOLDER = ROOT / "dev/data/downloads"
-WANTED = re.compile(r"config\.json|model\.safetensors(\.index\.json)?|model-\d+-of-\d+\.safetensors")
+TOKENIZER = r"(tokenizer|vocab|tokenizer_config|special_tokens_map|added_tokens)\.json|merges\.txt"
+WANTED = re.compile(r"config\.json|model\.safetensors(\.index\.json)?|model-\d+-of-\d+\.safetensors|" + TOKENIZER)
 ATTEMPTS = 5  # in a row that bring no bytes
 TIMEOUT_S = 60
 TRY_AGAIN = (408, 429)  # a timeout; too many requests
@@ -167,7 +168,7 @@ def download(name, hub, base):
     sharded = any(file[0] == "model.safetensors.index.json" for file in files)
     single = any(file[0] == "model.safetensors" for file in files)
     if single and sharded:
-        files = [file for file in files if file[0] in ("config.json", "model.safetensors")]
+        files = [file for file in files if not re.match(r"model-|model\.safetensors\.index", file[0])]
     folder = base / name.replace("/", "--")
     megabytes = sum(size for _, size, *_ in files) / 1e6
     print(f"{name} from {hub}, revision {revision[:12]}: {', '.join(file[0] for file in files)} "

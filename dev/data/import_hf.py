@@ -7,7 +7,9 @@ The model is one of
     a folder with config.json and model.safetensors, or shards and model.safetensors.index.json
     a .safetensors or .index.json file with config.json beside it
     a name on the hub, which is downloaded first: gpt2, gpt2-medium, gpt2-large, gpt2-xl, somebody/their-model
-Weights stored as fp32, fp16 or bf16 are accepted, and any shape of GPT-2's architecture.
+Weights stored as fp32, fp16 or bf16 are accepted, and any shape of GPT-2's architecture. The model's tokenizer, if it
+is there, becomes gpt2_tokenizer.bin beside gpt2.bin, where the trainers look for it. One that cuts or merges in another
+way than GPT-2's is refused.
 """
 import pathlib
 import sys
@@ -24,6 +26,7 @@ import numpy as np  # noqa: E402
 
 import hub  # noqa: E402
 from files import Progress, fail, write_whole, wrong_use  # noqa: E402
+from hf_tokenizer import imported_tokenizer, tokenizer_text  # noqa: E402
 from model_files import (  # noqa: E402
     NAME_OF, STORED, Safetensors, as_bf16, as_fp32, model_table, read_json, stored_tensors)
 
@@ -64,7 +67,7 @@ def shape_of(path, config):
 def listed_shards(index):
     """The files that an index names."""
     names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         fail(f"{index}: weight_map is expected, the file of each tensor")
     strange = [name for name in names.values() if pathlib.PurePath(name).name != name]
     if strange:
@@ -147,6 +150,23 @@ def check_head(found):
         fail(f"{found[HEAD][0].path}: {HEAD} differs from {EMBEDDING}; the trainers have one matrix for both")
 
 
+def tokenizer_writer(options, out, folder, config, table):
+    """{path: function that writes it} of the tokenizer file beside the model file, and a notice."""
+    if options.no_tokenizer:
+        return {}, ""
+    tokenizer = imported_tokenizer(folder, config)
+    if not tokenizer:
+        return {}, f"\nwithout a tokenizer: {folder} has neither tokenizer.json nor vocab.json"
+    tokens, end_of_text = tokenizer
+    if len(tokens) > table["V"]:
+        fail(f"{folder} has a tokenizer of {len(tokens)} tokens and a model of {table['V']}; "
+             "--no-tokenizer imports the weights alone")
+    path, text = out.with_name(f"{out.stem}_tokenizer.bin"), tokenizer_text(tokens, end_of_text)
+    if path.exists() and not (path.is_file() and path.read_bytes() == text) and not options.overwrite:
+        fail(f"{path} is another vocabulary; another name than {out}, --overwrite 1 or --no-tokenizer is accepted")
+    return {path: lambda file: file.write(text)}, f"\n{path}: {len(tokens)} tokens, {end_of_text} ends a text"
+
+
 def write_model(file, table, found, dtype):
     header = np.zeros(256, "<i4")
     header[:8] = [table["magic"], table["versions"][dtype], *(table[k] for k in ("maxT", "V", "L", "NH", "C", "Vp"))]
@@ -178,6 +198,9 @@ def main():
                         help="where names are looked up (%(default)s)")
     parser.add_argument("--download-dir", metavar="FOLDER", default=hub.FOLDER, type=pathlib.Path,
                         help="where downloads are kept (dev/data/downloads)")
+    parser.add_argument("--no-tokenizer", action="store_true", help="import the weights alone")
+    parser.add_argument("--overwrite", type=int, choices=(0, 1), default=0,
+                        help="1: replace a vocabulary that is beside OUT already and differs")
     options = parser.parse_args()
     out, source = pathlib.Path(options.out), pathlib.Path(options.model)
     if not options.out.endswith(".bin"):
@@ -198,9 +221,10 @@ def main():
     if config.get("tie_word_embeddings", True) is not True and HEAD not in found:
         fail(f"{config_path}: tie_word_embeddings is false; the trainers have one matrix for embedding and head")
     check_head(found)
-    write_whole({out: lambda file: write_model(file, table, found, options.dtype)})
+    tokenizer, notice = tokenizer_writer(options, out, config_path.parent, config, table)
+    write_whole({**tokenizer, out: lambda file: write_model(file, table, found, options.dtype)})
     shape = ", ".join(f"{name} {table[name]}" for name in ("L", "C", "NH", "maxT", "V"))
-    print(f"{out}: {shape}: {table['parameters']:,} parameters in {options.dtype}")
+    print(f"{out}: {shape}: {table['parameters']:,} parameters in {options.dtype}{notice}")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,8 @@ def unique_members(pairs):
 
 
 def read_json(path):
+    if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():  # a device need not end, a FIFO not begin
+        fail(f"{path} is no file; JSON is expected")
     try:
         members = json.loads(pathlib.Path(path).read_bytes(), object_pairs_hook=unique_members)
     except OSError as error:
@@ -89,6 +91,8 @@ class Safetensors:
 
     def __init__(self, path):
         self.path = path
+        if path.exists() and not path.is_file():
+            fail(f"{path} is no file; a safetensors file is expected")
         try:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size

@@ -18,7 +18,7 @@ struct Settings {
     std::optional<std::string> prefix, tokenizer, val_split, split_on, jsonl;
     double val_fraction = 0.1;
     int64_t shard_tokens = 0, seed = 42, threads = 0;
-    int64_t train_vocab = 0, bytes = 0;
+    int64_t train_vocab = 0, bytes = 0, pack = 0;
     bool ids = false, decode = false, help = false;
 };
 
@@ -58,8 +58,15 @@ static const std::vector<Flag>& flag_table() {
             "there, \"prompt\" and \"completion\" hold the document; each shard X.bin then has a loss mask X.mask "
             "beside it (the trainers' --loss-mask), in which the completions count, and the end of text behind them, "
             "but not the prompts. The two are encoded apart, with nothing between them: a completion usually begins "
-            "with a space",
+            "with a space. Or \"messages\" hold a conversation, [{\"role\": \"user\", \"content\": ...}, ...], or "
+            "\"instruction\", \"input\" and \"output\" two turns of one: each turn becomes <|ROLE|>, a new line, the "
+            "text, <|end|> and a new line, and the turns of the assistant count",
             &S::jsonl),
+        whole("--pack", "0, 2..", "0",
+              "begins a document at the next multiple of so many tokens, the trainers' -t, if it fits there and not "
+              "where it would begin: so windows cut only what is longer. What is left over is padding, which does not "
+              "count: --loss-mask is needed",
+              &S::pack, 0, INT32_MAX),
         {"--val-fraction", "0..1", "0.1", "of the tokens, for validation", nullptr, nullptr, &S::val_fraction},
         text("--val-split", "documents, tail", "documents with .jsonl, --split-on or 100 files and more, else tail",
              "what validates: documents drawn by --seed, each with the chance --val-fraction, or the last tokens",
@@ -173,6 +180,9 @@ static void check_settings(const Settings& s) {
     if ((s.bytes || s.train_vocab) && s.tokenizer)
         usage_error("--tokenizer names a vocabulary and %s makes one; one of the two is accepted",
                     s.bytes ? "--bytes 1" : "--train-vocab");
+    if (s.pack == 1) usage_error("--pack 1: the tokens of a window are accepted, the -t of the training");
+    if (s.pack && s.shard_tokens % s.pack)
+        usage_error("--shard-tokens %d is no multiple of --pack %d; a multiple is accepted", s.shard_tokens, s.pack);
     if (s.split_on && s.split_on->find('\n') != std::string::npos)
         usage_error("--split-on: a text of one line is accepted");
 }
@@ -240,6 +250,9 @@ static void configure(Corpus& corpus, const Settings& s, bool many, int64_t all_
     if (s.jsonl) corpus.fields = {*s.jsonl, false};
     corpus.by_documents = s.val_split ? *s.val_split == "documents" : many;
     corpus.val_fraction = s.val_fraction, corpus.seed = s.seed;
+    corpus.window = s.pack;
+    if (s.pack && !corpus.by_documents && s.val_fraction > 0)
+        usage_error("--pack cuts no document, and the tail may; --val-split documents or --val-fraction 0 is accepted");
     corpus.train.prefix = *s.prefix + "_train", corpus.val.prefix = *s.prefix + "_val";
     corpus.train.limit = corpus.val.limit = s.shard_tokens;
     if (learns_tokens(s) && !corpus.by_documents)

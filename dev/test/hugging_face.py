@@ -31,12 +31,14 @@ import traceback  # noqa: E402
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
 import numpy as np  # noqa: E402
 import safetensors.torch  # noqa: E402
+import tokenizers  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
 import export_hf as export_hf_script  # noqa: E402
 import file_server  # noqa: E402
 import fixtures  # noqa: E402
+import hf_tokenizer  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
 from run_script import run, script  # noqa: E402
 
@@ -345,6 +347,145 @@ def other_tokenizers(folder):
     assert transformers.AutoTokenizer.from_pretrained(folder / "out_of_run").vocab_size == 900
 
 
+def encoded(file, text):
+    return [int(i) for i in run(ROOT / "tokenize", "--ids", "--tokenizer", file, input=text).split()]
+
+
+def imported_tokenizers(folder):
+    """What was exported comes back whole, by whichever of transformers' files; a stranger's vocabulary gives the tokens
+    that it gives there, is found beside the model, and is not replaced by another."""
+    text = (ROOT / "dev/data/shakespeare/sonnets.txt").read_text()
+    (folder / "text.txt").write_text(text)
+    run(ROOT / "tokenize", "--train-vocab", 700, folder / "text.txt", "-o", folder / "trained")
+    fixtures.write_model(folder / "model.bin", fixtures.make_model(1, 8, 1, 16, 700, seed=1))
+    export_hf(folder / "model.bin", folder / "out", "--tokenizer", folder / "trained_tokenizer.bin")
+    assert "700 tokens" in import_hf(folder / "out", folder / "back.bin")
+    same_bytes(folder / "back_tokenizer.bin", folder / "trained_tokenizer.bin")
+    for name in transformers.AutoTokenizer.from_pretrained(folder / "out").save_pretrained(folder / "again"):
+        assert "vocab" not in name, name  # tokenizer.json alone
+    for name in "config.json", "model.safetensors":
+        shutil.copy(folder / "out" / name, folder / "again")
+    import_hf(folder / "again", folder / "again.bin")
+    same_bytes(folder / "again_tokenizer.bin", folder / "trained_tokenizer.bin")
+    export_hf(folder / "again.bin", folder / "third")  # the tokenizer is found beside the model
+    for name in sorted(os.listdir(folder / "out")):
+        same_bytes(folder / "out" / name, folder / "third" / name)
+
+    (folder / "stranger").mkdir()
+    stranger = tokenizers.ByteLevelBPETokenizer()
+    stranger.train(str(folder / "text.txt"), vocab_size=600, special_tokens=["<|endoftext|>", "<pad>"])
+    fixtures.make_model(1, 8, 1, 16, 640, seed=2).save_pretrained(folder / "stranger")
+    stranger.save(str(folder / "stranger/tokenizer.json"))
+    import_hf(folder / "stranger", folder / "stranger.bin")
+    assert encoded(folder / "stranger_tokenizer.bin", text) == stranger.encode(text).ids
+    output = run(ROOT / "train_gpt2_cpu", "-e", folder / "stranger.bin", "-x", 0, "--prompt", "To be", "-g", 4)
+    assert "To be" in output and "warning" not in output, output
+    run(ROOT / "tokenize", folder / "text.txt", "-o", folder / "data", "--tokenizer", folder / "stranger_tokenizer.bin")
+    output = run(ROOT / "train_gpt2_cpu", "-e", folder / "stranger.bin", "-i", folder / "data_train.bin", "-x", 1, "-v",
+                 0, "-s", 1, "-g", 4, "--prompt", "To be")
+    assert "To be" in output and "warning" not in output, output
+
+    before = (folder / "back.bin").read_bytes()
+    assert "another vocabulary" in import_hf(folder / "stranger", folder / "back.bin", status=1)
+    same_bytes(folder / "back_tokenizer.bin", folder / "trained_tokenizer.bin")
+    assert (folder / "back.bin").read_bytes() == before
+    import_hf(folder / "stranger", folder / "back.bin", "--overwrite", 1)
+    same_bytes(folder / "back_tokenizer.bin", folder / "stranger_tokenizer.bin")
+
+
+def refusals_of_tokenizers(folder):
+    """What our tokenizer would do otherwise is named; --no-tokenizer imports the weights."""
+    fixtures.write_model(folder / "model.bin", fixtures.make_model(1, 8, 1, 16, 300, seed=1))
+    write_tokenizer(folder / "t.bin", gpt2_tokens(299) + [b"<|endoftext|>"], 299)
+    export_hf(folder / "model.bin", folder / "out", "--tokenizer", folder / "t.bin")
+    transformers.AutoTokenizer.from_pretrained(folder / "out").save_pretrained(folder / "good")
+    for name in "config.json", "model.safetensors":
+        shutil.copy(folder / "out" / name, folder / "good")
+    good = {name: json.loads((folder / "good" / name).read_text())
+            for name in ("tokenizer.json", "tokenizer_config.json")}
+    merges, vocabulary = good["tokenizer.json"]["model"]["merges"], good["tokenizer.json"]["model"]["vocab"]
+    added = good["tokenizer.json"]["added_tokens"][0]
+
+    def refused(expected, name="tokenizer.json", **changes):
+        text = changes.pop("text", None)
+        model = {**good[name].get("model", {}), **changes.pop("model", {})}
+        changed = {**good[name], **({"model": model} if model else {}), **changes}
+        (folder / "good" / name).write_text(text or json.dumps(changed))
+        output = import_hf(folder / "good", folder / "got.bin", status=1)
+        assert expected in output and output.count("\n") == 1 and str(folder) in output, (expected, output)
+        (folder / "good" / name).write_text(json.dumps(good[name]))
+
+    level, text = {"type": "ByteLevel", "add_prefix_space": False}, {"Sequence": {"id": "A", "type_id": 0}}
+    refused("normalizer is NFC", normalizer={"type": "NFC"})
+    refused("pre_tokenizer is Whitespace", pre_tokenizer={"type": "Whitespace"})
+    refused("pre_tokenizer is Sequence", pre_tokenizer={"type": "Sequence", "pretokenizers": [level]})
+    refused("pre_tokenizer is none", pre_tokenizer=None)
+    refused("add_prefix_space", pre_tokenizer={**level, "add_prefix_space": True})
+    refused("use_regex", pre_tokenizer={**level, "use_regex": False})
+    refused("adds tokens", post_processor={"type": "TemplateProcessing",
+                                           "single": [{"SpecialToken": {"id": "<|endoftext|>"}}, text]})
+    refused("post_processor is BertProcessing", post_processor={"type": "BertProcessing"})
+    refused("decoder is WordPiece", decoder={"type": "WordPiece"})
+    refused("type is 'Unigram'", model={"type": "Unigram"})
+    refused("ignore_merges is True", model={"ignore_merges": True})
+    refused("merge 1 of 43", model={"merges": [merges[1], merges[0], *merges[2:]]})
+    refused("merge 43 of 42", model={"merges": merges[:-1]})
+    refused("merge 44 of 44", model={"merges": merges + [["a", "b"]]})
+    refused("ids are not 0, 1, 2", model={"vocab": {**vocabulary, "abc": 400}})
+    refused("id 7 stands for two tokens", model={"vocab": {**vocabulary, "abc": 7}})
+    refused("same bytes", added_tokens=[added, {**added, "id": 300, "content": "a"}])
+    refused("stand for no byte", model={"vocab": {**vocabulary, "\u4e2d": 300}})
+    refused("cut out of any text", added_tokens=[added, {**added, "id": 300, "content": "word", "special": False}])
+    refused("two parts", added_tokens=[added, {**added, "id": 300, "content": "ab"}])
+    refused("end of text, '<end>'", "tokenizer_config.json", eos_token="<end>")
+    refused("add_bos_token is True", "tokenizer_config.json", add_bos_token=True)
+    refused("tokenizer_class is 'LlamaTokenizer'", "tokenizer_config.json", tokenizer_class="LlamaTokenizer")
+    refused("damaged", model={"merges": 3})
+    refused("damaged", pre_tokenizer="ByteLevel")
+    refused("JSON", text="{")
+    (folder / "good/tokenizer.json").write_text(json.dumps({**good["tokenizer.json"], "added_tokens": [
+        added, {**added, "id": 300, "content": "<pad>"}]}))
+    assert "301 tokens and a model of 300" in import_hf(folder / "good", folder / "got.bin", status=1)
+    assert not list(folder.glob("got*"))
+    import_hf(folder / "good", folder / "got.bin", "--no-tokenizer")
+    assert [path.name for path in folder.glob("got*")] == ["got.bin"]
+
+
+def damaged_tokenizers(folder):
+    """Whatever the files of a tokenizer hold: it is imported or refused, in one sentence."""
+    fixtures.write_model(folder / "model.bin", fixtures.make_model(1, 8, 1, 16, 300, seed=1))
+    write_tokenizer(folder / "t.bin", gpt2_tokens(299) + [b"<|endoftext|>"], 299)
+    export_hf(folder / "model.bin", folder / "out", "--tokenizer", folder / "t.bin")
+    shutil.copytree(folder / "out", folder / "whole")
+    transformers.AutoTokenizer.from_pretrained(folder / "out").save_pretrained(folder / "whole")
+    draw, values = random.Random(5), [None, 1, -1, 10**12, 1.5, True, "x", "\ud800", [], {}, [1], {"a": 1}]
+
+    def damage(node):
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        if not keys:
+            return
+        key = draw.choice(keys)
+        if isinstance(node[key], (dict, list)) and draw.random() < 0.7:
+            return damage(node[key])
+        node[key] = draw.choice(values)
+
+    refused = 0
+    for number in range(300):
+        where = folder / ("out" if number % 2 else "whole")
+        name = draw.choice([path.name for path in where.iterdir() if path.suffix == ".json" and path.stem != "config"])
+        whole = (where / name).read_bytes()
+        content = json.loads(whole)
+        damage(content)
+        (where / name).write_text(json.dumps(content))
+        try:
+            hf_tokenizer.imported_tokenizer(where, {"eos_token_id": 299})
+        except SystemExit as end:
+            assert re.fullmatch("error: .*", end.code), end.code
+            refused += 1
+        (where / name).write_bytes(whole)
+    assert 100 < refused < 300, refused
+
+
 # ---- what is refused
 
 
@@ -434,6 +575,8 @@ def refusals_of_folders(folder):
         assert "no name of a file beside it" in import_hf(folder, folder / "out.bin", status=1)
     (folder / "model.safetensors.index.json").write_text("{}")
     assert "weight_map" in import_hf(folder, folder / "out.bin", status=1)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    assert "weight_map" in import_hf(folder, folder / "out.bin", status=1)
     (folder / "model.safetensors").write_text("")
     assert "config.json is not there" in import_hf(folder, folder / "out.bin", status=1)
     assert "is not there" in import_hf(folder / "nothing", folder / "out.bin", status=1)
@@ -484,6 +627,19 @@ def refusals_of_export(folder):
     (folder / "taken/pytorch_model.bin").write_text("")
     refused("pytorch_model.bin", folder / "good.bin", out="taken")
     refused("cannot write", folder / "good.bin", out="good.bin/out")
+    (folder / "stranger").mkdir()
+    for name, text in ("config.json", '{"model_type": "gpt2"}'), ("vocab.json", "{}"):
+        (folder / "stranger" / name).write_text(text)
+        refused(f"{name} and is no export", folder / "good.bin", out="stranger")
+        assert (folder / "stranger" / name).read_text() == text
+        export_hf(folder / "good.bin", folder / "stranger", "--overwrite", 1)
+        shutil.rmtree(folder / "stranger")
+        (folder / "stranger").mkdir()
+    os.mkfifo(folder / "fifo")
+    for strange in "/dev/zero", folder / "fifo":  # endless, and blocking
+        refused("is no file", folder / "good.bin", "--tokenizer", strange)
+        (folder / "run.json").write_text(json.dumps({"flags": {"--tokenizer": str(strange)}}))
+        refused("is no file", folder / "good.bin")
     assert {path.name: path.read_bytes() for path in (folder / "out").iterdir()} == first
 
 
@@ -632,8 +788,9 @@ def from_the_hub(folder):
 def main():
     torch.set_num_threads(1)
     tests = [imported_models, stored_otherwise, rounded_to_bf16, exported_runs, exported_best, one_step, masked_step,
-             gpt2_tokenizer, other_tokenizers, refusals_of_config, refusals_of_tensors, refusals_of_folders,
-             refusals_of_export, full_disk, interrupted, from_the_hub]
+             gpt2_tokenizer, other_tokenizers, imported_tokenizers, refusals_of_tokenizers, damaged_tokenizers,
+             refusals_of_config, refusals_of_tensors, refusals_of_folders, refusals_of_export, full_disk, interrupted,
+             from_the_hub]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests
     failed = 0
     for test in chosen:

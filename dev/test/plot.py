@@ -5,6 +5,7 @@ files, which TensorBoard's own reader reads back, and PNG.
     make train_gpt2_cpu && dev/test/plot.py        standard library only
     pip install cairosvg tensorboard               dev/test/plot.py packages: what needs these
 """
+import fcntl
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -254,7 +256,37 @@ def test_watch(folder):
         check_picture(run / "plot.svg", "training loss")
     process.send_signal(signal.SIGINT)
     rest = process.communicate(timeout=30)[0]
-    assert "Traceback" not in rest and process.returncode != 1, rest
+    assert rest == "" and process.returncode == 0, (rest, process.returncode)
+
+
+def test_watch_ends(folder):
+    """With the run: what it wrote last is in the picture."""
+    run = folder / "ending"
+    run.mkdir()
+    (run / "metrics.csv").write_text(HEADER + row(0, 3))
+    with open(run / "run.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a trainer does that is at work
+        process = subprocess.Popen([sys.executable, ROOT / "dev/plot.py", run, "--watch"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        assert "ending to step 0" in process.stdout.readline()
+        time.sleep(2 * plot.WATCH_S)
+        assert process.poll() is None
+        with open(run / "metrics.csv", "a") as file:
+            file.write(row(1, 3))
+    rest = process.communicate(timeout=30)[0]
+    assert "ending to step 1" in rest and process.returncode == 0, rest
+    assert "ending to step 1" in command(run, "--watch")  # one that has ended long ago
+
+
+def test_smoothed_alike(folder):
+    """Lines of one panel are means over the same number of steps, whatever their length."""
+    long, short = make_run(folder / "long", 2000), make_run(folder / "short", 300)
+    command(long, short, "-o", folder / "lengths.svg")
+    check_picture(folder / "lengths.svg", "training loss, mean of 31 steps", "tokens per second, mean of 31 steps")
+    command(short, "-o", folder / "lengths.svg")
+    check_picture(folder / "lengths.svg", "training loss, mean of 7 steps")
+    command(long, short, "-o", folder / "lengths.svg", "--smooth", 9)
+    check_picture(folder / "lengths.svg", "training loss, mean of 9 steps")
 
 
 def test_memory(folder):
@@ -360,7 +392,8 @@ def test_packages(folder):
     (place / "metrics.csv").write_text(HEADER + "".join(row(step, 5) for step in range(30)))  # resumed from step 30
     run.read()
     expect([5] * 30)
-    command(place, "-o", folder / "picture.png", "--tensorboard", folder / "other")
+    said = command(place, "-o", folder / "picture.png", "--tensorboard", folder / "other")
+    assert f"event files in {folder / 'other'}; to see them: tensorboard --logdir" in said, said
     png = (folder / "picture.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(png[16:20], "big") == 2 * plot.WIDTH and len(png) > 20000
     assert list((folder / "other/events").glob("events.*"))
@@ -375,7 +408,7 @@ def main():
             return
         test_ticks()
         for test in (test_reads, test_draws, test_references, test_tensors, test_other_scripts, test_refuses,
-                     test_wandb, test_watch, test_memory, test_memory_of_run):
+                     test_wandb, test_watch, test_watch_ends, test_smoothed_alike, test_memory, test_memory_of_run):
             test(folder)
 
 

@@ -63,6 +63,22 @@ def fine_tuning(folder):
     assert text.startswith("To be") and len(text) > 20, text
 
 
+def conversing(folder):
+    make, bring_in, tokenize, train, more, talk = lines_of_manual("Teach GPT-2 to converse")
+    assert make.startswith("make ") and train[-1] == "\\" and talk == "./talk -e chatty --chat 1", (make, train, talk)
+    for program in "train_gpt2_cpu", "tokenize", "dev":
+        (folder / program).symlink_to(ROOT / program)
+    fixtures.make_model(1, 32, 2, 256, 50257, seed=5).save_pretrained(folder / "gpt2")
+    turns = [(("user", f"What is {n}?"), ("assistant", f"It is {n}.")) for n in range(300)]
+    lines = [{"messages": [{"role": role, "content": content} for role, content in said]} for said in turns]
+    (folder / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run(bring_in, folder)
+    assert "tokens count" in run(tokenize, folder)
+    output = run(f"{train[:-1]} {more} -d 1024 -x 12 -u 2 -l 1e-2 -v 12 -m 1 -s 0", folder)
+    losses = [float(loss) for loss in re.findall(r"^val loss (\S+)", output, re.M)]
+    assert len(losses) == 2 and losses[1] < losses[0] - 0.2, losses
+
+
 def on_fineweb(folder):
     """The recipe finds the shards and the questions where the scripts before it have put them."""
     (get, hellaswag), (make, train) = (line.split(" && ") for line in lines_of_manual("GPT-2 124M on 10 billion"))
@@ -89,7 +105,7 @@ def on_fineweb(folder):
 
 def main():
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:1"  # nothing is downloaded
-    for test in fine_tuning, on_fineweb:
+    for test in fine_tuning, conversing, on_fineweb:
         with tempfile.TemporaryDirectory() as folder:
             test(pathlib.Path(folder))
             print(f"passed: {test.__name__}", flush=True)

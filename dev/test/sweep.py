@@ -52,7 +52,13 @@ def grid(folder):
         assert math.isclose(hand["loss"][-1][1], float(row["train_loss"])), row  # a tenth of 8 steps is one
     assert [row["tokens"] for row in rows] == [str(8 * 32)] * 4, rows
     assert [line.split()[6:8] for line in said.splitlines() if line.startswith("-l")][:4] == [["8", "256"]] * 4, said
+    picture = (folder / "sweep.svg").read_text()
     assert dots(folder / "sweep.svg") == 2 * (4 + 1)  # two panels, in each the four runs, the best marked
+    assert picture.count(">validation loss<") == 2 and picture.count(">loss<") == 0
+    for name in "-l 1e-4", "-l 3e-2", "-c 0", "-c 0.1":  # each panel has the values of the other flag as its legend
+        assert picture.count(f">{name}<") == 1, name
+    curves = [line for line in picture.splitlines() if "<polyline" in line and 'stroke-width="1.6"' in line]
+    assert [sweep.svg.COLORS[i % 2] in curve for i, curve in enumerate(curves)] == [True] * 4, curves
     assert not list(folder.glob("*/model_0*.bin")) or list(folder.glob("by_hand/model_0*.bin")), "models are kept"
     said = sweeps(folder, *vary, "--", *TINY)
     assert "4 of 4 runs are there already" in said and best in said, said

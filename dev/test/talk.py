@@ -2,6 +2,7 @@
 """Generated text, of the CPU trainer and of the GPU trainer in the simulator: whole characters, --stop, --samples.
 Conversations, of talk: editing, history, Ctrl-C, Ctrl-D; lines that come from no terminal."""
 import fcntl
+import json
 import os
 import pathlib
 import pty
@@ -291,6 +292,35 @@ def refused_by_talk(tests):
     assert result.returncode == 0 and b"--top-k" in result.stdout and b"--batch-size" not in result.stdout
 
 
+def turns_are_kept(tests):
+    """A model that has learned to say again what it said: with --chat 1 it knows what that was."""
+    lines = []
+    for number in range(100):
+        question, answer = (("red", "apple"), ("blue", "sea"))[number % 2]
+        said = ("user", question), ("assistant", answer), ("user", "again"), ("assistant", answer)
+        lines.append(json.dumps({"messages": [{"role": role, "content": content} for role, content in said]}))
+    (tests.folder / "chat.jsonl").write_text("\n".join(lines) + "\n")
+    data = tests.folder / "chat"
+    for command in (["./tokenize", tests.folder / "chat.jsonl", "-o", data, "--val-fraction", "0", "--bytes", "1",
+                     "--pack", "128"],
+                    [*CPU, *"-e L2C64H2T128V257 -b 8 -t 128 -x 100 -v 0 -s 0".split(), "-i", f"{data}_train.bin",
+                     "--loss-mask", f"{data}_train.mask", *"--optimizer muon -l 1e-2 -u 10 -q 0.1".split(), "-o",
+                     tests.folder / "chatter"]):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    for lines, answers, most in ((["red", "again"], ["apple", "apple"], "20"),
+                                 (["blue", "again"], ["sea", "sea"], "20"),
+                                 (["red", "blue"], ["apple", "sea"], "60")):  # no room for the first turn
+        done = subprocess.run([*TALK, "-e", tests.folder / "chatter", "--chat", "1", "--top-k", "1", "-g", most,
+                               "--quiet", "1"], cwd=ROOT, input="\n".join(lines) + "\n", capture_output=True, text=True,
+                              timeout=60)
+        assert done.returncode == 0 and done.stdout.split("\n")[:-1] == answers, done
+    for flags, message in ((["--chat", "2"], b"--chat 2"), (["--chat"], b"--chat"),
+                           (["--chat=1", "--stop", "x"], b"--stop and --samples")):
+        done = subprocess.run([*TALK, *MODEL, *flags], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count(b"\n") == 1, done
+
+
 def main():
     os.environ.pop("TERM", None)
     with tempfile.TemporaryDirectory() as folder:
@@ -317,6 +347,7 @@ def main():
         tests.test("several samples in a conversation", samples_on_terminal, tests)
         tests.test("a conversation without a terminal", no_terminal, tests)
         tests.test("flags that talk refuses", refused_by_talk, tests)
+        tests.test("a conversation keeps its turns", turns_are_kept, tests)
         tests.test("trainers on a terminal", no_conversation, tests)
     passed, failed = tests.counts
     print(f"{passed} passed, {failed} failed, {int(not with_readline)} skipped")

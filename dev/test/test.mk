@@ -125,6 +125,10 @@ $(call check,course_twins,PyTorch computes what the chapters say,\
     $(B)/course_numbers $(B)/course_numbers_gpu part-counts,\
     dev/course/twin.py --packages || skip "pip install numpy torch"; command -v g++ || skip "apt-get install g++";\
     $(MAKE) -s CXX=g++ COUNT=1 build-count/cusim_counts && dev/course/twin.py)
+$(call check,course_killed,the killed run of chapter 17 ends as one that nobody killed,$(CPU),\
+    dev/test/course_commands.py killed)
+$(call check,course_counted,the counts of chapter 14 are those of its table,part-counts,\
+    $(MAKE) -s COUNT=1 build-count/cuda/layernorm && dev/test/course_commands.py counted)
 $(call check,course_pictures,the pictures of the course show the code that ships,\
     $(B)/course_facts $(B)/course_numbers_gpu,\
     grep -q avx512f /proc/cpuinfo || skip "a CPU with AVX-512"; dev/course/pictures.py --check)

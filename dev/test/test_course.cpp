@@ -76,7 +76,17 @@ static void test_gradients(int64_t L, int64_t NH, int64_t C, int64_t V, int64_t 
     }
 }
 
+// A target whose probability is 0 to the last bit has a loss all the same.
+static void test_improbable_target() {
+    start_test("the loss of a token of probability e^-1000");
+    lesson::Tensor logits(1, 4), probs(1, 4);
+    logits.value = {3, -997, -997, 5};  // the last one is padding
+    const double loss = lesson::cross_entropy_forward(logits, probs, {1}, 3);
+    if (!EXPECT(std::fabs(loss - 1000) < 1e-9)) printf("loss %g\n", loss);
+}
+
 int main() {
+    test_improbable_target();
     test_gradients(2, 3, 6, 7, 2, 5);
     test_gradients(1, 1, 5, 4, 3, 1);
     return report_tests();

@@ -101,11 +101,13 @@ struct Masked {
     std::vector<bool> counts;
 
     void add(const std::string& prompt, const std::string& completion) {
-        ids.push_back(EOT), counts.push_back(true);
-        encode(tok, prompt, ids);
-        counts.resize(ids.size(), false);
-        encode(tok, completion, ids);
-        counts.resize(ids.size(), true);
+        begin();
+        part(prompt, false), part(completion, true);
+    }
+    void begin(bool counts_itself = true) { ids.push_back(EOT), counts.push_back(counts_itself); }
+    void part(const std::string& text, bool in_loss) {
+        encode(tok, text, ids);
+        counts.resize(ids.size(), in_loss);
     }
 };
 
@@ -194,6 +196,116 @@ static void prompts() {
     EXPECT(is_masked_shard(out + "/b_train.bin", as_bytes, 0, after) && after == as_bytes.ids.size());
 }
 
+static void conversations() {
+    const std::string out = fresh_folder("chat");
+    start_test("conversations: several turns by the template; what the assistant says counts, and its end");
+    const std::string turns =
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"Be short.\"}, {\"content\": \"H\\u00e9 \\\"x\\\"\", "
+        "\"role\": "
+        "\"user\", \"name\": [1]}, {\"role\": \"assistant\", \"content\": \"One\\n\\ntwo.\"}, {\"role\": \"user\", "
+        "\"content\": "
+        "\"And?\"}, {\"role\": \"assistant\", \"content\": \"No.\"}], \"id\": 3}\n";
+    Masked all;
+    all.begin();
+    all.part("<|system|>\nBe short.<|end|>\n<|user|>\nH\u00e9 \"x\"<|end|>\n<|assistant|>\n", false);
+    all.part("One\n\ntwo.<|end|>\n", true);
+    all.part("<|user|>\nAnd?<|end|>\n<|assistant|>\n", false), all.part("No.<|end|>\n", true);
+    const std::string alpaca =
+        "{\"instruction\": \"Add.\", \"input\": \"1, 1\", \"output\": \"2\"}\n{\"output\": \"b\", \"instruction\": "
+        "\"a\", "
+        "\"input\": \"\"}\n{\"instruction\": \"c\", \"output\": \"d\"}\n";
+    all.add("<|user|>\nAdd.\n\n1, 1<|end|>\n<|assistant|>\n", "2<|end|>\n");
+    all.add("<|user|>\na<|end|>\n<|assistant|>\n", "b<|end|>\n");
+    all.add("<|user|>\nc<|end|>\n<|assistant|>\n", "d<|end|>\n");
+    all.add("p", " c");
+    write_whole(dir("chat.jsonl"), turns + alpaca + "{\"prompt\": \"p\", \"completion\": \" c\"}\n");
+    Outcome r = tokenize(dir("chat.jsonl") + " -o " + out + "/x --val-fraction 0");
+    size_t after = 0;
+    EXPECT(good(r) && is_masked_shard(out + "/x_train.bin", all, 0, after) && after == all.ids.size());
+    EXPECT(contains(r.out, "each turn is \"<|ROLE|>\\nTEXT<|end|>\\n\""));
+
+    start_test("conversations without an answer are left out; wrong ones are named");
+    const std::string silent = "{\"messages\": []}\n{\"messages\": [{\"role\": \"user\", \"content\": \"?\"}]}\n";
+    write_whole(dir("chat.jsonl"), silent + alpaca);
+    r = tokenize(dir("chat.jsonl") + " -o " + out + "/y --val-fraction 0");
+    EXPECT(r.status == 0 && contains(r.err, "2 empty documents") && contains(r.out, "3 documents"));
+    for (const auto& [line, expected] : std::vector<std::pair<std::string, std::string>>{
+             {"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "a role that is not system"},
+             {"{\"messages\": [{\"role\": \"user\"}]}", "without \"role\" and \"content\""},
+             {"{\"messages\": [{\"role\": \"user\", \"content\": null}]}", "no string"},
+             {"{\"messages\": {\"role\": \"user\"}}", "no list of messages"},
+             {"{\"messages\": \"text\"}", "\"messages\" is a string"},
+             {"{\"messages\": [1]}", "no JSON object"},
+             {"{\"instruction\": \"a\"}", "the field is not there"},
+             {"{\"instruction\": \"a\", \"output\": \"b\", \"input\": 1}", "the field is no string"}}) {
+        write_whole(dir("chat.jsonl"), alpaca + line + "\n");
+        EXPECT(refused(tokenize(dir("chat.jsonl") + " -o " + out + "/z"), 1, "line 4, column"));
+        EXPECT(refused(tokenize(dir("chat.jsonl") + " -o " + out + "/z"), 1, expected));
+    }
+}
+
+// Documents of n tokens for each n, as --pack should place them.
+static Masked placed(const std::vector<std::string>& texts, size_t window, int64_t& padding) {
+    Masked all;
+    for (const std::string& text : texts) {
+        std::vector<int> ids;
+        encode(tok, text, ids);
+        const size_t used = all.ids.size() % window;
+        const bool moved = used > 0 && used + 1 + ids.size() > window;
+        if (moved) all.begin();  // the end of text behind the document before
+        for (; moved && all.ids.size() % window != 0; padding++) all.begin(false);
+        padding += moved;
+        all.begin(!moved);
+        all.part(text, true);
+    }
+    return all;
+}
+
+static void packed() {
+    const std::string out = fresh_folder("packed");
+    std::string lines;
+    std::vector<std::string> texts;
+    for (int i = 0; i < 200; i++) {
+        texts.push_back(random_text(1 + random_below(i % 20 == 3 ? 300 : 40)));
+        lines += "{\"text\": " + json_text(texts.back()) + "}\n";
+    }
+    write_whole(dir("pack.jsonl"), lines);
+    for (const int window : {2, 32, 100}) {
+        start_test(format("--pack %d: documents that fit a window are in one; padding does not count", window));
+        int64_t padding = 0;
+        const Masked all = placed(texts, window, padding);
+        size_t after = 0;
+        const std::string command = dir("pack.jsonl") + format(" --val-fraction 0 --pack %d -o ", window) + out;
+        const Outcome r = tokenize(command + "/x");
+        EXPECT(good(r) && is_masked_shard(out + "/x_train.bin", all, 0, after) && after == all.ids.size());
+        EXPECT(contains(r.out, count_text(padding, "token") + " of padding"));
+        EXPECT(good(tokenize(command + format("/%d --shard-tokens %d", window, 4 * window))));
+        size_t at = 0;
+        for (int n = 0; file_exists(out + format("/%d_train_%06d.bin", window, n)); n++)
+            EXPECT(is_masked_shard(out + format("/%d_train_%06d.bin", window, n), all, at, at));
+        EXPECT(at == all.ids.size());
+    }
+    start_test("--pack: plain text, cut into blocks, and drawn documents");
+    std::string text;
+    for (const std::string& document : texts) text += document + "\n----\n";
+    write_whole(dir("pack.txt"), text);
+    EXPECT(good(tokenize(dir("pack.txt") + " --split-on ---- --pack 64 --val-fraction 0.3 -o " + out + "/t")));
+    for (const char* split : {"train", "val"}) {
+        const std::vector<int> ids = shard(out + "/t_" + split + ".bin");
+        int cut = 0;
+        for (size_t begin = 0, end; begin < ids.size(); begin = end) {
+            for (end = begin + 1; end < ids.size() && ids[end] != EOT;) end++;
+            cut += end - begin <= 64 && begin / 64 != (end - 1) / 64;
+        }
+        EXPECT(cut == 0 && ids.size() > 1000);
+    }
+    start_test("--pack: what is refused");
+    const std::string in = dir("pack.jsonl") + " -o " + out + "/r ";
+    EXPECT(refused(tokenize(in + "--pack 64 --val-split tail"), 2, "--val-split documents"));
+    EXPECT(refused(tokenize(in + "--pack 64 --shard-tokens 100"), 2, "no multiple of --pack 64"));
+    EXPECT(refused(tokenize(in + "--pack 1"), 2, "--pack 1"));
+}
+
 static void interruptions() {
     const std::string out = fresh_folder("cut");
     write_whole(dir("long.txt"), random_text(400000));
@@ -232,6 +344,8 @@ int main() {
     splits();
     shards();
     prompts();
+    conversations();
+    packed();
     interruptions();
     return report_and_clean();
 }

@@ -28,6 +28,14 @@ inline std::string default_file(const std::string& path) {
     return !file_exists(path) && file_exists(beside) ? beside : path;
 }
 
+// The vocabulary beside a model file, where import_hf.py puts it: NAME_tokenizer.bin for NAME.bin.
+// Empty if there is none.
+inline std::string tokenizer_of_model(const std::string& model) {
+    if (!ends_with(model, ".bin")) return "";
+    const std::string name = model.substr(0, model.size() - 4) + "_tokenizer.bin";
+    return file_exists(name) ? name : "";
+}
+
 // The vocabulary that `tokenize --train-vocab` has put beside shards: PREFIX_tokenizer.bin for
 // PREFIX_train.bin, PREFIX_val.bin, or numbered ones such as PREFIX_train_000000.bin. Empty if
 // there is none. The first shard that the pattern matches counts.

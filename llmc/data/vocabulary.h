@@ -32,12 +32,13 @@ inline std::string tokenizer_of_run(const std::string& model) {
 }
 
 // Finds --tokenizer where it is not given, nor known from the run to resume: beside the shards of
-// -i (of -j if only those are given), or that of the run which -e names.
+// -i (of -j if only those are given), or that of the run which -e names, or beside the model file.
 inline void settle_tokenizer(Options& o) {
     const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
     if (!o.given.count("--tokenizer") && !resumes) {
         const bool i = o.given.count("--train-data"), j = o.given.count("--val-data") && !is_text(o.val_data);
         std::string found = i || j ? tokenizer_beside(i ? o.train_data : o.val_data) : tokenizer_of_run(o.model);
+        if (found.empty()) found = tokenizer_of_model(o.model);
         if (found.empty() && !i && !j) found = tokenizer_beside(o.train_data);
         if (!found.empty()) o.tokenizer = found;
     }

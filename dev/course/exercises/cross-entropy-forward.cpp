@@ -16,9 +16,9 @@ float cross_entropy_forward(Tensor& logits, Tensor& probs, const Tokens& targets
 
 // ----- mistakes
 //     mean: (sum / logits.rows) ==> sum
-//     padding: logits.row(r), V ==> logits.row(r), logits.cols
+//     padding: x, V) ==> x, logits.cols)
 //     sign: sum -= ==> sum +=
-//     log2: std::log( ==> std::log2(
+//     log2: std::log( ==> std::log2( ;; - x[targets[r]]) ==> - x[targets[r]]) / std::log(2.0)
 //     largest: x[i] - largest ==> x[i]
 //     tokens: (sum / logits.rows) ==> (sum / V)
 
@@ -39,7 +39,7 @@ void judge(Judge& j, decltype(task::cross_entropy_forward)* cross_entropy_forwar
         Tensor logits(c.rows, c.Vp), probs(c.rows, c.Vp);
         Tokens targets;
         logits.value = j.random(c.rows * c.Vp, c.scale), probs.value = begins(c.rows * c.Vp);
-        for (int64_t r = 0; r < c.rows; r++)  // at 300, a target of small probability would have the loss infinity
+        for (int64_t r = 0; r < c.rows; r++)  // at 300, log p is infinite if p, in fp32, is 0
             targets.push_back(c.scale < 10
                                   ? (int)j.random_below(c.V)
                                   : (int)(std::max_element(logits.row(r), logits.row(r) + c.V) - logits.row(r)));
