@@ -29,17 +29,25 @@ inline std::string mfu_text(const Run& run, const Throughput& t) {
     return format("%.1f%% %s MFU", 100 * t.flops_per_s / t.peak, NUMBER_FORMAT_NAMES[run.model.format]);
 }
 
-// The lines of the step that has just ended, on stdout, in main.log and in metrics.csv.
+// A number of the step's line; a dash, which no reader takes for a number, where there is none.
+inline std::string number_or_dash(const char* fmt, const std::optional<double>& value) {
+    return value ? loss_text(fmt, *value) : "-";
+}
+
+// The lines of the step that has just ended, on stdout, in main.log and in metrics.csv. A step
+// without a loss has no line in main.log: readers of that file want a number behind each key.
 inline void log_step(Run& run, const StepReport& r) {
     const Options& o = run.options;
     const long long step = run.state.step, max_steps = run.max_steps;
     const Throughput speed = throughput(run, r.seconds);
     const std::string mfu = mfu_text(run, speed);
     run.logger.line("step %4d/%d | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s", step + 1, max_steps,
-                    loss_text("%7.6f", r.loss), z_text(r.loss_z), loss_text("%6.4f", r.norm), z_text(r.norm_z), r.rate,
-                    r.seconds * 1e3, mfu, (double)(run.step_windows * run.T) / r.seconds);
-    const std::string loss = loss_text("%.4f", r.loss), norm = loss_text("%.2f", r.norm);
-    run.files.log.record(format("s:%d trl:%s lr:%.6f norm:%s", step, loss, r.rate, norm));
+                    number_or_dash("%7.6f", r.loss), z_text(r.loss_z), number_or_dash("%6.4f", r.norm),
+                    z_text(r.norm_z), r.rate, r.seconds * 1e3, mfu, (double)(run.step_windows * run.T) / r.seconds);
+    if (r.loss) {
+        const std::string loss = loss_text("%.4f", *r.loss), norm = loss_text("%.2f", *r.norm);
+        run.files.log.record(format("s:%d trl:%s lr:%.6f norm:%s", step, loss, r.rate, norm));
+    }
     record_metrics(run, r, speed);
     run.step_seconds += r.seconds;
     if (o.log_gpu_every <= 0 || (step + 1) % o.log_gpu_every != 0) return;
