@@ -398,6 +398,7 @@ int train(Run& run) {
 #ifndef TRAINER_WITHOUT_MAIN
 int main(int argc, char** argv) {
     return run_program([&] {
+        const DenormalsAreZero mode;
         Run run;
         run.options = options_of_command(argc, argv);
         const std::string& precision = run.options.precision;

@@ -125,7 +125,7 @@ def outcome_of(folder):
     last = {column: values[-1][1] for column, values in series.items()}
     trained = charts.finite(series.get("loss", []))
     latest = trained[-max(1, round(LAST * len(trained))):]
-    return {"steps": len(series.get("loss", [])), "tokens": round(last.get("tokens", 0)),
+    return {"steps": len(series.get("tokens", [])), "tokens": round(last.get("tokens", 0)),
             "seconds": round(last.get("seconds", 0), 1),
             "train_loss": sum(loss for _, loss in latest) / len(latest) if latest else None,
             "val_loss": last["val_loss"] if math.isfinite(last.get("val_loss", math.nan)) else None}

@@ -68,6 +68,21 @@ def grid(folder):
     assert "holds runs of another command" in said, said
 
 
+def steps_without_a_loss(folder):
+    """Steps of whose tokens none counts have no loss: a mean leaves them out, and they are steps all the same."""
+    def recorded(name, losses):
+        (folder / name).mkdir(parents=True)
+        lines = [f"{step},{32 * step + 32},{step / 10},{loss}\n" for step, loss in enumerate(losses)]
+        (folder / name / "metrics.csv").write_text("step,tokens,seconds,loss\n" + "".join(lines))
+        return sweep.outcome_of(folder / name)
+    worse = recorded("worse", [5] * 20 + [3.84, "", "", 3.84, ""])
+    better = recorded("better", [5] * 20 + [3.5] * 5)
+    assert worse["train_loss"] == 3.84 and worse["steps"] == 25 and worse["tokens"] == 800, worse
+    best = min([{**worse, "status": "done"}, {**better, "status": "done"}], key=sweep.score)
+    assert best["train_loss"] == 3.5, best
+    assert recorded("none", ["", ""])["train_loss"] is None
+
+
 def random_search(folder):
     vary = ["--random", "5", "--vary=-l=1e-4:1e-2", "--vary=-u=1:6", "--vary=-k=cosine,linear"]
     sweeps(folder, *vary, "--", *TINY)
@@ -238,8 +253,8 @@ def refused(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as name:
-        for test in (grid, random_search, diverging, range_test, interrupted, stopped, own_end, same_twice, search,
-                     threads, one_refused, unread, refused):
+        for test in (grid, steps_without_a_loss, random_search, diverging, range_test, interrupted, stopped, own_end,
+                     same_twice, search, threads, one_refused, unread, refused):
             begin = time.monotonic()
             test(pathlib.Path(name) / test.__name__)
             print(f"{test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)

@@ -1,6 +1,7 @@
 // Evaluation: the perplexity of texts, against token shards and by counting; HellaSwag alone.
 #include "dev/test/several.h"
 #include "dev/test/tokenized.h"
+#include "llmc/base/json_text.h"
 
 // What a run with a tokenizer of 257 tokens, one per byte, prints and computes.
 static std::string bytes_run(const std::string& more) {
@@ -152,6 +153,22 @@ static void hellaswag_alone() {
     EXPECT(never.status == 0 && one_line(never.err) && contains(never.err, "-v 0"));
 }
 
+static void one_loss_one_text() {
+    start_test("a validation loss reads the same on its line, in evals.jsonl and as the best of the run");
+    const std::string out = dir("many");
+    const Outcome r = run(tiny_run("./train_gpt2_cpu", "-e L1C16H1T16V50257 -x 150 -v 1 -m 1 -l 1e-4 -o " + out));
+    std::vector<std::string> shown, recorded;
+    const auto collect = [](std::vector<std::string>& into, const std::string& text, const std::string& before) {
+        for (size_t at = 0; (at = text.find(before, at)) != text.npos;)
+            into.push_back(format("%f", atof(text.c_str() + (at += before.size()))));
+    };
+    collect(shown, r.out, "\nval loss "), collect(recorded, read_whole(out + "/evals.jsonl"), "\"val_loss\": ");
+    EXPECT(shown.size() == 151 && shown == recorded);
+    const std::string best = *std::min_element(shown.begin(), shown.end());
+    EXPECT(contains(r.out, "; best validation loss " + best + ", at step "));
+    EXPECT(recorded_number(10.76385049996) == 10.7638505 && std::isnan(recorded_number(NAN)));
+}
+
 int main() {
     prepare_tokenize_tests();
     if (run("./tokenize --bytes 1 dev/data/shakespeare/sonnets.txt -o " + dir("bytes")).status != 0) return 1;
@@ -159,6 +176,7 @@ int main() {
     as_shards();
     ways_to_use_texts();
     refusals();
+    one_loss_one_text();
     hellaswag_alone();
     return report_and_clean();
 }

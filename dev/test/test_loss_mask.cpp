@@ -1,6 +1,9 @@
 // Runs with a loss mask: the loss is the mean over the tokens that count, in training and
 // validation, for any split into micro-steps and processes, on CPUs and in the simulator; masks
-// that are damaged, of another shard, missing or changed; masks that count nothing.
+// that are damaged, of another shard, missing or changed; masks that count nothing. Skipped
+// updates, by a mask or as outliers, are as if their steps had not been.
+#include <sys/stat.h>
+#include <sstream>
 #include "dev/test/masks.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint/checkpoint.h"
@@ -102,11 +105,101 @@ static void nothing_counts(const std::string& program) {
     const Outcome r = run(tiny_run(program, flags + masked()));
     const Steps steps = steps_of(r);
     EXPECT(r.status == 0 && contains(r.out, "step 2: update skipped, the loss mask counts none of its tokens"));
-    EXPECT(steps.losses.size() == 3 && steps.losses[0] > 1 && steps.losses[1] == 0 && steps.losses[2] > 1);
-    EXPECT(steps.norms.size() == 3 && steps.norms[0] > 0 && steps.norms[1] == 0 && steps.norms[2] > 0);
+    EXPECT(steps.losses.size() == 3 && steps.losses[0] > 1 && steps.losses[2] > 1);
+    EXPECT(steps.norms.size() == 3 && steps.norms[0] > 0 && steps.norms[2] > 0);
     EXPECT(same_files(model_path(dir("gap"), 1), model_path(dir("gap"), 2)));
     EXPECT(!same_files(model_path(dir("gap"), 2), model_path(dir("gap"), 3)));
     EXPECT(!contains(r.out, "nan"));
+    start_test(program + ": a step without tokens that count has no loss and no norm");
+    EXPECT(contains(r.out, "step    2/3 | loss - | norm - | lr 3.00e-04 | "));
+    const std::string log = read_whole(dir("gap/main.log"));
+    EXPECT(contains(log, "s:0 trl:") && !contains(log, "s:1 ") && contains(log, "s:2 trl:"));
+    std::istringstream lines(read_whole(dir("gap/metrics.csv")));
+    std::string line;
+    std::getline(lines, line);  // the header
+    for (int step = 0; step < 3; step++) {
+        EXPECT((bool)std::getline(lines, line) && metric_of(line, METRIC_STEP) == step);
+        for (Metric metric : {METRIC_LOSS, METRIC_NORM}) EXPECT(metric_of(line, metric).has_value() == (step != 1));
+        EXPECT(metric_of(line, METRIC_RATE) > 0);
+    }
+}
+
+// Writes the shards plain.bin, of so many steps, and gaps.bin, which has steps of other tokens
+// before those with the numbers `gaps`; and gaps.mask, which counts none of these. A window has a
+// token that the next one begins with: there a gap begins as the step behind it.
+static void write_gaps(int64_t steps, int64_t step_tokens, const std::vector<int64_t>& gaps) {
+    std::vector<uint16_t> plain, with;
+    std::vector<bool> counts{true};
+    for (int64_t step = 0; step < steps; step++) {
+        std::vector<uint16_t> tokens;
+        for (int64_t i = 0; i < step_tokens; i++) tokens.push_back((uint16_t)((3 * i + i / 7) % 40));
+        for (int64_t gap : gaps) {
+            if (gap != step) continue;
+            with.push_back(tokens[0]);
+            for (int64_t i = 1; i < step_tokens; i++) with.push_back((uint16_t)(50 + i * i * 13 % 200));
+            counts.insert(counts.end(), step_tokens, false);
+        }
+        plain.insert(plain.end(), tokens.begin(), tokens.end()), with.insert(with.end(), tokens.begin(), tokens.end());
+        counts.insert(counts.end(), step_tokens, true);
+    }
+    plain.push_back(7), with.push_back(7);
+    mkdir(dir("gap_data").c_str(), 0700);
+    write_tokens(dir("gap_data/plain.bin"), plain.data(), (int64_t)plain.size());
+    write_tokens(dir("gap_data/gaps.bin"), with.data(), (int64_t)with.size());
+    write_mask(dir("gap_data/gaps.bin"), [&](int64_t i) { return counts[i]; });
+}
+// The states in a state file, without header and checksum.
+static std::string states_in(const std::string& name, int64_t step) {
+    StateHeader header;
+    FileReader file(state_path(dir(name), step, 0));
+    EXPECT(try_read_header(file, header));
+    const std::string bytes = read_whole(file.path);
+    return bytes.substr(header.bytes(), bytes.size() - header.bytes() - 8);
+}
+// Whether a run has ended with the weights and the optimizer's state of another, after other
+// numbers of steps.
+static bool same_training(const std::string& a, int64_t a_steps, const std::string& b, int64_t b_steps) {
+    const bool same_weights = same_files(model_path(dir(a), a_steps), model_path(dir(b), b_steps));
+    return same_weights && states_in(a, a_steps) == states_in(b, b_steps);
+}
+static std::string on_gaps(const std::string& program, const std::string& name, const std::string& more) {
+    const std::string begins = contains(more, "-y 1") ? "" : " --overwrite 1";
+    return tiny_run(program, more + " --shuffle 0 -k constant -i " + dir("gap_data/") + name + ".bin -o " + dir(name)) +
+           begins;
+}
+
+static void skipped_updates(const std::string& program, const char* optimizer) {
+    write_gaps(4, 64, {1, 2, 2});
+    const std::string flags = format("-d 64 -l 1e-3 -c 0.1 --optimizer %s ", optimizer);
+    const std::string with_mask = flags + "--loss-mask " + dir("gap_data/gaps.mask ");
+    start_test(format("%s, %s: updates that a mask skips do not count", program, optimizer));
+    EXPECT(passed(run(on_gaps(program, "plain", flags + "-x 4"))));
+    const Outcome whole = run(on_gaps(program, "gaps", with_mask + "-x 7"));
+    for (int step : {2, 4, 5}) EXPECT(contains(whole.out, format("step %d: update skipped", step)));
+    EXPECT(passed(whole) && same_training("gaps", 7, "plain", 4));
+    start_test(format("%s, %s: they do not count after the run is resumed, in between and behind", program, optimizer));
+    const std::string state = read_whole(state_path(dir("gaps"), 7, 0));
+    EXPECT(passed(run(on_gaps(program, "gaps", with_mask + "-x 2"))));
+    for (const char* more : {"-y 1 -x 4", "-y 1 -x 6", "-y 1 -x 7"})
+        EXPECT(passed(run(on_gaps(program, "gaps", with_mask + more))));
+    EXPECT(same_training("gaps", 7, "plain", 4) && read_whole(state_path(dir("gaps"), 7, 0)) == state);
+    StateHeader header;
+    EXPECT(newest_checkpoint(dir("gaps"), header) == 7 && header.version == STATE_VERSION_SKIPPED);
+    EXPECT(newest_checkpoint(dir("plain"), header) == 4 && header.version < STATE_VERSION_FP16);
+}
+
+static void skipped_outliers(const std::string& program) {
+    write_gaps(140, 16, {132});
+    const std::string flags = "-b 1 -d 16 -l 3e-3 -c 0.1 ";
+    EXPECT(passed(run(on_gaps(program, "plain", flags + "-x 140"))));
+    for (const char* limit : {"-sl 2.5", "-sg 6"}) {
+        start_test(format("%s: updates that %s skips do not count", program, limit));
+        const Outcome whole = run(on_gaps(program, "gaps", flags + limit + " -x 141"));
+        const size_t first = whole.out.find("update skipped");
+        EXPECT(contains(whole.out, "step 133: update skipped, its "));
+        EXPECT(first < whole.out.size() && whole.out.find("update skipped", first + 1) == whole.out.npos);
+        EXPECT(passed(whole) && same_training("gaps", 141, "plain", 140));
+    }
 }
 
 static void bad_masks() {
@@ -217,6 +310,10 @@ int main() {
     any_split();
     simulated_gpus();
     for (const std::string& program : {CPU, SIM32, SIM16}) nothing_counts(program);
+    for (const OptimizerInfo& optimizer : OPTIMIZERS) skipped_updates(CPU, optimizer.name);
+    for (const char* name : {"adamw", "lamb", "muon", "adafactor", "adamw8bit"}) skipped_updates(SIM16, name);
+    skipped_updates(SIM32, "adam");
+    for (const std::string& program : {CPU, SIM16}) skipped_outliers(program);
     bad_masks();
     changed_masks();
     return report_and_clean();

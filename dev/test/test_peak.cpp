@@ -45,6 +45,22 @@ int main() {
     keep_peak(path, key, 1);
     EXPECT(find_peak(false, path) > 1e8 && kept_peak(path, key) > 1e8);
 
+    start_test("a plan's peak is the best of several measurements, and of those kept; what varies is known");
+    unlink(path.c_str());
+    const PeakRange range = find_peak_range(false, path);
+    EXPECT(0 < range.least && range.least <= range.most);
+    const double kept = kept_peak(path, key);  // none if the machine was never quiet
+    EXPECT(kept == 0 || std::fabs(kept - range.most) < 1e-5 * kept);
+    keep_peak(path, key, 9e17);
+    const PeakRange busy = find_peak_range(false, path);
+    EXPECT(busy.most == 9e17 && busy.least < 1e16 && kept_peak(path, key) == 9e17);
+    PlanDevice machine{"this machine", busy.most};
+    EXPECT(!machine.varies());
+    machine.least_flops_s = busy.least;
+    EXPECT(machine.varies());
+    machine.least_flops_s = 0.95 * busy.most;
+    EXPECT(!machine.varies());
+
     start_test("the same for bytes per second; the memory that measuring takes is no part of a run's peak");
     const std::string memory = format("%s, 1 threads, memory, vectors of %d bytes", cpu_name(), VEC_BYTES);
     [[maybe_unused]] const int64_t resident_before = most_resident_bytes();

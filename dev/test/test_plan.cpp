@@ -136,6 +136,45 @@ static void what_fits() {
     EXPECT(divisor > 1 && divisor <= B && std::fmod(49152 / 128, divisor) == 0);
 }
 
+// The flags that a plan proposes where no batch fits; empty if it proposes none.
+static std::string proposed_together(const std::string& plan) {
+    const std::string before = "with these together one does: ";
+    const size_t at = plan.find(before);
+    return at == plan.npos ? "" : plan.substr(at + before.size(), plan.find('\n', at) - at - before.size());
+}
+
+static void what_fits_together() {
+    const std::string flags = CPU + " --plan -e L8C64H2T512V512 -s 0 --device ";
+    const auto with_mib = [](double mib) { return format("1,1,%.9g ", mib / 1024); };
+    const auto mib_of = [&](const std::string& more) { return total_bytes(flags + "1,1,1 " + more) / MIB; };
+    start_test("where no batch fits, flags are tried together: first -r and -b");
+    const double one = mib_of("-r 3 -b 1"), two = mib_of("-r 3 -b 2");
+    EXPECT(one < two && two < mib_of("-r 0 -b 1"));
+    EXPECT(proposed_together(run(flags + with_mib((one + two) / 2) + "-r 0 -b 4").out) == "-r 3 -b 1");
+    EXPECT(proposed_together(run(flags + with_mib(two + 0.001) + "-r 0 -b 4").out) == "-r 3 -b 2");
+    start_test("what is proposed fits, and nothing is where nothing does");
+    for (const char* more : {"--precision bf16 -r 1", "-pn 2 -pg 1", "-d 1024 -b 2", "-t 33 -d 66 -b 1"})
+        for (double mib = mib_of(more); mib > 1; mib *= 0.8) {
+            const std::string device = flags + with_mib(mib) + more + " ", tight = run(device).out;
+            const std::string together = proposed_together(tight);
+            if (!together.empty()) EXPECT(contains(run(device + together).out, "\nfits a device"));
+            else
+                EXPECT(contains(tight, "batch that fits") || contains(tight, "no batch fits, with any of these flags"));
+        }
+    EXPECT(proposed_together(run(flags + "1,1,0.001 ").out).empty());
+}
+
+static void human_times() {
+    start_test("times are in the unit that fits; those of many days are in days, too");
+    EXPECT(time_text(0.01355) == "13.55 ms" && time_text(9.9994) == "9999 ms" && time_text(13.55) == "13.55 s");
+    EXPECT(time_text(1796) == "29.93 min" && time_text(86400) == "24 hours" && time_text(2, "%.2f") == "2000.00 ms");
+    const std::string plan = run(CPU + " --plan -e d48 -x 1000 --device 0.001,1,80").out;
+    const size_t at = plan.find("on a device of these peaks");
+    EXPECT(at != plan.npos && plan.find("e+", at) == plan.npos);
+    EXPECT(std::regex_search(plan, std::regex("a step takes at least [0-9.]+ hours, [0-9.]+ (s|min) of it")));
+    EXPECT(std::regex_search(plan, std::regex("\\(h:mm:ss; [0-9.]+ and [0-9.]+ days\\)\n")));
+}
+
 static void time_and_cost() {
     start_test("time where bytes are free is FLOPs at the peak; what is recomputed adds its own");
     const double L = 5, C = 64, T = 64, n = 2 * T, V = 50304, peak = 1e9;
@@ -256,6 +295,8 @@ int main() {
     activations();
     recompute_levels();
     what_fits();
+    what_fits_together();
+    human_times();
     time_and_cost();
     estimates();
     devices();

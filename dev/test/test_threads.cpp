@@ -1,5 +1,6 @@
 // The thread pool behind parallel_for: every piece runs once, loops inside loops, exceptions,
-// programs that end or fork during a loop, more threads than cores. Then the number of available
+// programs that end or fork during a loop, more threads than cores, what threads take denormals
+// for. Then the number of available
 // cores, and how processes share them.
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -105,6 +106,50 @@ static void loops() {
         });
         EXPECT(good);
     }
+}
+
+// Whether the calling thread takes denormals for zero, as results and as operands; whether it takes
+// them for neither. Volatile: the compiler does not know what mode a thread has.
+static volatile float small = 1e-20f, denormal = 1e-40f, large = 1e20f;
+static bool zeroes_denormals() {
+    const float result = small * small, of_operand = denormal * large;
+    return result == 0 && of_operand == 0;
+}
+static bool keeps_denormals() {
+    const float result = small * small, of_operand = denormal * large;
+    return result > 0 && of_operand > 0;
+}
+
+static void denormals() {
+    for (int threads : {1, 2, 7}) {
+        device.threads = threads;
+        start_test(format("denormals are zero in every thread of a loop, and in none after it, %d threads", threads));
+        std::vector<std::atomic<int>> zeroed(threads), kept(threads);
+        int tries = 0;
+        const auto absent = [&] { return std::count(zeroed.begin(), zeroed.end(), 0); };
+        for (; tries < 1000 && (tries == 0 || absent() > 0); tries++) {
+            EXPECT(keeps_denormals());
+            parallel_for(10 * threads, [&](int64_t) {
+                (zeroes_denormals() ? zeroed : kept)[thread_number]++;
+                usleep(100);
+            });
+        }
+        EXPECT(absent() == 0 && keeps_denormals());
+        EXPECT(std::count(kept.begin(), kept.end(), 0) == threads);
+        start_test(format("denormals after a loop that a piece has ended, %d threads", threads));
+        try {
+            parallel_for(10, [](int64_t) { throw 1; });
+        } catch (int) {}
+        EXPECT(keeps_denormals());
+    }
+    start_test("denormals: the mode may be set twice");
+    {
+        const DenormalsAreZero outer;
+        EXPECT(zeroes_denormals());
+        { const DenormalsAreZero inner; }
+        EXPECT(zeroes_denormals() && each_once(10) && zeroes_denormals());
+    }
+    EXPECT(keeps_denormals());
 }
 
 static void more_than_one_caller() {
@@ -307,6 +352,7 @@ static void first_writes() {
 int main() {
     ends();  // before other tests have made this process large and started its threads
     loops();
+    denormals();
     more_than_one_caller();
     ends();
     cores();

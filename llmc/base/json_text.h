@@ -173,3 +173,8 @@ inline std::string json_text(const std::string& text) {
 
 // A number, with as many digits as make up an fp32. JSON has no infinity and no NaN: they are null.
 inline std::string json_number_text(double value) { return std::isfinite(value) ? format("%.9g", value) : "null"; }
+// The value that such a text has: what is shown of a number that is also recorded. Rounding the
+// number itself may give another last digit.
+inline double recorded_number(double value) {
+    return std::isfinite(value) ? strtod(json_number_text(value).c_str(), nullptr) : value;
+}

@@ -22,6 +22,13 @@ inline std::string duration_text(double seconds) {
     const long long s = (long long)(seconds + 0.5);
     return s >= 3600 ? hours_text(seconds) : format("%d:%02d", s / 60, s % 60);
 }
+// A time in the unit that fits: 13.55 ms, 13.55 s, 13.55 min, 13.55 hours. fmt: of the
+// milliseconds.
+inline std::string time_text(double seconds, const char* fmt = "%.4g") {
+    if (seconds < 10) return loss_text(fmt, 1e3 * seconds) + " ms";
+    if (seconds < 600) return loss_text("%.4g", seconds) + " s";
+    return seconds < 6 * 3600 ? format("%.4g min", seconds / 60) : format("%.4g hours", seconds / 3600);
+}
 
 // A whole number in groups of three digits: 1,424,000.
 inline std::string grouped_text(int64_t n) {

@@ -1,4 +1,4 @@
-// What a checkpoint is on the disk. A checkpoint of step n (n updates done) is
+// What a checkpoint is on the disk. A checkpoint of step n (n steps done) is
 //
 //     model_%08d.bin        the weights (model_file.h)
 //     state_%08d_%05d.bin   one per process: its part of the optimizer state, and where the run is
@@ -20,13 +20,15 @@
 #include "llmc/optim/outlier.h"
 
 // The versions of state files. 2: with AdamW. 3: with another optimizer, whose name ends the
-// header. 4: of a run in fp16; the name and the loss scale end the header.
-constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4;
+// header. 4: of a run in fp16; the name and the loss scale end the header. 5: of a run in another
+// format that has skipped updates; the header is as in 4, but the scale is 0.
+constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4,
+                  STATE_VERSION_SKIPPED = 5;
 
 // The header of a state file: where the run is, and what must not change when it is resumed.
 struct StateHeader {
     int32_t magic = STATE_MAGIC, version = STATE_VERSION;
-    int64_t step = 0, position_windows = 0;  // updates done; windows of the training data consumed
+    int64_t step = 0, position_windows = 0;  // steps done; windows of the training data consumed
     int64_t processes = 1, rank = 0;
     int64_t T = 0, seed = 0, shuffle = 0;
     int64_t states = 2;  // how many there are: m, v, factors and master weights, or some of them
@@ -39,11 +41,13 @@ struct StateHeader {
 
     static int64_t least_bytes() { return offsetof(StateHeader, optimizer); }
     int64_t bytes() const {
-        if (version == STATE_VERSION_FP16) return sizeof(StateHeader);
+        if (version >= STATE_VERSION_FP16) return sizeof(StateHeader);
         return version == STATE_VERSION_NAMED ? offsetof(StateHeader, loss_scale) : least_bytes();
     }
     void set_version(Optimizer o, bool fp16) {
+        if (!fp16) loss_scale = {0, 0, loss_scale.skipped};
         version = fp16 ? STATE_VERSION_FP16 : o == ADAMW ? STATE_VERSION : STATE_VERSION_NAMED;
+        if (!fp16 && loss_scale.skipped > 0) version = STATE_VERSION_SKIPPED;
         snprintf(optimizer, sizeof(optimizer), "%s", OPTIMIZERS[o].name);
     }
     uint64_t checksum() const {
@@ -60,7 +64,7 @@ static_assert(sizeof(StateHeader) == offsetof(StateHeader, optimizer) + 16 + 16,
 inline bool try_read_header(FileReader& file, StateHeader& h) {
     const int64_t least = StateHeader::least_bytes();
     if (!file.try_read((void*)&h, least, "the header")) return false;
-    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_FP16) return false;
+    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_SKIPPED) return false;
     if (!file.try_read(h.optimizer, h.bytes() - least, "the header")) return false;
     h.optimizer[sizeof(h.optimizer) - 1] = 0;
     return find_optimizer(h.optimizer) < NUM_OPTIMIZERS;

@@ -23,8 +23,9 @@ inline bool is_sane(const StateHeader& h) {
     const bool counts = h.position_windows >= 0 && h.loss_outlier.count >= 0 && h.loss_outlier.count <= h.step &&
                         h.norm_outlier.count >= 0 && h.norm_outlier.count <= h.step;
     const int64_t least = (int64_t)states_of(OPTIMIZERS[find_optimizer(h.optimizer)], false).size();
-    const bool scaled = h.version < STATE_VERSION_FP16 || h.loss_scale.is_sane();
-    return counts && scaled && h.processes > h.rank && h.states >= least && h.states <= least + 1;
+    const bool scaled = h.version != STATE_VERSION_FP16 || h.loss_scale.is_sane();
+    const bool updates = h.loss_scale.skipped >= 0 && h.loss_scale.skipped <= h.step;
+    return counts && scaled && updates && h.processes > h.rank && h.states >= least && h.states <= least + 1;
 }
 
 // What is wrong with a state file of a checkpoint; empty if nothing. Reads its header into h.

@@ -70,7 +70,10 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
 inline int64_t machine_bytes() { return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
 template <class floatX>
 PlanDevice this_cpu(const GPT2&, const Options&) {
-    return {"this machine", find_peak(sizeof(floatX) == 2), find_memory_peak(), (double)machine_bytes()};
+    const PeakRange peak = find_peak_range(sizeof(floatX) == 2);
+    PlanDevice machine{"this machine", peak.most, find_memory_peak(), (double)machine_bytes()};
+    machine.least_flops_s = peak.least;
+    return machine;
 }
 
 template <class floatX>

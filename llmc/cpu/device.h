@@ -39,6 +39,7 @@ inline float* thread_scratch(size_t n_elems) {
 // Calls piece(context, i) once for each i from 0 to n - 1. One function for all loops, which
 // compile faster by it.
 __attribute__((noinline)) inline void run_pieces(int64_t n, ThreadPool::Piece piece, void* context) {
+    const DenormalsAreZero mode;
     if (n > 1 && device.threads > 1 && !inside_loop) return thread_pool()->run(device.threads, n, piece, context);
     for (int64_t i = 0; i < n; i++) piece(context, i);
 }

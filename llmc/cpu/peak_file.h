@@ -30,12 +30,30 @@ inline double best_peak(const std::string& path, const std::string& key, double 
     if (now > kept && !path.empty()) keep_peak(path, key, now);
     return std::max(kept, now);
 }
+inline std::string flops_key(bool in_bf16) { return peak_key(in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32"); }
+inline Peak measure_flops(bool in_bf16) { return in_bf16 ? measure_peak_bf16() : measure_peak_fp32(); }
 // The machine's peak FLOP/s; 0 if none is kept and the machine is too busy for a measurement.
 inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
-    const std::string key = peak_key(in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32");
-    const Peak now = in_bf16 ? measure_peak_bf16() : measure_peak_fp32();
+    const std::string key = flops_key(in_bf16);
+    const Peak now = measure_flops(in_bf16);
     const bool none_kept = path.empty() || kept_peak(path, key) == 0;
     return none_kept && !now.steady ? 0 : best_peak(path, key, now.flops_s);
+}
+// The peak as the best of several measurements, even if the machine is busy, and the least of them.
+struct PeakRange {
+    double most, least;
+};
+inline PeakRange find_peak_range(bool in_bf16, const std::string& path = peak_file()) {
+    constexpr int MEASUREMENTS = 5;
+    const std::string key = flops_key(in_bf16);
+    PeakRange range{path.empty() ? 0 : kept_peak(path, key), INFINITY};
+    bool steady = range.most > 0;
+    for (int i = 0; i < MEASUREMENTS; i++) {
+        const Peak now = measure_flops(in_bf16);
+        steady = steady || now.steady;
+        range = {std::max(range.most, now.flops_s), std::min(range.least, now.flops_s)};
+    }
+    return {steady ? best_peak(path, key, range.most) : range.most, range.least};
 }
 // The peak bytes per second of the memory. The measurement takes 512 MiB. To be called before the
 // memory of a run is touched: those bytes do not count as the most that the run has taken.

@@ -24,7 +24,8 @@
 //                       gradients of parameters; with `add`, the later ones add to them.
 //
 // Sums are in fp32, in the order of the loops; GELU, the sum in the classifier's softmax and the
-// norm of the gradient are computed in double.
+// norm of the gradient are computed in double. Denormals are what the calling thread takes them for
+// (denormals.h); the fast functions take them for zero, and tests allow for that.
 #pragma once
 #include <cmath>
 #include <cstdint>

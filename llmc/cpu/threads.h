@@ -16,6 +16,7 @@
 #include <thread>
 #include "llmc/base/check.h"
 #include "llmc/base/clock.h"
+#include "llmc/cpu/denormals.h"
 #include "llmc/trace/trace.h"
 
 // A waiting thread spins; after SPIN_SECONDS it yields its core between checks, and after
@@ -98,6 +99,7 @@ struct ThreadPool {
     }
 
     [[noreturn]] void work(int number) {
+        const DenormalsAreZero mode;
         thread_number = number, inside_loop = true;
         for (uint64_t seen = 0;;) {
             uint64_t now = 0;

@@ -13,9 +13,7 @@
 //
 // So the scale follows the largest that does not overflow. The constants are those of PyTorch's
 // GradScaler, which halves without end; here a gradient that is not finite at scale 1 ends the run,
-// as in the other formats. A skipped step counts as a step of the run and of its learning rate, but
-// not as an update: the t of an optimizer's bias correction does not count it, as in PyTorch. All
-// processes see the same norm, and so have the same scale.
+// as in the other formats. All processes see the same norm, and so have the same scale.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -25,8 +23,9 @@ constexpr int32_t SCALE_GOOD_STEPS = 2000;
 
 // The scale and what its next change depends on, a part of a state file (checkpoint_files.h).
 struct LossScale {
-    double scale = 0;                     // 0: none yet
-    int32_t good_steps = 0, skipped = 0;  // steps since the scale has changed; skipped steps of the whole run
+    double scale = 0;        // 0: none yet
+    int32_t good_steps = 0;  // since the scale has changed
+    int32_t skipped = 0;     // updates of the whole run that were skipped, in any format (update_rule.h)
 
     bool is_sane() const {
         const float s = (float)scale;

@@ -1,6 +1,11 @@
 // What the update of one step needs beside the gradients, and how it decides between updating,
 // clipping and skipping. Host and GPU run the same code; a GPU decides on the device, so that the
 // host need not wait for the norm. The formulas of the optimizers are in optimizers.h.
+//
+// A skipped update changes neither weights nor the optimizer's state. Its step counts as one of the
+// run and of the learning rate, but not in t, the number of the update, with which optimizers
+// correct means that began at 0 (update_constants.h): for them it never was, as in PyTorch, where a
+// loop that skips does not call optimizer.step().
 #pragma once
 #include <cmath>
 #include <cstdint>

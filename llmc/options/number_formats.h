@@ -30,9 +30,8 @@ inline void check_number_format(NumberFormat format, const Options& o) {
 
 // The scale with which a run begins, or goes on.
 inline LossScale begin_scaling(NumberFormat format, const Options& o, const LossScale& saved) {
-    if (format != FORMAT_FP16) return {1, 0};
-    if (stated_scale(o) > 0) return {stated_scale(o), 0, saved.skipped};
-    return saved.scale > 0 ? saved : LossScale{FIRST_SCALE, 0};
+    if (format == FORMAT_FP16 && stated_scale(o) == 0 && saved.scale > 0) return saved;
+    return {format != FORMAT_FP16 ? 1 : stated_scale(o) > 0 ? stated_scale(o) : FIRST_SCALE, 0, saved.skipped};
 }
 
 // Whether a lower scale may help after a step with a gradient that is not finite.
@@ -41,7 +40,7 @@ inline bool can_lower(const LossScale& s, const Options& o) { return stated_scal
 // The scale after a step.
 inline LossScale next_scale(NumberFormat format, LossScale s, const Options& o, bool overflow) {
     if (format != FORMAT_FP16 || stated_scale(o) > 0) return s;
-    if (overflow) return {s.scale / 2, 0, s.skipped + 1};
+    if (overflow) return {s.scale / 2, 0, s.skipped};
     if (++s.good_steps < SCALE_GOOD_STEPS || !std::isfinite((float)(2 * s.scale))) return s;
     return {2 * s.scale, 0, s.skipped};
 }

@@ -9,6 +9,10 @@ struct PlanDevice {
     std::string name;
     double flops_s = 0, bytes_s = 0, memory_bytes = 0;
     bool hopper = false;
+    double least_flops_s = 0;  // of several measurements, the best of which is flops_s; 0: not measured
+
+    // Whether the measurements differ by more than a tenth: then all times are rough.
+    bool varies() const { return least_flops_s > 0 && least_flops_s < 0.9 * flops_s; }
 };
 
 constexpr double DRIVER_BYTES = GIB;  // of a GPU's memory, left to its driver

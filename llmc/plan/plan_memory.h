@@ -115,6 +115,33 @@ inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, i
     }
 }
 
+// The flags of a run that fits, where no batch does with those of this one: -r if that helps; else
+// also -z 1, -w 0, and at last a smaller -t; and the largest -b that fits with them. Empty if
+// nothing helps.
+inline std::string fitting_flags(const GPT2& model, const Options& o, Sizes s, double most_bytes) {
+    const bool has_zero = s.processes > 1 && !o.zero_stage,
+               has_master = model.format == FORMAT_BF16 && o.master_weights;
+    for (; s.T > 0; s.T /= 2) {
+        if (has_own_total_batch(o, s) && o.total_batch_size % (s.T * s.processes) != 0) continue;
+        for (int more = 0; more <= has_zero + has_master; more++)
+            for (int64_t level = o.recompute; level < RECOMPUTE_LEVELS; level++) {
+                Options changed = o;
+                std::string flags;
+                const auto set = [&](const char* flag, int64_t Options::*option, int64_t value) {
+                    if (changed.*option != value) flags += format("%s %d ", flag, value);
+                    changed.*option = value;
+                };
+                changed.recompute_every = at_level(s, o, level).recompute_every;
+                set("-r", &Options::recompute, level), set("-t", &Options::seq_len, s.T);
+                if (has_zero && more > 0) set("-z", &Options::zero_stage, 1);
+                if (has_master && more > has_zero) set("-w", &Options::master_weights, 0);
+                const int64_t B = largest_batch(model, changed, s, most_bytes);
+                if (B > 0) return flags + format("-b %d", B);
+            }
+    }
+    return "";
+}
+
 // Whether the run fits the memory of the device; if not, what would make it fit. On a CPU the
 // processes of one machine share its memory.
 inline void print_fit(const GPT2& model, const Options& o, const Sizes& s, int64_t bytes, const PlanDevice& device) {
@@ -127,8 +154,11 @@ inline void print_fit(const GPT2& model, const Options& o, const Sizes& s, int64
     if (!fits) print_savings(model, o, s, bytes, most_bytes);
     if (!s.training) return;
     const int64_t B = largest_batch(model, o, s, most_bytes);
-    if (B == 0) printf("no batch fits\n");
-    else
+    if (B == 0) {
+        const std::string flags = fitting_flags(model, o, s, most_bytes);
+        if (flags.empty()) printf("no batch fits, with any of these flags\n");
+        else printf("no batch fits with this run's flags; with these together one does: %s\n", flags.c_str());
+    } else
         printf("the largest batch that fits%s: -b %lld\n", has_own_total_batch(o, s) ? " and divides -d" : "",
                (long long)B);
 }

@@ -19,7 +19,7 @@ inline int64_t validation_batches(const Run& run) {
 }
 
 struct Validation {
-    double loss;
+    double loss;           // as it is recorded
     double bits_per_byte;  // NAN where the vocabulary is not known
     double loss_sum = NAN;
     int64_t tokens = 0, bytes = 0;  // of the targets
@@ -61,7 +61,8 @@ inline Validation validate(Run& run) {
     for (double n : targets) tokens += n;
     for (double n : bytes) total_bytes += n;
     const double bits = total_bytes > 0 ? bits_per_byte(total, total_bytes) : NAN;
-    return {tokens > 0 ? total / tokens : NAN, bits, total, (int64_t)tokens, (int64_t)total_bytes};
+    const double loss = recorded_number(tokens > 0 ? total / tokens : NAN);
+    return {loss, bits, total, (int64_t)tokens, (int64_t)total_bytes};
 }
 
 // The perplexities of a text (text_data.h), if all of it was evaluated.

@@ -33,16 +33,14 @@ inline void set_best_aside(Run& run, int64_t step) {
         path, best_step, step, old);
 }
 
-// Keeps the model if its loss is lower than that of all before it. The loss counts as it is
-// recorded, so that a resumed run decides as one that was not stopped. Untrained weights are not
-// kept.
+// Keeps the model if its loss, as it is recorded, is lower than that of all before it: so a resumed
+// run decides as one that was not stopped. Untrained weights are not kept.
 inline void keep_if_best(Run& run, int64_t step, double loss) {
     const Options& o = run.options;
-    const double recorded = std::isfinite(loss) ? strtod(json_number_text(loss).c_str(), nullptr) : INFINITY;
     if (comm.rank > 0) return;
     run.validations_since_best++;
-    if (recorded >= run.best_loss) return;
-    run.best_loss = recorded, run.best_step = step, run.validations_since_best = 0;
+    if (!std::isfinite(loss) || loss >= run.best_loss) return;
+    run.best_loss = loss, run.best_step = step, run.validations_since_best = 0;
     if (!o.keep_best || !writes_out_dir(o) || (step == 0 && run.random_weights)) return;
     FileWriter file(best_path(o));
     write_weights(file, run.model);

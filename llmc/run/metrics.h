@@ -1,5 +1,6 @@
 // metrics.csv in the out dir: a header, then one line per step. Its columns are the rows of this
-// table; what a machine does not have is empty, and a number that is not finite is nan or inf.
+// table; what a machine or a step does not have is empty (the loss and norm of a step of whose
+// tokens none counts), and a number that is not finite is nan or inf.
 //
 // The file is cut back like main.log when a run is resumed (run_files.h). Columns marked `measured`
 // differ between two runs with the same results.

@@ -15,9 +15,10 @@ inline void print_scaling(const Cluster& c, double compute_s, int64_t wire_bytes
         c.flops / 1e12, 100 * c.utilisation, c.node_bytes_s / 1e9, c.network_bytes_s / 1e9, (long long)o.gpus_per_node,
         1e6 * c.message_s);
     printf(
-        "a step computes for %.2f ms and communicates for %.2f ms, of which %.2f ms hide behind the backward pass: "
-        "efficiency %.1f%%\n",
-        1e3 * e.compute_s, 1e3 * e.communicate_s, 1e3 * e.hidden_s, 100 * e.compute_s / e.step_s());
+        "a step computes for %s and communicates for %s, of which %s hide behind the backward pass: efficiency "
+        "%.1f%%\n",
+        time_text(e.compute_s, "%.2f").c_str(), time_text(e.communicate_s, "%.2f").c_str(),
+        time_text(e.hidden_s, "%.2f").c_str(), 100 * e.compute_s / e.step_s());
 }
 
 // What a process takes, and what the processes of one machine take together.
@@ -80,16 +81,20 @@ inline void print_time(const Options& o, const Sizes& s, const PlanDevice& devic
     printf("on %s (%.4g TFLOP/s, %s), a bound by the roofline of each kernel, not a promise:\n", device.name.c_str(),
            device.flops_s / 1e12,
            counts_bytes ? format("%.4g GB/s", device.bytes_s / 1e9).c_str() : "bytes not counted");
-    printf("a step takes at least %.4g ms", 1e3 * least_s);
-    if (counts_bytes) printf(", %.4g ms of it in kernels that wait for memory", 1e3 * bound.of_bytes_s);
-    if (s.processes > 1 && s.gpu) printf(", %.4g ms in communication", 1e3 * (least_s - bound.seconds));
-    printf("%s; %.4g ms at %.0f%% of the peak\n", s.processes > 1 && !s.gpu ? ", without communication" : "",
-           1e3 * usual_s, 100 * share);
+    if (device.varies())
+        printf("its peak varies, beside other work or with its clock: measured just now, %.4g TFLOP/s and more\n",
+               device.least_flops_s / 1e12);
+    printf("a step takes at least %s", time_text(least_s).c_str());
+    if (counts_bytes) printf(", %s of it in kernels that wait for memory", time_text(bound.of_bytes_s).c_str());
+    if (s.processes > 1 && s.gpu) printf(", %s in communication", time_text(least_s - bound.seconds).c_str());
+    printf("%s; %s at %.0f%% of the peak\n", s.processes > 1 && !s.gpu ? ", without communication" : "",
+           time_text(usual_s).c_str(), 100 * share);
     if (steps <= 0) return;
     const double all = full_steps((double)steps, o.batch_warmup);
     const double least_hours = all * least_s / 3600, usual_hours = all * usual_s / 3600;
-    printf("the run takes at least %s; %s at %.0f%% of the peak (h:mm:ss)\n", hours_text(3600 * least_hours).c_str(),
-           hours_text(3600 * usual_hours).c_str(), 100 * share);
+    printf("the run takes at least %s; %s at %.0f%% of the peak (h:mm:ss%s)\n", hours_text(3600 * least_hours).c_str(),
+           hours_text(3600 * usual_hours).c_str(), 100 * share,
+           usual_hours < 48 ? "" : format("; %.1f and %.1f days", least_hours / 24, usual_hours / 24).c_str());
     if (o.price > 0)
         printf("it costs at least %.2f; %.2f at %.0f%% of the peak (%.0f x %g per hour)\n", P * o.price * least_hours,
                P * o.price * usual_hours, 100 * share, P, o.price);

@@ -124,7 +124,7 @@ bool data_failed(Run& run) {
 // What the update of this step, of which so many tokens count, needs beside the gradients.
 static UpdateRule update_rule(const Run& run, double rate, double tokens) {
     const Options& o = run.options;
-    const int64_t step = run.state.step, updates = step - run.state.loss_scale.skipped;
+    const int64_t updates = run.state.step - run.state.loss_scale.skipped;
     UpdateRule rule;
     rule.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)o.weight_decay,
                                       1.0f, updates + 1);
@@ -134,7 +134,7 @@ static UpdateRule update_rule(const Run& run, double rate, double tokens) {
     rule.loss_scale = run.state.loss_scale.scale;
     rule.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
     rule.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
-    rule.rounding_seed = generator_for(o.seed, RANDOM_ROUNDING, step).bits64();
+    rule.rounding_seed = generator_for(o.seed, RANDOM_ROUNDING, updates).bits64();
     return rule;
 }
 
@@ -185,7 +185,8 @@ void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
     {
         const Range range("log");
         StepReport report;
-        report.rate = step.rate, report.loss = result.loss, report.norm = result.norm;
+        report.rate = step.rate;
+        if (step.tokens > 0) report.loss = result.loss, report.norm = result.norm;
         report.loss_z = loss_z, report.norm_z = norm_z, report.loss_scale = rule.loss_scale;
         report.seconds = now_seconds() - step.begin, report.tokens = step.tokens;
         report.first = {(double)run.first_tokens, result.small_squares};
@@ -197,7 +198,7 @@ void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
         log_tensors(run, rule, result.updated, step.before);
     }
     state.loss_scale = next_scale(run.model.format, state.loss_scale, o, overflow);
-    if (!result.updated) log_skipped_update(run, result, rule, state.loss_scale.scale);
+    if (!result.updated) log_skipped_update(run, result, rule, state.loss_scale.scale), state.loss_scale.skipped++;
     state.step++;
     state.position_windows += run.step_windows;
     step.range.reset();

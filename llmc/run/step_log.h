@@ -29,20 +29,28 @@ inline std::string mfu_text(const Run& run, const Throughput& t) {
     return format("%.1f%% %s MFU", 100 * t.flops_per_s / t.peak, NUMBER_FORMAT_NAMES[run.model.format]);
 }
 
+// A number of the step's line; a dash, which no reader takes for a number, where there is none.
+inline std::string number_or_dash(const char* fmt, const std::optional<double>& value) {
+    return value ? loss_text(fmt, *value) : "-";
+}
+
 // Whether the step that has just ended has a line: --log-every; also the first and the last step,
 // and one with which the run ends because its loss is not finite.
 inline bool has_line(const Run& run, const StepReport& r) {
     const int64_t step = run.state.step;
     const bool due = (step + 1) % run.options.log_every == 0 || step == run.first_step || step + 1 == run.max_steps;
-    return due || !std::isfinite(r.loss) || !std::isfinite(r.norm);
+    return due || (r.loss && !(std::isfinite(*r.loss) && std::isfinite(*r.norm)));
 }
-// The line of a step, on stdout and in main.log.
+// The line of a step, on stdout and in main.log. A step without a loss has none in main.log:
+// readers of that file want a number behind each key.
 inline void log_line(Run& run, const StepReport& r, const Throughput& speed) {
     const long long step = run.state.step, max_steps = run.max_steps;
     run.logger.line("step %4d/%d | loss %s %s| norm %s %s| lr %.2e | %.2f ms | %s | %.0f tok/s", step + 1, max_steps,
-                    loss_text("%7.6f", r.loss), z_text(r.loss_z), loss_text("%6.4f", r.norm), z_text(r.norm_z), r.rate,
-                    r.seconds * 1e3, mfu_text(run, speed), (double)(run.step_windows * run.T) / r.seconds);
-    const std::string loss = loss_text("%.4f", r.loss), norm = loss_text("%.2f", r.norm);
+                    number_or_dash("%7.6f", r.loss), z_text(r.loss_z), number_or_dash("%6.4f", r.norm),
+                    z_text(r.norm_z), r.rate, r.seconds * 1e3, mfu_text(run, speed),
+                    (double)(run.step_windows * run.T) / r.seconds);
+    if (!r.loss) return;
+    const std::string loss = loss_text("%.4f", *r.loss), norm = loss_text("%.2f", *r.norm);
     run.files.log.record(format("s:%d trl:%s lr:%.6f norm:%s", step, loss, r.rate, norm));
 }
 // What is logged of the step that has just ended.

@@ -9,9 +9,10 @@
 
 // What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).
 struct StepReport {
-    double rate, loss, norm, loss_z, norm_z, seconds;
-    double tokens;        // that count
-    FirstGradient first;  // of this process; its squares are 0 without --noise-scale 1
+    double rate, loss_z, norm_z, seconds;
+    std::optional<double> loss, norm;  // none if no token counts
+    double tokens;                     // that count
+    FirstGradient first;               // of this process; its squares are 0 without --noise-scale 1
     double loss_scale;
 };
 
@@ -34,10 +35,10 @@ struct RankStep {
 
 // The estimates of the noise scale. Rank 0 only.
 inline void set_noise(Run& run, MetricsLine& line, const std::vector<RankStep>& ranks, const StepReport& r) {
-    if (!run.options.noise_scale) return;
+    if (!run.options.noise_scale || !r.norm) return;
     std::vector<FirstGradient> firsts;
     for (const RankStep& rank : ranks) firsts.push_back(rank.first);
-    const NoiseEstimate estimate = noise_estimate(firsts, r.norm * r.norm, r.tokens);
+    const NoiseEstimate estimate = noise_estimate(firsts, *r.norm * *r.norm, r.tokens);
     if (!std::isfinite(estimate.noise) || !std::isfinite(estimate.signal)) return;
     run.noise_means.add(estimate);
     line[METRIC_NOISE] = estimate.noise, line[METRIC_SIGNAL] = estimate.signal;
