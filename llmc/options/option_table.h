@@ -191,7 +191,8 @@ inline const std::vector<OptionRow>& option_table() {
         whole(EVERYDAY | EVALUATION, "-v", "--val-every", &O::val_every, 0, many, "0..", "20",
               "steps between validations; 0 = never"),
         whole(EVALUATION, "-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20",
-              "batches of a validation (of untrained weights: 1 unless given); -1 = the whole split"),
+              "a validation takes so many batches of 4*T tokens, whatever -b and the processes are; -1 = the whole "
+              "split"),
         whole(EVERYDAY | EVALUATION, "-s", "--sample-every", &O::sample_every, 0, many, "0..", "20",
               "steps between samples; 0 = never"),
         whole(EVERYDAY | EVALUATION, "-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64",
