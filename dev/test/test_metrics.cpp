@@ -190,14 +190,14 @@ static void lengths() {
 static void best() {
     start_test("--keep-best: the model of the lowest validation loss, also where the run was killed and resumed");
     // with which the loss is lowest at step 12
-    const std::string flags = "-x 16 -v 4 -m 2 -n 5 -l 3e-3 -k constant --keep-best 1 -d 64 ";
+    const std::string flags = "-x 16 -v 4 -m 1 -n 5 -l 3e-3 -k constant --keep-best 1 -d 64 ";
     EXPECT(passed(run(tiny(flags + in("best")))));
     double lowest = INFINITY;
     int64_t step = -1;
     for (const std::string& line : lines_of(dir("best/evals.jsonl"), "{\"step\": "))
         if (val_loss_of(line) < lowest) lowest = val_loss_of(line), step = atoll(line.c_str() + 9);
     EXPECT(step == 12);
-    const Outcome again = run(tiny("-x 0 -v 1 -m 2 -d 64 -e " + dir("best/model_best.bin")));
+    const Outcome again = run(tiny("-x 0 -v 1 -m 1 -d 64 -e " + dir("best/model_best.bin")));
     EXPECT(passed(again) && contains(again.out, format("val loss %f", lowest)));
     EXPECT(passed(run(tiny(flags + in("best-parts")))));
     for (const int64_t resumed : {15, 5}) {  // after the best step, before it
@@ -241,7 +241,7 @@ static void older() {
 }
 
 static void best_discarded() {
-    const std::string flags = "-x 16 -v 4 -m 2 -n 2 -l 3e-3 -k constant --keep-best 1 -d 64 ";
+    const std::string flags = "-x 16 -v 4 -m 1 -n 2 -l 3e-3 -k constant --keep-best 1 -d 64 ";
     const std::string best = dir("branch/model_best.bin"), old = best + ".old";
     EXPECT(passed(run(tiny(flags + in("branch")))));  // its best is step 12, as in best()
     const std::string of_12 = read_whole(best);
