@@ -170,6 +170,13 @@ def long_prompt(tests, program):
         assert again == first + b"\n", (size, first, again)
 
 
+def prompt_of_bytes(tests, program):
+    """A prompt that is no UTF-8 is shown as Python decodes it; what the model reads of it are its bytes."""
+    for prompt in b"caf\xe9 cr\xe8me", b"\xff\xc3\xa9\xe2\x82", b"\xed\xa0\x80x":
+        result = tests.run(program, "--prompt", prompt, "-g", "5", "--quiet", "1", "--temperature", "0")
+        assert result.returncode == 0 and result.stdout.decode().startswith(prompt.decode(errors="replace")), result
+
+
 def on_terminal(text):
     """What a terminal gets of a text: no control characters; the lines end as terminals want it."""
     return re.sub("[^\t\n\r -~\xa0-\U0010ffff]", "\ufffd", text.decode()).replace("\n", "\r\n").encode()
@@ -306,6 +313,7 @@ def main():
             tests.test(f"{name}: sample k does not depend on --samples", several_samples, tests, program)
         tests.test("a sample ends at the end of text", end_of_text, tests, CPU)
         tests.test("text longer than the context", long_prompt, tests, CPU)
+        tests.test("a prompt that is no UTF-8", prompt_of_bytes, tests, CPU)
         tests.test("what is refused", refused, tests)
         with_readline = b"libreadline" in (ROOT / TALK[0]).read_bytes()
         if with_readline:

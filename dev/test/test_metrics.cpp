@@ -147,6 +147,7 @@ static void masked_noise() {
     EXPECT(n == 4 && m == 11 && noise_is("masked-micro", first, n, counted(4)));
     EXPECT(passed(run(MPIRUN + ("-np 2 " + tiny(still + "-d 64 -x 1 --noise-scale 1" + in("masked-ranks"))))));
     EXPECT(noise_is("masked-ranks", (first + second) / 2, 2 / (1 / n + 1 / m), counted(4)));
+    for (const char* name : {"train_0.mask", "train_1.mask"}) unlink(dir(name).c_str());
     start_test("noise scale with a loss mask that counts tokens in one micro-batch alone, or in none: no estimate");
     for (const char* name : {"train_0.bin", "train_1.bin"})
         write_mask(dir(name), [](int64_t i) { return i <= 8 || i > 192; });
@@ -163,14 +164,17 @@ static void masked_noise() {
 }
 
 static void lengths() {
-    start_test("--epochs E is E times -x -1; -x beside it is refused, and either replaces that of run.json");
+    start_test(
+        "--epochs E is E passes over the 186 windows; -x beside it is refused, and either replaces that of run.json");
     const auto steps_in = [](const Outcome& r) { return steps_of(r).losses.size(); };
     const Outcome one = run(tiny("-d 256"));
     EXPECT(passed(one) && steps_in(one) == 3000 / 256);
-    EXPECT(steps_in(run(tiny("-d 256 --epochs 3" + in("epochs")))) == 9000 / 256);
+    EXPECT(steps_in(run(tiny("-d 256 --epochs 3" + in("epochs")))) == 3 * 186 / 16);
+    EXPECT(steps_in(run(tiny("-d 32 --epochs 1"))) == 93 && steps_in(run(tiny("-d 32 -x -1"))) == 3000 / 32);
+    EXPECT(steps_in(run(tiny("-b 1 -d 16 --epochs 1"))) == 186 && steps_in(run(tiny("-b 1 -d 16 -x -1"))) == 187);
     EXPECT(refused(run(tiny("--epochs 2 -x 7")), 2, "--epochs 2"));
-    EXPECT(steps_in(run(tiny("-y 1 -x 40" + in("epochs")))) == 40 - 9000 / 256);
-    EXPECT(steps_in(run(tiny("-y 1 --epochs 4" + in("epochs")))) == 12000 / 256 - 40);
+    EXPECT(steps_in(run(tiny("-y 1 -x 40" + in("epochs")))) == 40 - 3 * 186 / 16);
+    EXPECT(steps_in(run(tiny("-y 1 --epochs 4" + in("epochs")))) == 4 * 186 / 16 - 40);
     EXPECT(passed(run(tiny("--epochs 2 -x -1 -d 512"))));
     start_test("--max-minutes: saves, exits 0, and says how to go on; the weights are those of a run in one piece");
     const std::string flags = "-x 6000 -l 1e-3 ";

@@ -30,7 +30,7 @@ inline void advise_on_going_on(Run& run) {
     if (comm.rank > 0 || o.max_steps == 0 || !name_exists(run_json_path(o.out_dir))) return;
     Options before = options_of_folder(o.out_dir);
     before.seq_len = o.seq_len, before.total_batch_size = o.total_batch_size;
-    const int64_t before_steps = steps_of(before, run.train_data.total_tokens);
+    const int64_t before_steps = steps_of(before, data_size(run));
     const std::string sentence = advice_on_rise(o, run.state.step, run.max_steps, before, before_steps);
     if (!sentence.empty()) warning("%s", sentence);
 }

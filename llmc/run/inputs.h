@@ -120,7 +120,7 @@ inline void open_inputs(Run& run, int64_t resumed_step) {
     }
     for (const DataLoader* data : {&run.train_data, &run.val_data}) check_masks(*data, run.logger);
     if (o.hellaswag && !only_generates(o)) open_hellaswag(run);
-    run.max_steps = steps_of(o, run.train_data.total_tokens);
+    run.max_steps = steps_of(o, data_size(run));
 }
 
 // Warns of masks beside the training data that are not used, and of a prompt that the model does
