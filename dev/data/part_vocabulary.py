@@ -1,5 +1,5 @@
-"""The vocabulary of a dataset that token_parts.py tokenizes, where it is not GPT-2's: a file that the user names, the 256
-bytes, or tokens that `tokenize` learns from the first training documents.
+"""The vocabulary of a dataset that token_parts.py tokenizes, where it is not GPT-2's: a file that the user names, the
+256 bytes, or tokens that `tokenize` learns from the first training documents.
 
 It is learned from as much text as a part has, so that a dataset that is still being downloaded needs no second pass.
 What is for validation is left out. Where the first tokens validate, as in llm.c's datasets, nobody knows how long they

@@ -147,13 +147,13 @@ static void masked_noise() {
     EXPECT(n == 4 && m == 11 && noise_is("masked-micro", first, n, counted(4)));
     EXPECT(passed(run(MPIRUN + ("-np 2 " + tiny(still + "-d 64 -x 1 --noise-scale 1" + in("masked-ranks"))))));
     EXPECT(noise_is("masked-ranks", (first + second) / 2, 2 / (1 / n + 1 / m), counted(4)));
-    for (const char* name : {"train_0.mask", "train_1.mask"}) unlink(dir(name).c_str());
     start_test("noise scale with a loss mask that counts tokens in one micro-batch alone, or in none: no estimate");
     for (const char* name : {"train_0.bin", "train_1.bin"})
         write_mask(dir(name), [](int64_t i) { return i <= 8 || i > 192; });
     EXPECT(passed(run(tiny(still + "-d 64 -x 4 --noise-scale 1" + in("masked-alone")))));
     const auto noise_at = [](int64_t step) { return at("masked-alone", step, METRIC_NOISE); };
     EXPECT(std::isnan(noise_at(0)) && std::isnan(noise_at(1)) && std::isnan(noise_at(2)) && noise_at(3) > 0);
+    for (const char* name : {"train_0.mask", "train_1.mask"}) unlink(dir(name).c_str());
     start_test("--noise-scale 1 with nothing to compute, or nowhere to write it: one sentence");
     const Outcome alone = run(tiny("-x 2 --noise-scale 1" + in("one-micro"))),
                   nowhere = run(tiny("-x 2 -d 64 --noise-scale 1"));

@@ -111,7 +111,7 @@ inline const std::vector<OptionRow>& option_table() {
     static const std::string schedules = schedule_names();
     static const std::vector<OptionRow> table = {
         text(EVERYDAY | DATA, "-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
-             "token shards to train on"),
+             "token shards to train on; 'a*.bin:0.7,b*.bin:0.3': several sources, and the share of each"),
         text(EVERYDAY | DATA, "-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin",
              "token shards to validate on, or texts, *.txt: with -x 0 all of the text, and its perplexity per token, "
              "word and byte"),

@@ -55,7 +55,7 @@ inline void open_train_data(Run& run) {
 // The masks of the training data, by --loss-mask, one for each shard of -i.
 inline void open_train_masks(Run& run) {
     const Options& o = run.options;
-    const std::vector<std::string> masks = glob_files(o.loss_mask);
+    const std::vector<std::string> masks = files_of_patterns(o.loss_mask);
     const size_t shards = run.train_data.shards.size();
     if (masks.empty())
         runtime_failure("--loss-mask %s matches no file; `tokenize` makes masks of .jsonl files with prompts",
@@ -131,11 +131,15 @@ inline void advise_on_inputs(const Run& run) {
     const auto has_mask = [](const Shard& shard) { return file_exists(mask_path_of(shard.file.path)); };
     const std::vector<Shard>& shards = run.train_data.shards;
     const auto found = std::find_if(shards.begin(), shards.end(), has_mask);
-    if (o.loss_mask.empty() && found != shards.end())
+    if (o.loss_mask.empty() && found != shards.end()) {
+        std::string masks;
+        for (const DataSource& source : run.train_data.sources)
+            masks += (masks.empty() ? "" : ",") + mask_path_of(source.pattern);
         warning(
             "%s is there, and without --loss-mask it is not used: all tokens count, those of prompts too; --loss-mask "
             "%s counts the completions alone",
-            mask_path_of(found->file.path), shell_word(mask_path_of(o.train_data)));
+            mask_path_of(found->file.path), shell_word(masks));
+    }
     check_prompt_length(run, run.prompt);
     if (only_generates(o) && !run.model_file)
         warning(

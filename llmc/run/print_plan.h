@@ -37,7 +37,7 @@ inline void print_peaks(const Options& o, const Sizes& s, int64_t bytes, const s
 // The training data by the sizes of its files; of no tokens if there are none.
 inline DataSize planned_data(const Options& o) {
     DataSize data;
-    for (const std::string& path : glob_files(o.train_data)) {
+    for (const std::string& path : source_files(o.train_data)) {
         const int64_t tokens = file_exists(path) ? std::max<int64_t>(0, file_bytes(path) - TOKENS_HEADER_BYTES) / 2 : 0;
         data.tokens += tokens, data.windows += std::max<int64_t>(0, tokens - 1) / o.seq_len;
     }
