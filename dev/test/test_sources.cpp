@@ -34,7 +34,8 @@ static void turns() {
     EXPECT((share_turns({{"a", 1e-9}, {"b", 1}, {"c", 1e-9}}) == std::vector<int64_t>{1, 998, 1}));
     EXPECT(share_turns({{"a", 5}}) == std::vector<int64_t>{1000});
     start_test("at every place each source has had its share, to one window");
-    for (const std::vector<double>& weights : {std::vector<double>{0.7, 0.3}, {1, 2, 3, 4}, {0.999, 0.001}, {1, 1, 1}}) {
+    for (const std::vector<double>& weights :
+         {std::vector<double>{0.7, 0.3}, {1, 2, 3, 4}, {0.999, 0.001}, {1, 1, 1}}) {
         std::vector<SourcePattern> patterns;
         for (double weight : weights) patterns.push_back({"x", weight});
         std::vector<DataSource> sources(weights.size());
@@ -60,7 +61,8 @@ static void order() {
     const std::vector<int> plain = windows_of(two_sources(), 0, 3000, false);
     int a = 0, b = 0;
     bool in_sequence = true;
-    for (int first : plain) in_sequence = in_sequence && (first < 500 ? first == 100 + a++ % 65 : first == 500 + b++ % 20);
+    for (int first : plain)
+        in_sequence = in_sequence && (first < 500 ? first == 100 + a++ % 65 : first == 500 + b++ % 20);
     EXPECT(in_sequence && a == 2100 && b == 900);
     start_test("with shuffling every epoch of a source has each of its windows once, in another order");
     const std::vector<int> shuffled = windows_of(two_sources(), 0, 3000, true);
@@ -80,7 +82,8 @@ static void order() {
     EXPECT(epochs_of(of_a, 100, 65) && epochs_of(of_b, 500, 20));
     start_test("window w is the same wherever reading begins");
     for (int64_t begin : {1, 699, 1234, 2999})
-        EXPECT(windows_of(two_sources(), begin, 3000, true) == std::vector<int>(shuffled.begin() + begin, shuffled.end()));
+        EXPECT(windows_of(two_sources(), begin, 3000, true) ==
+               std::vector<int>(shuffled.begin() + begin, shuffled.end()));
     start_test("one source with a weight is the pattern without one");
     EXPECT(windows_of(dir("a*.bin") + ":3", 0, 300, true) == windows_of(dir("a*.bin"), 0, 300, true));
     start_test("a name with colons and commas that is there is no list of sources");
@@ -131,7 +134,9 @@ static void runs() {
 
 static void mistakes() {
     start_test("sources with and without weights, weights of 0, too few windows, weights for -j: one sentence");
-    const auto of = [](const std::string& sources) { return run(tiny_run("./train_gpt2_cpu", "-x 1 -i '" + sources + "'")); };
+    const auto of = [](const std::string& sources) {
+        return run(tiny_run("./train_gpt2_cpu", "-x 1 -i '" + sources + "'"));
+    };
     const std::string a = dir("train_0.bin"), b = dir("train_1.bin");
     EXPECT(refused(of(a + ":0.5," + b), 2, "`" + b + "` has no weight"));
     EXPECT(refused(of(a + ":0.5," + b + ":x"), 2, "has no weight"));

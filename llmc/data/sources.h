@@ -9,6 +9,7 @@
 #pragma once
 #include <cmath>
 #include <memory>
+#include "llmc/base/file.h"
 #include "llmc/options/source_list.h"
 
 constexpr int64_t TURNS = 1000;
