@@ -150,7 +150,7 @@ def exported_runs(folder):
     for precision in "fp32", "bf16":
         out, model = folder / precision, folder / f"{precision}_exported"
         output = run(ROOT / "train_gpt2_cpu", "-i", folder / "tokens.bin", "-j", folder / "tokens.bin", "-e",
-                     "L2C48H3T33V130", "-b", 2, "-t", 32, "-x", 3, "-n", 1, "-s", 0, "-v", 3, "-m", 2, "-l", 1e-2,
+                     "L2C48H3T33V130", "-b", 2, "-t", 32, "-x", 3, "-n", 1, "-s", 0, "-v", 3, "-m", 1, "-l", 1e-2,
                      "-o", out, "--precision", precision)
         (out / "DONE_00000003").rename(out / "not_done")
         export_hf(out, model)

@@ -186,7 +186,7 @@ static void changed_masks() {
     dataloader_open_masks(loader, {dir("train_1.mask")});
     EXPECT(try_load_window(loader, 0, x, y).empty() && try_count_targets(loader, 0, counted).empty());
     write_mask(dir("train_1.bin"), prompt);
-    start_epoch(loader, 0);  // opens the files again
+    start_epoch(loader, loader.sources[0], 0);  // opens the files again
     EXPECT(contains(try_load_window(loader, 0, x, y), "train_1.mask has changed"));
     EXPECT(contains(try_count_targets(loader, 0, counted), "train_1.mask has changed"));
 }
