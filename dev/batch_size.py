@@ -42,7 +42,7 @@ def flags_of(batch, rate, tokens, scale):
     micro, steps = min(16, batch // T // 2), max(4, int(tokens * scale) // batch)
     windows = max(32, int(512 * min(1, scale)))
     return [("-d", str(batch)), ("-b", str(micro)), ("-l", rate), ("-x", str(steps)),
-            ("-v", str(max(1, int(VALIDATE_EVERY * min(1, scale)) // batch))), ("-m", str(windows // micro))]
+            ("-v", str(max(1, int(VALIDATE_EVERY * min(1, scale)) // batch))), ("-m", str(windows // 4))]
 
 
 def steps_to(target, losses):

@@ -41,7 +41,7 @@ import sweep
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/18-optimizers.md"
-MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 16, 0.08, 0.1, 20, 8
+MODEL, T, B, WARMUP_SHARE, FRAC, VAL_BATCHES, VALIDATIONS = "L4C128H4T64", 64, 16, 0.08, 0.1, 80, 8
 SEEDS = (42, 1, 2)
 # the powers with which the search begins; else USUAL
 FIRST = {"sgd": -1, "momentum": -1, "adagrad": -3, "lion": -6, "lars": -3, "lamb": -3, "muon": -4, "adafactor": -2,

@@ -9,6 +9,7 @@ steps=1400
 again=
 model_file=$out/model_$(printf %08d $steps).bin
 model=L4C192H6T128
+val_batches=80  # of 4 x 128 tokens, so that a validation takes little of the two minutes
 
 # bf16 where the CPU has instructions for it, which is where it is faster.
 precision=fp32
@@ -26,6 +27,8 @@ echo "Training a GPT-2 of 4 layers and 192 channels on the works of Shakespeare,
     "in $precision on the CPU, $steps steps of Muon, the optimizer that gets furthest in so little time."
 echo "A model that knows only how often each token occurs has a validation loss of $baseline_loss," \
     "$baseline_bits bits per byte."
+echo "While it trains, it is validated on the first $((val_batches * 4 * 128)) tokens of the validation text;" \
+    "at the end on all of it."
 if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
     echo "It is already trained, in $out: here is another sample."
     again=1
@@ -35,7 +38,7 @@ if [ -f "$out/DONE_$(printf %08d $steps)" ]; then
 else
     # In the background, so that the script can pass a signal on to the trainer, which saves and says how to go on.
     ./train_gpt2_cpu -e $model $read_data -o $out -y 1 --precision $precision -b 16 -t 128 -r 0 -x $steps \
-        --optimizer muon -l 1e-2 -u 50 -q 0.05 -c 0.1 -n 500 -nk 2 -v 200 -m 20 -s 1000000 -g 200 --top-k 50 \
+        --optimizer muon -l 1e-2 -u 50 -q 0.05 -c 0.1 -n 500 -nk 2 -v 200 -m $val_batches -s 1000000 -g 200 --top-k 50 \
         --temperature 0.8 --prompt "ROMEO." &
     trainer=$!
     for signal in INT TERM USR1; do trap "kill -$signal $trainer 2>/dev/null" $signal; done
@@ -50,7 +53,7 @@ else
 fi
 whole_split=$(./train_gpt2_cpu -e "$model_file" $read_data --precision $precision -b 8 -t 128 -x 0 -m -1 -s 0 --quiet 1)
 loss=$(echo "$whole_split" | sed -n 's/^val loss //p') bits=$(echo "$whole_split" | sed -n 's/^bits per byte //p')
-echo "Validation loss: $loss, $bits bits per byte;" \
+echo "Validation loss of the whole validation text: $loss, $bits bits per byte;" \
     "model of token frequencies: $baseline_loss, $baseline_bits bits per byte."
 # The trainer has said how to prompt the model and how to train it longer.
 if [ -n "$again" ]; then

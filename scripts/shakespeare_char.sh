@@ -14,4 +14,4 @@ data=dev/data/shakespeare_bytes text=dev/data/shakespeare
 [ ! -f dev/data/tiny_shakespeare.txt ] || text=dev/data/tiny_shakespeare.txt
 ./tokenize --bytes 1 $text --val-split tail -o $data
 exec ./train_gpt2_cpu -i ${data}_train.bin -j ${data}_val.bin -e L4C128H4T64 -b 12 -t 64 -x 2000 -l 1e-3 -u 100 \
-    -q 0.1 --beta2 0.99 -c 0.1 -v 250 -m 20 -s 1000000 -g 500 "$@"
+    -q 0.1 --beta2 0.99 -c 0.1 -v 250 -m 60 -s 1000000 -g 500 "$@"

@@ -19,7 +19,7 @@ flags=(
     -d 524288                      # tokens of an optimizer step, half a million as GPT-3 (Brown et al. 2020, table 2.1)
     -k cosine -q 0.0               # the learning rate ends at 0, along a cosine
     -c 0.1                         # weight decay of the matrices
-    -v 250 -m 20 -s 20000 -h 1     # validation loss and HellaSwag every 250 steps, samples now and then
+    -v 250 -m 2560 -s 20000 -h 1   # every 250 steps HellaSwag and the loss of 10 million tokens; samples now and then
     -n 5000 -nk 5 -nm 50000 -y 1   # checkpoints every 5000 steps; the last five and every 50000th stay; goes on
     "$@"
     -z "$([ "$GPUS" -gt 1 ] && echo 1 || echo 0)"

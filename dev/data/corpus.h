@@ -31,7 +31,8 @@ struct Corpus {
     DocumentFields fields;            // of .jsonl
     std::optional<bool> prompted;     // whether the documents so far have prompts
     bool chat = false;                // whether there are conversations
-    bool by_documents = false;        // validation: documents that are drawn, or the last tokens
+    bool by_documents = false;        // validation: documents that are drawn,
+    bool by_files = false;            // or the last bytes of each file; else the last tokens of all
     // --pack: tokens of a window, which cuts no document that fits in; 0: documents follow each
     // other. The tokens of the current document wait for its end, or until it is too long; then it
     // is placed.
@@ -45,6 +46,7 @@ struct Corpus {
     // tokens.
     int64_t tail_begin = -1;
     int64_t seed = 0;
+    uint16_t end_of_text = 0;
     ShardSet train, val;
     std::unique_ptr<FileWriter> vocabulary;  // PREFIX_tokenizer.bin, which gets its name with the shards
     ShardSet* target = nullptr;              // where the current document goes
@@ -52,6 +54,7 @@ struct Corpus {
     Logger logger;
     Progress progress;
     int64_t lines = 0, bytes = 0, invalid = 0, first_invalid = 0, documents_before = 0;  // of the current file
+    bool in_tail = false;                                                                // of it
 
     int64_t train_bytes(const Block& block) const;
     void count_words(const Tokenizer& tok, DocumentReader& reader, WordCounts& words);
@@ -60,6 +63,8 @@ struct Corpus {
     void append(const Encoded& e, size_t begin, size_t end);
     void place_document();
     void end_document();
+    void append_documents(ShardSet& split, const Encoded& e, size_t begin, size_t end);
+    void begin_tail(const Encoded& e, size_t cut);
     void finish_file(const TextFile& file);
     void warn_of_empty_split() const;
     void finish();
@@ -72,8 +77,12 @@ struct Corpus {
     }
 };
 
-// The bytes of a block that are before the tail.
+// The bytes of a block that are before the tail, of all files or of its own.
 inline int64_t Corpus::train_bytes(const Block& block) const {
+    if (by_files) {
+        const int64_t all = files[block.file].bytes, tail = std::llround((double)all * val_fraction);
+        return std::max<int64_t>(0, all - tail - block.offset);
+    }
     if (tail_begin < 0) return INT64_MAX;
     return std::max<int64_t>(0, tail_begin - file_begin[block.file] - block.offset);
 }
@@ -158,14 +167,35 @@ inline void Corpus::end_document() {
     placed = false;
 }
 
+// Writes tokens `begin` to `end` - 1 of a block, document by document, to one of the splits.
+inline void Corpus::append_documents(ShardSet& split, const Encoded& e, size_t begin, size_t end) {
+    if (target != &split) end_document();
+    target = &split;
+    for (size_t start : e.starts) {
+        if (start < begin || start >= end) continue;
+        append(e, begin, start);
+        end_document();
+        begin = start;
+    }
+    append(e, begin, end);
+}
+
+// A tail that begins within a document follows that of another file, which has ended.
+inline void Corpus::begin_tail(const Encoded& e, size_t cut) {
+    const uint8_t counts = 1;
+    in_tail = true, end_document();
+    if (e.tokens[cut] != end_of_text) append_tokens(val, &end_of_text, &counts, 1);
+}
+
 // Writes the tokens of a block to the splits that its documents are for.
 inline void Corpus::take(const Encoded& e) {
     check(e);
     train.masked = val.masked = prompted.value_or(false) || window > 0;
-    if (tail_begin >= 0) {
+    if (tail_begin >= 0 || by_files) {
         const size_t cut = std::min(e.validates_from, e.tokens.size());
-        target = &train, append(e, 0, cut);
-        target = &val, append(e, cut, e.tokens.size());
+        if (cut > 0) append_documents(train, e, 0, cut);
+        if (by_files && !in_tail && cut < e.tokens.size()) begin_tail(e, cut);
+        if (cut < e.tokens.size()) append_documents(val, e, cut, e.tokens.size());
         documents += (int64_t)e.starts.size();
     } else {
         size_t at = 0;
@@ -188,7 +218,7 @@ inline void Corpus::finish_file(const TextFile& file) {
     if (invalid > 0)
         warning("%s has %s of invalid UTF-8, the first at %d: kept as found", file.name(), count_text(invalid, "byte"),
                 first_invalid);
-    documents_before = documents, lines = bytes = invalid = 0;
+    documents_before = documents, lines = bytes = invalid = 0, in_tail = false;
 }
 
 // Warns if one of the two splits has no tokens: otherwise only a run that opens it would say so.
@@ -207,7 +237,7 @@ inline void Corpus::finish() {
     end_document();
     const int64_t all = train.total + val.total;
     if (all == 0) runtime_failure("no text in %s; nothing was written", count_text((int64_t)files.size(), "file"));
-    if (!by_documents && tail_begin < 0) move_tail(train, val, std::llround((double)all * val_fraction));
+    if (!by_documents && !by_files && tail_begin < 0) move_tail(train, val, std::llround((double)all * val_fraction));
     const bool wants_both = by_documents && val_fraction > 0 && val_fraction < 1;
     if (wants_both && (train.total == 0 || val.total == 0))
         runtime_failure(
@@ -227,7 +257,9 @@ inline void Corpus::finish() {
     printf("%s, %s, %s: %lld in %s, %lld in %s (%s)\n", count_text((int64_t)files.size(), "file").c_str(),
            count_text(documents, "document").c_str(), count_text(all, "token").c_str(), (long long)train.total,
            where(train).c_str(), (long long)val.total, where(val).c_str(),
-           by_documents ? drawn_text.c_str() : "the tail");
+           by_documents ? drawn_text.c_str()
+           : by_files   ? "the tail of each file"
+                        : "the tail");
     int64_t counted = 0;
     for (const ShardSet* set : {&train, &val})
         for (const ShardFile& shard : set->shards) counted += shard.mask ? shard.mask->header.counted : 0;

@@ -2,6 +2,7 @@
 are tokenized. token_parts.py asks for names, sizes, and
     ready(index), path(index)   whether a file is there, and where
     release_before(index)       the files before this one are tokenized
+    at_once                     so many files can be there before the first is tokenized
     note()                      what a line of progress says besides
 """
 import hashlib
@@ -21,6 +22,7 @@ class LocalFiles:
     def __init__(self, paths):
         self.names = [str(path) for path in paths]
         self.sizes = [path.stat().st_size for path in paths]
+        self.at_once = len(paths)
 
     def path(self, index):
         return self.names[index]
@@ -41,6 +43,7 @@ class HubFiles:
     def __init__(self, name, revision, listed, folder, address, keep):
         self.names, self.sizes = [file[0] for file in listed], [file[1] for file in listed]
         self.listed, self.folder, self.keep = listed, folder, keep
+        self.at_once = DOWNLOADS_AHEAD + 1
         self.url = f"{address}/datasets/{name}/resolve/{revision}"
         self.wanted_from = self.downloaded = 0  # files before these are not wanted any more; are there
         self.have, self.failure = 0, None       # bytes of the file under way

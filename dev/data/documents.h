@@ -56,6 +56,17 @@ inline std::vector<std::string> texts_in_folder(const std::string& folder) {
     return paths;
 }
 
+// Exit 2 if a file's name says that it is JSON, whose braces and names of fields nobody means to
+// train on.
+inline void refuse_json(const std::string& path) {
+    if (ends_with(path, ".json") || ends_with(path, ".ndjson"))
+        usage_error(
+            "%s is JSON, no text: with --jsonl FIELD each of its lines is an object whose FIELD is a document; a list "
+            "of objects becomes such lines by `jq -c '.[]' FILE.json > FILE.jsonl`; `- < FILE.json` takes all of it as "
+            "text",
+            path);
+}
+
 // The files that the arguments name, in their order: files, folders, - for stdin. Exit 1 if one
 // cannot be opened. With prefers_jsonl, everything that does not end in .txt is .jsonl.
 inline std::vector<TextFile> find_texts(const std::vector<std::string>& arguments, bool prefers_jsonl) {
@@ -66,6 +77,7 @@ inline std::vector<TextFile> find_texts(const std::vector<std::string>& argument
             continue;
         }
         const bool folder = folder_exists(argument);
+        if (!folder && !prefers_jsonl) refuse_json(argument);
         for (const std::string& path : folder ? texts_in_folder(argument) : std::vector<std::string>{argument})
             files.push_back({path, prefers_jsonl ? !ends_with(path, ".txt") : ends_with(path, ".jsonl"),
                              FileReader(path).size_bytes});

@@ -153,9 +153,10 @@ def documents(path, begin, end, column, index, speech):
 class Tokens:
     """A running ./tokenize, to which documents are sent as .jsonl. It writes PREFIX_train.bin."""
 
-    def __init__(self, prefix):
+    def __init__(self, prefix, tokenizer):
         self.prefix, self.log = prefix, open(f"{prefix}.log", "w+")
         command = [ROOT / "tokenize", "-", "--jsonl", "text", "--val-fraction", "0", "--threads", "1", "-o", prefix]
+        command += ["--tokenizer", tokenizer] if tokenizer else []
         try:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self.log,
                                             bufsize=1 << 20)
@@ -181,22 +182,28 @@ class Tokens:
         return (os.stat(f"{self.prefix}.bin").st_size - TOKENS_HEADER_BYTES) // 2
 
 
+def documents_of_part(part):
+    """(path, split, document) of each document of a part; an empty one is for no split."""
+    draw = random.Random(f"{part['seed']} {part['number']}")
+    for path, begin, end, index in part["pieces"]:
+        for document in documents(path, begin, end, part["column"], index, part["speech"]):
+            drawn = document and not part["split"] and draw.random() < part["val_fraction"]
+            yield path, (part["split"] or ("val" if drawn else "train")) if document else None, document
+
+
 def tokenize_part(folder):
     part = json.loads((folder / "part.json").read_text())
-    draw = random.Random(f"{part['seed']} {part['number']}")
-    outputs, empty = {}, 0
+    outputs, empty, path = {}, 0, None
     try:
-        for path, begin, end, index in part["pieces"]:
-            for document in documents(path, begin, end, part["column"], index, part["speech"]):
-                if not document:
-                    empty += 1
-                    continue
-                split = part["split"] or ("val" if draw.random() < part["val_fraction"] else "train")
-                if split not in outputs:
-                    outputs[split] = Tokens(f"{folder}/{split}")
-                outputs[split].add(document)
-                if os.getppid() != part["parent"]:
-                    sys.exit()  # the run was killed; nobody will take this part
+        for path, split, document in documents_of_part(part):
+            if not document:
+                empty += 1
+                continue
+            if split not in outputs:
+                outputs[split] = Tokens(f"{folder}/{split}", part["tokenizer"])
+            outputs[split].add(document)
+            if os.getppid() != part["parent"]:
+                sys.exit()  # the run was killed; nobody will take this part
     except UnicodeError as error:
         fail(f"{path} has text that is no UTF-8: {first_line(error)}")
     except BrokenPipeError:

@@ -7,6 +7,7 @@
     python3 dev/data/get.py fineweb10B                          # needs pyarrow: pip install pyarrow
     python3 dev/data/get.py fineweb10B --from FOLDER            # the same files, from a local copy
     python3 dev/data/get.py FOLDER -o dev/data/mine
+    python3 dev/data/get.py tinystories -o dev/data/stories4096 --train-vocab 4096
 
 Datasets: {names}.
 Documents, order and shards are those of llm.c's scripts, but for the order of TinyStories' files, which is that of
@@ -22,6 +23,7 @@ import os  # noqa: E402
 import shutil  # noqa: E402
 
 import hub  # noqa: E402
+import part_vocabulary  # noqa: E402
 from dataset_files import DOWNLOADS_AHEAD, HubFiles, LocalFiles, files_in, identity, unpack  # noqa: E402
 from files import ROOT, fail, wrong_use, write_whole  # noqa: E402
 from token_parts import TokenParts, read_json, write_json  # noqa: E402
@@ -102,7 +104,12 @@ def parse_flags():
     flag("name", metavar="NAME", help="a dataset, or a folder or file of one's own")
     flag("--from", dest="source", metavar="LOCAL", type=pathlib.Path, help="a local copy, used in place of a download")
     flag("-o", dest="prefix", metavar="PREFIX", type=pathlib.Path, help="writes PREFIX_train*.bin and PREFIX_val*.bin")
-    flag("--shard-tokens", metavar="N", type=int, help=f"tokens in a file ({SHARD_TOKENS})")
+    flag("--shard-tokens", metavar="N", type=int, help=f"tokens in a file ({SHARD_TOKENS}); where it is not given, a "
+         "split of a folder of one's own that fits into one file is PREFIX_train.bin or PREFIX_val.bin")
+    flag("--tokenizer", metavar="FILE", type=pathlib.Path, help="the vocabulary (GPT-2's)")
+    flag("--train-vocab", metavar="N", type=int, help="learn a vocabulary of so many tokens from the first training "
+         "documents, about --part-bytes of them")
+    flag("--bytes", metavar="0, 1", type=int, default=0, help="1: every byte is a token")
     flag("--column", metavar="NAME", help="of a folder of one's own: the column or field with the text (text)")
     flag("--val-fraction", metavar="F", type=float, help="of a folder of one's own: the chance of each document to be "
          "for validation (0.1)")
@@ -137,6 +144,7 @@ def check_flags(options):
     for name in "shard_tokens", "workers", "part_bytes":
         if getattr(options, name) is not None and not 1 <= getattr(options, name) < 2**31:
             wrong_use(f"--{name.replace('_', '-')} {getattr(options, name)}: 1 to {2**31 - 1} is accepted")
+    part_vocabulary.check_flags(options)
     if not 0 < (0.1 if options.val_fraction is None else options.val_fraction) < 1:
         wrong_use(f"--val-fraction {options.val_fraction}: a number between 0 and 1 is accepted")
     if not (ROOT / "tokenize").exists():
@@ -171,7 +179,8 @@ def recipe_of(data, options, own):
     recipe = {"dataset": None if own else options.name, "val": data["val"], "shard_tokens": shard_tokens,
               "val_tokens": data.get("val_tokens", shard_tokens), "part_bytes": options.part_bytes,
               "column": options.column or data.get("column", "text"), "speech": data.get("speech", False),
-              "val_fraction": options.val_fraction or 0.1, "seed": 42 if options.seed is None else options.seed}
+              "val_fraction": options.val_fraction or 0.1, "seed": 42 if options.seed is None else options.seed,
+              **({"plain": True} if own and not options.shard_tokens else {}), **part_vocabulary.recipe_of(options)}
     if own or options.source:
         source = pathlib.Path(options.name) if own else options.source
         kinds = (".gz", ".json") if options.name == "tinystories" else data["kinds"]
@@ -191,7 +200,7 @@ def make_shards(data, options, own, parts):
         print(f"goes on with file {first + 1} of {len(files.names)}", flush=True)
     if isinstance(files, HubFiles):
         files.start(first)
-    return parts.run(options.name, files)
+    return parts.run(options.name, files, lambda _: part_vocabulary.make(parts, options))
 
 
 def main():
@@ -204,16 +213,23 @@ def main():
     parts = TokenParts(prefix, recipe_of(data, options, own), workers)
     shards, text = parts.complete_shards(), prefix.with_name(f"{prefix.name}.txt")
     if options.name == "tinyshakespeare" and (shards is None or not text.is_file()):
-        prefix.parent.mkdir(parents=True, exist_ok=True)
         content = (options.source or single_file(data, options)).read_bytes()
+        prefix.parent.mkdir(parents=True, exist_ok=True)
         write_whole({text: lambda file: file.write(content)})
     if shards is None:
-        shards = make_shards(data, options, own, parts)
+        try:
+            shards = make_shards(data, options, own, parts)
+        except (SystemExit, OSError):
+            parts.leave_nothing()
+            raise
     if parts.empty:
         print(f"warning: left out: {parts.empty:,} empty documents", file=sys.stderr)
+    if parts.tokenizer():
+        print(f"vocabulary: {prefix.with_name(prefix.name + '_tokenizer.bin')}")
     for split in "train", "val":
         tokens = sum((size - 1024) // 2 for name, size in shards if name.startswith(f"{prefix.name}_{split}"))
-        pattern = prefix.with_name(f"{prefix.name}_{split}{'_*' if parts.recipe['shard_tokens'] else ''}.bin")
+        names = [name for name, _ in shards if name.startswith(f"{prefix.name}_{split}")]
+        pattern = prefix.with_name(names[0] if len(names) == 1 else f"{prefix.name}_{split}_*.bin")
         print(f"{split}: {tokens:,} tokens in {pattern}")
 
 

@@ -4,6 +4,7 @@ moment and by anything, goes on where it stopped, and the shards are the same.
 The folder PREFIX_parts holds everything until the shards are complete:
     recipe.json       what the shards are made of, and how; a run with another recipe is refused
     plan.json         the pieces (documents.py) of every part
+    tokenizer.bin     the vocabulary, where it is not GPT-2's
     p000007/          a part: train.bin, val.bin and counts.json; it gets this name when it is complete
     train_000003.bin  a complete shard
     position.json     of each split: how many shards are complete, and at which token of which part the next one begins
@@ -15,6 +16,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -64,12 +66,16 @@ class TokenParts:
                                    document with the chance val_fraction, drawn by seed
         shard_tokens, part_bytes   how much is in a shard (0: all of a split), and of text in a part, about
         column, speech             how documents.py reads
+        plain                      where it is true, a split of one shard has no number in its name
+        tokenizer, train_vocab, bytes   one of them where the vocabulary is not GPT-2's (part_vocabulary.py)
     and whatever else must not change when a run is resumed."""
 
     def __init__(self, prefix, recipe, workers):
         self.prefix, self.recipe, self.workers = prefix, recipe, workers
         self.folder, self.made = prefix.with_name(f"{prefix.name}_parts"), prefix.with_name(f"{prefix.name}.json")
         self.splits = ["train"] if recipe["val"] == "first" else ["train", "val"]
+        self.opened = False   # it has the lock of its folder
+        self.useless = False  # no shards can be made of what is there
         self.running = {}  # number of a part: its process, and the folder in which it works
         self.counts = {}   # number of a part: tokens of each split
         self.empty = 0     # documents that were left out by this run
@@ -98,6 +104,7 @@ class TokenParts:
                 for path in self.prefix.parent.glob(f"{glob.escape(self.prefix.name)}_{kind}*.bin"):
                     if not (GPT2_TOKENIZER.exists() and path.samefile(GPT2_TOKENIZER)):
                         wrong_use(f"{path} is there already; another -o is accepted, or this one when it is removed")
+        self.made_folders = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = open(self.folder / "lock", "w")
         try:
@@ -114,7 +121,28 @@ class TokenParts:
                     shutil.rmtree(entry)
                 elif entry.name != "lock":
                     entry.unlink()
+        self.opened = True
         write_json(recipe, self.recipe)
+
+    def leave_nothing(self):
+        """Removes the folder of a run that has failed, and the folders made for it, if nothing of use is in it."""
+        of_use = [*self.folder.glob("p??????/*.bin"), *self.folder.glob("*_*.bin"), *self.folder.glob("texts")]
+        if not self.opened or (of_use and not self.useless):
+            return
+        children.signal_all(signal.SIGKILL)
+        for process, _ in self.running.values():
+            process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in self.made_folders[1:]:
+            try:
+                folder.rmdir()
+            except OSError:  # something else is in it
+                return
+
+    def tokenizer(self):
+        """The path of the vocabulary; None if it is GPT-2's."""
+        own = any(self.recipe.get(name) for name in ("tokenizer", "train_vocab", "bytes"))
+        return self.folder / "tokenizer.bin" if own else None
 
     def resume(self):
         """Finds out what an earlier run has done. Returns the first file that is still needed."""
@@ -181,15 +209,21 @@ class TokenParts:
         return [number for number in range(self.first_part(), len(self.plan["parts"]))
                 if number not in self.counts and number not in self.running]
 
-    def start_part(self, number):
+    def part(self, number):
+        """What documents.py needs to know of a part."""
         pieces = self.plan["parts"][number]
         own_val_file = self.recipe["val"] == "file"
         split = {"first": "train", "drawn": None, "file": "val" if pieces[0][0] == 0 else "train"}[self.recipe["val"]]
-        part = {"number": number, "parent": os.getpid(), "split": split, "pieces": []}
+        part = {"number": number, "parent": os.getpid(), "split": split, "pieces": [],
+                "tokenizer": self.tokenizer() and str(self.tokenizer())}
         part.update((name, self.recipe[name]) for name in ("column", "speech", "val_fraction", "seed"))
         for index, begin, end in pieces:
             in_split = index - 1 if own_val_file and index > 0 else index
             part["pieces"].append([self.files.path(index), begin, end, in_split])
+        return part
+
+    def start_part(self, number):
+        part = self.part(number)
         folder = pathlib.Path(tempfile.mkdtemp(".tmp", f"p{number:06}.", self.folder))
         (folder / "part.json").write_text(json.dumps(part))
         with open(folder / "log", "w") as log:
@@ -252,9 +286,10 @@ class TokenParts:
 
     # ---- all of it
 
-    def run(self, name, files):
+    def run(self, name, files, make_vocabulary):
         """Returns (name, bytes) of all shards."""
         self.files = files
+        make_vocabulary(self)
         progress = Progress(name, sum(files.sizes), "MB", 1_000_000, self.bytes_done())
         while not self.all_planned() or self.running or self.waiting_parts():
             self.plan_more()
@@ -276,17 +311,26 @@ class TokenParts:
                 if number < self.first_part() or number in self.counts]
         return round(sum(done))
 
+    def published_name(self, name):
+        split = name.partition("_")[0]
+        alone = self.recipe.get("plain") and self.position.get(split, [0])[0] == 1
+        return f"{split}.bin" if alone else name
+
     def publish(self):
         names = [self.shard_name(split, i) for split in self.splits for i in range(self.position[split][0])]
+        self.useless = not names
         if not names:
             fail(f"no text in {', '.join(self.files.names[:3])}{', ...' if len(self.files.names) > 3 else ''}")
         missing = [split for split in ("train", "val") if not any(name.startswith(split) for name in names)]
         if missing:
+            self.useless = True
             fail(f"no tokens are left for {' and '.join(missing)}: too few documents for this --val-fraction, --seed "
-                 f"or --shard-tokens; remove {self.folder} to begin with others")
+                 "or --shard-tokens; others are accepted")
+        if self.tokenizer():
+            names.append("tokenizer.bin")
         made = []
         for name in names:
-            shard = self.prefix.with_name(f"{self.prefix.name}_{name}")
+            shard = self.prefix.with_name(f"{self.prefix.name}_{self.published_name(name)}")
             if (self.folder / name).exists():
                 os.replace(self.folder / name, shard)
             made.append([shard.name, shard.stat().st_size])

@@ -68,8 +68,10 @@ static const std::vector<Flag>& flag_table() {
               "count: --loss-mask is needed",
               &S::pack, 0, INT32_MAX),
         {"--val-fraction", "0..1", "0.1", "of the tokens, for validation", nullptr, nullptr, &S::val_fraction},
-        text("--val-split", "documents, tail", "documents with .jsonl, --split-on or 100 files and more, else tail",
-             "what validates: documents drawn by --seed, each with the chance --val-fraction, or the last tokens",
+        text("--val-split", "documents, tails, tail",
+             "documents with .jsonl, --split-on or 100 files and more; tails with several files; else tail",
+             "what validates: documents drawn by --seed, each with the chance --val-fraction; the last bytes of each "
+             "file; or the last tokens of all, which with several files are of the last ones alone",
              &S::val_split),
         whole("--seed", "0..", "42", "of the draw", &S::seed, 0, INT64_MAX),
         whole("--threads", "1..4096", "all cores", "that encode; the result is the same for any number", &S::threads, 1,
@@ -172,8 +174,8 @@ static void check_settings(const Settings& s) {
     if (s.ids || s.decode) return;
     if (s.texts.empty()) usage_error("no text files given; tokenize TEXT... -o PREFIX is accepted (--help shows more)");
     if (!s.prefix || s.prefix->empty()) usage_error("-o is missing; it gives the prefix of the files to write");
-    if (s.val_split && *s.val_split != "documents" && *s.val_split != "tail")
-        usage_error("--val-split %s: documents and tail are accepted", s.val_split->c_str());
+    if (s.val_split && *s.val_split != "documents" && *s.val_split != "tails" && *s.val_split != "tail")
+        usage_error("--val-split %s: documents, tails and tail are accepted", s.val_split->c_str());
     if (s.bytes && s.train_vocab && s.train_vocab != 257)
         usage_error("--bytes 1 is a vocabulary of 257 tokens; --train-vocab %d is not accepted beside it",
                     s.train_vocab);
@@ -249,13 +251,14 @@ static void check_vocabulary_beside(const Settings& s) {
 static void configure(Corpus& corpus, const Settings& s, bool many, int64_t all_bytes) {
     if (s.jsonl) corpus.fields = {*s.jsonl, false};
     corpus.by_documents = s.val_split ? *s.val_split == "documents" : many;
+    corpus.by_files = s.val_split ? *s.val_split == "tails" : !many && corpus.files.size() > 1 && all_bytes >= 0;
     corpus.val_fraction = s.val_fraction, corpus.seed = s.seed;
     corpus.window = s.pack;
     if (s.pack && !corpus.by_documents && s.val_fraction > 0)
         usage_error("--pack cuts no document, and the tail may; --val-split documents or --val-fraction 0 is accepted");
     corpus.train.prefix = *s.prefix + "_train", corpus.val.prefix = *s.prefix + "_val";
     corpus.train.limit = corpus.val.limit = s.shard_tokens;
-    if (learns_tokens(s) && !corpus.by_documents)
+    if (learns_tokens(s) && !corpus.by_documents && !corpus.by_files)
         corpus.tail_begin = all_bytes - std::llround((double)all_bytes * s.val_fraction);
 }
 
@@ -292,6 +295,10 @@ static void tokenize_corpus(Tokenizer& tok, const Settings& s) {
     }
     if (learns_tokens(s) && all_bytes < 0)
         usage_error("--train-vocab reads the texts twice, which stdin does not allow; files and folders are accepted");
+    if (s.val_split == "tails" && all_bytes < 0)
+        usage_error(
+            "--val-split tails begins where --val-fraction of a file's bytes are left, and those of stdin are "
+            "not known; documents and tail are accepted");
     if (s.shard_tokens) refuse_earlier_shards(*s.prefix);
     check_vocabulary_beside(s);
     if (learns_tokens(s)) learn_vocabulary(tok, files, s, many, all_bytes);
@@ -299,6 +306,7 @@ static void tokenize_corpus(Tokenizer& tok, const Settings& s) {
     remove_unpublished_at_exit();
     Corpus corpus(files, all_bytes, "tokenizing");
     configure(corpus, s, many, all_bytes);
+    corpus.end_of_text = (uint16_t)tok.end_of_text;
     if (makes_vocabulary(s)) {
         corpus.vocabulary = std::make_unique<FileWriter>(vocabulary_path(s));
         unpublished_files().push_back(corpus.vocabulary->temporary);

@@ -16,6 +16,7 @@
 #include "dev/talk/line_editor.h"
 #include "llmc/data/vocabulary.h"
 #include "llmc/run/generate.h"
+#include "llmc/run/inputs.h"
 
 // The trainers' flags that a conversation takes, beside those that print something and stop.
 static const std::set<std::string> FLAGS = {"--model",       "--tokenizer", "--precision", "--threads",
@@ -110,6 +111,7 @@ static int converse(Run& run, Chat& chat) {
         }
         std::vector<int> tokens;
         encode(run.tokenizer, line, tokens);
+        check_prompt_length(run, tokens);
         sample_text(run, line, tokens, lines++);
     }
     if (stopped()) return stop_status(stop.signal);

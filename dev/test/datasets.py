@@ -207,6 +207,68 @@ def own_folder(folder):
     assert results[0] == results[1] != results[2]
 
 
+def decoded(folder, name, split):
+    """The documents of a split with a vocabulary of its own, as bytes."""
+    raw = (folder / f"{name}_tokenizer.bin").read_bytes()
+    vocabulary, at = [], 1024
+    while at < len(raw):
+        vocabulary.append(raw[at + 1:at + 1 + raw[at]])
+        at += 1 + raw[at]
+    end_of_text = int.from_bytes(raw[12:16], "little")
+    texts = []
+    for token in np.fromfile(folder / f"{name}_{split}.bin", "<u2", offset=1024):
+        if token == end_of_text:
+            texts.append(b"")
+        else:
+            texts[-1] += vocabulary[token]
+    return len(vocabulary), texts
+
+
+def vocabularies(folder):
+    """Vocabularies that are learned, of bytes, and of a file; one shard has no number; what is there is found again."""
+    texts = [f"{i}. {text}" for i, text in enumerate(some_documents(200, 6, 600))]
+    (folder / "in").mkdir()
+    (folder / "in/x.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    splits = []
+    for flags, size in (["--train-vocab", 400], 400), (["--bytes", 1], 257), \
+            (["--tokenizer", folder / "--train-vocab/mine_tokenizer.bin"], 400):
+        out = folder / flags[0]
+        for workers in 1, 3:
+            arguments = [folder / "in", "-o", out / "mine", "--workers", workers, "--part-bytes", 20_000, *flags]
+            assert f"in {out}/mine_train.bin" in get(*arguments)
+            made = {path: path.read_bytes() for path in out.iterdir()}
+            assert {path.name for path in made} == {"mine.json", "mine_train.bin", "mine_val.bin", "mine_tokenizer.bin"}
+            if workers == 1:
+                before = made
+                assert f"vocabulary: {out}/mine_tokenizer.bin" in get(*arguments)
+                refused("made of other data or with other flags", *arguments[:-2], status=2)
+                shutil.rmtree(out)
+        assert made == before
+        if flags[0] == "--train-vocab":
+            get(*arguments)
+        train, val = (decoded(out, "mine", split) for split in ("train", "val"))
+        assert train[0] == val[0] == size, (train[0], size)
+        assert sorted(train[1] + val[1]) == sorted(text.encode() for text in texts) and val[1]
+        splits.append((train, val))
+    assert splits[0] == splits[2]
+    for source in "fineweb10B", "tinyshakespeare":
+        if source == "fineweb10B":
+            fineweb_sample(folder / "local")
+        else:
+            (folder / "local.txt").write_text(SHAKESPEARE)
+        local = folder / ("local" if source == "fineweb10B" else "local.txt")
+        small = ["--shard-tokens", 100_000, "--part-bytes", 100_000] if source == "fineweb10B" else []
+        get(source, "--from", local, "-o", folder / source / "x", "--train-vocab", 300, *small)
+        assert (folder / source / "x_tokenizer.bin").stat().st_size > 1024 + 300
+    out = ["-o", folder / "no/mine"]
+    refused("--tokenizer and --bytes both say", folder / "in", *out, "--tokenizer", "x", "--bytes", 1, status=2)
+    refused("--train-vocab 256", folder / "in", *out, "--train-vocab", 256, status=2)
+    refused("--bytes 2", folder / "in", *out, "--bytes", 2, status=2)
+    refused("nothing.bin is not there", folder / "in", *out, "--tokenizer", folder / "nothing.bin")
+    assert "are left to merge" in get(folder / "in", *out, "--train-vocab", 60000, status=1)
+    assert not (folder / "no").exists()
+
+
 def little_memory(folder):
     """Of a large row group only a part is in memory."""
     texts = 60 * some_documents(1000, 8, 6000)  # 175 MB
@@ -395,9 +457,7 @@ def from_the_hub(folder):
         Hub.fresh(false_checksum=True)
         output = get(*flags("c"), status=1)
         assert "checksum of sample--10BT--000_00000.parquet is wrong" in output, output
-        assert not list(downloads.iterdir()) and not list((folder / "c").glob("*.bin"))
-        output = get(*flags("c"), status=1)
-        shutil.rmtree(folder / "c")
+        assert not list(downloads.iterdir()) and not (folder / "c").exists()
 
         Hub.fresh(most_bytes=sorted(path.stat().st_size for path in (folder / "hub").rglob("*.parquet"))[-1] // 2,
                   stalls=True)
@@ -460,7 +520,7 @@ def single_files(folder):
             shutil.rmtree(folder / "out")
             shutil.rmtree(folder / "downloads")
             assert "checksum of input.txt is wrong" in get("tinyshakespeare", *flags, status=1)
-            assert not list((folder / "out").iterdir()) and not list((folder / "downloads").iterdir())
+            assert not (folder / "out").exists() and not list((folder / "downloads").iterdir())
         finally:
             data.clear()
             data.update(before)
@@ -496,8 +556,7 @@ def refusals(folder):
         (source / name).write_bytes(content)
         arguments = [*dataset, "--from", source] if dataset else [source]
         refused(expected.replace("FILE", str(source / name)), *arguments, *out, *flags)
-        assert not list((folder / "out").glob("*.bin"))
-        shutil.rmtree(folder / "out")
+        assert not (folder / "out").exists(), "a start that is refused leaves something behind"
 
     whole = good.read_bytes()
     for cut in 0, 3, 1000, len(whole) - 1:
@@ -518,8 +577,7 @@ def refusals(folder):
     refused_file("no tokens are left for train", "x.parquet", whole, dataset=["fineweb10B"])
     (folder / "x.tar.gz").write_bytes(b"x" * 5000)
     output = get("tinystories", "--from", folder / "x.tar.gz", *out, status=1)
-    assert "x.tar.gz is damaged" in output, output
-    shutil.rmtree(folder / "out")
+    assert "x.tar.gz is damaged" in output and not (folder / "out").exists(), output
 
     output = run(sys.executable, "-S", get_script.__file__, good.parent, *out, status=1)
     assert output.endswith("\nmissing: pyarrow (pip install pyarrow)\n"), output
@@ -657,7 +715,7 @@ def hellaswag(folder):
 
 
 def main():
-    tests = [fineweb, small_shards, tinyshakespeare, tinystories, own_folder, little_memory, killed,
+    tests = [fineweb, small_shards, tinyshakespeare, tinystories, own_folder, vocabularies, little_memory, killed,
              crashes, from_the_hub, single_files, refusals, refusals_of_what_is_there, full_disk, interrupted,
              a_part_is_killed, two_at_once, hellaswag]
     chosen = [test for test in tests if test.__name__ in sys.argv[1:]] or tests

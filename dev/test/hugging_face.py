@@ -152,7 +152,7 @@ def exported_runs(folder):
     for precision in "fp32", "bf16":
         out, model = folder / precision, folder / f"{precision}_exported"
         output = run(ROOT / "train_gpt2_cpu", "-i", folder / "tokens.bin", "-j", folder / "tokens.bin", "-e",
-                     "L2C48H3T33V130", "-b", 2, "-t", 32, "-x", 3, "-n", 1, "-s", 0, "-v", 3, "-m", 2, "-l", 1e-2,
+                     "L2C48H3T33V130", "-b", 2, "-t", 32, "-x", 3, "-n", 1, "-s", 0, "-v", 3, "-m", 1, "-l", 1e-2,
                      "-o", out, "--precision", precision)
         (out / "DONE_00000003").rename(out / "not_done")
         export_hf(out, model)
@@ -186,7 +186,7 @@ def exported_best(folder):
     run(ROOT / "tokenize", "--train-vocab", 300, folder / "text.txt", "-o", folder / "data")
     data, tokenizer = folder / "data_train.bin", folder / "data_tokenizer.bin"
     output = run(ROOT / "train_gpt2_cpu", "-i", data, "-j", data, "-e", "L1C48H3T32V300", "-b", 2, "-t", 32, "-x", 6,
-                 "-n", 6, "-s", 0, "-v", 2, "-m", 2, "-l", 1e-2, "-k", "constant", "--keep-best", 1,
+                 "-n", 6, "-s", 0, "-v", 2, "-m", 1, "-l", 1e-2, "-k", "constant", "--keep-best", 1,
                  "-o", folder / "run", "--tokenizer", tokenizer)
     run(ROOT / "train_gpt2_cpu", "-o", folder / "run", "-y", 1, "-x", 8, "-l", 1)  # the loss rises
     export_hf(folder / "run/model_best.bin", folder / "out")

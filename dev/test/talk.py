@@ -155,7 +155,8 @@ def several_samples(tests, program):
     assert all(text.startswith(b"To be") for text in three[:3]) and len(set(three)) == 4
     lines = tests.run(program, "--prompt", "To be", "-g", "12", "--samples", "3")
     assert lines.stdout.endswith(b"\n---\n".join(three[:3]) + b"\n")
-    speed = rb"prompt: 5 tokens, [\d.]+ tok/s \| generated: 3\d tokens, [\d.]+ tok/s\n"
+    speed = rb"warning: -e \S+ describes a model whose weights are random: .*\n"
+    speed += rb"prompt: 5 tokens, [\d.]+ tok/s \| generated: 3\d tokens, [\d.]+ tok/s\n"
     assert re.fullmatch(speed, lines.stderr), lines
 
 
@@ -165,8 +166,16 @@ def long_prompt(tests, program):
         result = tests.run(program, "--prompt", "x" * size, "-g", "70", "--quiet", "1", "--samples", "2")
         first, second, rest = result.stdout.split(b"\0")
         assert result.returncode == 0 and first.startswith(b"x" * size) and second.startswith(b"x" * size) and not rest
+        assert (b"the model's context is 64: it continues the last 64" in result.stderr) == (size > 64), result.stderr
         again = tests.run(program, "--prompt", "x" * size, "-g", "70", "--quiet", "1").stdout
         assert again == first + b"\n", (size, first, again)
+
+
+def prompt_of_bytes(tests, program):
+    """A prompt that is no UTF-8 is shown as Python decodes it; what the model reads of it are its bytes."""
+    for prompt in b"caf\xe9 cr\xe8me", b"\xff\xc3\xa9\xe2\x82", b"\xed\xa0\x80x":
+        result = tests.run(program, "--prompt", prompt, "-g", "5", "--quiet", "1", "--temperature", "0")
+        assert result.returncode == 0 and result.stdout.decode().startswith(prompt.decode(errors="replace")), result
 
 
 def on_terminal(text):
@@ -252,10 +261,12 @@ def no_terminal(tests):
     long = b"x" * 10000
     for lines, prompts in ((b"To be\n\nor not", [b"To be", b"or not"]), (b"\n" + long + b"\nend\n", [long, b"end"]),
                            (b"", [])):
-        result = talk_without_terminal(tests, *greedy).communicate(lines, timeout=60)
-        assert result == (b"".join(text(line) for line in prompts), b""), (lines[:20], result)
+        written, warnings = talk_without_terminal(tests, *greedy).communicate(lines, timeout=60)
+        assert written == b"".join(text(line) for line in prompts), (lines[:20], written)
+        assert warnings.count(b"\n") == warnings.count(b"warning: ") == 1 + (long in prompts), warnings
+        assert b"weights are random" in warnings and (b"context is 64" in warnings) == (long in prompts), warnings
     two = tests.run(CPU, *greedy, "--prompt", "To be", "--quiet", "1", "--samples", "2").stdout
-    assert talk_without_terminal(tests, *greedy, "--samples", "2").communicate(b"To be\n", timeout=60) == (two, b"")
+    assert talk_without_terminal(tests, *greedy, "--samples", "2").communicate(b"To be\n", timeout=60)[0] == two
     with talk_without_terminal(tests, *ENDLESS) as child:  # SIGINT ends the program
         child.stdin.write(b"long\n")
         child.stdin.flush()
@@ -287,7 +298,7 @@ def refused_by_talk(tests):
                            (["-j", "a.txt"], b"--val-data has no effect"), (["-g", "0"], b"-g 0 "),
                            (["--tempo", "1"], b"unknown flag"), (gpt2, b"a prompt would be tokenized by")):
         result = subprocess.run([*TALK, *flags], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-        assert result.returncode == 2 and message in result.stderr and result.stderr.count(b"\n") == 1, result
+        assert result.returncode == 2 and message in result.stderr and result.stderr.count(b"error: ") == 1, result
     result = subprocess.run([*TALK, "--help"], cwd=ROOT, capture_output=True, timeout=60)
     assert result.returncode == 0 and b"--top-k" in result.stdout and b"--batch-size" not in result.stdout
 
@@ -332,6 +343,7 @@ def main():
             tests.test(f"{name}: sample k does not depend on --samples", several_samples, tests, program)
         tests.test("a sample ends at the end of text", end_of_text, tests, CPU)
         tests.test("text longer than the context", long_prompt, tests, CPU)
+        tests.test("a prompt that is no UTF-8", prompt_of_bytes, tests, CPU)
         tests.test("what is refused", refused, tests)
         with_readline = b"libreadline" in (ROOT / TALK[0]).read_bytes()
         if with_readline:

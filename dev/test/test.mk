@@ -45,7 +45,7 @@ SIM32 := $(B)/FP32/train_gpt2sim
 TESTS     := test_kernels test_model test_model_bf16 test_softmax test_documents test_threads test_peak test_host \
              test_course
 TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output test_rendezvous test_tokenize \
-             test_token_shards test_meeting_place test_vocab test_data_files test_metrics test_evaluate
+             test_token_shards test_meeting_place test_vocab test_data_files test_metrics test_evaluate test_sources
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log
 $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.

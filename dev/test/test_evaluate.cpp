@@ -46,6 +46,32 @@ static double loss_of(const std::string& flags) {
     return r.status == 0 ? atof(r.out.c_str() + std::min(r.out.find("val loss") + 9, r.out.size())) : NAN;
 }
 
+// -m counts windows in fours, whatever B and the number of processes are.
+static void same_windows() {
+    start_test("-m 3 is 12 windows: the same val loss and bits per byte for any B and number of processes");
+    const std::string shard = dir("bytes_val.bin"), some = "-v 1 -m 3 -j " + shard;
+    const auto validated = [&](int processes, const std::string& b, const std::string& more) {
+        const std::string command = bytes_run(some + " -b " + b + " " + more);
+        return evaluated(run(processes == 1 ? command : MPIRUN + format("-np %d ", processes) + command));
+    };
+    const std::string one = validated(1, "1", "");
+    EXPECT(contains(one, "val loss ") && contains(one, "bits per byte ") && one != validated(1, "1", "-m 2"));
+    for (const char* b : {"2", "3", "4", "8"}) EXPECT(validated(1, b, "") == one);
+    for (int processes : {2, 3})
+        for (const char* b : {"1", "4", "8"}) EXPECT(validated(processes, b, "") == one);
+    start_test("these windows are the first 12; a step 0 of training validates on them as well");
+    const std::vector<int> ids = ::shard(shard);
+    EXPECT(near(loss_of("-j " + shard_of(ids, 0, 12 * 16 + 1)), atof(one.c_str() + 9), 1e-6));
+    for (const char* b : {"1", "8"}) {
+        const std::string trained = validated(1, b, "-x 1 -i " + dir("bytes_train.bin"));
+        EXPECT(!one.empty() && trained.compare(0, one.size(), one) == 0);
+    }
+    start_test("without -m it is 80 windows, and with more than there are, all");
+    EXPECT(evaluated(run(bytes_run("-v 1 -j " + shard))) == evaluated(run(bytes_run("-v 1 -m 20 -j " + shard))));
+    EXPECT(evaluated(run(bytes_run("-v 1 -m -1 -j " + shard))) ==
+           evaluated(run(bytes_run("-v 1 -m 9000000000000000 -j " + shard))));
+}
+
 static void counted_by_hand() {
     start_test("a text of bytes: tokens, words and bytes are those counted by hand");
     write_whole(dir("a.txt"), "  To be,\tor not\n\nto be:\xc2\xa0that is\xe2\x80\x83\xc3\xa9t\xc3\xa9 \xff.\n");
@@ -172,6 +198,7 @@ static void one_loss_one_text() {
 int main() {
     prepare_tokenize_tests();
     if (run("./tokenize --bytes 1 dev/data/shakespeare/sonnets.txt -o " + dir("bytes")).status != 0) return 1;
+    same_windows();
     counted_by_hand();
     as_shards();
     ways_to_use_texts();

@@ -243,6 +243,12 @@ static void bad_masks() {
     unlink(mask.c_str());
     const Outcome plain = run(both);
     EXPECT(plain.status == 0 && one_line(plain.err) && contains(plain.err, "the mean over all tokens of -j"));
+    start_test("a mask beside -i that is not used: a warning names it and the flag");
+    write_masks(completion);
+    const Outcome unused = run(tiny_run(CPU, one));
+    EXPECT(unused.status == 0 && one_line(unused.err) && contains(unused.err, "train_0.mask is there") &&
+           contains(unused.err, "--loss-mask '" + folder + "/train_*.mask'"));
+    EXPECT(run(tiny_run(CPU, one + masked())).err.empty());
     start_test("a mask that counts no token is refused");
     write_masks([](int64_t) { return false; });
     EXPECT(refused(run(tiny_run(CPU, one + masked())), 1, "counts no token"));
@@ -273,7 +279,7 @@ static void changed_masks() {
     dataloader_open_masks(loader, {dir("train_1.mask")});
     EXPECT(try_load_window(loader, 0, x, y).empty() && try_count_targets(loader, 0, counted).empty());
     write_mask(dir("train_1.bin"), prompt);
-    start_epoch(loader, 0);  // opens the files again
+    start_epoch(loader, loader.sources[0], 0);  // opens the files again
     EXPECT(contains(try_load_window(loader, 0, x, y), "train_1.mask has changed"));
     EXPECT(contains(try_count_targets(loader, 0, counted), "train_1.mask has changed"));
 }

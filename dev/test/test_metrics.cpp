@@ -153,6 +153,7 @@ static void masked_noise() {
     EXPECT(passed(run(tiny(still + "-d 64 -x 4 --noise-scale 1" + in("masked-alone")))));
     const auto noise_at = [](int64_t step) { return at("masked-alone", step, METRIC_NOISE); };
     EXPECT(std::isnan(noise_at(0)) && std::isnan(noise_at(1)) && std::isnan(noise_at(2)) && noise_at(3) > 0);
+    for (const char* name : {"train_0.mask", "train_1.mask"}) unlink(dir(name).c_str());
     start_test("--noise-scale 1 with nothing to compute, or nowhere to write it: one sentence");
     const Outcome alone = run(tiny("-x 2 --noise-scale 1" + in("one-micro"))),
                   nowhere = run(tiny("-x 2 -d 64 --noise-scale 1"));
@@ -163,14 +164,17 @@ static void masked_noise() {
 }
 
 static void lengths() {
-    start_test("--epochs E is E times -x -1; -x beside it is refused, and either replaces that of run.json");
+    start_test(
+        "--epochs E is E passes over the 186 windows; -x beside it is refused, and either replaces that of run.json");
     const auto steps_in = [](const Outcome& r) { return steps_of(r).losses.size(); };
     const Outcome one = run(tiny("-d 256"));
     EXPECT(passed(one) && steps_in(one) == 3000 / 256);
-    EXPECT(steps_in(run(tiny("-d 256 --epochs 3" + in("epochs")))) == 9000 / 256);
+    EXPECT(steps_in(run(tiny("-d 256 --epochs 3" + in("epochs")))) == 3 * 186 / 16);
+    EXPECT(steps_in(run(tiny("-d 32 --epochs 1"))) == 93 && steps_in(run(tiny("-d 32 -x -1"))) == 3000 / 32);
+    EXPECT(steps_in(run(tiny("-b 1 -d 16 --epochs 1"))) == 186 && steps_in(run(tiny("-b 1 -d 16 -x -1"))) == 187);
     EXPECT(refused(run(tiny("--epochs 2 -x 7")), 2, "--epochs 2"));
-    EXPECT(steps_in(run(tiny("-y 1 -x 40" + in("epochs")))) == 40 - 9000 / 256);
-    EXPECT(steps_in(run(tiny("-y 1 --epochs 4" + in("epochs")))) == 12000 / 256 - 40);
+    EXPECT(steps_in(run(tiny("-y 1 -x 40" + in("epochs")))) == 40 - 3 * 186 / 16);
+    EXPECT(steps_in(run(tiny("-y 1 --epochs 4" + in("epochs")))) == 4 * 186 / 16 - 40);
     EXPECT(passed(run(tiny("--epochs 2 -x -1 -d 512"))));
     start_test("--max-minutes: saves, exits 0, and says how to go on; the weights are those of a run in one piece");
     const std::string flags = "-x 6000 -l 1e-3 ";
@@ -190,14 +194,14 @@ static void lengths() {
 static void best() {
     start_test("--keep-best: the model of the lowest validation loss, also where the run was killed and resumed");
     // with which the loss is lowest at step 12
-    const std::string flags = "-x 16 -v 4 -m 2 -n 5 -l 3e-3 -k constant --keep-best 1 -d 64 ";
+    const std::string flags = "-x 16 -v 4 -m 1 -n 5 -l 3e-3 -k constant --keep-best 1 -d 64 ";
     EXPECT(passed(run(tiny(flags + in("best")))));
     double lowest = INFINITY;
     int64_t step = -1;
     for (const std::string& line : lines_of(dir("best/evals.jsonl"), "{\"step\": "))
         if (val_loss_of(line) < lowest) lowest = val_loss_of(line), step = atoll(line.c_str() + 9);
     EXPECT(step == 12);
-    const Outcome again = run(tiny("-x 0 -v 1 -m 2 -d 64 -e " + dir("best/model_best.bin")));
+    const Outcome again = run(tiny("-x 0 -v 1 -m 1 -d 64 -e " + dir("best/model_best.bin")));
     EXPECT(passed(again) && contains(again.out, format("val loss %f", lowest)));
     EXPECT(passed(run(tiny(flags + in("best-parts")))));
     for (const int64_t resumed : {15, 5}) {  // after the best step, before it
@@ -241,7 +245,7 @@ static void older() {
 }
 
 static void best_discarded() {
-    const std::string flags = "-x 16 -v 4 -m 2 -n 2 -l 3e-3 -k constant --keep-best 1 -d 64 ";
+    const std::string flags = "-x 16 -v 4 -m 1 -n 2 -l 3e-3 -k constant --keep-best 1 -d 64 ";
     const std::string best = dir("branch/model_best.bin"), old = best + ".old";
     EXPECT(passed(run(tiny(flags + in("branch")))));  // its best is step 12, as in best()
     const std::string of_12 = read_whole(best);

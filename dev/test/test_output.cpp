@@ -93,7 +93,7 @@ static void settings() {
 }
 
 static void first_validation() {
-    start_test("untrained weights are validated on one batch unless -m says how many; weights of a file on all");
+    start_test("untrained weights are validated on the same windows as trained ones and as those of a file");
     auto losses = [](const std::string& flags) {
         std::string all;
         const Outcome r = run(tiny(flags));
@@ -101,12 +101,10 @@ static void first_validation() {
         return all;
     };
     const std::string standard = losses("-x 1 -v 1 -o " + dir("validated")), one = losses("-x 1 -v 1 -m 1");
-    const std::string twenty = losses("-x 1 -v 1 -m 20"),
-                      from_file = " -x 0 -v 1 -e " + dir("validated/model_00000001.bin");
-    EXPECT(standard.size() == 18 && one.size() == 18 && twenty.size() == 18);
-    EXPECT(standard.substr(0, 9) == one.substr(0, 9) && one.substr(0, 9) != twenty.substr(0, 9));
-    EXPECT(standard.substr(9) == twenty.substr(9) && one.substr(9) != twenty.substr(9));
-    EXPECT(losses(from_file) == losses(from_file + " -m 20") && losses("-x 0 -v 1") == losses("-x 0 -v 1 -m 20"));
+    const std::string from_file = " -x 0 -v 1 -e " + dir("validated/model_00000001.bin");
+    EXPECT(standard.size() == 18 && standard == losses("-x 1 -v 1 -m 20") && standard == losses("-x 1 -v 1 -l 3e-4"));
+    EXPECT(one.size() == 18 && one.substr(0, 9) != standard.substr(0, 9) && one.substr(9) != standard.substr(9));
+    EXPECT(losses("-x 0 -v 1") == standard.substr(0, 9) && losses(from_file) == standard.substr(9));
 }
 
 static void step_lines() {
@@ -234,7 +232,8 @@ static void system_state() {
 
 // The last lines of a run that has trained to its end.
 static void summary() {
-    const std::string trains = "-v 2 -m 1 -l 1e-2 -k constant -o " + dir("summed");
+    const std::string trains =
+        "-v 2 -m 1 -l 1e-2 -k constant -a 1 --shuffle 0 -j " + dir("train_0.bin") + " -o " + dir("summed");
     start_test("summary: steps, tokens, the best validation loss with its step, files, the commands to go on with");
     const Outcome first = run(tiny("-x 4 " + trains)), resumed = run(tiny("-x 6 -y 1 " + trains));
     const std::string evals = read_whole(dir("summed/evals.jsonl"));

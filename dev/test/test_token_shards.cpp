@@ -46,11 +46,11 @@ static void splits() {
     write_whole(dir("lone.jsonl"), "{\"text\": \"alone\"}\n");
     const Outcome r = tokenize(dir("lone.jsonl") + " -o " + dir("lone"));
     EXPECT(refused(r, 1, "--val-split tail") && !file_exists(dir("lone_train.bin")));
-    start_test("few texts are split at the tail, unless documents are asked for");
+    start_test("one text is split at the tail; several are with --val-split tail, wherever the last begins");
     write_whole(dir("few_a.txt"), "one two three four five six seven eight nine ten eleven");
     write_whole(dir("few_b.txt"), "twelve");
     const std::string two = dir("few_a.txt") + " " + dir("few_b.txt") + " -o " + dir("tail");
-    EXPECT(good(tokenize(two)));
+    EXPECT(good(tokenize(two + " --val-split tail")));
     const std::vector<int> all = written(dir("tail"));
     EXPECT(all == documents({read_whole(dir("few_a.txt")), "twelve"}));
     EXPECT(shard(dir("tail_val.bin")).size() == (size_t)std::llround(0.1 * (double)all.size()));
@@ -66,6 +66,49 @@ static void splits() {
     EXPECT(none.out.rfind("1 file, 1 document, 3 tokens: 3 in ", 0) == 0);
     EXPECT(good(all_of_it) && one_line(all_of_it.err) && contains(all_of_it.err, "short_train.bin has no tokens"));
     EXPECT(short_text("0").err.empty() && short_text("1").err.empty() && short_text("0.5").err.empty());
+}
+
+// Several files: each validates on its last bytes, whatever the vocabulary, and each tail is a
+// document.
+static void tails() {
+    start_test("several files: the tail of each validates, as a document of its own");
+    std::string texts[3];
+    for (int f = 0; f < 3; f++) {
+        for (int i = 0; i < 40000; i++) texts[f] += " " + std::to_string(10 * (i % 90 + 10) + f);
+        write_whole(dir(format("part%d.txt", f)), texts[f]);
+    }
+    const std::string in = dir("part0.txt") + " " + dir("part1.txt") + " " + dir("part2.txt");
+    const auto split = [&](const std::string& flags) {
+        const Outcome r = tokenize(in + " -o " + dir("tails") + " " + flags);
+        return good(r) && contains(r.out, "(the tail of each file)");
+    };
+    std::vector<std::string> heads, ends;
+    for (const std::string& text : texts) {  // four bytes a number, all cut at its begin
+        heads.push_back(text.substr(0, text.size() * 3 / 4)), ends.push_back(text.substr(text.size() * 3 / 4));
+    }
+    for (const char* more : {"", "--threads 1", "--threads 3 --val-split tails"}) {
+        EXPECT(split(std::string("--val-fraction 0.25 ") + more));
+        EXPECT(shard(dir("tails_train.bin")) == documents(heads) && shard(dir("tails_val.bin")) == documents(ends));
+    }
+    start_test("the tail of each file where a vocabulary is learned, and with .jsonl");
+    Tokenizer learned;
+    EXPECT(split("--val-fraction 0.25 --train-vocab 300"));
+    tokenizer_load(learned, dir("tails_tokenizer.bin"));
+    std::vector<int> expected;
+    for (const std::string& text : ends) expected.push_back(learned.end_of_text), encode(learned, text, expected);
+    EXPECT(shard(dir("tails_val.bin")) == expected);
+    std::filesystem::remove(dir("tails_tokenizer.bin"));
+    for (int f = 0; f < 2; f++)
+        write_whole(dir(format("part%d.jsonl", f)), format("{\"text\": \"%d\"}\n{\"text\": \"b\"}\n", f));
+    EXPECT(good(tokenize(dir("part0.jsonl") + " " + dir("part1.jsonl") + " --val-split tails --val-fraction 0.5 -o " +
+                         dir("tails"))));
+    EXPECT(shard(dir("tails_train.bin")) == documents({"0", "1"}) &&
+           shard(dir("tails_val.bin")) == documents({"b", "b"}));
+    start_test("no tails of stdin, whose bytes are not known: refused; without the flag the tail of all");
+    const std::string piped = " < " + dir("few_a.txt") + "'", sh = "sh -c './tokenize - " + dir("few_a.txt") + " -o ";
+    EXPECT(refused(run(sh + dir("tails") + " --val-split tails" + piped), 2, "--val-split tails"));
+    const Outcome both = run(sh + dir("tails") + piped);
+    EXPECT(good(both) && contains(both.out, "(the tail)"));
 }
 
 static void shards() {
@@ -342,6 +385,7 @@ static void interruptions() {
 int main() {
     prepare_tokenize_tests();
     splits();
+    tails();
     shards();
     prompts();
     conversations();

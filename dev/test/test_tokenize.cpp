@@ -63,6 +63,16 @@ static void sources() {
     EXPECT(r.out.rfind("3 files, 3 documents, ", 0) == 0);
     EXPECT(written(dir("folder")) == documents({"first", "second", "third"}));
     EXPECT(refused(tokenize(fresh_folder("none") + " -o " + dir("folder")), 1, "none"));
+    start_test("JSON is refused as text, with what to do; --jsonl FIELD reads its lines, stdin all of it");
+    for (const char* name : {"list.json", "lines.ndjson"}) {
+        write_whole(dir(name), "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+        r = tokenize(dir(name) + " -o " + dir("never"));
+        EXPECT(refused(r, 2, name) && contains(r.err, "--jsonl FIELD") && !file_exists(dir("never_train.bin")));
+        EXPECT(good(tokenize(dir(name) + " --jsonl text --val-split tail -o " + dir("json"))));
+        EXPECT(written(dir("json")) == documents({"one", "two"}));
+    }
+    EXPECT(good(run("sh -c './tokenize - -o " + dir("json") + " < " + dir("list.json") + "'")));
+    EXPECT(written(dir("json")) == documents({read_whole(dir("list.json"))}));
     start_test("empty files are left out with a word; nothing but empty files is refused");
     write_whole(dir("empty.txt"), "");
     r = tokenize(in + "/a.txt " + dir("empty.txt") + " " + in + "/c.txt -o " + dir("folder"));
@@ -207,7 +217,8 @@ static void tokenize_program() {
     start_test("tokenize: shards of several texts, ids and back, one sentence on mistakes");
     write_whole(dir("one.txt"), "Hello world");
     write_whole(dir("two.txt"), "To be, or not to be\n");
-    EXPECT(run("./tokenize " + dir("one.txt") + " " + dir("two.txt") + " -o " + dir("pre") + " --val-fraction 0.5")
+    EXPECT(run("./tokenize " + dir("one.txt") + " " + dir("two.txt") + " -o " + dir("pre") +
+               " --val-fraction 0.5 --val-split tail")
                .status == 0);
     const std::string train = read_whole(dir("pre_train.bin")).substr(1024),
                       val = read_whole(dir("pre_val.bin")).substr(1024);

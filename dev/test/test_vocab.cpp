@@ -422,6 +422,17 @@ static void finding() {
     r = run(generate + " -g 9 --samples 2");
     EXPECT(good(r) && one_line(r.err) && contains(r.err, "has trained 8 positions") && contains(r.err, "may take 9"));
     EXPECT(good(run(generate + " -g 8")) && run(generate + " -g 8").err.empty());
+    start_test("a prompt longer than the context, and one to a model of random weights: a warning");
+    const std::string prompted = "./train_gpt2_cpu -x 0 -g 1 --quiet 1 --prompt ", many(9, 'x'), few(8, 'x'),
+                      short_model = dir("short_context");
+    EXPECT(good(run(format("./train_gpt2_cpu -e L1C32H2T8 -t 8 -b 1 -x 1 -v 0 -s 0 -i %s -o %s", dir("own_train.bin"),
+                           short_model))));
+    r = run(prompted + many + " -e " + short_model);
+    EXPECT(good(r) && one_line(r.err) && contains(r.err, "9 tokens, and the model's context is 8"));
+    r = run(prompted + few + " -e " + short_model);
+    EXPECT(good(r) && r.err.empty());
+    r = run(prompted + "x -e L1C32H2T8");
+    EXPECT(good(r) && one_line(r.err) && contains(r.err, "-e L1C32H2T8 describes a model whose weights are random"));
 }
 
 static double number_after(const std::string& text, const std::string& what) {
@@ -448,7 +459,7 @@ static void bits() {
     Tokenizer own;
     tokenizer_load(own, dir("bits_tokenizer.bin"), false);
     const std::vector<int> val = shard(dir("bits_val.bin"));
-    for (const int windows : {6, -1}) {
+    for (const int windows : {12, -1}) {
         const size_t all = (val.size() - 1) / 16, n = windows < 0 ? all : (size_t)windows;
         double bytes = 0;
         for (size_t i = 1; i <= n * 16; i++)

@@ -138,8 +138,8 @@ static void batches() {
     const Outcome epoch = run(tiny("-d 192 --batch-warmup 9 -k constant"));  // 3,000 tokens
     EXPECT(passed(epoch) && (int64_t)steps_of(epoch).losses.size() == steps_within(3000, 9, W, T));
     const Outcome plan = run(tiny("-d 192 --batch-warmup 9 --epochs 2 --plan"));
-    const int64_t planned = steps_within(6000, 9, W, T), tokens = windows_before(planned, 9, W) * T;
-    EXPECT(planned > 6000 / 192 &&
+    const int64_t planned = steps_within(2 * 186 * T, 9, W, T), tokens = windows_before(planned, 9, W) * T;
+    EXPECT(planned > 2 * 186 * T / 192 &&
            contains(plan.out, format("the run: %d steps, %s tokens seen", planned, grouped_text(tokens))));
 }
 

@@ -76,9 +76,11 @@ inline void checksum_files(const std::vector<DataFile*>& files, const std::strin
     for (size_t i = 0; i < n; i++) files[i]->checksum = known[i] ? known[i] : all[i % comm.processes * n + i];
 }
 
-// A checksum of the checksums of all files.
+// A checksum of the checksums of all files, and of the shares of several sources.
 inline uint64_t identity_of(DataLoader& data) {
     Checksum identity;
+    for (const DataSource& source : data.sources)
+        if (data.sources.size() > 1) identity.add(&source.turns, sizeof(source.turns));
     for (const DataFile* file : files_of(data)) identity.add(&file->checksum, sizeof(file->checksum));
     return identity.value();
 }

@@ -56,3 +56,10 @@ struct TextStream {
         return terminal ? is_control : character == 0;
     }
 };
+
+// A whole text as it can be shown.
+inline std::string shown_text(const std::string& text, bool terminal) {
+    TextStream stream{"", terminal};
+    const std::string begin = stream.add(text);
+    return begin + stream.finish();
+}

@@ -31,15 +31,37 @@ inline std::string tokenizer_of_run(const std::string& model) {
     return !tokenizer.empty() && file_exists(tokenizer) ? tokenizer : "";
 }
 
+// The vocabulary that lies beside the shards of -i. Exit 2 if two of several sources have different
+// ones.
+inline std::string tokenizer_of_sources(const std::string& train_data) {
+    const auto checksum_of = [](const std::string& path) {
+        FileReader file(path);
+        return ::checksum_of(file, [](int64_t) {});
+    };
+    std::string found;
+    for (const auto& [pattern, weight] : sources_of(train_data)) {
+        const std::string beside = tokenizer_beside(pattern);
+        if (!found.empty() && !beside.empty() && checksum_of(found) != checksum_of(beside))
+            usage_error(
+                "-i %s: the tokens of these sources are of different vocabularies, %s and %s; shards of one vocabulary "
+                "are accepted (`tokenize --tokenizer FILE` makes them)",
+                train_data, found, beside);
+        if (found.empty()) found = beside;
+    }
+    return found;
+}
+
 // Finds --tokenizer where it is not given, nor known from the run to resume: beside the shards of
 // -i (of -j if only those are given), or that of the run which -e names, or beside the model file.
 inline void settle_tokenizer(Options& o) {
     const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(o.out_dir));
     if (!o.given.count("--tokenizer") && !resumes) {
         const bool i = o.given.count("--train-data"), j = o.given.count("--val-data") && !is_text(o.val_data);
-        std::string found = i || j ? tokenizer_beside(i ? o.train_data : o.val_data) : tokenizer_of_run(o.model);
+        std::string found = i   ? tokenizer_of_sources(o.train_data)
+                            : j ? tokenizer_beside(o.val_data)
+                                : tokenizer_of_run(o.model);
         if (found.empty()) found = tokenizer_of_model(o.model);
-        if (found.empty() && !i && !j) found = tokenizer_beside(o.train_data);
+        if (found.empty() && !i && !j) found = tokenizer_of_sources(o.train_data);
         if (!found.empty()) o.tokenizer = found;
     }
     const std::string standard = Options().tokenizer;

@@ -115,7 +115,7 @@ inline const std::vector<OptionRow>& option_table() {
         text(ABOUT, "", "--config", &O::config, "a run.json", "none",
              "takes the flags of another run; those of the command line, and with -y 1 those of -o, come first"),
         text(EVERYDAY | DATA, "-i", "--train-data", &O::train_data, "glob", "dev/data/shakespeare_train.bin",
-             "token shards to train on"),
+             "token shards to train on; 'a*.bin:0.7,b*.bin:0.3': several sources, and the share of each"),
         text(EVERYDAY | DATA, "-j", "--val-data", &O::val_data, "glob", "dev/data/shakespeare_val.bin",
              "token shards to validate on, or texts, *.txt: with -x 0 all of the text, and its perplexity per token, "
              "word and byte"),
@@ -199,7 +199,8 @@ inline const std::vector<OptionRow>& option_table() {
         whole(EVALUATION, "", "--patience", &O::patience, 0, many, "0..", "0 = off",
               "after so many validations in a row that were not better than the best the run saves and exits 0"),
         whole(EVALUATION, "-m", "--val-max-steps", &O::val_max_steps, -1, many, "-1, 1..", "20",
-              "batches of a validation (of untrained weights: 1 unless given); -1 = the whole split"),
+              "a validation takes so many batches of 4*T tokens, whatever -b and the processes are; -1 = the whole "
+              "split"),
         whole(EVERYDAY | EVALUATION, "-s", "--sample-every", &O::sample_every, 0, many, "0..", "20",
               "steps between samples; 0 = never"),
         whole(EVERYDAY | EVALUATION, "-g", "--sample-tokens", &O::sample_tokens, 0, 1 << 20, "0..", "64",

@@ -9,6 +9,7 @@
 #include "llmc/base/file.h"
 #include "llmc/base/json_text.h"
 #include "llmc/options/options.h"
+#include "llmc/options/source_list.h"
 
 inline std::string run_json_path(const std::string& dir) { return dir + "/run.json"; }
 
@@ -97,7 +98,8 @@ inline void take_over_flags(Options& o, const std::string& path) {
 inline void check_remembered_path(const Options& o, const std::string& from, const char* flag,
                                   std::string Options::*path) {
     const std::string& pattern = o.*path;
-    if (o.given.count(find_option(flag)->long_name) || pattern[0] == '/' || !glob_files(pattern).empty()) return;
+    if (o.given.count(find_option(flag)->long_name) || pattern[0] == '/') return;
+    if (!files_of_patterns(pattern).empty() || !source_files(pattern).empty()) return;
     runtime_failure(
         "%s %s matches no file: it comes from %s, whose paths are relative to the folder in which the run was "
         "started; start it there, or give %s",

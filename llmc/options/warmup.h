@@ -53,10 +53,18 @@ inline int64_t steps_within(int64_t tokens, int64_t warmup_steps, int64_t all, i
     }
     return steps + tokens / (all * T);
 }
-// The steps of a run on data of so many tokens: -x, or as many as --epochs has.
-inline int64_t steps_of(const Options& o, int64_t data_tokens) {
-    const int64_t epochs = std::max<int64_t>(1, o.epochs), windows = o.total_batch_size / o.seq_len;
-    return o.max_steps >= 0 ? o.max_steps : steps_within(epochs * data_tokens, o.batch_warmup, windows, o.seq_len);
+// How much training data there is. The windows may have fewer tokens: a shard's last ones are in
+// none.
+struct DataSize {
+    int64_t tokens = 0, windows = 0;
+};
+
+// The steps of a run: -x, or as many as the tokens of the data suffice for, or as --epochs passes
+// over its windows have.
+inline int64_t steps_of(const Options& o, const DataSize& data) {
+    const int64_t T = o.seq_len, windows = o.total_batch_size / T;
+    const int64_t tokens = o.epochs > 0 ? o.epochs * data.windows * T : data.tokens;
+    return o.max_steps >= 0 ? o.max_steps : steps_within(tokens, o.batch_warmup, windows, T);
 }
 // The work of the first `steps` steps in full steps, to rounding.
 inline double full_steps(double steps, int64_t warmup_steps) {

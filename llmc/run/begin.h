@@ -107,6 +107,7 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings);
     run.model.backend->allocate(run.model, sizes, o);
     advise(run, sizes);
+    advise_on_inputs(run);
     if (resumed) advise_on_going_on(run);
     open_trace(run);
     load_weights(run, run.resumed_step);

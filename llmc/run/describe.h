@@ -30,9 +30,22 @@ inline void advise_on_going_on(Run& run) {
     if (comm.rank > 0 || o.max_steps == 0 || !name_exists(run_json_path(o.out_dir))) return;
     Options before = options_of_folder(o.out_dir);
     before.seq_len = o.seq_len, before.total_batch_size = o.total_batch_size;
-    const int64_t before_steps = steps_of(before, run.train_data.total_tokens);
+    const int64_t before_steps = steps_of(before, data_size(run));
     const std::string sentence = advice_on_rise(o, run.state.step, run.max_steps, before, before_steps);
     if (!sentence.empty()) warning("%s", sentence);
+}
+
+// A line for each of several sources: its share, and how often the run goes through it.
+inline void describe_sources(Run& run) {
+    const std::vector<DataSource>& sources = run.train_data.sources;
+    const int64_t windows = windows_before(run, run.max_steps);
+    for (size_t s = 0; s < sources.size() && sources.size() > 1; s++) {
+        const double share = 100.0 * (double)sources[s].turns / (double)TURNS;
+        const int64_t taken = windows_from(sources, run.train_data.turns, s, windows);
+        run.logger.note("source %s: %.1f%% of the windows; of its %s, %s are taken, %.2f epochs", sources[s].pattern,
+                        share, grouped_text(sources[s].windows), grouped_text(taken),
+                        (double)taken / (double)sources[s].windows);
+    }
 }
 
 // The lines of the log that say what the run is: what computes, the model, the data and how it is
@@ -56,6 +69,7 @@ inline void describe_run(Run& run, const Sizes& sizes) {
                     shards == 1 ? "" : "s", tokens, run.max_steps, step_tokens, sizes.micro_steps,
                     sizes.micro_steps == 1 ? "" : "s",
                     processes > 1 ? format(" on each of %d processes", processes) : "");
+    describe_sources(run);
     if (o.seq_warmup > 0) run.logger.note("sequence warmup: %s", sequence_warmup_text(o.seq_warmup, run.T));
     if (o.batch_warmup > 0)
         run.logger.note("batch warmup: %s tokens in step 1, %s from step %d on",

@@ -8,14 +8,15 @@
 #include "llmc/run/keep_best.h"
 #include "llmc/run/run.h"
 
-// How many batches a validation takes, -1 for all. Before the first step of a run that begins with
-// random weights the loss is about ln V, whatever the text: one batch shows that, unless -m was
-// given. A run that only evaluates takes the whole of a text.
-inline int64_t validation_batches(const Run& run) {
+// How many windows a validation takes: -m batches of 4, whatever B and the number of processes are,
+// so that runs with any of them are compared on the same text. A run that only evaluates takes the
+// whole of a text.
+inline int64_t validation_windows(const Run& run) {
+    constexpr int64_t WINDOWS_PER_BATCH = 4;
     const Options& o = run.options;
-    if (o.max_steps == 0 && is_text(o.val_data) && !o.given.count("--val-max-steps")) return -1;
-    const bool untrained = run.random_weights && run.state.step == 0 && o.max_steps != 0;
-    return untrained && !o.given.count("--val-max-steps") ? 1 : o.val_max_steps;
+    const bool whole_text = o.max_steps == 0 && is_text(o.val_data) && !o.given.count("--val-max-steps");
+    const int64_t all = run.val_data.total_windows, batches = whole_text ? -1 : o.val_max_steps;
+    return batches < 0 || batches > all / WINDOWS_PER_BATCH ? all : batches * WINDOWS_PER_BATCH;
 }
 
 struct Validation {
@@ -25,23 +26,22 @@ struct Validation {
     int64_t tokens = 0, bytes = 0;  // of the targets
 };
 
-// Mean loss over the targets that count in the first windows of the validation split, which are
-// split among the processes, and the same in bits per byte. The last batch may be smaller. The
-// losses of each window are summed apart, then the sums in the order of windows, whatever B and the
-// number of processes are. The losses themselves may differ in their last bits between two B: a
-// library of matrix products chooses its algorithm by the number of rows. NAN if no target counts,
-// or if the run was stopped meanwhile (stop.h).
+// Mean loss over the targets that count in the first windows of the validation split, and the same
+// in bits per byte. Of B windows for each process in turn, or of the fewer that are left, each
+// takes an equal part. The losses of each window are summed apart, then the sums in the order of
+// windows, whatever B and the number of processes are. The losses themselves may differ in their
+// last bits between two B: a library of matrix products chooses its algorithm by the number of
+// rows. NAN if no target counts, or if the run was stopped meanwhile (stop.h).
 inline Validation validate(Run& run) {
-    const int64_t batch = run.B * comm.processes, all = run.val_data.total_windows;
-    const int64_t batches = ceil_div(all, batch), most = validation_batches(run);
-    const int64_t windows = most < 0 ? all : std::min(all, std::min(most, batches) * batch);
+    const int64_t batch = run.B * comm.processes, windows = validation_windows(run);
     const bool counts_bytes =
         is_text(run.options.val_data) || is_tokenizer_of(run.tokenizer, run.model.layout.config.V);
     std::vector<double> sums(windows), targets(windows), bytes(counts_bytes ? windows : 0);
     Progress progress(run.logger, "validation", windows, "windows");
     for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {
-        const int64_t w = first + comm.rank * run.B, n = std::min(run.B, windows - w);
-        if (n <= 0) continue;
+        const int64_t left = std::min(batch, windows - first), w = first + left * comm.rank / comm.processes;
+        const int64_t n = first + left * (comm.rank + 1) / comm.processes - w;
+        if (n == 0) continue;
         for (int64_t b = 0; b < n; b++) load_row(run, run.val_data, w + b, b);
         run.model.evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
         for (int64_t i = 0; i < n * run.T; i++) {
@@ -50,7 +50,7 @@ inline Validation validate(Run& run) {
         }
         for (int64_t b = 0; b < n && counts_bytes; b++)
             bytes[w + b] = (double)bytes_of_targets(run.tokenizer, &run.y[b * run.T], run.T);
-        progress.reach(w + batch);
+        progress.reach(first + left);
     }
     if (stop_agreed()) return {NAN, NAN};
     comm_merge(sums.data(), windows, "the sum of the validation losses");

@@ -133,7 +133,7 @@ inline void sample_text(Run& run, const std::string& prompt, const std::vector<i
     run.logger.clear_line_in_work();
     for (int64_t k = 0; k < o.samples && !stop.signal; k++) {
         rewind(context, prompt_tokens, run.model.sizes.cache_T);
-        print_now(prompt);
+        print_now(shown_text(prompt, run.logger.terminal));
         const std::string sample = continue_text(run, context, generator_for(o.seed, RANDOM_SAMPLE, step, k), time);
         if (!stop.signal) record_sample(run, step, sample, prompt);
         if (ends_with_nul) print_now(std::string(1, '\0'));

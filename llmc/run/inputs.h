@@ -30,6 +30,16 @@ inline void load_tokenizer(Run& run) {
                 token, o.tokenizer, o.model, V);
 }
 
+// Says so if the model does not see all of a prompt.
+inline void check_prompt_length(const Run& run, const std::vector<int>& prompt) {
+    const long long tokens = prompt.size(), context = run.model.layout.config.maxT;
+    if (tokens > context)
+        warning(
+            "the prompt has %d tokens, and the model's context is %d: it continues the last %d, and knows nothing of "
+            "those before",
+            tokens, context, context);
+}
+
 // The training data; exit 1 if it is too short for one step.
 inline void open_train_data(Run& run) {
     const Options& o = run.options;
@@ -45,7 +55,7 @@ inline void open_train_data(Run& run) {
 // The masks of the training data, by --loss-mask, one for each shard of -i.
 inline void open_train_masks(Run& run) {
     const Options& o = run.options;
-    const std::vector<std::string> masks = glob_files(o.loss_mask);
+    const std::vector<std::string> masks = files_of_patterns(o.loss_mask);
     const size_t shards = run.train_data.shards.size();
     if (masks.empty())
         runtime_failure("--loss-mask %s matches no file; `tokenize` makes masks of .jsonl files with prompts",
@@ -110,7 +120,32 @@ inline void open_inputs(Run& run, int64_t resumed_step) {
     }
     for (const DataLoader* data : {&run.train_data, &run.val_data}) check_masks(*data, run.logger);
     if (o.hellaswag && !only_generates(o)) open_hellaswag(run);
-    run.max_steps = steps_of(o, run.train_data.total_tokens);
+    run.max_steps = steps_of(o, data_size(run));
+}
+
+// Warns of masks beside the training data that are not used, and of a prompt that the model does
+// not see all of, or has learned nothing to continue with.
+inline void advise_on_inputs(const Run& run) {
+    const Options& o = run.options;
+    if (comm.rank > 0) return;
+    const auto has_mask = [](const Shard& shard) { return file_exists(mask_path_of(shard.file.path)); };
+    const std::vector<Shard>& shards = run.train_data.shards;
+    const auto found = std::find_if(shards.begin(), shards.end(), has_mask);
+    if (o.loss_mask.empty() && found != shards.end()) {
+        std::string masks;
+        for (const DataSource& source : run.train_data.sources)
+            masks += (masks.empty() ? "" : ",") + mask_path_of(source.pattern);
+        warning(
+            "%s is there, and without --loss-mask it is not used: all tokens count, those of prompts too; --loss-mask "
+            "%s counts the completions alone",
+            mask_path_of(found->file.path), shell_word(masks));
+    }
+    check_prompt_length(run, run.prompt);
+    if (only_generates(o) && !run.model_file)
+        warning(
+            "-e %s describes a model whose weights are random: it writes random tokens; a model file or the folder of "
+            "a run writes what it has learned",
+            o.model);
 }
 
 inline std::vector<DataFile*> all_data_files(Run& run) {

@@ -35,27 +35,30 @@ inline void print_peaks(const Options& o, const Sizes& s, int64_t bytes, const s
     if (together > 1) printf("of the %.0f processes of a machine: %s\n", together, text(together).c_str());
 }
 
-// Tokens of the training data, by the sizes of its files; 0 if there are none.
-inline int64_t planned_data_tokens(const Options& o) {
-    int64_t tokens = 0;
-    for (const std::string& path : glob_files(o.train_data))
-        if (file_exists(path)) tokens += std::max<int64_t>(0, file_bytes(path) - TOKENS_HEADER_BYTES) / 2;
-    return tokens;
+// The training data by the sizes of its files; of no tokens if there are none.
+inline DataSize planned_data(const Options& o) {
+    DataSize data;
+    for (const std::string& path : source_files(o.train_data)) {
+        const int64_t tokens = file_exists(path) ? std::max<int64_t>(0, file_bytes(path) - TOKENS_HEADER_BYTES) / 2 : 0;
+        data.tokens += tokens, data.windows += std::max<int64_t>(0, tokens - 1) / o.seq_len;
+    }
+    return data;
 }
 
 // Steps, tokens and epochs of the run. Returns the steps; -1 if they depend on data that is not
 // there.
 inline int64_t print_run_length(const Options& o) {
-    const int64_t data = planned_data_tokens(o), T = o.seq_len, windows = o.total_batch_size / T;
-    const int64_t steps = o.max_steps > 0 || data > 0 ? steps_of(o, data) : -1;
+    const DataSize data = planned_data(o);
+    const int64_t T = o.seq_len, windows = o.total_batch_size / T;
+    const int64_t steps = o.max_steps > 0 || data.tokens > 0 ? steps_of(o, data) : -1;
     const double tokens = (double)windows_before(steps, o.batch_warmup, windows) * (double)T;
     if (steps < 0) printf("steps: as many as the data has; -i %s matches no file\n", o.train_data.c_str());
-    else if (data == 0)
+    else if (data.tokens == 0)
         printf("the run: %s steps, %s tokens seen; epochs unknown, -i %s matches no file\n",
                grouped_text(steps).c_str(), grouped_text((int64_t)tokens).c_str(), o.train_data.c_str());
     else
         printf("the run: %s steps, %s tokens seen, %.2f epochs of %s tokens\n", grouped_text(steps).c_str(),
-               grouped_text((int64_t)tokens).c_str(), tokens / (double)data, grouped_text(data).c_str());
+               grouped_text((int64_t)tokens).c_str(), tokens / (double)data.tokens, grouped_text(data.tokens).c_str());
     return steps;
 }
 

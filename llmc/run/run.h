@@ -90,6 +90,8 @@ inline int64_t windows_before(const Run& run, int64_t step) {
     return windows_before(step, run.options.batch_warmup, run.options.total_batch_size / run.T);
 }
 
+inline DataSize data_size(const Run& run) { return {run.train_data.total_tokens, run.train_data.total_windows}; }
+
 // If there is a problem with the data, prints it and sets stop.failed: the run is saved and ends
 // when all processes know. Until then they compute on what their rows hold, and no update follows.
 inline void fail_on(const std::string& problem) {

@@ -159,7 +159,7 @@ inline void read_windows(DataLoader& data, const std::string& shard) {
     };
     for (int64_t w = 0; w < std::min<int64_t>(2 * data.total_windows, 2000); w++) {
         load_window(data, w, x.data(), y.data());
-        const int64_t first = (int64_t)data.window_order[w % data.total_windows] * WINDOW;
+        const int64_t first = (int64_t)data.sources[0].window_order[w % data.total_windows] * WINDOW;
         for (int64_t t = 0; t < WINDOW; t++) {
             expect(x[t] == token(first + t) && x[t] < VOCAB, "inputs are the tokens of the file");
             expect(y[t] == token(first + t + 1) || (data.masked && y[t] == IGNORED_TARGET), "targets likewise");
