@@ -44,6 +44,25 @@ static void folders() {
         write_whole(file, "");
         EXPECT(passed(run(tiny("-x 1 -o " + own))));
     }
+    start_test("a main.log of llm.c, and the user's own models and states, are not written over either");
+    run("mkdir " + dir("llmc"));
+    write_whole(dir("llmc/main.log"), "s:0 tel:10.9512\ns:0 trl:10.9724 lr:0.000300 norm:18.33\n");
+    EXPECT(refused(run(tiny("-x 1 " + in("llmc"))), 2, "main.log"));
+    EXPECT(passed(run(tiny("-x 5 -n 5 " + in("own")))));
+    for (const char* name : {"model_00000010.bin", "state_00000010_00000.bin", "state_00000010_00007.bin"}) {
+        write_whole(dir("own/") + name, "precious, since 1623\n");
+        for (const char* way : {"-y 1 -x 10 ", "-y 1 -x 20 -n 5 ", "--overwrite 1 -x 10 "})
+            EXPECT(refused(run(tiny(way + in("own"))), 2, name));
+        EXPECT(read_whole(dir("own/") + name) == "precious, since 1623\n");
+        unlink((dir("own/") + name).c_str());
+    }
+    start_test("where a signal or a time limit saves, such a file is kept beside");
+    for (const char* name : {"model_00000006.bin", "model_00000006.bin.old"})
+        write_whole(dir("own/") + name, "precious, since 1623\n");
+    const Outcome aside = run(tiny("-y 1 -x 100 --max-minutes 1e-9 " + in("own")));
+    EXPECT(passed(aside) && contains(aside.out, "stopped at step 6") && contains(aside.err, "model_00000006.bin.old2"));
+    for (const char* name : {"model_00000006.bin.old", "model_00000006.bin.old2"})
+        EXPECT(read_whole(dir("own/") + name) == "precious, since 1623\n");
     start_test("a folder with a log and no checkpoint is free");
     unlink(done_path(dir("first"), 3).c_str());
     EXPECT(passed(run(tiny("-x 2 " + in("first")))));

@@ -107,6 +107,15 @@ inline void expect_own_folder(Run& run) {
         run.lock.path, run.options.out_dir, run.state.step);
 }
 
+// Sets aside files of the user's own whose names the checkpoint of a step takes. The start of a run
+// refuses those of steps that are sure to be saved; a signal saves any.
+inline void make_way(const std::string& dir, int64_t step) {
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.step == step && !file.temporary && !is_of_a_run(dir, file))
+            warning("%s is of no run, and in the way of a checkpoint: it is kept as %s", file.path,
+                    set_aside(file.path));
+}
+
 // Writes a checkpoint of the current step, and removes those that -nk does not keep.
 inline void save(Run& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
@@ -119,6 +128,7 @@ inline void save(Run& run) {
     const std::string step = format("step %d", run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
     expect_own_folder(run);
+    if (comm.rank == 0) make_way(run.options.out_dir, run.state.step);
     save_checkpoint(run.options.out_dir, run.state, run.model, &progress);
     run.saved_step = run.state.step;
     run.logger.note("saved %s to %s (%s MB, %.1f s)", step, run.options.out_dir, grouped_text(all_bytes / 1000000),

@@ -68,9 +68,7 @@ struct RunFile {
         if (path.empty()) return {};
         std::vector<std::string> all = lines(), kept;
         if (!all.empty() && !header.empty() && all[0] != header && step > 0) {
-            const std::string old = path + ".old";
-            warning("%s has other columns, of another version: it is kept as %s", path, old);
-            if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path, strerror(errno));
+            warning("%s has other columns, of another version: it is kept as %s", path, set_aside(path));
             all.clear();
         }
         for (const std::string& line : all)

@@ -46,6 +46,7 @@ bool begin_run(Run& run) {
     check_processes_agree(run);
     identify_data(run, run.resumed_step);
     if (was_at_its_end(run)) return false;
+    if (comm.rank == 0 && writes_out_dir(o)) check_own_checkpoints(o, run.state.step, run.max_steps);
     load_model_and_describe(run, sizes, given);
     run.first_step = run.state.step, run.started = now_seconds();
     run.model.parts.on = writes_out_dir(o);
