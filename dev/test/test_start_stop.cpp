@@ -25,10 +25,10 @@ static void folders() {
     EXPECT(passed(run(tiny("-x 0 -v 1 " + in("first")))));  // writes nothing, so nothing is in its way
     EXPECT(refused(run(tiny("-x 4 -y 1 --overwrite 1 " + in("first"))), 2, "--overwrite"));
     start_test(
-        "--overwrite 1 starts again: checkpoints are marked incomplete, with a line that says so, and the log begins "
-        "anew");
+        "--overwrite 1 starts again: the earlier run stays until this one has saved, with a line that says so, and the "
+        "log begins anew");
     const Outcome over = run(tiny("-x 3 --overwrite 1 " + in("first")));
-    EXPECT(passed(over) && contains(over.out, "marked incomplete") &&
+    EXPECT(passed(over) && contains(over.out, "holds an earlier run, up to step 4") &&
            finished_steps(dir("first")) == std::vector<int64_t>{3});
     EXPECT(!contains(read_whole(dir("first/main.log")), "s:3 trl"));
     start_test("a file of a run's name that no run has written is not written over");

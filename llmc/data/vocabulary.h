@@ -20,7 +20,7 @@ inline std::string folder_of_run(const std::string& model) {
 inline Options options_of_folder(const std::string& folder) {
     Options run;
     run.out_dir = folder;
-    take_over_flags(run);
+    take_over_flags(run, folder);
     return run;
 }
 

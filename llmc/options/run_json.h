@@ -12,6 +12,23 @@
 
 inline std::string run_json_path(const std::string& dir) { return dir + "/run.json"; }
 
+// Where --overwrite 1 keeps the run that was in a folder, until the new one has saved
+// (checkpoint/earlier_run.h).
+inline std::string earlier_run_path(const std::string& dir) { return dir + "/earlier_run"; }
+
+// The folder of the run that -y 1 goes on with: the out dir, or the earlier run in it, if that is
+// whole and the new one has saved nothing.
+inline std::string folder_to_resume(const std::string& dir) {
+    const std::string earlier = earlier_run_path(dir), moving = earlier + ".tmp";
+    const auto saved = [](const std::string& folder) {
+        for (const std::string& name : list_folder(folder))
+            if (name.rfind("DONE_", 0) == 0) return true;
+        return false;
+    };
+    if (file_exists(run_json_path(moving))) return moving;
+    return saved(earlier) && !saved(dir) ? earlier : dir;
+}
+
 // True for flags that a resumed run does not take over: those that concern one start of the
 // program, the number and meeting of processes, and the out dir.
 inline bool concerns_one_start(const OptionRow& row) {
@@ -54,11 +71,11 @@ inline void write_run_json(const Options& o) {
                     path, json.at, problem);
 }
 
-// Reads the flags of the run in -o, except those that are on the command line. Exit 1 if run.json
+// Reads the flags of the run in a folder, except those that are on the command line. Exit 1 if run.json
 // is damaged.
-inline void take_over_flags(Options& o) {
+inline void take_over_flags(Options& o, const std::string& folder) {
     constexpr int64_t MOST_BYTES = 1 << 20;
-    const std::string path = run_json_path(o.out_dir);
+    const std::string path = run_json_path(folder);
     FileReader file(path);
     std::string text(std::min(file.size_bytes, MOST_BYTES), '\0');
     JsonReader json{text};
@@ -126,8 +143,9 @@ inline Options options_of_run(int argc, char** argv) {
     Options o = parse_options(argc, argv);
     if (o.resume && o.overwrite)
         usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
-    if (o.resume && !o.out_dir.empty() && !o.help && !o.version && name_exists(run_json_path(o.out_dir)))
-        take_over_flags(o), check_remembered_paths(o);
+    const std::string folder = o.resume && !o.out_dir.empty() ? folder_to_resume(o.out_dir) : "";
+    if (!folder.empty() && !o.help && !o.version && name_exists(run_json_path(folder)))
+        take_over_flags(o, folder), check_remembered_paths(o);
     if (!o.given.count("--trace")) o.trace.clear();  // what is traced is said at each start
     settle_length(o);
     if (o.from_step >= 0 && !o.resume)

@@ -95,7 +95,10 @@ inline void prepare_process(Run& run) {
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
     if (comm.rank > 0 || !writes_out_dir(o)) return;
     check_own_files(o);
-    if (folder_exists(o.out_dir)) take_out_dir(run.lock, o);
+    if (!folder_exists(o.out_dir)) return;
+    take_out_dir(run.lock, o);
+    if (settle_earlier_run(o.out_dir, kept_best(o.out_dir)))
+        run.logger.line("%s: the earlier run is back, the one that was to replace it has saved nothing", o.out_dir);
 }
 
 // Allocates the model, loads its weights, and says what the run is. given: the flags as the user

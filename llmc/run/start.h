@@ -28,9 +28,10 @@ inline void settle_model(Options& o) {
     GPT2Config config;
     if (is_model_file(o.model) || parse_descriptor(o.model, config) || !folder_exists(o.model)) return;
     StateHeader header;
-    const int64_t step = newest_checkpoint(o.model, header);
+    const std::string folder = folder_to_resume(o.model);
+    const int64_t step = newest_checkpoint(folder, header);
     if (step < 0) usage_error("-e %s holds no complete checkpoint; accepted: %s", o.model, accepted_models());
-    o.model = model_path(o.model, step);
+    o.model = model_path(folder, step);
 }
 
 inline std::string descriptor_of(const GPT2Config& c) { return format("L%dC%dH%dT%dV%d", c.L, c.C, c.NH, c.maxT, c.V); }
