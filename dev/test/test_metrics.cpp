@@ -187,6 +187,16 @@ static void lengths() {
     EXPECT(passed(r) && contains(r.out, "stopped at step ") && finished_steps(dir("boxed2")).size() == 1);
 }
 
+static void removed() {
+    start_test("metrics.csv that is removed while the run goes on comes back with its header");
+    const pid_t child = start(tiny("-x 100000000 --max-minutes 0.03 -k constant" + in("removed")));
+    const std::string metrics = dir("removed/metrics.csv");
+    for (int tries = 0; tries < 400 && file_bytes(metrics) < 1000; tries++) usleep(10000);
+    EXPECT(unlink(metrics.c_str()) == 0 && passed(finish(child)));
+    EXPECT(read_whole(metrics).rfind(metrics_header(), 0) == 0 && read_whole(metrics).size() > 1000);
+    EXPECT(read_whole(metrics).rfind(metrics_header()) == 0);
+}
+
 static void best() {
     start_test("--keep-best: the model of the lowest validation loss, also where the run was killed and resumed");
     // with which the loss is lowest at step 12
@@ -283,6 +293,7 @@ int main() {
     evaluations();
     noise();
     lengths();
+    removed();
     best();
     best_discarded();
     older();

@@ -153,13 +153,17 @@ inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;
     return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
 }
-// All flags and their values, one per line, for comparing processes: all but the rank.
-inline std::string options_text(const Options& options) {
-    std::string text;
-    for (const OptionRow& row : option_table())
-        if (row.takes_value && row.whole != &Options::process_rank)
-            text += format("%s %s\n", row.long_name, option_text(options, row));
-    return text;
+// The flags that must be the same in all processes of a run, with their values: all but those that
+// say which process this is, where the others are, and what cannot change the run.
+inline std::vector<std::string> common_flags(const Options& options) {
+    std::vector<std::string> flags;
+    for (const OptionRow& row : option_table()) {
+        const bool own = row.whole == &Options::process_rank || row.whole == &Options::num_processes ||
+                         row.whole == &Options::threads || row.whole == &Options::quiet ||
+                         row.text == &Options::server_ip || row.text == &Options::fs_path;
+        if (row.takes_value && !own) flags.push_back(format("%s %s", row.long_name, option_text(options, row)));
+    }
+    return flags;
 }
 // The flags that differ from their defaults, one per line. `given` has the values that the user
 // set, `settled` those in force, in which sizes left open have been computed.

@@ -21,7 +21,7 @@ inline void join_processes(Run& run) {
         return;
     }
     comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout,
-               program_text(run.model));
+               program_text(run.model), common_flags(o));
     claim_cores(run.options);
 }
 
@@ -80,7 +80,8 @@ inline Sizes settle_run(Run& run) {
 inline void check_processes_agree(Run& run) {
     const GPT2Config& c = run.model.layout.config;
     const std::string shape = format("%d %d %d %d %d", c.L, c.C, c.NH, c.V, c.maxT);
-    comm_check_same(options_text(run.options) + " " + shape, "flags and model");
+    comm_check_flags(common_flags(run.options));
+    comm_check_same(shape, "model");
     comm_check_same(format("%d %d %d", run.train_data.ends_identity, run.val_data.ends_identity, run.resumed_step),
                     "data and checkpoint");
     const uint64_t sample = comm.processes > 1 ? sample_identity(all_data_files(run)) : 0;
