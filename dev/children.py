@@ -74,7 +74,7 @@ end_with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux
 
 
 def tie_to(parent):
-    """In a program that is being started: it ends when the script does, even by SIGKILL, where the system can do that."""
+    """In a program that is being started: it ends when the script does, by SIGKILL too, where the system can."""
     if end_with_parent:
         end_with_parent(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
@@ -117,7 +117,7 @@ def run(command, text="", env=None, cwd=None):
 
 
 def need(*modules):
-    """Ends the script if one of the modules is missing, naming the pip command that installs them. --help needs none."""
+    """Ends the script if one of the modules is missing, naming the pip command that helps. --help needs none."""
     missing = [module for module in modules if not have(module)]
     if missing and "--help" in sys.argv:
         sys.exit(print(sys.modules["__main__"].__doc__))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every script of dev and scripts answers --help with status 0, and does nothing else: run in a copy of the tree, without
-the packages that some of them need and without a network, it leaves all files as they were."""
+"""Every script of dev and scripts answers --help with status 0, and does nothing else: run in a copy of the tree,
+without the packages that some of them need and without a network, it leaves all files as they were."""
 import os
 import pathlib
 import subprocess
@@ -36,8 +36,9 @@ def ask(root, name):
     environment = {**os.environ, **away, "PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_INDEX": "1"}
     try:
         interpreter = [sys.executable, "-S"] if name.endswith(".py") else ["bash"]  # -S: without packages
-        result = subprocess.run([*interpreter, str(root / name), "--help"], cwd=root, env=environment, text=True, timeout=SECONDS,
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        result = subprocess.run([*interpreter, str(root / name), "--help"], cwd=root, env=environment, text=True,
+                                timeout=SECONDS, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{name}: {error}"
     if result.returncode or result.stderr or len(result.stdout) < 40:

@@ -260,8 +260,8 @@ def refused(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as name:
-        for test in (grid, random_search, diverging, range_test, interrupted, killed, stopped, own_end, same_twice, search,
-                     threads, one_refused, unread, refused):
+        for test in (grid, random_search, diverging, range_test, interrupted, killed, stopped, own_end, same_twice,
+                     search, threads, one_refused, unread, refused):
             begin = time.monotonic()
             test(pathlib.Path(name) / test.__name__)
             print(f"{test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
