@@ -57,12 +57,13 @@ static void folders() {
         unlink((dir("own/") + name).c_str());
     }
     start_test("where a signal or a time limit saves, such a file is kept beside");
-    for (const char* name : {"model_00000006.bin", "model_00000006.bin.old"})
-        write_whole(dir("own/") + name, "precious, since 1623\n");
-    const Outcome aside = run(tiny("-y 1 -x 100 --max-minutes 1e-9 " + in("own")));
-    EXPECT(passed(aside) && contains(aside.out, "stopped at step 6") && contains(aside.err, "model_00000006.bin.old2"));
-    for (const char* name : {"model_00000006.bin.old", "model_00000006.bin.old2"})
-        EXPECT(read_whole(dir("own/") + name) == "precious, since 1623\n");
+    for (int step = 6; step < 3000; step++) write_whole(model_path(dir("own"), step), "precious, since 1623\n");
+    const Outcome aside = run(tiny("-y 1 -x 1000000 -n 0 -k constant --max-minutes 0.001 " + in("own")));
+    const size_t at = aside.out.find("stopped at step ");
+    const int64_t step = at < aside.out.size() ? atoll(&aside.out[at + 16]) : 0;
+    const std::string own = model_path(dir("own"), step);
+    EXPECT(passed(aside) && step > 5 && step < 3000 && contains(aside.err, own + ".old"));
+    EXPECT(read_whole(own + ".old") == "precious, since 1623\n" && file_bytes(own) > 1000);
     start_test("a folder with a log and no checkpoint is free");
     unlink(done_path(dir("first"), 3).c_str());
     EXPECT(passed(run(tiny("-x 2 " + in("first")))));
@@ -131,7 +132,7 @@ static void run_json() {
     write_run_json(o);
     Options back;
     back.out_dir = o.out_dir;
-    take_over_flags(back);
+    take_over_flags(back, back.out_dir);
     for (const OptionRow& row : option_table())
         if (!concerns_one_start(row) && !EXPECT(option_value(o, row) == option_value(back, row)))
             printf("    %s\n", row.long_name);
@@ -430,6 +431,30 @@ static void longer() {
     EXPECT(contains(log, format("lr:%f", last)) && contains(log, format("s:10 trl:")) &&
            contains(r.out, format("lr %.2e", next)) && next > 4 * last);
     EXPECT(contains(r.err, "10 before and 20 now; -k constant -l"));
+    start_test("another -l is blamed where it is what makes the rate rise");
+    EXPECT(passed(run(tiny("-x 3 -l 1e-3 " + in("other-l")))));
+    const Outcome raised = run(again + "-x 5 -l 3e-3 " + in("other-l"));
+    EXPECT(passed(raised) && contains(raised.err, "in the next: -l is 0.003 now and was 0.001\n"));
+    start_test("what nobody has chosen is not among the settings of a run that goes on");
+    for (const char* name : {"| seq-len", "| total-batch-size", "| beta1", "| eps", "| optimizer"})
+        EXPECT(!contains(raised.out, name));
+    EXPECT(contains(raised.out, "| learning-rate        | 0.003\n") &&
+           contains(raised.out, "| max-steps            | 5\n"));
+    start_test(
+        "an optimizer has a rate of its own, which the settings, run.json and a resumed run have, unless -l is given");
+    for (const OptimizerInfo& o : OPTIMIZERS) {
+        const std::string out = in(std::string("own-") + o.name);
+        const Outcome own = run(tiny(format("-x 1 --optimizer %s ", o.name) + out));
+        EXPECT(passed(own) && contains(own.out, format("| lr %.2e |", o.rate).substr(1)));
+        EXPECT(find_optimizer(o.name) == ADAMW || contains(own.out, format("| learning-rate        | %g\n", o.rate)));
+        EXPECT(contains(run(again + "-x 2 " + out).out, format(" lr %.2e ", o.rate)));
+    }
+    const Outcome lower = run(tiny("-x 1 --optimizer lion -l 1e-5 " + in("own-lower")));
+    EXPECT(passed(lower) && contains(lower.out, " lr 1.00e-05 "));
+    EXPECT(contains(run("./train_gpt2_cpu --help").out, "[3e-4; adam: 0.001, sgd: 0.3,"));
+    start_test("a default schedule that never lowers the rate says so, once");
+    EXPECT(contains(lower.out, "learning rate: 1e-05 to the end, as -k cosine ends at -q times the rate"));
+    EXPECT(!contains(run(tiny("-x 1 -q 0.1 " + in("falls"))).out, "to the end"));
     start_test(
         "nothing is said where the length is the same, or the schedule does not depend on it, or the rate is the last");
     remove_checkpoint(dir("longer"), 20);

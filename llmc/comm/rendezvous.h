@@ -72,7 +72,8 @@ struct Reception {
         std::string text = turned_away ? format(" (refused for want of this run's token: %d)", turned_away) : "";
         return misfits ? text + format(" (refused because they do not fit: %d)", misfits) : text;
     }
-    // What is wrong with a process that knows the token and does not fit this run; empty if it does.
+    // What is wrong with a process that knows the token and does not fit this run; empty if it
+    // does.
     std::string misfit(VerdictCode code, const Hello& hello) const {
         const long long rank = hello.rank;
         if (code == OTHER_PROGRAM)
@@ -86,8 +87,8 @@ struct Reception {
         const std::string whose = format("rank %d", rank);
         return code == OTHER_FLAGS ? other_flag_text(me.flags, hello.flags, whose.c_str()) : "";
     }
-    // Ends this run (exit 1) if a process does not fit. Without a token it may be one of another run
-    // at the same address: that one ends, and this one waits on.
+    // Ends this run (exit 1) if a process does not fit. Without a token it may be one of another
+    // run at the same address: that one ends, and this one waits on.
     void judge_misfit(const std::string& problem) {
         if (problem.empty()) return;
         if (has_token) runtime_failure("%s", problem);

@@ -71,8 +71,8 @@ inline void write_run_json(const Options& o) {
                     path, json.at, problem);
 }
 
-// Reads the flags of the run in a folder, except those that are on the command line. Exit 1 if run.json
-// is damaged.
+// Reads the flags of the run in a folder, except those that are on the command line. Exit 1 if
+// run.json is damaged.
 inline void take_over_flags(Options& o, const std::string& folder) {
     constexpr int64_t MOST_BYTES = 1 << 20;
     const std::string path = run_json_path(folder);

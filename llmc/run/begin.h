@@ -107,7 +107,7 @@ inline void prepare_process(Run& run) {
 inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options& given) {
     const Options& o = run.options;
     const bool resumed = run.resumed_step >= 0;
-    const std::string settings = settings_text(given, o);
+    const std::string settings = settings_text(given, o, usual_options(o, sizes.config));
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings);
     run.model.backend->allocate(run.model, sizes, o);
     advise(run, sizes);

@@ -62,8 +62,9 @@ inline bool copy_to_best(const Run& run, int64_t step) {
     return true;
 }
 
-// Makes model_best.bin the best of the steps that the run goes on from, those before run.state.step.
-// To be called before lines of evals.jsonl are dropped, and before run.json is written anew.
+// Makes model_best.bin the best of the steps that the run goes on from, those before
+// run.state.step. To be called before lines of evals.jsonl are dropped, and before run.json is
+// written anew.
 inline void rewind_best(Run& run) {
     const Options& o = run.options;
     const int64_t step = run.state.step;

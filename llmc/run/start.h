@@ -160,11 +160,25 @@ inline void settle_optimizer(Options& o) {
                         optimizer.name);
         if (usual == 0 || value < 0) value = usual;
     };
+    settle("--learning-rate", o.learning_rate, optimizer.rate);
     settle("--beta1", o.beta1, optimizer.beta1);
     settle("--beta2", o.beta2, optimizer.beta2);
     settle("--eps", o.eps, optimizer.eps);
     if (o.nesterov && o.optimizer != "momentum")
         usage_error("--nesterov 1 has no effect with --optimizer %s; momentum is accepted", optimizer.name);
+}
+
+// The defaults as they are settled for a run, of which those left open by the table depend on its
+// sizes and its optimizer.
+inline Options usual_options(const Options& o, const GPT2Config& config) {
+    const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(o.optimizer.c_str())];
+    Options usual;
+    usual.seq_len = std::min<int64_t>(1024, config.maxT);
+    usual.total_batch_size = o.batch_size * o.seq_len * comm.processes;
+    usual.learning_rate = optimizer.rate;
+    usual.beta1 = optimizer.beta1, usual.beta2 = optimizer.beta2, usual.eps = optimizer.eps;
+    if (o.recompute == 4) usual.recompute_every = default_recompute_every(config.L);
+    return usual;
 }
 
 // Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.

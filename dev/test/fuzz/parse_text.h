@@ -51,7 +51,7 @@ inline void check_round_trip(Options o) {
     write_run_json(o);
     Options again;
     again.out_dir = scratch;
-    take_over_flags(again);
+    take_over_flags(again, scratch);
     bool utf8 = true;  // JSON holds no other names
     for (const OptionRow& row : option_table())
         if (row.text) utf8 = utf8 && is_utf8(o.*row.text);
