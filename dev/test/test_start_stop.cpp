@@ -58,7 +58,10 @@ static void folders() {
     }
     start_test("where a signal or a time limit saves, such a file is kept beside");
     for (int step = 6; step < 3000; step++) write_whole(model_path(dir("own"), step), "precious, since 1623\n");
-    const Outcome aside = run(tiny("-y 1 -x 1000000 -n 0 -k constant --max-minutes 0.001 " + in("own")));
+    const pid_t child = start(tiny("-y 1 -x 1000000 -n 0 -k constant -b 16 -d 2816 " + in("own")));  // slow steps
+    for (int tries = 0; tries < 1000 && !contains(read_whole(dir("own/main.log")), "s:5 trl"); tries++) usleep(20000);
+    kill(child, SIGUSR1);
+    const Outcome aside = finish(child);
     const size_t at = aside.out.find("stopped at step ");
     const int64_t step = at < aside.out.size() ? atoll(&aside.out[at + 16]) : 0;
     const std::string own = model_path(dir("own"), step);
