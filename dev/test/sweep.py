@@ -127,7 +127,7 @@ def killed(folder):
     process.wait()
     if sys.platform == "linux":
         until = time.monotonic() + 30
-        while "stopped at step" not in (folder / "l=1e-3/output.txt").read_text():
+        while "\nstopped " not in (folder / "l=1e-3/output.txt").read_text():
             assert time.monotonic() < until, "the trainer goes on"
             time.sleep(0.05)
     long = [word if word != "8" else "100000000" for word in TINY] + ["--max-minutes", "0.05"]
