@@ -36,6 +36,7 @@ inline std::string mark_path(const std::string& folder) { return folder + "/unti
 // Moves the run in a folder out of the way of a new one.
 inline void set_run_aside(const std::string& dir, bool keeps_best) {
     const std::string earlier = earlier_run_path(dir), moving = earlier + ".tmp";
+    remove_file(mark_path(moving) + ".tmp");  // of a program that was killed before it moved anything
     rmdir(moving.c_str());
     for (const std::string& folder : {earlier, moving})
         if (name_exists(folder))
