@@ -131,7 +131,7 @@ SHARDS = $(SHARED)/host/tokenize $(TEXTS) -o dev/data/shakespeare --val-split ta
 dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | $(SHARED)/host/tokenize
 	$(SHARDS)
 dev/data/shakespeare_train.bin: | dev/data/shakespeare_val.bin
-	test -f $@ || $(SHARDS)
+	@test -f $@ || $(SHARDS)
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
 quickstart: train_gpt2_cpu tokenize $(B)/unigram   ## trains a small GPT-2 in about two minutes, and samples from it

@@ -14,6 +14,9 @@ import re
 import sys
 import time
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 import svg
 from readme import write_between
 

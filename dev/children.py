@@ -2,6 +2,7 @@
 without a traceback. Import it first: modules that take long to import would otherwise print one."""
 import atexit
 import contextlib
+import ctypes
 import importlib.util
 import os
 import signal
@@ -68,12 +69,24 @@ atexit.register(signal_all, signal.SIGTERM)  # a script that fails ends what it 
 atexit.register(expect_reader)
 
 
+PR_SET_PDEATHSIG = 1
+end_with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux
+
+
+def tie_to(parent):
+    """In a program that is being started: it ends when the script does, by SIGKILL too, where the system can."""
+    if end_with_parent:
+        end_with_parent(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def start(command, **keywords):
     """Starts a program that ends when the script is interrupted. The script ends if it does not start."""
     global starting
-    starting = True
+    starting, parent = True, os.getpid()
     try:
-        process = subprocess.Popen(command, start_new_session=True, **keywords)
+        process = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: tie_to(parent), **keywords)
     except OSError as error:
         sys.exit(f"{command[0]} does not start: {error.strerror}")
     running.add(process)
@@ -104,8 +117,10 @@ def run(command, text="", env=None, cwd=None):
 
 
 def need(*modules):
-    """Ends the script if one of the modules is missing, naming the pip command that installs them."""
+    """Ends the script if one of the modules is missing, naming the pip command that helps. --help needs none."""
     missing = [module for module in modules if not have(module)]
+    if missing and "--help" in sys.argv:
+        sys.exit(print(sys.modules["__main__"].__doc__))
     if missing:
         sys.exit(f"missing: {', '.join(missing)} (pip install {' '.join(missing)})")
 

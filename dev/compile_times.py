@@ -16,6 +16,9 @@ import sys
 import time
 from pathlib import Path
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 from readme import MEASURED, replace, this_cpu, write_of_machine
 
 ROOT = Path(__file__).resolve().parent.parent

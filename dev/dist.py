@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tarfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NUMBER_IN = "llmc/options/option_table.h"
 

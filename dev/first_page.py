@@ -8,6 +8,9 @@ import pathlib
 import re
 import sys
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 from readme import MEASURED, write_between
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

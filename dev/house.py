@@ -17,6 +17,9 @@ import re
 import sys
 from pathlib import Path
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 from readme import write_between
 from width import sources
 

@@ -9,11 +9,15 @@ the tolerance of step s is MARGIN times the largest difference between fp32 and 
 least LEAST. A run with a mistake differs by more: the loss falls by 2 in the first 30 steps, and one that lost ten
 updates is told from a right one (dev/test/gpu_day.sh).
 """
+import sys
+
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 import children
 import csv
 import json
 import pathlib
-import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -38,6 +38,7 @@ import svg
 from run_data import Run
 
 LAST = 0.1  # the share of the steps whose mean training loss ranks runs without validation
+GOING_ON = "is the folder of a run that is going on now"
 NOT_FINITE, TIME_IS_OVER = "is not finite; the run stops", re.compile(r"--max-minutes \S+ is over")
 ENDED = "done", "not finite"
 COLUMNS = "val_loss", "train_loss", "steps", "tokens", "seconds", "status", "error"
@@ -138,6 +139,8 @@ def status_of(returncode, said, begun):
         return "stopped" if stopped and not any(TIME_IS_OVER.fullmatch(line) for line in said) else "done"
     if any(NOT_FINITE in line for line in said):
         return "not finite"
+    if any(GOING_ON in line for line in said):
+        return "going on"
     if returncode < 0 or returncode > 128:  # by a signal
         return "stopped"
     return "failed" if begun and returncode != 2 else "refused"
@@ -229,6 +232,10 @@ class Sweep:
                 under_way.remove(entry)
                 number, process = entry
                 result = results[number] = self.finish(trials[number], process)
+                if result["status"] == "going on":  # started by a sweep that was killed: it is waited for
+                    waiting.append(number)
+                    time.sleep(1)
+                    continue
                 if number == 0 and result["status"] == "refused":
                     sys.exit(f"{shlex.join(process.args)} ended with status {process.returncode}: {result['error']}")
                 done += 1

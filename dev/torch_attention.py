@@ -6,16 +6,17 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, without a traceb
 import argparse
 import time
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-parser = argparse.ArgumentParser()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--device", default="cuda")
 parser.add_argument("--runs", type=int, default=20)
 parser.add_argument("-b", type=int, default=16)
 parser.add_argument("-t", type=int, default=1024)
 args = parser.parse_args()
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+
 HEADS, HEAD_SIZE = 12, 64
 BACK_ENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
              "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}

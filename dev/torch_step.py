@@ -10,11 +10,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, without a traceb
 import argparse
 import time
 
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-
-parser = argparse.ArgumentParser()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--mode", default="eager")
 parser.add_argument("--precision", default="fp32")
 parser.add_argument("--device", default="cpu")
@@ -24,6 +20,11 @@ parser.add_argument("-b", type=int, default=4)
 parser.add_argument("-t", type=int, default=64)
 parser.add_argument("--shape", default="12,768,12,50257", help="L,C,NH,V")
 args = parser.parse_args()
+
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
 L, C, H, V = map(int, args.shape.split(","))
 if args.mode == "tuned":
     V = (V + 127) // 128 * 128

@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 120
 SOURCES = ["*.cpp", "*.h", "*.cu", "*.cuh", "*.py", "*.sh", "*.mk", "*.md", "*Makefile", ".ci/run"]

@@ -20,6 +20,7 @@
 # It ends when the command has ended well, with exit status 2 (a wrong flag), or because it was told to stop. INT, TERM,
 # HUP and USR1 are passed on to the command. In a SLURM job, USR1 comes ten minutes before the time is up: the run saves
 # and ends, and the job is put into the queue again. After a node has failed, SLURM does that by itself (--requeue).
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#SBATCH/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -um  # -m: the command is a process group of its own, which the terminal's Ctrl-C does not reach twice
 cd "${SLURM_SUBMIT_DIR:-.}" || exit 1
 say() { echo "launch.sh: $*" >&2; }

@@ -2,6 +2,7 @@
 # From nothing to a small language model, in about two minutes on two cores. `make quickstart` has built the programs;
 # this script learns a vocabulary from Shakespeare, trains a model on the text, samples from it, and compares it with a
 # model that knows only token frequencies. Run again, it goes on from what is there.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 out=log_quickstart
 data=dev/data/shakespeare4096

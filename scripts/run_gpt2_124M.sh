@@ -6,6 +6,7 @@
 # The data, and what all recipes have in common: scripts/train.sh.
 # Expected: validation loss 3.29 and HellaSwag 29.9, as llm.c reports for this recipe on FineWeb.
 # Memory and hours on 8 A100, as scripts/train.sh shows from --plan: 20 GiB each, 2 hours at 45% of peak.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 flags=(
     -o "${OUT_DIR:-log_run_gpt2_124M}"
     -e d12                # the shape

@@ -7,6 +7,7 @@
 # Expected: validation loss about 2.7, by the law of Hoffmann et al. 2022 (arXiv:2203.15556), plus the 0.2
 # by which GPT-2 124M on FineWeb lies above it.
 # Memory and hours on 8 A100, as scripts/train.sh shows from --plan: 35 GiB each, 79 hours at 45% of peak.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 flags=(
     -o "${OUT_DIR:-log_run_gpt2_1558M}"
     -e d48                # the shape

@@ -8,6 +8,7 @@
 #
 # Its recipe: learning rate 1e-3, falling to a tenth along a cosine after 100 steps of warmup; beta2 0.99, because a
 # step has few tokens; weight decay 0.1; no dropout. nanoGPT leaves out the biases, here they are trained.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 cd "$(dirname "$0")/.."
 data=dev/data/shakespeare_bytes text=dev/data/shakespeare

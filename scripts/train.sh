@@ -7,6 +7,7 @@
 #
 # The data: token shards (llm.c's layout) of FineWeb, which `python3 dev/data/get.py fineweb10B` makes, or of any other
 # text, as a pattern in TRAIN_DATA and VAL_DATA. HellaSwag: `python3 dev/data/hellaswag.py`.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PROGRAM=${PROGRAM:-./train_gpt2cu}

@@ -4,6 +4,7 @@
 # would kill its processes one second after it is told to stop, or after odls_base_sigkill_timeout seconds.
 #
 #   scripts/with_mpirun.sh -np 8 ./train_gpt2cu ...
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 setsid=$(command -v setsid || true)  # in a session of its own: the terminal's Ctrl-C reaches this script only
 $setsid mpirun --mca odls_base_sigkill_timeout 60 "$@" &
 mpirun=$!

@@ -15,6 +15,9 @@ import re
 import sys
 import textwrap
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("dev/course/*.md"), *ROOT.glob("dev/c*/README.md")])
 QUOTE = re.compile(r"(<!-- quote (\S+) (.*?) -->\n).*?(<!-- end quote -->)", re.S)

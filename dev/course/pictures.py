@@ -12,6 +12,9 @@ import pathlib
 import subprocess
 import sys
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "dev/course/pictures"
 sys.path.insert(0, str(ROOT / "dev"))

@@ -17,6 +17,9 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = {"threads": "build/course_numbers_gpu", "fragments": "build/course_numbers_gpu",
             "counts": "COUNT=1 build-count/cusim_counts"}

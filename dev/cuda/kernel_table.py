@@ -13,6 +13,9 @@ often it runs, from the sizes of the code. Exits 1 if a hot kernel spills.
 import pathlib
 import sys
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import children  # noqa: E402
 import os  # noqa: E402

@@ -10,6 +10,9 @@ the folio.
 import pathlib
 import sys
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import children  # noqa: E402
 import tarfile  # noqa: E402

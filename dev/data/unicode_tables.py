@@ -9,6 +9,9 @@ exactly where tiktoken does, whatever version of Unicode that was built with.
 import pathlib
 import sys
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import children  # noqa: E402
 

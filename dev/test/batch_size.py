@@ -3,8 +3,12 @@
 import json
 import math
 import pathlib
+import sys
 import tempfile
 import xml.dom.minidom
+
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
 
 from run_script import script
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The script of the CPU bench, on a tiny model: it says first what it will do, then how far it is, and every part
 # reports.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 out=$(mktemp) err=$(mktemp)
 trap 'rm -f "$out" "$err"' EXIT
 fail() { echo "$1:"; cat "$out" "$err"; exit 1; }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The script that makes tables and charts, on the JSON of a short bench: what it writes is there, what is missing is
 # said, and a chart says its scale, has room for its labels, and is the same when it is drawn again from the table.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 dir=$(mktemp -d)
 edit() { sed "$1" "$2" > "$2.new" && mv "$2.new" "$2"; }  # in place, as BSD's sed can

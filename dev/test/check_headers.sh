@@ -1,6 +1,7 @@
 #!/bin/sh
 # check_headers.sh COMPILER "FLAGS": every header compiles by itself, and included twice, without a warning; those for
 # CUDA as the simulator sees them.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 compiler=$1 flags=$2
 cpu_headers="llmc/*/*.h dev/data/*.h dev/bench.h dev/bench_run.h dev/cpu/bench_cpu.h dev/talk/*.h dev/test/fuzz/*.h
     $(ls dev/test/*.h | grep -v -e model_tests.h -e not_finite_tests.h -e _kernels.h) dev/course/exercises/judge.h

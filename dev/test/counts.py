@@ -13,6 +13,9 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 DEV = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(DEV), str(DEV / "cusim")]
 import counts  # noqa: E402

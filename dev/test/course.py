@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 os.chdir(ROOT)
 TRAINER = sys.argv[1] if len(sys.argv) > 1 else "./train_gpt2_cpu"

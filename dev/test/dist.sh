@@ -1,6 +1,7 @@
 #!/bin/sh
 # make dist: the archive has the files that git knows and no others, is the same each time, and builds tokenize without
 # git in a folder whose name has a space.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 make=$1
 folder=$(mktemp -d)

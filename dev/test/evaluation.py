@@ -7,6 +7,9 @@
 import pathlib
 import sys
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "dev"), str(ROOT / "dev/data")]
 import children  # noqa: E402

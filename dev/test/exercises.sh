@@ -2,6 +2,7 @@
 # What a student sees: the stub is handed out once, fails politely, and the solution in its place passes; a mistake gets
 # its hint, code that does not compile one sentence, and `make grade` counts what is done. exercises.sh MAKE cuda: the
 # same of an exercise in CUDA.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -eu
 cd "$(dirname "$0")/../.."
 make=${1:-make}

@@ -5,6 +5,9 @@ import re
 import sys
 from pathlib import Path
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "dev"))
 from width import sources  # noqa: E402

@@ -1,5 +1,6 @@
 #!/bin/sh
 # dev/test/formats.py: a call whose values do not fit its format is named; calls that are right are not.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cat > "$dir/bad.cpp" << 'END'

@@ -4,6 +4,9 @@ precisions: dev/cuda/kernel_table.py."""
 import pathlib
 import sys
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in (".", "cuda")]
 import children  # noqa: E402
 from kernel_table import COLD  # noqa: E402

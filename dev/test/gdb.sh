@@ -1,6 +1,7 @@
 #!/bin/sh
 # What dev/cusim/README.md promises of gdb: a breakpoint in one CUDA thread stops there, and another thread's backtrace
 # can be had.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 make -s build-debug/cusim_seeded_bugs DEBUG=1
 output=$(gdb -q -batch -ex 'source dev/cusim/gdb.py' -ex 'set debuginfod enabled off' \

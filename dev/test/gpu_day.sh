@@ -1,6 +1,7 @@
 #!/bin/bash
 # scripts/gpu_day.sh in the simulator: every part is done or skipped, a second call repeats nothing, a part that
 # fails is named, and the curve tells a wrong run from a right one.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

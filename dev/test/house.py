@@ -7,6 +7,9 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "dev"))
 from house import EVERYTHING, FILES

@@ -9,6 +9,9 @@ import sys
 import time
 import uuid
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTING = [["dev/bench.py"], ["dev/bench_processes.py"], ["dev/quality.py"], ["dev/bench_gpu.py", "--sim"],
             ["dev/gpu_day.py", "--simulate", "--state", "build/gpu_day_interrupted", "--only", "steps_16"],

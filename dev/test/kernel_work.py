@@ -9,6 +9,9 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("dev/cuda", "dev", "dev/cusim")]
 import counts  # noqa: E402

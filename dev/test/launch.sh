@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/launch.sh: a run killed once ends with the weights of an undisturbed one; a command that always fails is given
 # up; wrong flags and signals end it at once; in SLURM, with a stand-in for scontrol, the job is queued again.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -emuo pipefail  # -m: what it starts in the background can be stopped by SIGINT
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,6 +1,7 @@
 #!/bin/sh
 # What make builds for what, in a copy of the tree with a compiler that only notes what it is asked for: kinds of builds
 # leave each other's programs alone, and data is made for what runs with it, by a program of this machine.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT

@@ -1,6 +1,7 @@
 #!/bin/sh
 # many_cores.sh PIECES: a small run has the same weights and log on 1 to 64 threads, and the table of dev/cpu/README.md
 # is what the program PIECES counts. WRITE=1 writes the table.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 pieces=$1 readme=dev/cpu/README.md
 out=$(mktemp -d)

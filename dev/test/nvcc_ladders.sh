@@ -1,5 +1,6 @@
 #!/bin/sh
 # nvcc takes every ladder of dev/cuda, without warnings; one architecture is enough.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 flags="-std=c++17 -I. -arch=sm_80 -Werror all-warnings -cubin -o /dev/null"
 for source in dev/cuda/*.cu; do

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OURS = ("error: ", "warning: ", "rank ")  # how lines of the trainers begin
 OTHERS = ("NCCL WARN ", "NCCL INFO ", "dmesg: ", "slurmstepd: ")

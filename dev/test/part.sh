@@ -4,6 +4,7 @@
 # one; skip ends it with the status 77. A part that fails does not end make, which goes on with the others: run.sh
 # counts. Each part has a folder of its own for temporary files: two mpiruns that make their shared one at the same
 # instant end with "File exists".
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 . dev/test/log.sh
 kind=$1 name=$2 title=$3 command=$4
 # Makes that the part starts get the variables given to this one, but not its jobs.

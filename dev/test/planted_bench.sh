@@ -1,6 +1,7 @@
 #!/bin/sh
 # A bench whose variants are wrong must fail, each by name, and the right ones must not; a variant that ends its process
 # does not keep the others from running.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 fail() { echo "$1"; echo "$output"; exit 1; }
 says() { echo "$output" | grep -q -- "$1" || fail "'$1' was not found in:"; }
 output=$(build/planted_bench --check 2>&1) && fail "planted errors were not found"

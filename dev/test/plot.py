@@ -18,6 +18,9 @@ import tempfile
 import time
 import xml.etree.ElementTree as xml
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "dev"))
 import children  # noqa: E402

@@ -9,6 +9,7 @@
 #   x86 LEVEL       the kernels pass their tests, built for x86-64-v2, -v3 or -v4
 #   aarch64         the same in an emulator, and fp32 and bf16 train to the losses of this machine's programs
 #   elsewhere MAKE  make -C, B= elsewhere, folders with spaces: the source tree stays as it is
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 out=build/portable/$1  # for each part, since they run side by side
 mkdir -p $out

@@ -5,6 +5,9 @@ import pathlib
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import bench
 import first_page

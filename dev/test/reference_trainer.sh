@@ -1,5 +1,6 @@
 #!/bin/sh
 # The trainer built on llmc/cpu/reference.h must give the losses of the fast one, to rounding; and of lesson zero.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 mkdir -p build/reference
 ${CXX:-g++} -std=c++17 -O2 -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -Wno-psabi -pthread \

@@ -3,6 +3,7 @@
 # skipped and what failed, and ends with one line: N passed, N failed[, N skipped]. With RERUN=1, for machines whose
 # other users may stop a process for seconds, a part that failed is run once more, alone, when all others have ended; if
 # it then passes, it counts as passed and is listed as UNSTABLE, with what it printed the first time.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 make=$1
 shift
 case "${MAKEFLAGS%% *}" in *=* | -*) ;; *n*) exec $make -s "$@" ;; esac  # make -n only shows what would run

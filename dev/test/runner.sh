@@ -1,6 +1,7 @@
 #!/bin/sh
 # What runs the tests, on parts that pass, fail, end early, are skipped or do not compile: all are counted, none keeps
 # the others from running, and the last line and the exit status say it.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/dev/test"

@@ -3,6 +3,7 @@
 # build-address or build-thread. AddressSanitizer, with UndefinedBehaviorSanitizer, tests all of them. ThreadSanitizer
 # tests the CPU's threads and the kernels of the simulator, where each CUDA thread is a thread to it. Both must see the
 # bugs planted for them.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 sanitizer=$1 build=build-$1
 ladders=$(for source in dev/cuda/*.cu; do basename "$source" .cu; done)

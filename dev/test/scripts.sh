@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The scripts: all are valid bash; the recipes run, on a tiny model in the simulator; the SLURM ones run with stand-ins
 # for srun and scontrol.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -euo pipefail
 for script in scripts/*.sh scripts/multi_node/*.sh; do bash -n "$script"; done
 folder=$(mktemp -d)

@@ -12,6 +12,9 @@ import tempfile
 import time
 import xml.dom.minidom
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 from run_script import ROOT, run, script
 
 sys.path.insert(0, str(ROOT / "dev"))
@@ -134,6 +137,31 @@ def interrupted(folder):
     assert math.isclose(Run(folder / "by_hand").series["val_loss"][-1][1], float(row["val_loss"])), row
 
 
+def killed(folder):
+    """A sweep that is killed ends its trainer. One that goes on all the same is waited for; its row is no other."""
+    long = [word if word != "8" else "100000000" for word in TINY]
+    command = [sys.executable, ROOT / "dev/sweep.py", folder, "--jobs", "1", "--vary=-l=1e-3", "--", *long]
+    process = subprocess.Popen(command, cwd=ROOT)
+    while not (folder / "l=1e-3/metrics.csv").exists():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    if sys.platform == "linux":
+        until = time.monotonic() + 30
+        while "\nstopped " not in (folder / "l=1e-3/output.txt").read_text():
+            assert time.monotonic() < until, "the trainer goes on"
+            time.sleep(0.05)
+    long = [word if word != "8" else "100000000" for word in TINY] + ["--max-minutes", "0.05"]
+    begun = folder.with_name("begun")
+    (begun / "l=1e-3").mkdir(parents=True)
+    other = subprocess.Popen([*map(str, long), "-l", "1e-3", "-o", begun / "l=1e-3"], cwd=ROOT,
+                             stdout=subprocess.DEVNULL)
+    while not (begun / "l=1e-3/metrics.csv").exists():
+        time.sleep(0.01)
+    sweeps(begun, "--vary=-l=1e-3", "--", *long)
+    assert other.wait() == 0 and [row["status"] for row in rows_of(begun)] == ["done"], rows_of(begun)
+
+
 def stopped(folder):
     """A run that was stopped is no result, keeps its checkpoint, and goes on with the next start of the sweep."""
     long = [word if word != "8" else "300" for word in TINY] + ["-v", "100", "-n", "50"]
@@ -253,8 +281,8 @@ def refused(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as name:
-        for test in (grid, steps_without_a_loss, random_search, diverging, range_test, interrupted, stopped, own_end,
-                     same_twice, search, threads, one_refused, unread, refused):
+        for test in (grid, steps_without_a_loss, random_search, diverging, range_test, interrupted, killed, stopped,
+                     own_end, same_twice, search, threads, one_refused, unread, refused):
             begin = time.monotonic()
             test(pathlib.Path(name) / test.__name__)
             print(f"{test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)

@@ -81,6 +81,7 @@ $(call check,waits,the host waits for a GPU only in wait.cuh,,\
     ! grep -nE "$(UNTIMED)" train_gpt2.cu test_gpt2.cu llmc/cuda/*.cuh dev/cuda/*.cu dev/cuda/*.cuh)
 $(call check,format,laid out as make format does,,\
     dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
+$(call check,script_help,every script answers --help and does nothing else,,dev/test/script_help.py)
 $(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
 $(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
 $(call check,readme_tables,tables of several machines on one page and those of the first page,,\

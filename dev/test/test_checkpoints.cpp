@@ -6,6 +6,7 @@
 #include <map>
 #include "dev/test/run_program.h"
 #include "llmc/checkpoint/checkpoint.h"
+#include "llmc/checkpoint/earlier_run.h"
 
 static std::string tiny(const std::string& more) {
     return tiny_run("./train_gpt2_cpu", "-b 1 -k constant --threads 1 " + more);
@@ -86,6 +87,21 @@ static void pruning() {
     for (const auto& file : contents("rest")) left.push_back(file.first);
     EXPECT((steps_in("rest") == std::vector<int64_t>{20, 21}) && left.size() == 11);
     EXPECT(read_whole(model_path(dir("rest"), 7)) == "the user's own");
+}
+
+static void orphans() {
+    start_test("a removal that was cut off at the last step is finished by -y 1, though nothing is left to train");
+    copy_run("twenty", "cutoff");
+    for (int step : {5, 10}) unlink(done_path(dir("cutoff"), step).c_str());
+    unlink(weights("cutoff", 10).c_str());
+    EXPECT(contains(run(tiny("-x 20 -nk 2 -y 1 -o " + dir("cutoff"))).out, "already at step 20"));
+    EXPECT((steps_in("cutoff") == std::vector<int64_t>{15, 20}) && contents("cutoff").size() == 10);
+    start_test("--from-step killed before it saved: what is left of later steps goes with the next save");
+    copy_run("twenty", "cutoff");
+    for (int step : {15, 20}) unlink(done_path(dir("cutoff"), step).c_str());
+    EXPECT(run(tiny("-x 17 -n 0 -y 1 -o " + dir("cutoff"))).status == 0);
+    EXPECT((steps_in("cutoff") == std::vector<int64_t>{5, 10, 17}) && !file_exists(weights("cutoff", 15)) &&
+           !file_exists(weights("cutoff", 20)));
 }
 
 static void odd_names() {
@@ -228,7 +244,11 @@ static void one_run_a_folder() {
     unlink(done_path(dir("over"), 15).c_str());  // not complete: goes as well
     write_whole(model_path(dir("over"), 7), "the user's own");
     EXPECT(run(tiny("-x 12 -n 10 -l 3e38 -c 1e5 --overwrite 1 -o " + dir("over"))).status == 1);
-    EXPECT(file_exists(weights("over", 20)) && file_exists(weights("over", 5)));
+    const std::string aside = earlier_run_path(dir("over"));
+    EXPECT(file_exists(model_path(aside, 20)) && file_exists(model_path(aside, 5)) && steps_in("over").empty());
+    EXPECT(contains(run(tiny("-x 0 -v 1 -e " + dir("over"))).out, "val loss"));
+    EXPECT(contains(run(tiny("-x 20 -y 1 -o " + dir("over"))).out, "already at step 20"));
+    EXPECT(same_records("over", "twenty") && file_exists(weights("over", 20)) && !name_exists(aside));
     EXPECT(run(tiny("-x 12 -n 10 --overwrite 1 -o " + dir("over"))).status == 0);
     std::vector<std::string> left;
     for (const auto& file : contents("over")) left.push_back(file.first);
@@ -352,6 +372,36 @@ static void failing_calls() {
     }
 }
 
+// A run is overwritten, while the n-th file call in its out dir is the last; for every n.
+static void overwritten() {
+    start_test("--overwrite 1 killed at any file call: -y 1 goes on with the earlier run, whole, or with the new one");
+    const std::string flags = "-l 3e-3 -v 2 -m 1 ", again = "-x 2 --seed 7 --overwrite 1 " + flags;
+    EXPECT(run(tiny("-x 3 -n 1 " + flags + "-o " + dir("first"))).status == 0);
+    copy_run("first", "second");
+    EXPECT(run(tiny(again + "-o " + dir("second"))).status == 0 && list_folder(dir("second")).size() == 11);
+    int earlier = 0, newer = 0;
+    for (int n = 1, fired = 1; fired; n++) {
+        copy_run("first", "over");
+        unlink(dir("mark").c_str());
+        run(failing("over", n, "KILL") + tiny(again + "-o " + dir("over")));
+        fired = file_exists(dir("mark"));
+        const bool same = run(tiny("-y 1 -o " + dir("over"))).status == 0;
+        run("sh -c 'rm -f " + dir("over/*.tmp") + "'");
+        earlier += same && contents("over") == contents("first");
+        newer += same && contents("over") == contents("second");
+        if (!EXPECT(earlier + newer == n)) break;
+        EXPECT(!name_exists(earlier_run_path(dir("over"))));
+    }
+    EXPECT(earlier >= 10 && newer >= 2);
+    start_test("a folder of the user's own that has the name of the earlier run's: refused, and left alone");
+    copy_run("first", "over");
+    run("mkdir " + earlier_run_path(dir("over")));
+    write_whole(model_path(earlier_run_path(dir("over")), 1), "the user's own");
+    EXPECT(refused(run(tiny(again + "-o " + dir("over"))), 2, "earlier_run is in the way"));
+    EXPECT(run(tiny("-x 4 -y 1 -o " + dir("over"))).status == 0);
+    EXPECT(read_whole(model_path(earlier_run_path(dir("over")), 1)) == "the user's own");
+}
+
 // Another file takes the name of a checkpoint's file after it was verified and before it is loaded.
 static void swapped() {
     start_test("a model file that is replaced while it is loaded: what was opened is what is loaded");
@@ -387,6 +437,7 @@ int main() {
     make_test_folder();
     unusable();
     pruning();
+    orphans();
     odd_names();
     shards();
     pipes();
@@ -397,6 +448,7 @@ int main() {
     last_lines();
     if (build_library()) {
         failing_calls();
+        overwritten();
         swapped();
     } else skip_test("file calls that fail (a C++ compiler as c++ or CXX, and LD_PRELOAD)");
     return report_and_clean();

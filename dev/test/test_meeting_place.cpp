@@ -157,11 +157,22 @@ static void interrupted_runs() {
 
 static void trainers_that_differ() {
     start_test("a rank of another precision is refused");
+    setenv("COMM_TOKEN", "a token that both know", 1);
     const std::string common =
         tiny_run(CPU, format("-x 1 -pn 2 -pi tcp -ps 127.0.0.1:%d --comm-timeout 20 ", free_port()));
-    const pid_t one = start(common + "-pr 1 --precision bf16", "one");
-    const Outcome zero = run(common + "-pr 0");
+    pid_t one = start(common + "-pr 1 --precision bf16", "one");
+    Outcome zero = run(common + "-pr 0");
     EXPECT(refused(zero, 1, "bf16, fast kernels") && refused(finish(one, "one"), 1, "fp32, fast kernels"));
+    start_test("a flag that differs is named; --threads, --quiet and the spelling of the address may differ");
+    one = start(common + "-pr 1 --seed 7", "one");
+    zero = run(common + "-pr 0");
+    EXPECT(refused(zero, 1, "--seed is not that of rank 1: it is 42 here") &&
+           refused(finish(one, "one"), 1, "--seed is not that of rank 0: it is 7 here"));
+    unsetenv("COMM_TOKEN");
+    const std::string port = std::to_string(free_port()), flags = "-x 1 -pn 2 -pi tcp --comm-timeout 20 ";
+    one = start(tiny_run(CPU, flags + "-pr 1 --threads 1 --quiet 1 -ps localhost:" + port), "one");
+    zero = run(tiny_run(CPU, flags + "-pr 0 -ps 127.0.0.1:" + port));
+    EXPECT(passed(zero) && passed(finish(one, "one")));
 }
 
 int main() {

@@ -191,6 +191,16 @@ static void lengths() {
     EXPECT(passed(r) && contains(r.out, "stopped at step ") && finished_steps(dir("boxed2")).size() == 1);
 }
 
+static void removed() {
+    start_test("metrics.csv that is removed while the run goes on comes back with its header");
+    const pid_t child = start(tiny("-x 100000000 --max-minutes 0.03 -k constant" + in("removed")));
+    const std::string metrics = dir("removed/metrics.csv");
+    for (int tries = 0; tries < 400 && file_bytes(metrics) < 1000; tries++) usleep(10000);
+    EXPECT(unlink(metrics.c_str()) == 0 && passed(finish(child)));
+    EXPECT(read_whole(metrics).rfind(metrics_header(), 0) == 0 && read_whole(metrics).size() > 1000);
+    EXPECT(read_whole(metrics).rfind(metrics_header()) == 0);
+}
+
 static void best() {
     start_test("--keep-best: the model of the lowest validation loss, also where the run was killed and resumed");
     // with which the loss is lowest at step 12
@@ -259,8 +269,26 @@ static void best_discarded() {
     const std::string again = flags + "-y 1 --from-step 8 " + in("branch");
     const Outcome worse = run(tiny(again + "-l 0.3"));  // so that its losses rise
     EXPECT(passed(worse) && contains(worse.out, "model_best.bin is of step 12") && read_whole(old) == of_12);
-    EXPECT(!file_exists(best) && val_loss_of(lines_of(dir("branch/evals.jsonl"), "{\"step\": ").back()) > 6);
+    // of the steps kept, 4 is the best
+    EXPECT(same_files(best, model_path(dir("branch"), 4)) &&
+           val_loss_of(lines_of(dir("branch/evals.jsonl"), "{\"step\": ").back()) > 6);
     EXPECT(passed(run(tiny(again))) && read_whole(best) == of_12 && read_whole(old) == of_12);
+    start_test(
+        "a run that goes on with other rates after a kill: model_best.bin is the best of the course that is kept");
+    const std::string few = "-v 4 -m 2 -l 3e-3 -k constant --keep-best 1 -d 64 ";
+    EXPECT(passed(run(tiny(few + "-x 6 -n 4 " + in("four")))) && passed(run(tiny(few + "-x 6 " + in("course")))));
+    const std::string of_4 = read_whole(model_path(dir("four"), 4)), kept = dir("course/model_best.bin");
+    EXPECT(same_files(kept, model_path(dir("course"), 6)));  // validated as the last, not as every fourth
+    EXPECT(passed(run(tiny(few + "-x 16 -y 1 -l 0.3 " + in("course")))) && read_whole(kept) == of_4);
+    EXPECT(contains(read_whole(dir("course/evals.jsonl")), "{\"step\": 16, ") &&
+           list_folder(dir("course")).size() == 15);
+    EXPECT(passed(run(tiny(few + "-x 17 -y 1 -l 3e-3 " + in("course")))) && read_whole(kept) == of_4);
+    start_test("where the best of the steps kept is gone, there is none, and a line says so");
+    EXPECT(passed(run(tiny(few + "-x 6 " + in("gone")))));
+    EXPECT(unlink(dir("gone/model_best_before_00000006.bin").c_str()) == 0);
+    const Outcome none = run(tiny(few + "-x 16 -y 1 -l 0.3 " + in("gone")));
+    EXPECT(passed(none) && contains(none.out, "is that of step 4, whose model is not there"));
+    EXPECT(!file_exists(dir("gone/model_best.bin")));
 }
 
 int main() {
@@ -269,6 +297,7 @@ int main() {
     evaluations();
     noise();
     lengths();
+    removed();
     best();
     best_discarded();
     older();

@@ -97,7 +97,7 @@ static void strangers() {
         EXPECT(send_message(open[0], 'x'));
     });
     meets_in_spite_of("half a hello and silence", [](int port, std::vector<int>& open) {
-        Hello hello{HELLO_MAGIC, {}, 2, 1, program_name("test"), 0};
+        Hello hello{HELLO_MAGIC, {}, 2, 1, program_name("test"), {}, 0};
         open.push_back(connect_soon(port));
         EXPECT(send_some(open[0], &hello, sizeof(hello) / 2) > 0);
     });
@@ -157,6 +157,7 @@ static void misfits() {
         const pid_t first = begin("zero", zero), second = begin("one", one);
         EXPECT(said(finish(second, "one"), 1, one_says) && said(finish(first, "zero"), 1, zero_says));
     };
+    setenv("COMM_TOKEN", "a token that both know", 1);
     int port = free_port();
     both([=] { join_run(2, 0, port, 20, "1.0, fp32"); }, [=] { join_run(2, 1, port, 20, "1.0, bf16"); },
          "rank 1 is another program, 1.0, bf16, than rank 0, 1.0, fp32",
@@ -165,10 +166,34 @@ static void misfits() {
     both([=] { join_run(2, 0, port, 20); }, [=] { join_run(3, 2, port, 20); }, "rank 2 of 3",
          "does not know a rank 2 of 3");
     port = free_port();
+    const auto with_flags = [](int rank, int at, const std::vector<std::string>& flags) {
+        comm_start(2, rank, "tcp", format("127.0.0.1:%d", at), "", 20, "test", flags);
+        comm_barrier("the start");
+    };
+    both(
+        [=] {
+            with_flags(0, port, {"-i a", "-b 4"});
+        },
+        [=] {
+            with_flags(1, port, {"-i a", "-b 8"});
+        },
+        "-b is not that of rank 1: it is 4 here", "-b is not that of rank 0: it is 8 here");
+    unsetenv("COMM_TOKEN");
+    port = free_port();
     both([=] { join_run(2, 0, port, 2); },
          [=] { setenv("COMM_TOKEN", "sixteen characters", 1), join_run(2, 1, port, 20); },
          "rank 1 did not connect (refused for want of this run's token: 1)",
          "COMM_TOKEN must be the same for all ranks");
+    start_test("without a token, processes of another run at the same address are refused, and this one goes on");
+    port = free_port();
+    const pid_t host = begin("zero", [=] { with_flags(0, port, {"-b 4"}); });
+    const pid_t numbers = begin("numbers", [=] { join_run(3, 2, port, 20); });
+    const pid_t program = begin("program", [=] { join_run(2, 1, port, 20, "another"); });
+    const pid_t flags = begin("flags", [=] { with_flags(1, port, {"-b 8"}); });
+    EXPECT(said(finish(numbers, "numbers"), 1, "does not know a rank 2 of 3") &&
+           said(finish(program, "program"), 1, "is another program") && said(finish(flags, "flags"), 1, "-b is not"));
+    const pid_t own = begin("one", [=] { with_flags(1, port, {"-b 4"}); });
+    EXPECT(said(finish(own, "one"), 0, "") && said(finish(host, "zero"), 0, "refused a process"));
     start_test("no room for a single connection: said, with what gives room");
     port = free_port();
     const pid_t cramped = begin("zero", [=] {

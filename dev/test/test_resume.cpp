@@ -92,6 +92,11 @@ static void hard_times() {
     EXPECT(refused(r, 1, "cannot write") &&
            contains(r.err, "; to go on: ./train_gpt2_cpu -o " + dir("disk") + " -y 1\n"));
     EXPECT(glob_files(dir("disk/*.tmp")).empty());
+    small.rlim_cur = file_bytes(weights("disk", 4)) + 1024;  // room for the model, not for the state
+    setrlimit(RLIMIT_FSIZE, &small);
+    EXPECT(refused(run(tiny("-x 8 -n 2 -y 1 -o " + dir("disk"))), 1, "cannot write"));
+    setrlimit(RLIMIT_FSIZE, &old);
+    EXPECT(glob_files(dir("disk/*.tmp")).empty());
     StateHeader header;
     EXPECT(newest_checkpoint(dir("disk"), header) == 4 && run(tiny("-x 8 -n 2 -y 1 -o " + dir("disk"))).status == 0);
     start_test("an out dir that cannot be made: exit 1, one sentence, before training");

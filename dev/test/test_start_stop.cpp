@@ -25,10 +25,10 @@ static void folders() {
     EXPECT(passed(run(tiny("-x 0 -v 1 " + in("first")))));  // writes nothing, so nothing is in its way
     EXPECT(refused(run(tiny("-x 4 -y 1 --overwrite 1 " + in("first"))), 2, "--overwrite"));
     start_test(
-        "--overwrite 1 starts again: checkpoints are marked incomplete, with a line that says so, and the log begins "
-        "anew");
+        "--overwrite 1 starts again: the earlier run stays until this one has saved, with a line that says so, and the "
+        "log begins anew");
     const Outcome over = run(tiny("-x 3 --overwrite 1 " + in("first")));
-    EXPECT(passed(over) && contains(over.out, "marked incomplete") &&
+    EXPECT(passed(over) && contains(over.out, "holds an earlier run, up to step 4") &&
            finished_steps(dir("first")) == std::vector<int64_t>{3});
     EXPECT(!contains(read_whole(dir("first/main.log")), "s:3 trl"));
     start_test("a file of a run's name that no run has written is not written over");
@@ -44,6 +44,29 @@ static void folders() {
         write_whole(file, "");
         EXPECT(passed(run(tiny("-x 1 -o " + own))));
     }
+    start_test("a main.log of llm.c, and the user's own models and states, are not written over either");
+    run("mkdir " + dir("llmc"));
+    write_whole(dir("llmc/main.log"), "s:0 tel:10.9512\ns:0 trl:10.9724 lr:0.000300 norm:18.33\n");
+    EXPECT(refused(run(tiny("-x 1 " + in("llmc"))), 2, "main.log"));
+    EXPECT(passed(run(tiny("-x 5 -n 5 " + in("own")))));
+    for (const char* name : {"model_00000010.bin", "state_00000010_00000.bin", "state_00000010_00007.bin"}) {
+        write_whole(dir("own/") + name, "precious, since 1623\n");
+        for (const char* way : {"-y 1 -x 10 ", "-y 1 -x 20 -n 5 ", "--overwrite 1 -x 10 "})
+            EXPECT(refused(run(tiny(way + in("own"))), 2, name));
+        EXPECT(read_whole(dir("own/") + name) == "precious, since 1623\n");
+        unlink((dir("own/") + name).c_str());
+    }
+    start_test("where a signal or a time limit saves, such a file is kept beside");
+    for (int step = 6; step < 3000; step++) write_whole(model_path(dir("own"), step), "precious, since 1623\n");
+    const pid_t child = start(tiny("-y 1 -x 1000000 -n 0 -k constant -b 16 -d 2816 " + in("own")));  // slow steps
+    for (int tries = 0; tries < 1000 && !contains(read_whole(dir("own/main.log")), "s:5 trl"); tries++) usleep(20000);
+    kill(child, SIGUSR1);
+    const Outcome aside = finish(child);
+    const size_t at = aside.out.find("stopped at step ");
+    const int64_t step = at < aside.out.size() ? atoll(&aside.out[at + 16]) : 0;
+    const std::string own = model_path(dir("own"), step);
+    EXPECT(passed(aside) && step > 5 && step < 3000 && contains(aside.err, own + ".old"));
+    EXPECT(read_whole(own + ".old") == "precious, since 1623\n" && file_bytes(own) > 1000);
     start_test("a folder with a log and no checkpoint is free");
     unlink(done_path(dir("first"), 3).c_str());
     EXPECT(passed(run(tiny("-x 2 " + in("first")))));
@@ -411,6 +434,30 @@ static void longer() {
     EXPECT(contains(log, format("lr:%f", last)) && contains(log, format("s:10 trl:")) &&
            contains(r.out, format("lr %.2e", next)) && next > 4 * last);
     EXPECT(contains(r.err, "10 before and 20 now; -k constant -l"));
+    start_test("another -l is blamed where it is what makes the rate rise");
+    EXPECT(passed(run(tiny("-x 3 -l 1e-3 " + in("other-l")))));
+    const Outcome raised = run(again + "-x 5 -l 3e-3 " + in("other-l"));
+    EXPECT(passed(raised) && contains(raised.err, "in the next: -l is 0.003 now and was 0.001\n"));
+    start_test("what nobody has chosen is not among the settings of a run that goes on");
+    for (const char* name : {"| seq-len", "| total-batch-size", "| beta1", "| eps", "| optimizer"})
+        EXPECT(!contains(raised.out, name));
+    EXPECT(contains(raised.out, "| learning-rate        | 0.003\n") &&
+           contains(raised.out, "| max-steps            | 5\n"));
+    start_test(
+        "an optimizer has a rate of its own, which the settings, run.json and a resumed run have, unless -l is given");
+    for (const OptimizerInfo& o : OPTIMIZERS) {
+        const std::string out = in(std::string("own-") + o.name);
+        const Outcome own = run(tiny(format("-x 1 --optimizer %s ", o.name) + out));
+        EXPECT(passed(own) && contains(own.out, format("| lr %.2e |", o.rate).substr(1)));
+        EXPECT(find_optimizer(o.name) == ADAMW || contains(own.out, format("| learning-rate        | %g\n", o.rate)));
+        EXPECT(contains(run(again + "-x 2 " + out).out, format(" lr %.2e ", o.rate)));
+    }
+    const Outcome lower = run(tiny("-x 1 --optimizer lion -l 1e-5 " + in("own-lower")));
+    EXPECT(passed(lower) && contains(lower.out, " lr 1.00e-05 "));
+    EXPECT(contains(run("./train_gpt2_cpu --help").out, "[3e-4; adam: 0.001, sgd: 0.3,"));
+    start_test("a default schedule that never lowers the rate says so, once");
+    EXPECT(contains(lower.out, "learning rate: 1e-05 to the end, as -k cosine ends at -q times the rate"));
+    EXPECT(!contains(run(tiny("-x 1 -q 0.1 " + in("falls"))).out, "to the end"));
     start_test(
         "nothing is said where the length is the same, or the schedule does not depend on it, or the rate is the last");
     remove_checkpoint(dir("longer"), 20);

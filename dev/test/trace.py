@@ -9,6 +9,9 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 os.chdir(ROOT)
 CPU, SIM = "./train_gpt2_cpu", "build/BF16/train_gpt2sim"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # The simulator with the portable way of switching fibers instead of its own.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 mkdir -p build/ucontext
 flags="-std=c++17 -O2 -march=${ARCH:-native} -Wno-psabi -Wno-unknown-pragmas -Ibuild/sim -Idev/cusim/include -I."

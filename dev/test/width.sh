@@ -1,5 +1,6 @@
 #!/bin/sh
 # dev/width.py: a line of code or prose wider than 120 columns is named; tables, code blocks and generated text are not.
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 wide=$(printf 'word %.0s' $(seq 25))

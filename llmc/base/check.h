@@ -44,8 +44,12 @@ inline void print_error(const std::string& text) {
 // return (cuda/comm.cuh).
 inline void (*end_after_failure)(int status) = nullptr;
 
+// A file that is not finished, and is removed where the program ends with a message.
+inline std::string unfinished_file;
+
 [[noreturn]] inline void exit_with_message(int status, const std::string& text) {
     print_error(text);
+    if (!unfinished_file.empty()) unlink(unfinished_file.c_str());
     if (end_after_failure) end_after_failure(status);
     exit(status);
 }

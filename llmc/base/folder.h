@@ -124,6 +124,15 @@ inline bool name_exists(const std::string& path) {
     return false;
 }
 
+// Renames a file to NAME.old, NAME.old2 or the like, whichever is free; returns the new name. Exit
+// 1 if that fails.
+inline std::string set_aside(const std::string& path) {
+    std::string old = path + ".old";
+    for (int n = 2; name_exists(old); n++) old = format("%s.old%d", path, n);
+    if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path, strerror(errno));
+    return old;
+}
+
 // Appends to `files` the files below a folder ("" or a path that ends in /) that match a pattern.
 inline void match_below(const std::string& folder, const std::string& pattern, std::vector<std::string>& files) {
     const size_t slash = pattern.find('/');

@@ -71,6 +71,10 @@ struct SmallerUnit {
 constexpr SmallerUnit SMALLER_UNITS[] = {
     {"MB", "kB"}, {"kB", "bytes"}, {"million", "thousand"}, {"thousand", "values"}};
 
+// How long work takes at least that a terminal shows the progress of: what comes and goes at once
+// would flicker.
+constexpr double FLICKER_S = 0.2;
+
 // The progress of long work: "validation: 12 of 80 windows, 1:20 left". total and done count pieces
 // of work, of which unit_size are one unit; a negative total is unknown.
 struct Progress {
@@ -92,6 +96,7 @@ struct Progress {
     }
     void show() {
         shown_at = now_seconds();
+        if (logger.terminal && shown_at - begin < FLICKER_S) return;
         if (total < 0) return logger.progress(what + ": " + grouped_text(done / unit_size) + " " + unit);
         const double seconds_left = (shown_at - begin) * (double)(total - done) / (double)std::max<int64_t>(1, done);
         const std::string left = done > 0 ? ", " + duration_text(seconds_left) + " left" : "";

@@ -82,6 +82,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
         model_file = std::make_unique<FileWriter>(model_path(dir, header.step));
         header.model_checksum = write_weights(*model_file, model, progress);
         model_file->flush();
+        unfinished_file = model_file->temporary;
     }
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank;
@@ -92,6 +93,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
     for (int64_t rank = 0; rank < comm.processes; rank++)
         expect_state(state_path(dir, header.step, rank), header, rank, sums[rank]);
     model_file->publish();
+    unfinished_file.clear();
     flush_folder(dir);
     FileWriter done(done_path(dir, header.step));
     done.commit();

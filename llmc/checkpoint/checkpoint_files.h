@@ -113,6 +113,21 @@ inline std::vector<CheckpointFile> checkpoint_files(const std::string& dir) {
     return files;
 }
 
+// Whether a run wrote a file of a checkpoint; a user's own may have such a name. DONE shows it by
+// being empty, a state by its first bytes, a model by one of these beside it: saving publishes
+// states first, removing takes the model first.
+inline bool is_of_a_run(const std::string& dir, const CheckpointFile& file) {
+    FileReader reader(file.path, FileReader::TELL);
+    if (reader.good() && reader.size_bytes == 0) return true;  // nothing in it can be lost
+    if (file.kind == CheckpointFile::DONE) return false;
+    int32_t magic = 0;
+    if (file.kind == CheckpointFile::STATE)
+        return reader.try_read(&magic, sizeof(magic), "the header") && magic == STATE_MAGIC;
+    for (const CheckpointFile& other : checkpoint_files(dir))
+        if (other.kind != CheckpointFile::MODEL && other.step == file.step && is_of_a_run(dir, other)) return true;
+    return false;
+}
+
 // The steps that have a DONE file, in ascending order. Their checksums have not been verified.
 inline std::vector<int64_t> finished_steps(const std::string& dir) {
     std::vector<int64_t> steps;
@@ -143,5 +158,5 @@ inline void remove_checkpoint(const std::string& dir, int64_t step) {
     flush_folder(dir);  // from here on it is incomplete
     if (!remove(model_path(dir, step))) return;
     for (const CheckpointFile& file : checkpoint_files(dir))
-        if (file.kind == CheckpointFile::STATE && file.step == step) remove(file.path);
+        if (file.kind == CheckpointFile::STATE && file.step == step && is_of_a_run(dir, file)) remove(file.path);
 }

@@ -135,15 +135,27 @@ inline int64_t oldest_to_keep(const std::string& dir, int64_t step, int64_t keep
     return -1;
 }
 
+// Removes what is left of checkpoints that were not finished, or whose removal was cut off. To be
+// called while none is being written.
+inline void remove_unfinished(const std::string& dir) {
+    const std::vector<int64_t> finished = finished_steps(dir);
+    std::set<int64_t> unfinished;
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.kind == CheckpointFile::STATE && !file.temporary && is_of_a_run(dir, file) &&
+            !std::binary_search(finished.begin(), finished.end(), file.step))
+            unfinished.insert(file.step);
+    for (int64_t step : unfinished) remove_checkpoint(dir, step);
+}
+
 // Keeps the `keep` newest complete checkpoints up to `step` (0: all) and those at multiples of
-// `major` (0: none); removes what is older, and finishes removals that were interrupted.
+// `major` (0: none); removes what is older.
 inline void prune_checkpoints(const std::string& dir, int64_t step, int64_t keep, int64_t major,
                               std::map<int64_t, bool>& whole) {
     if (comm.rank > 0 || keep == 0) return;
     const int64_t oldest_kept = oldest_to_keep(dir, step, keep, whole);
     std::set<int64_t> old;
     for (const CheckpointFile& file : checkpoint_files(dir))
-        if (file.kind != CheckpointFile::MODEL && file.step < oldest_kept && (major == 0 || file.step % major != 0))
+        if (file.kind == CheckpointFile::DONE && file.step < oldest_kept && (major == 0 || file.step % major != 0))
             old.insert(file.step);
     for (int64_t s : old) remove_checkpoint(dir, s);
 }

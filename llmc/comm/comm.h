@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 #include "llmc/base/checksum.h"
+#include "llmc/comm/flag_sums.h"
 #include "llmc/comm/tcp.h"
 #include "llmc/trace/trace.h"
 #ifdef USE_MPI
@@ -185,4 +186,17 @@ inline void comm_check_same(const std::string& mine, const char* what) {
             "the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what,
             others);
     comm_barrier("the end");  // rank 0 says so, and ends all
+}
+
+// Exit 1 unless all ranks have the same flags, texts such as "--batch-size 4"; names the first that
+// differs, and the lowest rank on which it does.
+inline void comm_check_flags(const std::vector<std::string>& flags) {
+    const std::vector<FlagSums> all = comm_gather(sums_of(flags), "the flags");
+    for (int64_t r = 0; r < comm.processes; r++) {
+        if (same_flags(all[r], all[0])) continue;
+        if (comm.rank == 0)
+            runtime_failure("on rank 0, %s; all processes of a run must have the same flags",
+                            other_flag_text(flags, all[r], format("rank %d", r).c_str()));
+        comm_barrier("the end");  // rank 0 says so, and ends all
+    }
 }

@@ -72,9 +72,10 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
 // Meets the other processes of the run. processes and rank are those of the flags, -1 where not
 // given: then the launcher's. Exit 2 if they do not fit the launcher's or this build. how: mpi, tcp
 // or fs; torchrun's processes meet by TCP without being told. program: what must be the same in all
-// processes.
+// processes, as flags must be.
 inline void comm_start(int64_t processes, int64_t rank, const std::string& how, const std::string& server_ip,
-                       const std::string& fs_path, int64_t timeout_s, const std::string& program = "") {
+                       const std::string& fs_path, int64_t timeout_s, const std::string& program = "",
+                       const std::vector<std::string>& flags = {}) {
     const int64_t launched = launcher_value(LAUNCHER_SIZES), launched_rank = launcher_value(LAUNCHER_RANKS);
     if (processes < 0) processes = launched < 0 ? 1 : launched;
     if (rank < 0) rank = processes == 1 || launched_rank < 0 ? 0 : launched_rank;
@@ -83,7 +84,7 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
                     processes - 1);
     comm.timeout_s = tcp.timeout_s = timeout_s;
     if (processes == 1) return;
-    const Member me{processes, rank, program_name(program)};
+    const Member me{processes, rank, program_name(program), flags};
     const bool has_no_mpi = !started_by_mpi() && getenv("MASTER_ADDR");
     if (how == "tcp" || (how == "mpi" && has_no_mpi)) tcp.peers = meet_by_tcp(server_ip, me, timeout_s);
     else if (how == "mpi") rank = start_mpi(processes, launched, timeout_s);

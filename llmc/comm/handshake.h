@@ -13,6 +13,7 @@
 #include <sys/random.h>
 #include <cstddef>
 #include "llmc/base/check.h"
+#include "llmc/comm/flag_sums.h"
 #include "llmc/comm/siphash.h"
 
 constexpr uint64_t GREETING_MAGIC = 0x3174706747524545u, HELLO_MAGIC = 0x3174706748454c4fu,
@@ -35,13 +36,15 @@ struct Hello {
     Nonce nonce;
     int64_t processes, rank;
     ProgramName program;
+    FlagSums flags;
     uint64_t proof;
 };
-enum VerdictCode : int64_t { NO_ANSWER, WELCOME, UNKNOWN_TOKEN, OTHER_NUMBERS, OTHER_PROGRAM, I_AM_HERE };
+enum VerdictCode : int64_t { NO_ANSWER, WELCOME, UNKNOWN_TOKEN, OTHER_NUMBERS, OTHER_PROGRAM, OTHER_FLAGS, I_AM_HERE };
 struct Verdict {
     uint64_t magic;
     int64_t code;
     ProgramName program;
+    FlagSums flags;
     uint64_t proof;
 };
 constexpr int64_t ONLY_ASKING = -1;  // as the rank in a Hello: asks whether rank 0 is there, does not join
@@ -50,6 +53,7 @@ constexpr int64_t ONLY_ASKING = -1;  // as the rank in a Hello: asks whether ran
 struct Member {
     int64_t processes, rank;
     ProgramName program;
+    std::vector<std::string> flags{};  // that all must have, as "--batch-size 4"
 };
 
 inline Nonce fresh_nonce() {
@@ -90,13 +94,14 @@ inline uint64_t proof_of(const Message& message, const SipKey& key, const Nonce&
 }
 
 inline Hello make_hello(const Member& me, const SipKey& key, const Nonce& of_rank0) {
-    Hello hello{HELLO_MAGIC, fresh_nonce(), me.processes, me.rank, me.program, 0};
+    Hello hello{HELLO_MAGIC, fresh_nonce(), me.processes, me.rank, me.program, sums_of(me.flags), 0};
     hello.proof = proof_of(hello, key, of_rank0, hello.nonce);
     return hello;
 }
 inline Verdict make_verdict(VerdictCode code, const Member& rank0, const SipKey& key, const Nonce& mine,
                             const Hello& hello) {
-    Verdict verdict{VERDICT_MAGIC, code, code == UNKNOWN_TOKEN ? ProgramName{} : rank0.program, 0};
+    Verdict verdict{VERDICT_MAGIC, code, {}, {}, 0};
+    if (code != UNKNOWN_TOKEN) verdict.program = rank0.program, verdict.flags = sums_of(rank0.flags);
     verdict.proof = proof_of(verdict, key, mine, hello.nonce);
     return verdict;
 }
@@ -107,5 +112,6 @@ inline VerdictCode judge(const Hello& hello, const Member& rank0, const SipKey& 
     if (hello.rank == ONLY_ASKING) return I_AM_HERE;
     if (!same_program(hello.program, rank0.program)) return OTHER_PROGRAM;
     const bool fits = hello.processes == rank0.processes && hello.rank > 0 && hello.rank < rank0.processes;
-    return fits ? WELCOME : OTHER_NUMBERS;
+    if (!fits) return OTHER_NUMBERS;
+    return same_flags(hello.flags, sums_of(rank0.flags)) ? WELCOME : OTHER_FLAGS;
 }

@@ -63,11 +63,36 @@ struct Reception {
     int listener;
     std::vector<std::unique_ptr<Guest>> guests;  // oldest first
     std::vector<int> peers;                      // by rank; -1: not there yet
-    int64_t turned_away = 0;
+    bool has_token;                              // that other runs do not know
+    int64_t turned_away = 0, misfits = 0;
 
-    // How many processes were turned away because they did not know the token, for messages.
+    // How many processes were turned away because they did not know the token, or did not fit, for
+    // messages.
     std::string refusals() const {
-        return turned_away ? format(" (refused for want of this run's token: %d)", turned_away) : "";
+        std::string text = turned_away ? format(" (refused for want of this run's token: %d)", turned_away) : "";
+        return misfits ? text + format(" (refused because they do not fit: %d)", misfits) : text;
+    }
+    // What is wrong with a process that knows the token and does not fit this run; empty if it
+    // does.
+    std::string misfit(VerdictCode code, const Hello& hello) const {
+        const long long rank = hello.rank;
+        if (code == OTHER_PROGRAM)
+            return format("rank %d is another program, %s, than rank 0, %s: all must be built alike", rank,
+                          printable(hello.program), me.program.text);
+        if (code == OTHER_NUMBERS)
+            return format(
+                "a process came as rank %d of %d, but this run has %d processes, each rank once: -pn and -pr "
+                "must agree everywhere",
+                rank, hello.processes, me.processes);
+        const std::string whose = format("rank %d", rank);
+        return code == OTHER_FLAGS ? other_flag_text(me.flags, hello.flags, whose.c_str()) : "";
+    }
+    // Ends this run (exit 1) if a process does not fit. Without a token it may be one of another
+    // run at the same address: that one ends, and this one waits on.
+    void judge_misfit(const std::string& problem) {
+        if (problem.empty()) return;
+        if (has_token) runtime_failure("%s", problem);
+        if (misfits++ < 10) warning("refused a process: %s (COMM_TOKEN keeps other runs away)", problem);
     }
     // Accepts one connection. If there are too many guests, or open files, the oldest guest is
     // dropped.
@@ -87,8 +112,7 @@ struct Reception {
         if (send_message(fd, Greeting{GREETING_MAGIC, guest->nonce})) guests.push_back(std::move(guest));
     }
     // Reads what has arrived of a guest's hello and answers it once it is complete. False if this
-    // guest is done with: admitted, turned away, or gone. Exit 1 if a process that knows the token
-    // does not fit this run.
+    // guest is done with: admitted, turned away, or gone.
     bool listen_to(Guest& guest) {
         const ssize_t n = receive_some(guest.fd, (char*)&guest.hello + guest.got, sizeof(Hello) - guest.got);
         guest.got += std::max<ssize_t>(n, 0);
@@ -100,14 +124,7 @@ struct Reception {
         else if (came_before) code = OTHER_NUMBERS;
         const bool told = send_message(guest.fd, make_verdict(code, me, key, guest.nonce, guest.hello));
         turned_away += code == UNKNOWN_TOKEN;
-        if (code == OTHER_PROGRAM)
-            runtime_failure("rank %d is another program, %s, than rank 0, %s: all must be built alike", rank,
-                            printable(guest.hello.program), me.program.text);
-        if (code == OTHER_NUMBERS)
-            runtime_failure(
-                "a process came as rank %d of %d, but this run has %d processes, each rank once: -pn and -pr "
-                "must agree everywhere",
-                rank, guest.hello.processes, me.processes);
+        judge_misfit(misfit(code, guest.hello));
         if (code != WELCOME || !told) return false;
         peers[rank] = guest.fd;
         guest.fd = -1;
@@ -131,7 +148,8 @@ struct Reception {
 // Exit 1 after timeout_s.
 inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey& key, int64_t timeout_s) {
     allow_open_files(me.processes + MAX_STRANGERS + 64);
-    Reception reception{me, key, listener, {}, std::vector<int>(me.processes, -1)};
+    const bool has_token = !same_key(key, key_of(""));
+    Reception reception{me, key, listener, {}, std::vector<int>(me.processes, -1), has_token};
     Waiting waiting(timeout_s);
     while (std::count(reception.peers.begin() + 1, reception.peers.end(), -1) > 0) {
         if (waiting.is_over())
@@ -158,7 +176,7 @@ struct Place {
 inline std::string shake_hands(int fd, const SipKey& key, const Member& me, double end, Verdict& verdict) {
     Greeting greeting;
     const char* stranger = "what listens there does not answer as rank 0 does";
-    verdict = {0, NO_ANSWER, {}, 0};
+    verdict = {0, NO_ANSWER, {}, {}, 0};
     if (!receive_by(fd, &greeting, sizeof(greeting), end) || greeting.magic != GREETING_MAGIC) return stranger;
     const Hello hello = make_hello(me, key, greeting.nonce);
     const bool answered =
@@ -173,7 +191,7 @@ inline std::string shake_hands(int fd, const SipKey& key, const Member& me, doub
 // with rank 0's verdict and the problem in words.
 inline int introduce(const Place& place, in_addr address, const Member& me, double end, Verdict& verdict,
                      std::string& problem) {
-    verdict = {0, NO_ANSWER, {}, 0};
+    verdict = {0, NO_ANSWER, {}, {}, 0};
     const int fd = connect_by(address, place.port, end);
     if (fd < 0) return problem = strerror(errno), -1;
     problem = shake_hands(fd, place.key, me, end, verdict);
@@ -212,5 +230,8 @@ inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s
         if (verdict.code == OTHER_PROGRAM)
             runtime_failure("rank 0 at %s is another program, %s, than this one, %s: all must be built alike", where,
                             printable(verdict.program), me.program.text);
+        if (verdict.code == OTHER_FLAGS)
+            runtime_failure("of the flags at %s, %s; all processes of a run must have the same", where,
+                            other_flag_text(me.flags, verdict.flags, "rank 0"));
     }
 }

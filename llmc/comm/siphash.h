@@ -11,6 +11,8 @@ struct SipKey {
     uint64_t k0, k1;
 };
 
+inline bool same_key(const SipKey& a, const SipKey& b) { return a.k0 == b.k0 && a.k1 == b.k1; }
+
 inline uint64_t siphash(const SipKey& key, const void* data, size_t bytes) {
     auto rotate = [](uint64_t x, int by) { return (x << by) | (x >> (64 - by)); };
     uint64_t v0 = key.k0 ^ 0x736f6d6570736575u, v1 = key.k1 ^ 0x646f72616e646f6du;

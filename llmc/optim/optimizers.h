@@ -212,35 +212,37 @@ constexpr Keeps FEWER_V{KEEP_ALL, KEEP_OUTSIDE, KEEP_VECTORS}, FACTORS{KEEP_NONE
 constexpr Keeps M_V_8BIT{KEEP_8BIT, KEEP_8BIT}, M_V_BF16{KEEP_BF16, KEEP_BF16};
 
 // One line makes the enum's constant, the table's row, and what --optimizer accepts. The constants
-// are the defaults of --beta1, --beta2 and --eps; 0: the rule has none. The source is for readers.
+// are the defaults of -l, --beta1, --beta2 and --eps; 0: the rule has none. Rates are those of the
+// papers for language models, or else about the best of dev/course/18-optimizers.md. The source is
+// for readers; those that end with such a number are of arXiv.
 // clang-format off
-//  constant    rule           name          keeps     beta1 beta2 eps    source
+//  constant    rule           name          keeps     rate  beta1 beta2 eps    source
 #define OPTIMIZER_TABLE(X) \
-  X(ADAMW,      AdamWRule,     "adamw",      M_V,      0.9,  0.95, 1e-8,  "Loshchilov, Hutter 2019, arXiv:1711.05101") \
-  X(ADAM,       AdamRule,      "adam",       M_V,      0.9,  0.95, 1e-8,  "Kingma & Ba 2015, arXiv:1412.6980") \
-  X(SGD,        SgdRule,       "sgd",        NOTHING,  0,    0,    0,     "Robbins & Monro 1951") \
-  X(MOMENTUM,   MomentumRule,  "momentum",   ONLY_M,   0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
-  X(ADAGRAD,    AdagradRule,   "adagrad",    ONLY_V,   0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
-  X(RMSPROP,    RmspropRule,   "rmsprop",    ONLY_V,   0,    0.99, 1e-8,  "Tieleman & Hinton 2012, Coursera, 6.5") \
-  X(LION,       LionRule,      "lion",       ONLY_M,   0.9,  0.99, 0,     "Chen et al. 2023, arXiv:2302.06675") \
-  X(LARS,       LarsRule,      "lars",       ONLY_M,   0.9,  0,    0,     "You et al. 2020, arXiv:1904.00962") \
-  X(LAMB,       LambRule,      "lamb",       M_V,      0.9,  0.95, 1e-8,  "You et al. 2020, arXiv:1904.00962") \
-  X(MUON,       MuonRule,      "muon",       FEWER_V,  0.95, 0.95, 1e-8,  "Jordan, kellerjordan.github.io/posts/muon") \
-  X(ADAFACTOR,  AdafactorRule, "adafactor",  FACTORS,  0,    0,    0,     "Shazeer & Stern 2018, arXiv:1804.04235") \
-  X(SM3,        Sm3Rule,       "sm3",        FACTORS,  0,    0,    0,     "Anil et al. 2019, arXiv:1901.11150") \
-  X(ADAMW8BIT,  AdamWRule,     "adamw8bit",  M_V_8BIT, 0.9,  0.95, 1e-8,  "Dettmers et al. 2022, arXiv:2110.02861") \
-  X(ADAMW16BIT, AdamWRule,     "adamw16bit", M_V_BF16, 0.9,  0.95, 1e-8,  "Gupta et al. 2015, arXiv:1502.02551")
+  X(ADAMW,      AdamWRule,     "adamw",      M_V,      3e-4, 0.9,  0.95, 1e-8,  "Loshchilov, Hutter 2019, 1711.05101") \
+  X(ADAM,       AdamRule,      "adam",       M_V,      1e-3, 0.9,  0.95, 1e-8,  "Kingma & Ba 2015, 1412.6980") \
+  X(SGD,        SgdRule,       "sgd",        NOTHING,  0.3,  0,    0,    0,     "Robbins & Monro 1951") \
+  X(MOMENTUM,   MomentumRule,  "momentum",   ONLY_M,   0.1,  0.9,  0,    0,     "Sutskever et al. 2013, ICML") \
+  X(ADAGRAD,    AdagradRule,   "adagrad",    ONLY_V,   0.03, 0,    0,    1e-10, "Duchi et al. 2011, JMLR 12") \
+  X(RMSPROP,    RmspropRule,   "rmsprop",    ONLY_V,   1e-3, 0,    0.99, 1e-8,  "Tieleman, Hinton 2012, Coursera 6.5") \
+  X(LION,       LionRule,      "lion",       ONLY_M,   1e-4, 0.9,  0.99, 0,     "Chen et al. 2023, 2302.06675") \
+  X(LARS,       LarsRule,      "lars",       ONLY_M,   0.01, 0.9,  0,    0,     "You et al. 2020, 1904.00962") \
+  X(LAMB,       LambRule,      "lamb",       M_V,      0.03, 0.9,  0.95, 1e-8,  "You et al. 2020, 1904.00962") \
+  X(MUON,       MuonRule,      "muon",       FEWER_V,  0.01, 0.95, 0.95, 1e-8,  "kellerjordan.github.io/posts/muon") \
+  X(ADAFACTOR,  AdafactorRule, "adafactor",  FACTORS,  0.01, 0,    0,    0,     "Shazeer & Stern 2018, 1804.04235") \
+  X(SM3,        Sm3Rule,       "sm3",        FACTORS,  0.03, 0,    0,    0,     "Anil et al. 2019, 1901.11150") \
+  X(ADAMW8BIT,  AdamWRule,     "adamw8bit",  M_V_8BIT, 3e-4, 0.9,  0.95, 1e-8,  "Dettmers et al. 2022, 2110.02861") \
+  X(ADAMW16BIT, AdamWRule,     "adamw16bit", M_V_BF16, 3e-4, 0.9,  0.95, 1e-8,  "Gupta et al. 2015, 1502.02551")
 // clang-format on
 
 struct OptimizerInfo {
     const char* name;
     Keeps keeps;
-    double beta1, beta2, eps;
+    double rate, beta1, beta2, eps;
     bool whole_tensors;  // it looks at whole tensors: its rule has a direction()
 };
 #define CONSTANT_OF_ROW(constant, ...) constant,
-#define INFO_OF_ROW(constant, rule, name, keeps, beta1, beta2, eps, source) \
-    {name, keeps, beta1, beta2, eps, std::is_base_of<WithDirection, rule>::value},
+#define INFO_OF_ROW(constant, rule, name, keeps, rate, beta1, beta2, eps, source) \
+    {name, keeps, rate, beta1, beta2, eps, std::is_base_of<WithDirection, rule>::value},
 #define NAME_OF_ROW(constant, rule, name, ...) ", " name
 enum Optimizer { OPTIMIZER_TABLE(CONSTANT_OF_ROW) NUM_OPTIMIZERS };
 constexpr OptimizerInfo OPTIMIZERS[] = {OPTIMIZER_TABLE(INFO_OF_ROW)};

@@ -23,6 +23,17 @@ inline void advise_on_schedule(std::vector<std::string>& advice, const Options& 
                                 o.final_lr_frac, schedule));
 }
 
+// A line for the start of a run whose schedule never lowers the rate, where -k was not given, and
+// so nothing is advised; else empty.
+inline std::string steady_rate_text(const Options& o) {
+    const bool said = o.given.count("--lr-schedule") || o.given.count("--final-lr-frac");
+    if (said || !ends_at_final(o.lr_schedule) || o.final_lr_frac != 1) return "";
+    return format(
+        "learning rate: %g to the end, as -k %s ends at -q times the rate and -q is 1; -q 0.1 lowers it to a "
+        "tenth",
+        o.learning_rate, o.lr_schedule);
+}
+
 // Advises on warmups that never reach their end, which is in the last of their steps.
 inline void advise_on_warmups(std::vector<std::string>& advice, const Options& o, int64_t max_steps) {
     struct Warmup {
@@ -47,15 +58,21 @@ inline std::vector<std::string> advice_on_rates(const Options& o, int64_t max_st
 }
 
 // A sentence for a resumed run whose learning rate rises by a tenth or more; else empty. It may
-// rise if the run has more steps than the `before_steps` that it was to have: that changes the
-// schedule.
+// rise if the run has more steps than the `before_steps` that it was to have, which changes the
+// schedule, or if -l is another.
 inline std::string advice_on_rise(const Options& o, int64_t step, int64_t max_steps, const Options& before,
                                   int64_t before_steps) {
     if (max_steps <= before_steps || step < std::max<int64_t>(1, o.warmup_steps)) return "";
     const double last = learning_rate_of(before, step - 1, before_steps), next = learning_rate_of(o, step, max_steps);
     if (!ends_at_final(o.lr_schedule) || next < 1.1 * last) return "";
-    return format(
-        "the learning rate rises from %.2e in step %d to %.2e in the next: -k %s depends on the number of steps, "
-        "%d before and %d now; -k constant -l %.2e goes on with the last rate",
-        last, step, next, o.lr_schedule, before_steps, max_steps, last);
+    const std::string rise =
+        format("the learning rate rises from %.2e in step %d to %.2e in the next: ", last, step, next);
+    Options same_rate = o;
+    same_rate.learning_rate = before.learning_rate;
+    if (learning_rate_of(same_rate, step, max_steps) < 1.1 * last)
+        return rise + format("-l is %g now and was %g", o.learning_rate, before.learning_rate);
+    return rise + format(
+                      "-k %s depends on the number of steps, %d before and %d now; -k constant -l %.2e goes on with "
+                      "the last rate",
+                      o.lr_schedule, before_steps, max_steps, last);
 }

@@ -22,8 +22,8 @@ struct Options {
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";
     std::string optimizer = "adamw";
-    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, grad_clip = 1.0;
-    double beta1 = -1, beta2 = -1, eps = -1;  // below 0: those of the optimizer
+    double learning_rate = -1, final_lr_frac = 1.0, weight_decay = 0.0, grad_clip = 1.0;
+    double beta1 = -1, beta2 = -1, eps = -1;  // these and learning_rate below 0: those of the optimizer
     int64_t nesterov = 0;
     int64_t warmup_steps = 0, seq_warmup = 0, batch_warmup = 0;
     double skip_loss_z = 0, skip_grad_z = 0;
@@ -81,6 +81,16 @@ struct OptionRow {
     bool fp32 = false;  // used as fp32: the value must be accepted after rounding, too
 };
 
+// The rates that optimizers have unless -l is given: "3e-4; adam: 0.001, sgd: 0.3".
+inline std::string usual_rates() {
+    static_assert(OPTIMIZERS[ADAMW].rate == 3e-4);
+    std::string text = "3e-4";
+    for (const OptimizerInfo& o : OPTIMIZERS)
+        if (o.rate != OPTIMIZERS[ADAMW].rate)
+            text += format("%s%s: %g", text.find(':') == text.npos ? "; " : ", ", o.name, o.rate);
+    return text;
+}
+
 inline const std::vector<OptionRow>& option_table() {
     enum { DATA, MODEL, TRAINING, RATE, EVALUATION, CHECKPOINTS, SPEED, PROCESSES, ABOUT };
     static_assert(ABOUT + 1 == NUM_OPTION_GROUPS);
@@ -110,7 +120,7 @@ inline const std::vector<OptionRow>& option_table() {
     };
     using O = Options;
     using R = OptionRow;
-    static const std::string schedules = schedule_names();
+    static const std::string schedules = schedule_names(), rates = usual_rates();
     static const std::vector<OptionRow> table = {
         text(ABOUT, "", "--config", &O::config, "a run.json", "none",
              "takes the flags of another run; those of the command line, and with -y 1 those of -o, come first"),
@@ -159,8 +169,8 @@ inline const std::vector<OptionRow>& option_table() {
              "after so many minutes this start finishes its step, saves and exits 0"),
         text(EVERYDAY | RATE, "-k", "--lr-schedule", &O::lr_schedule, schedules.c_str(), "cosine",
              "how the learning rate changes over the run"),
-        single(EVERYDAY | RATE, "-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..", "3e-4",
-               "its peak"),
+        single(EVERYDAY | RATE, "-l", "--learning-rate", &O::learning_rate, 0, INFINITY, R::CLOSED, "0..",
+               rates.c_str(), "its peak"),
         whole(EVERYDAY | RATE, "-u", "--warmup-steps", &O::warmup_steps, 0, many, "0..", "0",
               "steps over which it rises"),
         whole(TRAINING, "", "--seq-warmup", &O::seq_warmup, 0, many, "0..", "0 = off",
@@ -172,8 +182,8 @@ inline const std::vector<OptionRow>& option_table() {
         single(EVERYDAY | TRAINING, "-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
         text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
-             "how the gradient changes the weights (llmc/optim/optimizers.h); most want another -l than adamw "
-             "(dev/course/18-optimizers.md)"),
+             "how the gradient changes the weights (llmc/optim/optimizers.h); each has an -l of its own unless that is "
+             "given"),
         single(TRAINING, "", "--beta1", &O::beta1, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.9; muon: 0.95",
                "of the optimizer: the share that its running mean of gradients keeps"),
         single(TRAINING, "", "--beta2", &O::beta2, 0, 1, R::BELOW_HIGHEST, "0..<1", "0.95; lion, rmsprop: 0.99",

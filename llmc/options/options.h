@@ -92,13 +92,22 @@ inline size_t edit_distance(const std::string& a, const std::string& b) {
     return row.back();
 }
 
-// Exit 2, naming the flag that was probably meant: one that begins with this name, or the nearest
-// by edit distance.
+// The flag of the first letters of a name's words: "--lr" of "--learning-rate".
+inline std::string initials_of(const std::string& name) {
+    std::string text = "--";
+    for (size_t i = 2; i < name.size(); i++)
+        if (name[i - 1] == '-') text += name[i];
+    return text;
+}
+
+// Exit 2, naming the flag that was probably meant: one that begins with this name or has its
+// letters as initials, or the nearest by edit distance.
 [[noreturn]] inline void refuse_unknown(const std::string& name) {
     std::string hyphenated = name, nearest;
     std::replace(hyphenated.begin(), hyphenated.end(), '_', '-');
     size_t least = std::min<size_t>(4, name.size() / 2);  // anything further away is another word
     for (const OptionRow& row : option_table()) {
+        if (name.size() > 3 && initials_of(row.long_name) == name) least = 0, nearest = row.long_name;
         const bool begins = name.size() > 4 && std::string(row.long_name).rfind(hyphenated, 0) == 0;
         const size_t distance = begins ? 0 : edit_distance(hyphenated, row.long_name);
         if (distance < least) least = distance, nearest = row.long_name;
@@ -160,21 +169,33 @@ inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;
     return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);
 }
-// All flags and their values, one per line, for comparing processes: all but the rank.
-inline std::string options_text(const Options& options) {
-    std::string text;
-    for (const OptionRow& row : option_table())
-        if (row.takes_value && row.whole != &Options::process_rank)
-            text += format("%s %s\n", row.long_name, option_text(options, row));
-    return text;
+// The flags that must be the same in all processes of a run, with their values: all but those that
+// say which process this is, where the others are, and what cannot change the run.
+inline std::vector<std::string> common_flags(const Options& options) {
+    std::vector<std::string> flags;
+    for (const OptionRow& row : option_table()) {
+        const bool own = row.whole == &Options::process_rank || row.whole == &Options::num_processes ||
+                         row.whole == &Options::threads || row.whole == &Options::quiet ||
+                         row.text == &Options::server_ip || row.text == &Options::fs_path;
+        if (row.takes_value && !own) flags.push_back(format("%s %s", row.long_name, option_text(options, row)));
+    }
+    return flags;
 }
 // The flags that differ from their defaults, one per line. `given` has the values that the user
-// set, `settled` those in force, in which sizes left open have been computed.
-inline std::string settings_text(const Options& given, const Options& settled) {
+// set, and those of the run to resume; `settled` those in force, in which sizes left open have been
+// computed; `usual` what those are unless a flag says otherwise. The rate of another optimizer than
+// the default is shown.
+inline std::string settings_text(const Options& given, const Options& settled, const Options& usual) {
     const Options defaults;
     std::string text;
-    for (const OptionRow& row : option_table())
-        if (row.takes_value && option_text(given, row) != option_text(defaults, row))
+    for (const OptionRow& row : option_table()) {
+        const bool is_rate = row.real == &Options::learning_rate;
+        const std::string value = option_text(is_rate ? settled : given, row);
+        const bool usual_value = value == option_text(usual, row);
+        const bool chosen = (given.given.count(row.long_name) && !is_rate) || !usual_value;
+        const bool own_rate = is_rate && given.optimizer != defaults.optimizer;
+        if (row.takes_value && ((value != option_text(defaults, row) && chosen) || own_rate))
             text += format("\n| %-20s | %s", row.long_name + 2, option_text(settled, row));
+    }
     return text.empty() ? text : text.substr(1);
 }

@@ -21,7 +21,7 @@ inline void join_processes(Run& run) {
         return;
     }
     comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout,
-               program_text(run.model));
+               program_text(run.model), common_flags(o));
     claim_cores(run.options);
 }
 
@@ -80,7 +80,8 @@ inline Sizes settle_run(Run& run) {
 inline void check_processes_agree(Run& run) {
     const GPT2Config& c = run.model.layout.config;
     const std::string shape = format("%d %d %d %d %d", c.L, c.C, c.NH, c.V, c.maxT);
-    comm_check_same(options_text(run.options) + " " + shape, "flags and model");
+    comm_check_flags(common_flags(run.options));
+    comm_check_same(shape, "model");
     comm_check_same(format("%d %d %d", run.train_data.ends_identity, run.val_data.ends_identity, run.resumed_step),
                     "data and checkpoint");
     const uint64_t sample = comm.processes > 1 ? sample_identity(all_data_files(run)) : 0;
@@ -95,7 +96,10 @@ inline void prepare_process(Run& run) {
     run.logger.silent = comm.rank > 0, run.logger.quiet = o.quiet, run.logger.terminal = stdout_is_terminal();
     if (comm.rank > 0 || !writes_out_dir(o)) return;
     check_own_files(o);
-    if (folder_exists(o.out_dir)) take_out_dir(run.lock, o);
+    if (!folder_exists(o.out_dir)) return;
+    take_out_dir(run.lock, o);
+    if (settle_earlier_run(o.out_dir, kept_best(o.out_dir)))
+        run.logger.line("%s: the earlier run is back, the one that was to replace it has saved nothing", o.out_dir);
 }
 
 // Allocates the model, loads its weights, and says what the run is. given: the flags as the user
@@ -103,7 +107,7 @@ inline void prepare_process(Run& run) {
 inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options& given) {
     const Options& o = run.options;
     const bool resumed = run.resumed_step >= 0;
-    const std::string settings = settings_text(given, o);
+    const std::string settings = settings_text(given, o, usual_options(o, sizes.config));
     if (!settings.empty() && !only_generates(o)) run.logger.note("%s", settings);
     run.model.backend->allocate(run.model, sizes, o);
     advise(run, sizes);

@@ -65,11 +65,11 @@ inline void describe_run(Run& run, const Sizes& sizes) {
     const long long processes = comm.processes, shards = run.train_data.shards.size();
     const std::string tokens = grouped_text(run.train_data.total_tokens),
                       step_tokens = grouped_text(o.total_batch_size);
-    run.logger.note("data: %d shard%s, %s tokens, %d steps of %s tokens in %d micro-step%s%s", shards,
-                    shards == 1 ? "" : "s", tokens, run.max_steps, step_tokens, sizes.micro_steps,
-                    sizes.micro_steps == 1 ? "" : "s",
+    run.logger.note("data: %s, %s tokens, %s of %s tokens in %s%s", count_text(shards, "shard"), tokens,
+                    count_text(run.max_steps, "step"), step_tokens, count_text(sizes.micro_steps, "micro-step"),
                     processes > 1 ? format(" on each of %d processes", processes) : "");
     describe_sources(run);
+    if (!steady_rate_text(o).empty()) run.logger.note("%s", steady_rate_text(o));
     if (o.seq_warmup > 0) run.logger.note("sequence warmup: %s", sequence_warmup_text(o.seq_warmup, run.T));
     if (o.batch_warmup > 0)
         run.logger.note("batch warmup: %s tokens in step 1, %s from step %d on",

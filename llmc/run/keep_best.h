@@ -1,6 +1,7 @@
 // --keep-best 1: model_best.bin in the out dir, the model with the lowest validation loss of those
 // in evals.jsonl. It is a model file as those of checkpoints are, written beside the last one and
-// renamed. Where --from-step discards the step that it is of, it is kept as model_best.bin.old.
+// renamed. A run that goes on keeps the best of the steps before its checkpoint. Where --from-step
+// discards the step that model_best.bin is of, that is kept as model_best.bin.old.
 #pragma once
 #include "llmc/base/json_text.h"
 #include "llmc/run/run.h"
@@ -16,21 +17,82 @@ inline double val_loss_of(const std::string& line) {
     return tells ? strtod(line.c_str() + at + name.size(), nullptr) : INFINITY;
 }
 
-// For --from-step: moves model_best.bin out of the way if it is of a step that is discarded, one
-// after `step`. To be called before lines of evals.jsonl are dropped.
-inline void set_best_aside(Run& run, int64_t step) {
-    const std::string path = best_path(run.options), old = path + ".old";
+// The best model of the steps before a checkpoint, while model_best.bin is of a later step, which a
+// run that goes on from that checkpoint does not have.
+inline std::string earlier_best_path(const Options& o, int64_t step) {
+    return format("%s/model_best_before_%08d.bin", o.out_dir, step);
+}
+inline void forget_earlier_bests(const Run& run) {
+    const std::string& dir = run.options.out_dir;
+    for (const std::string& name : list_folder(dir))
+        if (name.rfind("model_best_before_", 0) == 0) remove_file(dir + "/" + name);
+}
+
+// Whether the run in a folder kept its best model, so that model_best.bin there is its own.
+inline bool kept_best(const std::string& dir) {
+    return first_bytes(run_json_path(dir), 1 << 20).find("\"--keep-best\": 1") != std::string::npos;
+}
+
+struct BestStep {
+    double loss = INFINITY;
+    int64_t step = -1;
+};
+// The step of the lowest validation loss among the lines of steps before `end`.
+inline BestStep best_step_of(const Run& run, int64_t end) {
     const RunFile evals{run.options.out_dir + "/evals.jsonl", RunFiles().evals.before_step};
-    double lowest = INFINITY;
-    int64_t best_step = -1;
+    BestStep best;
     for (const std::string& line : evals.lines())
-        if (val_loss_of(line) < lowest) lowest = val_loss_of(line), best_step = evals.step_of(line);
-    if (best_step <= step || !name_exists(path)) return;
-    if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path, strerror(errno));
-    run.logger.line(
-        "%s is of step %d, after step %d: it is kept as %s; a loss below those of the steps kept makes "
-        "the next",
-        path, best_step, step, old);
+        if (evals.step_of(line) < end && val_loss_of(line) < best.loss) best = {val_loss_of(line), evals.step_of(line)};
+    return best;
+}
+
+// Copies the model of a complete checkpoint to model_best.bin. False if it is not there.
+inline bool copy_to_best(const Run& run, int64_t step) {
+    const Options& o = run.options;
+    FileReader model(model_path(o.out_dir, step), FileReader::TELL);
+    if (!model.good() || !file_exists(done_path(o.out_dir, step))) return false;
+    FileWriter file(best_path(o));
+    std::vector<char> piece(1 << 20);
+    while (model.position < model.size_bytes) {
+        const size_t bytes = std::min<int64_t>(piece.size(), model.size_bytes - model.position);
+        model.read(piece.data(), bytes, "its weights");
+        file.write(piece.data(), bytes);
+    }
+    file.commit();
+    return true;
+}
+
+// Makes model_best.bin the best of the steps that the run goes on from, those before
+// run.state.step. To be called before lines of evals.jsonl are dropped, and before run.json is
+// written anew.
+inline void rewind_best(Run& run) {
+    const Options& o = run.options;
+    const int64_t step = run.state.step;
+    const std::string path = best_path(o), earlier = earlier_best_path(o, step);
+    const bool own = kept_best(o.out_dir);
+    if (own) remove_file(path + ".tmp");  // of a program that was killed while it wrote
+    if (!own && !o.keep_best) return;
+    const BestStep all = best_step_of(run, INT64_MAX), kept = best_step_of(run, step);
+    const bool untrained = kept.step == 0 && !is_model_file(o.model), has_earlier = name_exists(earlier);
+    const bool right = own && !has_earlier && kept.step >= 0 && kept.step == all.step && !untrained;
+    if (!right && name_exists(path)) {
+        const bool discarded = o.from_step >= 0 && all.step > step;
+        if (discarded || !own) {
+            const std::string old = set_aside(path);
+            if (!own) warning("%s is of no run, or of one that was not told to keep it: it is kept as %s", path, old);
+            else run.logger.line("%s is of step %d, after step %d: it is kept as %s", path, all.step, step, old);
+        } else remove_file(path);
+    }
+    if (has_earlier && rename(earlier.c_str(), path.c_str()) != 0)
+        runtime_failure("cannot rename %s: %s", earlier, strerror(errno));
+    forget_earlier_bests(run);
+    if (name_exists(path) || !o.keep_best || kept.step < 0 || untrained) return;
+    const bool comes_again = all.step == step && o.val_every > 0 && step % o.val_every == 0;
+    if (!copy_to_best(run, kept.step) && !comes_again)
+        run.logger.line(
+            "the lowest validation loss of the steps kept is that of step %d, whose model is not there: a lower "
+            "one makes the next model_best.bin",
+            kept.step);
 }
 
 // Keeps the model if its loss, as it is recorded, is lower than that of all before it: so a resumed
@@ -40,11 +102,17 @@ inline void keep_if_best(Run& run, int64_t step, double loss) {
     if (comm.rank > 0) return;
     run.validations_since_best++;
     if (!std::isfinite(loss) || loss >= run.best_loss) return;
+    const bool saved = run.best_step < run.saved_step;  // a checkpoint has the steps of the best so far
     run.best_loss = loss, run.best_step = step, run.validations_since_best = 0;
     if (!o.keep_best || !writes_out_dir(o) || (step == 0 && run.random_weights)) return;
     FileWriter file(best_path(o));
     write_weights(file, run.model);
-    file.commit();
+    file.flush();
+    const std::string path = best_path(o), earlier = earlier_best_path(o, run.saved_step);
+    if (saved && name_exists(path) && rename(path.c_str(), earlier.c_str()) != 0)
+        runtime_failure("cannot rename %s: %s", path, strerror(errno));
+    file.publish();
+    flush_folder(o.out_dir);
     run.logger.note("saved %s: the lowest validation loss so far", file.path);
 }
 
@@ -56,4 +124,12 @@ inline void stop_if_no_better(Run& run) {
     stop.signal = SIGUSR1;
     run.logger.line("--patience %d: none of the last %s was better than %f, of step %d", patience,
                     count_text(patience, "validation"), run.best_loss, run.best_step);
+}
+
+// At the end of a run: a run that goes on from there validates this step again, and so needs no
+// earlier best model, unless the validation was an extra one.
+inline void end_best(const Run& run) {
+    const Options& o = run.options;
+    const bool comes_again = o.val_every > 0 && run.state.step % o.val_every == 0;
+    if (comm.rank == 0 && o.keep_best && writes_out_dir(o) && comes_again) forget_earlier_bests(run);
 }

@@ -1,5 +1,6 @@
 // What a run writes: its out dir, its checkpoints, and how it ends when a signal stops it.
 #pragma once
+#include "llmc/checkpoint/earlier_run.h"
 #include "llmc/run/inputs.h"
 #include "llmc/run/keep_best.h"
 #include "llmc/run/metrics.h"
@@ -29,29 +30,37 @@ inline void open_run_files(Run& run) {
         const auto noise = metric_of(line, METRIC_NOISE), signal = metric_of(line, METRIC_SIGNAL);
         if (noise && signal) run.noise_means.add({*noise, *signal});
     }
-    remove_file(best_path(run.options) + ".tmp");  // of a program that was killed while it wrote
 }
 
-// Marks the checkpoints of steps above `step` incomplete, whose place this run takes. Their files
-// are removed once it has saved: those of an earlier run with --overwrite 1, and those after
-// --from-step.
-inline void replace_checkpoints(Run& run, int64_t step) {
+// For --from-step: marks the checkpoints of later steps incomplete. Their files are removed once
+// this run has saved.
+inline void discard_later_checkpoints(Run& run) {
     const std::string& dir = run.options.out_dir;
     size_t marked = 0;
-    for (const CheckpointFile& file : checkpoint_files(dir))
-        if ((run.options.overwrite || step >= 0) && file.kind != CheckpointFile::MODEL && file.step > step)
-            run.replaced.insert(file.step);
-    for (int64_t s : finished_steps(dir)) {
-        if (s <= step) continue;
-        if (!remove_file(done_path(dir, s)))
-            runtime_failure("cannot remove %s: %s", done_path(dir, s), strerror(errno));
+    for (int64_t step : finished_steps(dir)) {
+        if (step <= run.state.step) continue;
+        if (!remove_file(done_path(dir, step)))
+            runtime_failure("cannot remove %s: %s", done_path(dir, step), strerror(errno));
         marked++;
     }
     flush_folder(dir);
-    if (marked == 0) return;
-    const std::string which = step < 0 ? "an earlier run: starting again" : format("later steps than %d", step);
-    run.logger.line("%s holds %s, %d checkpoints are marked incomplete, and removed once this run has saved one", dir,
-                    which, marked);
+    if (marked > 0)
+        run.logger.line(
+            "%s holds later steps than %d, %d checkpoints are marked incomplete, and removed once this run "
+            "has saved one",
+            dir, run.state.step, marked);
+}
+
+// For --overwrite 1: makes room for a new run in a folder that holds one.
+inline void replace_run(Run& run) {
+    const std::string& dir = run.options.out_dir;
+    const std::vector<int64_t> steps = finished_steps(dir);
+    if (steps.empty()) return;
+    set_run_aside(dir, kept_best(dir));
+    run.logger.line(
+        "%s holds an earlier run, up to step %d: starting again; it stays whole in %s until this run has "
+        "saved a checkpoint, and -y 1 goes on with it until then",
+        dir, steps.back(), earlier_run_path(dir));
 }
 
 // Opens the out dir. A folder that did not exist when the program started is locked here.
@@ -64,11 +73,9 @@ inline void open_out_dir(Run& run, bool resumed) {
         if (!finished_steps(dir).empty()) runtime_failure("another run began in %s, and ended, just now", dir);
     }
     if (comm.rank != 0) return;
-    if (!resumed) replace_checkpoints(run, -1);
-    else if (run.options.from_step >= 0) {
-        set_best_aside(run, run.state.step);
-        replace_checkpoints(run, run.state.step);
-    }
+    if (!resumed) replace_run(run);
+    else if (run.options.from_step >= 0) discard_later_checkpoints(run);
+    rewind_best(run);
     open_run_files(run);
     write_run_json(run.options);
     remember_checksums(dir, all_data_files(run));
@@ -110,6 +117,23 @@ inline void expect_own_folder(Run& run) {
         run.lock.path, run.options.out_dir, run.state.step);
 }
 
+// Removes checkpoints that are not to be kept: those beyond -nk, and what is left of others.
+inline void tidy_checkpoints(Run& run) {
+    const Options& o = run.options;
+    if (comm.rank > 0 || !writes_out_dir(o)) return;
+    remove_unfinished(o.out_dir);
+    prune_checkpoints(o.out_dir, run.state.step, o.keep_checkpoints, o.major_every, run.whole);
+}
+
+// Sets aside files of the user's own whose names the checkpoint of a step takes. The start of a run
+// refuses those of steps that are sure to be saved; a signal saves any.
+inline void make_way(const std::string& dir, int64_t step) {
+    for (const CheckpointFile& file : checkpoint_files(dir))
+        if (file.step == step && !file.temporary && !is_of_a_run(dir, file))
+            warning("%s is of no run, and in the way of a checkpoint: it is kept as %s", file.path,
+                    set_aside(file.path));
+}
+
 // Writes a checkpoint of the current step, and removes those that -nk does not keep.
 inline void save(Run& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
@@ -122,16 +146,16 @@ inline void save(Run& run) {
     const std::string step = format("step %d", run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
     expect_own_folder(run);
+    if (comm.rank == 0) make_way(run.options.out_dir, run.state.step);
     save_checkpoint(run.options.out_dir, run.state, run.model, &progress);
     run.saved_step = run.state.step;
     run.logger.note("saved %s to %s (%s MB, %.1f s)", step, run.options.out_dir, grouped_text(all_bytes / 1000000),
                     now_seconds() - progress.begin);
     run.whole[run.saved_step] = true;
-    const Options& o = run.options;
-    for (int64_t replaced : run.replaced)
-        if (replaced != run.saved_step) remove_checkpoint(o.out_dir, replaced);
-    run.replaced.clear();
-    prune_checkpoints(o.out_dir, run.saved_step, o.keep_checkpoints, o.major_every, run.whole);
+    if (comm.rank > 0) return;
+    if (run.options.keep_best) forget_earlier_bests(run);
+    remove_earlier_run(run.options.out_dir);
+    tidy_checkpoints(run);
 }
 
 // The command that continues a run, with more flags.

@@ -50,7 +50,6 @@ struct Run {
     FolderLock lock;                         // on the out dir; held by rank 0
     std::unique_ptr<FileReader> model_file;  // the weights' file, opened once and then read
     std::map<int64_t, bool> whole;  // by step: whether a checkpoint that this run has saved or verified is whole
-    std::set<int64_t> replaced;     // steps of an earlier run's checkpoints, removed after the first save
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;
     int64_t trained_positions = 0;  // of a model that only generates; 0: not known

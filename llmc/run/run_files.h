@@ -35,6 +35,8 @@ struct RunFile {
     void write_lines() {
         errno = ENOSPC;  // what a write that was cut short means
         const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+        const bool has_header = unwritten.compare(0, header.size(), header) == 0;
+        if (fd >= 0 && lseek(fd, 0, SEEK_END) == 0 && !has_header) unwritten.insert(0, header);  // it was removed
         const ssize_t written = fd >= 0 ? write(fd, unwritten.data(), unwritten.size()) : -1;
         const int reason = errno;
         if (fd >= 0) close(fd);
@@ -68,9 +70,7 @@ struct RunFile {
         if (path.empty()) return {};
         std::vector<std::string> all = lines(), kept;
         if (!all.empty() && !header.empty() && all[0] != header && step > 0) {
-            const std::string old = path + ".old";
-            warning("%s has other columns, of another version: it is kept as %s", path, old);
-            if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path, strerror(errno));
+            warning("%s has other columns, of another version: it is kept as %s", path, set_aside(path));
             all.clear();
         }
         for (const std::string& line : all)

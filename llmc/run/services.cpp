@@ -20,6 +20,7 @@ Options options_of_command(int argc, char** argv) { return options_of_run(argc, 
 static bool was_at_its_end(Run& run) {
     if (run.resumed_step < 0 || !is_finished(run)) return false;
     const long long step = run.state.step, steps = run.max_steps;
+    tidy_checkpoints(run);
     run.logger.line("the run in %s is already at step %d%s", run.options.out_dir, step,
                     step > steps ? format(", beyond the last one asked for, %d", steps) : format(" of %d", steps));
     return true;
@@ -34,6 +35,7 @@ bool begin_run(Run& run) {
     trace_steps(o);
     join_processes(run);
     prepare_process(run);
+    if (o.resume && writes_out_dir(o)) comm_barrier("the out dir");  // rank 0 has settled what is there
     run.resumed_step = find_checkpoint(run);
     Sizes sizes = settle_run(run);
     run.model.backend->settle(run.model, sizes, o);
@@ -46,6 +48,7 @@ bool begin_run(Run& run) {
     check_processes_agree(run);
     identify_data(run, run.resumed_step);
     if (was_at_its_end(run)) return false;
+    if (comm.rank == 0 && writes_out_dir(o)) check_own_checkpoints(o, run.state.step, run.max_steps);
     load_model_and_describe(run, sizes, given);
     run.first_step = run.state.step, run.started = now_seconds();
     run.model.parts.on = writes_out_dir(o);
@@ -76,6 +79,7 @@ bool run_is_over(Run& run) { return stop_agreed() || run.state.step >= run.max_s
 int end_run(Run& run) {
     int status = 0;
     if (stop.agreed) status = end_early(run), evaluate_stopped(run);
+    else end_best(run);
     summarize(run);
     if (stop.agreed) comm_barrier("the end of the run");  // all that was to be written and printed is there
     check_traced(run);

@@ -28,9 +28,10 @@ inline void settle_model(Options& o) {
     GPT2Config config;
     if (is_model_file(o.model) || parse_descriptor(o.model, config) || !folder_exists(o.model)) return;
     StateHeader header;
-    const int64_t step = newest_checkpoint(o.model, header);
+    const std::string folder = folder_to_resume(o.model);
+    const int64_t step = newest_checkpoint(folder, header);
     if (step < 0) usage_error("-e %s holds no complete checkpoint; accepted: %s", o.model, accepted_models());
-    o.model = model_path(o.model, step);
+    o.model = model_path(folder, step);
 }
 
 inline std::string descriptor_of(const GPT2Config& c) { return format("L%dC%dH%dT%dV%d", c.L, c.C, c.NH, c.maxT, c.V); }
@@ -68,29 +69,49 @@ inline std::string first_bytes(const std::string& path, int64_t most) {
     return file.good() && file.try_read(bytes.data(), bytes.size(), "its beginning") ? bytes : "";
 }
 
+[[noreturn]] inline void refuse_to_write_over(const Options& o, const std::string& name) {
+    usage_error(
+        "-o %s holds a %s that no run has written, and that this one would write over; another folder is "
+        "accepted, or this one without that file",
+        o.out_dir, name);
+}
+
 // Exit 2 if the out dir has a file of a name that runs write, but that no run has written: `-o .`
 // must not cost a user a main.log of his own. Where run.json is a run's, the folder is one, too.
 inline void check_own_files(const Options& o) {
     const std::string json = "{\n  \"version\":", flags = first_bytes(o.out_dir + "/run.json", json.size());
     if (flags == json) return;
+    const std::string columns = "step,tokens,seconds,";
     const std::string log = first_bytes(o.out_dir + "/main.log", 2), sums = first_bytes(o.out_dir + "/shards.txt", 17);
-    const std::string metrics = first_bytes(o.out_dir + "/metrics.csv", 5);
+    const std::string metrics = first_bytes(o.out_dir + "/metrics.csv", columns.size());
     const std::string tensors = first_bytes(o.out_dir + "/tensors.csv", 10);
     const std::string evals = first_bytes(o.out_dir + "/evals.jsonl", 8);
     const bool is_sum = sums.size() == 17 && sums.find_first_not_of("0123456789abcdef") == 16 && sums[16] == ' ';
+    // Other programs, llm.c's trainer among them, write lines like those of main.log and
+    // evals.jsonl.
+    bool is_run = !metrics.empty() && metrics == columns;
+    for (const CheckpointFile& file : checkpoint_files(o.out_dir))
+        is_run =
+            is_run || (file.kind == CheckpointFile::STATE && file_bytes(file.path) > 0 && is_of_a_run(o.out_dir, file));
     const char* foreign = nullptr;
-    if (log != std::string("s:", log.size())) foreign = "main.log";
-    if (metrics != std::string("step,", metrics.size())) foreign = "metrics.csv";
+    if (log != std::string("s:", is_run ? log.size() : 0)) foreign = "main.log";
+    if (metrics != columns.substr(0, metrics.size())) foreign = "metrics.csv";
     if (tensors != std::string("step,what,", tensors.size())) foreign = "tensors.csv";
-    if (evals != std::string("{\"step\":", evals.size())) foreign = "evals.jsonl";
+    if (evals != std::string("{\"step\":", is_run ? evals.size() : 0)) foreign = "evals.jsonl";
     if (o.keep_best && name_exists(o.out_dir + "/model_best.bin")) foreign = "model_best.bin";
     if (!flags.empty()) foreign = "run.json";
     if (!sums.empty() && !is_sum) foreign = "shards.txt";
-    if (foreign)
-        usage_error(
-            "-o %s holds a %s that no run has written, and that this one would write over; another folder is "
-            "accepted, or this one without that file",
-            o.out_dir, foreign);
+    if (foreign) refuse_to_write_over(o, foreign);
+}
+
+// Exit 2 if a checkpoint of this run, between steps `first` and `last`, would take the name of a
+// file that no run has written.
+inline void check_own_checkpoints(const Options& o, int64_t first, int64_t last) {
+    for (const CheckpointFile& file : checkpoint_files(o.out_dir)) {
+        const bool due = o.checkpoint_every > 0 && file.step % o.checkpoint_every == 0;
+        const bool saved = file.step > first && (file.step == last || (file.step < last && due)) && !file.temporary;
+        if (saved && !is_of_a_run(o.out_dir, file)) refuse_to_write_over(o, file.path.substr(o.out_dir.size() + 1));
+    }
 }
 
 // Exit 2 if another run is writing to the out dir.
@@ -146,11 +167,25 @@ inline void settle_optimizer(Options& o) {
                         optimizer.name);
         if (usual == 0 || value < 0) value = usual;
     };
+    settle("--learning-rate", o.learning_rate, optimizer.rate);
     settle("--beta1", o.beta1, optimizer.beta1);
     settle("--beta2", o.beta2, optimizer.beta2);
     settle("--eps", o.eps, optimizer.eps);
     if (o.nesterov && o.optimizer != "momentum")
         usage_error("--nesterov 1 has no effect with --optimizer %s; momentum is accepted", optimizer.name);
+}
+
+// The defaults as they are settled for a run, of which those left open by the table depend on its
+// sizes and its optimizer.
+inline Options usual_options(const Options& o, const GPT2Config& config) {
+    const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(o.optimizer.c_str())];
+    Options usual;
+    usual.seq_len = std::min<int64_t>(1024, config.maxT);
+    usual.total_batch_size = o.batch_size * o.seq_len * comm.processes;
+    usual.learning_rate = optimizer.rate;
+    usual.beta1 = optimizer.beta1, usual.beta2 = optimizer.beta2, usual.eps = optimizer.eps;
+    if (o.recompute == 4) usual.recompute_every = default_recompute_every(config.L);
+    return usual;
 }
 
 // Fills in the sizes that no flag gave. Exit 2 if flags and model cannot work together.

@@ -5,6 +5,7 @@
 #
 #   HOSTS=node1:8,node2:8 scripts/multi_node/mpirun.sh -i 'data/train_*.bin' -j 'data/val_*.bin' -o shared/log \
 #       -e d12 -b 32 -t 1024 -d 524288
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 HOSTS=${HOSTS:?names the machines, as node1:8,node2:8}

@@ -14,6 +14,7 @@
 #
 # Ten minutes before its time is up, the job gets SIGUSR1: all processes finish the step, save and end. Submitted
 # again, it resumes (-y 1).
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#SBATCH/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 PROGRAM=${PROGRAM:-./train_gpt2cu}

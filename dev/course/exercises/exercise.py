@@ -26,6 +26,9 @@ import subprocess
 import sys
 import time
 
+if __name__ == "__main__" and "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 os.chdir(ROOT)

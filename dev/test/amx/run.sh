@@ -5,6 +5,7 @@
 #
 #     apt-get install bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools  # Debian 13 or newer
 #     dev/test/amx/run.sh
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 cd "$(dirname "$0")/../../.."
 dir=build/amx

@@ -73,7 +73,7 @@ inline std::vector<std::string> verdict_seeds() {
     const Greeting greeting{GREETING_MAGIC, fresh_nonce()};
     const Hello hello = make_hello(RANK0, KEY, greeting.nonce);
     std::vector<std::string> seeds;
-    for (VerdictCode code : {WELCOME, OTHER_NUMBERS, OTHER_PROGRAM, I_AM_HERE}) {
+    for (VerdictCode code : {WELCOME, OTHER_NUMBERS, OTHER_PROGRAM, OTHER_FLAGS, I_AM_HERE}) {
         const Verdict verdict = make_verdict(code, RANK0, KEY, greeting.nonce, hello);
         seeds.push_back(std::string((const char*)&greeting, sizeof(greeting)) +
                         std::string((const char*)&verdict, sizeof(verdict)));

@@ -127,7 +127,7 @@ inline void run_records(const std::string& input) {
     run.model.sizes.cache_T = 1;
     run.logger.silent = true;
     run.options.out_dir = scratch, run.state.step = STEP, run.lock.fd = -1;
-    set_best_aside(run, STEP);
+    rewind_best(run);
     open_run_files(run);
     expect(run.best_step < STEP || std::isinf(run.best_loss), "the best loss is one of a step that is kept");
     DataLoader train, val;
