@@ -2,6 +2,7 @@
 // weights or the order of the training data.
 #pragma once
 #include <numeric>
+#include <utility>
 #include "llmc/data/bits_per_byte.h"
 #include "llmc/base/integer_math.h"
 #include "llmc/run/generate.h"
@@ -163,7 +164,7 @@ inline void evaluate_and_sample(Run& run, int64_t step, bool last) {
     const bool due = validates(o) && (step % o.val_every == 0 || last);
     if (due && run.val_data.total_windows > 0) {
         const Validation v = validate(run);
-        if (stop_agreed()) return;
+        if (stop.agreed) return;
         keep_if_best(run, step, v.loss);  // first: what is recorded is not evaluated again
         report_validation(run, step, v);
         run.validated_step = step;
@@ -171,7 +172,7 @@ inline void evaluate_and_sample(Run& run, int64_t step, bool last) {
     }
     if ((due || o.max_steps == 0) && !run.hellaswag.empty()) {
         const int64_t correct = hellaswag_correct(run);
-        if (stop_agreed()) return;
+        if (stop.agreed) return;
         report_hellaswag(run, step, correct);
     }
     const bool sample_due = last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0);
@@ -186,9 +187,10 @@ inline void evaluate_stopped(Run& run) {
     const bool waited_for = stop.agreed == SIGUSR1 || (stop.agreed == SIGINT && !stop.by_mpi);
     if (!waited_for || o.max_steps == 0 || run.state.step == run.first_step) return;
     stop.saved = true;
+    const int agreed = std::exchange(stop.agreed, 0);
     const RunFiles files = std::exchange(run.files, {});
     run.options.keep_best = 0, run.hellaswag.clear();
     if (run.validated_step == run.state.step) run.options.val_every = 0;
     evaluate_and_sample(run, run.state.step, true);
-    run.files = files;
+    run.files = files, stop.agreed = agreed;
 }
