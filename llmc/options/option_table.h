@@ -22,7 +22,7 @@ struct Options {
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";
     std::string optimizer = "adamw";
-    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, grad_clip = 1.0;
+    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, dropout = 0.0, grad_clip = 1.0;
     double beta1 = -1, beta2 = -1, eps = -1;  // below 0: those of the optimizer
     int64_t nesterov = 0;
     int64_t warmup_steps = 0, seq_warmup = 0, batch_warmup = 0;
@@ -167,6 +167,9 @@ inline const std::vector<OptionRow>& option_table() {
              "what it ends at, as a fraction of the peak; constant and inverse-sqrt do not use it"),
         single(EVERYDAY | TRAINING, "-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
+        single(TRAINING, "", "--dropout", &O::dropout, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
+               "share of the embeddings' sum and of what layers add to it that each step sets to 0; not of attention's "
+               "weights, which its kernels never store"),
         text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optim/optimizers.h); most want another -l than adamw "
              "(dev/course/18-optimizers.md)"),
@@ -241,7 +244,7 @@ inline const std::vector<OptionRow>& option_table() {
         whole(PROCESSES, "", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600",
               "seconds after which waiting for other processes ends the run"),
         whole(EVERYDAY | TRAINING, "", "--seed", &O::seed, 0, many, "0..", "42",
-              "of weights, data order, sampling, stochastic rounding"),
+              "of weights, data order, sampling, stochastic rounding, dropout"),
         whole(DATA, "", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
         whole(EVERYDAY | SPEED, "", "--threads", &O::threads, 1, 4096, "1..", "physical cores",
               "CPU; the processes on a machine share them"),
