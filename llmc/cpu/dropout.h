@@ -7,9 +7,9 @@
 #include "llmc/cpu/vec.h"
 #include "llmc/gpt2/dropout.h"
 
-// out (n_elems) = inp (n_elems), those that the mask drops set to 0, the others scaled; written. out
-// may be inp. Returns where the result is: out, or if the mask drops nothing inp, and out is not
-// written.
+// out (n_elems) = inp (n_elems), those that the mask drops set to 0, the others scaled; written.
+// out may be inp. Returns where the result is: out, or if the mask drops nothing inp, and out is
+// not written.
 template <class floatX>
 const floatX* dropout(floatX* out, const floatX* inp, size_t n_elems, const DropoutMask& mask) {
     if (mask.threshold == 0) return inp;

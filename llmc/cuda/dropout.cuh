@@ -13,12 +13,12 @@ __global__ void dropout_kernel(floatX* out, const floatX* inp, size_t n_elems, D
     });
 }
 
-// out (n_elems) = inp (n_elems), those that the mask drops set to 0, the others scaled; written. out
-// may be inp. Returns where the result is: out, or if the mask drops nothing inp, and out is not
-// written. If not null, sums are those of the rows of inp: then they have to be computed anew.
+// out (n_elems) = inp (n_elems), those that the mask drops set to 0, the others scaled; written.
+// out may be inp. Returns where the result is: out, or if the mask drops nothing inp, and out is
+// not written. If not null, sums are those of the rows of inp: then they have to be computed anew.
 template <class floatX>
 const floatX* dropout(floatX* out, const floatX* inp, size_t n_elems, const DropoutMask& mask, cudaStream_t stream,
-    ColumnSums* sums = nullptr) {
+                      ColumnSums* sums = nullptr) {
     if (mask.threshold == 0) return inp;
     if (sums) sums->parts = 0;
     const StreamRange in_stream(work::dropout(n_elems, sizeof(floatX)), stream);
