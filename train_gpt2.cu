@@ -58,7 +58,7 @@ void expand(GPT2& model, int64_t l, int64_t rows) {
 }
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
-// stream.
+// stream. Dropout does nothing, here and elsewhere, unless a batch of training has it.
 void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;

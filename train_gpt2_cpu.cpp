@@ -38,7 +38,7 @@ inline int* documents(GPT2& model) { return model.sizes.end_of_text < 0 ? nullpt
 // forward
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
-// stream.
+// stream. Dropout does nothing, here and elsewhere, unless a batch of training has it.
 template <class floatX>
 void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);

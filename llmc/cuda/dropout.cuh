@@ -1,5 +1,5 @@
 // Dropout; formula and sources: llmc/gpt2/dropout.h. One thread per Pack of 128 bits, 256 threads
-// per block. Memory-bound: 2 values per element.
+// per block. It moves 2 values per element, and hashes one number for each.
 #pragma once
 #include "llmc/cuda/column_sums.cuh"
 #include "llmc/gpt2/dropout.h"

@@ -22,10 +22,11 @@ struct Options {
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";
     std::string optimizer = "adamw";
-    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, dropout = 0.0, grad_clip = 1.0;
+    double learning_rate = 3e-4, final_lr_frac = 1.0, weight_decay = 0.0, grad_clip = 1.0;
     double beta1 = -1, beta2 = -1, eps = -1;  // below 0: those of the optimizer
     int64_t nesterov = 0;
     int64_t warmup_steps = 0, seq_warmup = 0, batch_warmup = 0;
+    double dropout = 0.0;
     double skip_loss_z = 0, skip_grad_z = 0;
     int64_t val_every = 20, val_max_steps = 20, sample_every = 20, sample_tokens = 64;
     std::string prompt, stop;
