@@ -269,6 +269,23 @@ static void gelu_kernels(int64_t rows, int64_t n) {
     for (float v : d_nan.values()) EXPECT(std::isnan(v));
 }
 
+static void dropout_kernels(int64_t rows, int64_t n) {
+    start_test(format("dropout, %d elements in %d rows, in place and not", (int)n, (int)rows));
+    const DropoutMask mask = Dropout{0.3, 42, 7, 5}.mask(DROP_MLP, 2, n / rows);
+    const Floats x = random_floatX(n);
+    Floats want(n);
+    reference::dropout(want.data(), x.data(), n, mask);
+    Array d_x(x), d_out(n);
+    ColumnSums sums{nullptr, 3, n};
+    EXPECT(dropout(d_out.data, d_x.data, n, Dropout{}.mask(DROP_MLP, 2, n / rows), stream, &sums) == d_x.data);
+    EXPECT(sums.parts == 3);
+    EXPECT(dropout(d_out.data, d_x.data, n, mask, stream, &sums) == d_out.data && sums.parts == 0);
+    const Floats got = d_out.values();
+    for (int64_t i = 0; i < n; i++) EXPECT(got[i] == (float)(floatX)want[i]);
+    dropout(d_x.data, d_x.data, n, mask, stream);
+    EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0);
+}
+
 static void attention_kernels(const Shape& s) {
     start_test("attention, " + shape_text(s));
     const int64_t rows = s.B * s.T, HS = s.C / s.NH;
@@ -599,7 +616,7 @@ static void kernel_tests(bool quick) {
         if (!quick || rows == 48) orthogonalize_kernels(rows, cols);
     for (auto [rows, n] :
          {std::pair<int, int>{33, 33 * 48}, {1, 33}, {1, 1}, {1, 31}, {1, 4095}, {300, 300 * 40}, {3, 3 * 1600}})
-        if (!quick || rows == 33) gelu_kernels(rows, n);
+        if (!quick || rows == 33) gelu_kernels(rows, n), dropout_kernels(rows, n);
     classifier_kernels(33, 33, 48, 97);
     if (!quick) {
         // the last one has more Packs in a row than two for each thread

@@ -20,6 +20,7 @@
 // gradients are those of a scaled loss (llmc/optim/loss_scale.h).
 #include "llmc/base/program.h"
 #include "llmc/cuda/backend.cuh"
+#include "llmc/cuda/dropout.cuh"
 #include "llmc/cuda/other_optimizers.cuh"
 #include "llmc/run/services.h"
 
@@ -57,27 +58,29 @@ void expand(GPT2& model, int64_t l, int64_t rows) {
 }
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
-// stream.
-void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
+// stream. Dropout does nothing, here and elsewhere, unless a batch of training has it.
+void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
-    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+    const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const cudaStream_t stream = model.gpu->stream;
     matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C, stream);
     attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream, model.gpu->documents);
     matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C, stream);
+    dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C), stream);
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
     residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
                                layer_input<floatX>(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C, stream);
     expand(model, l, rows);
     matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C, stream);
+    dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_MLP, l, C), stream);
 }
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
 // last. fills_cache: keys and values of the one sequence are also written to the cache of
 // generation.
-void forward_segment(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
-    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+void forward_segment(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
+    const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const cudaStream_t stream = model.gpu->stream;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
@@ -89,7 +92,7 @@ void forward_segment(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t
             residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD),
                                        model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W), param(LN1B), rows,
                                        C, stream);
-        layer_forward(model, l, B, T);
+        layer_forward(model, l, batch);
         if (fills_cache)
             fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
                        NH, stream);
@@ -126,13 +129,14 @@ void upload(GPT2& model, const Batch& batch, bool training = true) {
     send(TOKEN_ORDER, order, n + model.gpu->tokens.segments + 1);
 }
 
-// The tokens (B,T), on the device, to lnf (B,T,C).
-void forward_to_lnf(GPT2& model, int64_t B, int64_t T, bool fills_cache = false) {
-    const int64_t C = model.layout.config.C, L = model.layout.config.L;
+// The tokens (B,T) of a batch, on the device, to lnf (B,T,C).
+void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
+    const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     const cudaStream_t stream = model.gpu->stream;
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
-    forward_segment(model, 0, L, B, T, fills_cache);
+    dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
+    forward_segment(model, 0, L, batch, fills_cache);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2), act(BRANCH),
                                param(LNFW), param(LNFB), B * T, C, stream);
@@ -148,7 +152,7 @@ void forward(GPT2& model, const Batch& batch) {
     const bool add = batch.micro > 0;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
     const cudaStream_t stream = model.gpu->stream;
-    forward_to_lnf(model, batch.B, batch.T);
+    forward_to_lnf(model, batch);
     classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
                model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, add, stream);
     loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, add, stream);
@@ -161,7 +165,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
     upload(model, {x, y, B, T, 0}, false);
-    forward_to_lnf(model, B, T);
+    forward_to_lnf(model, {x, y, B, T, 0});
     classifier(act32(LOSSES), none, nullptr, act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), B * T,
                model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.gpu->stream);
     copy_to_host(losses, act32(LOSSES), B * T * sizeof(float), model.gpu->stream);
@@ -172,13 +176,13 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 
 // Before the backward pass of layer l: recomputes what the recompute level did not keep. From level
 // 3 on that is a whole segment of layers, at its last layer (Sizes::recomputed_before()).
-void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
+void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_recompute", l);
-    const int64_t C = model.layout.config.C, rows = B * T;
+    const int64_t C = model.layout.config.C, rows = batch.B * batch.T;
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     const cudaStream_t stream = model.gpu->stream;
     if (layers == 0) return;
-    if (level >= 3) return forward_segment(model, l + 1 - layers, l + 1, B, T);
+    if (level >= 3) return forward_segment(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     if (level >= 2) {
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l), param(LN1W),
@@ -196,21 +200,25 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
 // Layer l, from the gradient of its output to that of its input. Which buffer holds what after each
 // line, and why some outputs are added to: see train_gpt2_cpu.cpp. `sums`: what the kernel that
 // wrote a gradient has left of its sums over rows, for the bias of the linear layer before it
-// (column_sums.cuh); at first of dresidual, of which those for the next layer are returned.
-ColumnSums layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add, ColumnSums sums) {
+// (column_sums.cuh); at first of dresidual, of which those for the next layer are returned. With
+// --dropout the sums of what is left of dresidual are computed anew.
+ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, ColumnSums sums) {
     const Range range("layer_backward", l);
-    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+    const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const auto grad = [&](int tensor) { return ::grad(model, tensor, l); };
     const cudaStream_t stream = model.gpu->stream;
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
     float* partials = act32(PARTIALS);
-    sums = matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), sums, dresidual, act(FCH_GELU), param(FCPROJW), rows,
-                           4 * C, C, add, stream, act(FCH), model.gpu->gelu_fusion >= 2);
+    const floatX* dmlp = dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C), stream, &sums);
+    sums = matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), sums, dmlp, act(FCH_GELU), param(FCPROJW), rows, 4 * C,
+                           C, add, stream, act(FCH), model.gpu->gelu_fusion >= 2);
     matmul_backward(dbranch, grad(FCW), grad(FCB), sums, dwide, act(LN2), param(FCW), rows, C, 4 * C, add, stream);
     sums = layernorm_backward(dresidual, grad(LN2W), grad(LN2B), partials, dbranch, act(RESIDUAL2), param(LN2W),
                               act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);
-    matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), sums, dresidual, act(ATTY), param(ATTPROJW), rows, C, C,
+    const floatX* dattention =
+        dropout(dwide, dresidual, rows * C, batch.dropout.mask(DROP_ATTENTION, l, C), stream, &sums);
+    matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), sums, dattention, act(ATTY), param(ATTPROJW), rows, C, C,
                     add, stream);
     sums = attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream,
                               model.gpu->documents, partials);
@@ -271,12 +279,13 @@ void backward(GPT2& model, const Batch& batch) {
                                          add_in_place, stream);
     sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
     for (int64_t l = last; l >= 0; l--) {
-        layer_recompute(model, l, B, T);
-        sums = layer_backward(model, l, B, T, add_in_place, sums);
+        layer_recompute(model, l, batch);
+        sums = layer_backward(model, l, batch, add_in_place, sums);
         sum_layer_gradients(model, l, add);
         if (!add) note_first_gradients(model, l);
         if (batch.last) reduce_gradients(model, l);
     }
+    dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
     encoder_backward(dwte(model), grad(model, WPE), act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
                      model.gpu->tokens, B, T, c.C, c.maxT, add_in_place, stream);
@@ -361,7 +370,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
     upload(model, {tokens, tokens, 1, n, 0}, false);
-    forward_to_lnf(model, 1, n, true);
+    forward_to_lnf(model, {tokens, tokens, 1, n, 0}, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 

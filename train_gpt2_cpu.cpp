@@ -38,28 +38,30 @@ inline int* documents(GPT2& model) { return model.sizes.end_of_text < 0 ? nullpt
 // forward
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
-// stream.
+// stream. Dropout does nothing, here and elsewhere, unless a batch of training has it.
 template <class floatX>
-void layer_forward(GPT2& model, int64_t l, int64_t B, int64_t T) {
+void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
-    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+    const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C);
     kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model));
     kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C);
+    kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
     kernels::residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
                                         layer_input<floatX>(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C);
     kernels::matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, act(FCH_GELU));
     kernels::matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C);
+    kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_MLP, l, C));
 }
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
 // last. fills_cache: keys and values of the one sequence are also written to the cache of
 // generation.
 template <class floatX>
-void forward_segment(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t T, bool fills_cache = false) {
-    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+void forward_segment(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
+    const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         floatX* input = layer_input<floatX>(model, l);
@@ -70,21 +72,22 @@ void forward_segment(GPT2& model, int64_t first, int64_t end, int64_t B, int64_t
             kernels::residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD),
                                                 model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W),
                                                 param(LN1B), rows, C);
-        layer_forward<floatX>(model, l, B, T);
+        layer_forward<floatX>(model, l, batch);
         if (fills_cache)
             fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
                        NH);
     }
 }
 
-// x (B,T) to lnf (B,T,C).
+// x (B,T) of a batch to lnf (B,T,C).
 template <class floatX>
-void forward_to_lnf(GPT2& model, const int* x, int64_t B, int64_t T, bool fills_cache = false) {
-    const int64_t C = model.layout.config.C, L = model.layout.config.L;
+void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
+    const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
-    if (documents(model)) find_documents(documents(model), x, B, T, model.sizes.end_of_text);
-    kernels::encoder_forward(act(ENCODED), x, param(WTE), param(WPE), B, T, C);
-    forward_segment<floatX>(model, 0, L, B, T, fills_cache);
+    if (documents(model)) find_documents(documents(model), batch.x, B, T, model.sizes.end_of_text);
+    kernels::encoder_forward(act(ENCODED), batch.x, param(WTE), param(WPE), B, T, C);
+    kernels::dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
+    forward_segment<floatX>(model, 0, L, batch, fills_cache);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
@@ -101,7 +104,7 @@ void forward(GPT2& model, const Batch& batch) {
     float* losses = model.act32(LOSSES);
     floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
     model.parts.enter(PART_FORWARD);
-    forward_to_lnf<floatX>(model, batch.x, batch.B, batch.T);
+    forward_to_lnf<floatX>(model, batch);
     const auto classify = [&](auto* dwte) {
         kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
                             c.C, c.V, c.Vp, batch.dloss, batch.micro > 0, dwte_sums(model));
@@ -119,7 +122,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     const GPT2Config& c = model.layout.config;
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
-    forward_to_lnf<floatX>(model, x, B, T);
+    forward_to_lnf<floatX>(model, {x, y, B, T, 0});
     kernels::classifier(losses, none, none, act(LOGITS), act(LNF), param(WTE), y, B * T, c.C, c.V, c.Vp, 0.0f, false);
 }
 
@@ -129,12 +132,12 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 // Before the backward pass of layer l: recomputes what the recompute level did not keep. From level
 // 3 on that is a whole segment of layers, at its last layer (Sizes::recomputed_before()).
 template <class floatX>
-void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
+void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_recompute", l);
-    const int64_t C = model.layout.config.C, rows = B * T;
+    const int64_t C = model.layout.config.C, rows = batch.B * batch.T;
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     if (layers == 0) return;
-    if (level >= 3) return forward_segment<floatX>(model, l + 1 - layers, l + 1, B, T);
+    if (level >= 3) return forward_segment<floatX>(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     if (level >= 2) {
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l),
@@ -160,22 +163,26 @@ void layer_recompute(GPT2& model, int64_t l, int64_t B, int64_t T) {
 //
 // The two layer norms add to DRESIDUAL: what they read also goes on unchanged in the residual
 // stream, and the gradient of a value that is used twice is a sum. BRANCH and DWIDE are written:
-// what they belong to is used once. Gradients of parameters are written by the first micro-step of
-// a step, and added to by the others (`add`).
+// what they belong to is used once. With --dropout d(branch) is not all of DRESIDUAL, which goes on
+// undropped: fcproj's lies in BRANCH, attproj's in DWIDE, which are free. Gradients of parameters
+// are written by the first micro-step of a step, and added to by the others.
 template <class floatG, class floatX>
-void layer_backward(GPT2& model, int64_t l, int64_t B, int64_t T, bool add) {
+void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_backward", l);
-    const int64_t C = model.layout.config.C, NH = model.layout.config.NH, rows = B * T;
+    const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
+    const bool add = batch.micro > 0;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const auto grad = [&](int tensor) { return ::grad<floatG>(model, tensor, l); };
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
-    kernels::matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), dresidual, act(FCH_GELU), param(FCPROJW), rows, 4 * C,
-                             C, add, act(FCH));
+    const floatX* dmlp = kernels::dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C));
+    kernels::matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), dmlp, act(FCH_GELU), param(FCPROJW), rows, 4 * C, C,
+                             add, act(FCH));
     kernels::matmul_backward(dbranch, grad(FCW), grad(FCB), dwide, act(LN2), param(FCW), rows, C, 4 * C, add);
     kernels::layernorm_backward(dresidual, grad(LN2W), grad(LN2B), dbranch, act(RESIDUAL2), param(LN2W),
                                 act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add);
-    kernels::matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), dresidual, act(ATTY), param(ATTPROJW), rows, C, C,
-                             add);
+    const floatX* dattention = kernels::dropout(dwide, dresidual, rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
+    kernels::matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), dattention, act(ATTY), param(ATTPROJW), rows, C,
+                             C, add);
     kernels::attention_backward(dwide, dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model));
     kernels::matmul_backward(dbranch, grad(QKVW), grad(QKVB), dwide, act(LN1), param(QKVW), rows, C, 3 * C, add);
     kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dbranch, layer_input<floatX>(model, l), param(LN1W),
@@ -218,12 +225,13 @@ void backward_to(GPT2& model, const Batch& batch) {
     kernels::layernorm_backward(act(DRESIDUAL), grad<floatG>(model, LNFW), grad<floatG>(model, LNFB), act(BRANCH),
                                 act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
     for (int64_t l = last; l >= 0; l--) {
-        layer_recompute<floatX>(model, l, B, T);
-        layer_backward<floatG, floatX>(model, l, B, T, add);
+        layer_recompute<floatX>(model, l, batch);
+        layer_backward<floatG, floatX>(model, l, batch);
         if (!add) note_first_gradients<floatG>(model, l);
         if (batch.last) reduce_gradients<floatG>(model, l);
         comm_progress();
     }
+    kernels::dropout(act(DRESIDUAL), act(DRESIDUAL), rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C));
     kernels::encoder_backward(grad<floatG>(model, WTE), grad<floatG>(model, WPE), act(DRESIDUAL), batch.x, B, T, c.C,
                               c.maxT, add);
     if (!add) note_first_gradients<floatG>(model, c.L);
@@ -334,7 +342,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 template <class floatX>
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    forward_to_lnf<floatX>(model, tokens, 1, n, true);
+    forward_to_lnf<floatX>(model, {tokens, tokens, 1, n, 0}, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 

@@ -350,13 +350,14 @@ struct Recomputation {
 constexpr Recomputation LEVELS_OF_5_LAYERS[] = {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}, {4, 3}, {4, 5}};
 
 // Losses, norm and weights of two steps of two micro-steps each, with drawn weights. end_of_text:
-// -1 without a document mask.
-static TenSteps two_steps_of_5_layers(const Recomputation& r, int64_t end_of_text) {
+// -1 without a document mask. dropout: 0 without.
+static TenSteps two_steps_of_5_layers(const Recomputation& r, int64_t end_of_text, double dropout = 0,
+                                      int64_t threads = 2) {
     const GPT2Config config{17, 97, 128, 5, 2, 32};
     const int64_t B = 2, T = 17;
     Options o;
     o.recompute_every = r.every, o.end_of_text = end_of_text;
-    Model model = make_model(config, B, T, r.level, 2, 2, o);
+    Model model = make_model(config, B, T, r.level, threads, 2, o);
     initialize_weights(model, 1);
     std::vector<int> x(B * T), y(B * T);
     TenSteps result;
@@ -364,7 +365,8 @@ static TenSteps two_steps_of_5_layers(const Recomputation& r, int64_t end_of_tex
         for (int64_t micro = 0; micro < 2; micro++) {
             for (int64_t i = 0; i < B * T; i++)
                 x[i] = (int)((i * i + 7 * i + 13 * micro + step) % 97), y[i] = (int)((5 * i + micro) % 97);
-            micro_step(model, {x.data(), y.data(), B, T, 1.0f / (float)(2 * B * T), micro, micro == 1});
+            const Dropout of_micro_step{dropout, 42, step, micro * B * T};
+            micro_step(model, {x.data(), y.data(), B, T, 1.0f / (float)(2 * B * T), micro, micro == 1, of_micro_step});
         }
         UpdateRule rule;
         rule.constants = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
@@ -386,6 +388,12 @@ static void recomputation() {
     const TenSteps masked = two_steps_of_5_layers({0, 1}, 8);
     EXPECT(std::isfinite(masked.losses[1]) && !same_bits(base, masked));
     EXPECT(same_bits(masked, two_steps_of_5_layers({3, 1}, 8)) && same_bits(masked, two_steps_of_5_layers({4, 2}, 8)));
+    start_test(
+        "5 layers with dropout: the same bits at every recompute level, on 1 and 3 threads; others than without");
+    const TenSteps dropped = two_steps_of_5_layers(LEVELS_OF_5_LAYERS[0], -1, 0.2);
+    EXPECT(std::isfinite(dropped.losses[1]) && !same_bits(base, dropped));
+    for (const Recomputation& r : LEVELS_OF_5_LAYERS) EXPECT(same_bits(dropped, two_steps_of_5_layers(r, -1, 0.2)));
+    for (int64_t threads : {1, 3}) EXPECT(same_bits(dropped, two_steps_of_5_layers({1, 1}, -1, 0.2, threads)));
 }
 
 static void initial_weights() {
@@ -441,6 +449,71 @@ static void accumulation() {
     free_model(micro_batches);
 }
 
+// One tensor moved along its gradient changes the loss by the gradient's norm; in 16 bits, where
+// most weights cannot be moved as little, only biases, which are 0.
+static void dropout_gradients() {
+    start_test("dropout: gradients are those of finite differences under the same masks");
+    const GPT2Config c = load_config(FIXTURES + "a.bin");
+    const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
+    const int64_t rows = d.B * d.T, elems = parameter_layout(c, 1).total_elems();
+    const Batch batch{d.x.data(), d.y.data(), d.B, d.T, (float)LOSS_SCALE / (float)rows, 0, true, {0.5, 42, 3, 1000}};
+    Model model = make_model(c, d.B, d.T, 1, 2, 1);
+    load_model(model, FIXTURES + "a.bin");
+    const std::vector<float> weights(to_host(model, format_of<floatX>(), model.params, elems),
+                                     to_host(model, format_of<floatX>(), model.params, elems) + elems);
+    micro_step(model, batch);
+    const std::vector<float> gradients = all_gradients(model);
+    const auto loss_along = [&](int64_t begin, int64_t n, double step) {
+        std::vector<float> moved(weights.begin() + begin, weights.begin() + begin + n);
+        for (int64_t i = 0; i < n; i++) moved[i] += (float)(step * gradients[begin + i]);
+        to_device(model, format_of<floatX>(), (floatX*)model.params + begin, moved.data(), n);
+        micro_step(model, batch);
+        to_device(model, format_of<floatX>(), (floatX*)model.params + begin, &weights[begin], n);
+        return loss_sum(model) / (double)rows;
+    };
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0; l < tensor_layers(i, c); l++) {
+            if (HALF && i != ATTPROJB && i != FCPROJB && i != FCB) continue;
+            const int64_t begin = model.layout.offset(i, l), n = tensor_elems(i, c);
+            double squares = 0;
+            for (int64_t k = begin; k < begin + n; k++) squares += (double)gradients[k] * gradients[k];
+            const double norm = std::sqrt(squares) / LOSS_SCALE, change = HALF ? 0.05 : 0.005;
+            const double step = change / norm / norm / LOSS_SCALE;  // that changes the loss by so much
+            const double moved = (loss_along(begin, n, step) - loss_along(begin, n, -step)) / 2;
+            if (!EXPECT(std::fabs(moved - change) < (HALF ? 0.1 : 0.01) * change))
+                printf("    %s of layer %d: the loss changes by %.5f, not %.5f\n", TENSORS[i].name, (int)l, moved,
+                       change);
+        }
+    free_model(model);
+}
+static void dropout_batches() {
+    start_test("dropout: a batch in one micro-step or in several has the same loss, and to rounding the same gradient");
+    const GPT2Config c = load_config(FIXTURES + "a.bin");
+    const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
+    Model micro_batches = make_model(c, 1, d.T, 1, 2, d.B), whole_batch = make_model(c, d.B, d.T, 1, 2, 1);
+    for (Model* model : {&micro_batches, &whole_batch}) load_model(*model, FIXTURES + "a.bin");
+    const auto in_parts = [&](int64_t rows_apart) {
+        for (int64_t b = 0; b < d.B; b++)
+            micro_step(micro_batches,
+                       {&d.x[b * d.T], &d.y[b * d.T], 1, d.T, 0.01f, b, b + 1 == d.B, {0.3, 42, 3, b * rows_apart}});
+        return relative_error(all_gradients(micro_batches), all_gradients(whole_batch));
+    };
+    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0, true, {0.3, 42, 3, 0}});
+    const double tolerance = HALF ? model_tolerance(c.L) : 1e-6;
+    EXPECT(in_parts(d.T) < tolerance && std::fabs(loss_sum(micro_batches) / loss_sum(whole_batch) - 1) < tolerance);
+    EXPECT(!(in_parts(0) < tolerance));
+    start_test("dropout: evaluation drops nothing");
+    std::vector<float> losses(d.B * d.T), after = losses;
+    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f});
+    whole_batch.evaluate(whole_batch, d.x.data(), d.y.data(), d.B, d.T, losses.data());
+    const double without = loss_sum(whole_batch);
+    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0, true, {0.3, 42, 3, 0}});
+    whole_batch.evaluate(whole_batch, d.x.data(), d.y.data(), d.B, d.T, after.data());
+    EXPECT(loss_sum(whole_batch) != without && after == losses);
+    free_model(whole_batch);
+    free_model(micro_batches);
+}
+
 static void ignored_targets() {
     start_test("targets that are ignored have no loss; gradients of some targets and of the others add up");
     const GPT2Config c = load_config(FIXTURES + "a.bin");
@@ -483,6 +556,8 @@ static void model_tests() {
     cut_sequences();
     initial_weights();
     accumulation();
+    dropout_gradients();
+    dropout_batches();
     ignored_targets();
     if (!FP16) not_finite();  // it plants numbers that fp16 does not have
 }

@@ -49,7 +49,7 @@ TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output 
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log
 $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
-RUNNERS := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_optimizers test_warmup test_fp16
+RUNNERS := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_optimizers test_warmup test_dropout test_fp16
 $(RUNNERS:%=$(B)/%): CXXFLAGS += $(if $(DEBUG),,-O1)
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
@@ -98,6 +98,7 @@ test-programs: $(sort $(NEEDS))       ## what `make test` runs, compiled
 # ---- what `make test-all` adds
 
 $(call program,test_warmup,$(B)/test_warmup $(TRAINERS),$(B)/test_warmup)
+$(call program,test_dropout,$(B)/test_dropout $(TRAINERS),$(B)/test_dropout)
 $(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),$(B)/test_processes same_numbers)
 $(call program,test_optimizers_runs,$(B)/test_optimizers $(TRAINERS),$(B)/test_optimizers runs)
 $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,\

@@ -6,6 +6,7 @@
 #include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
+#include "llmc/cpu/dropout.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
@@ -592,6 +593,79 @@ static void planted_bf16_errors() {
     EXPECT(!product_is_right(2));
 }
 
+// What is kept of n ones, which are elements `first` to first + n - 1 of the step.
+template <class floatX = float>
+static std::vector<floatX> dropped_ones(const Dropout& d, size_t n, DropoutPlace place = DROP_MLP, int64_t layer = 0) {
+    std::vector<floatX> x(n, floatX(1.0f));
+    dropout(x.data(), x.data(), n, d.mask(place, layer, 1));
+    return x;
+}
+static void dropout_masks() {
+    const size_t n = 1 << 18;
+    for (double p : {0.1, 0.5, 0.9}) {
+        start_test(format("dropout %g: the share that is dropped, the mean, neighbours", p));
+        const Dropout d{p, 42, 7, 0};
+        const Floats x = dropped_ones(d, n);
+        double zeros = 0, sum = 0, pairs = 0;
+        for (size_t i = 0; i < n; i++) {
+            EXPECT(x[i] == 0 || x[i] == (float)(1 / (1 - p)));
+            zeros += x[i] == 0, sum += x[i], pairs += i > 0 && x[i] == 0 && x[i - 1] == 0;
+        }
+        // within 5 standard deviations of so many draws; those of pairs are not independent
+        const double deviation = std::sqrt(p * (1 - p) * n), of_pairs = 2 * std::sqrt(p * p * (1 - p * p) * n);
+        EXPECT(std::fabs(zeros - p * n) < 5 * deviation && std::fabs(sum - n) < 5 * deviation / (1 - p));
+        EXPECT(std::fabs(pairs - p * p * n) < 5 * of_pairs);
+        start_test(format("dropout %g: another seed, step, place, layer: another mask, which is independent", p));
+        for (const Floats& other :
+             {dropped_ones({p, 43, 7, 0}, n), dropped_ones({p, 42, 8, 0}, n), dropped_ones(d, n, DROP_ATTENTION),
+              dropped_ones(d, n, DROP_EMBEDDINGS), dropped_ones(d, n, DROP_MLP, 1), dropped_ones({p, 42, 7, 1}, n)}) {
+            double both = 0;
+            for (size_t i = 0; i < n; i++) both += x[i] == 0 && other[i] == 0;
+            EXPECT(std::fabs(both - p * p * n) < 5 * of_pairs);
+        }
+        start_test(format("dropout %g: cut anywhere, on 1, 2 and 7 threads, in bf16: the same elements", p));
+        for (int threads : {1, 2, 7}) {
+            use_threads(threads);
+            EXPECT(dropped_ones(d, n) == x);
+            for (int64_t first : {1, 33, 100000}) {
+                const Floats rest = dropped_ones({p, 42, 7, first}, n - first);
+                EXPECT(memcmp(rest.data(), &x[first], rest.size() * sizeof(float)) == 0);
+            }
+            const Halves half = dropped_ones<bf16>(d, n);
+            for (size_t i = 0; i < n; i++) EXPECT(half[i].bits == bf16(x[i]).bits);
+        }
+    }
+    use_threads(2);
+    start_test(
+        "dropout: as the plain loop, to the bit, in place and not; the gradient has the same mask; 0 does nothing");
+    for (size_t size : {1, 15, 17, 100, 40001}) {
+        const DropoutMask mask = Dropout{0.3, 1, 2, 5}.mask(DROP_ATTENTION, 3, 48);
+        const Floats x = random_values(size), dout = random_values(size);
+        Floats want(size), got(size, NAN), in_place = x, gradient = dout;
+        EXPECT(reference::dropout(want.data(), x.data(), size, mask) == want.data());
+        EXPECT(dropout(got.data(), x.data(), size, mask) == got.data() && got == want);
+        dropout(in_place.data(), in_place.data(), size, mask), dropout(gradient.data(), gradient.data(), size, mask);
+        EXPECT(in_place == want);
+        for (size_t i = 0; i < size; i++) EXPECT((gradient[i] == 0) == (want[i] == 0));
+        Floats untouched(size, 7.0f);
+        EXPECT(dropout(untouched.data(), x.data(), size, Dropout{}.mask(DROP_MLP, 0, 48)) == x.data());
+        EXPECT(untouched == Floats(size, 7.0f));
+    }
+}
+
+static void dropout_against_differences() {
+    start_test("reference dropout: gradient is that of finite differences");
+    Floats x = random_values(120), out(120), dx(120);
+    const Floats dout = random_values(120);
+    const DropoutMask mask = Dropout{0.4, 9, 0, 0}.mask(DROP_MLP, 0, 12);
+    auto objective = [&] {
+        reference::dropout(out.data(), x.data(), x.size(), mask);
+        return dot(out, dout);
+    };
+    reference::dropout(dx.data(), dout.data(), x.size(), mask);
+    EXPECT(difference_error(x, dx, objective) < DIFFERENCE_TOLERANCE);
+}
+
 static void gelu_edges() {
     start_test("gelu at the edges: zeros, subnormals, +-100, NaN, in place, several lengths");
     use_threads(2);
@@ -732,6 +806,8 @@ int main(int argc, char** argv) {
         bf16_classifier(s);
     }
     bf16_itself();
+    dropout_masks();
+    dropout_against_differences();
     gelu_edges();
     nan_travels();
     exp_accuracy();

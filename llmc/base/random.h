@@ -4,9 +4,9 @@
 // the same point: the Mersenne Twister (Matsumoto & Nishimura 1998, doi:10.1145/272991.272995), and
 // PyTorch's way of making normal values from it, the Box-Muller transform on blocks of 16.
 //
-// For everything else (order of the data, samples, stochastic rounding) a generator is created from
-// the seed and the position in the run. It has no state that would have to be saved, so a resumed
-// run draws the same numbers.
+// For everything else (order of the data, samples, stochastic rounding, dropout) a generator is
+// created from the seed and the position in the run. It has no state that would have to be saved,
+// so a resumed run draws the same numbers.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -80,7 +80,13 @@ inline void normal_fill(MersenneTwister& rng, float* data, int64_t n, float std)
 
 // The generator for one purpose at one position of the run; a and b number the position, as in
 // (epoch, shard).
-enum RandomPurpose : uint64_t { RANDOM_SHARDS = 1, RANDOM_WINDOWS = 2, RANDOM_SAMPLE = 3, RANDOM_ROUNDING = 4 };
+enum RandomPurpose : uint64_t {
+    RANDOM_SHARDS = 1,
+    RANDOM_WINDOWS = 2,
+    RANDOM_SAMPLE = 3,
+    RANDOM_ROUNDING = 4,
+    RANDOM_DROPOUT = 5
+};
 inline MersenneTwister generator_for(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b = 0) {
     uint64_t h = seed;
     for (uint64_t word : {(uint64_t)purpose, a, b}) {  // splitmix64 (Steele et al. 2014) over the words

@@ -6,6 +6,7 @@
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/directions.h"
+#include "llmc/cpu/dropout.h"
 #include "llmc/cpu/encoder.h"
 #include "llmc/cpu/factors.h"
 #include "llmc/cpu/global_norm.h"
@@ -21,8 +22,8 @@ namespace kernels = reference;
 namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
     ::classifier_chunk_rows, ::collect_factors, ::directions_from_state, ::encoder_backward, ::encoder_forward,
-    ::directions_from_factors, ::gelu_forward, ::global_norm_squared, ::layernorm_backward, ::layernorm_forward,
-    ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
+    ::directions_from_factors, ::dropout, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
+    ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
     ::residual_layernorm_forward;
 }
 #endif

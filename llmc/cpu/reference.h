@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <vector>
 #include "llmc/gpt2/constants.h"
+#include "llmc/gpt2/dropout.h"
 #include "llmc/optim/update_constants.h"
 
 namespace reference {
@@ -101,6 +102,15 @@ void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp,
 template <class floatX>
 void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_t n_elems) {
     for (size_t i = 0; i < n_elems; i++) out[i] = inp1[i] + inp2[i];
+}
+
+// Dropout: out (n_elems) = inp (n_elems), those that the mask drops set to 0 and the others scaled,
+// written. out may be inp. The gradient of inp is the same function of that of out. Returns where
+// the result is: out.
+template <class floatX>
+const floatX* dropout(floatX* out, const floatX* inp, size_t n_elems, const DropoutMask& mask) {
+    for (size_t i = 0; i < n_elems; i++) out[i] = inp[i] * dropout_factor(mask, i);
+    return out;
 }
 
 // The residual stream and the layer norm that follows it: residual (rows,C) = inp1 (rows,C) + inp2

@@ -33,6 +33,7 @@ struct Sizes {
     int64_t guard_bytes = 0;      // unused bytes after each tensor, which the simulator watches
     int64_t recompute_every = 1;  // layers of a segment at recompute level 4
     int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
+    bool dropout = false;         // it takes no memory, but time (dropout.h)
 
     int64_t rows() const { return B * T; }
     // Bytes of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).

@@ -12,6 +12,7 @@
 #include "llmc/base/bf16.h"
 #include "llmc/base/fp16.h"
 #include "llmc/gpt2/activations.h"
+#include "llmc/gpt2/dropout.h"
 #include "llmc/optim/optimizer_state.h"
 #include "llmc/options/options.h"
 #include "llmc/trace/step_parts.h"
@@ -20,9 +21,10 @@
 struct Batch {
     const int *x, *y;  // (B,T): inputs and targets; a position whose target is IGNORED_TARGET has no loss
     int64_t B, T;
-    float dloss;        // the gradient of each position's loss: one over the tokens of the step (loss_scale.h)
-    int64_t micro = 0;  // its number in the step
-    bool last = true;   // of the step
+    float dloss;           // the gradient of each position's loss: one over the tokens of the step (loss_scale.h)
+    int64_t micro = 0;     // its number in the step
+    bool last = true;      // of the step
+    Dropout dropout = {};  // of a training run that has it
 };
 
 struct Backend;

@@ -26,6 +26,7 @@ struct Options {
     double beta1 = -1, beta2 = -1, eps = -1;  // these and learning_rate below 0: those of the optimizer
     int64_t nesterov = 0;
     int64_t warmup_steps = 0, seq_warmup = 0, batch_warmup = 0;
+    double dropout = 0.0;
     double skip_loss_z = 0, skip_grad_z = 0;
     int64_t val_every = 20, val_max_steps = 20, patience = 0, sample_every = 20, sample_tokens = 64;
     std::string prompt, stop;
@@ -181,6 +182,9 @@ inline const std::vector<OptionRow>& option_table() {
              "what it ends at, as a fraction of the peak; constant and inverse-sqrt do not use it"),
         single(EVERYDAY | TRAINING, "-c", "--weight-decay", &O::weight_decay, 0, INFINITY, R::CLOSED, "0..", "0.0",
                "of the matrices; not of biases and gains"),
+        single(TRAINING, "", "--dropout", &O::dropout, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
+               "share of the embeddings' sum and of what layers add to it that each step sets to 0; not of attention's "
+               "weights, which its kernels never store"),
         text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optim/optimizers.h); each has an -l of its own unless that is "
              "given"),
@@ -260,7 +264,7 @@ inline const std::vector<OptionRow>& option_table() {
         whole(PROCESSES, "", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600",
               "seconds after which waiting for other processes ends the run"),
         whole(EVERYDAY | TRAINING, "", "--seed", &O::seed, 0, many, "0..", "42",
-              "of weights, data order, sampling, stochastic rounding"),
+              "of weights, data order, sampling, stochastic rounding, dropout"),
         whole(DATA, "", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
         whole(EVERYDAY | SPEED, "", "--threads", &O::threads, 1, 4096, "1..", "physical cores",
               "CPU; the processes on a machine share them"),

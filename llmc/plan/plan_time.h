@@ -64,6 +64,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     const int64_t m = s.micro_steps, layers = m * L, forwards = m * (L + again);
     const int64_t first_norms = m * (1 + 2 * norms_again + (again > 0 ? segments : 0));
     add(work::embedding(n, C, x), m);
+    add(work::dropout(n * C, x), s.dropout ? m * (2 + 2 * L) + 2 * forwards : 0);
     add(work::layernorm(n, C, x), first_norms);
     add(work::matmul(n, C, 3 * C, false, x), forwards);
     add(work::attention(n, T, C, x), forwards);

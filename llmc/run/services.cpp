@@ -113,7 +113,9 @@ Batch next_batch(Run& run, int64_t micro) {
     load_micro_batch(run, micro);
     if (stop.failed && comm.processes == 1) run.model.micro_steps = micro + 1;  // the other micro-steps are of no use
     const bool last = micro + 1 == run.model.micro_steps;
-    return {run.x.data(), run.y.data(), run.B * run.cuts, run.T / run.cuts, run.step.dloss, micro, last};
+    const int64_t rows_before = (micro * comm.processes + comm.rank) * run.B * run.T;
+    const Dropout dropout{run.options.dropout, (uint64_t)run.options.seed, run.state.step, rows_before};
+    return {run.x.data(), run.y.data(), run.B * run.cuts, run.T / run.cuts, run.step.dloss, micro, last, dropout};
 }
 
 bool data_failed(Run& run) {

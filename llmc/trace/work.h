@@ -38,6 +38,7 @@ inline KernelWork layernorm_backward(double n, double C, double x) {
     return {{"layernorm backward"}, 0, 4 * n * C * x};
 }
 inline KernelWork gelu(double elems, double x) { return {{"gelu"}, 0, 2 * elems * x}; }
+inline KernelWork dropout(double elems, double x) { return {{"dropout"}, 0, 2 * elems * x}; }
 inline KernelWork matmul(double n, double C, double OC, bool gelu, double x) {
     return {{gelu ? "matmul + gelu" : "matmul", C, OC}, 2 * n * C * OC, x * (n * C + C * OC + (gelu ? 2 : 1) * n * OC)};
 }
