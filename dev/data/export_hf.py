@@ -60,7 +60,7 @@ def write_weights(file, table, dtype, model):
 
 
 def config_of(table, dtype, end_of_text):
-    """What config.json holds. Dropout is 0, as in training. end_of_text is None if the tokenizer is unknown."""
+    """What config.json holds. Dropout is 0, whatever --dropout was. end_of_text is None if the tokenizer is unknown."""
     return {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": dtype, "torch_dtype": dtype,
         "vocab_size": table["V"], "n_positions": table["maxT"], "n_embd": table["C"], "n_layer": table["L"],

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+if sys.argv[1:] not in (["killed"], ["counted"]):
+    sys.exit(print(__doc__) if "--help" in sys.argv else __doc__)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 

@@ -40,7 +40,7 @@ static void turns() {
         for (double weight : weights) patterns.push_back({"x", weight});
         std::vector<DataSource> sources(weights.size());
         for (size_t s = 0; s < sources.size(); s++) sources[s].turns = share_turns(patterns)[s];
-        const std::vector<Turn> dealt = deal_turns(sources);
+        const std::vector<SourceTurn> dealt = deal_turns(sources);
         std::vector<int64_t> had(sources.size());
         bool even = dealt.size() == (size_t)TURNS;
         for (int64_t t = 0; t < (int64_t)dealt.size(); t++) {

@@ -23,9 +23,9 @@ struct DataLoader {
     uint64_t seed = 0, ends_identity = 0;  // of the first and last 4 KiB of each file
     bool shuffle = false, masked = false;
     std::vector<DataSource> sources;
-    std::vector<Turn> turns;       // whose windows come when
-    std::vector<uint16_t> window;  // T + 1 tokens
-    std::vector<uint8_t> mask;     // the bytes with the bits of T targets
+    std::vector<SourceTurn> turns;  // whose windows come when
+    std::vector<uint16_t> window;   // T + 1 tokens
+    std::vector<uint8_t> mask;      // the bytes with the bits of T targets
 };
 
 // The files of all shards: of each the tokens and, where there is one, the mask.
@@ -145,7 +145,7 @@ struct WindowPlace {
 
 // Opens the shard that has window w = 0, 1, ... of the run.
 inline WindowPlace find_window(DataLoader& loader, int64_t w) {
-    const Turn turn = loader.turns[w % TURNS];
+    const SourceTurn turn = loader.turns[w % TURNS];
     DataSource& source = loader.sources[turn.source];
     const int64_t in_source = w / TURNS * source.turns + turn.before;
     const int64_t epoch = in_source / source.windows, in_epoch = in_source % source.windows;

@@ -49,15 +49,15 @@ inline std::vector<int64_t> share_turns(const std::vector<SourcePattern>& source
 }
 
 // Whose turn it is, and how many turns it had before, of TURNS in a row.
-struct Turn {
+struct SourceTurn {
     uint16_t source, before;
 };
 
 // Turn t is that of the source for which (t + 1) turns / TURNS is furthest above the turns that it
 // had.
-inline std::vector<Turn> deal_turns(const std::vector<DataSource>& sources) {
+inline std::vector<SourceTurn> deal_turns(const std::vector<DataSource>& sources) {
     std::vector<int64_t> had(sources.size());
-    std::vector<Turn> dealt;
+    std::vector<SourceTurn> dealt;
     for (int64_t t = 0; t < TURNS; t++) {
         const auto behind = [&](size_t s) { return sources[s].turns * (t + 1) - TURNS * had[s]; };
         size_t next = 0;
@@ -69,7 +69,7 @@ inline std::vector<Turn> deal_turns(const std::vector<DataSource>& sources) {
 }
 
 // How many of a run's first `windows` windows are from a source.
-inline int64_t windows_from(const std::vector<DataSource>& sources, const std::vector<Turn>& dealt, size_t source,
+inline int64_t windows_from(const std::vector<DataSource>& sources, const std::vector<SourceTurn>& dealt, size_t source,
                             int64_t windows) {
     int64_t count = windows / TURNS * sources[source].turns;
     for (int64_t t = 0; t < windows % TURNS; t++) count += dealt[t].source == source;
