@@ -60,12 +60,12 @@ CXXFLAGS += -DUSE_MPI $(addprefix -isystem ,$(patsubst -I%,%,$(filter -I%,$(MPI_
 LDLIBS   += $(AS_NEEDED) $(MPI_LINK)
 endif
 
-# Files that change when what they hold does; programs depend on them.
+# Files that change when what they hold does.
 stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
 FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
-compile = $(TIMED) $(CXX) $(CXXFLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
+compile = $(TIMED) $(CXX) $(CXXFLAGS) $(OWN_FLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
 # Compiled once, whatever the trainer changes: the services of a run, which wait for files, and the kernels.
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 $(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE); $(call once,$(if $(DEBUG),,-Og))

@@ -6,7 +6,7 @@
 
 Times are user and system seconds of make and all that it starts, one program after the other, without what make takes
 to find that nothing is to do; memory is that of the largest process. What is built goes to build/compile_times, and no
-file is touched: make -W takes one as changed. The tests are compiled almost as a whole three times.
+file is touched: make -W takes one as changed. What the programs of the tests take, `make test` says itself.
 """
 import os
 import re
@@ -23,8 +23,7 @@ from readme import MEASURED, replace, this_cpu, write_of_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {"train_gpt2_cpu": ["train_gpt2_cpu.cpp", "llmc/cpu/gelu.h"],  # its own file, and a kernel of it
-           "train_gpt2sim": ["train_gpt2.cu", "llmc/cuda/gelu.cuh"],
-           "test-programs": ["train_gpt2_cpu.cpp", "llmc/cpu/gelu.h"]}
+           "train_gpt2sim": ["train_gpt2.cu", "llmc/cuda/gelu.cuh"]}
 SHARED = ["llmc/base/check.h", "llmc/run/evaluate.h"]
 BUILD = "build/compile_times"
 

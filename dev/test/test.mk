@@ -11,8 +11,9 @@
 .PHONY: test-programs test-sanitized test-compilers check-headers fuzz chaos
 $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
-# Programs that include the trainer.
+# Programs that include the trainer, and those that test the kernels as they are in it.
 $(B)/test_model $(B)/test_model_bf16 $(B)/test_peak $(B)/bench/roofline: $(B)/services.o $(B)/compiled_once.o
+$(B)/test_kernels $(B)/test_softmax $(B)/test_documents: $(B)/compiled_once.o
 $(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(TIMED) $(CXX) $(CXXFLAGS) -shared -fPIC $< -o $@
@@ -48,9 +49,10 @@ TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output 
              test_token_shards test_meeting_place test_vocab test_data_files test_metrics test_evaluate test_sources
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log
 $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
-# What the last two groups test is compiled for itself; -O1 halves the time that their own code takes.
-RUNNERS := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_optimizers test_warmup test_dropout test_fp16
-$(RUNNERS:%=$(B)/%): CXXFLAGS += $(if $(DEBUG),,-O1)
+# What they test is compiled for itself; -O1 halves the time that their own code takes.
+LESS_OPTIMIZED := $(if $(DEBUG),,$(filter-out test_peak test_course,$(TESTS)) $(TESTS_CPU) $(TESTS_SIM) \
+                  test_processes test_hangs test_optimizers test_warmup test_fp16 test_dropout)
+OWN_FLAGS = $(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\

@@ -5,6 +5,7 @@
 #include "dev/test/large_scores.h"
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
+#include "llmc/cpu/compiled_once.h"
 
 using Floats = std::vector<float>;
 constexpr int64_t MOST_T = 200, MOST_HS = 256;

@@ -12,6 +12,7 @@
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
+#include "llmc/cpu/compiled_once.h"
 
 using Floats = std::vector<float>;
 

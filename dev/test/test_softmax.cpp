@@ -8,6 +8,7 @@
 #include "llmc/cpu/reference.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/run/sampler.h"
+#include "llmc/cpu/compiled_once.h"
 
 static std::vector<float> scratch;
 static std::vector<bf16> transposed;
