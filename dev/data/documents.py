@@ -153,7 +153,7 @@ def documents(path, begin, end, column, index, speech):
 class Tokens:
     """A running ./tokenize, to which documents are sent as .jsonl. It writes PREFIX_train.bin."""
 
-    def __init__(self, prefix, tokenizer):
+    def __init__(self, prefix, tokenizer=None):
         self.prefix, self.log = prefix, open(f"{prefix}.log", "w+")
         command = [ROOT / "tokenize", "-", "--jsonl", "text", "--val-fraction", "0", "--threads", "1", "-o", prefix]
         command += ["--tokenizer", tokenizer] if tokenizer else []

@@ -91,9 +91,9 @@ class Safetensors:
 
     def __init__(self, path):
         self.path = path
-        if path.exists() and not path.is_file():
-            fail(f"{path} is no file; a safetensors file is expected")
         try:
+            if path.exists() and not path.is_file():
+                fail(f"{path} is no file; a safetensors file is expected")
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
