@@ -17,7 +17,7 @@ static std::vector<Loop> loops;
 
 template <class F>
 inline void parallel_for(int64_t n, F) {
-    loops.push_back({n, strstr(__PRETTY_FUNCTION__, "gemm<") != nullptr});
+    loops.push_back({n, strstr(__PRETTY_FUNCTION__, "gemm(") != nullptr});
 }
 template <class F>
 inline void parallel_ranges(int64_t n, int64_t grain, F) {

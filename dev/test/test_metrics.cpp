@@ -275,7 +275,7 @@ static void best_discarded() {
     EXPECT(passed(run(tiny(again))) && read_whole(best) == of_12 && read_whole(old) == of_12);
     start_test(
         "a run that goes on with other rates after a kill: model_best.bin is the best of the course that is kept");
-    const std::string few = "-v 4 -m 2 -l 3e-3 -k constant --keep-best 1 -d 64 ";
+    const std::string few = "-v 4 -m 1 -l 3e-3 -k constant --keep-best 1 -d 64 ";
     EXPECT(passed(run(tiny(few + "-x 6 -n 4 " + in("four")))) && passed(run(tiny(few + "-x 6 " + in("course")))));
     const std::string of_4 = read_whole(model_path(dir("four"), 4)), kept = dir("course/model_best.bin");
     EXPECT(same_files(kept, model_path(dir("course"), 6)));  // validated as the last, not as every fourth
