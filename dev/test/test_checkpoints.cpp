@@ -385,7 +385,7 @@ static void overwritten() {
         unlink(dir("mark").c_str());
         run(failing("over", n, "KILL") + tiny(again + "-o " + dir("over")));
         fired = file_exists(dir("mark"));
-        const bool same = run(tiny("-y 1 -o " + dir("over"))).status == 0;
+        const bool same = run(tiny("-v 2 -m 1 -y 1 -o " + dir("over"))).status == 0;
         run("sh -c 'rm -f " + dir("over/*.tmp") + "'");
         earlier += same && contents("over") == contents("first");
         newer += same && contents("over") == contents("second");

@@ -169,7 +169,7 @@ static void resumed() {
     const Outcome r = run(tiny_run(CPU, "-x 9 -y 1 -o " + dir("cut")));
     EXPECT(passed(r) && contains(r.out, "resumed at step 5") && csv("cut") == text && csv("whole") == text);
     start_test("a run that starts again without --log-tensors leaves no lines of the earlier run");
-    EXPECT(passed(run(tiny(CPU, "cut", "-x 1"))) && csv("cut") == tensor_log_header());
+    EXPECT(passed(run(tiny(CPU, "cut", "-x 1"))) && !file_exists(dir("cut/tensors.csv")));
     start_test("what no run has written is not written over; without -o there is no place for the file");
     make_folder(dir("own"));
     write_whole(dir("own/tensors.csv"), "a,b\n");

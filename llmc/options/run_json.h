@@ -23,7 +23,7 @@ inline std::string folder_to_resume(const std::string& dir) {
     const std::string earlier = earlier_run_path(dir), moving = earlier + ".tmp";
     const auto saved = [](const std::string& folder) {
         for (const std::string& name : list_folder(folder))
-            if (name.rfind("DONE_", 0) == 0) return true;
+            if (name.rfind("DONE_", 0) == 0 && !ends_with(name, ".tmp")) return true;
         return false;
     };
     if (file_exists(run_json_path(moving))) return moving;
