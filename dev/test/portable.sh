@@ -15,6 +15,7 @@ out=build/portable/$1  # for each part, since they run side by side
 mkdir -p $out
 rm -f $out/t_*.bin
 trainer="train_gpt2_cpu.cpp llmc/run/services.cpp llmc/cpu/compiled_once.cpp"
+kernels="dev/test/test_kernels.cpp llmc/cpu/compiled_once.cpp"
 flags="-std=c++17 -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -Wno-unknown-pragmas -pthread -I."
 fail() { echo "$*"; exit 1; }
 skip() { echo "SKIPPED $1 ($2)"; exit 77; }
@@ -104,7 +105,7 @@ built_by() {
     for source in $out/headers.cpp dev/data/tokenize.cpp; do
         $compiler $flags $strict -fsyntax-only $source || fail "$compiler does not accept $source"
     done
-    for source in "$trainer" dev/test/test_kernels.cpp dev/test/test_host.cpp; do
+    for source in "$trainer" "$kernels" dev/test/test_host.cpp; do
         $compiler $flags $strict $level $source -o $out/$(basename ${source%% *} .cpp) || fail "$compiler: $source"
     done
     $out/test_kernels medium > $out/run.log || fail "$compiler, test_kernels: $(tail -n 20 $out/run.log)"
@@ -142,7 +143,7 @@ x86() {
         v4) needs=avx512vl ;;
     esac
     grep -qw $needs /proc/cpuinfo 2>/dev/null || skip "x86-64-$1" "a CPU with $needs tests it"
-    ${CXX:-g++} $flags -O1 -march=x86-64-$1 dev/test/test_kernels.cpp -o $out/kernels_$1
+    ${CXX:-g++} $flags -O1 -march=x86-64-$1 $kernels -o $out/kernels_$1
     $out/kernels_$1 small
 }
 
@@ -156,7 +157,7 @@ aarch64() {
     for features in armv8-a armv8.2-a+bf16; do
         $compiler $flags -O1 -march=$features $trainer -o $out/train_$features
     done
-    $compiler $flags -O2 -march=armv8.2-a+bf16 dev/test/test_kernels.cpp -o $out/kernels_arm
+    $compiler $flags -O2 -march=armv8.2-a+bf16 $kernels -o $out/kernels_arm
     for precision in fp32 bf16; do
         emulator=
         losses ./train_gpt2_cpu --precision $precision > $out/here
