@@ -432,21 +432,43 @@ static void initial_weights() {
     free_model(theirs);
 }
 
+// One batch, for a model that takes it whole, and for one that takes it a row at a time.
+struct SplitBatch {
+    GPT2Config c = load_config(FIXTURES + "a.bin");
+    DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
+    // The larger model is made last: both use its scratch memory.
+    Model by_rows = make_model(c, 1, d.T, 1, 2, d.B), whole = make_model(c, d.B, d.T, 1, 2, 1);
+    double tolerance = HALF ? model_tolerance(c.L) : 1e-6;
+
+    SplitBatch() {
+        for (Model* model : {&by_rows, &whole}) load_model(*model, FIXTURES + "a.bin");
+    }
+    ~SplitBatch() {
+        free_model(whole);
+        free_model(by_rows);
+    }
+    void step_whole(double dropout) {
+        micro_step(whole, {d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0, true, {dropout, 42, 3, 0}});
+    }
+    // Row b draws the masks of position b * apart of the step.
+    void step_by_rows(double dropout, int64_t apart) {
+        for (int64_t b = 0; b < d.B; b++)
+            micro_step(by_rows,
+                       {&d.x[b * d.T], &d.y[b * d.T], 1, d.T, 0.01f, b, b + 1 == d.B, {dropout, 42, 3, b * apart}});
+    }
+    bool same_gradients() { return relative_error(all_gradients(by_rows), all_gradients(whole)) < tolerance; }
+    std::vector<float> evaluated() {
+        std::vector<float> losses(d.B * d.T);
+        whole.evaluate(whole, d.x.data(), d.y.data(), d.B, d.T, losses.data());
+        return losses;
+    }
+};
 static void accumulation() {
     start_test("a batch in one micro-step or in several: the same gradient to rounding");
-    const GPT2Config c = load_config(FIXTURES + "a.bin");
-    const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
-    // The larger model is made last: both use its scratch memory.
-    Model micro_batches = make_model(c, 1, d.T, 1, 2, d.B), whole_batch = make_model(c, d.B, d.T, 1, 2, 1);
-    load_model(whole_batch, FIXTURES + "a.bin");
-    load_model(micro_batches, FIXTURES + "a.bin");
-    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f});
-    for (int64_t b = 0; b < d.B; b++)
-        micro_step(micro_batches, {&d.x[b * d.T], &d.y[b * d.T], 1, d.T, 0.01f, b, b + 1 == d.B});
-    EXPECT(relative_error(all_gradients(micro_batches), all_gradients(whole_batch)) <
-           (HALF ? model_tolerance(c.L) : 1e-6));
-    free_model(whole_batch);
-    free_model(micro_batches);
+    SplitBatch batch;
+    batch.step_whole(0);
+    batch.step_by_rows(0, batch.d.T);
+    EXPECT(batch.same_gradients());
 }
 
 // One tensor moved along its gradient changes the loss by the gradient's norm; in 16 bits, where
@@ -459,8 +481,8 @@ static void dropout_gradients() {
     const Batch batch{d.x.data(), d.y.data(), d.B, d.T, (float)LOSS_SCALE / (float)rows, 0, true, {0.5, 42, 3, 1000}};
     Model model = make_model(c, d.B, d.T, 1, 2, 1);
     load_model(model, FIXTURES + "a.bin");
-    const std::vector<float> weights(to_host(model, format_of<floatX>(), model.params, elems),
-                                     to_host(model, format_of<floatX>(), model.params, elems) + elems);
+    const float* on_host = to_host(model, format_of<floatX>(), model.params, elems);
+    const std::vector<float> weights(on_host, on_host + elems);
     micro_step(model, batch);
     const std::vector<float> gradients = all_gradients(model);
     const auto loss_along = [&](int64_t begin, int64_t n, double step) {
@@ -488,30 +510,18 @@ static void dropout_gradients() {
 }
 static void dropout_batches() {
     start_test("dropout: a batch in one micro-step or in several has the same loss, and to rounding the same gradient");
-    const GPT2Config c = load_config(FIXTURES + "a.bin");
-    const DebugState d = load_debug_state(FIXTURES + "a_debug_state.bin", c);
-    Model micro_batches = make_model(c, 1, d.T, 1, 2, d.B), whole_batch = make_model(c, d.B, d.T, 1, 2, 1);
-    for (Model* model : {&micro_batches, &whole_batch}) load_model(*model, FIXTURES + "a.bin");
-    const auto in_parts = [&](int64_t rows_apart) {
-        for (int64_t b = 0; b < d.B; b++)
-            micro_step(micro_batches,
-                       {&d.x[b * d.T], &d.y[b * d.T], 1, d.T, 0.01f, b, b + 1 == d.B, {0.3, 42, 3, b * rows_apart}});
-        return relative_error(all_gradients(micro_batches), all_gradients(whole_batch));
-    };
-    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0, true, {0.3, 42, 3, 0}});
-    const double tolerance = HALF ? model_tolerance(c.L) : 1e-6;
-    EXPECT(in_parts(d.T) < tolerance && std::fabs(loss_sum(micro_batches) / loss_sum(whole_batch) - 1) < tolerance);
-    EXPECT(!(in_parts(0) < tolerance));
+    SplitBatch batch;
+    batch.step_whole(0.3);
+    batch.step_by_rows(0.3, batch.d.T);
+    EXPECT(batch.same_gradients() && std::fabs(loss_sum(batch.by_rows) / loss_sum(batch.whole) - 1) < batch.tolerance);
+    batch.step_by_rows(0.3, 0);
+    EXPECT(!batch.same_gradients());
     start_test("dropout: evaluation drops nothing");
-    std::vector<float> losses(d.B * d.T), after = losses;
-    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f});
-    whole_batch.evaluate(whole_batch, d.x.data(), d.y.data(), d.B, d.T, losses.data());
-    const double without = loss_sum(whole_batch);
-    micro_step(whole_batch, {d.x.data(), d.y.data(), d.B, d.T, 0.01f, 0, true, {0.3, 42, 3, 0}});
-    whole_batch.evaluate(whole_batch, d.x.data(), d.y.data(), d.B, d.T, after.data());
-    EXPECT(loss_sum(whole_batch) != without && after == losses);
-    free_model(whole_batch);
-    free_model(micro_batches);
+    batch.step_whole(0);
+    const std::vector<float> losses = batch.evaluated();
+    const double without = loss_sum(batch.whole);
+    batch.step_whole(0.3);
+    EXPECT(batch.evaluated() == losses && loss_sum(batch.whole) != without);
 }
 
 static void ignored_targets() {
