@@ -55,14 +55,6 @@ inline bool json_turn(JsonReader& json, Turn& turn) {
 // Reads a list of turns.
 inline bool json_turns(JsonReader& json, std::vector<Turn>& turns) {
     turns.clear();
-    if (!json.take('[')) return json.fail("the field is no list of messages");
-    json.skip_space();
-    if (json.take(']')) return true;
-    for (;; json.skip_space()) {
-        turns.emplace_back();
-        if (!json_turn(json, turns.back())) return false;
-        json.skip_space();
-        if (json.take(']')) return true;
-        if (!json.take(',')) return json.fail("neither a comma nor the end of what began");
-    }
+    if (json.peek() != '[') return json.fail("the field is no list of messages");
+    return json_list(json, [&] { return json_turn(json, turns.emplace_back()); });
 }

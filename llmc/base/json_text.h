@@ -114,6 +114,21 @@ inline bool json_object(JsonReader& json, Member member) {
     return true;
 }
 
+// Reads a list. For each element it calls element(), which must read it, and return false if it
+// cannot.
+template <class Element>
+inline bool json_list(JsonReader& json, Element element) {
+    if (!json.take('[')) return json.fail("no list");
+    json.skip_space();
+    for (bool more = !json.take(']'); more; json.skip_space()) {
+        if (!element()) return false;
+        json.skip_space();
+        more = json.take(',');
+        if (!more && !json.take(']')) return json.fail("neither a comma nor the end of the list");
+    }
+    return true;
+}
+
 // Reads any value and ignores it.
 inline bool json_value(JsonReader& json, int depth = 0) {
     constexpr int DEEPEST = 256;
@@ -124,15 +139,8 @@ inline bool json_value(JsonReader& json, int depth = 0) {
     for (const std::string_view word : {"true", "false", "null"})
         if (json.line.compare(json.at, word.size(), word) == 0) return json.at += word.size(), true;
     if (first == '{') return json_object(json, [&](const std::string&) { return json_value(json, depth + 1); });
-    if (!json.take('[')) return json.fail("no value where one is expected");
-    json.skip_space();
-    if (json.take(']')) return true;
-    for (;; json.skip_space()) {
-        if (!json_value(json, depth + 1)) return false;
-        json.skip_space();
-        if (json.take(']')) return true;
-        if (!json.take(',')) return json.fail("neither a comma nor the end of what began");
-    }
+    if (first == '[') return json_list(json, [&] { return json_value(json, depth + 1); });
+    return json.fail("no value where one is expected");
 }
 
 // A field to look for in an object, and what was found: its text, if it is a string. Of two fields
