@@ -11,14 +11,22 @@ struct SourcePattern {
     double weight = 1;  // the shares of the sources are in proportion to these
 };
 
+// The parts of a list with commas between them.
+inline std::vector<std::string> parts_of_list(const std::string& list) {
+    std::vector<std::string> parts;
+    for (size_t at = 0, end; at <= list.size(); at = end + 1) {
+        end = std::min(list.find(',', at), list.size());
+        parts.push_back(list.substr(at, end - at));
+    }
+    return parts;
+}
+
 // The sources that -i names. Exit 2 if some have a weight and others none, or one is not above 0.
 inline std::vector<SourcePattern> sources_of(const std::string& train_data) {
     if (train_data.find(':') == train_data.npos || name_exists(train_data)) return {{train_data}};
     std::vector<SourcePattern> sources;
     std::string unweighted;
-    for (size_t at = 0, end; at <= train_data.size(); at = end + 1) {
-        end = std::min(train_data.find(',', at), train_data.size());
-        const std::string part = train_data.substr(at, end - at);
+    for (const std::string& part : parts_of_list(train_data)) {
         const size_t colon = part.rfind(':');
         SourcePattern source;
         if (colon == part.npos || colon == 0 || !parse_real(part.substr(colon + 1), source.weight)) unweighted = part;
@@ -49,9 +57,7 @@ inline std::vector<std::string> source_files(const std::string& train_data) {
 inline std::vector<std::string> files_of_patterns(const std::string& patterns) {
     std::vector<std::string> files = glob_files(patterns);
     if (!files.empty()) return files;
-    for (size_t at = 0, end; at <= patterns.size(); at = end + 1) {
-        end = std::min(patterns.find(',', at), patterns.size());
-        for (const std::string& path : glob_files(patterns.substr(at, end - at))) files.push_back(path);
-    }
+    for (const std::string& pattern : parts_of_list(patterns))
+        for (const std::string& path : glob_files(pattern)) files.push_back(path);
     return files;
 }
