@@ -141,8 +141,8 @@ inline void remove_unfinished(const std::string& dir) {
     const std::vector<int64_t> finished = finished_steps(dir);
     std::set<int64_t> unfinished;
     for (const CheckpointFile& file : checkpoint_files(dir))
-        if (file.kind == CheckpointFile::STATE && !file.temporary && is_of_a_run(dir, file) &&
-            !std::binary_search(finished.begin(), finished.end(), file.step))
+        if (file.kind == CheckpointFile::STATE && !file.temporary &&
+            !std::binary_search(finished.begin(), finished.end(), file.step) && is_of_a_run(dir, file))
             unfinished.insert(file.step);
     for (int64_t step : unfinished) remove_checkpoint(dir, step);
 }
