@@ -124,12 +124,17 @@ inline bool name_exists(const std::string& path) {
     return false;
 }
 
+// Renames a file or a folder. Exit 1 with the reason if that fails.
+inline void rename_file(const std::string& from, const std::string& to) {
+    if (rename(from.c_str(), to.c_str()) != 0) runtime_failure("cannot rename %s to %s: %s", from, to, strerror(errno));
+}
+
 // Renames a file to NAME.old, NAME.old2 or the like, whichever is free; returns the new name. Exit
 // 1 if that fails.
 inline std::string set_aside(const std::string& path) {
     std::string old = path + ".old";
     for (int n = 2; name_exists(old); n++) old = format("%s.old%d", path, n);
-    if (rename(path.c_str(), old.c_str()) != 0) runtime_failure("cannot rename %s: %s", path, strerror(errno));
+    rename_file(path, old);
     return old;
 }
 

@@ -8,6 +8,17 @@
 #include "llmc/checkpoint/checkpoint_files.h"
 #include "llmc/options/run_json.h"
 
+// Where --overwrite 1 keeps the run that was in a folder, until the new one has saved.
+inline std::string earlier_run_path(const std::string& dir) { return dir + "/earlier_run"; }
+
+// The folder of the run that -y 1 goes on with: the out dir, or the earlier run in it, if that is
+// whole and the new one has saved nothing.
+inline std::string folder_to_resume(const std::string& dir) {
+    const std::string earlier = earlier_run_path(dir), moving = earlier + ".tmp";
+    if (file_exists(run_json_path(moving))) return moving;
+    return finished_steps(dir).empty() && !finished_steps(earlier).empty() ? earlier : dir;
+}
+
 // The names of the files of the run in a folder, run.json last: it is what -y 1 reads first.
 inline std::vector<std::string> files_of_run(const std::string& dir, bool keeps_best) {
     std::vector<std::string> names;
@@ -20,13 +31,8 @@ inline std::vector<std::string> files_of_run(const std::string& dir, bool keeps_
     return names;
 }
 
-inline void move_file(const std::string& from, const std::string& to, const std::string& name) {
-    const std::string source = from + "/" + name, target = to + "/" + name;
-    if (rename(source.c_str(), target.c_str()) != 0)
-        runtime_failure("cannot move %s to %s: %s", source, to, strerror(errno));
-}
 inline void rename_folder(const std::string& from, const std::string& to) {
-    if (rename(from.c_str(), to.c_str()) != 0) runtime_failure("cannot rename %s: %s", from, strerror(errno));
+    rename_file(from, to);
     flush_folder(folder_of(to));
 }
 
@@ -46,7 +52,7 @@ inline void set_run_aside(const std::string& dir, bool keeps_best) {
                 folder, dir);
     make_folder(moving);
     FileWriter(mark_path(moving)).commit();
-    for (const std::string& name : files_of_run(dir, keeps_best)) move_file(dir, moving, name);
+    for (const std::string& name : files_of_run(dir, keeps_best)) rename_file(dir + "/" + name, moving + "/" + name);
     flush_folder(moving);
     rename_folder(moving, earlier);
 }
@@ -72,7 +78,7 @@ inline bool settle_earlier_run(const std::string& dir, bool keeps_best) {
         rename_folder(earlier, moving);
     }
     if (!file_exists(mark_path(moving))) return false;
-    for (const std::string& name : files_of_run(moving, true)) move_file(moving, dir, name);
+    for (const std::string& name : files_of_run(moving, true)) rename_file(moving + "/" + name, dir + "/" + name);
     flush_folder(dir);
     remove_marked_folder(moving);
     return true;

@@ -51,11 +51,10 @@ inline std::string tokenizer_of_sources(const std::string& train_data) {
     return found;
 }
 
-// Finds --tokenizer where it is not given, nor known from the run to resume: beside the shards of
+// Finds --tokenizer where it is not given, nor known from a run.json: beside the shards of
 // -i (of -j if only those are given), or that of the run which -e names, or beside the model file.
 inline void settle_tokenizer(Options& o) {
-    const bool resumes = o.resume && !o.out_dir.empty() && name_exists(run_json_path(folder_to_resume(o.out_dir)));
-    if (!o.given.count("--tokenizer") && !resumes && o.config.empty()) {
+    if (!o.given.count("--tokenizer") && o.flags_from.empty()) {
         const bool i = o.given.count("--train-data"), j = o.given.count("--val-data") && !is_text(o.val_data);
         std::string found = i   ? tokenizer_of_sources(o.train_data)
                             : j ? tokenizer_beside(o.val_data)

@@ -53,6 +53,7 @@ struct Options {
     int64_t end_of_text = -1;      // with --document-mask 1: the token at which documents begin
     int64_t vocabulary = 0;        // tokens of --tokenizer, if that is there and is not the default; else 0
     std::set<std::string> given;   // long names of the flags on the command line
+    std::string flags_from;        // the run.json whose flags were taken over; empty: none was
     std::string program, command;  // the first word of the command line, and all of it, quoted for a shell
 };
 

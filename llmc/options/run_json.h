@@ -13,23 +13,6 @@
 
 inline std::string run_json_path(const std::string& dir) { return dir + "/run.json"; }
 
-// Where --overwrite 1 keeps the run that was in a folder, until the new one has saved
-// (checkpoint/earlier_run.h).
-inline std::string earlier_run_path(const std::string& dir) { return dir + "/earlier_run"; }
-
-// The folder of the run that -y 1 goes on with: the out dir, or the earlier run in it, if that is
-// whole and the new one has saved nothing.
-inline std::string folder_to_resume(const std::string& dir) {
-    const std::string earlier = earlier_run_path(dir), moving = earlier + ".tmp";
-    const auto saved = [](const std::string& folder) {
-        for (const std::string& name : list_folder(folder))
-            if (name.rfind("DONE_", 0) == 0 && !ends_with(name, ".tmp")) return true;
-        return false;
-    };
-    if (file_exists(run_json_path(moving))) return moving;
-    return saved(earlier) && !saved(dir) ? earlier : dir;
-}
-
 // True for flags that a resumed run does not take over: those that concern one start of the
 // program, the number and meeting of processes, and the out dir. --config leaves them out as well.
 inline bool concerns_one_start(const OptionRow& row) {
@@ -138,21 +121,4 @@ inline void settle_length(Options& o) {
                     o.epochs);
     if (steps) o.epochs = 0;
     else o.max_steps = -1;
-}
-
-// The flags in force: those of the command line; with -y 1, for the others, those of the run to
-// resume; else those of --config; else the defaults.
-inline Options options_of_run(int argc, char** argv) {
-    Options o = parse_options(argc, argv);
-    if (o.resume && o.overwrite)
-        usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
-    const std::string folder = o.resume && !o.out_dir.empty() ? folder_to_resume(o.out_dir) : "";
-    const bool resumes = !folder.empty() && name_exists(run_json_path(folder));
-    const std::string from = resumes ? run_json_path(folder) : o.config;
-    if (!from.empty() && !o.help && !o.version) take_over_flags(o, from), check_remembered_paths(o, from);
-    if (!o.given.count("--trace")) o.trace.clear();  // what is traced is said at each start
-    settle_length(o);
-    if (o.from_step >= 0 && !o.resume)
-        usage_error("--from-step %d says where -y 1 goes on; it is accepted with -y 1", o.from_step);
-    return o;
 }

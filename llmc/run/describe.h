@@ -69,7 +69,7 @@ inline void describe_run(Run& run, const Sizes& sizes) {
                     count_text(run.max_steps, "step"), step_tokens, count_text(sizes.micro_steps, "micro-step"),
                     processes > 1 ? format(" on each of %d processes", processes) : "");
     describe_sources(run);
-    if (!steady_rate_text(o).empty()) run.logger.note("%s", steady_rate_text(o));
+    if (const std::string text = steady_rate_text(o); !text.empty()) run.logger.note("%s", text);
     if (o.seq_warmup > 0) run.logger.note("sequence warmup: %s", sequence_warmup_text(o.seq_warmup, run.T));
     if (o.batch_warmup > 0)
         run.logger.note("batch warmup: %s tokens in step 1, %s from step %d on",

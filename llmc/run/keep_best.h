@@ -33,16 +33,12 @@ inline bool kept_best(const std::string& dir) {
     return first_bytes(run_json_path(dir), 1 << 20).find("\"--keep-best\": 1") != std::string::npos;
 }
 
-struct BestStep {
-    double loss = INFINITY;
-    int64_t step = -1;
-};
-// The step of the lowest validation loss among the lines of steps before `end`.
-inline BestStep best_step_of(const Run& run, int64_t end) {
-    const RunFile evals{run.options.out_dir + "/evals.jsonl", RunFiles().evals.before_step};
-    BestStep best;
-    for (const std::string& line : evals.lines())
-        if (evals.step_of(line) < end && val_loss_of(line) < best.loss) best = {val_loss_of(line), evals.step_of(line)};
+// The lowest validation loss among those lines of evals.jsonl that are of steps before `end`.
+inline BestLoss best_before(int64_t end, const RunFile& evals, const std::vector<std::string>& lines) {
+    BestLoss best;
+    for (const std::string& line : lines)
+        if (line.find("\"val_loss\": ") != line.npos && evals.step_of(line) < end)
+            best.add(val_loss_of(line), evals.step_of(line));
     return best;
 }
 
@@ -72,7 +68,9 @@ inline void rewind_best(Run& run) {
     const bool own = kept_best(o.out_dir);
     if (own) remove_file(path + ".tmp");  // of a program that was killed while it wrote
     if (!own && !o.keep_best) return;
-    const BestStep all = best_step_of(run, INT64_MAX), kept = best_step_of(run, step);
+    const RunFile evals{o.out_dir + "/evals.jsonl", RunFiles().evals.before_step};
+    const std::vector<std::string> lines = evals.lines();
+    const BestLoss all = best_before(INT64_MAX, evals, lines), kept = best_before(step, evals, lines);
     const bool untrained = kept.step == 0 && !is_model_file(o.model), has_earlier = name_exists(earlier);
     const bool right = own && !has_earlier && kept.step >= 0 && kept.step == all.step && !untrained;
     if (!right && name_exists(path)) {
@@ -83,8 +81,7 @@ inline void rewind_best(Run& run) {
             else run.logger.line("%s is of step %d, after step %d: it is kept as %s", path, all.step, step, old);
         } else remove_file(path);
     }
-    if (has_earlier && rename(earlier.c_str(), path.c_str()) != 0)
-        runtime_failure("cannot rename %s: %s", earlier, strerror(errno));
+    if (has_earlier) rename_file(earlier, path);
     forget_earlier_bests(run);
     if (name_exists(path) || !o.keep_best || kept.step < 0 || untrained) return;
     const bool comes_again = all.step == step && o.val_every > 0 && step % o.val_every == 0;
@@ -100,17 +97,13 @@ inline void rewind_best(Run& run) {
 inline void keep_if_best(Run& run, int64_t step, double loss) {
     const Options& o = run.options;
     if (comm.rank > 0) return;
-    run.validations_since_best++;
-    if (!std::isfinite(loss) || loss >= run.best_loss) return;
-    const bool saved = run.best_step < run.saved_step;  // a checkpoint has the steps of the best so far
-    run.best_loss = loss, run.best_step = step, run.validations_since_best = 0;
+    const bool saved = run.best.step < run.saved_step;  // a checkpoint has the steps of the best so far
+    if (!run.best.add(loss, step)) return;
     if (!o.keep_best || !writes_out_dir(o) || (step == 0 && run.random_weights)) return;
     FileWriter file(best_path(o));
     write_weights(file, run.model);
     file.flush();
-    const std::string path = best_path(o), earlier = earlier_best_path(o, run.saved_step);
-    if (saved && name_exists(path) && rename(path.c_str(), earlier.c_str()) != 0)
-        runtime_failure("cannot rename %s: %s", path, strerror(errno));
+    if (saved && name_exists(best_path(o))) rename_file(best_path(o), earlier_best_path(o, run.saved_step));
     file.publish();
     flush_folder(o.out_dir);
     run.logger.note("saved %s: the lowest validation loss so far", file.path);
@@ -119,11 +112,11 @@ inline void keep_if_best(Run& run, int64_t step, double loss) {
 // --patience: the run is to stop once so many validations in a row were not better than the best.
 inline void stop_if_no_better(Run& run) {
     const int64_t patience = run.options.patience;
-    if (patience == 0 || run.validations_since_best < patience || run.state.step >= run.max_steps) return;
+    if (patience == 0 || run.best.validations_since < patience || run.state.step >= run.max_steps) return;
     if (stop.signal != 0) return;
     stop.signal = SIGUSR1;
     run.logger.line("--patience %d: none of the last %s was better than %f, of step %d", patience,
-                    count_text(patience, "validation"), run.best_loss, run.best_step);
+                    count_text(patience, "validation"), run.best.loss, run.best.step);
 }
 
 // At the end of a run: a run that goes on from there validates this step again, and so needs no

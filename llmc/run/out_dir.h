@@ -19,12 +19,7 @@ inline void open_run_files(Run& run) {
     if (run.options.log_tensors > 0 || file_exists(tensors)) files.tensors.path = tensors;
     files.tensors.header = tensor_log_header();
     files.tensors.rewind(step), files.log.rewind(step);
-    for (const std::string& line : files.evals.rewind(step)) {
-        run.validations_since_best += line.find("\"val_loss\": ") != line.npos;
-        if (val_loss_of(line) < run.best_loss)
-            run.best_loss = val_loss_of(line), run.best_step = files.evals.step_of(line),
-            run.validations_since_best = 0;
-    }
+    run.best = best_before(step, files.evals, files.evals.rewind(step));
     for (const std::string& line : files.metrics.rewind(step)) {
         run.seconds_before = metric_of(line, METRIC_SECONDS).value_or(0);
         const auto noise = metric_of(line, METRIC_NOISE), signal = metric_of(line, METRIC_SIGNAL);

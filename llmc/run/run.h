@@ -65,9 +65,7 @@ struct Run {
     bool random_weights = false;              // the weights were drawn, not read from a file
     double started;                           // when the first step began
     double seconds_before = 0;                // how long the programs took that this one continues
-    double best_loss = INFINITY;              // lowest validation loss in evals.jsonl,
-    int64_t best_step = 0;                    // and its step,
-    int64_t validations_since_best = 0;       // and how many came after it
+    BestLoss best;                            // of the validations in evals.jsonl
     int64_t validated_step = -1;              // of the last validation of this program
     double step_seconds = 0;                  // of all steps of this program
     NoiseMeans noise_means;                   // over the lines of metrics.csv

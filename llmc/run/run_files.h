@@ -14,6 +14,7 @@
 // again. So after any kill the files are those of a run that nobody killed, but for what was
 // measured (times, memory, the GPU's state).
 #pragma once
+#include <cmath>
 #include <string>
 #include <vector>
 #include "llmc/base/file.h"
@@ -80,6 +81,20 @@ struct RunFile {
         for (const std::string& line : kept) file.write(line.data(), line.size());
         file.commit();
         return kept;
+    }
+};
+
+// The lowest validation loss so far.
+struct BestLoss {
+    double loss = INFINITY;
+    int64_t step = -1;
+    int64_t validations_since = 0;
+
+    // Whether the loss of a step is lower than all before it. NaN is not.
+    bool add(double its_loss, int64_t its_step) {
+        validations_since++;
+        if (its_loss < loss) loss = its_loss, step = its_step, validations_since = 0;
+        return validations_since == 0;
     }
 };
 

@@ -11,7 +11,23 @@
 #include "llmc/run/step_log.h"
 #include "llmc/run/summary.h"
 
-Options options_of_command(int argc, char** argv) { return options_of_run(argc, argv); }
+Options options_of_command(int argc, char** argv) {
+    Options o = parse_options(argc, argv);
+    if (o.resume && o.overwrite)
+        usage_error("--overwrite 1 starts again and -y 1 goes on; one of them is accepted (-y 0 --overwrite 1)");
+    o.flags_from = o.config;
+    if (o.resume && !o.out_dir.empty()) {
+        const std::string own = run_json_path(folder_to_resume(o.out_dir));
+        if (name_exists(own)) o.flags_from = own;
+    }
+    if (!o.flags_from.empty() && !o.help && !o.version)
+        take_over_flags(o, o.flags_from), check_remembered_paths(o, o.flags_from);
+    if (!o.given.count("--trace")) o.trace.clear();  // what is traced is said at each start
+    settle_length(o);
+    if (o.from_step >= 0 && !o.resume)
+        usage_error("--from-step %d says where -y 1 goes on; it is accepted with -y 1", o.from_step);
+    return o;
+}
 
 // -------------------------------------------------------------------------------------------------
 // before the steps

@@ -2,6 +2,7 @@
 // run or holds one to resume, and whether flags and sizes fit together.
 #pragma once
 #include "llmc/checkpoint/checkpoint.h"
+#include "llmc/checkpoint/earlier_run.h"
 #include "llmc/options/run_json.h"
 #include "llmc/data/vocabulary.h"
 #include "llmc/options/warmup.h"

@@ -35,8 +35,8 @@ inline void summarize(Run& run) {
     const int64_t windows_now = windows_before(run, step) - windows_before(run, run.first_step);
     const double tokens_s = (double)(windows_now * run.T) / run.step_seconds;
     if (steps_now > 0) text += format(" (%.0f tok/s in the steps)", tokens_s);
-    if (std::isfinite(run.best_loss))
-        text += format("; best validation loss %f, at step %d", run.best_loss, run.best_step);
+    if (std::isfinite(run.best.loss))
+        text += format("; best validation loss %f, at step %d", run.best.loss, run.best.step);
     run.logger.note("%s", text);
     if (o.out_dir.empty() && stop.agreed) return;
     if (o.out_dir.empty()) return run.logger.note("nothing is kept: there was no -o, the folder for the model");
