@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -66,21 +67,26 @@ def main():
         sys.exit(f"format.py needs clang-format {VERSION}: pip install clang-format=={VERSION}.0.6")
     if options.program:
         return print(program)
-    changed, pictures = [], []
+    before, pictures = {}, []
     for name in options.files or sources(["*.cpp", "*.h", "*.cu", "*.cuh"]):
-        path = ROOT / name
-        before = path.read_text(encoding="utf-8")
-        wide = [i + 1 for i, line in enumerate(before.split("\n")) if len(line) > CODE_COLUMNS and PICTURE.match(line)]
-        if wide:
-            pictures += [f"{name}:{i}: wider than {CODE_COLUMNS} columns" for i in wide]
-            continue
-        after = subprocess.run([program, f"--assume-filename={path}"], input=wrap_comments(before), check=True,
-                               capture_output=True, text=True, cwd=ROOT).stdout
-        if after != before:
-            changed.append(name)
-            if not options.check:
-                path.write_text(after, encoding="utf-8")
+        name = str((ROOT / name).relative_to(ROOT))
+        text = (ROOT / name).read_text(encoding="utf-8")
+        wide = [i + 1 for i, line in enumerate(text.split("\n")) if len(line) > CODE_COLUMNS and PICTURE.match(line)]
+        pictures += [f"{name}:{i}: wider than {CODE_COLUMNS} columns" for i in wide]
+        if not wide:
+            before[name] = text
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in before.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wrap_comments(text), encoding="utf-8")
+        if before:
+            subprocess.run([program, f"--style=file:{ROOT / '.clang-format'}", "-i", *before], check=True, cwd=folder)
+        after = {name: Path(folder, name).read_text(encoding="utf-8") for name in before}
+    changed = [name for name in before if after[name] != before[name]]
     for name in changed:
+        if not options.check:
+            (ROOT / name).write_text(after[name], encoding="utf-8")
         print(f"{name}: {'not laid out as make format does' if options.check else 'formatted'}")
     print("\n".join(pictures), end="\n" if pictures else "")
     sys.exit(1 if pictures or (options.check and changed) else 0)

@@ -1,6 +1,7 @@
 // A test begins with start_test(name) and ends where the next one begins. It passes if all its
 // EXPECT lines hold. Comparisons are written so that NaN fails.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -32,6 +33,10 @@ inline void start_test(const std::string& name) {
     seed_random_values(name);
 }
 // Reports a test that this machine cannot run; `why` also says what would make it possible.
+// Whether the groups of tests that the command line names, all if it names none, include this one.
+inline bool wants_group(int argc, char** argv, const std::string& group) {
+    return argc == 1 || std::find(argv + 1, argv + argc, group) != argv + argc;
+}
 inline void skip_test(const std::string& why) {
     finish_test();
     test_name.clear();

@@ -49,18 +49,22 @@ TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output 
              test_token_shards test_meeting_place test_vocab test_data_files test_metrics test_evaluate test_sources
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log
 $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
-# What they test is compiled for itself; -O1 halves the time that their own code takes.
-LESS_OPTIMIZED := $(if $(DEBUG),,$(filter-out test_peak test_course,$(TESTS)) $(TESTS_CPU) $(TESTS_SIM) \
-                  test_processes test_hangs test_optimizers test_warmup test_fp16 test_dropout)
-OWN_FLAGS = $(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)
+# What they test is compiled for itself. -O1 halves the time that their own code takes; those that run programs do
+# next to nothing themselves.
+LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers
+RUN_PROGRAMS   := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_warmup test_fp16 test_dropout
+OWN_FLAGS = $(if $(DEBUG),,$(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)$(if $(filter $(@F),$(RUN_PROGRAMS)),-O0))
+# The groups of tests that `make test` runs, where those of a program are divided.
+GROUPS_test_checkpoints := files
+GROUPS_test_loss_mask   := masks
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
     $(B)/test_processes checkpoints deaths starts order_and_bytes)
 $(foreach t,$(TESTS_SIM),$(call program,$t,\
-    $(B)/$t $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce $(B)/fake_nvml/libnvidia-ml.so.1,$(B)/$t))
+    $(B)/$t $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce $(B)/fake_nvml/libnvidia-ml.so.1,$(B)/$t $(GROUPS_$t)))
 $(call program,test_gpt2sim_kernels,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim kernels)
-$(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t))
+$(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t $(GROUPS_$t)))
 $(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))
 $(call program,test_optimizers,$(B)/test_optimizers,$(B)/test_optimizers rules)
 ladders = $(foreach l,$(2),$(call program,ladder_$(1)_$(notdir $l),$l,$l --check))
@@ -90,15 +94,17 @@ $(call check,readme_tables,tables of several machines on one page and those of t
     dev/test/readme_tables.py && dev/first_page.py --check)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
-$(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
 $(call check,operations,messages that troubleshooting quotes and what the Dockerfile runs,,dev/test/operations.py)
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
-$(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 SHORT := $(PARTS)
 test-programs: $(sort $(NEEDS))       ## what `make test` runs, compiled
 
 # ---- what `make test-all` adds
 
+$(call program,test_checkpoints_calls,$(B)/test_checkpoints $(CPU),$(B)/test_checkpoints calls)
+$(call program,test_loss_mask_skips,$(B)/test_loss_mask $(TRAINERS),$(B)/test_loss_mask skips)
+$(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
+$(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
 $(call program,test_warmup,$(B)/test_warmup $(TRAINERS),$(B)/test_warmup)
 $(call program,test_dropout,$(B)/test_dropout $(TRAINERS),$(B)/test_dropout)
 $(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),$(B)/test_processes same_numbers)

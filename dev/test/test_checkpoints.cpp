@@ -405,15 +405,16 @@ static void overwritten() {
 // Another file takes the name of a checkpoint's file after it was verified and before it is loaded.
 static void swapped() {
     start_test("a model file that is replaced while it is loaded: what was opened is what is loaded");
+    EXPECT(run(tiny("-x 5 -o " + dir("right"))).status == 0);
     EXPECT(run(tiny("-x 1 -e L3C64H2T16V256 -o " + dir("larger"))).status == 0);
     auto validation = [](const Outcome& r) { return r.out.substr(std::min(r.out.find("val loss"), r.out.size())); };
-    const std::string right = validation(run(tiny("-x 0 -v 1 -e " + weights("five", 5))));
+    const std::string right = validation(run(tiny("-x 0 -v 1 -e " + weights("right", 5))));
     auto swap = [&](const std::string& first, const std::string& second) {
         run("cp " + first + " " + dir("first.bin"));
         run("cp " + second + " " + dir("second.bin"));
         return with_library("SWAP_PATH=" + dir("first.bin") + " SWAP_WITH=" + dir("second.bin"));
     };
-    const Outcome s = run(swap(weights("five", 5), weights("larger", 1)) + tiny("-x 0 -v 1 -e " + dir("first.bin")));
+    const Outcome s = run(swap(weights("right", 5), weights("larger", 1)) + tiny("-x 0 -v 1 -e " + dir("first.bin")));
     EXPECT(s.status == 0 && right.size() > 9 && validation(s) == right);
     start_test("a checkpoint whose model is replaced after it was verified goes on with what was verified");
     copy_run("calm", "end");
@@ -424,7 +425,7 @@ static void swapped() {
     EXPECT(run(tiny("-x 9 -l 3e-3 -y 1 -o " + dir("whole"))).status == 0);
     EXPECT(same_files(weights("end", 9), weights("whole", 9)));
     start_test("a state file that is replaced after it was verified: exit 1, one sentence");
-    for (const std::string& other : {state_path(dir("larger"), 1, 0), state_path(dir("five"), 5, 0)}) {
+    for (const std::string& other : {state_path(dir("larger"), 1, 0), state_path(dir("right"), 5, 0)}) {
         copy_run("calm", "end");
         run("cp " + other + " " + dir("second.bin"));
         const std::string state = "SWAP_PATH=" + state_path(dir("end"), 5, 0) + " SWAP_WITH=" + dir("second.bin");
@@ -433,23 +434,15 @@ static void swapped() {
     }
 }
 
-int main() {
+// test_checkpoints [files] [calls]: what lies in folders; file calls that fail, or at which the run
+// is killed. Both if none is named.
+int main(int argc, char** argv) {
     make_test_folder();
-    unusable();
-    pruning();
-    orphans();
-    odd_names();
-    shards();
-    pipes();
-    not_finite();
-    as_used();
-    one_run_a_folder();
-    changed_data();
-    last_lines();
-    if (build_library()) {
-        failing_calls();
-        overwritten();
-        swapped();
-    } else skip_test("file calls that fail (a C++ compiler as c++ or CXX, and LD_PRELOAD)");
+    if (wants_group(argc, argv, "files"))
+        unusable(), pruning(), orphans(), odd_names(), shards(), pipes(), not_finite(), as_used(), one_run_a_folder(),
+            changed_data(), last_lines();
+    if (!wants_group(argc, argv, "calls")) return report_and_clean();
+    if (build_library()) failing_calls(), overwritten(), swapped();
+    else skip_test("file calls that fail (a C++ compiler as c++ or CXX, and LD_PRELOAD)");
     return report_and_clean();
 }

@@ -309,18 +309,27 @@ static void windows() {
     }
 }
 
-int main() {
-    make_test_folder();
+static void masks() {
     windows();
     mean_over_counted();
     any_split();
     simulated_gpus();
     for (const std::string& program : {CPU, SIM32, SIM16}) nothing_counts(program);
+    bad_masks();
+    changed_masks();
+}
+static void skips() {
     for (const OptimizerInfo& optimizer : OPTIMIZERS) skipped_updates(CPU, optimizer.name);
     for (const char* name : {"adamw", "lamb", "muon", "adafactor", "adamw8bit"}) skipped_updates(SIM16, name);
     skipped_updates(SIM32, "adam");
     for (const std::string& program : {CPU, SIM16}) skipped_outliers(program);
-    bad_masks();
-    changed_masks();
+}
+
+// test_loss_mask [masks] [skips]: the loss under masks; updates that are skipped, by every
+// optimizer. Both if none is named.
+int main(int argc, char** argv) {
+    make_test_folder();
+    if (wants_group(argc, argv, "masks")) masks();
+    if (wants_group(argc, argv, "skips")) skips();
     return report_and_clean();
 }

@@ -2,7 +2,6 @@
 // number of processes, stages that agree to the bit, checkpoints that any number of processes
 // resumes, ranks that die, hang or were started differently.
 #include <csignal>
-#include <set>
 #include "dev/test/several.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/comm/tcp.h"
@@ -295,14 +294,13 @@ static void order_and_bytes() {
 
 // test_processes [GROUP...]: all tests, or those of the functions named.
 int main(int argc, char** argv) {
-    const std::set<std::string> groups(argv + 1, argv + argc);
     make_test_folder();
     if (run(std::string(MPIRUN) + "-np 2 true").status != 0 ||
         !contains(run(several(CPU, 2, "-x 1")).out, "step    1/1")) {
         skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
         return report_and_clean();
     }
-    auto wanted = [&](const char* group) { return groups.empty() || groups.count(group); };
+    const auto wanted = [&](const char* group) { return wants_group(argc, argv, group); };
     if (wanted("same_numbers")) same_numbers();
     if (wanted("checkpoints")) checkpoints();
     if (wanted("deaths")) deaths();
