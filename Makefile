@@ -118,20 +118,20 @@ test_gpt2cu: test_gpt2.cu $(TEST_OBJECTS) $(NVCC_FILE)  ## its tests
 
 # ---- data, made for what runs with it, not to build a program
 
-# What make itself runs is compiled for this machine, also where CXX compiles for another.
+# What make itself runs is compiled for this machine, also where CXX or ARCH are for another.
 HOSTCXX ?= $(if $(shell command -v g++ 2>/dev/null),g++,$(CXX))
 $(SHARED)/host/%: dev/data/%.cpp $(wildcard llmc/*/*.h dev/data/*.h)
 	@mkdir -p $(@D)
 	$(TIMED) $(HOSTCXX) -std=c++17 -O2 -pthread -I. $< -o $@
 
-# Both shards come from one command, which writes the second last. Few texts: their end is what validates.
+# Both shards come from one command, which writes the second last. Few texts: their end validates.
 DATA  := dev/data/shakespeare_train.bin dev/data/shakespeare_val.bin
 TEXTS := $(wildcard dev/data/shakespeare/*.txt)
-SHARDS = $(SHARED)/host/tokenize $(TEXTS) -o dev/data/shakespeare --val-split tail
-dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | $(SHARED)/host/tokenize
+TOKENIZER = $(if $(filter buildnative,$(B)$(ARCH)),$(B)/tokenize,$(SHARED)/host/tokenize)
+SHARDS = $(TOKENIZER) $(TEXTS) -o dev/data/shakespeare --val-split tail
+dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | $(TOKENIZER)
 	$(SHARDS)
-dev/data/shakespeare_train.bin: | dev/data/shakespeare_val.bin
-	@test -f $@ || $(SHARDS)
+dev/data/shakespeare_train.bin: | dev/data/shakespeare_val.bin; @test -f $@ || $(SHARDS)
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
 quickstart: train_gpt2_cpu tokenize $(B)/unigram   ## trains a small GPT-2 in about two minutes, and samples from it

@@ -32,11 +32,11 @@ inline void start_test(const std::string& name) {
     test_name = name, test_good = true;
     seed_random_values(name);
 }
-// Reports a test that this machine cannot run; `why` also says what would make it possible.
 // Whether the groups of tests that the command line names, all if it names none, include this one.
 inline bool wants_group(int argc, char** argv, const std::string& group) {
     return argc == 1 || std::find(argv + 1, argv + argc, group) != argv + argc;
 }
+// Reports a test that this machine cannot run; `why` also says what would make it possible.
 inline void skip_test(const std::string& why) {
     finish_test();
     test_name.clear();

@@ -51,8 +51,9 @@ TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_
 $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What they test is compiled for itself. -O1 halves the time that their own code takes; those that run programs do
 # next to nothing themselves.
-LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers
-RUN_PROGRAMS   := $(TESTS_CPU) $(TESTS_SIM) test_processes test_hangs test_warmup test_fp16 test_dropout
+LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers test_vocab
+RUN_PROGRAMS   := $(filter-out test_vocab,$(TESTS_CPU)) $(TESTS_SIM) test_processes test_hangs test_warmup test_fp16 \
+                  test_dropout
 OWN_FLAGS = $(if $(DEBUG),,$(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)$(if $(filter $(@F),$(RUN_PROGRAMS)),-O0))
 # The groups of tests that `make test` runs, where those of a program are divided.
 GROUPS_test_checkpoints := files
@@ -60,9 +61,9 @@ GROUPS_test_loss_mask   := masks
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
-    $(B)/test_processes checkpoints deaths starts order_and_bytes)
-$(foreach t,$(TESTS_SIM),$(call program,$t,\
-    $(B)/$t $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce $(B)/fake_nvml/libnvidia-ml.so.1,$(B)/$t $(GROUPS_$t)))
+    $(B)/test_processes checkpoints deaths starts)
+SIM_NEEDS := $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce $(B)/fake_nvml/libnvidia-ml.so.1
+$(foreach t,$(TESTS_SIM),$(call program,$t,$(B)/$t $(SIM_NEEDS),$(B)/$t $(GROUPS_$t)))
 $(call program,test_gpt2sim_kernels,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim kernels)
 $(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t $(GROUPS_$t)))
 $(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))
@@ -72,7 +73,6 @@ SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
 $(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
 $(call ladders,cuda,$(filter $(SHORT_LADDERS),$(SIM_LADDERS)))
 
-$(call program,talk,$(CPU) talk $(SIM16),dev/test/talk.py)
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
 $(call check,width,no source line is wider than 120 columns,,dev/width.py)
@@ -101,13 +101,15 @@ test-programs: $(sort $(NEEDS))       ## what `make test` runs, compiled
 
 # ---- what `make test-all` adds
 
+$(call program,talk,$(CPU) talk $(SIM16),dev/test/talk.py)
 $(call program,test_checkpoints_calls,$(B)/test_checkpoints $(CPU),$(B)/test_checkpoints calls)
 $(call program,test_loss_mask_skips,$(B)/test_loss_mask $(TRAINERS),$(B)/test_loss_mask skips)
 $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/test/scripts.sh)
 $(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
 $(call program,test_warmup,$(B)/test_warmup $(TRAINERS),$(B)/test_warmup)
 $(call program,test_dropout,$(B)/test_dropout $(TRAINERS),$(B)/test_dropout)
-$(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),$(B)/test_processes same_numbers)
+$(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),\
+    $(B)/test_processes same_numbers order_and_bytes)
 $(call program,test_optimizers_runs,$(B)/test_optimizers $(TRAINERS),$(B)/test_optimizers runs)
 $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,\
     CUSIM_LAUNCHES=build/launches_$p.new $(B)/$p/test_gpt2sim && mv build/launches_$p.new build/launches_$p))
