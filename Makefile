@@ -10,7 +10,7 @@
 #   DEBUG= COUNT=      1: no optimisation, for gdb; 1: programs of the simulator count accesses to memory (dev/cusim)
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; not given: native, without a GPU 80, 90a, 100, PTX
 #   CUDA_INCLUDE= CUDA_LIB=  folders of headers and libraries for nvcc, if it does not find them itself
-# Changing one of these, or a compiler, rebuilds. `make test` runs JOBS (cores + 1) compilers and tests at a time.
+# Changing one of these, or a compiler, rebuilds. `make test` runs JOBS (cores + 2) compilers and tests at a time.
 
 CXX      ?= g++
 comma    := ,

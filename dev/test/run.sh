@@ -11,9 +11,9 @@ rm -rf build/test
 mkdir -p build/test
 date +%s > build/test/began
 export TIMED=dev/test/timed.sh
-# One more than the cores, since some parts wait more than they compute.
+# Two more than the cores, since some parts wait more than they compute.
 cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
-case "$MAKEFLAGS" in *jobserver*) jobs= ;; *) jobs=-j${JOBS:-$((cores + 1))} ;; esac
+case "$MAKEFLAGS" in *jobserver*) jobs= ;; *) jobs=-j${JOBS:-$((cores + 2))} ;; esac
 $make -s -k --no-print-directory $jobs "$@"
 [ -z "$RERUN" ] || for part in "$@"; do
     name=${part#part-}

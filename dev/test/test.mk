@@ -69,9 +69,7 @@ $(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t $(GROUPS_$t)))
 $(foreach t,$(TESTS),$(call program,$t,$(B)/$t,$(B)/$t))
 $(call program,test_optimizers,$(B)/test_optimizers,$(B)/test_optimizers rules)
 ladders = $(foreach l,$(2),$(call program,ladder_$(1)_$(notdir $l),$l,$l --check))
-SHORT_LADDERS := $(B)/bench/gelu $(B)/cuda/all_reduce
-$(call ladders,cpu,$(filter $(SHORT_LADDERS),$(LADDERS)))
-$(call ladders,cuda,$(filter $(SHORT_LADDERS),$(SIM_LADDERS)))
+$(call ladders,cuda,$(B)/cuda/all_reduce)
 
 $(call check,make,kinds of builds and data,,dev/test/make_targets.sh)
 $(call check,test_runner,the runner of the tests counts what fails,,dev/test/runner.sh)
@@ -88,8 +86,6 @@ $(call check,waits,the host waits for a GPU only in wait.cuh,,\
 $(call check,format,laid out as make format does,,\
     dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
 $(call check,script_help,every script answers --help and does nothing else,,dev/test/script_help.py)
-$(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
-$(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
 $(call check,readme_tables,tables of several machines on one page and those of the first page,,\
     dev/test/readme_tables.py && dev/first_page.py --check)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
@@ -101,6 +97,8 @@ test-programs: $(sort $(NEEDS))       ## what `make test` runs, compiled
 
 # ---- what `make test-all` adds
 
+$(call check,planted_bench,a bench fails variants that are wrong,$(B)/planted_bench,dev/test/planted_bench.sh)
+$(call check,bench_table,tables and charts of a bench,$(B)/bench/gelu,dev/test/bench_table.sh)
 $(call program,talk,$(CPU) talk $(SIM16),dev/test/talk.py)
 $(call program,test_checkpoints_calls,$(B)/test_checkpoints $(CPU),$(B)/test_checkpoints calls)
 $(call program,test_loss_mask_skips,$(B)/test_loss_mask $(TRAINERS),$(B)/test_loss_mask skips)
@@ -115,8 +113,8 @@ $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,\
     CUSIM_LAUNCHES=build/launches_$p.new $(B)/$p/test_gpt2sim && mv build/launches_$p.new build/launches_$p))
 $(foreach g,quick pytorch,$(call program,test_gpt2sim_FP16_$g,$(B)/FP16/test_gpt2sim,$(B)/FP16/test_gpt2sim $g))
 $(call program,test_fp16,$(B)/test_fp16 $(CPU) $(SIM16) $(B)/FP16/test_gpt2sim,$(B)/test_fp16)
-$(call ladders,cpu,$(filter-out $(SHORT_LADDERS),$(LADDERS)))
-$(call ladders,cuda,$(filter-out $(SHORT_LADDERS),$(SIM_LADDERS)))
+$(call ladders,cpu,$(LADDERS))
+$(call ladders,cuda,$(filter-out $(B)/cuda/all_reduce,$(SIM_LADDERS)))
 $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
 $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
     build/bench/roofline 2 16 $p L2C48H3V300 1))
