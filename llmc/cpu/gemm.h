@@ -92,19 +92,28 @@ VEC_INLINE void multiply_tile(vfloat (&acc)[MR][NV], const float* const (&a)[MR]
 // Whether A needs no packing: its rows are contiguous along k.
 inline bool gemm_reads_in_place(MatrixView<float> A) { return A.col_stride == 1; }
 
-// An epilogue is called with n finished sums of a row of C, the first at (row, column), while they
-// are in the first-level cache, and stores in C what becomes of them.
-typedef std::function<void(const float* sums, int64_t row, int64_t column, int64_t n)> Epilogue;
+// Finished sums of rows x columns of C, the first at (row, column), and `stride` from row to row.
+struct FinishedSums {
+    const float* sums;
+    int64_t stride, row, rows, column, columns;
+};
+// An epilogue is called with finished sums while they are in the first-level cache, and stores in C
+// what becomes of them.
+typedef std::function<void(const FinishedSums&)> Epilogue;
 
 // The epilogue that stores function(row, column, sums, count), called with a vector of `count`
 // sums.
 template <class floatC, class Function>
 Epilogue epilogue_of(floatC* C, int64_t ldc, Function function) {
-    return [=](const float* sums, int64_t row, int64_t column, int64_t n) {
-        for_each_vector(n, [&](size_t i, size_t count) {
-            const vfloat v = function(row, column + i, load_some(sums + i, count), count);
-            store_some(C + row * ldc + column + i, v, count);
-        });
+    return [=](const FinishedSums& of) {
+        const Function finish = function;  // a copy, which stays in registers: no store can change it
+        for (int64_t row = of.row, end = of.row + of.rows, column = of.column; row < end; row++) {
+            const float* sums = of.sums + (row - of.row) * of.stride;
+            floatC* out = C + row * ldc + column;
+            for_each_vector(of.columns, [&](size_t i, size_t count) {
+                store_some(out + i, finish(row, column + i, load_some(sums + i, count), count), count);
+            });
+        }
     };
 }
 
@@ -162,8 +171,7 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
                             for (int64_t j = 0; j < columns; j++)
                                 c[i * ldc + j] = load_c ? tile[i][j] + c[i * ldc + j] : tile[i][j];
                     }
-                    for (int64_t i = 0; i < rows && last && epilogue; i++)
-                        epilogue(c + i * ldc, m + i, nb + n, columns);
+                    if (last && epilogue) epilogue({c, ldc, m, rows, nb + n, columns});
                 }
             }
         }

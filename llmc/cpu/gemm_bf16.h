@@ -105,7 +105,7 @@ inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, in
                 multiply_tiles({c, sums_stride, a.data + k, a.stride, strips, tiles + k * sums_stride,
                                 k_tiles * TILE_ELEMS, column_tiles, k_tiles, k0 + k > 0});
             }
-            for (int64_t i = 0; i < rows && last; i++) epilogue(c + i * sums_stride, m + i, n0, columns);
+            if (last) epilogue({c, sums_stride, m, rows, n0, columns});
         }
     }
 }

@@ -106,10 +106,10 @@ inline void multiply_neon(const TileProduct& t) {
 
 #ifdef __x86_64__
 // 8 rows of A times COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B. Each
-// pair of A is broadcast from memory.
+// pair of A is broadcast from memory. It is not inlined: as a part of its caller it was 4% slower.
 template <int COLS>
-__attribute__((target("avx512f,avx512bf16"))) inline void multiply_rows_avx512(const TileProduct& t, int64_t row,
-                                                                               int64_t column) {
+__attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx512(const TileProduct& t, int64_t row,
+                                                                                  int64_t column) {
     constexpr int ROWS = 8;
     __m512 acc[ROWS][COLS];
 #pragma GCC unroll 8
