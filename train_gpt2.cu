@@ -300,7 +300,7 @@ void backward(GPT2& model, const Batch& batch) {
 
 // Starts collecting all processes' slices of a bucket of gradients, or of weights.
 template <class T>
-void gather(GPT2& model, T* elems, int64_t bucket) {
+static void gather(GPT2& model, T* elems, int64_t bucket) {
     gpu_all_gather(elems + model.layout.bucket_begin[bucket], model.layout.slice_elems(bucket), bucket,
                    model.gpu->stream);
 }

@@ -278,7 +278,7 @@ StepResult loss_and_norm(GPT2& model, const UpdateRule& rule) {
 
 // Starts collecting all processes' slices of a bucket of gradients, or of weights.
 template <class T>
-void gather(GPT2& model, T* elems, int64_t bucket) {
+static void gather(GPT2& model, T* elems, int64_t bucket) {
     model.parts.enter(PART_COMMUNICATION);
     comm_all_gather_start(elems + model.layout.bucket_begin[bucket], model.layout.slice_elems(bucket), bucket);
     model.parts.enter(PART_UPDATE);

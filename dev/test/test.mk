@@ -192,6 +192,8 @@ $(call sim_check,model_seed3,the model in random order,3,$(B)/BF16/test_gpt2sim,
 $(call check,ucontext,the simulator on ucontext,$(SIM_SOURCES),dev/test/ucontext.sh)
 $(call check,amx,AMX in an emulator,,bochs --help cpu 2>&1 | grep -q sapphire_rapids && command -v grub-mkrescue ||\
     skip "Bochs 2.8 or newer; dev/test/amx/run.sh says how"; dev/test/amx/run.sh)
+$(call check,one_definition,no function of one trainer replaces that of the other in tests,$(SIM_SOURCES),\
+    command -v nm || skip "apt-get install binutils"; dev/test/one_definition.py "$(CXX)" $(SHARED))
 $(call check,gdb,gdb stops in a CUDA thread,$(SIM_SOURCES),\
     command -v gdb || skip "apt-get install gdb"; dev/test/gdb.sh)
 RECOUNTED := build-count/cuda/gelu build-count/cuda/layernorm build-count/cuda/matmul  # quick ones

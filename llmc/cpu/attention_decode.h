@@ -81,7 +81,7 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
         const floatX* q = qkv + h * HS;
         float* p = scores + h * maxT;
         fill_cache_head(k, v, q, last, 1, C, HS);
-        dot_product_columns<1>(p, q, k, no_bias, HS, n, 0, n);
+        dot_product_columns<1>(p, q, k, no_bias, 1, HS, n, 0, n);
         const float factor = 1.0f / exponentials(p, n, scale);
         weighted_sum(out + h * HS, p, v, n, HS, factor);
     });

@@ -68,16 +68,14 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
 }
 
 inline int64_t machine_bytes() { return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
-template <class floatX>
-PlanDevice this_cpu(const GPT2&, const Options&) {
-    const PeakRange peak = find_peak_range(sizeof(floatX) == 2);
+inline PlanDevice this_cpu(const GPT2& model, const Options&) {
+    const PeakRange peak = find_peak_range(model.format == FORMAT_BF16);
     PlanDevice machine{"this machine", peak.most, find_memory_peak(), (double)machine_bytes()};
     machine.least_flops_s = peak.least;
     return machine;
 }
 
-template <class floatX>
-void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
+inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     const int64_t needed = plan_bytes(cpu_plan_rows(model, s, o)), present = machine_bytes();
     if (needed > present)
         runtime_failure(
@@ -85,8 +83,8 @@ void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
             "or -t or a higher -r lowers it",
             needed / MIB, present / MIB);
     const int64_t elems = model.layout.total_elems();
-    model.params = map_memory(elems * sizeof(floatX));
-    spread_pages(model.params, elems * sizeof(floatX));  // one thread reads the weights from a file
+    model.params = map_memory(elems * s.floatX_bytes);
+    spread_pages(model.params, elems * s.floatX_bytes);  // one thread reads the weights from a file
     if (s.training) {
         model.grads = map_memory(elems * s.gradient_bytes());
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
@@ -108,25 +106,23 @@ inline void copy_on_cpu(GPT2&, void* to, const void* from, int64_t bytes) { memc
 
 // A peak that is unknown, or below the FLOP/s that a step has reached, is measured again, up to 4
 // times in a run: other programs were running while it was measured.
-template <class floatX>
-double cpu_peak_flops(GPT2& model, double reached) {
+inline double cpu_peak_flops(GPT2& model, double reached) {
     static int measurements = 0;
     for (; model.peak < reached && measurements < 4; measurements++)
-        model.peak = std::max(model.peak, find_peak(sizeof(floatX) == 2));
+        model.peak = std::max(model.peak, find_peak(model.format == FORMAT_BF16));
     return model.peak >= reached ? model.peak : 0;
 }
 
-template <class floatX>
-DetectedDevice detected_cpu(const GPT2&) {
+inline DetectedDevice detected_cpu(const GPT2& model) {
 #ifdef KERNELS_REFERENCE
     const std::string kernels = "in naive loops";
 #else
-    const bool has_unit = sizeof(floatX) == 2 && device.unit != UNIT_PORTABLE;
+    const bool has_unit = model.format == FORMAT_BF16 && device.unit != UNIT_PORTABLE;
     const std::string unit = has_unit ? format("%s and ", MATRIX_UNIT_NAMES[device.unit]) : "";
     const std::string kernels = "on " + unit + vector_name(VEC_BYTES);
 #endif
-    return {format("%s, %s: %s %s, %d thread%s", cpu_text(), memory_text((double)machine_bytes()), type_name<floatX>(),
-                   kernels, device.threads, device.threads == 1 ? "" : "s"),
+    return {format("%s, %s: %s %s, %d thread%s", cpu_text(), memory_text((double)machine_bytes()),
+                   NUMBER_FORMAT_NAMES[model.format], kernels, device.threads, device.threads == 1 ? "" : "s"),
             unused_vectors()};
 }
 
@@ -146,12 +142,12 @@ const Backend& cpu_backend() {
         settle_cpu<floatX>,
         cpu_plan_rows,
         [](const GPT2&, const Sizes&, const Options&) { return std::vector<PlanRow>(); },
-        allocate_on_cpu<floatX>,
+        allocate_on_cpu,
         copy_on_cpu,
         copy_on_cpu,
-        this_cpu<floatX>,
-        detected_cpu<floatX>,
-        cpu_peak_flops<floatX>,
+        this_cpu,
+        detected_cpu,
+        cpu_peak_flops,
         [](const GPT2&) { return most_resident_bytes(); },
         [](const GPT2&) { return std::string(); },
         [](const GPT2&) { return DeviceReading(); },

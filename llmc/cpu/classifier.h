@@ -21,7 +21,7 @@
 
 // The rows of a chunk: enough that reading wte and adding to dwte takes little time beside the
 // arithmetic, few enough that their logits take little memory.
-inline int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
+static inline int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
 
 // Elements of device.transposed that classifier needs: for the gradients of one chunk's logits.
 template <class floatX>

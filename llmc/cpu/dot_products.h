@@ -13,16 +13,19 @@
 constexpr int64_t DOT_STREAMS = 4, DOT_AHEAD = 2048, CACHE_LINE = 64;
 constexpr int64_t DOT_LEAST_BYTES = 1 << 16, DOT_MOST_BYTES = 3 << 19;  // that a thread reads at a time
 
-// sums[s][r] = the dot product of row r of inp (ROWS, C) with the row of C weights at weight + s *
-// stride. Weights are prefetched `ahead` elements before they are read.
+// sums[s][r] = the dot product of row r of inp (rows, C), of the last row for r beyond it, with the
+// row of C weights at weight + s * stride. Weights are prefetched `ahead` elements before they are
+// read.
 template <int STREAMS, int ROWS, class floatX>
-VEC_INLINE void dot_products(float (&sums)[STREAMS][ROWS], const floatX* inp, const floatX* weight, int64_t stride,
-                             int64_t C, int64_t ahead) {
+VEC_INLINE void dot_products(float (&sums)[STREAMS][ROWS], const floatX* inp, int64_t rows, const floatX* weight,
+                             int64_t stride, int64_t C, int64_t ahead) {
     constexpr int64_t LINE = CACHE_LINE / sizeof(floatX);
     vfloat total[STREAMS][ROWS] = {};
+    const floatX* row[ROWS];
+    for (int64_t r = 0; r < ROWS; r++) row[r] = inp + std::min(r, rows - 1) * C;
     const auto add = [&](int64_t i, size_t count) {
         vfloat x[ROWS];
-        for (int r = 0; r < ROWS; r++) x[r] = load_some(inp + r * C + i, count);
+        for (int r = 0; r < ROWS; r++) x[r] = load_some(row[r] + i, count);
         for (int s = 0; s < STREAMS; s++) {
             const vfloat w = load_some(weight + s * stride + i, count);
             for (int r = 0; r < ROWS; r++) total[s][r] += x[r] * w;
@@ -39,18 +42,18 @@ VEC_INLINE void dot_products(float (&sums)[STREAMS][ROWS], const floatX* inp, co
         for (int r = 0; r < ROWS; r++) sums[s][r] = sum(total[s][r]);
 }
 
-// Computes columns `begin` to `end` - 1 of out (ROWS, OC) in STREAMS streams of equally many rows
+// Computes columns `begin` to `end` - 1 of out (rows, OC) in STREAMS streams of equally many rows
 // of the weight. Returns the first column that is left.
 template <int STREAMS, int ROWS, class floatOut, class floatX>
 inline int64_t dot_product_streams(floatOut* out, const floatX* inp, const floatX* weight, const floatX* bias,
-                                   int64_t C, int64_t OC, int64_t begin, int64_t end) {
+                                   int64_t rows, int64_t C, int64_t OC, int64_t begin, int64_t end) {
     const int64_t columns = (end - begin) / STREAMS;  // of one stream
     for (int64_t o = begin; o < begin + columns; o++) {
         const int64_t ahead = std::min<int64_t>(DOT_AHEAD / sizeof(floatX), (begin + columns - 1 - o) * C);
         float sums[STREAMS][ROWS];
-        dot_products(sums, inp, weight + o * C, columns * C, C, ahead);
+        dot_products(sums, inp, rows, weight + o * C, columns * C, C, ahead);
         for (int s = 0; s < STREAMS; s++)
-            for (int r = 0; r < ROWS; r++) {
+            for (int64_t r = 0; r < rows; r++) {
                 const int64_t column = o + s * columns;
                 out[r * OC + column] = sums[s][r] + (bias ? (float)bias[column] : 0.0f);
             }
@@ -58,12 +61,12 @@ inline int64_t dot_product_streams(floatOut* out, const floatX* inp, const float
     return begin + columns * STREAMS;
 }
 
-// Writes columns `begin` to `end` - 1 of out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias
-// (OC); bias may be null.
+// Writes columns `begin` to `end` - 1 of out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias
+// (OC), with at most ROWS rows; bias may be null.
 template <int ROWS, class floatOut, class floatX>
-inline void dot_product_columns(floatOut* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t C,
-                                int64_t OC, int64_t begin, int64_t end) {
+inline void dot_product_columns(floatOut* out, const floatX* inp, const floatX* weight, const floatX* bias,
+                                int64_t rows, int64_t C, int64_t OC, int64_t begin, int64_t end) {
     constexpr int STREAMS = ROWS * DOT_STREAMS < VEC_REGISTERS ? DOT_STREAMS : DOT_STREAMS / 2;
-    begin = dot_product_streams<STREAMS, ROWS>(out, inp, weight, bias, C, OC, begin, end);
-    dot_product_streams<1, ROWS>(out, inp, weight, bias, C, OC, begin, end);
+    begin = dot_product_streams<STREAMS, ROWS>(out, inp, weight, bias, rows, C, OC, begin, end);
+    dot_product_streams<1, ROWS>(out, inp, weight, bias, rows, C, OC, begin, end);
 }

@@ -18,16 +18,16 @@
 // The most rows of inp for which a product is computed as dot products (dot_products.h).
 constexpr int64_t MATMUL_FEW_ROWS = 4;
 
-// out (ROWS, OC) = inp (ROWS, C) weight (OC, C)^T + bias (OC), written, and gelu_out (ROWS, OC) if
-// it is not null.
+// out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), written, and gelu_out (rows, OC) if
+// it is not null, for at most ROWS rows.
 template <int ROWS, class floatX>
-void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t C,
-                             int64_t OC, floatX* gelu_out) {
+void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows,
+                             int64_t C, int64_t OC, floatX* gelu_out) {
     const int64_t row_bytes = C * sizeof(floatX);
     const int64_t least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
     parallel_shrinking_ranges(OC, least, DOT_MOST_BYTES / row_bytes, [&](int64_t begin, int64_t end) {
-        dot_product_columns<ROWS>(out, inp, weight, bias, C, OC, begin, end);
-        for (int64_t first = begin; gelu_out && first < ROWS * OC; first += OC)
+        dot_product_columns<ROWS>(out, inp, weight, bias, rows, C, OC, begin, end);
+        for (int64_t first = begin; gelu_out && first < rows * OC; first += OC)
             for_each_vector(end - begin, [&](size_t i, size_t count) {
                 store_some(gelu_out + first + i, gelu(load_some(out + first + i, count)), count);
             });
@@ -41,12 +41,9 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
                     int64_t OC, floatX* gelu_out = nullptr) {
     const Range range(work::matmul(rows, C, OC, gelu_out, sizeof(floatX)));
     if (rows <= MATMUL_FEW_ROWS) {
-        const auto product = rows == 1   ? matmul_forward_few_rows<1, floatX>
-                             : rows == 2 ? matmul_forward_few_rows<2, floatX>
-                             : rows == 3 ? matmul_forward_few_rows<3, floatX>
-                                         : matmul_forward_few_rows<4, floatX>;
-        product(out, inp, weight, bias, C, OC, gelu_out);
-        return;
+        const auto product =
+            rows == 1 ? matmul_forward_few_rows<1, floatX> : matmul_forward_few_rows<MATMUL_FEW_ROWS, floatX>;
+        return product(out, inp, weight, bias, rows, C, OC, gelu_out);
     }
     const auto add_bias = [=](int64_t row, int64_t col, vfloat v, size_t count) {
         if (bias) v += load_some(bias + col, count);

@@ -16,7 +16,7 @@
 // Rows per chunk. Each chunk reads and writes dwte, which is fp32: with GPT-2's vocabulary, padded
 // to 50304, and 768 channels 309 MB. More rows make the logits larger: those of 8192 rows are 824
 // MB in bf16.
-inline int64_t classifier_chunk_rows(int64_t rows) { return rows < 8192 ? rows : 8192; }
+static inline int64_t classifier_chunk_rows(int64_t rows) { return rows < 8192 ? rows : 8192; }
 
 constexpr int CLASSIFIER_THREADS = 1024;  // of a block at most: a warp has one lane for each warp of the block
 template <class floatX>

@@ -129,7 +129,7 @@ inline void run_records(const std::string& input) {
     run.options.out_dir = scratch, run.state.step = STEP, run.lock.fd = -1;
     rewind_best(run);
     open_run_files(run);
-    expect(run.best_step < STEP || std::isinf(run.best_loss), "the best loss is one of a step that is kept");
+    expect(run.best.step < STEP || std::isinf(run.best.loss), "the best loss is one of a step that is kept");
     DataLoader train, val;
     other_validation_data(scratch, train, val);
     std::string once;
