@@ -105,7 +105,7 @@ void forward_segment(GPT2& model, int64_t first, int64_t end, const Batch& batch
 void upload(GPT2& model, const Batch& batch, bool training = true) {
     const int64_t B = batch.B, T = batch.T, n = B * T;
     const int *x = batch.x, *y = batch.y;
-    if (training) model.parts.enter(PART_FORWARD);
+    if (training) model.phases.enter(PHASE_FORWARD);
     int* inputs = model.gpu->host_tokens + batch.micro * host_tokens_per_micro_step(model.sizes);
     int *targets = inputs + n, *order = targets + n, *begins = order + n, *tiles = begins + n + 1;
     const auto send = [&](int a, const int* from, int64_t count) {
@@ -272,7 +272,7 @@ void backward(GPT2& model, const Batch& batch) {
     const auto [param, act, act32] = of_layer<floatX>(model, last);
     const cudaStream_t stream = model.gpu->stream;
     floatX* dresidual = act(DRESIDUAL);
-    model.parts.enter(PART_BACKWARD);
+    model.phases.enter(PHASE_BACKWARD);
     check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
     ColumnSums sums = layernorm_backward(dresidual, grad(model, LNFW), grad(model, LNFB), act32(PARTIALS), act(BRANCH),
                                          act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C,
@@ -317,16 +317,16 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     DeviceResults* results = results_of(model);
     const bool in_slices = model.slice.parts > 1;
     floatX* params = (floatX*)model.params;
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     gpu_comm_join(stream);  // the sums of the gradients
-    model.parts.enter(PART_UPDATE);
+    model.phases.enter(PHASE_UPDATE);
     const SliceMap own_slices = slice_map(layout, {comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_all_gather((double*)rank_sums(results), 2, -1, stream);
     for (int64_t b = 0; b < layout.buckets() && !in_slices; b++) gather(model, grads, b);
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     gpu_comm_join(stream);
-    model.parts.enter(PART_UPDATE);
+    model.phases.enter(PHASE_UPDATE);
     finish_norm(results, comm.processes, rule, stream);
     if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, rule);
     else
@@ -334,14 +334,14 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
                      rule.constants, model.gpu->decayed, results, rule.rounding_seed, stream);
     check_cuda(cudaMemcpyAsync(model.gpu->host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
-    model.parts.enter(NO_PART);
+    model.phases.enter(NO_PHASE);
     for (int64_t b = 0; b < layout.buckets() && in_slices; b++) gather(model, params, b);
 }
 void loss_norm_and_update(GPT2& model, const UpdateRule& rule) {
     const Range range("update");
     if (model.sizes.sums_gradients()) update_from(model, model.grad_sums, rule);
     else update_from(model, (floatX*)model.grads, rule);
-    if (model.parts.on) model.gpu->reading = gpu_reading();
+    if (model.phases.on) model.gpu->reading = gpu_reading();
 }
 
 // The host waits for the step.

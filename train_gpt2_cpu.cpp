@@ -103,7 +103,7 @@ void forward(GPT2& model, const Batch& batch) {
     const int64_t rows = batch.B * batch.T;
     float* losses = model.act32(LOSSES);
     floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
-    model.parts.enter(PART_FORWARD);
+    model.phases.enter(PHASE_FORWARD);
     forward_to_lnf<floatX>(model, batch);
     const auto classify = [&](auto* dwte) {
         kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
@@ -203,11 +203,11 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
 template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     if constexpr (sizeof(floatG) == 4)
         comm_reduce_scatter_start((float*)model.grads + layout.bucket_begin[bucket], layout.slice_elems(bucket),
                                   bucket);
-    model.parts.enter(PART_BACKWARD);
+    model.phases.enter(PHASE_BACKWARD);
 }
 
 // The gradients of all parameters, from what forward() has left. wte has two uses, as the
@@ -240,7 +240,7 @@ void backward_to(GPT2& model, const Batch& batch) {
 template <class floatX>
 void backward(GPT2& model, const Batch& batch) {
     const Range range("backward");
-    model.parts.enter(PART_BACKWARD);
+    model.phases.enter(PHASE_BACKWARD);
     if (model.sizes.sums_gradients()) backward_to<float, floatX>(model, batch);
     else backward_to<floatX, floatX>(model, batch);
 }
@@ -266,10 +266,10 @@ double gradient_norm_squared(GPT2& model) {
 // The loss of the step, its mean over all tokens, and the norm of its gradient.
 template <class floatX>
 StepResult loss_and_norm(GPT2& model, const UpdateRule& rule) {
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the sum of the gradients");
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), rule);
-    model.parts.enter(PART_UPDATE);
+    model.phases.enter(PHASE_UPDATE);
     const double squares =
         model.sizes.sums_gradients() ? gradient_norm_squared<float>(model) : gradient_norm_squared<floatX>(model);
     const double norm = gradient_norm(squares, rule);
@@ -279,9 +279,9 @@ StepResult loss_and_norm(GPT2& model, const UpdateRule& rule) {
 // Starts collecting all processes' slices of a bucket of gradients, or of weights.
 template <class T>
 static void gather(GPT2& model, T* elems, int64_t bucket) {
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     comm_all_gather_start(elems + model.layout.bucket_begin[bucket], model.layout.slice_elems(bucket), bucket);
-    model.parts.enter(PART_UPDATE);
+    model.phases.enter(PHASE_UPDATE);
 }
 
 // The optimizer: AdamW, unless --optimizer names another. ZeRO stage 0: every process gets the
@@ -298,9 +298,9 @@ void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
     for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
         if (sums) gather(model, model.grad_sums, b);
         else gather(model, grads, b);
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the collection of the gradients");
-    model.parts.enter(PART_UPDATE);
+    model.phases.enter(PHASE_UPDATE);
     const auto adamw = [&](const TensorPart& part) {
         UpdateConstants k = constants;
         if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
@@ -320,7 +320,7 @@ void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
         if (in_slices) gather(model, params, b);
         comm_progress();
     }
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the collection of the weights");
 }
 

@@ -59,7 +59,7 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     std::vector<KernelTime> best;
     double best_s = 1e30;
     for (int step = 0; step <= steps; step++) {
-        trace.tracks[0].slices.clear();
+        trace.tracks[0].spans.clear();
         trace.on = true;
         const double begin = now_seconds();
         const Batch batch{x.data(), y.data(), B, T, 1.0f / (float)(B * T)};

@@ -42,7 +42,7 @@ FAULTS = [  # file, what is added at its end, what must be said
 HARMLESS = [
     ("llmc/trace/trace.h", "int x;  // A comment of two lines:\n        // It goes on.\n"),
     ("llmc/base/cores.h", f"inline void sixty(int x) {{\n{BODY}}}\n"),
-    ("llmc/trace/step_parts.h", '#include "llmc/base/cores.h"\n\n// This process\'s time.\n// It is long.\n'),
+    ("llmc/trace/step_phases.h", '#include "llmc/base/cores.h"\n\n// This process\'s time.\n// It is long.\n'),
     ("dev/cusim/README.md", "`now_seconds()`, `clock.h`, [here](#here), `test_NAME.cpp`, dev/course/my/\n\n# Here\n"),
 ]
 # Text that is replaced: one change at a time, since each is about a whole page or file.

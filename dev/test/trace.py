@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--trace: a file that the viewer of Chrome and Perfetto takes, whose slices nest, account for the time of a step, and
+"""--trace: a file that the viewer of Chrome and Perfetto takes, whose spans nest, account for the time of a step, and
 carry the FLOPs of a step; from the CPU, from several processes and from the simulator. Standard library only."""
 import json
 import os
@@ -51,37 +51,37 @@ def trace(folder, program, *more, before=()):
 
 
 def tracks(events):
-    """The slices of each (pid, tid), checked against the format and to be nested."""
+    """The spans of each (pid, tid), checked against the format and to be nested."""
     found = {}
     for e in events:
         check(e["ph"] in "XM" and isinstance(e["pid"], int) and isinstance(e["tid"], int), f"no such event: {e}")
         if e["ph"] == "X":
-            check(e["dur"] >= 0 and e["ts"] >= 0 and e["name"], f"a slice out of time: {e}")
+            check(e["dur"] >= 0 and e["ts"] >= 0 and e["name"], f"a span out of time: {e}")
             found.setdefault((e["pid"], e["tid"]), []).append(e)
-    for slices in found.values():
-        slices.sort(key=lambda e: (e["ts"], -e["dur"]))
+    for spans in found.values():
+        spans.sort(key=lambda e: (e["ts"], -e["dur"]))
         open_ends = []
-        for e in slices:
+        for e in spans:
             while open_ends and open_ends[-1] <= e["ts"] + 1e-3:  # times are rounded to nanoseconds
                 open_ends.pop()
             end = e["ts"] + e["dur"]
-            check(not open_ends or end <= open_ends[-1] + 2e-3, f"a slice that is not within the one around it: {e}")
+            check(not open_ends or end <= open_ends[-1] + 2e-3, f"a span that is not within the one around it: {e}")
             open_ends.append(end)
     return found
 
 
-def outermost(slices, inside, wanted):
-    """The outermost wanted slices within another one."""
+def outermost(spans, inside, wanted):
+    """The outermost wanted spans within another one."""
     end, last, found = inside["ts"] + inside["dur"], inside["ts"], []
-    for e in slices:
+    for e in spans:
         if e is not inside and e["ts"] >= last and e["ts"] < end and wanted(e):
             found.append(e)
             last = e["ts"] + e["dur"]
     return found
 
 
-def steps_of(slices):
-    return [e for e in slices if e["name"].startswith("step ")]
+def steps_of(spans):
+    return [e for e in spans if e["name"].startswith("step ")]
 
 
 def step_flops(micro_steps):
@@ -97,37 +97,37 @@ def is_kernel(e):
 def test_cpu(folder):
     # A step of milliseconds, so that its kernels are most of it.
     big = "-e L4C256H4T64V2000 -b 8 -t 64".split()
-    slices = tracks(trace(folder, CPU, "--threads", "2", "--trace-steps", "2:6", *big)[0])
-    check({key[1] for key in slices} == {0, 1, 2}, "the program and two threads")
-    check([e["name"] for e in steps_of(slices[0, 0])] == [f"step {n}" for n in range(2, 7)], "the steps 2 to 6")
+    spans = tracks(trace(folder, CPU, "--threads", "2", "--trace-steps", "2:6", *big)[0])
+    check({key[1] for key in spans} == {0, 1, 2}, "the program and two threads")
+    check([e["name"] for e in steps_of(spans[0, 0])] == [f"step {n}" for n in range(2, 7)], "the steps 2 to 6")
 
     def share(step, wanted):
-        return sum(e["dur"] for e in outermost(slices[0, 0], step, wanted)) / step["dur"]
-    # The best of the steps: another program may take the core between two slices.
+        return sum(e["dur"] for e in outermost(spans[0, 0], step, wanted)) / step["dur"]
+    # The best of the steps: another program may take the core between two spans.
     parts = max(share(e, lambda s: s["name"].split()[0] in ("data", "micro_step", "update", "log"))
-                for e in steps_of(slices[0, 0]))
+                for e in steps_of(spans[0, 0]))
     kernels = max(share(e, lambda s: is_kernel(s) or s["name"].split()[0] in ("data", "log"))
-                  for e in steps_of(slices[0, 0]))
+                  for e in steps_of(spans[0, 0]))
     check(parts > 0.98, f"the parts are {parts:.3f} of a step")
     check(kernels > 0.98, f"the kernels are {kernels:.3f} of a step")
 
-    slices = tracks(trace(folder, CPU, "-d", str(3 * B * T), "-r", "0")[0])[0, 0]
-    step = steps_of(slices)[0]
-    flops = sum(e["args"].get("FLOPs", 0) for e in outermost(slices, step, is_kernel))
+    spans = tracks(trace(folder, CPU, "-d", str(3 * B * T), "-r", "0")[0])[0, 0]
+    step = steps_of(spans)[0]
+    flops = sum(e["args"].get("FLOPs", 0) for e in outermost(spans, step, is_kernel))
     check(abs(flops / step_flops(3) - 1) < 1e-5, f"{flops} FLOPs, {step_flops(3)} are expected")
-    names = [e["name"] for e in outermost(slices, step, is_kernel)]
+    names = [e["name"] for e in outermost(spans, step, is_kernel)]
     check(names.count("attention") == 3 * L and names.count(f"matmul {4 * C} x {C}") == 3 * L, f"kernels: {names}")
-    check([e["name"] for e in outermost(slices, step, lambda e: e["name"].startswith("layer_backward"))]
+    check([e["name"] for e in outermost(spans, step, lambda e: e["name"].startswith("layer_backward"))]
           == 3 * [f"layer_backward {l}" for l in reversed(range(L))], "the layers of the backward pass")
 
 
 def test_simulator(folder):
-    slices = tracks(trace(folder, SIM, "-r", "0", "-f", "0")[0])
-    check({key[1] for key in slices} == {0, 1}, "the program and a stream")
+    spans = tracks(trace(folder, SIM, "-r", "0", "-f", "0")[0])
+    check({key[1] for key in spans} == {0, 1}, "the program and a stream")
     # On the device's time line the kernels follow each other.
-    kernels = [e for e in slices[0, 1] if is_kernel(e)]
+    kernels = [e for e in spans[0, 1] if is_kernel(e)]
     total = {}
-    for step in steps_of(slices[0, 0]):
+    for step in steps_of(spans[0, 0]):
         inside = [e for e in kernels if step["ts"] <= e["ts"] < step["ts"] + step["dur"]]
         total[step["name"]] = sum(e["args"].get("FLOPs", 0) for e in outermost(inside, step, is_kernel))
     check(len(total) == 3, f"three steps are traced by default: {total}")
@@ -159,11 +159,11 @@ def test_processes(folder):
     if not shutil.which("mpirun"):
         return
     events, _ = trace(folder, CPU, "--threads", "1", "-z", "1", before=mpirun)
-    slices = tracks(events)
-    check({key[0] for key in slices} == {0, 1}, "two ranks")
+    spans = tracks(events)
+    check({key[0] for key in spans} == {0, 1}, "two ranks")
     for rank in (0, 1):
-        step = steps_of(slices[rank, 0])[0]
-        sent = [e for e in outermost(slices[rank, 0], step, lambda e: "sent bytes" in e.get("args", {}))]
+        step = steps_of(spans[rank, 0])[0]
+        sent = [e for e in outermost(spans[rank, 0], step, lambda e: "sent bytes" in e.get("args", {}))]
         check(len(sent) == 2 * (L + 1), f"a reduce-scatter and an all-gather for each bucket: {len(sent)}")
     events, _ = trace(folder, SIM, "-f", "0", before=mpirun)
     check({key[1] for key in tracks(events)} == {0, 1, 2}, "a stream for communication")

@@ -88,7 +88,7 @@ struct ThreadPool {
     WaitingRoom for_loop, for_end;
 
     void take_pieces() {
-        const ThreadSlice slice(thread_number);
+        const ThreadSpan span(thread_number);
         try {
             for (int64_t i; (i = left.fetch_sub(1, std::memory_order_relaxed)) > 0;) piece(context, n - i);
         } catch (...) {

@@ -133,9 +133,9 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
     check_free_memory(gpu_plan_rows(model, s, o));  // NCCL has taken its own
     own.allocated_bytes = plan_bytes(gpu_plan_rows(model, s, o));
     check_cuda(cudaStreamCreateWithFlags(&own.stream, cudaStreamNonBlocking), "making a stream");
-    own.parts.stream = own.stream;
-    model.parts.device_enter = [&own](StepPart part) { own.parts.enter(part); };
-    model.parts.device_end_step = [&own] { return own.parts.end_step(); };
+    own.phases.stream = own.stream;
+    model.phases.device_enter = [&own](StepPhase phase) { own.phases.enter(phase); };
+    model.phases.device_end_step = [&own] { return own.phases.end_step(); };
     auto take = [&](auto*& p, int64_t bytes) {
         check_cuda(cudaMalloc(&p, bytes), "allocating");
         check_cuda(cudaMemsetAsync(p, 0, bytes, own.stream), "clearing memory");
@@ -173,7 +173,7 @@ inline void free_model(GPT2& model) {
         check_cuda(cudaFree(p), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");
-    model.gpu->parts.free();
+    model.gpu->phases.free();
     check_cuda(cudaStreamDestroy(model.gpu->stream), "freeing a stream");
 }
 

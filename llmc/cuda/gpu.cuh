@@ -2,7 +2,7 @@
 #pragma once
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
-#include "llmc/cuda/part_clock.cuh"
+#include "llmc/cuda/phase_clock.cuh"
 #include "llmc/cuda/whole_tensors.cuh"
 #include "llmc/gpt2/token_order.h"
 #include "llmc/model/model.h"
@@ -17,7 +17,7 @@ struct Gpu {
     DecayRanges decayed;
     WholeTensorTables whole_tensors;
     int gelu_fusion = 0;
-    GpuPartClock parts;
+    GpuPhaseClock phases;
     DeviceReading reading;  // of this step
     int64_t allocated_bytes = 0;
 };

@@ -15,7 +15,7 @@
 #include "llmc/gpt2/dropout.h"
 #include "llmc/optim/optimizer_state.h"
 #include "llmc/options/options.h"
-#include "llmc/trace/step_parts.h"
+#include "llmc/trace/step_phases.h"
 
 // One micro-batch of this process.
 struct Batch {
@@ -62,7 +62,7 @@ struct GPT2 {
     double loss_sum = 0;       // on a CPU: over the tokens so far
     bool noise_scale = false;  // --noise-scale 1: the step needs small_squares
     double small_squares = 0;  // on a CPU: squared norm of the gradient of the first micro-step
-    PartClock parts;           // what the time of the step goes to
+    PhaseClock phases;         // what the time of the step goes to
     // Called before update directions replace gradients (optim/whole_tensors.h), if it is set.
     std::function<void()> gradients_complete;
     std::vector<float> host_values;  // what to_host() returned last

@@ -26,7 +26,7 @@
 #include "llmc/comm/comm.h"
 #include "llmc/optim/newton_schulz.h"
 #include "llmc/optim/whole_tensors.h"
-#include "llmc/trace/step_parts.h"
+#include "llmc/trace/step_phases.h"
 
 // The number of a layer's matrix among those of all layers.
 inline int64_t matrix_number(int tensor, int64_t layer) {
@@ -87,10 +87,10 @@ void orthogonalize_matrices(Model& model, float* directions, const Device& devic
     const int64_t L = layout.config.L;
     const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
     const auto collect = [&](bool wanted) {
-        model.parts.enter(PART_COMMUNICATION);
+        model.phases.enter(PHASE_COMMUNICATION);
         for (int64_t l = 0; l < L && wanted; l++) device.collect(bucket(l), layout.slice_elems(l), l);
         device.wait();
-        model.parts.enter(PART_UPDATE);
+        model.phases.enter(PHASE_UPDATE);
     };
     const bool several = own.parts > 1, in_slices = model.slice.parts > 1;
     collect(in_slices);
@@ -102,11 +102,11 @@ void orthogonalize_matrices(Model& model, float* directions, const Device& devic
         if (!several) continue;
         for_each_without_result(layout, own, l,
                                 [&](int64_t begin, int64_t end) { device.zero(bucket(l) + begin, end - begin); });
-        model.parts.enter(PART_COMMUNICATION);
+        model.phases.enter(PHASE_COMMUNICATION);
         device.sum(bucket(l), layout.slice_elems(l), l);
-        model.parts.enter(PART_UPDATE);
+        model.phases.enter(PHASE_UPDATE);
     }
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     device.wait();
     collect(several && !in_slices);
 }
@@ -119,10 +119,10 @@ void share_factors(Model& model, const Device& device) {
     if (model.slice.parts == 1) return;
     for_each_factor_without_result(
         factors, model.slice, [&](int64_t begin, int64_t end) { device.zero(model.factors + begin, end - begin); });
-    model.parts.enter(PART_COMMUNICATION);
+    model.phases.enter(PHASE_COMMUNICATION);
     device.sum(model.factors, slice_elems, -1);
     device.wait();
     device.collect(model.factors, slice_elems, -1);
     device.wait();
-    model.parts.enter(PART_UPDATE);
+    model.phases.enter(PHASE_UPDATE);
 }

@@ -33,7 +33,7 @@ struct MetricInfo {
   X(METRIC_NORM,         "grad_norm",        "%.9g",  false, "of the gradient of that mean, before clipping") \
   X(METRIC_RATE,         "learning_rate",    "%.9g",  false, "") \
   X(METRIC_STEP_MS,      "step_ms",          "%.3f",  true,  "by the host's clock") \
-  X(METRIC_DATA,         "data_ms",          "%.3f",  true,  "the parts of the step (step_parts.h)") \
+  X(METRIC_DATA,         "data_ms",          "%.3f",  true,  "the phases of the step (step_phases.h)") \
   X(METRIC_FORWARD,      "forward_ms",       "%.3f",  true,  "") \
   X(METRIC_BACKWARD,     "backward_ms",      "%.3f",  true,  "") \
   X(METRIC_COMM,         "communication_ms", "%.3f",  true,  "") \
@@ -43,7 +43,7 @@ struct MetricInfo {
   X(METRIC_FLOPS,        "flops_per_s",      "%.9g",  true,  "of all processes") \
   X(METRIC_MFU,          "mfu",              "%.6f",  true,  "flops_per_s relative to the peak of the devices") \
   X(METRIC_PEAK,         "peak_bytes",       "%.0f",  true,  "memory of the process that takes most") \
-  X(METRIC_SLOWEST,      "slowest_rank",     "%.0f",  true,  "whose parts but communication took longest,") \
+  X(METRIC_SLOWEST,      "slowest_rank",     "%.0f",  true,  "whose phases but communication took longest,") \
   X(METRIC_SLOWER_BY,    "slower_by_ms",     "%.3f",  true,  "and how much longer than the fastest rank's") \
   X(METRIC_CLOCK,        "gpu_mhz",          "%.0f",  true,  "rank 0's GPU in the middle of the step") \
   X(METRIC_POWER,        "gpu_watts",        "%.3f",  true,  "") \

@@ -67,7 +67,7 @@ bool begin_run(Run& run) {
     if (comm.rank == 0 && writes_out_dir(o)) check_own_checkpoints(o, run.state.step, run.max_steps);
     load_model_and_describe(run, sizes, given);
     run.first_step = run.state.step, run.started = now_seconds();
-    run.model.parts.on = writes_out_dir(o);
+    run.model.phases.on = writes_out_dir(o);
     if (writes_out_dir(o)) after_failed_write = "; " + how_to_go_on(o);
     return true;
 }
@@ -124,7 +124,7 @@ void begin_step(Run& run) {
 }
 
 Batch next_batch(Run& run, int64_t micro) {
-    run.model.parts.enter(PART_DATA);
+    run.model.phases.enter(PHASE_DATA);
     show_time_left(run, micro);
     load_micro_batch(run, micro);
     if (stop.failed && comm.processes == 1) run.model.micro_steps = micro + 1;  // the other micro-steps are of no use
@@ -200,7 +200,7 @@ void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
     const Options& o = run.options;
     StateHeader& state = run.state;
     StepInWork& step = run.step;
-    run.model.parts.enter(NO_PART);
+    run.model.phases.enter(NO_PHASE);
     const double loss_z = step.tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);
     const double norm_z = step.tokens > 0 && !overflow ? state.norm_outlier.z_score(result.norm) : NAN;

@@ -5,7 +5,7 @@
 #include "llmc/plan/plan.h"
 #include "llmc/run/run.h"
 #include "llmc/run/start.h"
-#include "llmc/trace/step_parts.h"
+#include "llmc/trace/step_phases.h"
 
 // What there is to say about a step. The z-scores are NAN until the windows are full (outlier.h).
 struct StepReport {
@@ -49,8 +49,9 @@ inline void set_noise(Run& run, MetricsLine& line, const std::vector<RankStep>& 
 // long its own work took.
 inline void record_metrics(Run& run, const StepReport& r, const Throughput& t) {
     if (!writes_out_dir(run.options)) return;
-    const PartSeconds parts = run.model.parts.end_step();
-    const double own_work_s = parts[PART_DATA] + parts[PART_FORWARD] + parts[PART_BACKWARD] + parts[PART_UPDATE];
+    const PhaseSeconds phases = run.model.phases.end_step();
+    const double own_work_s =
+        phases[PHASE_DATA] + phases[PHASE_FORWARD] + phases[PHASE_BACKWARD] + phases[PHASE_UPDATE];
     const RankStep mine{own_work_s, (double)run.model.backend->peak_bytes(run.model), r.first};
     const std::vector<RankStep> ranks = comm_gather(mine, "the times of the step");
     if (comm.rank > 0) return;
@@ -64,7 +65,7 @@ inline void record_metrics(Run& run, const StepReport& r, const Throughput& t) {
     line[METRIC_SECONDS] = run.seconds_before + now_seconds() - run.started;
     line[METRIC_LOSS] = r.loss, line[METRIC_NORM] = r.norm, line[METRIC_RATE] = r.rate;
     line[METRIC_STEP_MS] = r.seconds * 1e3;
-    for (int part = 0; part < NO_PART; part++) line[METRIC_DATA + part] = parts[part] * 1e3;
+    for (int phase = 0; phase < NO_PHASE; phase++) line[METRIC_DATA + phase] = phases[phase] * 1e3;
     line[METRIC_VALIDATION] = run.evaluation_seconds * 1e3;
     line[METRIC_TOKEN_RATE] = step_tokens / r.seconds;
     line[METRIC_FLOPS] = t.flops_per_s * (double)comm.processes;

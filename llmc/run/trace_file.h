@@ -26,17 +26,17 @@ inline TraceSteps trace_steps(const Options& o) {
     return {first, last};
 }
 
-// A slice as a complete event ("X"); times in microseconds.
-inline std::string event_json(const Slice& slice, double start, int64_t rank, int64_t track) {
-    const double seconds = slice.end - slice.begin;
+// A span as a complete event ("X"); times in microseconds.
+inline std::string event_json(const Span& span, double start, int64_t rank, int64_t track) {
+    const double seconds = span.end - span.begin;
     std::string args;
     const auto arg = [&](const char* name, double value) {
         if (value > 0) args += format("%s\"%s\":%.6g", args.empty() ? "" : ",", name, value);
     };
-    arg("FLOPs", slice.work.flops), arg("bytes", slice.work.bytes), arg("sent bytes", slice.work.sent_bytes);
-    if (seconds > 0) arg("GFLOP/s", 1e-9 * slice.work.flops / seconds), arg("GB/s", 1e-9 * slice.work.bytes / seconds);
+    arg("FLOPs", span.work.flops), arg("bytes", span.work.bytes), arg("sent bytes", span.work.sent_bytes);
+    if (seconds > 0) arg("GFLOP/s", 1e-9 * span.work.flops / seconds), arg("GB/s", 1e-9 * span.work.bytes / seconds);
     return format("{\"name\":%s,\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d%s}",
-                  json_text(slice.work.name.str()), 1e6 * (slice.begin - start), 1e6 * seconds, rank, track,
+                  json_text(span.work.name.str()), 1e6 * (span.begin - start), 1e6 * seconds, rank, track,
                   args.empty() ? "" : ",\"args\":{" + args + "}");
 }
 inline std::string name_json(const char* what, const std::string& name, int64_t rank, int64_t track) {
@@ -49,8 +49,7 @@ inline std::string trace_json(double start) {
     std::string text = name_json("process_name", format("rank %d", comm.rank), comm.rank, 0);
     for (int64_t track = 0; track < (int64_t)trace.tracks.size(); track++) {
         text += ",\n" + name_json("thread_name", trace.tracks[track].name, comm.rank, track);
-        for (const Slice& slice : trace.tracks[track].slices)
-            text += ",\n" + event_json(slice, start, comm.rank, track);
+        for (const Span& span : trace.tracks[track].spans) text += ",\n" + event_json(span, start, comm.rank, track);
     }
     return text;
 }
@@ -76,25 +75,24 @@ struct KernelTime {
     double flops = 0, bytes = 0;
 };
 
-// The kernels in the order of their first calls: slices that move bytes. A
-// slice within another kernel's slice is part of that kernel.
+// The kernels in the order of their first calls: spans that move bytes. A
+// span within another kernel's span is part of that kernel.
 inline std::vector<KernelTime> kernel_times() {
     std::vector<KernelTime> kernels;
     std::map<std::string, size_t> index;  // by name, in kernels
     for (const TraceTrack& track : trace.tracks) {
-        std::vector<Slice> slices = track.slices;
-        std::sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
-            return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
-        });
+        std::vector<Span> spans = track.spans;
+        std::sort(spans.begin(), spans.end(),
+                  [](const Span& a, const Span& b) { return a.begin != b.begin ? a.begin < b.begin : a.end > b.end; });
         double kernel_end = -INFINITY;
-        for (const Slice& slice : slices) {
-            if (slice.work.bytes == 0 || slice.begin < kernel_end) continue;
-            kernel_end = slice.end;
-            const auto [found, is_new] = index.insert({slice.work.name.str(), kernels.size()});
+        for (const Span& span : spans) {
+            if (span.work.bytes == 0 || span.begin < kernel_end) continue;
+            kernel_end = span.end;
+            const auto [found, is_new] = index.insert({span.work.name.str(), kernels.size()});
             if (is_new) kernels.push_back({found->first});
             KernelTime& kernel = kernels[found->second];
-            kernel.calls++, kernel.seconds += slice.end - slice.begin;
-            kernel.flops += slice.work.flops, kernel.bytes += slice.work.bytes;
+            kernel.calls++, kernel.seconds += span.end - span.begin;
+            kernel.flops += span.work.flops, kernel.bytes += span.work.bytes;
         }
     }
     return kernels;
@@ -168,8 +166,8 @@ inline void end_trace(Run& run) {
     if (!last) return;
     int64_t steps = 0;
     double seconds = 0;
-    for (const Slice& slice : trace.tracks[0].slices)
-        if (std::string(slice.work.name.text) == "step") steps++, seconds += slice.end - slice.begin;
+    for (const Span& span : trace.tracks[0].spans)
+        if (std::string(span.work.name.text) == "step") steps++, seconds += span.end - span.begin;
     run.logger.note("traced %d step%s: %s, for ui.perfetto.dev; what took longest, per step:\n%s", steps,
                     steps == 1 ? "" : "s", run.options.trace, kernel_table(steps, seconds, run.traced_device, 10));
 }

@@ -1,6 +1,6 @@
 // What the program does in some steps, as a time line: --trace FILE --trace-steps A:B.
 //
-// A Range is a slice of that time line, from its construction to its destruction. The trainers and
+// A Range is a span of that time line, from its construction to its destruction. The trainers and
 // the kernels have one wherever a profiler should show a name; ranges nest. On a GPU a Range is
 // also an NVTX range. While nothing is traced, a Range on the CPU costs one comparison.
 //
@@ -22,7 +22,7 @@
 #include "llmc/base/clock.h"
 #include "llmc/trace/work.h"
 
-struct Slice {
+struct Span {
     KernelWork work;  // its name, and what is computed, if it is a kernel
     double begin, end;
 };
@@ -30,7 +30,7 @@ struct Slice {
 // Track 0 is the program's; the others are threads of the CPU, or streams of a GPU.
 struct TraceTrack {
     std::string name;
-    std::vector<Slice> slices;
+    std::vector<Span> spans;
 };
 
 struct Trace {
@@ -47,7 +47,7 @@ struct Trace {
     // Called with each range that ends, if it is set (not_finite.h).
     std::function<void(const KernelWork&)> at_end;
 
-    void add(int64_t track, const Slice& slice) { tracks[track].slices.push_back(slice); }
+    void add(int64_t track, const Span& span) { tracks[track].spans.push_back(span); }
 };
 inline Trace trace;
 
@@ -74,15 +74,15 @@ struct Range {
     Range(const Range&) = delete;
 };
 
-// What one thread of the CPU does of a loop: a slice on its track, named after the innermost range.
-struct ThreadSlice {
+// What one thread of the CPU does of a loop: a span on its track, named after the innermost range.
+struct ThreadSpan {
     int64_t track;
     double begin;
 
-    explicit ThreadSlice(int thread) : track(thread + 1), begin(trace.on ? now_seconds() : 0) {}
-    ~ThreadSlice() {
+    explicit ThreadSpan(int thread) : track(thread + 1), begin(trace.on ? now_seconds() : 0) {}
+    ~ThreadSpan() {
         if (begin > 0 && track < (int64_t)trace.tracks.size())
             trace.add(track, {{trace.innermost}, begin, now_seconds()});
     }
-    ThreadSlice(const ThreadSlice&) = delete;
+    ThreadSpan(const ThreadSpan&) = delete;
 };
