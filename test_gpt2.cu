@@ -40,9 +40,9 @@ static void micro_step(GPT2& model, const Batch& batch) {
     forward(model, batch);
     backward(model, batch);
 }
-static StepResult update(GPT2& model, const UpdateRule& rule) {
-    loss_norm_and_update(model, rule);
-    return wait_for_step(model, rule);
+static StepResult update(GPT2& model, const UpdateSettings& settings) {
+    loss_norm_and_update(model, settings);
+    return wait_for_step(model, settings);
 }
 static double loss_sum(GPT2& model) {
     DeviceResults results;
@@ -461,9 +461,9 @@ struct StepResults {
     DeviceArray<DeviceResults> device{4};  // one, with room for the sums of its rank
     DeviceArray<double> partials{NORM_MOST_BLOCKS};
     StepResults() { check_cuda(cudaMemsetAsync(device, 0, 4 * sizeof(DeviceResults), stream), "clearing"); }
-    void compute(const floatX* grads, const SliceMap& map, const UpdateRule& rule) {
+    void compute(const floatX* grads, const SliceMap& map, const UpdateSettings& settings) {
         sum_squares(device.data, partials.data, grads, map, 0, stream);
-        finish_norm(device.data, 1, rule, stream);
+        finish_norm(device.data, 1, settings, stream);
     }
     DeviceResults copy() {
         DeviceResults r;
@@ -472,11 +472,11 @@ struct StepResults {
     }
 };
 
-static UpdateRule clipping_rule() {
-    UpdateRule rule;
-    rule.constants = update_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
-    rule.tokens = 10, rule.grad_clip = 0.5;
-    return rule;
+static UpdateSettings clipping_rule() {
+    UpdateSettings settings;
+    settings.constants = update_constants(1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 3);
+    settings.tokens = 10, settings.grad_clip = 0.5;
+    return settings;
 }
 
 // Parameters of a small model with a gradient and the state of earlier steps, on the device; and
@@ -494,26 +494,26 @@ struct UpdatedModel {
         for (float& x : values) x *= x;
         return values;
     }
-    void update(Optimizer o, const floatX* gradients, const UpdateRule& rule) {
+    void update(Optimizer o, const floatX* gradients, const UpdateSettings& settings) {
         const SliceMap whole = slice_map(layout, {});
-        results.compute(gradients, whole, rule);
+        results.compute(gradients, whole, settings);
         optimizer_update(o, d_params.data, HALF ? d_master.data : nullptr, d_m.data, d_v.data, gradients, whole,
-                         rule.constants, decay_ranges(layout), results.device.data, 7, stream);
+                         settings.constants, decay_ranges(layout), results.device.data, 7, stream);
     }
 };
 
 static void update_kernel(Optimizer o) {
     start_test(format("global norm, clipping and %s with its decay mask", OPTIMIZERS[o].name));
     UpdatedModel model;
-    const UpdateRule rule = clipping_rule();
-    model.update(o, model.d_grads.data, rule);
+    const UpdateSettings settings = clipping_rule();
+    model.update(o, model.d_grads.data, settings);
     const double norm = std::sqrt(reference::global_norm_squared(model.grads.data(), model.n));
     const DeviceResults results = model.results.copy();
     EXPECT(std::fabs(results.norm - norm) < 1e-6 * norm && results.wanted == 1);
     Floats p = model.params, m = model.m, v = model.v;
     const Floats new_m = model.d_m.values(), new_v = model.d_v.values();
     const Floats after = model.d_params.values(), exact = HALF ? model.d_master.values() : after;
-    UpdateConstants k = rule.constants;
+    UpdateConstants k = settings.constants;
     k.grad_scale = (float)(0.5 / norm);
     const GPT2Config& config = model.layout.config;
     for (int i = 0; i < NUM_TENSORS; i++)
@@ -534,13 +534,13 @@ static void update_kernel(Optimizer o) {
 static void unwanted_updates() {
     start_test("an update that is not wanted changes nothing: NaN, infinity, outliers");
     UpdatedModel model;
-    const UpdateRule rule = clipping_rule();
+    const UpdateSettings settings = clipping_rule();
     const double norm = std::sqrt(reference::global_norm_squared(model.grads.data(), model.n));
     for (float bad : {NAN, INFINITY, 1e30f, 0.0f}) {
         Floats broken = model.grads;
         broken[model.n / 2] = bad;
         Array d_broken(broken);
-        UpdateRule strict = rule;
+        UpdateSettings strict = settings;
         strict.norm_limit = bad == 0 ? norm / 2 : bad == 1e30f ? 1e20 : INFINITY;
         model.update(ADAMW, d_broken.data, strict);
         EXPECT(model.results.copy().wanted == 0 && model.d_params.values() == model.params);
@@ -552,9 +552,9 @@ static void stochastic_rounding() {
     start_test("stochastic rounding: always a neighbour, the mean is right, another seed gives other bits");
     const int64_t n = 1 << 14;
     const float exact = 1.0f + 0.3f / 128;  // between 1 and the next bf16, nearer to 1
-    UpdateRule rule = clipping_rule();
-    rule.grad_clip = 0;
-    UpdateConstants grow = rule.constants;  // p = keep p, with keep = exact
+    UpdateSettings settings = clipping_rule();
+    settings.grad_clip = 0;
+    UpdateConstants grow = settings.constants;  // p = keep p, with keep = exact
     grow.learning_rate = 1.0f, grow.weight_decay = 1.0f - exact;
     DecayRanges all{};
     all.layer_elems = all.layers_end = n, all.count[0] = 1, all.end[0][0] = n;
@@ -565,7 +565,7 @@ static void stochastic_rounding() {
         Array32 d_m(Floats(n, 0.0f)), d_v(Floats(n, 1.0f));
         float* const no_master = nullptr;
         StepResults results;
-        results.compute(d_g.data, flat, rule);
+        results.compute(d_g.data, flat, settings);
         adamw_update(d_p.data, no_master, d_m.data, d_v.data, d_g.data, flat, grow, all, results.device.data, seed,
                      stream);
         return d_p.values();
@@ -670,13 +670,13 @@ static void against_cpu(uint64_t seed, Optimizer optimizer, float rate) {
                                micro + 1 == micro_steps});
             cpu_oracle_micro_step(oracle, x.data(), y.data(), micro);
         }
-        UpdateRule rule;
-        rule.constants =
+        UpdateSettings settings;
+        settings.constants =
             update_constants(rate, (float)info.beta1, (float)info.beta2, (float)info.eps, 0.1f, 1.0f, step + 1);
-        rule.tokens = B * T * micro_steps, rule.grad_clip = 1.0, rule.rounding_seed = step;
-        const StepResult theirs = cpu_oracle_update(oracle, rule);
-        rule.loss_scale = LOSS_SCALE;
-        const StepResult mine = update(model, rule);
+        settings.tokens = B * T * micro_steps, settings.grad_clip = 1.0, settings.rounding_seed = step;
+        const StepResult theirs = cpu_oracle_update(oracle, settings);
+        settings.loss_scale = LOSS_SCALE;
+        const StepResult mine = update(model, settings);
         const double loss_error = std::fabs(mine.loss - theirs.loss) / theirs.loss,
                      norm_error = std::fabs(mine.norm - theirs.norm) / theirs.norm;
         // written so that a NaN stays
@@ -702,7 +702,7 @@ static void warm_up() {
     const std::vector<int> tokens(33, 5);
     initialize_weights(model, 1);
     micro_step(model, {tokens.data(), tokens.data(), 1, 33, 1.0f / 33});
-    update(model, UpdateRule{});
+    update(model, UpdateSettings{});
     free_model(model);
 }
 #endif

@@ -311,7 +311,7 @@ static void gather(GPT2& model, T* elems, int64_t bucket) {
 // make the same update. Stage 1: each process updates its slices of the weights, and every process
 // gets them all.
 template <class floatG>
-void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
+void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     const ParameterLayout& layout = model.layout;
     const cudaStream_t stream = model.gpu->stream;
     DeviceResults* results = results_of(model);
@@ -327,30 +327,30 @@ void update_from(GPT2& model, floatG* grads, const UpdateRule& rule) {
     model.phases.enter(PHASE_COMMUNICATION);
     gpu_comm_join(stream);
     model.phases.enter(PHASE_UPDATE);
-    finish_norm(results, comm.processes, rule, stream);
-    if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, rule);
+    finish_norm(results, comm.processes, settings, stream);
+    if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, settings);
     else
         adamw_update(params, model.master, (float*)model.m, (float*)model.v, grads, slice_map(layout, model.slice),
-                     rule.constants, model.gpu->decayed, results, rule.rounding_seed, stream);
+                     settings.constants, model.gpu->decayed, results, settings.rounding_seed, stream);
     check_cuda(cudaMemcpyAsync(model.gpu->host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
     model.phases.enter(NO_PHASE);
     for (int64_t b = 0; b < layout.buckets() && in_slices; b++) gather(model, params, b);
 }
-void loss_norm_and_update(GPT2& model, const UpdateRule& rule) {
+void loss_norm_and_update(GPT2& model, const UpdateSettings& settings) {
     const Range range("update");
-    if (model.sizes.sums_gradients()) update_from(model, model.grad_sums, rule);
-    else update_from(model, (floatX*)model.grads, rule);
+    if (model.sizes.sums_gradients()) update_from(model, model.grad_sums, settings);
+    else update_from(model, (floatX*)model.grads, settings);
     if (model.phases.on) model.gpu->reading = gpu_reading();
 }
 
 // The host waits for the step.
-StepResult wait_for_step(GPT2& model, const UpdateRule& rule) {
+StepResult wait_for_step(GPT2& model, const UpdateSettings& settings) {
     wait_for_stream(model.gpu->stream, "waiting for the step");
     gpu_comm_join(model.gpu->stream);  // what comes next needs the weights
     const DeviceResults& results = *model.gpu->host_results;
     return {results.loss, results.norm, results.wanted != 0,
-            model.noise_scale ? results.small_squares / (rule.loss_scale * rule.loss_scale) : 0};
+            model.noise_scale ? results.small_squares / (settings.loss_scale * settings.loss_scale) : 0};
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -426,12 +426,12 @@ int train(Run& run) {
         if (run_is_over(run)) return end_run(run);  // the last step is done, or a signal came
         begin_step(run);
         for (int64_t micro = 0; micro < model.micro_steps; micro++) micro_step(micro);
-        if (data_failed(run)) continue;             // the run is over
-        const UpdateRule rule = begin_update(run);  // learning rate, clipping, what is an outlier
-        loss_norm_and_update(model, rule);          // over all processes; AdamW, if the device decides so
-        load_ahead(run);                            // while it computes
-        const StepResult result = wait_for_step(model, rule);
-        end_step(run, rule, result, micro_step);  // logs and counts it; after a NaN, micro_step finds where it began
+        if (data_failed(run)) continue;                     // the run is over
+        const UpdateSettings settings = begin_update(run);  // learning rate, clipping, what is an outlier
+        loss_norm_and_update(model, settings);              // over all processes; AdamW, if the device decides so
+        load_ahead(run);                                    // while it computes
+        const StepResult result = wait_for_step(model, settings);
+        end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }
 }

@@ -265,15 +265,15 @@ double gradient_norm_squared(GPT2& model) {
 
 // The loss of the step, its mean over all tokens, and the norm of its gradient.
 template <class floatX>
-StepResult loss_and_norm(GPT2& model, const UpdateRule& rule) {
+StepResult loss_and_norm(GPT2& model, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the sum of the gradients");
-    const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), rule);
+    const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), settings);
     model.phases.enter(PHASE_UPDATE);
     const double squares =
         model.sizes.sums_gradients() ? gradient_norm_squared<float>(model) : gradient_norm_squared<floatX>(model);
-    const double norm = gradient_norm(squares, rule);
-    return {loss, norm, update_wanted(loss, norm, rule), model.small_squares};
+    const double norm = gradient_norm(squares, settings);
+    return {loss, norm, update_wanted(loss, norm, settings), model.small_squares};
 }
 
 // Starts collecting all processes' slices of a bucket of gradients, or of weights.
@@ -288,13 +288,13 @@ static void gather(GPT2& model, T* elems, int64_t bucket) {
 // whole gradient, and all make the same update. Stage 1: each process updates its slices of the
 // weights, and every process gets them all.
 template <class floatX>
-void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
+void update(GPT2& model, const UpdateSettings& settings, const StepResult& result) {
     const Range range("update");
     const ParameterLayout& layout = model.layout;
     const bool in_slices = model.slice.parts > 1, sums = model.sizes.sums_gradients();
     floatX *params = (floatX*)model.params, *grads = (floatX*)model.grads;
-    UpdateConstants constants = rule.constants;
-    constants.grad_scale = gradient_factor(result.norm, rule);  // clips
+    UpdateConstants constants = settings.constants;
+    constants.grad_scale = gradient_factor(result.norm, settings);  // clips
     for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
         if (sums) gather(model, model.grad_sums, b);
         else gather(model, grads, b);
@@ -308,12 +308,12 @@ void update(GPT2& model, const UpdateRule& rule, const StepResult& result) {
         const auto update_part = [&](auto* gradients) {
             kernels::adamw_update(params + part.index, master, (float*)model.m + part.state,
                                   (float*)model.v + part.state, gradients + part.index, part.elems(), k,
-                                  rule.rounding_seed, part.index);
+                                  settings.rounding_seed, part.index);
         };
         sums ? update_part(model.grad_sums) : update_part(grads);
     };
     std::function<void(int64_t bucket)> other;
-    if (model.optimizer != ADAMW) other = prepare_other_optimizer<floatX>(model, constants, rule);
+    if (model.optimizer != ADAMW) other = prepare_other_optimizer<floatX>(model, constants, settings);
     for (int64_t b = 0; b < layout.buckets(); b++) {
         if (other) other(b);
         else for_each_part_of(b, layout, model.slice, adamw);
@@ -394,11 +394,11 @@ int train(Run& run) {
         if (run_is_over(run)) return end_run(run);  // the last step is done, or a signal came
         begin_step(run);
         for (int64_t micro = 0; micro < model.micro_steps; micro++) micro_step(micro);
-        if (data_failed(run)) continue;                                // the run is over
-        const UpdateRule rule = begin_update(run);                     // learning rate, clipping, what is an outlier
-        const StepResult result = loss_and_norm<floatX>(model, rule);  // over all processes
-        if (result.updated) update<floatX>(model, rule, result);       // AdamW
-        end_step(run, rule, result, micro_step);  // logs and counts it; after a NaN, micro_step finds where it began
+        if (data_failed(run)) continue;                     // the run is over
+        const UpdateSettings settings = begin_update(run);  // learning rate, clipping, what is an outlier
+        const StepResult result = loss_and_norm<floatX>(model, settings);  // over all processes
+        if (result.updated) update<floatX>(model, settings, result);       // AdamW
+        end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }
 }

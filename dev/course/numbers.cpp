@@ -16,7 +16,7 @@
 #include "dev/data/bpe_trainer.h"
 #include "llmc/gpt2/config.h"
 #include "llmc/cpu/optimizer_passes.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
@@ -210,12 +210,12 @@ static void adamw() {
     auto params = random_array("params", {n});
     const auto grads = random_array("grads", {3, n});
     auto m = zeros(n), v = zeros(n);
-    UpdateRule rule{};
-    rule.grad_clip = 1;
+    UpdateSettings settings{};
+    settings.grad_clip = 1;
     for (int64_t t = 1; t <= 3; t++) {
         const float* g = grads.data() + (t - 1) * n;
         const double norm = std::sqrt((double)global_norm_squared(g, n));
-        const UpdateConstants k = update_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, clipping_scale(norm, rule), t);
+        const UpdateConstants k = update_constants(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, clipping_scale(norm, settings), t);
         adamw_update(params.data(), nullptr, m.data(), v.data(), g, n, k);
     }
     show("updated", {n}, params);

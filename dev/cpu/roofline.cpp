@@ -52,9 +52,9 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
     std::vector<int> x(B * T), y(B * T);
     for (int64_t i = 0; i < B * T; i++)
         x[i] = (int)(i * 7919 % model.layout.config.V), y[i] = (int)((i + 1) * 7919 % model.layout.config.V);
-    UpdateRule rule;
-    rule.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), rule.tokens = (double)(B * T),
-    rule.grad_clip = 1;
+    UpdateSettings settings;
+    settings.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), settings.tokens = (double)(B * T),
+    settings.grad_clip = 1;
     trace.tracks.push_back({"program", {}});
     std::vector<KernelTime> best;
     double best_s = 1e30;
@@ -65,7 +65,7 @@ static void report(int64_t B, int64_t T, const std::string& name, int steps, int
         const Batch batch{x.data(), y.data(), B, T, 1.0f / (float)(B * T)};
         forward<floatX>(model, batch);
         backward<floatX>(model, batch);
-        update<floatX>(model, rule, loss_and_norm<floatX>(model, rule));
+        update<floatX>(model, settings, loss_and_norm<floatX>(model, settings));
         const double seconds = now_seconds() - begin;
         trace.on = false;
         // step 0 also gets its memory from the system

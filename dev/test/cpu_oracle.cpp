@@ -29,9 +29,9 @@ void cpu_oracle_micro_step(CpuOracle* oracle, const int* x, const int* y, int64_
     forward<float>(oracle->model, batch);
     backward<float>(oracle->model, batch);
 }
-StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateRule& rule) {
-    const StepResult result = loss_and_norm<float>(oracle->model, rule);
-    if (result.updated) update<float>(oracle->model, rule, result);
+StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateSettings& settings) {
+    const StepResult result = loss_and_norm<float>(oracle->model, settings);
+    if (result.updated) update<float>(oracle->model, settings, result);
     return result;
 }
 void cpu_oracle_end(CpuOracle* oracle) { delete oracle; }  // the rest of its memory is freed when the program ends

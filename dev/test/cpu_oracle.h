@@ -3,11 +3,11 @@
 #pragma once
 #include "llmc/gpt2/config.h"
 #include "llmc/optim/optimizers.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 
 struct CpuOracle;
 CpuOracle* cpu_oracle_start(const GPT2Config& config, int64_t B, int64_t T, int64_t micro_steps, uint64_t seed,
                             int64_t end_of_text, Optimizer optimizer);
 void cpu_oracle_micro_step(CpuOracle* oracle, const int* x, const int* y, int64_t micro);
-StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateRule& rule);
+StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateSettings& settings);
 void cpu_oracle_end(CpuOracle* oracle);

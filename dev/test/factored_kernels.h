@@ -48,9 +48,9 @@ static bool rounds_to(float master, float weight) {
 static void factored_update(Optimizer o) {
     start_test(format("%s: factors, directions and weights of matrices of several tiles", OPTIMIZERS[o].name));
     FactoredModel model(o);
-    UpdateRule rule = clipping_rule();
+    UpdateSettings settings = clipping_rule();
     const double norm = std::sqrt(reference::global_norm_squared(model.grads.data(), model.grads.size()));
-    rule.grad_clip = norm / 2;  // the squares of gradients are about as large as the factors
+    settings.grad_clip = norm / 2;  // the squares of gradients are about as large as the factors
     Array d_params(model.params);
     Array32 d_master(model.params), d_grads(model.grads), d_factors(model.factors);
     WholeTensorTables tables = cut_into_pieces(o, model.layout, {});
@@ -60,10 +60,10 @@ static void factored_update(Optimizer o) {
     StepResults results;
     DeviceResults* device = results.device.data;
     sum_squares(device, results.partials.data, d_grads.data, slice_map(model.layout, {}), 0, stream);
-    finish_norm(device, 1, rule, stream);
+    finish_norm(device, 1, settings, stream);
     whole_tensors_update(o, tables, d_params.data, HALF ? d_master.data : nullptr, nullptr, nullptr, d_factors.data,
-                         d_grads.data, {}, rule.constants, device, 7, stream, [] {});
-    UpdateConstants k = rule.constants;
+                         d_grads.data, {}, settings.constants, device, 7, stream, [] {});
+    UpdateConstants k = settings.constants;
     k.grad_scale = results.copy().grad_scale;
     EXPECT(std::fabs(k.grad_scale - 0.5) < 1e-6);
     reference_update(o, model, k);

@@ -7,7 +7,7 @@
 //                  variant: something that must not change a bit; on the CPU the number of threads
 //     void free_model(Model&)
 //     void micro_step(Model&, const Batch&)       its gradients
-//     StepResult update(Model&, const UpdateRule&)
+//     StepResult update(Model&, const UpdateSettings&)
 //     double loss_sum(Model&)
 //     void set_gradient(Model&, tensor, layer, i, float)
 //                  an element of what the backward pass has just written
@@ -223,11 +223,11 @@ struct TenStepRun {
             micro_step(model, {x.data(), y.data(), B, T, (float)scale / (float)(B * T * micro_steps), micro,
                                micro + 1 == micro_steps});
         }
-        UpdateRule rule;
-        rule.loss_scale = scale;
-        rule.constants = update_constants((float)rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
-        rule.tokens = (double)(B * T * micro_steps), rule.grad_clip = 0.7, rule.rounding_seed = step;
-        return update(model, rule);
+        UpdateSettings settings;
+        settings.loss_scale = scale;
+        settings.constants = update_constants((float)rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        settings.tokens = (double)(B * T * micro_steps), settings.grad_clip = 0.7, settings.rounding_seed = step;
+        return update(model, settings);
     }
 };
 
@@ -368,10 +368,10 @@ static TenSteps two_steps_of_5_layers(const Recomputation& r, int64_t end_of_tex
             const Dropout of_micro_step{dropout, 42, step, micro * B * T};
             micro_step(model, {x.data(), y.data(), B, T, 1.0f / (float)(2 * B * T), micro, micro == 1, of_micro_step});
         }
-        UpdateRule rule;
-        rule.constants = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
-        rule.tokens = (double)(2 * B * T);
-        const StepResult updated = update(model, rule);
+        UpdateSettings settings;
+        settings.constants = update_constants(1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1);
+        settings.tokens = (double)(2 * B * T);
+        const StepResult updated = update(model, settings);
         result.losses.push_back(updated.loss), result.norms.push_back(updated.norm);
     }
     result.weights = all_weights(model);

@@ -92,9 +92,9 @@ static void small_state_kernel(Optimizer o, const BucketSlice& slice) {
     Array d_params{params}, d_grads{grads};
     Array32 d_master{start};
     float* const master = HALF ? d_master.data : nullptr;
-    UpdateRule rule = clipping_rule();
+    UpdateSettings settings = clipping_rule();
     StepResults results;
-    results.compute(d_grads.data, mine, rule);
+    results.compute(d_grads.data, mine, settings);
     const DecayRanges decayed = decay_ranges(layout);
     const auto run = [&](auto& states_m, auto& states_v, auto update) {
         DeviceArray<std::decay_t<decltype(states_m[0])>> d_m(states_m), d_v(states_v);
@@ -104,17 +104,17 @@ static void small_state_kernel(Optimizer o, const BucketSlice& slice) {
     };
     if (in_blocks)
         run(new_m.blocks, new_v.blocks, [&](StateBlock* m, StateBlock* v) {
-            blocks_update(o, d_params.data, master, m, v, d_grads.data, mine, map, rule.constants, decayed,
+            blocks_update(o, d_params.data, master, m, v, d_grads.data, mine, map, settings.constants, decayed,
                           results.device.data, 7, stream);
         });
     else
         run(new_m.halves, new_v.halves, [&](bf16* m, bf16* v) {
-            optimizer_update(o, d_params.data, master, m, v, d_grads.data, mine, rule.constants, decayed,
+            optimizer_update(o, d_params.data, master, m, v, d_grads.data, mine, settings.constants, decayed,
                              results.device.data, 7, stream);
         });
-    rule.constants.grad_scale = results.copy().grad_scale;
-    EXPECT(rule.constants.grad_scale < 1);
-    update_slices(o, p, m, v, grads, layout, slice, rule.constants);
+    settings.constants.grad_scale = results.copy().grad_scale;
+    EXPECT(settings.constants.grad_scale < 1);
+    update_slices(o, p, m, v, grads, layout, slice, settings.constants);
     new_m.check(m), new_v.check(v);
     const Floats after = d_params.values(), masters = d_master.values();
     Floats exact = params;

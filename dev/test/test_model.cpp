@@ -39,9 +39,9 @@ static void micro_step(Model& model, const Batch& batch) {
     forward<floatX>(model, batch);
     backward<floatX>(model, batch);
 }
-static StepResult update(Model& model, const UpdateRule& rule) {
-    const StepResult result = loss_and_norm<floatX>(model, rule);
-    if (result.updated) update<floatX>(model, rule, result);
+static StepResult update(Model& model, const UpdateSettings& settings) {
+    const StepResult result = loss_and_norm<floatX>(model, settings);
+    if (result.updated) update<floatX>(model, settings, result);
     return result;
 }
 static double loss_sum(Model& model) { return model.loss_sum; }
@@ -131,10 +131,10 @@ static void stochastic_rounding() {
         load_model(model, FIXTURES + "a.bin");
         EXPECT(!model.master);
         micro_step(model, {d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T)});
-        UpdateRule rule;
-        rule.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1);
-        rule.tokens = (double)(d.B * d.T), rule.rounding_seed = seed;
-        update(model, rule);
+        UpdateSettings settings;
+        settings.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1);
+        settings.tokens = (double)(d.B * d.T), settings.rounding_seed = seed;
+        update(model, settings);
         const std::vector<float> result = all_weights(model);
         free_model(model);
         return result;

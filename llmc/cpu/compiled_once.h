@@ -9,7 +9,8 @@
 // clang-format off
 #define FUNCTIONS_OF_TYPE(X, floatX) \
   X const Backend& cpu_backend<floatX>(); \
-  X std::function<void(int64_t)> prepare_other_optimizer<floatX>(GPT2&, const UpdateConstants&, const UpdateRule&); \
+  X std::function<void(int64_t)> prepare_other_optimizer<floatX>(GPT2&, const UpdateConstants&, \
+                                                                const UpdateSettings&); \
   X void encoder_forward(floatX*, const int*, const floatX*, const floatX*, int64_t, int64_t, int64_t, int64_t); \
   X void layernorm_forward(floatX*, float*, float*, const floatX*, const floatX*, const floatX*, int64_t, int64_t); \
   X void residual_forward(floatX*, const floatX*, const floatX*, size_t); \

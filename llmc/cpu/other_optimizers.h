@@ -4,11 +4,11 @@
 #pragma once
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/whole_tensors.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 
 // The update of a bucket where m and v are in blocks, which do not end where tensors do.
 template <class floatG, class floatX>
-void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants, const UpdateRule& rule) {
+void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants, const UpdateSettings& settings) {
     const ParameterLayout& layout = model.layout;
     const BlockMap map = block_map(layout, model.slice);
     const int64_t first = model.slice.begin(layout, bucket), elems = layout.slice_elems(bucket);
@@ -18,7 +18,7 @@ void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants
         float* master = model.master ? model.master + model.slice.state_begin(layout, bucket) + slice * elems : nullptr;
         kernels::blocks_update(model.optimizer, (floatX*)model.params + index, master, (StateBlock*)model.m + block,
                                (StateBlock*)model.v + block, (floatG*)model.grads + index, elems,
-                               tensor_ranges(layout, bucket, begin, begin + elems), constants, rule.rounding_seed,
+                               tensor_ranges(layout, bucket, begin, begin + elems), constants, settings.rounding_seed,
                                index);
     }
 }
@@ -28,11 +28,11 @@ void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants
 // of a bucket.
 template <class floatG, class floatX>
 std::function<void(int64_t bucket)> prepare_update(GPT2& model, const UpdateConstants& constants,
-                                                   const UpdateRule& rule) {
+                                                   const UpdateSettings& settings) {
     const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
     if (optimizer.keeps.m == KEEP_8BIT)
-        return [&model, constants, &rule](int64_t bucket) {
-            update_blocks<floatG, floatX>(model, bucket, constants, rule);
+        return [&model, constants, &settings](int64_t bucket) {
+            update_blocks<floatG, floatX>(model, bucket, constants, settings);
         };
     std::vector<float> scales;  // of the directions of every tensor; empty if there are none
     if (model.sizes.whole_tensors) {
@@ -45,7 +45,7 @@ std::function<void(int64_t bucket)> prepare_update(GPT2& model, const UpdateCons
                                      kernels::orthogonalize(matrix..., scratch);
                                  }});
     const int64_t bytes = optimizer.keeps.m == KEEP_BF16 ? 2 : 4;  // of an element of m or v
-    return [=, &model, &rule](int64_t bucket) {
+    return [=, &model, &settings](int64_t bucket) {
         for_each_part_of(bucket, model.layout, model.slice, [&](const TensorPart& part) {
             UpdateConstants k = constants;
             if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
@@ -56,13 +56,13 @@ std::function<void(int64_t bucket)> prepare_update(GPT2& model, const UpdateCons
             float* const master = model.master ? model.master + part.state : nullptr;
             kernels::optimizer_update(model.optimizer, (floatX*)model.params + part.index, master, state(model.m),
                                       state(model.v), (floatG*)model.grads + part.index, part.elems(), k,
-                                      rule.rounding_seed, part.index);
+                                      settings.rounding_seed, part.index);
         });
     };
 }
 template <class floatX>
 std::function<void(int64_t bucket)> prepare_other_optimizer(GPT2& model, const UpdateConstants& constants,
-                                                            const UpdateRule& rule) {
-    return model.sizes.sums_gradients() ? prepare_update<float, floatX>(model, constants, rule)
-                                        : prepare_update<floatX, floatX>(model, constants, rule);
+                                                            const UpdateSettings& settings) {
+    return model.sizes.sums_gradients() ? prepare_update<float, floatX>(model, constants, settings)
+                                        : prepare_update<floatX, floatX>(model, constants, settings);
 }

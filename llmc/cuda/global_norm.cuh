@@ -1,5 +1,5 @@
 // The end of a step, without waiting for the host: the norm of the gradient, whether to update, how
-// much to clip (rules: llmc/optim/update_rule.h).
+// much to clip (llmc/optim/update_settings.h).
 //
 //     norm = sqrt(sum over all gradients of g^2)
 //
@@ -10,7 +10,7 @@
 #pragma once
 #include "llmc/cuda/common.cuh"
 #include "llmc/gpt2/tensors.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 
 constexpr int NORM_MOST_BLOCKS = 1024, NORM_THREADS = 512;
 
@@ -88,14 +88,14 @@ __global__ void sum_small_kernel(Results* results, const double* partials, int n
 }
 // One thread: adds the ranks' sums in order, and decides.
 template <class Results>
-__global__ void finish_norm_kernel(Results* results, int processes, UpdateRule rule) {
+__global__ void finish_norm_kernel(Results* results, int processes, UpdateSettings settings) {
     double losses = 0, squares = 0;
     for (int r = 0; r < processes; r++)
         losses += rank_sums(results)[r].losses, squares += rank_sums(results)[r].squares;
-    const double loss = mean_loss(losses, rule), norm = gradient_norm(squares, rule);
+    const double loss = mean_loss(losses, settings), norm = gradient_norm(squares, settings);
     results->loss = loss, results->norm = norm;
-    results->wanted = update_wanted(loss, norm, rule);
-    results->grad_scale = gradient_factor(norm, rule);
+    results->wanted = update_wanted(loss, norm, settings);
+    results->grad_scale = gradient_factor(norm, settings);
 }
 
 // partials (NORM_MOST_BLOCKS) = sums of squares of parts of the elements `mine` of grads. Returns
@@ -125,6 +125,7 @@ void sum_small_squares(DeviceResults* results, double* partials, const floatG* g
     launch("sum_small", sum_small_kernel<DeviceResults>, 1, 256, 0, stream, results, partials, blocks, add);
 }
 // Computes the rest of results from the RankSums of all ranks.
-inline void finish_norm(DeviceResults* results, int64_t processes, const UpdateRule& rule, cudaStream_t stream) {
-    launch("finish_norm", finish_norm_kernel<DeviceResults>, 1, 1, 0, stream, results, (int)processes, rule);
+inline void finish_norm(DeviceResults* results, int64_t processes, const UpdateSettings& settings,
+                        cudaStream_t stream) {
+    launch("finish_norm", finish_norm_kernel<DeviceResults>, 1, 1, 0, stream, results, (int)processes, settings);
 }

@@ -1,7 +1,8 @@
 // Dynamic loss scaling (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2), for fp16. Many
 // gradients are below 3e-8, which fp16 rounds to zero. So the backward pass begins with the
 // gradient of scale * loss, and computes every gradient scale times as large. The update divides by
-// the scale again (update_rule.h): in fp32, where a power of two changes no bit of a normal number.
+// the scale again (update_settings.h): in fp32, where a power of two changes no bit of a normal
+// number.
 //
 // A scale that is too large makes a gradient overflow, to infinity or NaN. The norm of all
 // gradients is then not finite, and the device skips the update, as it skips any step whose norm is
@@ -25,7 +26,7 @@ constexpr int32_t SCALE_GOOD_STEPS = 2000;
 struct LossScale {
     double scale = 0;        // 0: none yet
     int32_t good_steps = 0;  // since the scale has changed
-    int32_t skipped = 0;     // updates of the whole run that were skipped, in any format (update_rule.h)
+    int32_t skipped = 0;     // updates of the whole run that were skipped, in any format (update_settings.h)
 
     bool is_sane() const {
         const float s = (float)scale;

@@ -144,28 +144,28 @@ bool data_failed(Run& run) {
 }
 
 // What the update of this step, of which so many tokens count, needs beside the gradients.
-static UpdateRule update_rule(const Run& run, double rate, double tokens) {
+static UpdateSettings update_settings(const Run& run, double rate, double tokens) {
     const Options& o = run.options;
     const int64_t updates = run.state.step - run.state.loss_scale.skipped;
-    UpdateRule rule;
-    rule.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)o.weight_decay,
-                                      1.0f, updates + 1);
-    rule.constants.nesterov = o.nesterov, rule.constants.round_to_nearest = o.rounding == "nearest";
-    rule.tokens = tokens;
-    rule.grad_clip = o.grad_clip;
-    rule.loss_scale = run.state.loss_scale.scale;
-    rule.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
-    rule.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
-    rule.rounding_seed = generator_for(o.seed, RANDOM_ROUNDING, updates).bits64();
-    return rule;
+    UpdateSettings settings;
+    settings.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps,
+                                          (float)o.weight_decay, 1.0f, updates + 1);
+    settings.constants.nesterov = o.nesterov, settings.constants.round_to_nearest = o.rounding == "nearest";
+    settings.tokens = tokens;
+    settings.grad_clip = o.grad_clip;
+    settings.loss_scale = run.state.loss_scale.scale;
+    settings.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
+    settings.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
+    settings.rounding_seed = generator_for(o.seed, RANDOM_ROUNDING, updates).bits64();
+    return settings;
 }
 
-UpdateRule begin_update(Run& run) {
+UpdateSettings begin_update(Run& run) {
     run.step.rate = learning_rate_of(run.options, run.state.step, run.max_steps);
-    const UpdateRule rule = update_rule(run, run.step.rate, run.step.tokens);
+    const UpdateSettings settings = update_settings(run, run.step.rate, run.step.tokens);
     run.step.before = {};
-    measure_before_update(run, rule.loss_scale, run.step.before);
-    return rule;
+    measure_before_update(run, settings.loss_scale, run.step.before);
+    return settings;
 }
 
 void load_ahead(Run& run) {
@@ -195,7 +195,7 @@ static void say_what_is_not_finite(Run& run, const std::function<void(int64_t)>&
                     first.largest_gradient, first.largest);
 }
 
-void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
+void end_step(Run& run, const UpdateSettings& settings, const StepResult& result,
               const std::function<void(int64_t micro)>& micro_step) {
     const Options& o = run.options;
     StateHeader& state = run.state;
@@ -209,7 +209,7 @@ void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
         StepReport report;
         report.rate = step.rate;
         if (step.tokens > 0) report.loss = result.loss, report.norm = result.norm;
-        report.loss_z = loss_z, report.norm_z = norm_z, report.loss_scale = rule.loss_scale;
+        report.loss_z = loss_z, report.norm_z = norm_z, report.loss_scale = settings.loss_scale;
         report.seconds = now_seconds() - step.begin, report.tokens = step.tokens;
         report.first = {(double)run.first_tokens, result.small_squares};
         log_step(run, report);
@@ -217,10 +217,10 @@ void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
             say_what_is_not_finite(run, micro_step);
             stop_if_not_finite(run, result);
         }
-        log_tensors(run, rule, result.updated, step.before);
+        log_tensors(run, settings, result.updated, step.before);
     }
     state.loss_scale = next_scale(run.model.format, state.loss_scale, o, overflow);
-    if (!result.updated) log_skipped_update(run, result, rule, state.loss_scale.scale), state.loss_scale.skipped++;
+    if (!result.updated) log_skipped_update(run, result, settings, state.loss_scale.scale), state.loss_scale.skipped++;
     state.step++;
     state.position_windows += run.step_windows;
     step.range.reset();

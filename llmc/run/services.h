@@ -1,7 +1,7 @@
 // What surrounds the steps of a run, as services that a trainer's main calls one after the other.
 // They know the model by struct GPT2 alone (model/model.h), and are compiled once, in services.cpp.
 #pragma once
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 #include "llmc/run/run.h"
 
 // ---- before the steps
@@ -36,7 +36,7 @@ Batch next_batch(Run& run, int64_t micro);
 // Whether a process could not load its tokens: then the step has no update, and the run is over.
 bool data_failed(Run& run);
 // What the update needs beside the gradients: learning rate, limits, which number it has.
-UpdateRule begin_update(Run& run);
+UpdateSettings begin_update(Run& run);
 // Loads the first micro-batch of the next step: its other micro-batches are loaded while the device
 // computes the ones before them, but this one would keep it waiting. If that fails, the next step
 // tries again, and says so.
@@ -44,5 +44,5 @@ void load_ahead(Run& run);
 // Logs the step and counts it. Ends the run (exit 1) if loss or norm is not finite and no lower
 // loss scale may help, after it has said where that began: micro_step(micro) computes the gradients
 // of a micro-batch again.
-void end_step(Run& run, const UpdateRule& rule, const StepResult& result,
+void end_step(Run& run, const UpdateSettings& settings, const StepResult& result,
               const std::function<void(int64_t micro)>& micro_step);

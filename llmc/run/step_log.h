@@ -2,7 +2,7 @@
 // with which a run ends whose loss is not finite.
 #pragma once
 #include "llmc/run/step_metrics.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 
 // The line in work: the step and its micro-step, the time that the run has taken, and an estimate
 // of what is left. The pace is taken from the second step on; the first one touches its memory for
@@ -84,12 +84,13 @@ inline void stop_if_not_finite(Run& run, const StepResult& result) {
 }
 
 // Says that the last step did not update the weights. `next` is the loss scale of the next step.
-inline void log_skipped_update(Run& run, const StepResult& result, const UpdateRule& rule, double next) {
-    const char* outlier = result.loss > rule.loss_limit ? "its loss is an outlier" : "its gradient norm is an outlier";
+inline void log_skipped_update(Run& run, const StepResult& result, const UpdateSettings& settings, double next) {
+    const char* outlier =
+        result.loss > settings.loss_limit ? "its loss is an outlier" : "its gradient norm is an outlier";
     const std::string overflow =
-        format("a gradient overflowed at loss scale %g, which is %g from here on", rule.loss_scale, next);
+        format("a gradient overflowed at loss scale %g, which is %g from here on", settings.loss_scale, next);
     run.logger.line("step %d: update skipped, %s", run.state.step + 1,
-                    rule.tokens == 0             ? "the loss mask counts none of its tokens"
+                    settings.tokens == 0         ? "the loss mask counts none of its tokens"
                     : std::isfinite(result.norm) ? outlier
                                                  : overflow.c_str());
 }

@@ -32,7 +32,7 @@
 #include "llmc/run/run.h"
 #include "llmc/run/tensor_sums.h"
 #include "llmc/gpt2/tensor_parts.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 
 inline std::string tensor_log_header() { return "step,what,tensor,layer,elems,norm,max,zeros,ratio\n"; }
 
@@ -110,9 +110,9 @@ inline void measure_before_update(Run& run, double loss_scale, BeforeUpdate& bef
 }
 
 // Weight, gradient and update of a part are lines[0] to lines[2].
-inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateRule& rule, bool updated,
+inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateSettings& settings, bool updated,
                           TensorLine* lines) {
-    const UpdateConstants& k = rule.constants;
+    const UpdateConstants& k = settings.constants;
     const double step = k.learning_rate / k.correction1, root = 1 / std::sqrt((double)k.correction2);
     const double decay = TENSORS[part.tensor].decayed ? (double)k.learning_rate * k.weight_decay : 0.0;
     std::vector<float> p, m;
@@ -142,7 +142,7 @@ inline void measure_weights(GPT2& model, const TensorPart& part, TensorLine* lin
 }
 
 // This process's slices of all parameters.
-inline void measure_parameters(GPT2& model, const UpdateRule& rule, bool updated, const BeforeUpdate& before,
+inline void measure_parameters(GPT2& model, const UpdateSettings& settings, bool updated, const BeforeUpdate& before,
                                std::vector<TensorLine>& lines) {
     int64_t at = 0;  // in before.weights
     for_each_own_part(model, [&](const TensorPart& part) {
@@ -153,9 +153,9 @@ inline void measure_parameters(GPT2& model, const UpdateRule& rule, bool updated
         for (const char* what : {"weight", "gradient", "update"}) lines.push_back({what, info.name, layer, elems});
         TensorLine* three = &lines[lines.size() - 3];
         measure_weights(model, part, three);
-        three[1].sums =
-            before.gradients.empty() ? measure_gradient(model, part, rule.loss_scale) : before.gradients[part.number];
-        if (before.weights.empty()) measure_adamw(model, part, rule, updated, three);
+        three[1].sums = before.gradients.empty() ? measure_gradient(model, part, settings.loss_scale)
+                                                 : before.gradients[part.number];
+        if (before.weights.empty()) measure_adamw(model, part, settings, updated, three);
         else measure_change(model, part, before.weights.data() + at, three);
         at += part.elems();
     });
@@ -193,13 +193,13 @@ inline void sum_over_processes(std::vector<TensorLine>& lines) {
 
 // Records the lines of the step that has just ended, if it is one that is logged. All processes
 // call it. before: what measure_before_update() has measured.
-inline void log_tensors(Run& run, const UpdateRule& rule, bool updated, const BeforeUpdate& before) {
+inline void log_tensors(Run& run, const UpdateSettings& settings, bool updated, const BeforeUpdate& before) {
     const int64_t step = run.state.step;
     run.model.gradients_complete = nullptr;
     if (!logs_tensors(run)) return;
     const Range range("log tensors");
     std::vector<TensorLine> lines;
-    measure_parameters(run.model, rule, updated, before, lines);
+    measure_parameters(run.model, settings, updated, before, lines);
     measure_residuals(run.model, lines);
     sum_over_processes(lines);
     std::string text;

@@ -25,14 +25,14 @@ double clip_gradients(std::vector<std::vector<float>>& grads, double limit) {
 
 // ----- shipped
 #include "llmc/cpu/reference.h"
-#include "llmc/optim/update_rule.h"
+#include "llmc/optim/update_settings.h"
 double clip_gradients(std::vector<std::vector<float>>& grads, double limit) {
     double squares = 0;
-    UpdateRule rule;
-    rule.grad_clip = limit;
+    UpdateSettings settings;
+    settings.grad_clip = limit;
     for (auto& tensor : grads) squares += reference::global_norm_squared(tensor.data(), tensor.size());
     for (auto& tensor : grads)
-        for (float& g : tensor) g *= clipping_scale(std::sqrt(squares), rule);
+        for (float& g : tensor) g *= clipping_scale(std::sqrt(squares), settings);
     return std::sqrt(squares);
 }
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include "llmc/optim/update_constants.h"
 
-struct UpdateRule {
+struct UpdateSettings {
     // The optimizer's constants. weight_decay is for the tensors that tensors.h marks; the update
     // sets grad_scale.
     UpdateConstants constants;
@@ -31,30 +31,30 @@ struct StepResult {
 };
 
 // The loss of a step from the sum over its tokens; 0 if none of them counts.
-HOST_DEVICE inline double mean_loss(double sum, const UpdateRule& rule) {
-    return rule.tokens > 0 ? sum / rule.tokens : 0;
+HOST_DEVICE inline double mean_loss(double sum, const UpdateSettings& settings) {
+    return settings.tokens > 0 ? sum / settings.tokens : 0;
 }
 
 // Whether this step updates the weights: not if none of its tokens counts, and not if loss or norm
 // is not finite, or is an outlier.
-HOST_DEVICE inline bool update_wanted(double loss, double norm, const UpdateRule& rule) {
+HOST_DEVICE inline bool update_wanted(double loss, double norm, const UpdateSettings& settings) {
     const double largest = 1.7976931348623157e308;
-    return rule.tokens > 0 && fabs(loss) <= largest && fabs(norm) <= largest && !(loss > rule.loss_limit) &&
-           !(norm > rule.norm_limit);
+    return settings.tokens > 0 && fabs(loss) <= largest && fabs(norm) <= largest && !(loss > settings.loss_limit) &&
+           !(norm > settings.norm_limit);
 }
 
 // The norm of the gradient from the sum of the squares of what the backward pass has left.
-HOST_DEVICE inline double gradient_norm(double squares, const UpdateRule& rule) {
-    return sqrt(squares) / rule.loss_scale;
+HOST_DEVICE inline double gradient_norm(double squares, const UpdateSettings& settings) {
+    return sqrt(squares) / settings.loss_scale;
 }
 
 // The factor that brings the norm of the gradient down to the limit (Pascanu et al. 2013,
 // arXiv:1211.5063), 1 if it is within.
-HOST_DEVICE inline float clipping_scale(double norm, const UpdateRule& rule) {
-    return rule.grad_clip > 0 && norm > rule.grad_clip ? (float)(rule.grad_clip / norm) : 1.0f;
+HOST_DEVICE inline float clipping_scale(double norm, const UpdateSettings& settings) {
+    return settings.grad_clip > 0 && norm > settings.grad_clip ? (float)(settings.grad_clip / norm) : 1.0f;
 }
 
 // What the gradients are multiplied by, which clips them and takes back the loss scale.
-HOST_DEVICE inline float gradient_factor(double norm, const UpdateRule& rule) {
-    return clipping_scale(norm, rule) / (float)rule.loss_scale;
+HOST_DEVICE inline float gradient_factor(double norm, const UpdateSettings& settings) {
+    return clipping_scale(norm, settings) / (float)settings.loss_scale;
 }
