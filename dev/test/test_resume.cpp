@@ -57,13 +57,13 @@ static void resuming() {
 }
 
 static void kill_and_resume() {
-    start_test("kill -9 at 20 random instants, resumed each time: the weights and the records of a run left alone");
-    const std::string flags = "-x 2000 -n 20 -nk 2 -l 3e-3 -c 0.1 -v 30 -m 1 -s 50 -g 3 ";
+    start_test("kill -9 at 40 random instants, resumed each time: the weights and the records of a run left alone");
+    const std::string flags = "-x 4000 -n 20 -nk 2 -l 3e-3 -c 0.1 -v 30 -m 1 -s 50 -g 3 ";
     EXPECT(run(tiny(flags + "-o " + dir("calm"))).status == 0);
     unsigned random = 7;
     int killed = 0;
     Outcome r{};
-    for (int attempt = 0; attempt < 20; attempt++) {
+    for (int attempt = 0; attempt < 40; attempt++) {
         pid_t child = start(tiny(flags + "-y 1 -o " + dir("rough")));
         random = random * 1103515245 + 12345;
         usleep(20000 + random / 65536 % 130000);
@@ -75,9 +75,9 @@ static void kill_and_resume() {
         for (int64_t step : finished_steps(dir("rough")))
             EXPECT(checkpoint_problem(dir("rough"), step, header).empty());
     }
-    EXPECT(killed >= 8);
+    EXPECT(killed >= 10);
     EXPECT(run(tiny(flags + "-y 1 -o " + dir("rough"))).status == 0);
-    EXPECT(same_files(weights("calm", 2000), weights("rough", 2000)) && same_records("calm", "rough"));
+    EXPECT(same_files(weights("calm", 4000), weights("rough", 4000)) && same_records("calm", "rough"));
 }
 
 static void hard_times() {
