@@ -51,8 +51,10 @@ inline bool expect_that(bool good, const char* text, const char* file, int line)
 
 inline int report_tests() {
     finish_test();
+    const bool none = tests_passed + tests_failed + tests_skipped == 0;  // a group of another name was asked for
+    if (none) printf("FAILED no test was run\n");
     printf("%d passed, %d failed, %d skipped\n", tests_passed, tests_failed, tests_skipped);
-    return tests_failed > 0;
+    return none || tests_failed > 0;
 }
 
 // The largest difference, divided by the largest magnitude in b. Infinity if a difference is not
