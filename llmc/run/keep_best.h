@@ -9,12 +9,16 @@
 
 inline std::string best_path(const Options& o) { return o.out_dir + "/model_best.bin"; }
 
+// Where the validation loss begins in a line of evals.jsonl; npos if the line is of something else.
+inline size_t val_loss_at(const std::string& line) {
+    const std::string_view name = "\"val_loss\": ";
+    const size_t at = line.find("\"sample\": ") == line.npos ? line.find(name) : line.npos;
+    return at == line.npos ? at : at + name.size();
+}
 // The validation loss that a line of evals.jsonl tells; infinity if it tells none.
 inline double val_loss_of(const std::string& line) {
-    const std::string name = "\"val_loss\": ";
-    const size_t at = line.find(name);
-    const bool tells = line.find("\"sample\": ") == line.npos && at != line.npos && isdigit(line[at + name.size()]);
-    return tells ? strtod(line.c_str() + at + name.size(), nullptr) : INFINITY;
+    const size_t at = val_loss_at(line);
+    return at != line.npos && isdigit(line[at]) ? strtod(line.c_str() + at, nullptr) : INFINITY;
 }
 
 // The best model of the steps before a checkpoint, while model_best.bin is of a later step, which a
@@ -37,7 +41,7 @@ inline bool kept_best(const std::string& dir) {
 inline BestLoss best_before(int64_t end, const RunFile& evals, const std::vector<std::string>& lines) {
     BestLoss best;
     for (const std::string& line : lines)
-        if (line.find("\"val_loss\": ") != line.npos && evals.step_of(line) < end)
+        if (val_loss_at(line) != line.npos && evals.step_of(line) < end)
             best.add(val_loss_of(line), evals.step_of(line));
     return best;
 }

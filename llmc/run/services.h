@@ -6,8 +6,8 @@
 
 // ---- before the steps
 
-// The flags of the command line; with -y 1, for the others, those of the run to resume. Exit 2 for
-// a mistake.
+// The flags in force: those of the command line; for the others, with -y 1, those of the run to
+// resume; else those of --config; else the defaults. Exit 2 for a mistake.
 Options options_of_command(int argc, char** argv);
 // Begins a run with run.options: the processes meet; flags, model and data are settled and checked;
 // memory is allocated; weights are loaded; the out dir is opened. False if nothing is left to do:
