@@ -1,6 +1,6 @@
 // The gradients of dev/course/gpt2.cpp, number by number, beside finite differences of its loss. It
 // is compiled here with double for float: (loss(p + h) - loss(p - h)) / 2h is then exact to about
-// ten digits.
+// ten digits. And what the judges of the exercises say of times, by a clock that does not run.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -14,6 +14,7 @@
 #include <random>
 #include <string>
 #include <vector>
+#include "dev/course/exercises/judge.h"
 #include "dev/test/test.h"
 
 namespace lesson {
@@ -85,8 +86,26 @@ static void test_improbable_target() {
     if (!EXPECT(std::fabs(loss - 1000) < 1e-9)) printf("loss %g\n", loss);
 }
 
+static double scripted_seconds = 0;
+static bool fast_enough(double naive_seconds, double mine_seconds, double asked) {
+    Judge j;
+    j.hints = {{"slow", "too slow"}};
+    j.clock = [] { return scripted_seconds; };
+    j.faster(
+        "the other", [&] { scripted_seconds += naive_seconds; }, [&] { scripted_seconds += mine_seconds; }, asked);
+    return !j.failed;
+}
+static void test_times() {
+    start_test("an exercise on speed passes from the ratio of times that is asked");
+    EXPECT(fast_enough(3, 1, 2));
+    EXPECT(fast_enough(2, 1, 2));
+    EXPECT(!fast_enough(1.75, 1, 2));
+    EXPECT(!fast_enough(1, 1, 1.5));
+}
+
 int main() {
     test_improbable_target();
+    test_times();
     test_gradients(2, 3, 6, 7, 2, 5);
     test_gradients(1, 1, 5, 4, 3, 1);
     return report_tests();
