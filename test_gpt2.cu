@@ -605,7 +605,7 @@ static void kernel_tests(bool quick) {
         if (!quick || s.B * s.T < 70) encoder_kernels(s), attention_kernels(s);
     for (const DocumentLayout& layout : DOCUMENT_LAYOUTS)
         for (const Shape& s : {Shape{2, 33, 48, 3}, Shape{1, 130, 64, 1}, Shape{1, 70, 144, 1}})
-            if (!quick || s.T == 33) attention_with_documents(s, layout);
+            if (!quick || (s.T == 33 && &layout == &DOCUMENT_LAYOUTS[2])) attention_with_documents(s, layout);
     const int widest = (int)layernorm_most_channels<floatX>();
     for (auto [rows, C] :
          {std::pair<int, int>{33, 48}, {1, 16}, {300, 40}, {37, 1024}, {7, 1600}, {3, 4104}, {2, widest}})
@@ -631,7 +631,7 @@ static void kernel_tests(bool quick) {
         if (is_small(OPTIMIZERS[o].keeps.m))
             small_state_kernel((Optimizer)o, {}), small_state_kernel((Optimizer)o, {3, 1});
         else if (!OPTIMIZERS[o].whole_tensors) update_kernel((Optimizer)o);
-        if (OPTIMIZERS[o].keeps.factors == KEEP_FACTORED) factored_update((Optimizer)o);
+        if (OPTIMIZERS[o].keeps.factors == KEEP_FACTORED && (!quick || o == ADAFACTOR)) factored_update((Optimizer)o);
     }
     unwanted_updates();
     if (HALF && !FP16) stochastic_rounding();

@@ -1,5 +1,5 @@
-// The processes of a run, and how they exchange data: by MPI, where the build found it, or by TCP
-// (tcp.h). With one process, nothing happens. comm_start.h brings them together, and parts them.
+// The processes of a run, and how they exchange data: by MPI (comm_mpi.h), where the build found
+// it, or by TCP (tcp.h). With one process, nothing happens. comm_start.h brings them together.
 //
 // Every process trains on its own part of each batch. Then the gradients are summed: a
 // reduce-scatter leaves on rank r the sum of slice r of a bucket (tensors.h), and an all-gather
@@ -10,10 +10,10 @@
 //
 // No process waits forever: after comm.timeout_s it says what it waits for, and ends the run.
 #pragma once
-#include <sched.h>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,10 +21,16 @@
 #include "llmc/comm/flag_sums.h"
 #include "llmc/comm/tcp.h"
 #include "llmc/trace/trace.h"
-#ifdef USE_MPI
-#define OMPI_SKIP_MPICXX
-#include <mpi.h>
-#endif
+
+// What MPI does for processes that have met by it; all null for others. `what` is for a message.
+struct MpiCalls {
+    void (*gather)(void* out, const void* mine, int64_t bytes, const char* what);
+    void (*sum_slices_start)(float* data, int64_t n_elems);
+    void (*all_gather_start)(void* data, int64_t bytes);
+    void (*progress)();
+    void (*wait)(const char* what);
+    void (*end)();
+};
 
 struct Comm {
     int64_t processes = 1, rank = 0;
@@ -33,14 +39,7 @@ struct Comm {
     // its host waits for it, finish the collectives that were started before.
     void (*before_gather)() = nullptr;
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
-#ifdef USE_MPI
-    struct Pending {
-        MPI_Request request;
-        std::vector<char> received;  // copied to `to` when the request is complete, if `to` is not null
-        char* to;
-    };
-    std::vector<Pending> pending;
-#endif
+    MpiCalls mpi{};
 };
 inline Comm comm;
 
@@ -50,23 +49,6 @@ struct Alone {
     ~Alone() { comm.processes = processes; }
 };
 
-#ifdef USE_MPI
-// Waits for an MPI request; exit 1 after comm.timeout_s. `what` is for the message, here and below.
-inline void comm_poll(MPI_Request* request, const char* what) {
-    const double begin = now_seconds();
-    for (int done = 0;;) {
-        MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (done) return;
-        sched_yield();
-        if (now_seconds() - begin > (double)comm.timeout_s)
-            runtime_failure(
-                "waited %d s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "
-                "long)",
-                comm.timeout_s, what);
-    }
-}
-#endif
-
 // out (processes * bytes) = every rank's mine (bytes), in the order of ranks.
 inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* what) {
     if (comm.processes == 1) {
@@ -75,14 +57,8 @@ inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* 
     }
     const Range range("gather");
     if (comm.before_gather) comm.before_gather();
-    if (tcp.active()) return tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
-#ifdef USE_MPI
-    MPI_Request request;
-    MPI_Iallgather(mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
-    comm_poll(&request, what);
-#else
-    (void)what;
-#endif
+    if (tcp.active()) tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
+    else comm.mpi.gather(out, mine, bytes, what);
 }
 template <class T>
 inline std::vector<T> comm_gather(const T& mine, const char* what) {
@@ -116,15 +92,8 @@ inline void comm_merge(double* values, int64_t n, const char* what) {
 // Starts summing data (processes * n_elems) over all processes. After comm_wait(), slice `rank` of
 // data holds its sum; the other slices are undefined.
 inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
-    if (tcp.active()) return tcp_reduce_scatter(data, n_elems, comm.processes, comm.rank, what);
-#ifdef USE_MPI
-    comm.pending.push_back(
-        {MPI_REQUEST_NULL, std::vector<char>(n_elems * sizeof(float)), (char*)(data + comm.rank * n_elems)});
-    Comm::Pending& p = comm.pending.back();
-    MPI_Ireduce_scatter_block(data, p.received.data(), (int)n_elems, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &p.request);
-#else
-    (void)data;
-#endif
+    if (tcp.active()) tcp_reduce_scatter(data, n_elems, comm.processes, comm.rank, what);
+    else comm.mpi.sum_slices_start(data, n_elems);
 }
 // Starts summing a bucket of gradients over all processes; `bucket` is for the trace.
 inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
@@ -141,35 +110,18 @@ inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
     const Range range(work::collective("all_gather", bucket, (comm.processes - 1) * bytes));
     if (tcp.active())
-        return tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
-                          "the collection of the slices");
-#ifdef USE_MPI
-    comm.pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
-    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
-                   &comm.pending.back().request);
-#endif
+        tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
+                   "the collection of the slices");
+    else comm.mpi.all_gather_start(data, bytes);
 }
 // Lets MPI advance what was started, which it does only while it is called.
 inline void comm_progress() {
-#ifdef USE_MPI
-    for (Comm::Pending& p : comm.pending) {
-        int done;
-        MPI_Test(&p.request, &done, MPI_STATUS_IGNORE);
-    }
-#endif
+    if (comm.mpi.progress) comm.mpi.progress();
 }
 // Waits until everything that was started is complete.
 inline void comm_wait(const char* what) {
     const Range range("wait for processes");
-#ifdef USE_MPI
-    for (Comm::Pending& p : comm.pending) {
-        comm_poll(&p.request, what);
-        if (p.to) memcpy(p.to, p.received.data(), p.received.size());
-    }
-    comm.pending.clear();
-#else
-    (void)what;
-#endif
+    if (comm.mpi.wait) comm.mpi.wait(what);
 }
 
 // Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.
@@ -200,3 +152,18 @@ inline void comm_check_flags(const std::vector<std::string>& flags) {
         comm_barrier("the end");  // rank 0 says so, and ends all
     }
 }
+
+// Ends all communication; MPI waits here for all processes.
+inline void comm_end() {
+    if (comm.at_end) comm.at_end();
+    if (comm.mpi.end) comm.mpi.end();
+    tcp_end();
+    comm.mpi = {}, comm.processes = 1, comm.rank = 0;
+}
+// Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
+// exception, closes its connections without that, and so ends the others.
+struct CommSession {
+    ~CommSession() {
+        if (std::uncaught_exceptions() == 0) comm_end();
+    }
+};

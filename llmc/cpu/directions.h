@@ -44,20 +44,25 @@ void direction_pass(float* grads, const float* p, float* m, float* v, size_t n, 
 // Turns grads (n_elems), a part of a tensor, into directions by the rule of an optimizer, and
 // updates m and v; these and master are as in optimizer_update(). Returns the sums of squares of
 // weights and directions.
-template <class floatX>
-SquareSums directions_from_state(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
-                                 float* v, int64_t n_elems, const UpdateConstants& constants) {
-    const Range range(work::directions(OPTIMIZERS[optimizer], n_elems, v ? n_elems : 0, master ? 4 : sizeof(floatX)));
+inline SquareSums directions_by(DirectionPass* pass, float* grads, NumbersAt params, float* m, float* v,
+                                int64_t n_elems, const UpdateConstants& constants) {
     const RuleConstants k = rule_constants(constants, true);
-    DirectionPass* pass = nullptr;
-    with_direction(optimizer, [&](auto constant) { pass = direction_pass<RuleOf<constant.value>>; });
     return sum_pieces(n_elems, [&](int64_t begin, int64_t end, vfloat& weights, vfloat& directions) {
         for (int64_t i = begin; i < end; i += STATE_BLOCK_ELEMS) {
             const int64_t n = std::min<int64_t>(STATE_BLOCK_ELEMS, end - i);
             BlockValues converted;
-            const float* const p = master ? master + i : values_of(params + i, converted, n);
+            const float* const p = values_of(params.from(i), converted, n);
             pass(grads + i, p, m ? m + i : nullptr, v ? v + i : nullptr, n, constants.grad_scale, k, weights,
                  directions);
         }
     });
+}
+template <class floatX>
+SquareSums directions_from_state(Optimizer optimizer, float* grads, const floatX* params, const float* master, float* m,
+                                 float* v, int64_t n_elems, const UpdateConstants& constants) {
+    const Range range(work::directions(OPTIMIZERS[optimizer], n_elems, v ? n_elems : 0, master ? 4 : sizeof(floatX)));
+    DirectionPass* pass = nullptr;
+    with_direction(optimizer, [&](auto constant) { pass = direction_pass<RuleOf<constant.value>>; });
+    const NumbersAt weights = master ? NumbersAt(master) : NumbersAt(params);
+    return directions_by(pass, grads, weights, m, v, n_elems, constants);
 }

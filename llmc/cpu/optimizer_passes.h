@@ -27,53 +27,64 @@ inline RulePass* pass_of(Optimizer optimizer) {
     return pass;
 }
 
+// Where numbers lie whose type is known when the program runs: fp32 or bf16. So one pass is
+// compiled for all types.
+struct NumbersAt {
+    void* data = nullptr;  // null: there are none
+    bool sixteen_bits = false;
+
+    template <class T>
+    NumbersAt(T* elems) : data((void*)elems), sixteen_bits(sizeof(T) == 2) {}
+    NumbersAt from(int64_t i) const {
+        NumbersAt moved = *this;
+        if (data) moved.data = (char*)data + i * (sixteen_bits ? 2 : 4);
+        return moved;
+    }
+};
 // The values of n elements in fp32: where they lie, or if they are bf16, in `converted`.
-template <class T>
-auto* values_of(T* elems, BlockValues& converted, int64_t n) {
-    if constexpr (sizeof(T) == 4) return elems;
-    else return copy_values(converted, elems, n), &converted[0];
+inline float* values_of(NumbersAt elems, BlockValues& converted, int64_t n) {
+    if (!elems.sixteen_bits) return (float*)elems.data;
+    copy_values(converted, (const bf16*)elems.data, n);
+    return converted;
 }
 // Stores n values as bf16, rounded stochastically (store_stochastically() in adamw.h).
-inline void store_stochastically(bf16* elems, const float* values, int64_t n, uint64_t seed, int64_t index) {
+inline void store_stochastically(NumbersAt elems, const float* values, int64_t n, uint64_t seed, int64_t index) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, values + i, 4);
-        ((uint16_t*)elems)[i] = stochastic_bits(bits, hash_bits(seed, index + i));
+        ((uint16_t*)elems.data)[i] = stochastic_bits(bits, hash_bits(seed, index + i));
     }
 }
 
 // Updates n elements, at most a block, of params, m and v with grads; also of master, if it is not
 // null. They become fp32 in the first-level cache, if they are not, and are rounded to their types
 // when the rule has passed. index: of the first element among all parameters.
-template <class floatX, class State, class floatG>
-void update_block(RulePass* pass, floatX* params, float* master, State* m, State* v, const floatG* grads, int64_t n,
-                  const UpdateConstants& constants, const RuleConstants& k, uint64_t seed, int64_t index) {
+inline void update_block(RulePass* pass, NumbersAt params, float* master, NumbersAt m, NumbersAt v, NumbersAt grads,
+                         int64_t n, const UpdateConstants& constants, const RuleConstants& k, uint64_t seed,
+                         int64_t index) {
     BlockValues p_values, m_values, v_values, g_values;
     float* const p = master ? master : values_of(params, p_values, n);
-    float* const m32 = m ? values_of(m, m_values, n) : nullptr;
-    float* const v32 = v ? values_of(v, v_values, n) : nullptr;
+    float* const m32 = m.data ? values_of(m, m_values, n) : nullptr;
+    float* const v32 = v.data ? values_of(v, v_values, n) : nullptr;
     pass(p, m32, v32, values_of(grads, g_values, n), n, constants.grad_scale, k);
-    if constexpr (sizeof(State) == 2) {
-        if (m) store_stochastically(m, m32, n, seed_of_state(seed, 0), index);
-        if (v) store_stochastically(v, v32, n, seed_of_state(seed, 1), index);
-    }
-    if constexpr (sizeof(floatX) == 2)
-        if (!master && !constants.round_to_nearest) return store_stochastically(params, p, n, seed, index);
-    if ((void*)params != p) copy_values(params, p, n);
+    if (m32 == m_values) store_stochastically(m, m32, n, seed_of_state(seed, 0), index);
+    if (v32 == v_values) store_stochastically(v, v32, n, seed_of_state(seed, 1), index);
+    if (params.data == p) return;
+    if (!params.sixteen_bits) copy_values((float*)params.data, p, n);
+    else if (!master && !constants.round_to_nearest) store_stochastically(params, p, n, seed, index);
+    else copy_values((bf16*)params.data, p, n);
 }
 
 // All n_elems elements of one tensor, whose m and v are fp32 or bf16.
-template <class floatX, class State, class floatG>
-void update_by(RulePass* pass, floatX* params, float* master, State* m, State* v, const floatG* grads, int64_t n_elems,
-               const UpdateConstants& constants, uint64_t seed, int64_t index) {
+inline void update_by(RulePass* pass, NumbersAt params, float* master, NumbersAt m, NumbersAt v, NumbersAt grads,
+                      int64_t n_elems, const UpdateConstants& constants, uint64_t seed, int64_t index) {
     const RuleConstants k = rule_constants(constants, true);
-    const auto from = [](auto* elems, int64_t i) { return elems ? elems + i : nullptr; };
-    constexpr bool ALL_FP32 = sizeof(floatX) == 4 && sizeof(State) == 4 && sizeof(floatG) == 4;
+    const bool all_fp32 = !params.sixteen_bits && !m.sixteen_bits && !grads.sixteen_bits;
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
-        const int64_t step = ALL_FP32 ? end - begin : STATE_BLOCK_ELEMS;
+        const int64_t step = all_fp32 ? end - begin : STATE_BLOCK_ELEMS;
         for (int64_t i = begin; i < end; i += step)
-            update_block(pass, params + i, from(master, i), from(m, i), from(v, i), grads + i, std::min(step, end - i),
-                         constants, k, seed, index + i);
+            update_block(pass, params.from(i), master ? master + i : nullptr, m.from(i), v.from(i), grads.from(i),
+                         std::min(step, end - i), constants, k, seed, index + i);
     });
 }
 
@@ -91,12 +102,9 @@ void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* 
 
 // Updates the n_elems elements of a slice of a bucket, for optimizers whose m and v are in blocks
 // of 8-bit codes. ranges: the tensors in the slice.
-template <class floatX, class floatG>
-void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v,
-                   const floatG* grads, int64_t n_elems, const std::vector<TensorRange>& ranges,
-                   const UpdateConstants& constants, uint64_t seed = 0, int64_t index = 0) {
-    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
-    RulePass* const pass = pass_of(optimizer);
+inline void update_blocks_by(RulePass* pass, NumbersAt params, float* master, StateBlock* m, StateBlock* v,
+                             NumbersAt grads, int64_t n_elems, const std::vector<TensorRange>& ranges,
+                             const UpdateConstants& constants, uint64_t seed, int64_t index) {
     const RuleConstants k[] = {rule_constants(constants, false), rule_constants(constants, true)};
     parallel_ranges(blocks_of(n_elems), 128, [&](int64_t begin, int64_t end) {
         BlockValues mi, vi;
@@ -106,11 +114,18 @@ void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBloc
             for (const TensorRange& tensor : ranges) {
                 const int64_t low = std::max(tensor.begin, first), high = std::min(tensor.end, last);
                 if (low < high)
-                    update_block(pass, params + low, master ? master + low : nullptr, mi + low - first,
-                                 vi + low - first, grads + low, high - low, constants, k[tensor.decayed], seed,
+                    update_block(pass, params.from(low), master ? master + low : nullptr, mi + low - first,
+                                 vi + low - first, grads.from(low), high - low, constants, k[tensor.decayed], seed,
                                  index + low);
             }
             encode_block<true>(m[block], mi), encode_block<false>(v[block], vi);
         }
     });
+}
+template <class floatX, class floatG>
+void blocks_update(Optimizer optimizer, floatX* params, float* master, StateBlock* m, StateBlock* v,
+                   const floatG* grads, int64_t n_elems, const std::vector<TensorRange>& ranges,
+                   const UpdateConstants& constants, uint64_t seed = 0, int64_t index = 0) {
+    const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
+    update_blocks_by(pass_of(optimizer), params, master, m, v, grads, n_elems, ranges, constants, seed, index);
 }

@@ -10,7 +10,7 @@
 #include "llmc/base/logger.h"
 #include "llmc/optim/noise_scale.h"
 #include "llmc/options/options.h"
-#include "llmc/comm/comm_start.h"
+#include "llmc/comm/comm.h"
 #include "llmc/plan/plan_device.h"
 #include "llmc/run/run_files.h"
 #include "llmc/run/stop.h"
