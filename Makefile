@@ -104,7 +104,7 @@ NVCC_FILE := $(call stamp,$(B)/nvcc_flags,$(NVCC) $(ARCHS) $(PRECISION) $(MPI) $
 NVCC_LIBS = $(CUDA_LIB:%=-L%) -lcublasLt -ldl $(NCCL_LINK)
 # NCCL where a test program with it compiles and links, and MPI as above; one process without.
 WITH_MPI  = $(findstring -DUSE_MPI,$(CXXFLAGS))
-NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(MPI_LINK))
+NCCL_LINK = $(if $(NCCL),-lnccl) $(if $(WITH_MPI),$(patsubst -Wl$(comma)%,-Xlinker %,$(filter -L% -l% -W%,$(MPI_LINK))))
 NCCL_TEST = mkdir -p $(B); printf '\043include <nccl.h>\nint main(){ncclComm_t c;ncclCommFinalize(c);}' > \
             $(B)/nccl_test.cu; $(NVCC) $(CUDA_INCLUDE:%=-I%) $(B)/nccl_test.cu -o $(B)/nccl_test \
             $(CUDA_LIB:%=-L%) -lnccl 2>/dev/null && echo yes

@@ -13,7 +13,7 @@ cat > compiler <<'END'
 #!/bin/sh
 echo "$@" >> compiled
 while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
-printf '#!/bin/sh\nexit 126\n' > "$out"
+[ -z "$out" ] || printf '#!/bin/sh\nexit 126\n' > "$out"
 END
 cat > host_compiler <<'END'
 #!/bin/sh
@@ -53,3 +53,15 @@ $make data
 expect "shards made again" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2
 $make -n NVCC="$copy/compiler" CUDA_INCLUDE=/headers CUDA_LIB=/libraries train_gpt2cu > commands
 expect "nvcc is told the folders" "$(grep -c -e ' -I/headers .* -L/libraries -lcublasLt' commands)" 1
+# nvcc knows no -Wl and no -pthread: what MPI's compiler links with is said in nvcc's words.
+mkdir mpi
+for link in "-pthread -L/mpi/lib -Wl,-rpath -Wl,/mpi/lib -Wl,--enable-new-dtags -lmpi" \
+    "-L/hpcx/lib -Wl,-rpath,/mpi/lib -Wl,--as-needed -lmpi_cxx -lmpi"; do
+    printf '#!/bin/sh\ncase $1 in *link*) echo "%s" ;; *) echo -I/mpi/include -pthread ;; esac\n' "$link" > mpi/mpicxx
+    chmod +x mpi/mpicxx
+    PATH=$copy/mpi:$PATH make -n -s CXX="$copy/compiler" NVCC="$copy/compiler" NCCL=yes train_gpt2cu > commands
+    grep "train_gpt2.cu " commands > linked
+    expect "nvcc is told -Wl or -pthread" "$(grep -c -e ' -Wl' -e ' -pthread' linked)" 0
+    expect "nvcc is told where MPI is" "$(grep -c -e '-Xlinker -rpath.*/mpi/lib .*-lmpi' linked)" 1
+    expect "nvcc is told MPI's headers" "$(grep -c -e ' -I/mpi/include' linked)" 1
+done

@@ -3,6 +3,7 @@
 #pragma once
 #include "dev/test/run_program.h"
 #include "llmc/comm/comm_start.h"
+#include "llmc/comm/shared_memory.h"
 
 const std::string CPU = "./train_gpt2_cpu";
 const in_addr LOOPBACK{htonl(INADDR_LOOPBACK)};

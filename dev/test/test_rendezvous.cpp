@@ -13,8 +13,10 @@ __attribute__((noinline)) static float value_of(int rank, size_t i) {
 }
 static float sum_of(size_t i) { return (value_of(0, i) + value_of(1, i)) + value_of(2, i); }
 
-static void sum_under_signals(int rank, int port) {
+static void sum_under_signals(int rank, int port, bool shares) {
     join_run(3, rank, port);
+    if (shares) share_memory();
+    if (shares != (shared_memory.all != nullptr)) _exit(6);
     struct sigaction action = {};
     action.sa_handler = [](int) {};
     action.sa_flags = SA_RESTART;  // as the trainer's; poll() is interrupted all the same
@@ -37,21 +39,34 @@ static void sum_under_signals(int rank, int port) {
     }
 }
 
+static int next_descriptor() {
+    const int fd = dup(0);
+    close(fd);
+    return fd;
+}
 static void talking() {
     start_test("SipHash: the published values");
     const SipKey key{0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
     EXPECT(siphash(key, "", 0) == 0x726fdb47dd0e0e31u);
     EXPECT(siphash(key, "\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16", 15) == 0xa129ca6149be45e5u);
-    start_test("collectives under a hail of signals: the sums of all ranks, bit for bit in their order");
-    const int port = free_port();
-    pid_t ranks[3];
-    for (int r = 0; r < 3; r++) ranks[r] = begin(format("sum%d", r), [=] { sum_under_signals(r, port); });
-    for (int r = 0; r < 3; r++) EXPECT(said(finish(ranks[r], format("sum%d", r)), 0, ""));
-    start_test("a rank that stops while others send it much: noticed after --comm-timeout, on either side");
-    for (int stopped : {0, 1}) {
-        const int meet = free_port();
+    for (const bool shares : {false, true}) {
+        start_test(
+            format("collectives under a hail of signals, by %s: the sums of all ranks, bit for bit in their order",
+                   shares ? "shared memory" : "TCP"));
+        const int port = free_port();
+        pid_t ranks[3];
+        for (int r = 0; r < 3; r++) ranks[r] = begin(format("sum%d", r), [=] { sum_under_signals(r, port, shares); });
+        for (int r = 0; r < 3; r++) EXPECT(said(finish(ranks[r], format("sum%d", r)), 0, ""));
+    }
+    start_test(
+        "a rank that stops while others send it much, by TCP and by shared memory: noticed after --comm-timeout, on "
+        "either side");
+    for (const int number : {0, 1, 2, 3}) {
+        const int meet = free_port(), stopped = number % 2;
+        const bool shares = number > 1;
         auto talk = [=](int rank) {
             join_run(2, rank, meet, 1);
+            if (shares) share_memory();
             comm_barrier("the start");
             if (rank == stopped) raise(SIGSTOP);
             std::vector<float> data(64 << 20 >> 2, 1.0f);
@@ -64,6 +79,38 @@ static void talking() {
         EXPECT(now_seconds() - start < 20);
         kill(stopped ? second : first, SIGKILL);
         finish(stopped ? second : first, stopped ? "second" : "first");
+    }
+    start_test("a rank that dies in an exchange by shared memory: noticed at once");
+    for (const int died : {0, 1}) {
+        const int meet = free_port();
+        const auto talk = [=](int rank) {
+            join_run(2, rank, meet);
+            share_memory();
+            if (rank == died) raise(SIGKILL);
+            std::vector<float> data(1 << 20, 1.0f);
+            comm_sum_slices_start(data.data(), (int64_t)data.size() / 2, "the sum");
+        };
+        const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
+        const double start = now_seconds();
+        EXPECT(said(finish(died ? first : second, died ? "first" : "second"), 1, format("rank %d has ended", died)));
+        EXPECT(now_seconds() - start < 20);
+        finish(died ? second : first, died ? "second" : "first");
+    }
+    start_test("shared memory that one rank cannot have: all go on without");
+    for (const int lacks : {0, 1}) {
+        const int meet = free_port();
+        const auto talk = [=](int rank) {
+            join_run(2, rank, meet);
+            const rlimit none{0, 0}, no_more{(rlim_t)next_descriptor(), (rlim_t)next_descriptor()};
+            signal(SIGXFSZ, SIG_IGN);
+            if (rank == lacks) setrlimit(rank == 0 ? RLIMIT_FSIZE : RLIMIT_NOFILE, rank == 0 ? &none : &no_more);
+            share_memory();
+            std::vector<float> data(2 * 1001, (float)rank + 1);
+            comm_sum_slices_start(data.data(), 1001, "the sum");
+            if (shared_memory.all || data[rank * 1001] != 3) _exit(3);
+        };
+        const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
+        EXPECT(said(finish(first, "first"), 0, "") && said(finish(second, "second"), 0, ""));
     }
 }
 

@@ -1,10 +1,12 @@
 // The processes of a run, and how they exchange data: by MPI (comm_mpi.h), where the build found
-// it, or by TCP (tcp.h). With one process, nothing happens. comm_start.h brings them together.
+// it, or by TCP (tcp.h); the CPUs of one host exchange buckets by shared memory (shared_memory.h).
+// With one process, nothing happens. comm_start.h brings them together.
 //
 // Every process trains on its own part of each batch. Then the gradients are summed: a
 // reduce-scatter leaves on rank r the sum of slice r of a bucket (tensors.h), and an all-gather
 // collects the slices of all ranks. Collectives on buckets are started, and waited for later, so
-// that data travels while the next layer computes; by TCP they are complete when the start returns.
+// that data travels while the next layer computes; by TCP and shared memory they are complete when
+// the start returns.
 // Small collectives (numbers that all processes must agree on) wait at once; their sums are added
 // in the order of ranks, so that all ranks get the same bits.
 //
@@ -22,8 +24,8 @@
 #include "llmc/comm/tcp.h"
 #include "llmc/trace/trace.h"
 
-// What MPI does for processes that have met by it; all null for others. `what` is for a message.
-struct MpiCalls {
+// What exchanges data in place of TCP; null where TCP does. `what` is for a message.
+struct Transport {
     void (*gather)(void* out, const void* mine, int64_t bytes, const char* what);
     void (*sum_slices_start)(float* data, int64_t n_elems);
     void (*all_gather_start)(void* data, int64_t bytes);
@@ -39,7 +41,7 @@ struct Comm {
     // its host waits for it, finish the collectives that were started before.
     void (*before_gather)() = nullptr;
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
-    MpiCalls mpi{};
+    Transport transport{};
 };
 inline Comm comm;
 
@@ -57,8 +59,8 @@ inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* 
     }
     const Range range("gather");
     if (comm.before_gather) comm.before_gather();
-    if (tcp.active()) tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
-    else comm.mpi.gather(out, mine, bytes, what);
+    if (comm.transport.gather) comm.transport.gather(out, mine, bytes, what);
+    else tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
 }
 template <class T>
 inline std::vector<T> comm_gather(const T& mine, const char* what) {
@@ -92,8 +94,8 @@ inline void comm_merge(double* values, int64_t n, const char* what) {
 // Starts summing data (processes * n_elems) over all processes. After comm_wait(), slice `rank` of
 // data holds its sum; the other slices are undefined.
 inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
-    if (tcp.active()) tcp_reduce_scatter(data, n_elems, comm.processes, comm.rank, what);
-    else comm.mpi.sum_slices_start(data, n_elems);
+    if (comm.transport.sum_slices_start) comm.transport.sum_slices_start(data, n_elems);
+    else tcp_reduce_scatter(data, n_elems, comm.processes, comm.rank, what);
 }
 // Starts summing a bucket of gradients over all processes; `bucket` is for the trace.
 inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
@@ -109,19 +111,19 @@ inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return;
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
     const Range range(work::collective("all_gather", bucket, (comm.processes - 1) * bytes));
-    if (tcp.active())
+    if (comm.transport.all_gather_start) comm.transport.all_gather_start(data, bytes);
+    else
         tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
                    "the collection of the slices");
-    else comm.mpi.all_gather_start(data, bytes);
 }
 // Lets MPI advance what was started, which it does only while it is called.
 inline void comm_progress() {
-    if (comm.mpi.progress) comm.mpi.progress();
+    if (comm.transport.progress) comm.transport.progress();
 }
 // Waits until everything that was started is complete.
 inline void comm_wait(const char* what) {
     const Range range("wait for processes");
-    if (comm.mpi.wait) comm.mpi.wait(what);
+    if (comm.transport.wait) comm.transport.wait(what);
 }
 
 // Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.
@@ -156,9 +158,9 @@ inline void comm_check_flags(const std::vector<std::string>& flags) {
 // Ends all communication; MPI waits here for all processes.
 inline void comm_end() {
     if (comm.at_end) comm.at_end();
-    if (comm.mpi.end) comm.mpi.end();
+    if (comm.transport.end) comm.transport.end();
     tcp_end();
-    comm.mpi = {}, comm.processes = 1, comm.rank = 0;
+    comm.transport = {}, comm.processes = 1, comm.rank = 0;
 }
 // Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
 // exception, closes its connections without that, and so ends the others.

@@ -2,6 +2,7 @@
 #pragma once
 #include <unistd.h>
 #include "llmc/base/resident.h"
+#include "llmc/comm/shared_memory.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/data/text_data.h"
@@ -27,6 +28,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
+    if (o.shared_memory && sizes.training && comm.processes > 1 && !o.plan) share_memory();
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
 }
@@ -48,7 +50,10 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
         if (const int64_t collected = collected_elems(layout, model.optimizer))
             rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
-        if (comm.processes > 1)
+        const bool on_one_host = o.shared_memory && comm.processes <= o.gpus_per_node;  // for a plan
+        if (o.plan ? comm.processes > 1 && on_one_host : shared_memory.all != nullptr)
+            rows.push_back({"scratch", "shared memory", "of all processes", comm.processes * SHARED_BYTES});
+        else if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
     }
     plan_activations(rows, s);

@@ -37,6 +37,7 @@ struct Options {
             recompute_every = 0, document_mask = 0, zero_stage = 0, log_gpu_every = -1;
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
     int64_t comm_timeout = 600;
+    int64_t shared_memory = 1;
     std::string dist_init = "mpi", server_ip, fs_path;
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: threads_of()
     std::string precision;                        // empty: the trainer's own
@@ -264,6 +265,8 @@ inline const std::vector<OptionRow>& option_table() {
         text(PROCESSES, "-pf", "--fs-path", &O::fs_path, "folder", "none", "for -pi fs"),
         whole(PROCESSES, "", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600",
               "seconds after which waiting for other processes ends the run"),
+        whole(PROCESSES, "", "--shared-memory", &O::shared_memory, 0, 1, "0, 1", "1",
+              "CPU: processes on one machine exchange gradients and weights through memory that they share"),
         whole(EVERYDAY | TRAINING, "", "--seed", &O::seed, 0, many, "0..", "42",
               "of weights, data order, sampling, stochastic rounding, dropout"),
         whole(DATA, "", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
