@@ -140,7 +140,7 @@ quickstart: train_gpt2_cpu tokenize $(B)/unigram   ## trains a small GPT-2 in ab
 test:                                 ## what a change may break, in a few minutes: all but the long campaigns
 	@dev/test/run.sh "$(MAKE)" $(SHORT)
 test-all:                             ## everything this machine can test
-	@dev/test/run.sh "$(MAKE)" $(PARTS)
+	@dev/test/run.sh "$(MAKE)" $(LONGEST) $(filter-out $(LONGEST),$(PARTS))
 
 clean:                                ## removes what was built; data and logs stay
 	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize gpt2 talk

@@ -16,7 +16,7 @@ check() {  # header, compiler and flags
     printf '#include "%s"\n#include "%s"\n' "$header" "$header" > "$dir/twice.cu"
     "$@" "$dir/twice.cu" || { echo "$header does not stand alone"; status=1; }
 }
-strict="-Werror -Wno-unused-function -fsyntax-only -x c++"
+strict="-O0 -Werror -Wno-unused-function -fsyntax-only -x c++"
 sim="-Ibuild/sim -Idev/cusim/include -Wno-unknown-pragmas"
 for header in $cpu_headers; do check $header $compiler $flags $strict; done
 for header in $sim_headers; do check $header $compiler $sim $flags $strict; done

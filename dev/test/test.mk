@@ -223,6 +223,8 @@ $(call nvcc_check,nvcc_ladders,nvcc compiles the ladders of dev/cuda,dev/test/nv
 $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels under the $s sanitizer,\
     $(SIM_SOURCES) $(LADDER_SOURCES),dev/test/sanitized.sh $s))
 
+LONGEST := part-sanitizer_address part-sanitizer_thread  # begin first, so that nothing has to wait for them at the end
+
 # By clang, if it has libFuzzer; else dev/test/fuzz/guided.py tries cases at random.
 MINUTES ?= 10
 FUZZ_CXX ?= $(firstword $(foreach c,clang++ clang++-19 clang++-16 clang++-14,$(shell command -v $c 2>/dev/null)))
