@@ -203,16 +203,22 @@ struct AmxTwin {
     }
     template <int T>
     void load(const void* from, int64_t stride_bytes) {
-        for (int i = 0; i < 16; i++) memcpy(tile[T] + i * 64, (const char*)from + i * stride_bytes, 64);
+        copy_rows(tile[T], 64, from, stride_bytes);
     }
     template <int T>
     void store(void* to, int64_t stride_bytes) {
-        for (int i = 0; i < 16; i++) memcpy((char*)to + i * stride_bytes, tile[T] + i * 64, 64);
+        copy_rows(to, stride_bytes, tile[T], 64);
     }
     template <int C, int A, int B>
     void multiply() {
-        float* c = (float*)tile[C];
-        const bf16 *a = (const bf16*)tile[A], *b = (const bf16*)tile[B];
+        multiply_tile((float*)tile[C], (const bf16*)tile[A], (const bf16*)tile[B]);
+    }
+
+private:
+    __attribute__((noinline)) static void copy_rows(void* to, int64_t to_stride, const void* from, int64_t stride) {
+        for (int i = 0; i < 16; i++) memcpy((char*)to + i * to_stride, (const char*)from + i * stride, 64);
+    }
+    __attribute__((noinline)) static void multiply_tile(float* c, const bf16* a, const bf16* b) {
         for (int i = 0; i < 16; i++)
             for (int p = 0; p < 16; p++)
                 for (int j = 0; j < 16; j++)
