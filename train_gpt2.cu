@@ -79,7 +79,7 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
 // last. fills_cache: keys and values of the one sequence are also written to the cache of
 // generation.
-void forward_segment(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
+void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
     const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const cudaStream_t stream = model.gpu->stream;
     for (int64_t l = first; l < end; l++) {
@@ -88,7 +88,7 @@ void forward_segment(GPT2& model, int64_t first, int64_t end, const Batch& batch
         if (l == first)
             layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), input, param(LN1W), param(LN1B), rows, C,
                               stream);
-        else  // input = residual2 + branch of the layer before, whose output it is; ln1 = its norm
+        else  // input = residual2 + branch of the layer before, in one pass over memory; ln1 = its norm
             residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD),
                                        model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W), param(LN1B), rows,
                                        C, stream);
@@ -136,7 +136,7 @@ void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
     const cudaStream_t stream = model.gpu->stream;
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
     dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
-    forward_segment(model, 0, L, batch, fills_cache);
+    forward_layers(model, 0, L, batch, fills_cache);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2), act(BRANCH),
                                param(LNFW), param(LNFB), B * T, C, stream);
@@ -164,8 +164,8 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     const GPT2Config& c = model.layout.config;
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
-    upload(model, {x, y, B, T, 0}, false);
-    forward_to_lnf(model, {x, y, B, T, 0});
+    upload(model, {x, y, B, T}, false);
+    forward_to_lnf(model, {x, y, B, T});
     classifier(act32(LOSSES), none, nullptr, act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), B * T,
                model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.gpu->stream);
     copy_to_host(losses, act32(LOSSES), B * T * sizeof(float), model.gpu->stream);
@@ -182,7 +182,7 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     const cudaStream_t stream = model.gpu->stream;
     if (layers == 0) return;
-    if (level >= 3) return forward_segment(model, l + 1 - layers, l + 1, batch);
+    if (level >= 3) return forward_layers(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     if (level >= 2) {
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l), param(LN1W),
@@ -198,10 +198,10 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
 }
 
 // Layer l, from the gradient of its output to that of its input. Which buffer holds what after each
-// line, and why some outputs are added to: see train_gpt2_cpu.cpp. `sums`: what the kernel that
-// wrote a gradient has left of its sums over rows, for the bias of the linear layer before it
-// (column_sums.cuh); at first of dresidual, of which those for the next layer are returned. With
-// --dropout the sums of what is left of dresidual are computed anew.
+// line, and why some outputs are added to: see train_gpt2_cpu.cpp. A kernel that writes a gradient
+// may leave partial sums of its columns, from which the next matmul_backward makes the gradient of
+// its bias (column_sums.cuh): `sums` are those of the line before, at first and in the end those of
+// dresidual. Dropout discards them.
 ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, ColumnSums sums) {
     const Range range("layer_backward", l);
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
@@ -240,8 +240,8 @@ void sum_layer_gradients(GPT2& model, int64_t l, bool add) {
     add_gradients(model.grad_sums + begin[l], (floatX*)model.grads, begin[1], add, model.gpu->stream);
 }
 
-// The gradients of a bucket are complete. The noise scale needs the norm that they have after the
-// first micro-step (noise_scale.h).
+// To be called when the gradients of a bucket are complete. The noise scale needs the norm that
+// they have after the first micro-step (noise_scale.h).
 void note_first_gradients(GPT2& model, int64_t bucket) {
     if (!model.noise_scale) return;
     const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.bucket_elems(bucket);
@@ -252,7 +252,8 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
     else sum_small_squares(results_of(model), partials, (floatX*)model.grads + begin, elems, add, model.gpu->stream);
 }
 
-// Starts the sum of a bucket's gradients over the processes.
+// Starts the sum of a bucket's gradients over the processes: fp32 where micro-steps are summed,
+// else floatX.
 void reduce_gradients(GPT2& model, int64_t bucket) {
     const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.slice_elems(bucket);
     if (model.sizes.sums_gradients()) gpu_reduce_scatter(model.grad_sums + begin, elems, bucket, model.gpu->stream);
@@ -322,7 +323,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     model.phases.enter(PHASE_UPDATE);
     const SliceMap own_slices = slice_map(layout, {comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
-    gpu_all_gather((double*)rank_sums(results), 2, -1, stream);
+    gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
     for (int64_t b = 0; b < layout.buckets() && !in_slices; b++) gather(model, grads, b);
     model.phases.enter(PHASE_COMMUNICATION);
     gpu_comm_join(stream);
@@ -369,8 +370,8 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 // forward pass; their keys and values go to the cache.
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    upload(model, {tokens, tokens, 1, n, 0}, false);
-    forward_to_lnf(model, {tokens, tokens, 1, n, 0}, true);
+    upload(model, {tokens, tokens, 1, n}, false);
+    forward_to_lnf(model, {tokens, tokens, 1, n}, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 

@@ -7,8 +7,9 @@
 // norm, the score of every word is the product of the stream with the word's embedding. Each line
 // of the forward pass is one layer of llmc/cpu, and the backward pass has the same lines in
 // reverse. llmc/README.md is the map of what surrounds them: the model (struct GPT2 in
-// model/model.h), the services that main calls (run/services.h). A Range computes nothing: it names
-// a stretch of the time line that --trace draws.
+// model/model.h), the services that train() calls (run/services.h). A Range computes nothing: it
+// names a stretch of the time line that --trace draws; phases.enter() only books time. With one
+// process comm_ functions do nothing.
 //
 // Everything is written for an element type floatX, fp32 or bf16; --precision chooses. In bf16
 // weights and activations have 16 bits and the matrix unit multiplies them
@@ -18,10 +19,11 @@
 //     make train_gpt2_cpu KERNELS=reference               the same with the naive loops of llmc/cpu/reference.h
 #include <numeric>
 #include "llmc/base/program.h"
-#include "llmc/cpu/compiled_once.h"
+#include "llmc/cpu/compiled_once.h"  // kernels::, and what the services need of a CPU
 #include "llmc/run/services.h"
 
-// The gradient of a tensor of one layer: floatG is fp32 where gradients are summed, else floatX.
+// The gradient of a tensor of one layer: floatG is fp32 where 16-bit gradients would be summed over
+// micro-steps or processes (Sizes::sums_gradients()), else floatX.
 template <class floatG>
 floatG* grad(GPT2& model, int tensor, int64_t layer = 0) {
     return (floatG*)model.grads + model.layout.offset(tensor, layer);
@@ -51,7 +53,7 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
     kernels::residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
                                         layer_input<floatX>(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C);
-    kernels::matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, act(FCH_GELU));
+    kernels::matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, act(FCH_GELU));  // and GELU
     kernels::matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C);
     kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_MLP, l, C));
 }
@@ -60,7 +62,7 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
 // last. fills_cache: keys and values of the one sequence are also written to the cache of
 // generation.
 template <class floatX>
-void forward_segment(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
+void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
     const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
@@ -68,7 +70,7 @@ void forward_segment(GPT2& model, int64_t first, int64_t end, const Batch& batch
         if (l == first)
             kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), input, param(LN1W), param(LN1B),
                                        rows, C);
-        else  // input = residual2 + branch of the layer before, whose output it is; ln1 = its norm
+        else  // input = residual2 + branch of the layer before, in one pass over memory; ln1 = its norm
             kernels::residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD),
                                                 model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W),
                                                 param(LN1B), rows, C);
@@ -87,7 +89,7 @@ void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
     if (documents(model)) find_documents(documents(model), batch.x, B, T, model.sizes.end_of_text);
     kernels::encoder_forward(act(ENCODED), batch.x, param(WTE), param(WPE), B, T, C);
     kernels::dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
-    forward_segment<floatX>(model, 0, L, batch, fills_cache);
+    forward_layers<floatX>(model, 0, L, batch, fills_cache);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
@@ -122,7 +124,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     const GPT2Config& c = model.layout.config;
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
-    forward_to_lnf<floatX>(model, {x, y, B, T, 0});
+    forward_to_lnf<floatX>(model, {x, y, B, T});
     kernels::classifier(losses, none, none, act(LOGITS), act(LNF), param(WTE), y, B * T, c.C, c.V, c.Vp, 0.0f, false);
 }
 
@@ -137,7 +139,7 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     const int64_t C = model.layout.config.C, rows = batch.B * batch.T;
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     if (layers == 0) return;
-    if (level >= 3) return forward_segment<floatX>(model, l + 1 - layers, l + 1, batch);
+    if (level >= 3) return forward_layers<floatX>(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     if (level >= 2) {
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l),
@@ -164,8 +166,8 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
 // The two layer norms add to DRESIDUAL: what they read also goes on unchanged in the residual
 // stream, and the gradient of a value that is used twice is a sum. BRANCH and DWIDE are written:
 // what they belong to is used once. With --dropout d(branch) is not all of DRESIDUAL, which goes on
-// undropped: fcproj's lies in BRANCH, attproj's in DWIDE, which are free. Gradients of parameters
-// are written by the first micro-step of a step, and added to by the others.
+// undropped: then dropout() returns BRANCH or DWIDE, which are free, else DRESIDUAL. Gradients of
+// parameters are written by the first micro-step of a step, and added to by the others.
 template <class floatG, class floatX>
 void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_backward", l);
@@ -175,6 +177,7 @@ void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
     const auto grad = [&](int tensor) { return ::grad<floatG>(model, tensor, l); };
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
     const floatX* dmlp = kernels::dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C));
+    // act(FCH): and back through GELU
     kernels::matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), dmlp, act(FCH_GELU), param(FCPROJW), rows, 4 * C, C,
                              add, act(FCH));
     kernels::matmul_backward(dbranch, grad(FCW), grad(FCB), dwide, act(LN2), param(FCW), rows, C, 4 * C, add);
@@ -189,8 +192,9 @@ void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
                                 act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);
 }
 
-// The gradients of a bucket are complete. The noise scale needs the norm that they have after the
-// first micro-step (noise_scale.h).
+// To be called when the gradients of a bucket are complete: bucket l < L is layer l, bucket L what
+// is outside the layers. The noise scale needs the norm that they have after the first micro-step
+// (noise_scale.h).
 template <class floatG>
 void note_first_gradients(GPT2& model, int64_t bucket) {
     if (!model.noise_scale) return;
@@ -199,7 +203,7 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
 
-// Starts the sum of a bucket's gradients over the processes, in fp32.
+// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32.
 template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
@@ -342,7 +346,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 template <class floatX>
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    forward_to_lnf<floatX>(model, {tokens, tokens, 1, n, 0}, true);
+    forward_to_lnf<floatX>(model, {tokens, tokens, 1, n}, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 
@@ -394,10 +398,10 @@ int train(Run& run) {
         if (run_is_over(run)) return end_run(run);  // the last step is done, or a signal came
         begin_step(run);
         for (int64_t micro = 0; micro < model.micro_steps; micro++) micro_step(micro);
-        if (data_failed(run)) continue;                     // the run is over
+        if (data_failed(run)) continue;                     // no update; run_is_over() is true now
         const UpdateSettings settings = begin_update(run);  // learning rate, clipping, what is an outlier
         const StepResult result = loss_and_norm<floatX>(model, settings);  // over all processes
-        if (result.updated) update<floatX>(model, settings, result);       // AdamW
+        if (result.wanted) update<floatX>(model, settings, result);        // AdamW
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }
@@ -406,7 +410,7 @@ int train(Run& run) {
 #ifndef TRAINER_WITHOUT_MAIN
 int main(int argc, char** argv) {
     return run_program([&] {
-        const DenormalsAreZero mode;
+        const DenormalsAreZero mode;  // on this thread as on all others (denormals.h)
         Run run;
         run.options = options_of_command(argc, argv);
         const std::string& precision = run.options.precision;

@@ -31,7 +31,7 @@ void cpu_oracle_micro_step(CpuOracle* oracle, const int* x, const int* y, int64_
 }
 StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateSettings& settings) {
     const StepResult result = loss_and_norm<float>(oracle->model, settings);
-    if (result.updated) update<float>(oracle->model, settings, result);
+    if (result.wanted) update<float>(oracle->model, settings, result);
     return result;
 }
 void cpu_oracle_end(CpuOracle* oracle) { delete oracle; }  // the rest of its memory is freed when the program ends

@@ -41,7 +41,7 @@ static void micro_step(Model& model, const Batch& batch) {
 }
 static StepResult update(Model& model, const UpdateSettings& settings) {
     const StepResult result = loss_and_norm<floatX>(model, settings);
-    if (result.updated) update<floatX>(model, settings, result);
+    if (result.wanted) update<floatX>(model, settings, result);
     return result;
 }
 static double loss_sum(Model& model) { return model.loss_sum; }

@@ -1,4 +1,4 @@
-// --optimizer, where it is not adamw, on a GPU: the trainer's update() calls update_by_other()
+// --optimizer, where it is not adamw, on a GPU: the trainer's update_from() calls update_by_other()
 // instead of adamw_update().
 #pragma once
 #include "llmc/cuda/gpu.cuh"

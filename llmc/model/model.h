@@ -21,9 +21,9 @@
 struct Batch {
     const int *x, *y;  // (B,T): inputs and targets; a position whose target is IGNORED_TARGET has no loss
     int64_t B, T;
-    float dloss;           // the gradient of each position's loss: one over the tokens of the step (loss_scale.h)
-    int64_t micro = 0;     // its number in the step
-    bool last = true;      // of the step
+    float dloss = 0;    // the gradient of each position's loss: the loss scale, 1 but in fp16, over the step's tokens
+    int64_t micro = 0;  // its number in the step
+    bool last = true;   // of the step
     Dropout dropout = {};  // of a training run that has it
 };
 

@@ -7,7 +7,7 @@
 // A scale that is too large makes a gradient overflow, to infinity or NaN. The norm of all
 // gradients is then not finite, and the device skips the update, as it skips any step whose norm is
 // not finite. The host, which waits for the norm at the end of every step anyway, sets the next
-// scale:
+// scale (next_scale() in options/number_formats.h):
 //
 //     a gradient has overflowed                  scale / 2
 //     SCALE_GOOD_STEPS steps without overflow    scale * 2

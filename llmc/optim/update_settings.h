@@ -19,12 +19,12 @@ struct UpdateSettings {
     double grad_clip = 0;   // the largest norm of the gradient; 0: no limit
     double loss_scale = 1;  // the gradients are this many times as large as those of the loss (loss_scale.h)
     double loss_limit = INFINITY, norm_limit = INFINITY;  // above either the update is skipped
-    uint64_t rounding_seed = 0;                           // of stochastic rounding (cuda/adamw.cuh)
+    uint64_t rounding_seed = 0;                           // of stochastic rounding (base/bf16.h)
 };
 
 struct StepResult {
     double loss, norm;  // mean loss before the update, norm of the gradient before clipping
-    bool updated;
+    bool wanted;        // whether the weights are to be updated
     // Squared norm of the gradient of this process's first micro-step, as it is summed; if it was
     // asked for (noise_scale.h).
     double small_squares = 0;

@@ -1,4 +1,4 @@
-// The services that a trainer's main calls (services.h). What each consists of is in the other
+// The services that a trainer's train() calls (services.h). What each consists of is in the other
 // headers of this folder.
 #include "llmc/run/services.h"
 #include "llmc/options/number_formats.h"
@@ -217,10 +217,10 @@ void end_step(Run& run, const UpdateSettings& settings, const StepResult& result
             say_what_is_not_finite(run, micro_step);
             stop_if_not_finite(run, result);
         }
-        log_tensors(run, settings, result.updated, step.before);
+        log_tensors(run, settings, result.wanted, step.before);
     }
     state.loss_scale = next_scale(run.model.format, state.loss_scale, o, overflow);
-    if (!result.updated) log_skipped_update(run, result, settings, state.loss_scale.scale), state.loss_scale.skipped++;
+    if (!result.wanted) log_skipped_update(run, result, settings, state.loss_scale.scale), state.loss_scale.skipped++;
     state.step++;
     state.position_windows += run.step_windows;
     step.range.reset();

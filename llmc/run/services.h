@@ -1,4 +1,4 @@
-// What surrounds the steps of a run, as services that a trainer's main calls one after the other.
+// What surrounds the steps of a run, as services that a trainer's train() calls.
 // They know the model by struct GPT2 alone (model/model.h), and are compiled once, in services.cpp.
 #pragma once
 #include "llmc/optim/update_settings.h"
