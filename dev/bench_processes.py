@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares two CPU processes of one thread each (ZeRO stage 1, MPI) with one process of two threads, on the same global
+"""Compares two CPU processes of one thread each (ZeRO stage 1) with one process of two threads, on the same global
 batch, in tokens per second; and two separate runs at once, each on all cores, with one run alone. Rounds are
 interleaved.
 

@@ -147,6 +147,9 @@ static void starts() {
     Outcome r =
         run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2") + " : -np 1 " + tiny_run(CPU, "-x 2 --seed 7"));
     EXPECT(r.status != 0 && contains(r.err, "on rank 0, --seed is not that of rank 1: it is 42 here"));
+    r = run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2") + " : -np 1 " +
+            tiny_run(CPU, "-x 2 --shared-memory 0"));
+    EXPECT(r.status != 0 && contains(r.err, "on rank 0, --shared-memory is not that of rank 1: it is 1 here"));
     const std::string copied = dir("elsewhere/train_0.bin");
     run("mkdir -p " + dir("elsewhere"));
     std::string bytes = read_whole(dir("train_0.bin"));

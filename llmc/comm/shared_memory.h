@@ -9,7 +9,8 @@
 //     rank 0      fill a read  fill b read  fill a read      a is filled again when all ranks have
 //     rank 1      fill a read  fill b read  fill a read      ended turn 0
 //
-// Sums are added in the order of ranks, as by TCP: the same bits.
+// Sums are added in the order of ranks, as by TCP: the same bits. (MPI may choose another order for
+// four and more.)
 #pragma once
 #include <fcntl.h>
 #include <sched.h>
@@ -17,6 +18,8 @@
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -31,7 +34,9 @@ constexpr int64_t SHARED_PROGRESS_BYTES = 4096, SHARED_BYTES = SHARED_PROGRESS_B
 struct SharedMemory {
     struct Progress {
         std::atomic<int64_t> filled, read;  // the turns in which this process has done so
+        std::atomic<int64_t> pid;
     };
+    static_assert(std::atomic<int64_t>::is_always_lock_free, "a lock would be seen by one process alone");
     char* all = nullptr;  // SHARED_BYTES of each rank; null: not in use
     int64_t turn = 0;
 
@@ -42,17 +47,21 @@ struct SharedMemory {
 };
 inline SharedMemory shared_memory;
 
-// Waits until a rank has done something in so many turns; exit 1 after comm.timeout_s, or if a
-// process that is connected to this one has ended.
+// Waits until a rank has done something in so many turns; exit 1 after comm.timeout_s, or if that
+// process or one that is connected to this one has ended.
 inline void wait_for_turns(const std::atomic<int64_t>& done, int64_t turns, int64_t rank) {
-    double begin = 0;
+    double begin = 0, looked = 0;
     for (int64_t tries = 1; done.load(std::memory_order_acquire) < turns; tries++) {
         sched_yield();
-        if (tries % 1024 != 0) continue;
-        if (begin == 0) begin = now_seconds();
-        if (const int64_t ended = tcp_ended_rank(); ended >= 0)
-            runtime_failure("rank %d has ended: its connection broke in an exchange of slices", ended);
-        if (now_seconds() - begin > (double)comm.timeout_s)
+        if (tries % 16 != 0) continue;
+        const double now = now_seconds();
+        if (begin == 0) begin = looked = now;
+        if (now - looked < 0.02) continue;
+        looked = now;
+        int64_t ended = tcp_ended_rank();
+        if (kill((pid_t)shared_memory.progress(rank).pid, 0) != 0 && errno == ESRCH) ended = rank;
+        if (ended >= 0) runtime_failure("rank %d has ended: this one waited for it in an exchange of slices", ended);
+        if (now - begin > (double)comm.timeout_s)
             runtime_failure("waited %d s in an exchange of slices for rank %d: it hangs (--comm-timeout sets how long)",
                             comm.timeout_s, rank);
     }
@@ -158,6 +167,9 @@ inline void share_memory() {
         return;
     }
     shared_memory = {(char*)memory, 0};
+    shared_memory.progress(comm.rank).pid = getpid();
+    comm_barrier("the shared memory");  // all have said so
+    comm.in_shared_memory = true;
     comm.transport.sum_slices_start = shared_sum_slices, comm.transport.all_gather_start = shared_all_gather;
     comm.transport.progress = nullptr, comm.transport.wait = nullptr;
 }

@@ -28,7 +28,6 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    if (o.shared_memory && sizes.training && comm.processes > 1 && !o.plan) share_memory();
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
 }
@@ -50,9 +49,11 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
         if (const int64_t collected = collected_elems(layout, model.optimizer))
             rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
-        const bool on_one_host = o.shared_memory && comm.processes <= o.gpus_per_node;  // for a plan
-        if (o.plan ? comm.processes > 1 && on_one_host : shared_memory.all != nullptr)
-            rows.push_back({"scratch", "shared memory", "of all processes", comm.processes * SHARED_BYTES});
+        // A plan cannot know whether all will be on one machine, unless it is told how many are.
+        const bool to_be_shared =
+            o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
+        if (comm.processes > 1 && (o.plan ? to_be_shared : comm.in_shared_memory))
+            rows.push_back({"scratch", "shared memory", "own pieces", SHARED_BYTES});
         else if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
     }
@@ -81,6 +82,7 @@ inline PlanDevice this_cpu(const GPT2& model, const Options&) {
 }
 
 inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
+    if (o.shared_memory && s.training && comm.processes > 1) share_memory();
     const int64_t needed = plan_bytes(cpu_plan_rows(model, s, o)), present = machine_bytes();
     if (needed > present)
         runtime_failure(
