@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares two CPU processes of one thread each (ZeRO stage 1) with one process of two threads, on the same global
-batch, in tokens per second; and two separate runs at once, each on all cores, with one run alone. Rounds are
-interleaved.
+"""Compares two CPU processes of one thread each (ZeRO stage 1), by MPI and in shared memory, with one process of two
+threads on the same global batch, in tokens per second; and two separate runs at once, each on all cores, with one run
+alone. Rounds are interleaved.
 
     make train_gpt2_cpu data && python3 dev/bench_processes.py [--write]
 """
@@ -31,15 +31,18 @@ def trainer(model, B, T, steps):
 
 
 def processes_table(rounds):
-    lines = ["| model, tokens a step | 1 process, 2 threads | 2 processes, 1 thread each | ratio |", HEADER]
+    lines = ["| model, tokens a step | 1 process, 2 threads | 2 of 1 thread, by MPI | in shared memory |", HEADER]
     for model, B, T, steps in CASES:
-        best = {1: 1e9, 2: 1e9}
+        best = {(1, 0): 1e9, (2, 0): 1e9, (2, 1): 1e9}
         for _ in range(rounds):
-            for processes in best:
-                flags = [*trainer(model, B // processes, T, steps), "-z", 1, "--threads", 2 // processes]
-                best[processes] = min(best[processes], *step_times((MPIRUN if processes == 2 else []) + flags))
-        one, two = (B * T / best[p] * 1e3 for p in (1, 2))
-        lines.append(f"| {model}, {B * T} | {one:,.0f} tokens/s | {two:,.0f} tokens/s | {two / one:.2f} |")
+            for processes, shared in best:
+                flags = [*trainer(model, B // processes, T, steps), "-z", 1, "--threads", 2 // processes,
+                         "--shared-memory", shared]
+                times = step_times((MPIRUN if processes == 2 else []) + flags)
+                best[processes, shared] = min(best[processes, shared], *times)
+        one, by_mpi, in_memory = (B * T / ms * 1e3 for ms in best.values())
+        ratios = [f"{speed:,.0f} tokens/s, {speed / one:.2f}" for speed in (by_mpi, in_memory)]
+        lines.append(f"| {model}, {B * T} | {one:,.0f} tokens/s | {' | '.join(ratios)} |")
         print(lines[-1], flush=True)
     return lines
 
