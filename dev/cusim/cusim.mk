@@ -8,8 +8,9 @@ SIMFLAGS     = -I$(SHARED)/sim -Idev/cusim/include $(CXXFLAGS) -Wno-unknown-prag
 # With COUNT=1, each access to memory becomes a call, to cusim_count.cpp instead of ThreadSanitizer's library. Structs
 # keep their 128-bit accesses (no-tree-sra). -O2: what is optimised after that does not matter here.
 COUNT_FLAGS  = -O2 -g -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -fno-tree-sra
+CLANG       := $(findstring clang,$(shell $(CXX) --version))
 ifneq ($(COUNT),)
-$(if $(findstring clang,$(shell $(CXX) --version)),$(error COUNT=1 needs g++ 12 or newer, CXX=$(CXX) is clang))
+$(if $(CLANG),$(error COUNT=1 needs g++ 12 or newer, CXX=$(CXX) is clang))
 $(if $(SANITIZE),$(error COUNT=1 and SANITIZE=$(SANITIZE) are two kinds of builds))
 endif
 
@@ -34,7 +35,7 @@ $(B)/$(2)/$(1)sim: $(SHARED)/sim/$(1).cu $$(SIM_SOURCES) $$(SIM_OBJECTS) $(3) $$
 	$$(call sim_compile,$(4) -DPRECISION_$(2) -MMD -MP -MF $(B)/$(1)sim_$(2).d -MT $$@,$(3))
 endef
 # Compiling them takes two thirds of what it takes with -O3, and they run as fast. expensive: with fused a*b+c.
-SIM_LEVEL := $(if $(DEBUG)$(COUNT),,-O1 $(if $(findstring clang,$(shell $(CXX) --version)),,-fexpensive-optimizations))
+SIM_LEVEL := $(if $(DEBUG)$(COUNT),,-O1 $(if $(CLANG),,-fexpensive-optimizations))
 $(foreach p,BF16 FP16 FP32,$(eval $(call sim_program,train_gpt2,$p,$(B)/services.o,$(SIM_LEVEL))))
 $(foreach p,BF16 FP16 FP32,$(eval $(call sim_program,test_gpt2,$p,$(TEST_OBJECTS),$(SIM_LEVEL))))
 train_gpt2sim: $(B)/$(PRECISION)/train_gpt2sim FORCE   ## the GPU trainer on a CPU (dev/cusim)

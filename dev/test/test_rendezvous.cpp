@@ -51,11 +51,12 @@ static int next_descriptor() {
     return fd;
 }
 static void talking() {
+    const bool can_share = can_share_memory();
     start_test("SipHash: the published values");
     const SipKey key{0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
     EXPECT(siphash(key, "", 0) == 0x726fdb47dd0e0e31u);
     EXPECT(siphash(key, "\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16", 15) == 0xa129ca6149be45e5u);
-    for (const bool shares : can_share_memory() ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
+    for (const bool shares : can_share ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
         start_test(
             format("collectives under a hail of signals, by %s: the sums of all ranks, bit for bit in their order",
                    shares ? "shared memory" : "TCP"));
@@ -67,7 +68,7 @@ static void talking() {
     start_test(
         "a rank that stops while others send it much, by TCP and by shared memory: noticed after --comm-timeout, on "
         "either side");
-    for (int number = 0; number < (can_share_memory() ? 4 : 2); number++) {
+    for (int number = 0; number < (can_share ? 4 : 2); number++) {
         const int meet = free_port(), stopped = number % 2;
         const bool shares = number > 1;
         auto talk = [=](int rank) {
@@ -86,7 +87,7 @@ static void talking() {
         kill(stopped ? second : first, SIGKILL);
         finish(stopped ? second : first, stopped ? "second" : "first");
     }
-    if (!can_share_memory()) return skip_test("dying in shared memory: this system has none (Linux tests it)");
+    if (!can_share) return skip_test("dying in shared memory: this system has none (Linux tests it)");
     start_test("a rank that dies in an exchange by shared memory: noticed at once");
     for (const int died : {0, 1}) {
         const int meet = free_port();

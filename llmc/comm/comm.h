@@ -42,7 +42,6 @@ struct Comm {
     void (*before_gather)() = nullptr;
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
     Transport transport{};
-    bool in_shared_memory = false;  // buckets are exchanged there
 };
 inline Comm comm;
 
@@ -161,7 +160,7 @@ inline void comm_end() {
     if (comm.at_end) comm.at_end();
     if (comm.transport.end) comm.transport.end();
     tcp_end();
-    comm.transport = {}, comm.in_shared_memory = false, comm.processes = 1, comm.rank = 0;
+    comm.transport = {}, comm.processes = 1, comm.rank = 0;
 }
 // Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
 // exception, closes its connections without that, and so ends the others.

@@ -169,7 +169,6 @@ inline void share_memory() {
     shared_memory = {(char*)memory, 0};
     shared_memory.progress(comm.rank).pid = getpid();
     comm_barrier("the shared memory");  // all have said so
-    comm.in_shared_memory = true;
     comm.transport.sum_slices_start = shared_sum_slices, comm.transport.all_gather_start = shared_all_gather;
     comm.transport.progress = nullptr, comm.transport.wait = nullptr;
 }

@@ -52,7 +52,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         // A plan cannot know whether all will be on one machine, unless it is told how many are.
         const bool to_be_shared =
             o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
-        if (comm.processes > 1 && (o.plan ? to_be_shared : comm.in_shared_memory))
+        if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.all != nullptr))
             rows.push_back({"scratch", "shared memory", "own pieces", SHARED_BYTES});
         else if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});

@@ -30,11 +30,12 @@ inline RulePass* pass_of(Optimizer optimizer) {
 // Where numbers lie whose type is known when the program runs: fp32 or bf16. So one pass is
 // compiled for all types.
 struct NumbersAt {
-    void* data = nullptr;  // null: there are none
-    bool sixteen_bits = false;
+    void* data;  // null: there are none
+    bool sixteen_bits;
 
+    NumbersAt(void* data, bool sixteen_bits) : data(data), sixteen_bits(sixteen_bits) {}
     template <class T>
-    NumbersAt(T* elems) : data((void*)elems), sixteen_bits(sizeof(T) == 2) {}
+    NumbersAt(T* elems) : NumbersAt((void*)elems, sizeof(T) == 2) {}
     NumbersAt from(int64_t i) const {
         NumbersAt moved = *this;
         if (data) moved.data = (char*)data + i * (sixteen_bits ? 2 : 4);
@@ -94,10 +95,8 @@ template <class floatX, class floatG>
 void optimizer_update(Optimizer optimizer, floatX* params, float* master, void* m, void* v, const floatG* grads,
                       size_t n_elems, const UpdateConstants& k, uint64_t seed = 0, int64_t index = 0) {
     const Range range(work::update(OPTIMIZERS[optimizer], n_elems, master, sizeof(floatX), sizeof(floatG)));
-    RulePass* const pass = pass_of(optimizer);
-    if (OPTIMIZERS[optimizer].keeps.m == KEEP_BF16)
-        update_by(pass, params, master, (bf16*)m, (bf16*)v, grads, n_elems, k, seed, index);
-    else update_by(pass, params, master, (float*)m, (float*)v, grads, n_elems, k, seed, index);
+    const bool sixteen_bits = OPTIMIZERS[optimizer].keeps.m == KEEP_BF16;
+    update_by(pass_of(optimizer), params, master, {m, sixteen_bits}, {v, sixteen_bits}, grads, n_elems, k, seed, index);
 }
 
 // Updates the n_elems elements of a slice of a bucket, for optimizers whose m and v are in blocks

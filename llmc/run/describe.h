@@ -1,5 +1,6 @@
 // What a run is and needs, in words: the first lines of the log.
 #pragma once
+#include "llmc/comm/shared_memory.h"
 #include "llmc/plan/advice.h"
 #include "llmc/base/system_state.h"
 #include "llmc/options/learning_rate.h"
@@ -67,9 +68,9 @@ inline void describe_run(Run& run, const Sizes& sizes) {
                       step_tokens = grouped_text(o.total_batch_size);
     run.logger.note("data: %s, %s tokens, %s of %s tokens in %s%s", count_text(shards, "shard"), tokens,
                     count_text(run.max_steps, "step"), step_tokens, count_text(sizes.micro_steps, "micro-step"),
-                    processes > 1 ? format(" on each of %d processes%s", processes,
-                                           comm.in_shared_memory ? " in shared memory" : "")
-                                  : "");
+                    processes > 1
+                        ? format(" on each of %d processes%s", processes, shared_memory.all ? " in shared memory" : "")
+                        : "");
     describe_sources(run);
     if (const std::string text = steady_rate_text(o); !text.empty()) run.logger.note("%s", text);
     if (o.seq_warmup > 0) run.logger.note("sequence warmup: %s", sequence_warmup_text(o.seq_warmup, run.T));
