@@ -1,10 +1,13 @@
-// Where the time of a training step goes on the CPU, kernel by kernel, beside the roofline of this
-// machine (Williams et al. 2009, doi:10.1145/1498765.1498785). The bound of a kernel is the time
+// Where the time of a training step, or of reading a prompt, goes on the CPU, kernel by kernel,
+// beside the roofline of this machine (Williams et al. 2009, doi:10.1145/1498765.1498785). The bound of a kernel is the time
 // for its FLOPs at the measured peak of its arithmetic, or for its bytes at that of the memory,
 // whichever is longer. The code of the trainer itself runs; each of its calls of a kernel is timed.
 //
 //     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]]        MODEL as for -e; d12 unless given
+//     build/bench/roofline prompt T fp32|bf16 [MODEL [STEPS [THREADS]]]   T tokens, read STEPS times
 //
+// The first step, or prompt, also gets its memory from the system; the table is that of the fastest
+// of the others.
 // Bytes are the least: every operand once. A step's activations often come from the caches.
 #define BENCH_WITHOUT_MAIN
 #include "dev/cpu/bench_cpu.h"
@@ -36,76 +39,96 @@ static void check_planned_work(const std::vector<KernelTime>& ran, const std::ve
     if (ran.size() != planned.size()) runtime_failure("--plan leaves out a kernel that has run");
 }
 
-template <class floatX>
-static void report(int64_t B, int64_t T, const std::string& name, int steps, int threads) {
-    const Machine machine = open_machine(threads);
-    free_scratch();  // the trainer allocates its own
-    GPT2 model;
-    model.backend = &cpu_backend<floatX>();
-    Options o;
-    o.threads = threads;
-    model.layout = parameter_layout(config_from_descriptor(name), 1);
-    Sizes sizes{model.layout.config, B, T, 0, 0, 0, true};
-    model.backend->settle(model, sizes, o);
-    model.backend->allocate(model, sizes, o);
-    initialize_weights(model, 42);
-    std::vector<int> x(B * T), y(B * T);
-    for (int64_t i = 0; i < B * T; i++)
-        x[i] = (int)(i * 7919 % model.layout.config.V), y[i] = (int)((i + 1) * 7919 % model.layout.config.V);
-    UpdateSettings settings;
-    settings.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), settings.tokens = (double)(B * T),
-    settings.grad_clip = 1;
-    trace.tracks.push_back({"program", {}});
-    std::vector<KernelTime> best;
-    double best_s = 1e30;
-    for (int step = 0; step <= steps; step++) {
-        trace.tracks[0].spans.clear();
-        trace.on = true;
-        const double begin = now_seconds();
-        const Batch batch{x.data(), y.data(), B, T, 1.0f / (float)(B * T)};
-        forward<floatX>(model, batch);
-        backward<floatX>(model, batch);
-        update<floatX>(model, settings, loss_and_norm<floatX>(model, settings));
-        const double seconds = now_seconds() - begin;
-        trace.on = false;
-        // step 0 also gets its memory from the system
-        if (step > 0 && seconds < best_s) best_s = seconds, best = kernel_times();
-    }
-    const int64_t elems = model.layout.total_elems(), updated = parameter_count(model.layout.config);
-    check_planned_work(best, step_kernels(model.sizes, ADAMW, elems, updated, has_master(model.format, o)));
-    PlanDevice peaks;
-    peaks.flops_s = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32], peaks.bytes_s = machine.memory_bytes_s;
-    double bound_s = 0, kernels_s = 0;
-    const std::string unit = sizeof(floatX) == 2 ? format("bf16 on %s", MATRIX_UNIT_NAMES[device.unit]) : "fp32";
-    printf("%s, (B,T) = (%lld,%lld), %s, %d thread%s: peaks %.0f GFLOP/s, %.1f GB/s\n", name.c_str(), (long long)B,
-           (long long)T, unit.c_str(), device.threads, device.threads == 1 ? "" : "s", 1e-9 * peaks.flops_s,
-           1e-9 * peaks.bytes_s);
+// What is timed: a step at (B, T), or a prompt of T tokens.
+struct Pass {
+    bool prompt;
+    int64_t B, T;
+    std::string model;
+};
+
+// Prints the kernels of a pass that took `seconds`, and what all of them took.
+static void print_kernels(const std::vector<KernelTime>& kernels, double seconds, const PlanDevice& peaks) {
     printf("%-34s %5s %9s %6s %9s %8s %9s %9s\n", "kernel", "calls", "ms", "share", "GFLOP/s", "GB/s", "bound ms",
            "of bound");
     auto line = [&](const KernelTime& k, double bound) {
         printf("%-34s %5d %9.2f %5.1f%% %9.1f %8.1f %9.2f %8.1f%%\n", k.name.c_str(), (int)k.calls, 1e3 * k.seconds,
-               100 * k.seconds / best_s, 1e-9 * k.flops / k.seconds, 1e-9 * k.bytes / k.seconds, 1e3 * bound,
+               100 * k.seconds / seconds, 1e-9 * k.flops / k.seconds, 1e-9 * k.bytes / k.seconds, 1e3 * bound,
                100 * bound / k.seconds);
     };
+    double bound_s = 0, kernels_s = 0;
     KernelTime all;
-    all.name = "all", all.seconds = best_s;
-    for (const KernelTime& k : best) {
+    all.name = "all", all.seconds = seconds;
+    for (const KernelTime& k : kernels) {
         line(k, bound_seconds(k.flops, k.bytes, peaks));
         bound_s += bound_seconds(k.flops, k.bytes, peaks), kernels_s += k.seconds;
         all.flops += k.flops, all.bytes += k.bytes, all.calls += k.calls;
     }
     line(all, bound_s);
-    printf("between kernels: %.2f ms\n", 1e3 * (best_s - kernels_s));
+    printf("between kernels: %.2f ms\n", 1e3 * (seconds - kernels_s));
+}
+
+template <class floatX>
+static void report(const Pass& pass, int steps, int threads) {
+    const Machine machine = open_machine(threads);
+    free_scratch();  // the trainer allocates its own
+    const int64_t B = pass.B, T = pass.T;
+    GPT2 model;
+    model.backend = &cpu_backend<floatX>();
+    Options o;
+    o.threads = threads;
+    model.layout = parameter_layout(config_from_descriptor(pass.model), 1);
+    const GPT2Config& c = model.layout.config;
+    if (T > c.maxT) usage_error("%s has %d positions", pass.model, c.maxT);
+    Sizes sizes{c, B, T, 0, 0, 0, !pass.prompt};
+    if (pass.prompt) sizes.T = sizes.cache_T = c.maxT, sizes.logit_rows = 1;  // as without training steps
+    model.backend->settle(model, sizes, o);
+    model.backend->allocate(model, sizes, o);
+    initialize_weights(model, 42);
+    std::vector<int> x(B * T), y(B * T);
+    for (int64_t i = 0; i < B * T; i++) x[i] = (int)(i * 7919 % c.V), y[i] = (int)((i + 1) * 7919 % c.V);
+    UpdateSettings settings;
+    settings.constants = update_constants(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1), settings.tokens = (double)(B * T),
+    settings.grad_clip = 1;
+    trace.tracks.push_back({"program", {}});
+    std::vector<KernelTime> best;
+    double best_s = 1e30, first_s = 0;
+    for (int step = 0; step <= steps; step++) {
+        trace.tracks[0].spans.clear();
+        trace.on = true;
+        const double begin = now_seconds();
+        const Batch batch{x.data(), y.data(), B, T, 1.0f / (float)(B * T)};
+        if (pass.prompt) {
+            prefill<floatX>(model, x.data(), T);
+        } else {
+            forward<floatX>(model, batch);
+            backward<floatX>(model, batch);
+            update<floatX>(model, settings, loss_and_norm<floatX>(model, settings));
+        }
+        const double seconds = now_seconds() - begin;
+        trace.on = false;
+        if (step == 0) first_s = seconds;
+        else if (seconds < best_s) best_s = seconds, best = kernel_times();
+    }
+    const int64_t elems = model.layout.total_elems(), updated = parameter_count(c);
+    if (!pass.prompt)
+        check_planned_work(best, step_kernels(model.sizes, ADAMW, elems, updated, has_master(model.format, o)));
+    PlanDevice peaks;
+    peaks.flops_s = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32], peaks.bytes_s = machine.memory_bytes_s;
+    const std::string unit = sizeof(floatX) == 2 ? format("bf16 on %s", MATRIX_UNIT_NAMES[device.unit]) : "fp32";
+    const std::string what = pass.prompt ? format("a prompt of %d tokens", T) : format("(B,T) = (%d,%d)", B, T);
+    printf("%s, %s, %s, %d thread%s: peaks %.0f GFLOP/s, %.1f GB/s\n", pass.model.c_str(), what.c_str(), unit.c_str(),
+           device.threads, device.threads == 1 ? "" : "s", 1e-9 * peaks.flops_s, 1e-9 * peaks.bytes_s);
+    print_kernels(best, best_s, peaks);
+    printf("the first: %.2f ms\n", 1e3 * first_s);
 }
 
 int main(int argc, char** argv) {
     if (argc < 4 || (std::string(argv[3]) != "fp32" && std::string(argv[3]) != "bf16"))
-        usage_error("roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]] is accepted");
-    const int64_t B = atoll(argv[1]), T = atoll(argv[2]);
-    const std::string model = argc > 4 ? argv[4] : "d12";
+        usage_error("roofline B|prompt T fp32|bf16 [MODEL [STEPS [THREADS]]] is accepted");
+    const bool prompt = std::string(argv[1]) == "prompt";
+    const Pass pass{prompt, prompt ? 1 : atoll(argv[1]), atoll(argv[2]), argc > 4 ? argv[4] : "d12"};
     const int steps = argc > 5 ? atoi(argv[5]) : 3, threads = argc > 6 ? atoi(argv[6]) : 0;
-    if (B < 1 || T < 1 || steps < 1) usage_error("B, T and STEPS must be 1 or more");
-    std::string(argv[3]) == "bf16" ? report<bf16>(B, T, model, steps, threads)
-                                   : report<float>(B, T, model, steps, threads);
+    if (pass.B < 1 || pass.T < 1 || steps < 1) usage_error("B, T and STEPS must be 1 or more");
+    std::string(argv[3]) == "bf16" ? report<bf16>(pass, steps, threads) : report<float>(pass, steps, threads);
     return 0;
 }

@@ -3,7 +3,7 @@
 // the byte.
 //
 // A row that is per layer has L copies, unless the recompute level drops it: then the backward pass
-// recomputes it, and one copy serves all layers in turn.
+// recomputes it, and one copy serves all layers in turn, as without training.
 //   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers
 //   level 4 keeps the residual stream between segments of k layers. The backward pass recomputes one segment at a time,
 //   and k copies serve the layers in turn (Chen et al. 2016, arXiv:1604.06174). Level 3 is the same with k = 1.
@@ -174,15 +174,15 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     if (info.purpose == ActivationInfo::GENERATION && s.cache_T == 0) return 0;
     const int64_t L = s.config.L, k = s.segment_layers();
     if (info.copies == ActivationInfo::ONE) return 1;
+    if (!s.training && info.purpose == ActivationInfo::LAYER) return 1;
     if (info.copies == ActivationInfo::SEGMENTS) return L / k + k - 1;
-    const bool only_forward = !s.training && info.purpose == ActivationInfo::LAYER;
-    return only_forward || s.recompute >= info.dropped_at ? k : L;
+    return s.recompute >= info.dropped_at ? k : L;
 }
 // The number of the copy that a layer uses. SEGMENTS: the copies that are kept follow the k-1
-// others.
+// others; without training there is one.
 inline int64_t copy_of_layer(int a, int64_t layer, int64_t copies, int64_t k) {
     const bool ends_segment = (layer + 1) % k == 0;
-    if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS) return ends_segment ? k - 1 + layer / k : layer % k;
+    if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS && copies > 1) return ends_segment ? k - 1 + layer / k : layer % k;
     return copies > 0 ? layer % copies : 0;
 }
 
