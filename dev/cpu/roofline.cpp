@@ -1,7 +1,8 @@
 // Where the time of a training step, or of reading a prompt, goes on the CPU, kernel by kernel,
-// beside the roofline of this machine (Williams et al. 2009, doi:10.1145/1498765.1498785). The bound of a kernel is the time
-// for its FLOPs at the measured peak of its arithmetic, or for its bytes at that of the memory,
-// whichever is longer. The code of the trainer itself runs; each of its calls of a kernel is timed.
+// beside the roofline of this machine (Williams et al. 2009, doi:10.1145/1498765.1498785). The
+// bound of a kernel is the time for its FLOPs at the measured peak of its arithmetic, or for its
+// bytes at that of the memory, whichever is longer. The code of the trainer itself runs; each of
+// its calls of a kernel is timed.
 //
 //     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]]        MODEL as for -e; d12 unless given
 //     build/bench/roofline prompt T fp32|bf16 [MODEL [STEPS [THREADS]]]   T tokens, read STEPS times

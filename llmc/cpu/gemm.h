@@ -125,6 +125,27 @@ VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t col
         for (int64_t j = 0; j < columns; j += 64 / sizeof(T)) __builtin_prefetch(from + i * ld + j);
 }
 
+// A register tile of C, at c, rows ldc apart, = A B, or += if add: as multiply_tile(), of which the
+// first `rows` rows and `columns` columns are stored.
+template <int MR, int NV, bool PACK>
+VEC_INLINE void compute_tile(float* c, int64_t ldc, const float* const (&a)[MR], int64_t a_step, const float* b,
+                             int64_t b_stride, int64_t K, float* panel, int64_t rows, int64_t columns, bool add) {
+    vfloat acc[MR][NV] = {};
+    multiply_tile<MR, NV, PACK>(acc, a, a_step, b, b_stride, K, panel);
+    if (rows == MR && columns == NV * VEC_FLOATS) {
+        if (add)
+            for (int i = 0; i < MR; i++)
+                for (int j = 0; j < NV; j++) acc[i][j] += load(c + i * ldc + j * VEC_FLOATS);
+        for (int i = 0; i < MR; i++)
+            for (int j = 0; j < NV; j++) store(c + i * ldc + j * VEC_FLOATS, acc[i][j]);
+    } else {
+        float tile[MR][NV * VEC_FLOATS];
+        memcpy(tile, acc, sizeof(tile));
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++) c[i * ldc + j] = add ? tile[i][j] + c[i * ldc + j] : tile[i][j];
+    }
+}
+
 // Computes one block of C: rows m0 to m1 - 1, columns n0 to n1 - 1, for all k. The epilogue is
 // applied to each register tile after its last k, while it is still in the first-level cache.
 inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
@@ -150,27 +171,18 @@ inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<fl
                 for (int i = 0; i < MR; i++)
                     a[i] = packed_a ? a_block + (m - m0) * kc + i : A.at(std::min(m + i, m1 - 1), k0);
                 for (int64_t n = 0; n < nc; n += NR) {
-                    if (read_later) fetch_ahead(read_later + m * ldc + nb + n, ldc, rows, NR);
-                    vfloat acc[MR][NV] = {};
-                    if (pack_on_the_way && m == m0)
-                        multiply_tile<MR, NV, true>(acc, a, packed_a ? MR : 1, B.at(k0, nb + n), B.row_stride, kc,
-                                                    b_block + n * kc);
-                    else multiply_tile<MR, NV>(acc, a, packed_a ? MR : 1, b_block + n * kc, NR, kc);
-                    float* c = C + m * ldc + nb + n;
                     const int64_t columns = std::min<int64_t>(NR, nc - n);
-                    if (rows == MR && columns == NR) {
-                        if (load_c)
-                            for (int i = 0; i < MR; i++)
-                                for (int j = 0; j < NV; j++) acc[i][j] += load(c + i * ldc + j * VEC_FLOATS);
-                        for (int i = 0; i < MR; i++)
-                            for (int j = 0; j < NV; j++) store(c + i * ldc + j * VEC_FLOATS, acc[i][j]);
-                    } else {
-                        float tile[MR][NR];
-                        memcpy(tile, acc, sizeof(tile));
-                        for (int64_t i = 0; i < rows; i++)
-                            for (int64_t j = 0; j < columns; j++)
-                                c[i * ldc + j] = load_c ? tile[i][j] + c[i * ldc + j] : tile[i][j];
-                    }
+                    if (read_later) fetch_ahead(read_later + m * ldc + nb + n, ldc, rows, NR);
+                    float *c = C + m * ldc + nb + n, *panel = b_block + n * kc;
+                    const int64_t vectors = ceil_div(columns, VEC_FLOATS), step = packed_a ? MR : 1;
+                    if (pack_on_the_way && m == m0)
+                        compute_tile<MR, NV, true>(c, ldc, a, step, B.at(k0, nb + n), B.row_stride, kc, panel, rows,
+                                                   columns, load_c);
+                    else if (vectors == 1)
+                        compute_tile<MR, 1, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c);
+                    else if (vectors == 2)
+                        compute_tile<MR, 2, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c);
+                    else compute_tile<MR, NV, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c);
                     if (last && epilogue) epilogue({c, ldc, m, rows, nb + n, columns});
                 }
             }
@@ -190,18 +202,25 @@ inline bool too_few_pieces(int64_t pieces) {
 // epilogue_reads, and is prefetched while the product runs.
 inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
                  bool add, const Epilogue& epilogue = nullptr, const float* epilogue_reads = nullptr) {
-    // With A in place, a block has all rows of C, so that B is packed once. With A packed, a block
-    // has all columns, so that A is packed once. If there are too few blocks then, this side is cut
-    // too.
+    // With A in place, a block has all rows of C, so that B is packed once; if there are too few
+    // blocks then, the rows are cut too. With A packed, each block packs its part of A and of B: if
+    // there are too few, the longer side is cut, for a square has the least to pack.
     int64_t mc = M, nc = N;
     const bool in_place = gemm_reads_in_place(A);
     if (in_place) nc = GEMM_IN_PLACE.NC;
-    else mc = GEMM_PACKED.MC;
-    auto blocks = [&] { return ceil_div(M, mc) * ceil_div(N, nc); };
-    while (too_few_pieces(blocks()) && in_place && mc >= 16 * GEMM_MR) mc = round_up(mc / 2, GEMM_MR);
-    while (too_few_pieces(blocks()) && !in_place && nc >= 4 * GEMM_NR) nc = round_up(nc / 2, GEMM_NR);
+    else mc = round_up(ceil_div(M, ceil_div(M, GEMM_PACKED.MC)), GEMM_MR);
+    const auto too_few = [&] {
+        const int64_t pieces = ceil_div(M, mc) * ceil_div(N, nc);
+        return too_few_pieces(pieces) || (N % nc != 0 && pieces < 4 * device.threads);  // the last ones are narrow
+    };
+    while (too_few() && in_place && mc >= 16 * GEMM_MR) mc = round_up(mc / 2, GEMM_MR);
+    while (too_few() && !in_place && std::max(mc, nc) >= 2 * GEMM_NR) {
+        if (mc >= nc) mc = round_up(mc / 2, GEMM_MR);
+        else if (nc >= 4 * GEMM_NR) nc = round_up(nc / 2, GEMM_NR);
+        else break;
+    }
     const int64_t n_blocks = ceil_div(N, nc);
-    parallel_for(blocks(), [&](int64_t block) {
+    parallel_for(ceil_div(M, mc) * n_blocks, [&](int64_t block) {
         int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
         gemm_block(C, ldc, A, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);
     });

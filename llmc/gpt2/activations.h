@@ -182,7 +182,8 @@ inline int64_t activation_copies(int a, const Sizes& s) {
 // others; without training there is one.
 inline int64_t copy_of_layer(int a, int64_t layer, int64_t copies, int64_t k) {
     const bool ends_segment = (layer + 1) % k == 0;
-    if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS && copies > 1) return ends_segment ? k - 1 + layer / k : layer % k;
+    if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS && copies > 1)
+        return ends_segment ? k - 1 + layer / k : layer % k;
     return copies > 0 ? layer % copies : 0;
 }
 
