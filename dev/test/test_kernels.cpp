@@ -405,12 +405,14 @@ static void bf16_products(const Products& p, MatrixUnit unit) {
     compare("dbias, fp32, added to", bias_sums, db, 0, rows);
 }
 
-// Few rows are multiplied by another kernel: against the reference, the same bits for any number of
-// threads, the same GELU as that of a loop of its own, and nothing written behind the end.
+// A few rows are multiplied by another kernel, in bf16 a few more as columns: against the reference,
+// the same bits for any number of threads, the same GELU as that of a loop of its own, and nothing
+// written behind the end.
 template <class floatX>
 static void few_rows(int rows, int C, int OC) {
     constexpr bool BF16 = sizeof(floatX) == 2;
-    start_test(format("%s products of few rows, rows %d C %d OC %d", BF16 ? "bf16" : "fp32", rows, C, OC));
+    start_test(format("products of few rows, %s, rows %d C %d OC %d", BF16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32",
+                      rows, C, OC));
     const Floats x = random_bf16(rows * C), w = random_bf16(OC * C), b = random_bf16(OC);
     const std::vector<floatX> inp(x.begin(), x.end()), weight(w.begin(), w.end()), bias(b.begin(), b.end());
     for (const bool biased : {true, false}) {
@@ -793,6 +795,10 @@ int main(int argc, char** argv) {
         for (MatrixUnit unit : units)
             for (int threads : {1, 3}) use_threads(threads), test(unit);
     };
+    for (MatrixUnit unit : units)
+        for (int rows : {5, 33, 100})
+            for (const auto& [C, OC] : std::vector<std::pair<int, int>>{{31, 5}, {97, 130}, {800, 57}, {1024, 70}})
+                device.unit = unit, few_rows<bf16>(rows, C, OC);
     for (const Shape& s : product_shapes)
         if (!left_out(s)) on_each([products = Products(s)](MatrixUnit unit) { bf16_products(products, unit); });
     for (const Shape& s : attention_shapes)

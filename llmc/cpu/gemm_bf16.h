@@ -18,6 +18,11 @@
 // device.transposed. Where K is larger than kc, the sums of a block of C stay in fp32 in the
 // thread's scratch memory until the last block of k, so that they are rounded once.
 //
+// Packing costs as much as multiplying where A has few rows. In the forward pass of few positions,
+// where A is inp and B weight^T, the product is computed as its transpose instead:
+//
+//     C^T = B^T A^T       B^T = weight, whose rows are read where they lie, once; A^T = inp^T is packed, which is small
+//
 // The blocks of C are independent. Each is computed whole by one thread, with k in the same order
 // always, so the bits do not depend on the number of threads. Packing moves each value of B, and of
 // A if it is transposed, once: 2 bytes read, 2 written.
@@ -29,21 +34,22 @@ constexpr int64_t BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
 
 // How a product is cut. Blocks of C have at most mc x nc elements, and are computed over kc of k at
 // a time, of which the unit takes `inner` in one call. copies_a: 32 rows of A are copied before
-// they are used.
+// they are used. few_rows: the most rows of A for which a forward product is computed as its
+// transpose.
 struct Bf16Blocking {
     int64_t mc, nc, kc, inner;
     bool copies_a;
+    int64_t few_rows;
 };
 // AVX-512 and the portable code multiply rows of A where they lie.
-constexpr Bf16Blocking BF16_IN_PLACE{1024, 192, 768, 768, false};
+constexpr Bf16Blocking BF16_IN_PLACE{1024, 192, 768, 768, false, 256};
 // AMX multiplies 16 times as fast as FMA units do, so what counts is memory. Blocks of B are as
 // large as a second-level cache of 2 MiB allows, so that A is read few times. Rows of A are copied,
 // because a matrix register that is loaded from beyond the first-level cache waits for each of its
 // 16 rows. With 256 of k in one call, 32 rows of A take 16 KiB, and two columns of tiles of B as
 // much: the first-level cache holds them beside the sums.
-constexpr Bf16Blocking BF16_SHORT_K{int64_t(1) << 40, 768, 1024, 256,
-                                    true};  // all rows of C: K fits kc, no sums are kept
-constexpr Bf16Blocking BF16_LONG_K{512, 384, 768, 256, true};
+constexpr Bf16Blocking BF16_SHORT_K{int64_t(1) << 40, 768, 1024, 256, true, 256};  // K fits kc: no sums are kept
+constexpr Bf16Blocking BF16_LONG_K{512, 384, 768, 256, true, 256};
 
 inline Bf16Blocking bf16_blocking(int64_t K) {
     if (device.unit != UNIT_AMX && device.unit != UNIT_AMX_TWIN) return BF16_IN_PLACE;
@@ -62,20 +68,26 @@ inline int64_t transposed_stride(int64_t K) { return round_up(K, TILE_K) + TILE_
 inline int64_t gemm_transposed_elems(int64_t M, int64_t K) { return round_up(M, BF16_ROWS) * transposed_stride(K); }
 
 // Rows of A, contiguous along k. padded: zeros follow up to whole tiles, and up to whole strips.
+// weights: they come from memory, once, so the next ones are prefetched.
 struct RowsOfA {
     const bf16* data;
     int64_t stride;
-    bool padded;
+    bool padded, weights;
 };
+
+// Whether the first-level cache holds 32 rows of 256 values, this far apart, beside each other: a
+// cache of 64 sets has those whose distance is a multiple of 2 KiB in one or two of them.
+inline bool rows_fit_cache(int64_t stride) { return stride * sizeof(bf16) % 2048 != 0; }
 
 // Returns `rows` rows of A from m on, k_elems values from k0 on, as the unit wants them: where they
 // lie, or in `copy`, filled with zeros up to whole tiles.
 inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* copy) {
     const bf16* a = A.data + m * A.stride + k0;
-    if (!copies && (A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0))) return {a, A.stride, true};
+    if (A.weights && rows_fit_cache(A.stride)) copies = false;
+    if (!copies && (A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0))) return {a, A.stride, true, A.weights};
     const int64_t width = round_up(k_elems, TILE_K);
     copy_padded(copy, BF16_COPY_STRIDE, round_up(rows, TILE_ROWS), width, a, A.stride, rows, k_elems);
-    return {copy, BF16_COPY_STRIDE, true};
+    return {copy, BF16_COPY_STRIDE, true, false};
 }
 
 // Computes one block of C: rows m0 to m1 - 1, at most mc, and columns n0 to n1 - 1, at most nc, for
@@ -103,18 +115,37 @@ inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, in
             for (int64_t k = 0; k < k_elems; k += inner) {
                 const int64_t k_tiles = ceil_div(std::min(inner, k_elems - k), TILE_K);
                 multiply_tiles({c, sums_stride, a.data + k, a.stride, strips, tiles + k * sums_stride,
-                                k_tiles * TILE_ELEMS, column_tiles, k_tiles, k0 + k > 0});
+                                k_tiles * TILE_ELEMS, column_tiles, k_tiles, k0 + k > 0, a.weights});
             }
             if (last) epilogue({c, sums_stride, m, rows, n0, columns});
         }
     }
 }
 
+// How a product is cut among the threads: blocks of mc x nc elements of C.
+struct BlockSize {
+    int64_t mc, nc;
+};
+inline BlockSize bf16_block_size(int64_t M, int64_t N, int64_t K) {
+    const Bf16Blocking by = bf16_blocking(K);
+    int64_t m_blocks = ceil_div(M, by.mc), n_blocks = ceil_div(N, by.nc);
+    // With AMX the columns are split among the threads, although each of them then copies all of A;
+    // unless A is by far the larger operand.
+    if (by.copies_a && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
+    const int64_t nc = round_up(ceil_div(N, n_blocks), TILE_COLS);
+    n_blocks = ceil_div(N, nc);
+    const auto too_few = [&](int64_t pieces) {
+        return by.copies_a ? 8 * (round_up(pieces, device.threads) - pieces) > pieces : too_few_pieces(pieces);
+    };
+    while (too_few(m_blocks * n_blocks) && M / (m_blocks + 1) >= 2 * BF16_ROWS) m_blocks++;
+    return {round_up(ceil_div(M, m_blocks), BF16_ROWS), nc};
+}
+
 // The epilogue gets A (M, K) B (K, N); epilogue_reads as in gemm.h, rows ldc apart. In A the rows
-// or the columns must be contiguous, and in B as well.
+// or the columns must be contiguous, and in B as well. weights: A is read from memory, once.
 inline void gemm(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, const Epilogue& epilogue,
-                 const bf16* epilogue_reads, int64_t ldc) {
-    RowsOfA rows{A.data, A.row_stride, false};
+                 const bf16* epilogue_reads, int64_t ldc, bool weights = false) {
+    RowsOfA rows{A.data, A.row_stride, false, weights};
     if (A.col_stride != 1) {
         const int64_t stride = transposed_stride(K);
         if (gemm_transposed_elems(M, K) > (int64_t)device.transposed_elems)
@@ -124,23 +155,34 @@ inline void gemm(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, i
             pack_rows(device.transposed + begin * stride, stride, A.data, A.col_stride, begin, std::min(M, end) - begin,
                       end - begin, K);
         });
-        rows = {device.transposed, stride, true};
+        rows = {device.transposed, stride, true, false};
     }
-    const Bf16Blocking by = bf16_blocking(K);
-    int64_t mc = std::min(by.mc, M), n_blocks = ceil_div(N, by.nc);
-    // With AMX the columns are split among the threads, although each of them then copies all of A;
-    // unless A is by far the larger operand.
-    if (by.copies_a && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
-    const int64_t nc = round_up(ceil_div(N, n_blocks), TILE_COLS);
-    n_blocks = ceil_div(N, nc);
-    auto too_few = [&](int64_t pieces) {
-        return by.copies_a ? 8 * (round_up(pieces, device.threads) - pieces) > pieces : too_few_pieces(pieces);
-    };
-    while (too_few(ceil_div(M, mc) * n_blocks) && mc >= 4 * BF16_ROWS) mc = round_up(mc / 2, BF16_ROWS);
-    parallel_for(ceil_div(M, mc) * n_blocks, [&](int64_t block) {
-        const int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
-        gemm_block(rows, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, epilogue, epilogue_reads, ldc);
+    const auto [mc, nc] = bf16_block_size(M, N, K);
+    const int64_t m_blocks = ceil_div(M, mc), n_blocks = ceil_div(N, nc), rows_of_block = mc, columns_of_block = nc;
+    parallel_for(m_blocks * n_blocks, [&, rows_of_block, columns_of_block](int64_t block) {
+        const int64_t m = block / n_blocks * rows_of_block, n = block % n_blocks * columns_of_block;
+        gemm_block(rows, B, m, std::min(m + rows_of_block, M), n, std::min(n + columns_of_block, N), K, epilogue,
+                   epilogue_reads, ldc);
     });
+}
+
+// For a product that is computed as its transpose: gives the epilogue squares of sums, transposed.
+inline Epilogue transposed_epilogue(const Epilogue& epilogue) {
+    return [=](const FinishedSums& of) {
+        alignas(64) float square[TILE_COLS * BF16_ROWS];
+        for (int64_t j = 0; j < of.columns; j += TILE_COLS) {
+            for (int64_t i = 0; i < of.rows; i += TILE_ROWS)
+                transpose_16(square + i, BF16_ROWS, of.sums + i * of.stride + j, of.stride);
+            epilogue({square, BF16_ROWS, of.column + j, std::min<int64_t>(TILE_COLS, of.columns - j), of.row, of.rows});
+        }
+    };
+}
+// The epilogue gets A (M, K) B (K, N), where the rows of A and the columns of B are contiguous, as
+// the product itself or as its transpose.
+inline void gemm_of_rows(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K,
+                         const Epilogue& epilogue) {
+    if (M > bf16_blocking(K).few_rows) return gemm(A, B, M, N, K, epilogue, nullptr, N);
+    gemm(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nullptr, M, true);
 }
 
 // C (M, N), fp32 or bf16, rows ldc apart, = A B; then the epilogue. C must not overlap A or B. Or

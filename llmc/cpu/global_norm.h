@@ -14,7 +14,7 @@
 template <class floatX>
 double global_norm_squared(const floatX* grads, size_t n_elems) {
     const Range range(work::gradient_norm(n_elems, sizeof(floatX)));
-    const int64_t grain = 1 << 14;
+    const int64_t grain = 1 << 16;
     std::vector<double> pieces(ceil_div(n_elems, grain));
     parallel_ranges(n_elems, grain, [&](int64_t begin, int64_t end) {
         vfloat total[4] = {};

@@ -50,8 +50,10 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
         if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
         return v;
     };
-    gemm(out, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{weight, 1, C}, rows, OC, C, false,
-         epilogue_of(out, OC, add_bias));
+    const MatrixView<floatX> A{inp, C, 1}, B{weight, 1, C};
+    const Epilogue epilogue = epilogue_of(out, OC, add_bias);
+    if constexpr (sizeof(floatX) == 2) gemm_of_rows(A, B, rows, OC, C, epilogue);
+    else gemm(out, OC, A, B, rows, OC, C, false, epilogue);
 }
 
 // sums (n) = the sum over rows of inp (rows, n), or += if add.

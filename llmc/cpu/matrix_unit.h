@@ -28,7 +28,8 @@
 
 // C = A B, or += if add. A has 16 * strips rows of 32 * k_tiles values, a_stride elements apart. B
 // has `columns` columns of k_tiles tiles each, b_stride elements apart. C is fp32, its rows ldc
-// elements apart.
+// elements apart. fetches: meanwhile the rows below those of A are prefetched, for the next
+// product.
 struct TileProduct {
     float* C;
     int64_t ldc;
@@ -36,7 +37,7 @@ struct TileProduct {
     int64_t a_stride, strips;
     const bf16* B;
     int64_t b_stride, columns, k_tiles;
-    bool add;
+    bool add, fetches = false;
 };
 
 // ROWS rows of A times one column of tiles. The accumulators take ROWS * 16 floats.
@@ -106,8 +107,9 @@ inline void multiply_neon(const TileProduct& t) {
 
 #ifdef __x86_64__
 // 8 rows of A times COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B. Each
-// pair of A is broadcast from memory. It is not inlined: as a part of its caller it was 4% slower.
-template <int COLS>
+// pair of A is broadcast from memory. FETCHES: the next rows of A are prefetched. It is not
+// inlined: as a part of its caller it was 4% slower.
+template <int COLS, bool FETCHES>
 __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx512(const TileProduct& t, int64_t row,
                                                                                   int64_t column) {
     constexpr int ROWS = 8;
@@ -118,6 +120,9 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx51
         for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_setzero_ps();
     const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
     for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p++, a += 2, b += 2 * TILE_COLS) {
+        if (FETCHES && p % TILE_PAIRS == 0)
+#pragma GCC unroll 8
+            for (int i = 0; i < ROWS; i++) __builtin_prefetch(a + (ROWS + i) * t.a_stride);
         __m512bh pairs[COLS];
 #pragma GCC unroll 4
         for (int j = 0; j < COLS; j++) pairs[j] = (__m512bh)_mm512_loadu_si512(b + j * t.b_stride);
@@ -145,11 +150,12 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx51
 inline void multiply_avx512(const TileProduct& t) {
     for (int64_t column = 0; column < t.columns;) {
         const int64_t cols = std::min<int64_t>(t.columns - column == 4 ? 2 : 3, t.columns - column);
-        for (int64_t row = 0; row < t.strips * TILE_ROWS; row += 8) {
-            if (cols == 3) multiply_rows_avx512<3>(t, row, column);
-            else if (cols == 2) multiply_rows_avx512<2>(t, row, column);
-            else multiply_rows_avx512<1>(t, row, column);
-        }
+        const bool fetches = t.fetches && column == 0;
+        const auto multiply = cols == 3   ? fetches ? multiply_rows_avx512<3, true> : multiply_rows_avx512<3, false>
+                                : cols == 2 ? fetches ? multiply_rows_avx512<2, true> : multiply_rows_avx512<2, false>
+                                : fetches ? multiply_rows_avx512<1, true>
+                                          : multiply_rows_avx512<1, false>;
+        for (int64_t row = 0; row < t.strips * TILE_ROWS; row += 8) multiply(t, row, column);
         column += cols;
     }
 }
@@ -227,9 +233,14 @@ private:
     }
 };
 
-// Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each.
+// Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each. Of the strips below these,
+// it prefetches a share of the rows that is as large as that of the columns in B, to the
+// second-level cache.
 template <int STRIPS, int COLS, class Unit>
 inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
+    constexpr int64_t ROWS = STRIPS * TILE_ROWS;
+    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
+    const int64_t fetch_begin = ROWS + ROWS * column / t.columns, fetch_end = ROWS + ROWS * (column + COLS) / t.columns;
     const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
     float* c = t.C + strip * TILE_ROWS * t.ldc + column * TILE_COLS;
     const int64_t a_bytes = t.a_stride * 2, c_bytes = t.ldc * 4, below = TILE_ROWS * t.ldc;
@@ -245,6 +256,8 @@ inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, 
         if constexpr (STRIPS == 2 && COLS == 2) unit.template zero<3>();
     }
     for (int64_t k = 0; k < t.k_tiles; k++, a += TILE_K, b += TILE_ELEMS) {
+        for (int64_t i = fetch_begin; t.fetches && i < fetch_end; i++)
+            __builtin_prefetch(a + i * t.a_stride, 0, SECOND_LEVEL);
         unit.template load<4>(a, a_bytes);
         unit.template load<6>(b, 64);
         unit.template multiply<0, 4, 6>();
