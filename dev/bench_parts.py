@@ -237,54 +237,69 @@ class Tokenizer:
 GENERATE = r"""
 import sys, time, torch
 from transformers import GPT2Config, GPT2LMHeadModel
-torch.set_num_threads(int(sys.argv[1]))
-model = GPT2LMHeadModel(GPT2Config()).eval().to(getattr(torch, sys.argv[2]))
-prompt = torch.randint(50257, (1, int(sys.argv[3])))
+threads, dtype, prompt_tokens, count = int(sys.argv[1]), getattr(torch, sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+torch.set_num_threads(threads)
+model = GPT2LMHeadModel(GPT2Config()).eval().to(dtype)
+prompt = torch.randint(50257, (1, prompt_tokens))
+reads, ms = [], 0
 with torch.no_grad():
-    for _ in range(2):  # the first run also warms up
+    for _ in range(4):
         begin = time.perf_counter()
         out = model(prompt, use_cache=True, logits_to_keep=1)
-        first = time.perf_counter() - begin
-    cache = out.past_key_values
-    tokens = out.logits[:, -1:].argmax(-1)
-    count = int(sys.argv[4])
-    begin = time.perf_counter()
-    for _ in range(count):
-        out = model(tokens, past_key_values=cache, use_cache=True)
+        reads.append(1e3 * (time.perf_counter() - begin))
+    if count:
         cache = out.past_key_values
-        tokens = torch.multinomial(torch.softmax(out.logits[:, -1].float(), -1), 1)
-print("MS", 1e3 * (time.perf_counter() - begin) / count, 1e3 * first)
+        tokens = out.logits[:, -1:].argmax(-1)
+        begin = time.perf_counter()
+        for _ in range(count):
+            out = model(tokens, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            tokens = torch.multinomial(torch.softmax(out.logits[:, -1].float(), -1), 1)
+        ms = 1e3 * (time.perf_counter() - begin) / count
+print("MS", ms, reads[0], min(reads[1:]))
 """
 
 
 class Generation:
     """Milliseconds per token that GPT-2 124M generates, with a key/value cache, and the milliseconds from a prompt to
-    the first token. Ours are what the trainer reports. The bound: the time to read as many bytes as a token needs. It
+    the first token, which comes with its forward pass. A program's first prompt also waits for its memory; again, with
+    the memory at hand, it is read several times, of which the fastest counts. Ours are what the trainer reports, and
+    the roofline for prompts that are read again. The bound of a token: the time to read as many bytes as it needs. It
     needs all weights but the other positions' rows of wpe, and the keys and values of its position and those before;
-    of these the mean over the tokens is counted. The first token comes with the forward pass of the prompt. The
-    bandwidth of a shared machine changes within seconds, so memory is read before each of our runs, for as many passes
-    as there are tokens, and the share of the bound is that of the medians."""
-    PROMPT_TOKENS, TOKENS = 512, 100
+    of these the mean over the tokens is counted. The bandwidth of a shared machine changes within seconds, so memory is
+    read before each of our runs, for as many passes as there are tokens, and the share of the bound is that of the
+    medians."""
+    PROMPTS, PROMPT_TOKENS, TOKENS = (32, 512, 1024), 512, 100
     WEIGHTS, MEAN_CACHED = 124_439_808 - 1023 * 768, 2 * 12 * 768 * (PROMPT_TOKENS + TOKENS // 2)
+    OURS, THEIRS = "this trainer", "PyTorch (transformers)"
 
     def __init__(self, args, report):
         self.args, self.report = args, report
-        self.ms, self.first_ms, self.read_ms = {}, {}, {}
+        self.ms, self.read_ms = {}, {}  # by (what, who, precision); of reading as many bytes as a token, by precision
 
     def tasks(self):
         tasks = [Task("generation, a model", 5, self.make_model)]
         for _ in range(self.args.rounds + 1):
             for precision in ("fp32", "bf16"):
-                tasks.append(Task(f"generation, this trainer, {precision}", 12, lambda p=precision: self.ours(p)))
-                if self.args.peers and have("transformers"):
-                    tasks.append(Task(f"generation, PyTorch (transformers), {precision}", 15,
-                                      lambda p=precision: self.transformers(p)))
+                for n in self.PROMPTS:
+                    what = f"a prompt of {n} tokens, {precision}"
+                    tasks.append(Task(f"{what}, {self.OURS}", 6 + n // 100, lambda p=precision, n=n: self.ours(p, n)))
+                    if self.args.peers and have("transformers"):
+                        tasks.append(Task(f"{what}, {self.THEIRS}", 8 + n // 100,
+                                          lambda p=precision, n=n: self.transformers(p, n)))
         return tasks + [Task("", 0, self.rows)]
 
     def make_model(self):
         self.folder = ROOT / "build/bench_model"
         if not (self.folder / "model_00000001.bin").exists():
             child(["./train_gpt2_cpu", "-e", "d12", "-b", 1, "-t", 8, "-x", 1, "-v", 0, "-s", 0, "-o", self.folder])
+
+    def keep(self, what, who, precision, ms):
+        self.ms.setdefault((what, who, precision), []).append(ms)
+
+    def keep_prompt(self, n, who, precision, first, again):
+        self.keep(f"prompt of {n} tokens, the first", who, precision, first)
+        self.keep(f"prompt of {n} tokens, again", who, precision, again)
 
     def read_memory(self, precision):
         """The milliseconds that the threads need to read as many bytes as a token does."""
@@ -293,37 +308,39 @@ class Generation:
         output, _ = child(["build/bench/reading", self.args.threads, self.TOKENS, token_bytes])
         self.read_ms.setdefault(precision, []).append(float(output))
 
-    def ours(self, precision):
-        """The prompt has 512 tokens: ' the' is one, and so is 'the'."""
-        command = ["./train_gpt2_cpu", "-e", self.folder / "model_00000001.bin", "-x", 0, "--precision", precision,
-                   "--threads", self.args.threads, "--prompt", " ".join(["the"] * self.PROMPT_TOKENS), "-g"]
-        for _ in range(2):
+    def ours(self, precision, prompt_tokens):
+        """The text of the prompt has as many tokens as words: ' the' is one, and so is 'the'."""
+        generates = prompt_tokens == self.PROMPT_TOKENS
+        if generates:
             self.read_memory(precision)
-            first_ms, ms = self.speeds(command + [self.TOKENS])
-            self.first_ms.setdefault(("this trainer", precision), []).append(first_ms)
-            self.ms.setdefault(("this trainer", precision), []).append(ms)
-
-    def speeds(self, command):
+        tokens = self.TOKENS if generates else 1
+        command = ["./train_gpt2_cpu", "-e", self.folder / "model_00000001.bin", "-x", 0, "--precision", precision,
+                   "--threads", self.args.threads, "--prompt", " ".join(["the"] * prompt_tokens), "-g", tokens]
         done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=True)
-        prompt, generated = map(float, re.findall(r"tokens, ([\d.]+) tok/s", done.stderr)[-2:])
-        return 1e3 * self.PROMPT_TOKENS / prompt, 1e3 / generated * self.TOKENS / (self.TOKENS - 1)
+        prompt, generated = map(float, re.findall(r": \d+ tokens?, ([\d.]+) tok/s", done.stderr)[-2:])
+        table, _ = child(["build/bench/roofline", "prompt", prompt_tokens, precision, "d12", 3, self.args.threads])
+        again = float(re.search(r"^all\s+(.*)", table, re.M)[1].split()[1])
+        self.keep_prompt(prompt_tokens, self.OURS, precision, 1e3 * prompt_tokens / prompt, again)
+        if generates:
+            self.keep("generation, a token", self.OURS, precision, 1e3 / generated * tokens / (tokens - 1))
 
-    def transformers(self, precision):
+    def transformers(self, precision, prompt_tokens):
         dtype = {"fp32": "float32", "bf16": "bfloat16"}[precision]
-        output, _ = child([sys.executable, "-c", GENERATE, self.args.threads, dtype, self.PROMPT_TOKENS, self.TOKENS])
-        ms, first_ms = map(float, output.split()[-2:])
-        self.ms.setdefault(("PyTorch (transformers)", precision), []).append(ms)
-        self.first_ms.setdefault(("PyTorch (transformers)", precision), []).append(first_ms)
+        tokens = self.TOKENS if prompt_tokens == self.PROMPT_TOKENS else 0
+        output, _ = child([sys.executable, "-c", GENERATE, self.args.threads, dtype, prompt_tokens, tokens])
+        ms, first, again = map(float, output.split()[-3:])
+        self.keep_prompt(prompt_tokens, self.THEIRS, precision, first, again)
+        if tokens:
+            self.keep("generation, a token", self.THEIRS, precision, ms)
 
     def rows(self):
-        prompt = f"prompt of {self.PROMPT_TOKENS} tokens"
-        for what, all_ms in (("generation, a token", self.ms), (prompt, self.first_ms)):
-            for (who, precision), ms in all_ms.items():
-                ours = min(all_ms["this trainer", precision])
-                note = f"{min(ms) / ours:.2f} times ours" if who != "this trainer" else ""
-                if all_ms is self.ms:
-                    bound = statistics.median(self.read_ms[precision])
-                    share = 100 * bound / statistics.median(ms)
-                    of_bound = f"median {share:.0f}% of the bound ({bound:.1f} ms: what it needs, read once)"
-                    note = f"{of_bound}; {note}" if note else of_bound
-                self.report.row("generation", what, f"{who}, {precision}", sorted(ms), note)
+        first = lambda key: (key[0][0] != "g", [n for n in self.PROMPTS if f" {n} " in key[0]], key[0][-1] == "n")
+        for what, who, precision in sorted(self.ms, key=first):  # equal keys keep their order
+            ms = self.ms[what, who, precision]
+            note = f"{min(ms) / min(self.ms[what, self.OURS, precision]):.2f} times ours" if who != self.OURS else ""
+            if what == "generation, a token":
+                bound = statistics.median(self.read_ms[precision])
+                share = 100 * bound / statistics.median(ms)
+                of_bound = f"median {share:.0f}% of the bound ({bound:.1f} ms: what it needs, read once)"
+                note = f"{of_bound}; {note}" if note else of_bound
+            self.report.row("generation", what, f"{who}, {precision}", sorted(ms), note)
