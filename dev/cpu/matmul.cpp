@@ -124,6 +124,29 @@ BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024
             on_unit, IN_BF16);
 }
 
+// ---- Few rows, as of a short prompt: packing the weight takes as long as multiplying it.
+BENCH("matmul_few_rows", dims("rows", "C", "OC"), shapes({{32, 768, 3072}, {128, 768, 3072}, {17, 80, 49}})) {
+    const int64_t rows = shape[0], C = shape[1], OC = shape[2];
+    const float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *no_bias = nullptr;
+    const bf16 *inp16 = as_bf16(inp, rows * C), *weight16 = as_bf16(weight, OC * C);
+    float* out = buffer<float>(rows * OC);
+    bf16* out16 = buffer<bf16>(rows * OC);
+    output("out", out, rows * OC, sum_tolerance(C));
+    output("out", out16, rows * OC, bf16_tolerance(1, C));
+    expected([=] { reference::matmul_forward(out, inp, weight, no_bias, rows, C, OC); });
+    flops(2.0 * rows * C * OC);
+    bytes(2.0 * (rows * C + OC * C + rows * OC));
+    const MatrixView<bf16> A{inp16, C, 1}, B{weight16, 1, C};
+    variant(
+        "weight-packed", "the weight in tiles, which are read once or twice",
+        [=] { gemm(out16, OC, A, B, rows, OC, C, false); }, IN_BF16);
+    variant(
+        "weight-first",
+        "out^T = weight inp^T: inp is packed, the weight is read where it lies, and its next rows are prefetched "
+        "(llmc/cpu/gemm_bf16.h)",
+        [=] { matmul_forward(out16, inp16, weight16, (const bf16*)nullptr, rows, C, OC); }, IN_BF16);
+}
+
 // ---- From a tile of sums in registers to the shipped product, for the gradient of the input: dinp
 // (rows, C) = dout (rows, OC) weight (OC, C). Here B, the weight, is read along its rows.
 
@@ -252,4 +275,49 @@ BENCH("matmul_backward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {102
     bytes(2.0 * (2 * inp_elems + 2 * weight_elems + out_elems));
     variant("bf16-shipped", "both products on the matrix unit; dout is transposed once, by all threads", on_unit,
             IN_BF16);
+}
+
+// ---- fp32 as three products of bf16. A value is high + low, each a bf16: 16 bits of 24. Of the
+// four products the smallest, low times low, is left out (PyTorch:
+// float32_matmul_precision("high")).
+
+static void split(bf16* high, bf16* low, const float* values, int64_t n) {
+    parallel_ranges(n, 1 << 14, [&](int64_t begin, int64_t end) {
+        for_each_vector(end - begin, [&](size_t i, size_t count) {
+            const vfloat v = load_some(values + begin + i, count);
+            store_some(high + begin + i, v, count);
+            store_some(low + begin + i, v - as_stored<bf16>(v), count);
+        });
+    });
+}
+
+BENCH("matmul_fp32x3", dims("rows", "C", "OC"), shapes({{1024, 768, 3072}, {256, 768, 3072}, {33, 80, 49}})) {
+    const int64_t rows = shape[0], C = shape[1], OC = shape[2], inp_elems = rows * C, weight_elems = OC * C;
+    float *inp = buffer<float>(inp_elems), *weight = buffer<float>(weight_elems), *out = buffer<float>(rows * OC);
+    bf16 *inp_high = buffer<bf16>(inp_elems), *inp_low = buffer<bf16>(inp_elems);
+    bf16 *weight_high = buffer<bf16>(weight_elems), *weight_low = buffer<bf16>(weight_elems);
+    if (!bench::current->only_listed) {
+        const std::vector<float> x = random_values(inp_elems, 1), w = random_values(weight_elems, 1);
+        std::copy(x.begin(), x.end(), inp), std::copy(w.begin(), w.end(), weight);
+    }
+    const float* const no_bias = nullptr;
+    constexpr double SIXTEEN_BITS = 1.0 / (1 << 16);  // what a value loses, at most half of it; low times low as much
+    output("out", out, rows * OC, sum_tolerance(C) + SIXTEEN_BITS);
+    expected([=] { reference::matmul_forward(out, inp, weight, no_bias, rows, C, OC); });
+    flops(2.0 * rows * C * OC);
+    bytes(4.0 * (inp_elems + weight_elems + rows * OC));
+    variant("one-product", "by the FMA units (llmc/cpu/gemm.h)",
+            [=] { matmul_forward(out, inp, weight, no_bias, rows, C, OC); });
+    variant("three-products",
+            "high times high, high times low, low times high, on the matrix unit: three products at its speed, and "
+            "one pass to split each operand",
+            [=] {
+                split(inp_high, inp_low, inp, inp_elems), split(weight_high, weight_low, weight, weight_elems);
+                const auto multiply = [&](const bf16* x, const bf16* w, bool add) {
+                    gemm(out, OC, MatrixView<bf16>{x, C, 1}, MatrixView<bf16>{w, 1, C}, rows, OC, C, add);
+                };
+                multiply(inp_high, weight_high, false);
+                multiply(inp_high, weight_low, true);
+                multiply(inp_low, weight_high, true);
+            });
 }

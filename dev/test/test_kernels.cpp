@@ -405,9 +405,9 @@ static void bf16_products(const Products& p, MatrixUnit unit) {
     compare("dbias, fp32, added to", bias_sums, db, 0, rows);
 }
 
-// A few rows are multiplied by another kernel, in bf16 a few more as columns: against the reference,
-// the same bits for any number of threads, the same GELU as that of a loop of its own, and nothing
-// written behind the end.
+// A few rows are multiplied by another kernel, in bf16 a few more as columns: against the
+// reference, the same bits for any number of threads, the same GELU as that of a loop of its own,
+// and nothing written behind the end.
 template <class floatX>
 static void few_rows(int rows, int C, int OC) {
     constexpr bool BF16 = sizeof(floatX) == 2;
