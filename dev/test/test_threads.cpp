@@ -349,6 +349,33 @@ static void first_writes() {
 #endif
 }
 
+#ifdef MADV_POPULATE_WRITE
+// Whether all pages come within 10 seconds.
+static bool pages_come(char* memory, size_t bytes) {
+    std::vector<unsigned char> present(ceil_div(bytes, (size_t)4096));
+    for (int tries = 0; tries < 1000; tries++) {
+        if (mincore(memory, bytes, present.data()) == 0 && !std::count(present.begin(), present.end(), 0)) return true;
+        usleep(10000);
+    }
+    return false;
+}
+static void background_pages() {
+    start_test("fetch_pages: the pages come by themselves, and keep what is written meanwhile");
+    const size_t bytes = 40u << 20;
+    char* memory = (char*)map_memory(bytes);
+    fetch_pages(memory, bytes);
+    for (size_t i = 0; i < bytes; i += 12345) memory[i] = 7;
+    const bool several_memories = access("/sys/devices/system/node/node1", F_OK) == 0;
+    EXPECT(several_memories || madvise(memory, 4096, MADV_POPULATE_WRITE) != 0 || pages_come(memory, bytes));
+    size_t kept = 0;
+    for (size_t i = 0; i < bytes; i += 12345) kept += memory[i] == 7;
+    EXPECT(kept == ceil_div(bytes, (size_t)12345));
+    unmap_memory(memory, bytes);
+}
+#else
+static void background_pages() {}
+#endif
+
 int main() {
     ends();  // before other tests have made this process large and started its threads
     loops();
@@ -359,5 +386,6 @@ int main() {
     physical();
     shares();
     first_writes();
+    background_pages();
     return report_tests();
 }

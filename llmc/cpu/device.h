@@ -3,6 +3,7 @@
 // every piece sums in a fixed order. Which thread runs which piece does not matter.
 #pragma once
 #include <sys/mman.h>
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -100,5 +101,20 @@ inline void spread_pages(void* p, size_t bytes) {
     parallel_ranges((int64_t)bytes, LARGE_PAGE, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i += PAGE) ((volatile char*)p)[i] = 0;
     });
+}
+// Has the system provide the pages of new memory in the background, for example while weights are
+// read: so that a program that computes once does not wait for them then. Not where there are
+// several memories, in which the pages would lie by chance.
+inline void fetch_pages(void* p, size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+    if (access("/sys/devices/system/node/node1", F_OK) == 0) return;
+    char *begin = (char*)round_up((int64_t)p, sysconf(_SC_PAGESIZE)), *end = (char*)p + bytes;
+    if (end <= begin) return;
+    try {
+        std::thread([=] { madvise(begin, end - begin, MADV_POPULATE_WRITE); }).detach();
+    } catch (const std::system_error&) {}  // the system lets the program have no more threads: it waits for pages
+#else
+    (void)p, (void)bytes;
+#endif
 }
 inline void unmap_memory(void* p, size_t bytes) { munmap(p, bytes ? bytes : 1); }
