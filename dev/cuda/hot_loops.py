@@ -10,7 +10,7 @@ import re
 
 import machine_code
 
-CLASSES = {"HMMA": "HMMA", "LDSM": "LDSM", "LDGSTS": "LDGSTS", "LDG": "LDG", "STG": "STG", "LDS": "LDS", "STS": "STS",
+CLASSES = {"HMMA": "HMMA", "HGMMA": "HGMMA", "UTMALDG": "UTMALDG", "LDSM": "LDSM", "LDGSTS": "LDGSTS", "LDG": "LDG", "STG": "STG", "LDS": "LDS", "STS": "STS",
            "SHFL": "SHFL", "MUFU": "MUFU", "FFMA": "fp32", "FADD": "fp32", "FMUL": "fp32", "FMNMX": "fp32"}
 
 
@@ -31,13 +31,13 @@ def loops(instructions):
 def hot_loop(instructions):
     """The instructions of the hot loop; None if there is none."""
     found = list(loops(instructions))
-    loading = [set(whole) for whole, _ in found if any(i[2].startswith(("LDG", "HMMA")) for i in whole)]
+    loading = [set(whole) for whole, _ in found if any(i[2].startswith(("LDG", "HMMA", "HGMMA")) for i in whole)]
     hot = [own for whole, own in found if any(set(whole) <= other for other in loading)]
     return max(hot, key=lambda own: weight(classes(own)), default=None)
 
 
 def weight(c):
-    return c["HMMA"], sum(n for what, n in c.items() if what != "all"), c["all"]
+    return c["HMMA"] + c["HGMMA"], sum(n for what, n in c.items() if what != "all"), c["all"]
 
 
 def classes(instructions):

@@ -11,7 +11,7 @@
 #pragma once
 #include "dev/cusim/cusim.h"
 
-struct CUtensorMap;
+typedef struct CUtensorMap_st CUtensorMap;
 
 namespace cusim {
 

@@ -16,9 +16,9 @@ enum CUtensorMapSwizzle {
 };
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
-struct alignas(64) CUtensorMap {
+typedef struct alignas(64) CUtensorMap_st {
     cuuint64_t opaque[16];
-};
+} CUtensorMap;
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
