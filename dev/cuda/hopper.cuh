@@ -142,12 +142,11 @@ __device__ inline void wgmma_wait(float (&c)[N8][4]) {
 // of a transposed b. The instructions name every register of c.
 #define FIVE(t, a, b, c, d, e) "%" t a ",%" t b ",%" t c ",%" t d ",%" t e ","
 #define TEN(tens) FIVE(tens, "0", "1", "2", "3", "4") FIVE(tens, "5", "6", "7", "8", "9")
+#define SIXTY TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5")
 #define NUMBERS_32 TEN("") TEN("1") TEN("2") "%30,%31"
-#define NUMBERS_64 TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60,%61,%62,%63"
-#define NUMBERS_128 \
-    TEN("") \
-    TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
-        TEN("11") "%120,%121,%122,%123,%124,%125,%126,%127"
+#define NUMBERS_64 SIXTY "%60,%61,%62,%63"
+#define NUMBERS_120 SIXTY TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") TEN("11")
+#define NUMBERS_128 NUMBERS_120 FIVE("12", "0", "1", "2", "3", "4") "%125,%126,%127"
 #define C_4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define C_32(n) C_4(n), C_4(n + 1), C_4(n + 2), C_4(n + 3), C_4(n + 4), C_4(n + 5), C_4(n + 6), C_4(n + 7)
 #define C_64 C_32(0), C_32(8)

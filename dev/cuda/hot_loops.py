@@ -10,8 +10,9 @@ import re
 
 import machine_code
 
-CLASSES = {"HMMA": "HMMA", "HGMMA": "HGMMA", "UTMALDG": "UTMALDG", "LDSM": "LDSM", "LDGSTS": "LDGSTS", "LDG": "LDG", "STG": "STG", "LDS": "LDS", "STS": "STS",
-           "SHFL": "SHFL", "MUFU": "MUFU", "FFMA": "fp32", "FADD": "fp32", "FMUL": "fp32", "FMNMX": "fp32"}
+CLASSES = {"HMMA": "HMMA", "HGMMA": "HGMMA", "UTMALDG": "UTMALDG", "LDSM": "LDSM", "LDGSTS": "LDGSTS", "LDG": "LDG",
+           "STG": "STG", "LDS": "LDS", "STS": "STS", "SHFL": "SHFL", "MUFU": "MUFU", "FFMA": "fp32", "FADD": "fp32",
+           "FMUL": "fp32", "FMNMX": "fp32"}
 
 
 def loops(instructions):
@@ -37,7 +38,10 @@ def hot_loop(instructions):
 
 
 def weight(c):
-    return c["HMMA"] + c["HGMMA"], sum(n for what, n in c.items() if what != "all"), c["all"]
+    """What is compared. Of loops with the same products the shorter one counts: a branch back from the end of the code,
+    where a thread goes that has to wait for an mbarrier, looks like the end of a longer loop."""
+    products = c["HMMA"] + c["HGMMA"]
+    return products, -c["all"] if products else sum(n for what, n in c.items() if what != "all"), c["all"]
 
 
 def classes(instructions):

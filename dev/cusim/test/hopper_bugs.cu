@@ -6,17 +6,18 @@
 // Exit status as of seeded_bugs.cu: 0: the result is right. 3: it is wrong. 1: the simulator
 // stopped the kernel and said why.
 #include <map>
+#include <sstream>
 #include <string>
 #include "dev/cuda/hopper.cuh"
 
-#define ALL_MISTAKES(_) \
-    _(good) \
-    _(no_wait) _(other_parity) _(first_round_waits) _(no_release) _(early_release) _(fewer_bytes) _(more_bytes) \
-        _(fewer_arrivals) _(more_arrivals) _(not_initialised) _(no_init_fence) _(other_swizzle) _(other_stride) \
-            _(other_row) _(unaligned) _(no_register_fence) _(no_commit) _(late_wait) _(half_a_warpgroup) \
-                _(no_store_fence) _(no_store_wait) _(outside_memory) _(stride_of_tensor)
-#define NAME(name) name,
-enum Mistake { ALL_MISTAKES(NAME) };
+#define MISTAKES \
+    good, no_wait, other_parity, first_round_waits, no_release, early_release, fewer_bytes, more_bytes, \
+        fewer_arrivals, more_arrivals, not_initialised, no_init_fence, other_swizzle, other_stride, other_row, \
+        unaligned, no_register_fence, no_commit, late_wait, half_a_warpgroup, no_store_fence, no_store_wait, \
+        outside_memory, stride_of_tensor
+enum Mistake { MISTAKES };
+#define AS_TEXT(...) #__VA_ARGS__
+#define TEXT_OF(...) AS_TEXT(__VA_ARGS__)
 
 constexpr int N = 64, STEPS = 9, STAGES = 2, ELEMS = N * BOX_COLUMNS;
 constexpr size_t SHARED_BYTES = 2 * STAGES * ELEMS * sizeof(bf16) + PATTERN_BYTES;
@@ -81,8 +82,12 @@ static int value(int i) {
 }
 
 int main(int argc, char** argv) {
-#define ENTRY(name) {#name, name},
-    const std::map<std::string, Mistake> mistakes = {ALL_MISTAKES(ENTRY)};
+    std::map<std::string, Mistake> mistakes;
+    std::istringstream names(TEXT_OF(MISTAKES));
+    for (std::string name; std::getline(names, name, ',');) {
+        name.erase(0, name.find_first_not_of(' '));
+        mistakes.insert({name, (Mistake)mistakes.size()});
+    }
     const auto found = argc == 2 ? mistakes.find(argv[1]) : mistakes.end();
     if (found == mistakes.end()) {
         for (auto& [name, mistake] : mistakes) printf("%s\n", name.c_str());
