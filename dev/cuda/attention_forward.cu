@@ -1,6 +1,7 @@
 // Causal self-attention, forward: from the T x T matrix of scores in memory to flash attention on
 // tensor cores. FLOPs: 2 B T^2 C. Bytes, at least: qkv read, out written.
 #include "dev/cuda/bench_cuda.cuh"
+#include "dev/cuda/hopper.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/attention.cuh"
 
@@ -153,8 +154,118 @@ struct Forward16 {
     }
 };
 
+// Hopper's instructions (hopper.cuh has the pictures). A block has 128 queries of a head, one
+// warpgroup 64 of them; a ninth warp, the producer, keeps tiles of keys and values on their way.
+// Scores are a product of two tiles; probabilities go from registers into p v, in the layout of
+// mma.cuh, and values are a transposed operand. While one warpgroup computes its softmax, the other
+// has the tensor cores. With 9 warps a thread has 168 registers, enough for 128 keys at HS 64, and
+// for 64 at HS 128. TMA fills head sizes between these with zeros.
+constexpr int STAGES = 2, CONSUMER_WARPS = 8, HOPPER_ROWS = 128, BOX_ROWS = 64;
+template <int HS, int KEYS>
+constexpr size_t wgmma_shared_bytes() {
+    return (HOPPER_ROWS + 2 * STAGES * KEYS) * HS * sizeof(bf16) + PATTERN_BYTES;
+}
+// Rows of q, keys or values lie in HS / 64 tiles of 64 columns, one behind the other. This starts
+// to copy ROWS of them.
+template <int HS, int ROWS>
+__device__ inline void load_by_tma(bf16* to, const TensorMap& qkv, int head, int first, int b, uint64_t* barrier) {
+    for (int c = 0; c < HS; c += BOX_COLUMNS)
+        for (int r = 0; r < ROWS; r += BOX_ROWS)
+            tma_load(to + c * ROWS + r * BOX_COLUMNS, qkv, c, head, first + r, b, barrier);
+}
+// s (64 x KEYS) = 64 rows of q times keys, transposed.
+template <int HS, int KEYS>
+__device__ inline void multiply_scores(float (&s)[KEYS / 8][4], const bf16* q, const bf16* keys) {
+    wgmma_fence(s);
+#pragma unroll
+    for (int c = 0; c < HS; c += 16) {
+        const int in_row = c % BOX_COLUMNS, tile = c - in_row;
+        wgmma(s, further(descriptor(q + tile * HOPPER_ROWS), in_row), further(descriptor(keys + tile * KEYS), in_row),
+              c > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>(s);
+}
+// o (64 x HS) += p (64 x KEYS), rounded to bf16, times values.
+template <int HS, int KEYS>
+__device__ inline void multiply_values(float (&o)[HS / 8][4], const float (&p)[KEYS / 8][4], const bf16* values) {
+    uint32_t a[KEYS / 16][4];
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; j++)
+        for (int i = 0; i < 4; i++) {
+            const float(&half)[4] = p[2 * j + i / 2];
+            a[j][i] = pack_pair<bf16>(half[i % 2 * 2], half[i % 2 * 2 + 1]);
+        }
+    wgmma_fence(o);
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; j++)
+        wgmma(o, a[j], further(descriptor(values, KEYS * BOX_COLUMNS * sizeof(bf16)), j * 16 * BOX_COLUMNS));
+    wgmma_commit();
+    wgmma_wait<0>(o);
+}
+template <int HS, int KEYS>
+__global__ void __launch_bounds__(32 * (CONSUMER_WARPS + 1), 1)
+    attention_wgmma_kernel(const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap out, float* lse,
+                           int T, int NH, float scale) {
+#ifdef HOPPER_CODE
+    extern __shared__ __align__(128) bf16 shared[];
+    __shared__ uint64_t full[STAGES];
+    __shared__ uint64_t empty[STAGES];
+    __shared__ uint64_t q_full[1];
+    __shared__ uint64_t finished[1];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.x % NH, b = blockIdx.x / NH,
+              first = (gridDim.y - 1 - blockIdx.y) * HOPPER_ROWS, tiles = ceil_div(min(T, first + HOPPER_ROWS), KEYS);
+    bf16 *const q = first_tile(shared), *const stages = q + HOPPER_ROWS * HS;
+    constexpr int VALUES = KEYS * HS, STAGE = 2 * VALUES;  // elements
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) mbarrier_init(&full[s], 1), mbarrier_init(&empty[s], CONSUMER_WARPS);
+        mbarrier_init(q_full, 1), mbarrier_init(finished, CONSUMER_WARPS);
+        fence_async();
+    }
+    __syncthreads();
+    if (warp == CONSUMER_WARPS) {
+        if (lane != 0) return;
+        mbarrier_expect(q_full, HOPPER_ROWS * HS * sizeof(bf16));
+        load_by_tma<HS, HOPPER_ROWS>(q, qkv, h, first, b, q_full);
+        for (int tile = 0; tile < tiles; tile++) {
+            const int stage = tile % STAGES;
+            bf16* const keys = stages + stage * STAGE;
+            mbarrier_wait(&empty[stage], (tile / STAGES + 1) % 2);  // in the first round nobody has to arrive
+            mbarrier_expect(&full[stage], STAGE * sizeof(bf16));
+            load_by_tma<HS, KEYS>(keys, qkv, NH + h, tile * KEYS, b, &full[stage]);
+            load_by_tma<HS, KEYS>(keys + VALUES, qkv, 2 * NH + h, tile * KEYS, b, &full[stage]);
+        }
+        return;
+    }
+    const int first_query = first + warp * 16, row = first_query + lane / 4;
+    float o[HS / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
+    mbarrier_wait(q_full, 0);
+    for (int tile = 0; tile < tiles; tile++) {
+        const int stage = tile % STAGES, first_key = tile * KEYS;
+        const bf16* const keys = stages + stage * STAGE;
+        float s[1][KEYS / 8][4];
+        mbarrier_wait(&full[stage], tile / STAGES % 2);
+        multiply_scores<HS, KEYS>(s[0], q + warp / 4 * 64 * BOX_COLUMNS, keys);
+        if (first_key + KEYS - 1 > first_query)
+            mask(s, first_query, first_key, [](int query, int key) { return key > query; });
+        softmax_step<HS, KEYS>(s[0], o, m, l, scale);
+        multiply_values<HS, KEYS>(o, s[0], keys + VALUES);
+        if (lane == 0) mbarrier_arrive(&empty[stage]);
+    }
+    for (int half = 0; half < 2; half++) {
+        l[half] = row_sum(l[half]);
+        if (lane % 4 == 0 && row + 8 * half < T)
+            lse[(int64_t)blockIdx.x * T + row + 8 * half] = m[half] * scale + logf(l[half]);
+    }
+    if (lane == 0) mbarrier_arrive(finished);
+    mbarrier_wait(finished, 0);  // no warp multiplies q any more
+    store_through(q + warp * 16 * HS, out, 0, h, first_query, b, o, 1.0f / l[0], 1.0f / l[1]);
+#endif
+}
+
 BENCH("attention_forward", dims("B", "T", "C", "NH"),
-      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 130, 96, 3}, {1, 33, 128, 1}}, counted({1, 256, 128, 2}))) {
+      shapes({{16, 1024, 768, 12}, {2, 67, 64, 1}, {1, 130, 96, 3}, {1, 33, 128, 1}, {2, 290, 128, 2}, {1, 270, 80, 1}},
+             counted({1, 256, 128, 2}))) {
     const int64_t B = shape[0], T = shape[1], C = shape[2], NH = shape[3], HS = C / NH, rows = B * T;
     float *qkv = random_floats(rows * 3 * C, 1.5), *out = buffer<float>(rows * C), *lse = buffer<float>(rows * NH);
     bf16 *d_qkv = on_device<bf16>(qkv, rows * 3 * C), *d_out = device_buffer<bf16>(rows * C);
@@ -219,6 +330,22 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
                  "two buffers: the next tile arrives while this one is multiplied; queries stay in registers; those "
                  "with the most keys start first; masks only on the diagonal",
                  async);
+    auto run_wgmma = [=](auto kernel, size_t shared_bytes) {
+        const TensorMap qkv_map = tensor_map(d_qkv, B, T, 3 * NH, HS, 3 * C, T * 3 * C, BOX_ROWS),
+                        out_map = tensor_map(d_out, B, T, NH, HS, C, T * C, 16);
+        allow_hopper_shared(kernel, shared_bytes, "attention_wgmma");
+        launch("attention_wgmma", kernel, attention_grid(B, T, NH, HOPPER_ROWS, {}), 32 * (CONSUMER_WARPS + 1),
+               shared_bytes, stream, qkv_map, out_map, d_lse, (int)T, (int)NH, 1.0f / sqrtf((float)HS));
+    };
+    auto wgmma_and_tma = [=] {
+        if (HS <= 64) run_wgmma(attention_wgmma_kernel<64, 128>, wgmma_shared_bytes<64, 128>());
+        else run_wgmma(attention_wgmma_kernel<128, 64>, wgmma_shared_bytes<128, 64>());
+    };
+    if (has_hopper_code(stream))
+        variant_bf16("wgmma",
+                     "Hopper alone: products of 64 queries and 128 keys in one instruction, from shared memory, where "
+                     "one thread's copies by TMA put them",
+                     wgmma_and_tma);
     auto shipped = [=] { attention_forward(d_out, d_lse, d_qkv, B, T, C, NH, stream); };
     variant_bf16("shipped",
                  "32 queries per warp, where registers allow: each fragment of keys and values that is loaded from "

@@ -75,10 +75,12 @@ def counted_cells(kernel, least):
     shared, wavefronts = total(counts.SHARED, "requests"), total(counts.SHARED, "wavefronts")
     conflicts = sum(counts.conflicts(kernel[kind]) for kind in counts.SHARED)
     shuffles = sum(n for what, n in kernel["warps"].items() if what.startswith("__shfl"))
+    wgmma = kernel["warps"].get("wgmma", 0)
     name = f"{kernel['kernel']} x {kernel['launches']}" if kernel["launches"] > 1 else kernel["kernel"]
     return [name, figure(requests), figure(sectors / requests if requests else 0),
             of_least(sectors), of_least(touched), figure(shared), figure(wavefronts / shared if shared else 0),
-            f"{100 * conflicts / wavefronts:.0f}%" if conflicts else "", figure(kernel["warps"].get("mma", 0)),
+            f"{100 * conflicts / wavefronts:.0f}%" if conflicts else "",
+            f"{figure(wgmma)} wgmma" if wgmma else figure(kernel["warps"].get("mma", 0)),
             figure(shuffles), figure(kernel["barriers"])]
 
 

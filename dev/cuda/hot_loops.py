@@ -10,8 +10,9 @@ import re
 
 import machine_code
 
-CLASSES = {"HMMA": "HMMA", "LDSM": "LDSM", "LDGSTS": "LDGSTS", "LDG": "LDG", "STG": "STG", "LDS": "LDS", "STS": "STS",
-           "SHFL": "SHFL", "MUFU": "MUFU", "FFMA": "fp32", "FADD": "fp32", "FMUL": "fp32", "FMNMX": "fp32"}
+CLASSES = {"HMMA": "HMMA", "HGMMA": "HGMMA", "UTMALDG": "UTMALDG", "LDSM": "LDSM", "LDGSTS": "LDGSTS", "LDG": "LDG",
+           "STG": "STG", "LDS": "LDS", "STS": "STS", "SHFL": "SHFL", "MUFU": "MUFU", "FFMA": "fp32", "FADD": "fp32",
+           "FMUL": "fp32", "FMNMX": "fp32"}
 
 
 def loops(instructions):
@@ -31,13 +32,16 @@ def loops(instructions):
 def hot_loop(instructions):
     """The instructions of the hot loop; None if there is none."""
     found = list(loops(instructions))
-    loading = [set(whole) for whole, _ in found if any(i[2].startswith(("LDG", "HMMA")) for i in whole)]
+    loading = [set(whole) for whole, _ in found if any(i[2].startswith(("LDG", "HMMA", "HGMMA")) for i in whole)]
     hot = [own for whole, own in found if any(set(whole) <= other for other in loading)]
     return max(hot, key=lambda own: weight(classes(own)), default=None)
 
 
 def weight(c):
-    return c["HMMA"], sum(n for what, n in c.items() if what != "all"), c["all"]
+    """What is compared. Of loops with the same products the shorter one counts: a branch back from the end of the code,
+    where a thread goes that has to wait for an mbarrier, looks like the end of a longer loop."""
+    products = c["HMMA"] + c["HGMMA"]
+    return products, -c["all"] if products else sum(n for what, n in c.items() if what != "all"), c["all"]
 
 
 def classes(instructions):

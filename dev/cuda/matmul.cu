@@ -2,6 +2,7 @@
 // thread per result to tensor cores fed by asynchronous copies; cuBLASLt is what ships. From the
 // rung that loads 128 bits on, C must be a multiple of 8, as it is in all models.
 #include "dev/cuda/bench_cuda.cuh"
+#include "dev/cuda/hopper.cuh"
 #include "llmc/cpu/reference.h"
 #include "llmc/cuda/matmul.cuh"
 
@@ -159,8 +160,64 @@ __global__ void __launch_bounds__(MMA_THREADS) matmul_mma_kernel(Operands o) {
             }
 }
 
+// Hopper's instructions (hopper.cuh has the pictures). A block computes 128 x 256 results, one
+// warpgroup 64 of the rows, in 128 registers of a thread. A ninth warp is the producer: its first
+// lane keeps STAGES pairs of tiles on their way, and does nothing else. The tiles of a stage are
+// free again when the products of the next are on their way and these are over. The results leave
+// through the tiles' memory, once no warp multiplies any more.
+constexpr int STAGES = 4, CONSUMER_WARPS = 8, HOPPER_ROWS = 128, HOPPER_COLUMNS = 256;
+constexpr int STAGE_ELEMS = (HOPPER_ROWS + HOPPER_COLUMNS) * BOX_COLUMNS;
+constexpr size_t HOPPER_SHARED_BYTES = STAGES * STAGE_ELEMS * sizeof(bf16) + PATTERN_BYTES;
+__global__ void __launch_bounds__(32 * (CONSUMER_WARPS + 1), 1)
+    matmul_wgmma_kernel(const __grid_constant__ TensorMap inp, const __grid_constant__ TensorMap weight,
+                        const __grid_constant__ TensorMap out, int C) {
+#ifdef HOPPER_CODE
+    extern __shared__ __align__(128) bf16 shared[];
+    __shared__ uint64_t full[STAGES];
+    __shared__ uint64_t empty[STAGES];
+    __shared__ uint64_t finished[1];
+    bf16* const tiles = first_tile(shared);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(C, BOX_COLUMNS),
+              row0 = blockIdx.y * HOPPER_ROWS, column0 = blockIdx.x * HOPPER_COLUMNS;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) mbarrier_init(&full[s], 1), mbarrier_init(&empty[s], CONSUMER_WARPS);
+        mbarrier_init(finished, CONSUMER_WARPS);
+        fence_async();
+    }
+    __syncthreads();
+    if (warp == CONSUMER_WARPS) {
+        for (int step = 0; step < steps && lane == 0; step++) {
+            const int stage = step % STAGES;
+            bf16 *const a = tiles + stage * STAGE_ELEMS, *const b = a + HOPPER_ROWS * BOX_COLUMNS;
+            mbarrier_wait(&empty[stage], (step / STAGES + 1) % 2);  // in the first round nobody has to arrive
+            mbarrier_expect(&full[stage], STAGE_ELEMS * sizeof(bf16));
+            tma_load(a, inp, step * BOX_COLUMNS, 0, row0, 0, &full[stage]);
+            tma_load(b, weight, step * BOX_COLUMNS, 0, column0, 0, &full[stage]);
+        }
+        return;
+    }
+    float sum[HOPPER_COLUMNS / 8][4] = {};
+    for (int step = 0; step < steps; step++) {
+        const int stage = step % STAGES;
+        const bf16 *const a = tiles + stage * STAGE_ELEMS, *const b = a + HOPPER_ROWS * BOX_COLUMNS;
+        const uint64_t rows = descriptor(a + warp / 4 * 64 * BOX_COLUMNS), columns = descriptor(b);
+        mbarrier_wait(&full[stage], step / STAGES % 2);
+        wgmma_fence(sum);
+#pragma unroll
+        for (int k = 0; k < BOX_COLUMNS; k += 16) wgmma(sum, further(rows, k), further(columns, k), true);
+        wgmma_commit();
+        wgmma_wait<1>(sum);
+        if (step > 0 && lane == 0) mbarrier_arrive(&empty[(step - 1) % STAGES]);
+    }
+    wgmma_wait<0>(sum);
+    if (lane == 0) mbarrier_arrive(finished);
+    mbarrier_wait(finished, 0);
+    store_through(tiles + warp * 16 * HOPPER_COLUMNS, out, column0, 0, row0 + warp * 16, 0, sum, 1.0f, 1.0f);
+#endif
+}
+
 BENCH("matmul_forward", dims("rows", "C", "OC"),
-      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}}, counted({256, 256, 256}))) {
+      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}, {70, 600, 264}}, counted({256, 256, 256}))) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
     float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *out = buffer<float>(rows * OC);
     bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C),
@@ -206,6 +263,19 @@ BENCH("matmul_forward", dims("rows", "C", "OC"),
                  "two buffers: the next tile is on its way while this one is multiplied, so tensor cores do not wait a "
                  "full memory latency per tile",
                  async);
+    auto wgmma_and_tma = [=] {
+        const TensorMap inp_map = tensor_map(d_inp, 1, rows, 1, C, C, rows * C, HOPPER_ROWS),
+                        weight_map = tensor_map(d_weight, 1, OC, 1, C, C, OC * C, HOPPER_COLUMNS),
+                        out_map = tensor_map(d_out, 1, rows, 1, OC, OC, rows * OC, 16);
+        allow_hopper_shared(matmul_wgmma_kernel, HOPPER_SHARED_BYTES, "matmul_wgmma");
+        launch("matmul_wgmma", matmul_wgmma_kernel, grid_for(OC, HOPPER_COLUMNS, rows, HOPPER_ROWS),
+               32 * (CONSUMER_WARPS + 1), HOPPER_SHARED_BYTES, stream, inp_map, weight_map, out_map, (int)C);
+    };
+    if (has_hopper_code(stream))
+        variant_bf16("wgmma",
+                     "Hopper alone: one instruction multiplies 64 x 256 from shared memory; one thread copies tiles by "
+                     "TMA, four stages ahead",
+                     wgmma_and_tma);
     auto shipped = [=] { matmul_forward(d_out, d_inp, d_weight, (const bf16*)nullptr, rows, C, OC, stream); };
     variant_bf16(
         "shipped",

@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-GLOBAL = ["global_load", "global_store", "global_atomic", "cp_async_global"]
+GLOBAL = ["global_load", "global_store", "global_atomic", "cp_async_global", "tma_load", "tma_store"]
 SHARED = ["shared_load", "shared_store", "shared_atomic", "cp_async_shared", "ldmatrix"]
 
 
@@ -52,15 +52,16 @@ def table(kernels):
     rows = [["kernel", "blocks", "launches", "read", "sec/req", "B/B", "written", "sec/req", "B/B", "shared",
              "wave/req", "conflicts", "mma", "shuffles", "barriers"]]
     for k in kernels:
-        loads, stores = ["global_load", "cp_async_global"], ["global_store"]
+        loads, stores = ["global_load", "cp_async_global", "tma_load"], ["global_store", "tma_store"]
         shuffles = sum(n for what, n in k["warps"].items() if what.startswith("__shfl"))
+        wgmma = k["warps"].get("wgmma", 0)
         row = [k["kernel"], size(k), k["launches"]]
         for kinds, touched in ((loads, k["read_bytes"]), (stores, k["written_bytes"])):
             requests = total(k, kinds, "requests")
             row += [requests, per(total(k, kinds, "sectors"), requests), per(total(k, kinds, "bytes"), touched)]
         requests = total(k, SHARED, "requests")
         row += [requests, per(total(k, SHARED, "wavefronts"), requests), sum(conflicts(k[kind]) for kind in SHARED)]
-        rows.append(row + [k["warps"].get("mma", 0), shuffles, k["barriers"]])
+        rows.append(row + [f"{wgmma} wgmma" if wgmma else k["warps"].get("mma", 0), shuffles, k["barriers"]])
     return aligned(rows)
 
 

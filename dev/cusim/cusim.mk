@@ -51,6 +51,7 @@ CUDA_LADDERS := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/*.cu))
 SIM_LADDERS  := $(CUDA_LADDERS:%=$(B)/cuda/%)
 LADDER_SOURCES := $(patsubst %,$(SHARED)/sim/%,$(wildcard dev/cuda/*.cu dev/cuda/*.cuh))
 LADDER_HEADERS := $(filter %.cuh,$(LADDER_SOURCES)) dev/bench.h dev/bench_run.h
+$(B)/cusim_hopper_bugs $(B)/cusim_counts: $(LADDER_HEADERS)
 $(B)/cuda/%: $(SHARED)/sim/dev/cuda/%.cu $(LADDER_HEADERS) $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(call sim_compile)

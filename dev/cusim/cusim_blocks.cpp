@@ -45,13 +45,12 @@ void fail(Location location, const char* fmt, ...) {
     _exit(1);
 }
 
-static void make_runnable(Worker& w, Thread& t) {
+void make_runnable(Worker& w, Thread& t) {
     t.state = RUNNABLE;
     w.runnable.push(t.id);
 }
 
-// Switches to the scheduler, which switches back when this thread can go on.
-static void wait_here(Worker& w) { switch_context(w.current->fiber->context, w.home); }
+void wait_here(Worker& w) { switch_context(w.current->fiber->context, w.home); }
 
 // -------------------------------------------------------------------------------------------------
 // barriers
@@ -163,6 +162,7 @@ static void finish_thread(Worker& w) {
     Thread& self = *w.current;
     const int warp_begin = self.id / 32 * 32, warp_end = std::min(warp_begin + 32, (int)w.threads.size());
     self.state = FINISHED;
+    check_async(w, self);
     self.fiber->copies.clear(), self.fiber->groups.clear();
     w.live--;
     w.warps[self.id / 32].live &= ~(1u << self.id % 32);
@@ -194,17 +194,18 @@ static Fiber* idle_fiber(Worker& w) {
 }
 
 [[noreturn]] static void report_deadlock(Worker& w) {
-    Thread *at_barrier = nullptr, *in_collective = nullptr;
-    for (Thread& t : w.threads) {
-        if (t.state == AT_BARRIER && !at_barrier) at_barrier = &t;
-        if (t.state == IN_COLLECTIVE && !in_collective) in_collective = &t;
-    }
-    w.current = in_collective ? in_collective : at_barrier;
+    const Thread* first[IN_WARPGROUP + 1] = {};
+    for (Thread& t : w.threads)
+        if (!first[t.state]) first[t.state] = &t;
+    const Thread *at_barrier = first[AT_BARRIER], *in_collective = first[IN_COLLECTIVE];
+    if (first[AT_MBARRIER]) report_mbarrier(w, *first[AT_MBARRIER]);
+    const Thread* one = in_collective ? in_collective : at_barrier ? at_barrier : first[IN_WARPGROUP];
+    w.current = &w.threads[one->id];
     if (at_barrier && in_collective)
         fail(in_collective->location,
              "waits in %s with mask %08x for lanes that wait at the __syncthreads at %s:%d, or elsewhere",
              in_collective->what, in_collective->mask, at_barrier->location.file, at_barrier->location.line);
-    fail(w.current->location, "waits here for threads that never come");
+    fail(one->location, "waits here for threads that never come");
 }
 
 static void start_block(Worker& w, uint64_t number) {
@@ -220,6 +221,7 @@ static void start_block(Worker& w, uint64_t number) {
     w.runnable.first = w.runnable.size = 0;
     w.current = nullptr;
     reset_shared(w);
+    reset_async(w);
     for (int id = 0; id < n; id++) {
         Thread& t = w.threads[id];
         t.index = {id % k.block.x, id / k.block.x % k.block.y, id / k.block.x / k.block.y};
@@ -249,7 +251,9 @@ static int next_thread(Worker& w) {
 }
 
 static void schedule(Worker& w) {
-    while (w.runnable.size > 0) {
+    while (w.runnable.size > 0 || (w.live > 0 && deliver_box(w))) {
+        if (w.runnable.size == 0) continue;
+        if (seed() && random_bits(w.random) % 4 == 0) deliver_box(w);
         Thread& t = w.threads[next_thread(w)];
         if (!t.fiber) t.fiber = idle_fiber(w);
         t.state = RUNNABLE;
@@ -267,6 +271,7 @@ static void run_block(Worker& w, uint64_t number) {
     schedule(w);
     if (w.live > 0) report_deadlock(w);
     w.current = nullptr;
+    check_async(w);
     count_block();
     check_shared(w);
 }

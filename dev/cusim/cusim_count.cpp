@@ -26,12 +26,13 @@ enum Kind {
     ASYNC_GLOBAL = 6,  // the two sides of cp.async
     ASYNC_SHARED,
     LDMATRIX,
-    KINDS
+    BOX,  // + Access: TMA
+    KINDS = BOX + 2
 };
-static const char* const KIND_NAMES[] = {"global_load",     "global_store",    "global_atomic",
-                                         "shared_load",     "shared_store",    "shared_atomic",
-                                         "cp_async_global", "cp_async_shared", "ldmatrix"};
-static bool in_global(Kind kind) { return kind < SHARED || kind == ASYNC_GLOBAL; }
+static const char* const KIND_NAMES[] = {"global_load",  "global_store",  "global_atomic",   "shared_load",
+                                         "shared_store", "shared_atomic", "cp_async_global", "cp_async_shared",
+                                         "ldmatrix",     "tma_load",      "tma_store"};
+static bool in_global(Kind kind) { return kind < SHARED || kind == ASYNC_GLOBAL || kind >= BOX; }
 
 // What was counted of one instruction, or of all of one kind.
 struct Tally {
@@ -254,7 +255,7 @@ static void add_access(Kind kind, const void* p, uint32_t bytes, const void* cod
 // -------------------------------------------------------------------------------------------------
 // what the program and the simulator tell
 
-static bool in_shared(const void* p) { return (uintptr_t)p - (uintptr_t)worker->shared < 2 * SHARED_MOST_BYTES; }
+static bool in_shared(const void* p) { return (uintptr_t)p - (uintptr_t)worker->shared < SHARED_REGION_BYTES; }
 
 // Accesses of the host, and those to the stack, which stands for registers, are none.
 void count_access(Access access, const void* p, uint32_t bytes, const void* code) {
@@ -280,6 +281,21 @@ __attribute__((noinline)) void count_ldmatrix(const void* row) {
 void count_collective(const Thread& t) {
     counter().now.collectives[t.what]++;
     finish_requests(t.id / 32);
+}
+void count_wgmma(const Thread& t) {
+    counter().now.collectives[t.what]++;
+    for (int warp = 0; warp < 4; warp++) finish_requests(t.id / 32 + warp);
+}
+// One thread asks for a box, whose rows lie at these places of global memory.
+void count_box(Access access, const std::vector<std::pair<const char*, size_t>>& rows, const void* code) {
+    Counter& c = counter();
+    Tally& t = site_of(c, (Kind)(BOX + access), 0, code, 0).tally;
+    t.requests++;
+    for (auto [p, bytes] : rows) {
+        const uint64_t begin = (uint64_t)p, end = begin + bytes;
+        t.bytes += bytes, t.transfers += (end - 1) / 32 - begin / 32 + 1;
+        for (uint64_t at = begin; at < end; at += 2) (access == LOAD ? c.read : c.written).mark(at, 2);
+    }
 }
 void count_barrier() {
     counter().now.barriers++;

@@ -4,6 +4,7 @@
 //     cusim_fibers.cpp    stacks, and switching from one to another
 //     cusim_blocks.cpp    a block at work: scheduler, barriers, warps
 //     cusim_shared.cpp    its shared memory, and cp.async
+//     cusim_hopper.cpp    mbarriers, TMA, wgmma
 //     cusim_memory.cpp    device memory: allocations, redzones, faults
 //     cusim_streams.cpp   streams, events, kernel launches
 //     cusim_runtime.cpp   the CUDA runtime's functions
@@ -23,7 +24,9 @@ namespace cusim {
 constexpr size_t PAGE = 4096, REDZONE_BYTES = 256;
 // Shared memory per block, on the smallest chips from sm_80 to sm_120.
 constexpr size_t SHARED_DEFAULT_BYTES = 48 << 10, SHARED_MOST_BYTES = 99 << 10;
-constexpr int MOST_THREADS = 1024;  // per block
+constexpr size_t SHARED_HOPPER_BYTES = 227 << 10;
+constexpr size_t SHARED_REGION_BYTES = 256 << 10;  // with redzones; what a wgmma's descriptor can address
+constexpr int MOST_THREADS = 1024;                 // per block
 // POISON fills memory that nobody has written: 0xFFFF.. is NaN in fp32, bf16 and fp64. CANARY fills
 // redzones.
 constexpr unsigned char POISON = 0xFF, CANARY = 0xFD;
@@ -61,12 +64,18 @@ void unpoison(const void* p, size_t bytes);
 extern "C" {
 void __tsan_acquire(void* p);
 void __tsan_release(void* p);
+void __tsan_read_range(void* p, unsigned long bytes);
+void __tsan_write_range(void* p, unsigned long bytes);
 }
 inline void tsan_acquire(void* p) { __tsan_acquire(p); }
 inline void tsan_release(void* p) { __tsan_release(p); }
+inline void tsan_read(const void* p, size_t bytes) { __tsan_read_range((void*)p, bytes); }
+inline void tsan_write(void* p, size_t bytes) { __tsan_write_range(p, bytes); }
 #else
 inline void tsan_acquire(void*) {}
 inline void tsan_release(void*) {}
+inline void tsan_read(const void*, size_t) {}
+inline void tsan_write(void*, size_t) {}
 #endif
 
 // -------------------------------------------------------------------------------------------------
@@ -100,7 +109,7 @@ extern const size_t STACK_BYTES;
 // cusim_blocks.cpp
 
 // What a thread is doing. gdb.py knows these values by number.
-enum State { NOT_STARTED, RUNNABLE, AT_BARRIER, IN_COLLECTIVE, FINISHED };
+enum State { NOT_STARTED, RUNNABLE, AT_BARRIER, IN_COLLECTIVE, FINISHED, AT_MBARRIER, IN_WARPGROUP };
 
 struct Thread {
     uint3 index;
@@ -108,9 +117,9 @@ struct Thread {
     State state;
     Fiber* fiber;
     Location location;  // where it waits
-    unsigned mask;      // of the collective it waits in
+    unsigned mask;      // of the collective it waits in, or the parity of the phase that must end
     const char* what;   // the name of the collective
-    void* arguments;
+    void* arguments;    // or the mbarrier
     void (*compute)(void** lanes);
 };
 struct Warp {
@@ -127,6 +136,7 @@ struct Kernel {
     const void* function;
     dim3 grid, block;
     size_t shared_bytes;
+    bool hopper;  // runs there alone
     std::function<void()> body;
     std::atomic<uint64_t> next_block{0};
     // The i-th block to start is number (block_first + i block_step) % blocks.
@@ -144,6 +154,44 @@ struct RunQueue {
     int pop_newest() { return at(--size); }
 };
 
+// What a block for Hopper has on its way (cusim_hopper.h). Of fixed size: the sanitizers would take
+// an allocation by one thread, freed by another, for an access of the kernel.
+struct Box {  // between a tensor and shared memory
+    uint64_t map[16];
+    char* shared;
+    int at[4];
+    uint64_t* barrier;  // of a load
+    int thread;         // of a store
+    Location here;
+};
+struct Boxes {
+    static constexpr int MOST = 128;
+    Box box[MOST];
+    int count;
+};
+struct Products {  // one wgmma
+    static constexpr size_t MOST_BYTES = 48;
+    unsigned char arguments[128][MOST_BYTES];
+    void (*compute)(void** threads);  // null when it has been computed
+};
+struct WarpGroup {
+    static constexpr uint64_t MOST = 32;  // on their way at once
+    Products products[MOST];              // number i is at i % MOST
+    uint64_t begin, end;                  // of those that have not been waited for
+    uint64_t groups, group_end[MOST];     // groups that were committed; the end of number i, at i % MOST
+    uint64_t same;                        // what all threads have passed
+    int waiting;
+    bool fenced;  // registers have not changed since the last wgmma_fence
+    char token;   // for TSan
+};
+struct AsyncProxy {
+    bool used;                                // by this block
+    unsigned char view[SHARED_REGION_BYTES];  // shared memory as it sees it
+    Boxes loads, stores;
+    char token;  // for TSan: what came before loads were started
+    WarpGroup warpgroups[MOST_THREADS / 128];
+};
+
 // An OS thread that runs blocks, one after the other, and the block it is running.
 struct Worker {
     Context* home = nullptr;
@@ -155,11 +203,12 @@ struct Worker {
     uint3 block{};
     Thread* current = nullptr;
     int live = 0, waiting = 0;  // threads that have not returned; threads at the barrier
-    char* shared = nullptr;     // shared memory with redzones: 2 SHARED_MOST_BYTES
+    char* shared = nullptr;     // shared memory with redzones: SHARED_REGION_BYTES
     size_t shared_used = 0;
     std::vector<SharedVariable> variables;
     char barrier_token = 0, block_token = 0;  // for TSan: the order that barriers and the block's start make
     uint64_t random = 0;
+    AsyncProxy* async = nullptr;
 };
 inline thread_local Worker* worker = nullptr;
 
@@ -167,6 +216,9 @@ const Location NOWHERE(nullptr, 0);
 
 // Runs all blocks of a kernel, on all OS threads.
 void run_kernel(Kernel& kernel);
+void make_runnable(Worker& w, Thread& t);
+// Switches to the scheduler, which switches back when this thread can go on.
+void wait_here(Worker& w);
 
 // -------------------------------------------------------------------------------------------------
 // cusim_shared.cpp
@@ -175,6 +227,16 @@ void run_kernel(Kernel& kernel);
 // redzone has changed.
 void reset_shared(Worker& w);
 void check_shared(Worker& w);
+
+// -------------------------------------------------------------------------------------------------
+// cusim_hopper.cpp
+
+void reset_async(Worker& w);
+bool deliver_box(Worker& w);  // the oldest one that is on its way to shared memory; false: there is none
+void check_async(Worker& w, const Thread& finished);            // that a thread leaves nothing on its way
+void check_async(Worker& w);                                    // and a block neither
+[[noreturn]] void report_mbarrier(Worker& w, const Thread& t);  // that this thread waits at for ever
+bool runs_on_hopper(const void* kernel);
 
 // -------------------------------------------------------------------------------------------------
 // cusim_memory.cpp
@@ -227,14 +289,17 @@ enum Access { LOAD, STORE, ATOMIC };
 void count_access(Access access, const void* p, uint32_t bytes, const void* code);  // by the running lane
 void count_copy(const Copy& copy, const void* code);
 void count_collective(const Thread& one);  // all its lanes have arrived
-void count_barrier();                      // all threads of the block have arrived
-void count_block();                        // has ended
-void count_kernel(const Kernel& kernel);   // has ended
+void count_wgmma(const Thread& one);       // all threads of its warpgroup have arrived
+void count_box(Access access, const std::vector<std::pair<const char*, size_t>>& rows, const void* code);
+void count_barrier();                     // all threads of the block have arrived
+void count_block();                       // has ended
+void count_kernel(const Kernel& kernel);  // has ended
 void pause_counting(bool paused);
 #else
 constexpr bool COUNTING = false;
 inline void count_copy(const Copy&, const void*) {}
 inline void count_collective(const Thread&) {}
+inline void count_wgmma(const Thread&) {}
 inline void count_barrier() {}
 inline void count_block() {}
 inline void count_kernel(const Kernel&) {}

@@ -70,7 +70,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     return cudaSuccess;
 }
 cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes) {
-    if ((size_t)bytes > SHARED_MOST_BYTES) return error(cudaErrorInvalidValue);
+    if ((size_t)bytes > (runs_on_hopper(kernel) ? SHARED_HOPPER_BYTES : SHARED_MOST_BYTES))
+        return error(cudaErrorInvalidValue);
     dynamic_shared_limits()[kernel] = bytes;
     return cudaSuccess;
 }

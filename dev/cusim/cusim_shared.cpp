@@ -8,7 +8,7 @@ namespace cusim {
 static char dynamic_key;  // its address is the key of dynamic shared memory
 
 void reset_shared(Worker& w) {
-    constexpr size_t bytes = 2 * SHARED_MOST_BYTES;
+    constexpr size_t bytes = SHARED_REGION_BYTES;
 #ifdef CUSIM_SANITIZE_thread
     // a fresh address for every block: blocks that run one after the other share nothing
     if (w.shared) munmap(w.shared, bytes);
@@ -25,6 +25,7 @@ void reset_shared(Worker& w) {
     w.variables.clear();
     poison(w.shared, bytes);
     const size_t dynamic_bytes = w.kernel->shared_bytes;
+    if (w.kernel->hopper) w.shared_used = 128;  // more alignment than that is not promised
     if (dynamic_bytes) shared_memory(&dynamic_key, "(dynamic)", dynamic_bytes, 128);
 }
 
@@ -38,12 +39,13 @@ void* shared_memory(const void* key, const char* name, size_t bytes, size_t alig
     (key == &dynamic_key ? dynamic_bytes : static_bytes) += bytes;
     if (static_bytes > SHARED_DEFAULT_BYTES)
         fail(NOWHERE, "__shared__ variables take more than %zu bytes, with %s", SHARED_DEFAULT_BYTES, name);
-    if (dynamic_bytes + static_bytes > SHARED_MOST_BYTES)
-        fail(NOWHERE, "the block takes %zu bytes of shared memory, chips from sm_80 to sm_120 all have %zu",
-             dynamic_bytes + static_bytes, SHARED_MOST_BYTES);
+    const size_t most = w.kernel->hopper ? SHARED_HOPPER_BYTES : SHARED_MOST_BYTES;
+    if (dynamic_bytes + static_bytes > most)
+        fail(NOWHERE, "the block takes %zu bytes of shared memory, %s %zu", dynamic_bytes + static_bytes,
+             w.kernel->hopper ? "Hopper has" : "chips from sm_80 to sm_120 all have", most);
     const size_t begin = round_up(w.shared_used, alignment);
     w.shared_used = round_up(begin + bytes + REDZONE_BYTES, 16);
-    if (w.shared_used > 2 * SHARED_MOST_BYTES) fail(NOWHERE, "too many __shared__ variables, with %s", name);
+    if (w.shared_used > SHARED_REGION_BYTES) fail(NOWHERE, "too many __shared__ variables, with %s", name);
     char* p = w.shared + begin;
     unpoison(p, bytes);
     fill(p, POISON, bytes);

@@ -171,7 +171,7 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
     if (dry_run()) return note_dry_launch(name, function, grid, block, shared_bytes);
     auto kernel = std::make_shared<Kernel>();
     kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block,
-    kernel->shared_bytes = shared_bytes;
+    kernel->shared_bytes = shared_bytes, kernel->hopper = runs_on_hopper(function);
     kernel->body = std::move(body), kernel->blocks = (uint64_t)grid.x * grid.y * grid.z;
     enqueue_host(name, stream, [kernel] { run_kernel(*kernel); });
 }

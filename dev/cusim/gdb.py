@@ -5,7 +5,8 @@
 """
 import gdb
 
-STATES = ["not started", "can go on", "at a barrier", "in a warp collective", "finished"]
+STATES = ["not started", "can go on", "at a barrier", "in a warp collective", "finished", "at an mbarrier",
+          "in wgmma"]
 
 
 def block():
@@ -30,7 +31,8 @@ class CudaThreads(gdb.Command):
         worker, threads = block()
         for thread in threads:
             state = int(thread["state"])
-            where = f" {thread['location']['file'].string()}:{thread['location']['line']}" if state in (2, 3) else ""
+            waits = state in (2, 3, 5, 6)
+            where = f" {thread['location']['file'].string()}:{thread['location']['line']}" if waits else ""
             here = "  <- here" if int(worker["current"]) == int(thread.address) else ""
             print(f"thread {name(thread)} {STATES[state]}{where}{here}")
 

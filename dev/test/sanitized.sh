@@ -24,7 +24,7 @@ case $sanitizer in
     *) echo "usage: sanitized.sh address|thread"; exit 2 ;;
 esac
 make -s SANITIZE="$sanitizer" $(printf "$build/test_%s " $tests) $(printf "$build/cuda/%s " $ladders) \
-    $build/BF16/test_gpt2sim $build/FP32/test_gpt2sim $build/cusim_seeded_bugs
+    $build/BF16/test_gpt2sim $build/FP32/test_gpt2sim $build/cusim_seeded_bugs $build/cusim_hopper_bugs
 
 for test in $tests; do
     sizes=
@@ -34,8 +34,9 @@ done
 for precision in BF16 FP32; do $fixed $build/$precision/test_gpt2sim $kernels; done
 for ladder in $ladders; do $fixed $build/cuda/$ladder --check; done
 for name in good early_exit async_copy stream_wait; do $fixed $build/cusim_seeded_bugs $name; done
-must_find() {  # bug, what the report names
-    output=$($fixed $build/cusim_seeded_bugs $1 2>&1) && { echo "$sanitizer sanitizer: $1 was not found"; exit 1; }
+$fixed $build/cusim_hopper_bugs good
+must_find() {  # bug, what the report names, the program that has it
+    output=$($fixed $build/${3-cusim_seeded_bugs} $1 2>&1) && { echo "$sanitizer sanitizer: $1 was not found"; exit 1; }
     case "$output" in *"$2"*) ;; *) echo "$sanitizer sanitizer: $1: no '$2' in: $output"; exit 1 ;; esac
 }
 if [ "$sanitizer" = address ]; then
@@ -48,4 +49,5 @@ else
     must_find missing_barrier_hidden "data race"
     must_find block_race "block_race_kernel"
     must_find block_order "block_order_kernel"
+    must_find early_release "data race" cusim_hopper_bugs
 fi

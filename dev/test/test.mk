@@ -62,7 +62,8 @@ GROUPS_test_loss_mask   := masks
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
     $(B)/test_processes checkpoints deaths starts)
-SIM_NEEDS := $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cuda/all_reduce $(B)/fake_nvml/libnvidia-ml.so.1
+SIM_NEEDS := $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cusim_hopper_bugs $(B)/cuda/all_reduce \
+             $(B)/fake_nvml/libnvidia-ml.so.1
 $(foreach t,$(TESTS_SIM),$(call program,$t,$(B)/$t $(SIM_NEEDS),$(B)/$t $(GROUPS_$t)))
 $(call program,test_gpt2sim_kernels,$(B)/BF16/test_gpt2sim,$(B)/BF16/test_gpt2sim kernels)
 $(foreach t,$(TESTS_CPU),$(call program,$t,$(B)/$t $(CPU),$(B)/$t $(GROUPS_$t)))

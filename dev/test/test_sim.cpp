@@ -253,6 +253,45 @@ static void detectors() {
     EXPECT(wrong > 0 && wrong < 8);
 }
 
+// Mistakes with Hopper's instructions (dev/cusim/test/hopper_bugs.cu).
+static void hopper_detectors() {
+    const auto with = [](const std::string& mistake, int seed) {
+        return run(format("env CUSIM_SEED=%d build/cusim_hopper_bugs ", seed) + mistake);
+    };
+    start_test("a product with wgmma, TMA and mbarriers is right, in any order");
+    for (int seed = 0; seed < 8; seed++) EXPECT(with("good", seed).status == 0);
+    struct Case {
+        const char *name, *says;
+    };
+    for (const Case& c : {Case{"no_wait", "more arrivals at an mbarrier than the 1"},
+                          {"first_round_waits", "phase of parity 0 of an mbarrier, which misses 1 of 1 arrivals"},
+                          {"no_release", "phase of parity 1 of an mbarrier, which misses 1 of 1 arrivals"},
+                          {"more_bytes", "misses 0 of 1 arrivals and 2 bytes"},
+                          {"fewer_bytes", "the block ends while this copy is on its way"},
+                          {"more_arrivals", "of an mbarrier, which misses 1 of 1 arrivals"},
+                          {"not_initialised", "this mbarrier is not initialised"},
+                          {"no_init_fence", "a fence_async is missing"},
+                          {"other_row", "begin at a multiple of 1024 bytes"},
+                          {"unaligned", "lies at a multiple of 1024"},
+                          {"no_register_fence", "a wgmma without a wgmma_fence"},
+                          {"no_commit", "products of a warpgroup are on their way"},
+                          {"other_parity", "more arrivals at an mbarrier than the 1"},
+                          {"fewer_arrivals", "of an mbarrier, which misses 1 of 1 arrivals"},
+                          {"half_a_warpgroup", "of an mbarrier, which misses 4 of 4 arrivals"},
+                          {"no_store_wait", "without a tma_store_wait"},
+                          {"outside_memory", "not in device memory"},
+                          {"stride_of_tensor", "refuses the tensor"}}) {
+        start_test(std::string("Hopper, found with one sentence: ") + c.name);
+        EXPECT(refused(with(c.name, 0), 1, c.says));
+    }
+    for (const char* name : {"other_swizzle", "other_stride", "late_wait", "no_store_fence"}) {
+        start_test(std::string("Hopper, makes a wrong result, not a right one by luck: ") + name);
+        EXPECT(with(name, 0).status == 3);
+    }
+    start_test("Hopper, a wrong result in any other order: early_release");
+    for (int seed = 1; seed < 8; seed++) EXPECT(with("early_release", seed).status == 3);
+}
+
 int main() {
     make_test_folder();
     same_numbers();
@@ -262,5 +301,6 @@ int main() {
     one_to_the_other();
     errors();
     detectors();
+    hopper_detectors();
     return report_and_clean();
 }

@@ -12,6 +12,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) alignas(n)
 
 // ---- types
@@ -160,6 +161,8 @@ template <class T>
 cudaError_t cudaMallocHost(T** p, size_t bytes) {
     return cudaMallocHost((void**)p, bytes);
 }
+enum { cudaEnableDefault = 0 };
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, uint64_t flags);
 cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes);
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {

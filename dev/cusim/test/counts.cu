@@ -2,6 +2,7 @@
 //
 //     make build-count/cusim_counts COUNT=1 && CUSIM_COUNT=counts.json build-count/cusim_counts
 //     dev/cusim/counts.py counts.json --lines
+#include "dev/cuda/hopper.cuh"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/gelu.cuh"
@@ -119,6 +120,21 @@ __global__ void tile_kernel(float* out, const bf16* inp) {
     }
     out[lane] = c[0] + c[1] + c[2] + c[3];
 }
+// Hopper: a box of 16 rows of 64 columns to shared memory and on to another tensor, by one thread;
+// the tensors have 12 rows of 40.
+__global__ void box_kernel(const __grid_constant__ TensorMap to, const __grid_constant__ TensorMap from) {
+    extern __shared__ __align__(128) bf16 shared[];
+    __shared__ uint64_t arrived[1];
+    if (threadIdx.x > 0) return;
+    bf16* const tile = first_tile(shared);
+    mbarrier_init(arrived, 1);
+    fence_async();
+    mbarrier_expect(arrived, 16 * BOX_COLUMNS * sizeof(bf16));
+    tma_load(tile, from, 0, 0, 0, 0, arrived);
+    mbarrier_wait(arrived, 0);
+    tma_store(to, tile, 0, 0, 0, 0);
+    tma_store_wait();
+}
 
 static cudaStream_t stream;
 template <class T>
@@ -184,6 +200,10 @@ int main() {
     run("tile_96", tile_kernel<96, true>, out, inp16);
     run("tile_128", tile_kernel<128, true>, out, inp16);
     run("tile_256", tile_kernel<256, true>, out, inp16);
+    const TensorMap from = tensor_map(inp16, 1, 12, 1, 40, 64, 12 * 64, 16),
+                    to = tensor_map(device_array<bf16>(12 * 64), 1, 12, 1, 40, 64, 12 * 64, 16);
+    allow_hopper_shared(box_kernel, 3 * PATTERN_BYTES, "box");
+    launch("box", box_kernel, 1, 32, 3 * PATTERN_BYTES, stream, to, from);
     shipped();
     check_cuda(cudaDeviceSynchronize(), "waiting");
 }
