@@ -67,7 +67,8 @@ def communication(args, chip, model, B, tokens, gpus, seconds):
     """Seconds that a step communicates, those that it hides, and the efficiency in percent, by --plan's model
     (llmc/plan/plan_time.h), which is told a peak at which its share of the peak is the speed modelled here."""
     flags = ("-d", tokens, "-pn", gpus, "-z", 1 if gpus > 1 else 0, "-r", args.recompute)
-    plan_with = lambda peak: plan_of(args.program, args.T, args.data, model, B, (*flags, "--device", f"{peak:.6f},1,1"))
+    device = lambda peak: ("--device", f"{peak:.6f},1000000,1000000")  # a memory that bounds nothing
+    plan_with = lambda peak: plan_of(args.program, args.T, args.data, model, B, (*flags, *device(peak)))
     plan, flops, _ = plan_with(1)
     share = float(re.search(r"TFLOP/s used to (\d+)%", plan)[1]) / 100
     plan, _, _ = plan_with(flops / gpus / seconds / share / 1e12)

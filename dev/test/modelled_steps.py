@@ -324,6 +324,8 @@ def several_gpus(program):
     text = run("--stored", "--program", program, "--chip", "H100", "--gpus", "1,8", "--model", "d12,d24")
     rows = re.findall(r"^\| (\w+) \| (\d) \|.* ([\d.]+)% \| ([\d,]+) \| \d+% \|$", text, re.M)
     expect(len(rows) == 4, f"{len(rows)} rows of several GPUs:\n{text}")
+    for model, gpus, efficiency, _ in rows:
+        expect((float(efficiency) < 99.95) == (gpus != "1"), f"{model} on {gpus} GPUs: efficiency {efficiency}%")
     speed = {(model, gpus): float(tokens.replace(",", "")) for model, gpus, _, tokens in rows}
     for model in ("124M", "350M"):
         gain = speed.get((model, "8"), 0) / speed.get((model, "1"), 1)
