@@ -6,30 +6,46 @@ what else a model of time needs, with its sources.
   Architecture" (2025), the datasheet of HGX B200; CUDA C++ programming guide, compute capabilities, arithmetic
   throughput.
 - flops: dense bf16 FLOPs per clock and multiprocessor, whitepapers. The clock is peak / (sms x flops).
-- mma: the share of the tensor cores' peak that mma.sync reaches, which is what the kernels here use. A100, Ada, RTX
-  Blackwell: 1. H100: 0.629, Luo et al. 2024, arXiv:2402.13499. B200: mma.sync at an H100's rate per clock and
-  multiprocessor: assumed.
-- latency: of a load from memory that misses all caches, in clocks: Luo et al. 2024. RTX 5090, B200: assumed.
-- product: the share of the peak that cuBLAS reaches at shapes that suit it. H100: 780 of 989 TFLOP/s, by H. He
-  (gist.github.com/Chillee/2ec89696db8b7ed1c24461159e325405). The others: assumed.
 - arch: the machine code it runs.
+- PER_CHIP: what is assumed of each chip, as in assumptions.py. Loops of products are timed warp by warp at the expected
+  speed of mma.sync; to move it moves their bound alone.
 """
 import pathlib
 import re
 
+from assumptions import CHEESE, EXPECTED, GENERAL, HE, MAMF, Assumption
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+LUO = "Luo et al. 2024, arXiv:2402.13499"
+FLASH3 = "Shah et al. 2024, arXiv:2407.08608"
+BOOST = "hardwaretimes.com, RTX 4090 features a boost clock of over 2.8 GHz: rated 2.52"
 
 
 class Chip:
-    def __init__(self, name, peak_name, arch, sms, flops, l2_mb, warps, shared_kb, fp32, fp64, mma, latency, product):
-        self.name, self.peak_name, self.arch, self.sms = name, peak_name, arch, sms
-        self.l2_bytes, self.warps = l2_mb * 1e6, warps
-        self.shared_kb, self.latency, self.product_share = shared_kb, latency, product
+    def __init__(self, name, peak_name, arch, sms, flops, l2_mb, warps, shared_kb, fp32, fp64):
+        self.name, self.peak_name, self.arch, self.sms, self.flops = name, peak_name, arch, sms, flops
+        self.l2_bytes, self.warps, self.shared_kb = l2_mb * 1e6, warps, shared_kb
         self.peak, self.memory_bytes, self.bandwidth = peaks()[peak_name]
-        self.clock = self.peak / (sms * flops)
-        # what a multiprocessor does per clock: warp instructions, FLOPs of mma.sync, shared memory's wavefronts
-        self.per_clock = {"issue": 4, "tensor": flops * mma, "shared": 1, "special": 16 / 32, "fma": fp32 / 32,
-                          "alu": 64 / 32, "fp64": fp64 / 32, "global": 1}
+        # what a multiprocessor does per clock: warp instructions, shared memory's wavefronts
+        self.per_clock = {"issue": 4, "shared": 1, "special": 16 / 32, "fma": fp32 / 32, "alu": 64 / 32,
+                          "fp64": fp64 / 32, "global": 1}
+
+    def assumptions(self):
+        """All that is assumed of the chip: of it alone, and of all."""
+        return [*PER_CHIP[self.name], *GENERAL]
+
+
+class Machine:
+    """A chip with a value for each assumption: the expected ones but for one that is moved to an end. order: of
+    attention's blocks, if not that of the kernels (cache_replay.py)."""
+    def __init__(self, chip, moved=None, end=EXPECTED, order=None):
+        self.chip, self.order = chip, order
+        for a in chip.assumptions():
+            setattr(self, a.name, a.values[end if a.name == moved else EXPECTED])
+        self.clock = chip.peak / (chip.sms * chip.flops) * self.clock_factor
+        self.bandwidth = self.memory_share * chip.bandwidth
+        self.product_rate = self.product * chip.peak / chip.sms
+        self.per_clock = {**chip.per_clock, "tensor": chip.flops * self.mma}
 
 
 def peaks():
@@ -39,11 +55,49 @@ def peaks():
     return {name: (1e12 * float(tflops), 2**30 * float(gib), 1e9 * float(gb_s)) for name, tflops, gib, gb_s in rows}
 
 
+def per_chip(product, mma, latency, clock):
+    """Each as three values and a source."""
+    return [Assumption("product", "of the peak, that a product of cuBLAS of large tiles reaches", *product[:1], "share",
+                       product[1]),
+            Assumption("mma", "of the peak, that mma.sync reaches, the instruction of our kernels", *mma[:1], "share",
+                       mma[1]),
+            Assumption("latency", "of a single load from memory that misses all caches", *latency[:1], "clocks",
+                       latency[1]),
+            Assumption("clock_factor", "of the clock while our kernels run, as a multiple of the peak's", *clock[:1],
+                       "factor", clock[1])]
+
+
+PER_CHIP = {
+    "A100 SXM 80GB": per_chip(
+        ((0.869, 0.826, 0.78), f"short: the best of many shapes, 271 TFLOP/s ({MAMF}); expected: 8192 x 8192 x 8192 of "
+         f"random numbers, 258 ({HE}); long: assumed"),
+        ((1.0, 1.0, 0.95), f"{LUO}; long: assumed"), ((420, 466, 560), f"expected: {LUO}; others assumed"),
+        ((1.0, 1.0, 0.95), f"1410 MHz under load ({CHEESE}); long: assumed")),
+    "H100 SXM": per_chip(
+        ((0.803, 0.749, 0.66), f"short: the best of many shapes, 794 TFLOP/s ({MAMF}); expected: 6144 x 6144 x 6144 of "
+         "random numbers, 741, and 798 at 8192 (Handwritten H100 matmul kernels, github.com/pranjalssh); long: "
+         "assumed"),
+        ((0.667, 0.629, 0.60), f"expected: {LUO}; others assumed"),
+        ((430, 479, 580), f"expected: {LUO}; others assumed"),
+        ((1.08, 1.0, 0.90), f"short: 1980 MHz, the highest clock; long: an H100 drops below its clock under load "
+         f"({CHEESE}), how far is assumed")),
+    "RTX 4090": per_chip(
+        ((1.0, 0.94, 0.85), "assumed, of the peak at the rated clock"), ((1.0, 1.0, 0.95), f"{LUO}; long: assumed"),
+        ((490, 542, 650), f"expected: {LUO}; others assumed"),
+        ((1.1, 1.05, 1.0), f"short: {BOOST}; expected: assumed")),
+    "RTX 5090": per_chip(
+        ((1.0, 0.94, 0.85), "assumed, as the RTX 4090"), ((1.0, 1.0, 0.95), "assumed, as the RTX 4090"),
+        ((540, 600, 720), "assumed"), ((1.1, 1.05, 1.0), "assumed, as the RTX 4090")),
+    "B200": per_chip(
+        ((0.80, 0.72, 0.60), "assumed"),
+        ((0.334, 0.3145, 0.30), "assumed: an H100's rate per clock and multiprocessor"),
+        ((540, 600, 720), "assumed"), ((1.05, 1.0, 0.9), "assumed")),
+}
 CHIPS = [
-    #    name            in mfu.h    arch  sms  flops l2_mb warps kb  fp32 fp64  mma  latency product
-    Chip("A100 SXM 80GB", "A100", "80", 108, 2048, 40, 64, 164, 64, 32, 1, 466, 0.87),
-    Chip("H100 SXM", "H100", "90a", 132, 4096, 50, 64, 228, 128, 64, 0.629, 479, 0.79),
-    Chip("RTX 4090", "RTX 4090", "80", 128, 512, 72, 48, 100, 128, 2, 1, 542, 0.90),
-    Chip("RTX 5090", "RTX 5090", "120", 170, 512, 96, 48, 100, 128, 2, 1, 600, 0.90),
-    Chip("B200", "B200", "100", 148, 8192, 126, 64, 228, 128, 64, 0.629 / 2, 600, 0.75),
+    #    name            in mfu.h    arch  sms  flops l2_mb warps kb  fp32 fp64
+    Chip("A100 SXM 80GB", "A100", "80", 108, 2048, 40, 64, 164, 64, 32),
+    Chip("H100 SXM", "H100", "90a", 132, 4096, 50, 64, 228, 128, 64),
+    Chip("RTX 4090", "RTX 4090", "80", 128, 512, 72, 48, 100, 128, 2),
+    Chip("RTX 5090", "RTX 5090", "120", 170, 512, 96, 48, 100, 128, 2),
+    Chip("B200", "B200", "100", 148, 8192, 126, 64, 228, 128, 64),
 ]

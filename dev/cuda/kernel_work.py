@@ -6,8 +6,12 @@ step_model.py learns how much work a launch is. How often the loops of its machi
     copied          bytes of cp.async
     flops           of mma.sync; with causal attention those of whole tiles
     rare            the share of tiles on the diagonal
+    tiles           attention: which rows of what its blocks copy, for the replay through the second-level cache
+    rows_twice      rows that are read twice, and the bytes of one
 """
 import re
+
+from cache_replay import Tiles
 
 X = 2  # bytes of bf16
 
@@ -47,16 +51,18 @@ def attention(products, operands, results, transposed, backward=True):
     by those that they see. Where columns are queries, lse and D are copied with them. The backward pass leaves the
     sums over the rows of its results, if they have not too many parts."""
     def work(s, k):
-        head_size, columns = map(int, re.search(r"ILi(\d+)ELi(\d+)E", k.symbol).groups())
-        rows = -(-s.T // k.grid[1])
-        warp_rows = rows * 32 // k.threads
+        head_size, columns, M = map(int, re.search(r"ILi(\d+)ELi(\d+)ELi(\d+)E", k.symbol).groups())
+        warp_rows, rows = 16 * M, 16 * M * k.threads // 32
+        row_tiles = -(-s.T // rows)
         seen = lambda first, n: s.T - first if transposed else min(s.T, first + n)
         count = lambda n: sum(-(-seen(first, n) // columns) for first in range(0, s.T, n)) * s.B * s.NH
         diagonal = -(-s.T // warp_rows) * max(1, warp_rows // columns) * s.B * s.NH
-        stationary = (1 if products == 2 else 2) * k.grid[1] * s.B * s.NH * rows * head_size * X
-        parts = s.B * k.grid[1] if backward and s.B * k.grid[1] <= ATTENTION_PARTS else 0
+        kept = 1 if products == 2 else 2
+        stationary = kept * row_tiles * s.B * s.NH * rows * head_size * X
+        tiles = Tiles(s.B * s.NH, s.T, head_size, rows, columns, transposed, kept, results, X)
+        parts = s.B * row_tiles if backward and s.B * row_tiles <= ATTENTION_PARTS else 0
         return dict(read=operands * s.n * s.C * X, written=results * (s.n * X + parts * 4) * s.C,
-                    rare=diagonal / count(warp_rows), partials=3 * s.C * parts * 4,
+                    rare=diagonal / count(warp_rows), tiles=tiles, partials=3 * s.C * parts * 4,
                     flops=count(warp_rows) * products * 2 * warp_rows * columns * head_size, loaded=0,
                     copied=stationary + count(rows) * columns * (2 * head_size * X + (8 if transposed else 0)))
     return work
@@ -104,7 +110,7 @@ WORK = {
     "sum_parts": partial_sums,
     "column_sums": column_sums,
     "softmax_loss": lambda s, k: dict(read=k.blocks * s.Vp * X, written=k.blocks * s.Vp * X,
-                                      loaded=2 * k.blocks * s.Vp * X),
+                                      loaded=2 * k.blocks * s.Vp * X, rows_twice=(k.blocks, s.Vp * X)),
     "loss_sum": lambda s, k: dict(read=4 * s.n, written=8),
     "encoder_backward_wte": lambda s, k: dict(read=s.n * s.C * X + k.grid[0] * s.C * 4, written=k.grid[0] * s.C * 4),
     "encoder_backward_split": lambda s, k: dict(read=3 * k.grid[0] * s.C * 4, written=k.grid[0] * s.C * 4),

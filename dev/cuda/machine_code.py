@@ -49,12 +49,13 @@ def products_flops(opcode):
 
 
 METERS = ("flops", "copied", "loaded")
+SHARING = range(1, 5)  # warps on a quarter of a multiprocessor, for which loops of products are timed
 
 
 class Block:
     """Instructions that run one after the other. counts: instructions by pipe, and what is metered."""
     def __init__(self, begin):
-        self.begin, self.end, self.loop, self.counts = begin, begin, 0, {}
+        self.begin, self.end, self.loop, self.counts, self.instructions = begin, begin, 0, {}, []
         self.wide, self.after, self.falls_through = False, [], True
 
     def add(self, opcode):
@@ -74,10 +75,6 @@ class Block:
             self.counts["waits"] = 1  # for all loads of the block together
         elif opcode.startswith("STG"):
             count("stored", 32 * access_bytes(opcode))
-        elif opcode.startswith("SHFL"):
-            count("shuffles")
-        elif opcode.startswith("BAR"):
-            count("barriers")
 
 
 def cut_into_blocks(instructions):
@@ -90,11 +87,12 @@ def cut_into_blocks(instructions):
     leaders = {to for _, to in branches}
     leaders |= {at + 16 for at, _, opcode, _ in instructions if opcode.startswith(("BRA", "EXIT"))}
     blocks, targets = [], dict(branches)
-    for at, predicate, opcode, _ in instructions:
+    for at, predicate, opcode, operands in instructions:
         if not blocks or at in leaders:
             blocks.append(Block(at))
         block = blocks[-1]
         block.add(opcode)
+        block.instructions.append((at, predicate, opcode, operands))
         block.end = at + 16
         if at in targets:
             block.after.append(targets[at])
@@ -124,9 +122,28 @@ def without_narrow_paths(blocks):
     return [b for n, b in enumerate(blocks) if n not in excluded]
 
 
-def kernel_of(instructions):
+def way_around(block, blocks, branches):
+    """What a branch may skip together with a block: None if none skips it, otherwise what is metered beside it, on the
+    shortest way around it."""
+    skips = [(at, to) for at, to in branches if at < block.begin and block.end <= to and
+             any(b.begin <= at < b.end and b.loop == block.loop for b in blocks)]
+    at, to = min(skips, key=lambda s: s[1] - s[0], default=(0, 0))
+    beside = [key for key in ("flops", "copied") if any(key in b.counts for b in blocks if at < b.begin < to)]
+    return beside if skips else None
+
+
+def hot_loop(blocks, branches):
+    """The loop with most products, and its instructions but for the mask of the diagonal; 0 if there is none."""
+    flops = lambda loop: sum(b.counts.get("flops", 0) for b in blocks if b.loop == loop)
+    loop = max({b.loop for b in blocks}, key=flops)
+    inside = [b for b in blocks if b.loop == loop and way_around(b, blocks, branches) != []]
+    return (loop if flops(loop) else 0), [i for b in inside for i in b.instructions]
+
+
+def kernel_of(instructions, timers={}):
     """Blocks of a kernel with the loop of each, 0 for none; loops as their parents; of blocks that a branch may skip,
-    what else is skipped with them. Blocks that run equally often are merged."""
+    what else is skipped with them. Blocks that run equally often are merged. timers: name of a chip -> functions of
+    instructions: clocks of a warp alone, and of each of some warps that share a quarter of a multiprocessor."""
     instructions = [i for i in instructions if i[2] != "NOP"]
     ends = {}
     blocks, branches = cut_into_blocks(instructions)
@@ -141,18 +158,25 @@ def kernel_of(instructions):
         for block in blocks:
             if begin <= block.begin <= end:
                 block.loop = number
+    for block in blocks:
+        if "copied" in block.counts and not block.loop:
+            block.counts["waits"] = 1  # for the first tiles; those of a loop come while others are in work
+        for chip, (alone, _) in timers.items():
+            if alone:
+                block.counts[f"alone {chip}"] = alone(block.instructions)
     merged = {}
     for block in without_narrow_paths(blocks):
-        skips = [(at, to) for at, to in branches if at < block.begin and block.end <= to and
-                 any(b.begin <= at < b.end and b.loop == block.loop for b in blocks)]
-        at, to = min(skips, key=lambda s: s[1] - s[0], default=(0, 0))  # the shortest way around it
-        beside = [key for key in ("flops", "copied") if any(key in b.counts for b in blocks if at < b.begin < to)]
         meters = tuple(m for m in METERS if m in block.counts)
-        kind = {"loop": block.loop, "skipped": beside if skips else None}
+        kind = {"loop": block.loop, "skipped": way_around(block, blocks, branches)}
         one = merged.setdefault(repr((kind, meters)), kind)
         for key, n in block.counts.items():
             one[key] = one.get(key, 0) + n
-    return {"parents": [parents[n] for n in range(len(parents))], "blocks": list(merged.values())}
+    kernel = {"parents": [parents[n] for n in range(len(parents))], "blocks": list(merged.values())}
+    hot, inside = hot_loop(blocks, branches)
+    if hot and timers:
+        kernel["hot"] = hot
+        kernel["together"] = {chip: [together(inside, n) for n in SHARING] for chip, (_, together) in timers.items()}
+    return kernel
 
 
 def disassembler(nvcc):
@@ -169,9 +193,9 @@ def listing(tool, cubin):
             for part in text.split("Function : ")[1:]}
 
 
-def disassemble(tool, cubin):
+def disassemble(tool, cubin, timers):
     """Symbol -> kernel."""
-    return {symbol: kernel_of(found) for symbol, found in listing(tool, cubin).items()}
+    return {symbol: kernel_of(found, timers) for symbol, found in listing(tool, cubin).items()}
 
 
 def instruction_counts(elf):

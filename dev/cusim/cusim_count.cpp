@@ -271,7 +271,19 @@ void count_access(Access access, const void* p, uint32_t bytes, const void* code
     for (uint32_t at = 0; at < bytes; at += width) add_access(kind, (const char*)p + at, width, code, at);
 }
 
+// CUSIM_COPIES=file: each copy of cp.async, in the order in which blocks start: kernel, block,
+// bytes of the allocation that it reads, where in it, how many bytes. dev/cuda/cache_replay.py is
+// held to them.
+static void write_copy(const Copy& copy) {
+    static FILE* const file = getenv("CUSIM_COPIES") ? fopen(getenv("CUSIM_COPIES"), "w") : nullptr;
+    if (!file) return;
+    const Allocation* from = find_allocation(copy.from);
+    const uint3& b = worker->block;
+    fprintf(file, "%s %u,%u,%u %zu %zu %zu\n", worker->kernel->name.c_str(), b.x, b.y, b.z, from->bytes,
+            (size_t)((const char*)copy.from - from->user), copy.bytes_read);
+}
 void count_copy(const Copy& copy, const void* code) {
+    if (copy.bytes_read) write_copy(copy);
     if (copy.bytes_read) add_access(ASYNC_GLOBAL, copy.from, (uint32_t)copy.bytes_read, code);
     add_access(ASYNC_SHARED, copy.to, (uint32_t)copy.bytes, code);
 }

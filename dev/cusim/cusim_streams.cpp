@@ -159,8 +159,8 @@ static void check_launch(const char* name, const void* function, dim3 grid, dim3
         fail(NOWHERE,
              "kernel %s: %zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute raises it to %zu)",
              name, shared_bytes, shared_limit, SHARED_MOST_BYTES);
-    if (!COUNTING && getenv("CUSIM_COUNT"))
-        fail(NOWHERE, "CUSIM_COUNT: this program does not count; make it with COUNT=1");
+    for (const char* asked : {"CUSIM_COUNT", "CUSIM_COPIES"})
+        if (!COUNTING && getenv(asked)) fail(NOWHERE, "%s: this program does not count; make it with COUNT=1", asked);
     note_launch(function, threads, shared_bytes);
 }
 

@@ -197,6 +197,7 @@ $(call check,one_definition,no function of one trainer replaces that of the othe
     command -v nm || skip "apt-get install binutils"; dev/test/one_definition.py "$(CXX)" $(SHARED))
 $(call check,gdb,gdb stops in a CUDA thread,$(SIM_SOURCES),\
     command -v gdb || skip "apt-get install gdb"; dev/test/gdb.sh)
+COPYING := build-count/cuda/attention_forward build-count/cuda/attention_backward
 RECOUNTED := build-count/cuda/gelu build-count/cuda/layernorm build-count/cuda/matmul  # quick ones
 $(call check,exercises,exercises of the course are handed out and judged,,dev/test/exercises.sh "$(MAKE)")
 $(call check,exercises_fast,judges of the exercises on speed,,EXERCISE_TIMES=no $(MAKE) -s prove-fast)
@@ -207,7 +208,8 @@ $(call check,counts,the simulator counts what follows on paper and what READMEs 
     dev/test/counts.py build-count/cusim_counts build/cusim_seeded_bugs $(RECOUNTED))
 $(call check,kernel_work,the work that the model of a step assumes is what the simulator counts,part-counts $(DATA),\
     command -v g++ || skip "apt-get install g++";\
-    $(MAKE) -s CXX=g++ COUNT=1 build-count/BF16/train_gpt2sim && dev/test/kernel_work.py build-count/BF16/train_gpt2sim)
+    $(MAKE) -s CXX=g++ COUNT=1 build-count/BF16/train_gpt2sim $(COPYING) &&\
+    dev/test/kernel_work.py build-count/BF16/train_gpt2sim && dev/test/replayed_addresses.py $(COPYING))
 $(call check,exercises_cuda,judges of the exercises in CUDA,part-counts,\
     command -v g++ || skip "apt-get install g++"; $(MAKE) -s CXX=g++ COUNT=1 prove-cuda &&\
     dev/test/exercises.sh "$(MAKE)" cuda)
