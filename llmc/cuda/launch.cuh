@@ -86,6 +86,13 @@ inline void name_ranges_for_profilers() {
 #endif
 }
 
+inline int device_attribute(cudaDeviceAttr attribute) {
+    int device = 0, value = 0;
+    check_cuda(cudaGetDevice(&device), "asking for the GPU");
+    check_cuda(cudaDeviceGetAttribute(&value, attribute, device), "asking for the GPU's properties");
+    return value;
+}
+
 // Starts kernel<<<grid, block, shared_bytes, stream>>>(args...), and checks that it could start.
 // Every kernel is started here; `name` appears in profilers and messages.
 template <class... Params, class... Args>
@@ -99,6 +106,26 @@ inline void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 
     kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Params>(args)...);
 #endif
     check_cuda(cudaGetLastError(), name);
+}
+
+// Blocks of a kernel that are on the GPU at once. Where each block takes an equal part of the work,
+// more of them would leave a last wave that fills a part of the GPU.
+template <class Kernel>
+inline int64_t resident_blocks(Kernel* kernel, dim3 block, size_t shared_bytes) {
+    int blocks = 0;
+    check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, (int)(block.x * block.y * block.z),
+                                                             shared_bytes),
+               "asking what fits");
+    return (int64_t)blocks * device_attribute(cudaDevAttrMultiProcessorCount);
+}
+// The most threads of a block of this kernel of which a multiprocessor can hold `blocks`. It holds
+// 2048 threads, or 1536 where the compute capability is 8.6, 8.9 or 12.0.
+template <class Kernel>
+inline int64_t most_threads(Kernel* kernel, int blocks) {
+    cudaFuncAttributes compiled;
+    check_cuda(cudaFuncGetAttributes(&compiled, kernel), "asking for the bounds of a kernel");
+    const int fit = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor) / blocks;
+    return std::min(fit, compiled.maxThreadsPerBlock);
 }
 
 // A kernel must be allowed explicitly to use more than 48 KB of dynamic shared memory.
