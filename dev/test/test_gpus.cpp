@@ -186,6 +186,35 @@ static void collectives() {
     EXPECT(contains(two.out, format("each process has sent %d bytes\n", 2 * 4 * (1024 + 3680))));
 }
 
+// The optimizer's state of all ranks after two steps of three processes, which evaluate, sample and
+// save in between.
+static std::string state_of_three(const std::string& environment, const std::string& flags, const std::string& name) {
+    const std::string out = dir(name),
+                      program = tiny_run(TRAINER32, "-e L10C16H1T16V256 -b 1 -d 96 -x 2 -v 1 -s 1 -g 4 -n 1 -o " + out);
+    const Outcome r =
+        run("env " + environment + " mpirun -np 3 --oversubscribe --allow-run-as-root " + program + flags);
+    if (r.status != 0) return printf("    %s\n", r.err.c_str()), "";
+    const std::string samples = read_whole(out + "/samples.txt");
+    return samples + read_whole(out + "/model_00000001.bin") + read_whole(out + "/model_00000002.bin");
+}
+
+static void weights_on_their_way() {
+    if (run("sh -c 'command -v mpirun'").status != 0)
+        return skip_test("three processes (apt-get install openmpi-bin libopenmpi-dev)");
+    start_test(
+        "weights that arrive while the next forward pass computes: the bits of -z 0, on slow links, in any order");
+    const std::string whole = state_of_three("", "", "whole");
+    EXPECT(!whole.empty() && state_of_three("CUSIM_NCCL_MS=5", " -z 1", "slow") == whole);
+    for (const char* seed : {"1", "2"})
+        EXPECT(state_of_three(std::string("CUSIM_NCCL_MS=2 CUSIM_SEED=") + seed, " -z 1", std::string("seed") + seed) ==
+               whole);
+    start_test("sums that switches add have other bits each time; they do so only if they are asked");
+    EXPECT(state_of_three("NCCL_ALGO=Ring", "", "ring") == whole);
+    const std::string once = state_of_three("NCCL_NVLS_ENABLE=1", "", "nvls"),
+                      again = state_of_three("NCCL_NVLS_ENABLE=1", "", "nvls2");
+    EXPECT(!once.empty() && !again.empty() && once != again);
+}
+
 int main() {
     make_test_folder();
     peaks();
@@ -195,5 +224,6 @@ int main() {
     failures();
     nvml();
     collectives();
+    weights_on_their_way();
     return report_and_clean();
 }

@@ -250,6 +250,7 @@ static void detectors() {
                           {"forgotten_query", "device not ready"},
                           {"nccl_low_priority", "in a stream of low priority"},
                           {"nccl_two_calls", "a call is in progress"},
+                          {"nccl_open_group", "a group is open"},
                           {"nccl_no_destroy", "has not ended NCCL"},
                           {"stack_overflow", "stack overflow"}}) {
         start_test(std::string("found with one sentence: ") + c.name);

@@ -182,6 +182,7 @@ inline void free_model(GPT2& model) {
 }
 
 inline void copy_from_gpu(GPT2& model, void* to, const void* from, int64_t bytes) {
+    gpu_comm_join(model.gpu->stream);  // weights may still be arriving
     copy_to_host(to, from, bytes, model.gpu->stream);
 }
 inline void copy_to_gpu(GPT2& model, void* to, const void* from, int64_t bytes) {
