@@ -2,9 +2,10 @@
 // What a GPU changes: the model's memory is the device's, tokens are uploaded, and every line of
 // the forward pass, the backward pass and the update only puts work into a stream. The device
 // decides by itself whether to update. The host runs ahead, and loads the next tokens. Once per
-// step it waits for the GPU, in wait_for_step(); with several processes once more, before the first
-// micro-step. (Muon also waits while the processes share its matrices.) Evaluation, samples and
-// checkpoints wait for what they copy to the host.
+// step it waits for the GPU, in wait_for_step(); with several processes once more, for the weights
+// that they have updated, while the GPU computes with those that are there. (Muon also waits while
+// they share its matrices.) Evaluation, samples and checkpoints wait for what they copy to the
+// host.
 //
 //     make train_gpt2cu data && ./train_gpt2cu -e d12 -b 16 -t 1024   bf16 mixed precision
 //     make train_gpt2cu PRECISION=FP32                               fp32, TF32 products unless -f 0
@@ -85,6 +86,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         floatX* input = layer_input<floatX>(model, l);
+        gpu_wait_for_layer(l, stream);
         if (l == first)
             layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), input, param(LN1W), param(LN1B), rows, C,
                               stream);
@@ -134,6 +136,7 @@ void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
     const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     const cudaStream_t stream = model.gpu->stream;
+    gpu_wait_for_weights(L, stream);
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
     dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
     forward_layers(model, 0, L, batch, fills_cache);
@@ -299,13 +302,6 @@ void backward(GPT2& model, const Batch& batch) {
 // -------------------------------------------------------------------------------------------------
 // update
 
-// Starts collecting all processes' slices of a bucket of gradients, or of weights.
-template <class T>
-static void gather(GPT2& model, T* elems, int64_t bucket) {
-    gpu_all_gather(elems + model.layout.bucket_begin[bucket], model.layout.slice_elems(bucket), bucket,
-                   model.gpu->stream);
-}
-
 // The end of a step, enqueued: loss, the mean over all tokens, norm of the gradient, and from both
 // the device's decision whether to update; then the optimizer, which does nothing if not: AdamW,
 // unless --optimizer names another. ZeRO stage 0: every process gets the whole gradient, and all
@@ -323,8 +319,11 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     model.phases.enter(PHASE_UPDATE);
     const SliceMap own_slices = slice_map(layout, {comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
-    gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
-    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++) gather(model, grads, b);
+    gpu_group("sums and gradients", [&] {
+        gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
+        for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+            gpu_all_gather(grads + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
+    });
     model.phases.enter(PHASE_COMMUNICATION);
     gpu_comm_join(stream);
     model.phases.enter(PHASE_UPDATE);
@@ -336,7 +335,9 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     check_cuda(cudaMemcpyAsync(model.gpu->host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
     model.phases.enter(NO_PHASE);
-    for (int64_t b = 0; b < layout.buckets() && in_slices; b++) gather(model, params, b);
+    // The next forward pass begins while they arrive: first what is outside the layers, bucket L.
+    for (int64_t n = layout.buckets(), b = n - 1; in_slices && n > 0; n--, b = (b + 1) % layout.buckets())
+        gpu_gather_weights(params + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
 }
 void loss_norm_and_update(GPT2& model, const UpdateSettings& settings) {
     const Range range("update");
@@ -348,7 +349,6 @@ void loss_norm_and_update(GPT2& model, const UpdateSettings& settings) {
 // The host waits for the step.
 StepResult wait_for_step(GPT2& model, const UpdateSettings& settings) {
     wait_for_stream(model.gpu->stream, "waiting for the step");
-    gpu_comm_join(model.gpu->stream);  // what comes next needs the weights
     const DeviceResults& results = *model.gpu->host_results;
     return {results.loss, results.norm, results.wanted != 0,
             model.noise_scale ? results.small_squares / (settings.loss_scale * settings.loss_scale) : 0};
@@ -384,6 +384,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
     const cudaStream_t stream = model.gpu->stream;
     floatX *residual = model.act<floatX>(ENCODED), *branch = model.act<floatX>(BRANCH);
     int* input = model.ints(INPUTS);
+    gpu_comm_join(stream);  // the weights
     check_cuda(cudaMemcpyAsync(input, &token, sizeof(int), cudaMemcpyHostToDevice, stream), "copying a token");
     encoder_forward(residual, input, model.param<floatX>(WTE), model.param<floatX>(WPE), 1, 1, C, position, stream);
     for (int64_t l = 0; l < c.L; l++) {
@@ -416,10 +417,10 @@ int train(Run& run) {
     if (!begin_run(run)) return 0;
     const auto micro_step = [&](int64_t micro) {
         const Range range("micro_step", micro);
-        const Batch batch = next_batch(run, micro);                           // x, y (B,T): this process's windows
-        if (micro == 0) gpu_comm_wait("the weights of the other processes");  // the host waits
-        upload(model, batch);    // from here on all is enqueued, and the host runs ahead
-        forward(model, batch);   // the loss of every position
+        const Batch batch = next_batch(run, micro);  // x, y (B,T): this process's windows
+        upload(model, batch);                        // from here on all is enqueued, and the host runs ahead
+        forward(model, batch);  // the loss of every position; each layer waits for its weights, not the host
+        if (micro == 0) gpu_comm_wait("the weights of the other processes");
         backward(model, batch);  // adds to the gradients; the last one sends them on their way
     };
     for (;;) {

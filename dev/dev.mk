@@ -90,7 +90,8 @@ bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without
 # What scripts/gpu_day.sh runs on a machine that may have no compiler: for any x86-64 CPU with AVX2, without MPI and
 # NCCL, the CUDA runtime linked in.
 GPU_DAY      := build/gpu_day
-GPU_DAY_MAKE  = $(MAKE) B=$(GPU_DAY)/objects ARCH=x86-64-v3 MPI=no NCCL= GPU_ARCH="$(or $(GPU_ARCH),90a)"
+GPU_DAY_ARCHS = $(or $(GPU_ARCH),90a)
+GPU_DAY_MAKE  = $(MAKE) ARCH=x86-64-v3 MPI=no NCCL= GPU_ARCH="$(GPU_DAY_ARCHS)" B=$(GPU_DAY)/objects
 GPU_DAY_NEEDS = $(wildcard *.cu llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
 ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
 $(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS) $(B)/services.o
@@ -102,12 +103,17 @@ $(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(TEST_OBJECT
 $(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)
-gpu_day_programs: $(DATA) build/host/tokenize   ## what scripts/gpu_day.sh runs on a machine with a GPU (nvcc; GPU_ARCH)
-	for p in BF16 FP32; do $(GPU_DAY_MAKE) PRECISION=$$p $(GPU_DAY)/$$p/train_gpt2cu $(GPU_DAY)/$$p/test_gpt2cu || \
-	    exit 1; done
-	$(GPU_DAY_MAKE) $(ALL_RUNGS:%=$(GPU_DAY)/cuda/%)
+.PHONY: gpu_day_BF16 gpu_day_FP32 gpu_day_ladders   # side by side with make -j
+gpu_day_BF16 gpu_day_FP32: gpu_day_%:
+	+$(GPU_DAY_MAKE)/$* PRECISION=$* $(GPU_DAY)/$*/train_gpt2cu $(GPU_DAY)/$*/test_gpt2cu
+gpu_day_ladders:
+	+$(GPU_DAY_MAKE)/ladders $(ALL_RUNGS:%=$(GPU_DAY)/cuda/%)
+gpu_day_programs: gpu_day_BF16 gpu_day_FP32 gpu_day_ladders   ## what scripts/gpu_day.sh runs (nvcc; GPU_ARCH, make -j)
+gpu_day_programs: $(DATA) build/host/tokenize
 	build/host/tokenize --bytes 1 $(TEXTS) --val-split tail -o $(GPU_DAY)/bytes
 	cp $(DATA) $(GPU_DAY)/ && rm -rf $(GPU_DAY)/objects && du -sh $(GPU_DAY)
+	printf '{"cuda": "%s", "archs": "%s"}\n' "$$($(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" \
+	    "$(GPU_DAY_ARCHS)" > $(GPU_DAY)/built.json
 
 bench-cuda: $(NVCC_LADDERS)           ## every variant of every GPU kernel; table and charts into dev/cuda/README.md
 	@rm -f build/nvcc/*.json; failed=; \

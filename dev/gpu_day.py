@@ -4,6 +4,10 @@
     scripts/gpu_day.sh [MINUTES] [--state FOLDER]       on a machine with a GPU
     scripts/gpu_day.sh --simulate                       from start to end in the simulator, with tiny shapes
 
+    scripts/gpu_day.sh 9 --archive FILE                 9 minutes of it, in a fresh folder: the state comes from FILE
+                                                        and goes there, in pieces of 16 MiB: FILE.0, FILE.1, ...
+
+The first part checks that driver, toolkit and GPU fit; if they do not, the day stops with a sentence that says why.
 Each part is a process of its own with a time limit, and leaves FOLDER/PART.json and FOLDER/PART.log. A second call goes
 on with the parts that are not done; --again PART repeats one. What the parts found goes to FOLDER/gpu_day.json, of
 which --write makes the tables of the pages, beside those of other GPUs. No part needs the internet.
@@ -12,15 +16,17 @@ Programs come from build/gpu_day (make gpu_day_programs) or GPU_DAY_PROGRAMS.
 """
 import children  # noqa: F401: Ctrl-C
 import argparse
+import io
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
-from gpu_day_parts import PARTS, Day, Skipped
+from gpu_day_parts import PARTS, Day, Skipped, restore_products
 from readme import replace
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -29,6 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 def part_process(args):
     """Runs one part; its result is a file of the state."""
     day = Day(args)
+    restore_products(day)
     begun = time.monotonic()
     try:
         record = {"status": "done", **PARTS[args.part].run(day)}
@@ -74,19 +81,69 @@ def record_of(state, name):
 
 
 def run_day(args):
+    """False if what the first part found stops the day."""
     end = time.monotonic() + 60 * args.minutes
+    for name in ("check", "build"):  # whether they were done elsewhere says nothing of this machine
+        if not args.only or name in args.only:
+            (args.state / f"{name}.json").unlink(missing_ok=True)
     for name, part in PARTS.items():
         left = end - time.monotonic()
         if record_of(args.state, name) or args.only and name not in args.only:
             continue
-        if left < min(part.usual_s, part.limit_s) and not args.simulate:
+        if left < (0 if args.simulate else min(part.usual_s, part.limit_s)):
             print(f"{name}: left for the next call ({left:.0f} s left, it usually takes {part.usual_s} s)", flush=True)
             continue
-        print(f"{name}: {part.what}", flush=True)
+        print(f"{name}: {part.what} (about {part.usual_s} s, at most {part.limit_s} s)", flush=True)
         limit = min(part.limit_s, left) if not args.simulate else part.limit_s
         if not run_part(args, name, limit) and limit == part.limit_s:
             replace(args.state / f"{name}.json", json.dumps(
                 {"status": "failed", "seconds": limit, "said": f"it took longer than {limit} s"}))
+        if name == "check" and (record_of(args.state, name) or {}).get("status") == "failed":
+            print(f"the day stops here: {record_of(args.state, name)['said']}", flush=True)
+            return False
+    return True
+
+
+# ---- the archive
+
+PIECE_BYTES, MOST_PIECES, LOG_BYTES = 16 << 20, 8, 1 << 20
+
+
+def pieces_of(archive):
+    found = [archive.with_name(f"{archive.name}.{n}") for n in range(MOST_PIECES)]
+    return [path for path in found if path.exists()]
+
+
+def unpack(archive, state):
+    """The state of the call before, of whatever folder and machine."""
+    data = b"".join(path.read_bytes() for path in pieces_of(archive))
+    if data:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+            tar.extractall(state)
+
+
+def pack(state, archive):
+    """All files of the state, of logs the end. Old pieces go once the new ones are there."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as tar:
+        for path in sorted(path for path in state.iterdir() if path.is_file() and not path.suffix == ".part"):
+            content = path.read_bytes()
+            content = content[-LOG_BYTES:] if path.suffix == ".log" else content
+            entry = tarfile.TarInfo(path.name)
+            entry.size, entry.mtime = len(content), int(path.stat().st_mtime)
+            tar.addfile(entry, io.BytesIO(content))
+    data = data.getvalue()
+    count = -(-len(data) // PIECE_BYTES)
+    if count > MOST_PIECES:
+        sys.exit(f"the state has {len(data) >> 20} MiB packed; {MOST_PIECES} pieces of {PIECE_BYTES >> 20} MiB are "
+                 f"accepted: remove what is large in {state}")
+    for n in range(MOST_PIECES):
+        path = archive.with_name(f"{archive.name}.{n}")
+        if n < count:
+            path.with_name(path.name + ".new").write_bytes(data[n * PIECE_BYTES:(n + 1) * PIECE_BYTES])
+            path.with_name(path.name + ".new").replace(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def collect(state):
@@ -137,6 +194,7 @@ def main():
                                      epilog="parts: " + "; ".join(f"{n}: {p.what}" for n, p in PARTS.items()))
     parser.add_argument("minutes", nargs="?", type=float, default=30)
     parser.add_argument("--state", type=pathlib.Path)
+    parser.add_argument("--archive", type=pathlib.Path, help="where the state comes from and goes to")
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--only", type=lambda s: s.split(","), help="parts, with commas")
     parser.add_argument("--again", type=lambda s: s.split(","), default=[], help="parts to repeat, with commas")
@@ -152,11 +210,16 @@ def main():
     args.state.mkdir(parents=True, exist_ok=True)
     if args.part:
         return part_process(args)
+    if args.archive:
+        unpack(args.archive, args.state)
     for name in args.again:
         (args.state / f"{name}.json").unlink(missing_ok=True)
-    if not args.write:
-        run_day(args)
+    goes_on = args.write or run_day(args)
     day = collect(args.state)
+    if args.archive:
+        pack(args.state, args.archive)
+    if not goes_on:
+        sys.exit(1)
     print(summary(day))
     print(f"all of it: {args.state}/gpu_day.json")
     if args.write:

@@ -86,6 +86,75 @@ class Part:
 
 # ---- the machine
 
+def misfit(driver_cuda, capability, built):
+    """Why programs do not run here, in one sentence that says what to do; None if they do. driver_cuda: the newest
+    CUDA that the driver knows, as "12.4"; capability: the GPU's; built: {"cuda": "13.0", "archs": "80 90a ptx"}."""
+    number = lambda version: int(re.match(r"\d+", version)[0])
+    if number(driver_cuda) < number(built["cuda"]):
+        return (f"the driver knows CUDA {driver_cuda}, the programs were built with {built['cuda']}: install a newer "
+                f"driver, or build with CUDA {number(driver_cuda)}")
+    major, minor = map(int, capability.split("."))
+    for arch in built["archs"].split():
+        if arch == "native" or arch == "ptx" and major >= 8:
+            return None
+        digits, letter = re.fullmatch(r"(\d+)([af]?)", arch).groups()
+        own, least = divmod(int(digits), 10)
+        if own == major and (minor == least if letter == "a" else minor >= least):
+            return None
+    return (f"the programs were built for {built['archs']}, this GPU has compute capability {capability}: "
+            f"make gpu_day_programs GPU_ARCH={major}{minor}{'a' if major >= 9 else ''}")
+
+
+def capability_of_gpu(day):
+    return day.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).split()[0]
+
+
+def nvcc_here():
+    found = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    return found if os.path.exists(found) else None
+
+
+def built_programs(day):
+    """What make gpu_day_programs has noted; where it has not run, what this machine's nvcc would build."""
+    notes = ROOT / day.programs / "built.json"
+    if notes.exists():
+        return json.loads(notes.read_text())
+    if not nvcc_here():
+        raise RuntimeError(f"{day.programs} has no programs, and nvcc is not there: make gpu_day_programs where it is")
+    return {"cuda": re.search(r"release ([\d.]+)", day.run([nvcc_here(), "--version"]))[1], "archs": "native"}
+
+
+def check(day):
+    """Whether programs and driver and GPU fit. What does not stops the day: nothing after it could work."""
+    if day.simulated:
+        return {"said": "the simulator"}
+    if not shutil.which("nvidia-smi"):
+        raise RuntimeError("nvidia-smi is not there: no NVIDIA driver on this machine")
+    capability = capability_of_gpu(day)
+    driver = re.search(r"CUDA Version: ([\d.]+)", day.run(["nvidia-smi"]))
+    if not driver:
+        raise RuntimeError("nvidia-smi does not say which CUDA the driver knows: it fails, or the driver is not loaded")
+    built = built_programs(day)
+    problem = misfit(driver[1], capability, built)
+    if problem:
+        raise RuntimeError(problem)
+    return {"said": f"CUDA {driver[1]}, compute capability {capability}; programs of CUDA {built['cuda']} for "
+            f"{built['archs']}"}
+
+
+def build(day):
+    """The programs, on all cores, where nvcc is and they are not."""
+    if day.simulated or (ROOT / day.programs / "built.json").exists():
+        raise Skipped("the programs are there")
+    if not nvcc_here():
+        raise Skipped("nvcc is not there")
+    capability = capability_of_gpu(day).replace(".", "")
+    arch = capability + ("a" if int(capability) >= 90 else "")
+    day.run(["make", f"-j{os.cpu_count()}", "gpu_day_programs", f"GPU_ARCH={arch}",
+             f"NVCC={nvcc_here()}"])
+    return {"said": f"for sm_{arch}, on {os.cpu_count()} cores"}
+
+
 def machine(day):
     if day.simulated:
         return {"gpu": "simulator", "cuda": "", "said": "the simulator"}
@@ -120,8 +189,13 @@ def sanitizer(tool):
     def run(day):
         if day.simulated or not shutil.which("compute-sanitizer"):
             raise Skipped("compute-sanitizer is not there (CUDA toolkit)")
-        text = day.run(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, day.program("test_gpt2"), "quick"])
-        return {"said": re.findall(r"ERROR SUMMARY.*|RACECHECK SUMMARY.*", text)[-1]}
+        # What initcheck finds is a report: libraries copy what they have not written, padding for instance.
+        good = (0, 9) if tool == "initcheck" else (0,)
+        text = day.run(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, day.program("test_gpt2"), "quick"],
+                       good)
+        found = [line.strip("= ") for line in text.splitlines() if re.search(r"Uninitialized|Host API", line)]
+        summary = re.findall(r"ERROR SUMMARY.*|RACECHECK SUMMARY.*", text)[-1]
+        return {"findings": found[:50], "said": summary + "".join(f"; {line}" for line in found[:1])}
     return run
 
 
@@ -204,6 +278,26 @@ def steps(B, peers, rounds=1):
     return run
 
 
+def defaults_64(day):
+    """200 steps at B 64 with the default flags: their time, and whether the GPU becomes slower as it becomes hot."""
+    every = 1 if day.simulated else 5
+    text = day.train("-b", 2 if day.simulated else 64, "-x", 8 if day.simulated else 200, "-lg", every)
+    ms = [float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)][2:]
+    quarter = max(1, len(ms) // 4)
+    middle = lambda values: sorted(values)[len(values) // 2]
+    early, late = middle(ms[:quarter]), middle(ms[-quarter:])
+    clocks = [int(x) for x in re.findall(r", clock (\d+) MHz", text)]
+    watts, celsius = [[float(x) for x in re.findall(rf", (?:power )?([\d.]+) {unit}", text)] for unit in "WC"]
+    said = f"{min(ms):.2f} ms at best, {early:.2f} ms at first, {late:.2f} ms in the end"
+    if clocks:
+        said += f"; clock {clocks[0]} to {clocks[-1]} MHz, least {min(clocks)}"
+    if watts and celsius:
+        said += f"; up to {max(watts):.0f} W and {max(celsius):.0f} C"
+    slower = late > 1.03 * early
+    return {"ms": ms, "clocks": clocks, "watts": watts, "celsius": celsius, "throttled": slower,
+            "said": said + ("; it becomes slower: its clock is lowered, or another program runs" if slower else "")}
+
+
 def kernels(day):
     """Every kernel of a step, by events around each launch; with the flags of the model's table."""
     trace = day.state / "trace.json"
@@ -224,6 +318,17 @@ def kernels(day):
 
 
 PRODUCT = r"^product (.+): algorithm (\d+) of (\d+), ([\d.]+) ms; the first takes ([\d.]+) ms$"
+
+
+KEPT = "algorithms"  # what cuBLASLt's choices are kept in, beside a program; the state has it for the next machine
+
+
+def restore_products(day):
+    """Puts the choices of an earlier call beside the program, if they are not there."""
+    beside, kept = ROOT / day.programs / "BF16/build" / KEPT, day.state / KEPT
+    if not day.simulated and kept.exists() and not beside.exists() and beside.parent.parent.exists():
+        beside.parent.mkdir(exist_ok=True)
+        shutil.copy(kept, beside)
 
 
 def products(day):
@@ -248,6 +353,7 @@ def products(day):
     folder.mkdir()
     texts = [run(B)[0] for B in sizes]
     text, after = run(sizes[0])
+    shutil.copy(folder / KEPT, day.state)
     found = [{"product": product, "algorithm": int(which), "of": int(of), "ms": float(ms), "first_ms": float(first)}
              for text in texts for product, which, of, ms, first in re.findall(PRODUCT, text, re.M)]
     if not found or re.search(PRODUCT, text, re.M):
@@ -300,21 +406,41 @@ def ncu(day):
                "l1tex__data_bank_conflicts_pipe_lsu.sum", "sm__warps_active.avg.pct_of_peak_sustained_active",
                "sm__throughput.avg.pct_of_peak_sustained_elapsed", "dram__throughput.avg.pct_of_peak_sustained_elapsed"]
     tokens = day.data("shakespeare_train.bin")
-    profiler = ["ncu", "--csv", "--page", "raw", "--metrics", ",".join(metrics), "--launch-skip", 5, "--launch-count",
-                120, "--kernel-name-base", "function"]
-    text = day.run([*profiler, day.program("train_gpt2"), "-e", "L2C768H12T1024", "-i", tokens, "-j", tokens, "-b", 16,
-                    "-t", day.T, "-x", 2, "-v", 0, "-s", 0, "-r", 0, "-ge", 0])
+    program = [day.program("train_gpt2"), "-e", "L2C768H12T1024", "-i", tokens, "-j", tokens, "-b", 16, "-t", day.T,
+               "-x", 2, "-v", 0, "-s", 0, "-r", 0, "-ge", 0]
+
+    # --clock-control none: else ncu fixes the clock at a lower one than steps have, and may not be allowed to.
+    def profile(*what):
+        return day.run(["ncu", "--clock-control", "none", "--csv", "--page", "raw", *what, "--launch-skip", 5,
+                        "--launch-count", 120, "--kernel-name-base", "function", *program], good=range(256))
+    unknown, text = [], profile("--metrics", ",".join(metrics))
+    while (missing := [m for m in metrics if re.search(rf"(?i)(fail|unknown|invalid|find).*{re.escape(m)}", text)]):
+        unknown += missing
+        metrics = [m for m in metrics if m not in missing]
+        text = profile("--metrics", ",".join(metrics)) if metrics else ""
+    if not re.search('^"', text, re.M):  # no table: what ncu itself chooses
+        unknown.append("all by name")
+        text = profile("--set", "basic")
+    if not re.search('^"', text, re.M):
+        raise RuntimeError("ncu measures nothing: " + " ".join(text.strip().splitlines()[-2:]))
     (day.state / "ncu.csv").write_text(text)
-    return {"said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv"}
+    return {"unknown": unknown, "said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv" +
+            (f"; unknown here: {', '.join(unknown)}" if unknown else "")}
 
 
 PARTS = {
+    "check": Part("whether driver, toolkit and architecture fit", 5, 60, check),
+    "build": Part("the programs, where they are not there and nvcc is", 240, 540, build),
     "machine": Part("driver, clocks, versions", 5, 60, machine),
+    # What these two say decides what is worth doing next.
+    "torch_attention": Part("attention by PyTorch's back ends", 15, 90, torch_attention),
+    "gelu_fusion": Part("-ge 0 to 2", 15, 90, gelu_fusion),
     f"ladder_{LADDERS[0]}": Part(f"peaks of copies and products, every rung of {LADDERS[0]}", 30, 120,
                                  ladder(LADDERS[0])),
     "tests_BF16_kernels": Part("kernels in bf16 beside the naive loops", 45, 180, tests("BF16", "kernels")),
     "products": Part("cuBLASLt's algorithms for the products of steps", 30, 120, products),
     "steps_64": Part("steps at B 64", 15, 90, steps(64, [])),
+    "defaults_64": Part("200 steps at B 64 with the default flags: power, clock", 35, 120, defaults_64),
     "kernels": Part("every kernel of a step at B 64", 15, 90, kernels),
     "steps_16": Part("steps at B 16", 10, 60, steps(16, [])),
     "steps_4": Part("steps at B 4", 10, 60, steps(4, [])),
@@ -322,11 +448,9 @@ PARTS = {
     "torch_16": Part("steps at B 16 beside PyTorch", 90, 240, steps(16, ["tuned"])),
     "same_bits": Part("20 steps twice, and -r 0 to 3: same weights", 50, 180, same_bits),
     "curve": Part("300 steps on Shakespeare beside a CPU's, resumed in the middle", 15, 120, curve),
-    "torch_attention": Part("attention by PyTorch's back ends", 15, 90, torch_attention),
     "tests_BF16_pytorch": Part("the model in bf16 beside PyTorch's numbers", 20, 120, tests("BF16", "pytorch")),
     "tests_BF16_cpu": Part("the model in bf16 beside the CPU trainer", 40, 180, tests("BF16", "cpu")),
     "tests_BF16_plan": Part("memory allocated as planned", 10, 60, tests("BF16", "plan")),
-    "gelu_fusion": Part("-ge 0 to 2", 15, 90, gelu_fusion),
     "sanitizer_memcheck": Part("compute-sanitizer memcheck", 90, 300, sanitizer("memcheck")),
     "sanitizer_racecheck": Part("compute-sanitizer racecheck", 90, 300, sanitizer("racecheck")),
     "torch_64": Part("steps at B 64 beside PyTorch", 90, 240, steps(64, ["tuned"])),

@@ -9,6 +9,7 @@
     limits     how long headers, functions, trainers and the first page may be: LIMITS
     names      a file, a `function()` or a link in a page or a comment leads to something that exists
     openings   a comment names its subject: it does not begin with a word that points back
+    asm        cp.async tells the compiler that memory changes: loads and stores stay on their side of it
     map        the lines of headers in llmc/README.md are the first sentences of these headers
 
 EXCEPTIONS names what may break a rule, with the reason. One that is not needed is a fault itself.
@@ -197,6 +198,13 @@ def check_openings():
             before = line
 
 
+def check_asm():
+    for name in (name for name in FILES if name.endswith((".cuh", ".cu"))):
+        for match in re.finditer(r'asm volatile\("cp\.async[^;]*;(?:\\n)?"(.*?)\);', FILES[name], re.S):
+            if '"memory"' not in match[1]:
+                yield f"asm {name}", f'{at(name, FILES[name], match.start())}: cp.async has no "memory" clobber'
+
+
 def first_sentence(text, columns=115):
     """The first sentence of the comment that opens a file, without sources, cut where it is too long."""
     lines = re.match(r"(?:// \S.*\n)+", text)
@@ -237,7 +245,7 @@ def main():
         return write_between(ROOT / MAP, "headers", map_of_headers())
     if sys.argv[1:] != ["--check"]:
         sys.exit(__doc__)
-    found = [*check_floors(), *check_limits(), *check_names(), *check_openings(), *check_map()]
+    found = [*check_floors(), *check_limits(), *check_names(), *check_openings(), *check_asm(), *check_map()]
     faults = [fault for subject, fault in found if subject not in EXCEPTIONS]
     for subject in sorted(set(EXCEPTIONS) - {subject for subject, _ in found}):
         faults.append(f"dev/house.py: the exception for {subject} is not needed")

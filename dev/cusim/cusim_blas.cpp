@@ -3,8 +3,11 @@
 //
 // CUSIM_ALGORITHMS=n offers n algorithms, of which number i (from 0) adds up the sums in i + 1
 // parts, and on the clock of events all but number 1 take a second longer than they do.
+// CUSIM_NO_FUSED_GELU=algorithm, description, heuristic or run: it has no algorithm with GELU in
+// its epilogue, or refuses it at that point.
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <vector>
 #include "dev/cusim/cusim_inside.h"
 #include "dev/cusim/include/cublasLt.h"
@@ -79,7 +82,13 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
         }
 }
 
+static bool refuses_gelu(cublasLtEpilogue_t epilogue, const char* at) {
+    static const std::string asked = getenv("CUSIM_NO_FUSED_GELU") ? getenv("CUSIM_NO_FUSED_GELU") : "";
+    return asked == at && (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU);
+}
+
 const char* cublasLtGetStatusName(cublasStatus_t status) {
+    if (status == CUBLAS_STATUS_EXECUTION_FAILED) return "CUBLAS_STATUS_EXECUTION_FAILED";
     return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_INVALID_VALUE";
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return *handle = nullptr, CUBLAS_STATUS_SUCCESS; }
@@ -95,6 +104,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
         memcpy((void*)&field, value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     };
+    const bool sets_epilogue = attribute == CUBLASLT_MATMUL_DESC_EPILOGUE;
+    if (sets_epilogue && refuses_gelu(*(const cublasLtEpilogue_t*)value, "description"))
+        return CUBLAS_STATUS_INVALID_VALUE;
     switch (attribute) {
         case CUBLASLT_MATMUL_DESC_TRANSA: return set(d->transA);
         case CUBLASLT_MATMUL_DESC_TRANSB: return set(d->transB);
@@ -134,8 +146,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const bool fits = (nA ? A->rows : A->cols) == D->rows && (nB ? B->cols : B->rows) == D->cols &&
                       (nA ? A->cols : A->rows) == (nB ? B->rows : B->cols) && A->type == B->type;
     if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
-    const bool gelu = desc->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || desc->epilogue == CUBLASLT_EPILOGUE_DGELU;
-    if (gelu && getenv("CUSIM_NO_FUSED_GELU")) return *found = 0, CUBLAS_STATUS_NOT_SUPPORTED;
+    if (refuses_gelu(desc->epilogue, "algorithm")) return *found = 0, CUBLAS_STATUS_NOT_SUPPORTED;
+    if (refuses_gelu(desc->epilogue, "heuristic")) return CUBLAS_STATUS_INVALID_VALUE;
     *found = (int)std::min<int64_t>(wanted, algorithms());
     for (int i = 0; i < *found; i++)
         results[i] = {{{ALGORITHM_MAGIC, (uint64_t)i, preference->alignment}}, 0, CUBLAS_STATUS_SUCCESS};
@@ -153,6 +165,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta,
                               const void*, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t d,
                               const cublasLtMatmulAlgo_t* algo, void*, size_t, cudaStream_t stream) {
+    if (refuses_gelu(desc->epilogue, "run")) return CUBLAS_STATUS_EXECUTION_FAILED;
     for (const void* p : {A, B, (const void*)D})
         if ((uintptr_t)p % algo->data[2] != 0)
             cusim::fail({}, "cublasLtMatmul: %p is not aligned to the %d bytes that were promised", p,

@@ -3,6 +3,10 @@
 // connect to rank 0, where its id says that it listens; rank 0 collects what all have sent, and
 // sends all of it to everyone.
 //
+// CUSIM_NCCL_MS=20: a collective takes so many milliseconds at least, as if links were slow. Unless
+// NCCL_NVLS_ENABLE is 0 or NCCL_ALGO is set, sums are added from another rank on each time, as
+// switches of NVLink may do it.
+//
 // Like NCCL within a machine, a carrier notices nothing if another process hangs or ends: its
 // collective goes on for ever, and so does exit(), which waits for the device. Calls return before
 // their work is enqueued; it is enqueued when the program asks for the state.
@@ -34,6 +38,8 @@ struct CusimNccl {
     std::vector<int> peers;              // connections: rank 0's by rank, those of the others [0]
     std::atomic<ncclResult_t> state{ncclInProgress};
     std::function<void()> deferred;  // what the last call has still to enqueue
+    bool grouping = false;           // between ncclGroupStart() and ncclGroupEnd()
+    std::vector<std::function<void()>> group;
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::shared_ptr<Exchange>> exchanges;  // the first one is on its way
@@ -128,6 +134,8 @@ static void carry(CusimNccl& n) {
         if (n.exchanges.empty()) break;
         const std::shared_ptr<Exchange> next = n.exchanges.front();
         lock.unlock();
+        static const uint64_t slow_ms = cusim::environment_number("CUSIM_NCCL_MS", 0);
+        for (uint64_t ms = 0; ms < slow_ms && !n.aborted; ms++) usleep(1000);
         if (!exchange(n, *next)) return;
         lock.lock();
         n.exchanges.pop_front();
@@ -205,6 +213,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* nccl, int processes, ncclUniqueI
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t n, ncclResult_t* error) {
+    if (n->grouping) return misuse("a group is open");
     if (n->deferred) std::exchange(n->deferred, nullptr)();
     return *error = n->state, ncclSuccess;
 }
@@ -244,7 +253,7 @@ static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const voi
     if (n->deferred || n->state != ncclSuccess) return misuse("a call is in progress");
     if (!cusim::has_highest_priority(stream))
         cusim::fail(cusim::NOWHERE, "%s in a stream of low priority: it would wait for the kernels that compute", name);
-    n->deferred = [=] {
+    const std::function<void()> enqueue = [=] {
         const auto e = std::make_shared<Exchange>();
         cusim::enqueue_polled(name, stream, [=] {
             if (!e->started.exchange(true)) {
@@ -256,6 +265,20 @@ static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const voi
             return done;
         });
     };
+    if (n->grouping) return n->group.push_back(enqueue), ncclSuccess;
+    n->deferred = enqueue;
+    return ncclInProgress;
+}
+ncclResult_t ncclGroupStart() {
+    if (!communicator || communicator->grouping) return misuse("groups are not nested here");
+    return communicator->grouping = true, ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+    CusimNccl& n = *communicator;
+    if (!std::exchange(n.grouping, false)) return misuse("no group is open");
+    n.deferred = [all = std::exchange(n.group, {})] {
+        for (const std::function<void()>& enqueue : all) enqueue();
+    };
     return ncclInProgress;
 }
 
@@ -263,9 +286,12 @@ static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const voi
 // in the order of ranks and rounded once. Each rank has sent `elems` elements.
 template <class T>
 static void sum_ranks(T* sums, const T* all, size_t elems, size_t first, size_t count, int processes) {
+    const char* const nvls = getenv("NCCL_NVLS_ENABLE");
+    const bool by_rings = getenv("NCCL_ALGO") || (nvls && !strcmp(nvls, "0"));
+    const int begin = by_rings ? 0 : (int)(std::random_device()() % processes);
     for (size_t i = 0; i < count; i++) {
         float sum = 0;
-        for (int r = 0; r < processes; r++) sum += (float)all[r * elems + first + i];
+        for (int r = 0; r < processes; r++) sum += (float)all[(begin + r) % processes * elems + first + i];
         sums[i] = sum;
     }
 }

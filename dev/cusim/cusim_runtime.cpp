@@ -18,6 +18,17 @@ static int devices() { return (int)environment_number("CUSIM_DEVICES", 1); }
 static int driver() { return (int)environment_number("CUSIM_DRIVER", 13000); }
 bool has_device() { return devices() > 0; }
 
+static int capability() { return (int)environment_number("CUSIM_CAPABILITY", 80); }
+// What a multiprocessor holds, by compute capability (CUDA C++ Programming Guide, technical
+// specifications). Those that are left out are as 8.0 here.
+static bool is_small() { return capability() == 86 || capability() == 89 || capability() == 120; }
+static int multiprocessors() { return (int)environment_number("CUSIM_MULTIPROCESSORS", 132); }
+static int threads_of_multiprocessor() { return is_small() ? 1536 : 2048; }
+static int blocks_of_multiprocessor() { return capability() == 86 ? 16 : is_small() ? 24 : 32; }
+static size_t shared_of_multiprocessor() {
+    return (size_t)(is_small() ? 100 : capability() == 90 || capability() == 100 ? 228 : 164) << 10;
+}
+
 }  // namespace cusim
 
 using namespace cusim;
@@ -62,11 +73,21 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     std::string name;
     for (int i = 0; i <= device && std::getline(names, name, ','); i++) {}  // the last name, where there are too few
     snprintf(p->name, sizeof(p->name), "%s", name.c_str());
-    const int capability = (int)environment_number("CUSIM_CAPABILITY", 80);
-    p->major = capability / 10, p->minor = capability % 10, p->multiProcessorCount = 4;
+    p->major = capability() / 10, p->minor = capability() % 10, p->multiProcessorCount = multiprocessors();
     p->sharedMemPerBlockOptin = SHARED_MOST_BYTES, p->totalGlobalMem = device_bytes();
     // Unless CUSIM_DEVICES says what the machine has, each process has a GPU of its own.
     snprintf(p->uuid.bytes, sizeof(p->uuid.bytes), "%d %d", device, getenv("CUSIM_DEVICES") ? 0 : (int)getpid());
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+    if (device >= devices()) return error(cudaErrorInvalidDevice);
+    const bool counts = attribute == cudaDevAttrMultiProcessorCount;
+    return *value = counts ? multiprocessors() : threads_of_multiprocessor(), cudaSuccess;
+}
+// A block takes 1 KB more of shared memory than it asks for. Registers are not known here.
+cudaError_t cusim_blocks_per_multiprocessor(int* blocks, int threads, size_t shared_bytes) {
+    const int by_shared = (int)(shared_of_multiprocessor() / (shared_bytes + 1024));
+    *blocks = std::min({threads_of_multiprocessor() / threads, by_shared, blocks_of_multiprocessor()});
     return cudaSuccess;
 }
 cudaError_t cusim_set_dynamic_shared(const void* kernel, int bytes) {

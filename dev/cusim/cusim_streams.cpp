@@ -71,8 +71,9 @@ static bool run_front(cudaStream_t s) {
 }
 
 // Runs operations until done() holds: those of the preferred stream, and of other streams only
-// while the preferred one waits for them. With a seed: whatever is ready, in random order. If an
-// operation cannot be completed yet, goes on trying if it `waits`, else returns.
+// while the preferred one waits for them, or for another process. With a seed: whatever is ready,
+// in random order. If an operation cannot be completed yet, goes on trying if it `waits`, else
+// returns.
 template <class Done>
 static void run_until(cudaStream_t preferred, Done done, bool waits = true) {
     static uint64_t random = seed();
@@ -86,9 +87,13 @@ static void run_until(cudaStream_t preferred, Done done, bool waits = true) {
                 if (ready(s)) candidates.push_back(s);
         if (candidates.empty()) fail(NOWHERE, "the host waits for a stream that waits for an event nobody records");
         const size_t chosen = seed() ? random_bits(random) % candidates.size() : candidates.size() - 1;
-        const bool complete = run_front(candidates[chosen]);
-        if (!complete && !waits) return;
-        if (!complete) usleep(100);
+        if (run_front(candidates[chosen])) continue;
+        // Meanwhile the others go on.
+        bool others = false;
+        for (cudaStream_t s : streams())
+            if (!others && s != candidates[chosen] && ready(s)) others = run_front(s);
+        if (!waits) return;
+        if (!others) usleep(100);
     }
 }
 void synchronize(cudaStream_t stream) {
@@ -218,7 +223,20 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaDeviceSynchronize() { return synchronize_all(), cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CusimEvent, cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return synchronize_all(), delete event, cudaSuccess; }
+// It does not wait: what is enqueued may still record the event or wait for it.
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    static auto* destroyed = new std::vector<cudaEvent_t>;
+    destroyed->push_back(event);
+    const auto is_used = [](cudaEvent_t e) {
+        const auto names_it = [&](const Operation& op) { return op.event == e; };
+        return std::any_of(streams().begin(), streams().end(),
+                           [&](cudaStream_t s) { return std::any_of(s->queue.begin(), s->queue.end(), names_it); });
+    };
+    const auto kept = std::partition(destroyed->begin(), destroyed->end(), is_used);
+    for (auto it = kept; it != destroyed->end(); ++it) delete *it;
+    destroyed->erase(kept, destroyed->end());
+    return cudaSuccess;
+}
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     enqueue(stream, {"cudaEventRecord", nullptr, event, ++event->recorded, Operation::RECORD});
     return cudaSuccess;
@@ -231,6 +249,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     const uint64_t version = event->recorded;
     run_until(nullptr, [&] { return event->reached >= version; });
     return cudaSuccess;
+}
+// Executes what the event waits for, as far as that can be done now.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    const uint64_t version = event->recorded;
+    const auto reached = [&] { return event->reached >= version; };
+    run_until(nullptr, reached, false);
+    return reached() ? cudaSuccess : error(cudaErrorNotReady);
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
     return *ms = (float)((end->time - begin->time) * 1e3), cudaSuccess;

@@ -1,11 +1,105 @@
 #!/bin/bash
 # scripts/gpu_day.sh in the simulator: every part is done or skipped, a second call repeats nothing, a part that
-# fails is named, and the curve tells a wrong run from a right one.
+# fails is named, and the curve tells a wrong run from a right one. What only a GPU's machine has is played by scripts:
+# nvidia-smi, ncu, compute-sanitizer. Then some parts in pieces, each in a fresh folder, from archive to archive;
+# `dev/test/gpu_day.sh rehearse` does so with all parts, in pieces of 9 minutes.
 [ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 fail() { echo "$1:"; cat "$folder/log"; exit 1; }
+# Pieces of so many minutes, with these flags, until nothing is left: each in a bare folder, which has nothing of the
+# one before but the archive.
+rehearse() {
+    pieces=0 minutes=$1; shift
+    while [ $pieces -lt 40 ]; do
+        pieces=$((pieces + 1)) bare=$folder/bare$pieces
+        mkdir -p "$bare/build/host" "$bare/dev/data"
+        git ls-files dev/*.py scripts Makefile llmc dev/test/fixtures dev/data | tar -cT - | tar -xC "$bare"
+        ln -s "$PWD/build/BF16" "$PWD/build/cuda" "$bare/build/" && ln -s "$PWD/build/host/tokenize" "$bare/build/host/"
+        cp dev/data/*.bin "$bare/dev/data/"
+        "$bare/scripts/gpu_day.sh" "$minutes" --simulate --archive "$folder/archive" "$@" > "$folder/log" 2>&1 ||
+            fail "piece $pieces failed"
+        cat "$folder/log" >> "$folder/all_pieces"
+        rm -rf "$bare"
+        grep -q ': left for the next call' "$folder/log" || return 0
+    done
+    fail "it never ends"
+}
+if [ "${1-}" = rehearse ]; then
+    rehearse 9 && grep -q ', 0 left$' "$folder/log" || fail "parts are left"
+    cat "$folder/log" && echo "$pieces pieces" && ls -l "$folder"/archive.*
+    exit
+fi
+python3 - <<'PY'
+import pathlib, sys, tempfile
+sys.path.insert(0, "dev")
+import gpu_day
+from gpu_day_parts import misfit
+for driver, gpu, cuda, archs, said in (
+        ("13.0", "9.0", "13.0", "90a", None), ("12.8", "9.0", "13.0", "90a", "install a newer driver"),
+        ("13.0", "8.0", "12.8", "90a", "GPU_ARCH=80"), ("13.0", "9.0", "12.8", "80", "GPU_ARCH=90a"),
+        ("13.0", "8.9", "13.0", "80", None), ("13.0", "12.0", "13.0", "80 90a ptx", None),
+        ("13.1", "10.0", "13.0", "90a 80", "GPU_ARCH=100a"), ("13.0", "8.6", "13.0", "89", "GPU_ARCH=86")):
+    found = misfit(driver, gpu, {"cuda": cuda, "archs": archs})
+    assert (found is None) == (said is None) and (said is None or said in found), (driver, gpu, cuda, archs, found)
+with tempfile.TemporaryDirectory() as name:  # pieces of an archive
+    state, other, archive = (pathlib.Path(name, place) for place in ("a", "b", "archive"))
+    state.mkdir(), other.mkdir()
+    (state / "x.json").write_bytes(bytes(5000)), (state / "y.log").write_bytes(b"1" * 3 + b"2" * gpu_day.LOG_BYTES)
+    import random
+    (state / "z.csv").write_bytes(random.Random(1).randbytes(40000))
+    gpu_day.PIECE_BYTES = 16 << 10
+    gpu_day.pack(state, archive), gpu_day.unpack(archive, other)
+    sizes = [path.stat().st_size for path in gpu_day.pieces_of(archive)]
+    assert len(sizes) == 3 and max(sizes) <= 16 << 10, sizes
+    assert (other / "z.csv").read_bytes() == (state / "z.csv").read_bytes()
+    assert (other / "y.log").read_bytes() == b"2" * gpu_day.LOG_BYTES
+    (state / "z.csv").unlink()
+    gpu_day.pack(state, archive)
+    assert len(gpu_day.pieces_of(archive)) == 1
+    (state / "z.csv").write_bytes(random.Random(1).randbytes(200000))
+    try:
+        gpu_day.pack(state, archive)
+        raise AssertionError("too large a state was packed")
+    except SystemExit as reason:
+        assert "8 pieces" in str(reason)
+PY
+# A machine with a GPU, played by scripts. The driver is too old for the programs: the day stops, and says so.
+tools=$folder/tools programs=$folder/gpu_programs
+mkdir -p "$tools" "$programs/BF16"
+play() { printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod +x "$1"; }
+play "$tools/nvidia-smi" 'case "$*" in *compute_cap*) echo 9.0 ;; *) echo "CUDA Version: 12.4" ;; esac'
+echo '{"cuda": "13.0", "archs": "90a"}' > "$programs/built.json"
+status=0
+PATH=$tools:$PATH GPU_DAY_PROGRAMS=$programs scripts/gpu_day.sh 1 --state "$folder/old" > "$folder/log" 2>&1 ||
+    status=$?
+[ $status = 1 ] && grep -q '^the day stops here: the driver knows CUDA 12.4, .* built with 13.0: install' \
+    "$folder/log" && ! grep -q '^machine: ' "$folder/log" || fail "an old driver does not stop the day"
+# What initcheck finds is a report, and what memcheck finds a failure; ncu without one of the metrics.
+play "$tools/nvidia-smi" 'case "$*" in *compute_cap*) echo 9.0 ;; *) echo "CUDA Version: 13.0" ;; esac'
+play "$tools/compute-sanitizer" 'echo "========= Uninitialized __global__ memory read"
+echo "========= ERROR SUMMARY: 1 error"; exit 9'
+play "$tools/ncu" 'case "$*" in *--clock-control\ none*) ;; *) exit 3 ;; esac
+case "$*" in *dram__bytes.sum*) echo "==ERROR== Failed to find metric dram__bytes.sum"; exit 1 ;; esac
+echo "\"ID\",\"Kernel Name\""'
+play "$programs/BF16/test_gpt2cu" 'echo "1 passed, 0 failed"' && play "$programs/BF16/train_gpt2cu" 'exit 0'
+status=0
+PATH=$tools:$PATH GPU_DAY_PROGRAMS=$programs scripts/gpu_day.sh 60 --state "$folder/new" \
+    --only check,sanitizer_initcheck,sanitizer_memcheck,ncu > "$folder/log" 2>&1 || status=$?
+[ $status = 1 ] && grep -q '^sanitizer_initcheck *done .*ERROR SUMMARY: 1 error; Uninitialized' "$folder/log" &&
+    grep -q '^sanitizer_memcheck *failed' "$folder/log" || fail "initcheck is no report, or memcheck is one"
+grep -q '^ncu *done .*unknown here: dram__bytes.sum' "$folder/log" || fail "ncu does not go on without a metric"
+# Some parts in pieces that have time for one part or two.
+rehearse 0.02 --only check,machine,gelu_fusion,steps_16,defaults_64,kernels
+[ $pieces -ge 2 ] || fail "all in one piece"
+for part in check machine gelu_fusion steps_16 defaults_64 kernels; do
+    [ "$(grep -c "^$part: .*(about [0-9]* s, at most [0-9]* s)$" "$folder/all_pieces")" -ge 1 ] ||
+        fail "$part is not in the pieces"
+    grep -q "^$part *done" "$folder/log" || fail "$part is not done in the end"
+done
+[ "$(grep -c '^gelu_fusion: ' "$folder/all_pieces")" = 1 ] || fail "a piece repeats what the one before has done"
+# All parts, in one call.
 scripts/gpu_day.sh --simulate --state "$folder/state" > "$folder/log" 2>&1 || fail "it failed"
 grep -q '^[0-9]* done, 0 failed, [0-9]* skipped, 0 left$' "$folder/log" || fail "no summary, or parts are left"
 [ "$(grep -o '^[0-9]* done' "$folder/log" | cut -d' ' -f1)" -ge 10 ] || fail "too few parts are done"

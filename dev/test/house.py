@@ -47,6 +47,9 @@ HARMLESS = [
 ]
 # Text that is replaced: one change at a time, since each is about a whole page or file.
 CHANGES = [
+    ("llmc/cuda/mma.cuh", '"n"(groups) : "memory"', '"n"(groups)', 'cp.async has no "memory" clobber'),
+    ("llmc/cuda/mma.cuh", '"r"(valid ? 4 : 0)\n                 : "memory"', '"r"(valid ? 4 : 0)',
+     'cp.async has no "memory" clobber'),
     ("llmc/README.md", "| `trace` |", "| trace |", "llmc/trace and the table of floors"),
     ("llmc/README.md", "| options, ", "| option, ", "names option, which is no floor"),
     ("llmc/base/clock.h", "Seconds on", "Minutes on", "its lines are not what the headers say"),

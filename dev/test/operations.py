@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What runs depend on beside the programs: every message that dev/troubleshooting.md quotes is in the sources, and the
-commands of scripts/Dockerfile build what its later stages take, from what it copies and nothing else. Compilers are
-stand-ins that note nothing and write the program asked for; dev/test/dist.sh has a build with a real one."""
+"""What runs depend on beside the programs: every message that dev/troubleshooting.md quotes is in the sources; the
+commands of scripts/Dockerfile build what its later stages take, from what it copies and nothing else; and its images
+let mpirun run as root. Compilers are stand-ins that note nothing and write the program asked for; dev/test/dist.sh has
+a build with a real one."""
 import errno
 import os
 import pathlib
@@ -16,7 +17,7 @@ if __name__ == "__main__" and "--help" in sys.argv:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OURS = ("error: ", "warning: ", "rank ")  # how lines of the trainers begin
-OTHERS = ("NCCL WARN ", "NCCL INFO ", "dmesg: ", "slurmstepd: ")
+OTHERS = ("NCCL WARN ", "NCCL INFO ", "dmesg: ", "slurmstepd: ", "mpirun ")
 SHORTEST = 8  # characters of a piece that is looked for
 SYSTEM = [os.strerror(number) for number in errno.errorcode]  # strerror()
 LIBRARIES = {"error: CUDA, ": ["out of memory"], "error: NCCL, ": ["unhandled system error"]}
@@ -92,6 +93,33 @@ chmod +x "$out"
 """
 
 
+ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def without_root(dockerfile):
+    """The stages that have mpirun, and in which it would refuse to run as root."""
+    have, allowed = set(), {}
+    for stage, word, rest in instructions(dockerfile):
+        if word == "ENV":
+            allowed.setdefault(stage, {}).update(pair.split("=") for pair in rest.split())
+        if word == "RUN" and "openmpi-bin" in rest:
+            have.add(stage)
+    return sorted(stage for stage in have if not ROOT_ALLOWED.items() <= allowed.get(stage, {}).items())
+
+
+def check_root():
+    dockerfile = (ROOT / "scripts/Dockerfile").read_text()
+    found = [f"the image {stage}: mpirun refuses root" for stage in without_root(dockerfile)]
+    if without_root(dockerfile.replace("_CONFIRM=1", "_CONFIRM=0")) != ["cpu", "cuda"]:
+        found.append("the check does not notice an image whose mpirun refuses root")
+    if os.geteuid() == 0 and shutil.which("mpirun"):
+        ran = subprocess.run(["mpirun", "--oversubscribe", "-np", "1", "true"], env={**os.environ, **ROOT_ALLOWED},
+                             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if ran.returncode:
+            found.append(f"mpirun refuses root with the variables of the images: {ran.stdout[-400:]}")
+    return found
+
+
 # As .dockerignore says; and what other tests may be writing while files are copied.
 made_here = shutil.ignore_patterns("*_train.bin", "*_val.bin", "*.tmp", "__pycache__")
 
@@ -136,6 +164,6 @@ def check_dockerfile():
 
 
 if __name__ == "__main__":
-    problems = check_page() + check_dockerfile()
+    problems = check_page() + check_dockerfile() + check_root()
     print("\n".join(problems), end="\n" if problems else "")
     sys.exit(1 if problems else 0)

@@ -47,9 +47,15 @@ static void timed_once() {
     EXPECT(other != file);
     write_whole(kept("once"), other);
     EXPECT(train("once").err.empty() && weights("once") != same && read_whole(kept("once")) == other);
-    start_test("GELU in an epilogue, and products that occur in evaluation and generation, have entries of their own");
+    start_test("GELU in an epilogue has entries of its own");
     EXPECT(contains(train("once", "-ge 2 -r 0").err, "bias and GELU") &&
            contains(read_whole(kept("once")), "derivative of GELU"));
+    start_test("algorithms that the library refuses when they run are not kept; a kernel computes GELU");
+    copy_of_trainer("refused");
+    const Outcome refused = train("refused", "-ge 2 -r 0", "env CUSIM_ALGORITHMS=3 CUSIM_NO_FUSED_GELU=run ");
+    EXPECT(refused.status == 0 && count(refused.err, "does not fuse GELU") >= 2 && !contains(refused.err, "inf ms") &&
+           !contains(read_whole(kept("refused")), "GELU") && weights("refused") == same);
+    start_test("products that occur in evaluation and generation are those of training, or not timed");
     const int before = lines(read_whole(kept("once")));
     EXPECT(train("once", "-v 1 -s 2 -g 8").status == 0 && lines(read_whole(kept("once"))) == before);
     start_test("a plan and a trace with timed products");

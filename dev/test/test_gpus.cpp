@@ -3,7 +3,8 @@
 #include "dev/test/recorded.h"
 #include "llmc/plan/mfu.h"
 
-static const std::string TRAINER = "build/BF16/train_gpt2sim", LAB = "build/cuda/all_reduce --check";
+static const std::string TRAINER = "build/BF16/train_gpt2sim", TRAINER32 = "build/FP32/train_gpt2sim",
+                         LAB = "build/cuda/all_reduce --check";
 
 static double bf16_tflops(const char* name) { return 1e-12 * gpu_peak_flops(name, true, false); }
 static bool near(double a, double b) { return near(a, b, 1e-6); }
@@ -57,6 +58,59 @@ static void refusals() {
         const Outcome old_driver = run("env CUSIM_DRIVER=11080 " + program);
         EXPECT(old_driver.status == 1 && one_line(old_driver.err) && contains(old_driver.err, "driver is too old"));
     }
+}
+
+// The blocks (`threads` false) or threads of the first launch of a kernel in a step of this run.
+static int64_t of_launch(const std::string& environment, const std::string& flags, const std::string& kernel,
+                         bool threads) {
+    const std::string file = dir("launches");
+    if (!EXPECT(
+            run("env CUSIM_MEMORY_MIB=4000000 CUSIM_DRY=" + file + " " + environment + " " + tiny_run(TRAINER, flags))
+                .status == 0))
+        return 0;
+    const std::string record = read_whole(file);
+    const size_t at = record.find("\nkernel " + kernel + " ");
+    unsigned grid[3], block[3];
+    if (!EXPECT(at != record.npos && sscanf(record.c_str() + at, "\nkernel %*s %*s %u %u %u %u %u %u", &grid[0],
+                                            &grid[1], &grid[2], &block[0], &block[1], &block[2]) == 6))
+        return 0;
+    return threads ? block[0] * block[1] * block[2] : grid[0] * grid[1] * grid[2];
+}
+
+static void residency() {
+    start_test("layer norm's backward pass has no more blocks than the GPU holds at once, and 512 at most");
+    const auto blocks = [](int multiprocessors, const std::string& flags) {
+        return of_launch(format("CUSIM_MULTIPROCESSORS=%d", multiprocessors), flags, "layernorm_backward", false);
+    };
+    // A block has 128 threads and two rows of 3 values of 4 teams in shared memory; a
+    // multiprocessor has 164 KB: of 768 channels, 36 KB, it holds 4 blocks, of 64 channels, 12 KB,
+    // 12. A team has at least 8 rows.
+    write_tokens(dir("many.bin"), std::vector<uint16_t>(70000).data(), 70000);
+    const std::string wide = "-x 1 -e L1C768H12T1024V256 -t 1024 -b 64 -i " + dir("many.bin"),
+                      narrow = "-e L1C64H2T64V256 -t 64 -b 8 -x 3";
+    EXPECT(blocks(108, wide) == 432 && blocks(132, wide) == 512 && blocks(20, wide) == 80);
+    EXPECT(blocks(1, narrow) == 12 && blocks(2, narrow) == 16);
+    start_test("two blocks of the softmax fit a multiprocessor, whether it holds 2048 threads or 1536");
+    const auto threads = [](const char* capability, int V) {
+        return of_launch(std::string("CUSIM_CAPABILITY=") + capability, format("-x 1 -e L1C16H1T16V%d", V),
+                         "softmax_loss", true);
+    };
+    for (const char* capability : {"80", "90", "100"}) EXPECT(threads(capability, 50257) == 1024);
+    for (const char* capability : {"86", "89", "120"}) EXPECT(threads(capability, 50257) == 768);
+    EXPECT(threads("86", 5000) == 320);
+    start_test("a GPU's sums have the same bits in every run, and another GPU's are as near as rounding allows");
+    const std::string small = "CUSIM_CAPABILITY=86 CUSIM_MULTIPROCESSORS=1 ";
+    const auto fp32_run = [&](const std::string& environment, const char* name) {
+        return run(environment + tiny_run(TRAINER32, narrow + " -o " + dir(name)));
+    };
+    const Outcome one = fp32_run("env " + small, "one"), same = fp32_run("env CUSIM_SEED=3 " + small, "same"),
+                  other = fp32_run("", "other");
+    EXPECT(one.status == 0 && same.status == 0 && other.status == 0);
+    const auto state = [](const char* name) {
+        return read_whole(dir(std::string(name) + "/state_00000003_00000.bin"));
+    };
+    EXPECT(!state("one").empty() && state("one") == state("same") && state("one") != state("other"));
+    EXPECT(near(at("one", 0, METRIC_NORM), at("other", 0, METRIC_NORM), 1e-3));
 }
 
 static void failures() {
@@ -132,13 +186,44 @@ static void collectives() {
     EXPECT(contains(two.out, format("each process has sent %d bytes\n", 2 * 4 * (1024 + 3680))));
 }
 
+// The optimizer's state of all ranks after two steps of three processes, which evaluate, sample and
+// save in between.
+static std::string state_of_three(const std::string& environment, const std::string& flags, const std::string& name) {
+    const std::string out = dir(name),
+                      program = tiny_run(TRAINER32, "-e L10C16H1T16V256 -b 1 -d 96 -x 2 -v 1 -s 1 -g 4 -n 1 -o " + out);
+    const Outcome r =
+        run("env " + environment + " mpirun -np 3 --oversubscribe --allow-run-as-root " + program + flags);
+    if (r.status != 0) return printf("    %s\n", r.err.c_str()), "";
+    const std::string samples = read_whole(out + "/samples.txt");
+    return samples + read_whole(out + "/model_00000001.bin") + read_whole(out + "/model_00000002.bin");
+}
+
+static void weights_on_their_way() {
+    if (run("sh -c 'command -v mpirun'").status != 0)
+        return skip_test("three processes (apt-get install openmpi-bin libopenmpi-dev)");
+    start_test(
+        "weights that arrive while the next forward pass computes: the bits of -z 0, on slow links, in any order");
+    const std::string whole = state_of_three("", "", "whole");
+    EXPECT(!whole.empty() && state_of_three("CUSIM_NCCL_MS=5", " -z 1", "slow") == whole);
+    for (const char* seed : {"1", "2"})
+        EXPECT(state_of_three(std::string("CUSIM_NCCL_MS=2 CUSIM_SEED=") + seed, " -z 1", std::string("seed") + seed) ==
+               whole);
+    start_test("sums that switches add have other bits each time; they do so only if they are asked");
+    EXPECT(state_of_three("NCCL_ALGO=Ring", "", "ring") == whole);
+    const std::string once = state_of_three("NCCL_NVLS_ENABLE=1", "", "nvls"),
+                      again = state_of_three("NCCL_NVLS_ENABLE=1", "", "nvls2");
+    EXPECT(!once.empty() && !again.empty() && once != again);
+}
+
 int main() {
     make_test_folder();
     peaks();
     chosen();
     refusals();
+    residency();
     failures();
     nvml();
     collectives();
+    weights_on_their_way();
     return report_and_clean();
 }

@@ -18,12 +18,18 @@ static void same_numbers() {
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 1 -r 1")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 2 -r 0")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-w 0")), cpu, 20, 2 * LOSS16, 2 * NORM16));
-    start_test("20 steps: without a fused GELU in the library a kernel computes it, with the same bits as -ge 0");
+    start_test("20 steps: where the library refuses to fuse GELU a kernel computes it, with the same bits as -ge 0");
     for (const std::string& sim : {SIM32, SIM16}) {
         const Outcome apart = run(tiny_run(sim, TRAINING));
         const std::string fused = tiny_run(sim, std::string(TRAINING) + "-ge 2 -r 0");
-        const Outcome refused = run("env CUSIM_NO_FUSED_GELU=1 " + fused);
-        EXPECT(agree(refused, apart, 20, 0, 0) && contains(refused.err, "cuBLASLt cannot fuse GELU"));
+        for (const auto& [at, why] : {std::pair("algorithm", "NOT_SUPPORTED"),
+                                      {"description", "INVALID_VALUE"},
+                                      {"heuristic", "INVALID_VALUE"},
+                                      {"run", "EXECUTION_FAILED"}}) {
+            const Outcome refused = run(format("env CUSIM_NO_FUSED_GELU=%s ", at) + fused);
+            EXPECT(agree(refused, apart, 20, 0, 0) && contains(refused.err, "cuBLASLt does not fuse GELU") &&
+                   contains(refused.err, format("(CUBLAS_STATUS_%s): a kernel", why)));
+        }
     }
     start_test("20 steps: the comparison sees another learning rate");
     EXPECT(!(apart(steps_of(run(tiny_run(SIM16, std::string(TRAINING) + "-l 4e-3"))).losses, steps_of(cpu).losses, 20) <
@@ -187,6 +193,18 @@ static void errors() {
     EXPECT(memory.status == 1 && contains(memory.err, "master weights") &&
            contains(memory.err, "out of memory: the run needs") && contains(memory.err, "-b, -t"));
     EXPECT(file_exists(dir("kept/DONE_00000001")));
+    start_test(
+        "free memory must hold the plan and 512 MiB for what libraries load later; with a MiB less nothing runs");
+    const std::string plan = run(tiny_run(SIM16, "-x 1 --plan")).out;
+    const size_t total = plan.find("\ntotal ");
+    const int64_t mib = total == plan.npos ? 0 : ((atoll(plan.c_str() + total + 7) - 1) >> 20) + 1;
+    const auto with_mib = [&](int64_t free) {
+        return run(format("env CUSIM_MEMORY_MIB=%d ", free) + tiny_run(SIM16, "-x 1"));
+    };
+    EXPECT(mib > 0 && with_mib(mib + 512).status == 0);
+    const Outcome less = with_mib(mib + 511);
+    EXPECT(less.status == 1 && !contains(less.out, "| loss") &&
+           contains(less.err, "and 512 more for kernels that are loaded later"));
     start_test("a loss that is not finite stops the run before the weights are touched");
     EXPECT(refused(run(tiny_run(SIM16, "-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan"))), 1,
                    "not finite"));
@@ -232,6 +250,7 @@ static void detectors() {
                           {"forgotten_query", "device not ready"},
                           {"nccl_low_priority", "in a stream of low priority"},
                           {"nccl_two_calls", "a call is in progress"},
+                          {"nccl_open_group", "a group is open"},
                           {"nccl_no_destroy", "has not ended NCCL"},
                           {"stack_overflow", "stack overflow"}}) {
         start_test(std::string("found with one sentence: ") + c.name);

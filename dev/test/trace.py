@@ -167,6 +167,15 @@ def test_processes(folder):
         check(len(sent) == 2 * (L + 1), f"a reduce-scatter and an all-gather for each bucket: {len(sent)}")
     events, _ = trace(folder, SIM, "-f", "0", before=mpirun)
     check({key[1] for key in tracks(events)} == {0, 1, 2}, "a stream for communication")
+    # Links are slow: the first layer computes with its weights while those of the last are on their way.
+    spans = tracks(trace(folder, SIM, "-f", "0", "-z", "1", before=["env", "CUSIM_NCCL_MS=40", *mpirun])[0])
+    for rank in (0, 1):
+        steps = steps_of(spans[rank, 0])
+        for step in steps[1:]:
+            ends = {e["name"]: e["ts"] + e["dur"] for e in spans[rank, 2] if e["ts"] < step["ts"] + step["dur"] / 2}
+            first = min(e["ts"] for e in spans[rank, 1] if e["name"] == "layernorm_forward" and e["ts"] > step["ts"])
+            check(ends["all_gather 0"] <= first, f"layer 0 waits for its weights: {ends}, {first}")
+            check(first < ends[f"all_gather {L - 1}"], f"and for no others: {ends}, {first}")
 
 
 def test_refused(folder):

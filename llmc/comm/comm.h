@@ -37,9 +37,6 @@ struct Transport {
 struct Comm {
     int64_t processes = 1, rank = 0;
     int64_t timeout_s = 600;
-    // Called before comm_gather(), if it is set: it makes a simulated GPU, which runs only while
-    // its host waits for it, finish the collectives that were started before.
-    void (*before_gather)() = nullptr;
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
     Transport transport{};
 };
@@ -58,7 +55,6 @@ inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* 
         return;
     }
     const Range range("gather");
-    if (comm.before_gather) comm.before_gather();
     if (comm.transport.gather) comm.transport.gather(out, mine, bytes, what);
     else tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
 }

@@ -41,6 +41,7 @@ inline void mpi_poll(MPI_Request* request, const char* what) {
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done) return;
         sched_yield();
+        if (while_polling) while_polling();
         if (now_seconds() - begin > (double)comm.timeout_s)
             runtime_failure(
                 "waited %d s in %s for the other processes: one of them hangs, or has ended (--comm-timeout sets how "

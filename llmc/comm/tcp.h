@@ -15,6 +15,19 @@ struct Tcp {
 };
 inline Tcp tcp;
 
+// Called again and again while this process waits for another, if it is set: a simulated GPU
+// computes only while its host lets it, a real one by itself.
+inline void (*while_polling)() = nullptr;
+
+inline bool poll_with_others(int fd, short event, double end) {
+    if (!while_polling) return poll_until(fd, event, end);
+    while (!poll_until(fd, event, std::min(end, now_seconds() + 1e-3))) {
+        if (now_seconds() >= end) return false;
+        while_polling();
+    }
+    return true;
+}
+
 // Sends or receives all bytes: `move` is send_some or receive_some (socket.h), `event` what to wait
 // for when it cannot go on. Exit 1 if that fails; `doing` and `what` are for the message.
 template <class Data, class Move>
@@ -23,7 +36,7 @@ inline void tcp_move(int64_t peer, Data* data, size_t bytes, short event, Move m
     for (size_t done = 0; done < bytes;) {
         const ssize_t n = move(tcp.peers[peer], data + done, bytes - done);
         if (n < 0) runtime_failure("rank %d has ended: its connection broke in %s", peer, what);
-        if (n == 0 && !poll_until(tcp.peers[peer], event, now_seconds() + (double)tcp.timeout_s))
+        if (n == 0 && !poll_with_others(tcp.peers[peer], event, now_seconds() + (double)tcp.timeout_s))
             runtime_failure("waited %d s in %s to %s rank %d: it hangs%s (--comm-timeout sets how long)", tcp.timeout_s,
                             what, doing, peer, peer == 0 ? ", or another rank that it waits for" : "");
         done += n;

@@ -16,8 +16,7 @@
 
 inline void check_blas(cublasStatus_t status, const char* what) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    const char* hint = status == CUBLAS_STATUS_NOT_SUPPORTED ? " (no algorithm for this shape and type)" : "";
-    runtime_failure("cuBLASLt, %s: %s%s", what, cublasLtGetStatusName(status), hint);
+    runtime_failure("cuBLASLt, %s: %s", what, cublasLtGetStatusName(status));
 }
 
 // A kind of product: D (m, n) = op(A) op(B), column-major without gaps; sums have k terms. A and B
@@ -39,7 +38,7 @@ struct BlasPlan {
     BlasProduct product;
     cublasLtMatmulDesc_t matmul;
     cublasLtMatrixLayout_t A, B, D;
-    bool chosen = false, possible = false;  // whether the library was asked, and has an algorithm
+    bool chosen = false, possible = true;  // whether the library was asked, and has not refused
     BlasAlgorithm algorithm;
 };
 
@@ -67,13 +66,15 @@ constexpr cudaDataType_t blas_type() {
     return std::is_same<T, float>::value ? CUDA_R_32F : is_fp16<T>() ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-inline cublasLtMatmulDesc_t describe_product(const BlasProduct& p) {
+// Success, or what the library says against the description.
+inline cublasStatus_t describe_product(cublasLtMatmulDesc_t& matmul, const BlasProduct& p) {
     const bool in_tf32 = p.type == CUDA_R_32F && blas.tf32;
     const cublasComputeType_t compute = in_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    cublasLtMatmulDesc_t matmul;
     check_blas(cublasLtMatmulDescCreate(&matmul, compute, CUDA_R_32F), "describing a product");
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-        check_blas(cublasLtMatmulDescSetAttribute(matmul, attribute, &value, sizeof(value)), "describing a product");
+        if (status == CUBLAS_STATUS_SUCCESS)
+            status = cublasLtMatmulDescSetAttribute(matmul, attribute, &value, sizeof(value));
     };
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.transA);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.transB);
@@ -82,7 +83,7 @@ inline cublasLtMatmulDesc_t describe_product(const BlasProduct& p) {
     const bool uses_aux = p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
     if (uses_bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.type);
     if (uses_aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m);
-    return matmul;
+    return status;
 }
 
 inline cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int64_t rows, int64_t cols, bool transposed) {
@@ -113,8 +114,19 @@ inline std::string product_text(const BlasProduct& p) {
                   computed, result, epilogue_text(p.epilogue), p.alignment);
 }
 
-// The algorithms that the library's heuristic puts first, at most `most`.
-inline std::vector<BlasAlgorithm> first_algorithms(const BlasPlan& plan, int most) {
+// The library does not compute this kind of product. Where GELU may be what it refuses, whatever
+// its reason, a kernel computes GELU from now on (blas_product() returns false); else exit 1.
+inline void refused(BlasPlan& plan, cublasStatus_t status) {
+    const std::string text = product_text(plan.product);
+    const char* why = cublasLtGetStatusName(status);
+    plan.possible = false;
+    if (!computes_gelu(plan.product)) runtime_failure("cuBLASLt does not compute a product of %s: %s", text, why);
+    warning("cuBLASLt does not fuse GELU with a product of %s (%s): a kernel computes it", text, why);
+}
+
+// The algorithms that the library's heuristic puts first, at most `most`; `status` says why there
+// are none.
+inline std::vector<BlasAlgorithm> first_algorithms(const BlasPlan& plan, int most, cublasStatus_t& status) {
     const char* const what = "choosing an algorithm";
     cublasLtMatmulPreference_t preference;
     check_blas(cublasLtMatmulPreferenceCreate(&preference), what);
@@ -127,37 +139,35 @@ inline std::vector<BlasAlgorithm> first_algorithms(const BlasPlan& plan, int mos
         prefer(attribute, plan.product.alignment);
     std::vector<cublasLtMatmulHeuristicResult_t> results(most);
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(blas.handle, plan.matmul, plan.A, plan.B, plan.D,
-                                                                 plan.D, preference, most, results.data(), &found);
+    status = cublasLtMatmulAlgoGetHeuristic(blas.handle, plan.matmul, plan.A, plan.B, plan.D, plan.D, preference, most,
+                                            results.data(), &found);
     check_blas(cublasLtMatmulPreferenceDestroy(preference), what);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
-    check_blas(status, what);
     std::vector<BlasAlgorithm> algorithms;
+    if (status != CUBLAS_STATUS_SUCCESS) return algorithms;
+    status = CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < found; i++)
         if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
     return algorithms;
 }
 
-// Sets the algorithm of a kind of product that occurs for the first time. Without GELU in the
-// epilogue there must be one. Timed are the sizes that a step of training has, multiples of 64: a
-// prompt may have any length, and each would be a kind of its own. run(algorithm) enqueues the
-// product, which must not add to D.
+// Sets the algorithm of a kind of product that occurs for the first time, if there is one. Timed
+// are the sizes that a step of training has, multiples of 64: a prompt may have any length, and
+// each would be a kind of its own. run(algorithm) enqueues the product, which must not add to D.
 template <class Run>
 inline void choose_algorithm(BlasPlan& plan, bool may_run, Run run, cudaStream_t stream) {
     const BlasProduct& p = plan.product;
     const bool timed = may_run && p.m % 64 == 0 && p.n % 64 == 0 && p.k % 64 == 0;
-    const std::vector<BlasAlgorithm> candidates = first_algorithms(plan, timed ? BLAS_CANDIDATES : 1);
-    const std::string text = product_text(p);
-    plan.chosen = true, plan.possible = !candidates.empty();
-    if (!plan.possible && !computes_gelu(p)) runtime_failure("cuBLASLt has no algorithm for a product of %s", text);
-    if (!plan.possible) return warning("cuBLASLt cannot fuse GELU with a product of %s: a kernel computes it", text);
+    cublasStatus_t status;
+    const std::vector<BlasAlgorithm> candidates = first_algorithms(plan, timed ? BLAS_CANDIDATES : 1, status);
+    plan.chosen = true;
+    if (candidates.empty()) return refused(plan, status);
     const auto accepted = [&](const BlasAlgorithm& algorithm) {
         cublasLtMatmulHeuristicResult_t result{};
         return cublasLtMatmulAlgoCheck(blas.handle, plan.matmul, plan.A, plan.B, plan.D, plan.D, &algorithm, &result) ==
                    CUBLAS_STATUS_SUCCESS &&
                result.workspaceSize <= blas.workspace_bytes;
     };
-    plan.algorithm = choose_among(candidates, blas.choices, text, run, accepted, stream);
+    plan.algorithm = choose_among(candidates, blas.choices, product_text(p), run, accepted, stream);
 }
 
 inline BlasPlan& blas_plan(const BlasProduct& p) {
@@ -165,7 +175,8 @@ inline BlasPlan& blas_plan(const BlasProduct& p) {
         if (plan.product == p) return plan;
     BlasPlan plan;
     plan.product = p;
-    plan.matmul = describe_product(p);
+    const cublasStatus_t status = describe_product(plan.matmul, p);
+    if (status != CUBLAS_STATUS_SUCCESS) refused(plan, status);
     plan.A = describe_matrix(p.type, p.m, p.k, p.transA == CUBLAS_OP_T);
     plan.B = describe_matrix(p.type, p.k, p.n, p.transB == CUBLAS_OP_T);
     plan.D = describe_matrix(p.typeD, p.m, p.n, false);
@@ -181,7 +192,7 @@ inline uint32_t common_alignment(const void* a, const void* b, const void* c) {
 
 // D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's
 // input, where it uses them. `name` is for profilers. False, and nothing is computed, if the
-// library cannot compute GELU in this epilogue.
+// library refuses GELU in this epilogue.
 template <class floatD, class floatX>
 bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
                   int64_t n, int64_t k, bool add, cudaStream_t stream,
@@ -193,7 +204,9 @@ bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
     BlasPlan& plan =
         blas_plan({m, n, k, opA, opB, blas_type<floatX>(), blas_type<floatD>(), epilogue, common_alignment(A, B, D)});
     auto point = [&](cublasLtMatmulDescAttributes_t attribute, const floatX* p) {
-        if (p) check_blas(cublasLtMatmulDescSetAttribute(plan.matmul, attribute, &p, sizeof(p)), name);
+        if (!p) return;
+        const cublasStatus_t status = cublasLtMatmulDescSetAttribute(plan.matmul, attribute, &p, sizeof(p));
+        if (status != CUBLAS_STATUS_SUCCESS && plan.possible) refused(plan, status);
     };
     point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     point(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
@@ -202,8 +215,9 @@ bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
         return cublasLtMatmul(blas.handle, plan.matmul, &alpha, A, plan.A, B, plan.B, &beta, D, plan.D, D, plan.D,
                               &algorithm, blas.workspace, blas.workspace_bytes, stream);
     };
-    if (!plan.chosen) choose_algorithm(plan, !add, run, stream);
+    if (plan.possible && !plan.chosen) choose_algorithm(plan, !add, run, stream);
     if (!plan.possible) return false;
-    check_blas(run(plan.algorithm), name);
-    return true;
+    const cublasStatus_t status = run(plan.algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS) refused(plan, status);
+    return plan.possible;
 }

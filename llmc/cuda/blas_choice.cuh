@@ -81,6 +81,7 @@ inline bool keep_fastest(BlasAlgorithm& fastest, const std::vector<BlasAlgorithm
     const std::vector<float> ms = time_algorithms(candidates, run, stream);
     const size_t best = std::min_element(ms.begin(), ms.end()) - ms.begin();
     fastest = candidates[best];
+    if (std::isinf(ms[best])) return true;  // the library refuses them all, and what is refused is not kept
     if (!keep_value(path, key, algorithm_text(fastest))) return false;
     clear_the_way();
     fprintf(stderr, "product %s: algorithm %zu of %zu, %.4f ms; the first takes %.4f ms\n", product.c_str(), best + 1,

@@ -18,12 +18,14 @@
 // MB in bf16.
 static inline int64_t classifier_chunk_rows(int64_t rows) { return rows < 8192 ? rows : 8192; }
 
-constexpr int CLASSIFIER_THREADS = 1024;  // of a block at most: a warp has one lane for each warp of the block
-template <class floatX>
-inline dim3 classifier_threads(int64_t V) {
-    const int64_t two_packs_each = round_up(ceil_div(V, 2 * Pack<floatX>::size), 32);
-    return dim3((unsigned)(two_packs_each < CLASSIFIER_THREADS ? two_packs_each : CLASSIFIER_THREADS));
-}
+// Threads of a block at most, for which the kernel is compiled: a warp has one lane for each warp
+// of the block, so 1024; and two blocks fit where a multiprocessor holds 1536 (CUDA C++ Programming
+// Guide, technical specifications per compute capability).
+#if defined(__CUDA_ARCH__) && ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1200)
+constexpr int CLASSIFIER_THREADS = 768;
+#else
+constexpr int CLASSIFIER_THREADS = 1024;
+#endif
 
 // e^x, flushed to 0 where it is subnormal.
 __device__ inline float exp_flushed(float x) { return exp2_flushed(x * LOG2_E); }
@@ -107,6 +109,13 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
             for (int k = 0; k < N; k++) x[k] = c + k < V ? x[k] : 0.0f;
         store_floats(row + c, x);
     }
+}
+
+// Threads of a block: two Packs of the row for each, as far as there are so many.
+template <class floatX>
+inline dim3 classifier_threads(int64_t V) {
+    const int64_t two_packs_each = round_up(ceil_div(V, 2 * Pack<floatX>::size), 32);
+    return dim3((unsigned)std::min(two_packs_each, most_threads(softmax_loss_kernel<floatX>, 2)));
 }
 
 // *sum (fp64) = sum of losses (n), or += if add. One block of 1024 threads.

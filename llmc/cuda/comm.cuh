@@ -5,9 +5,21 @@
 //
 //     stream         | layer l backward | layer l-1 backward       | ...            | join | update
 //     gpu_comm.stream                   | reduce-scatter, bucket l | bucket l-1     |
+//
+// Weights that other processes have updated (ZeRO-1) arrive while the next forward pass computes:
+//
+//     stream          update |                           | layer 0   | layer 1   | layer 2 ...
+//     gpu_comm.stream        | all-gather, outside layers | layer 0 | layer 1 | layer 2 ...
+//
+// The same run has the same bits on the same GPUs in the same machines: NCCL adds along rings,
+// which follow how the GPUs are connected. Switches of NVLink can add, too (NVLS), but in another
+// order from call to call (github.com/NVIDIA/nccl/issues/1497), so they do not here.
+// NCCL_NVLS_ENABLE=1 in the environment lets them; with NCCL_ALGO set, nothing is changed.
 #pragma once
 #include <atomic>
+#include <optional>
 #include <thread>
+#include <vector>
 #include "llmc/comm/comm.h"
 #include "llmc/cuda/common.cuh"
 #ifdef USE_NCCL
@@ -17,6 +29,8 @@
 struct GpuComm {
     cudaStream_t stream = nullptr;
     cudaEvent_t event = nullptr;
+    std::vector<cudaEvent_t> weights_there;  // by bucket: what other processes have updated has arrived
+    bool grouping = false;                   // between ncclGroupStart and ncclGroupEnd
 #ifdef USE_NCCL
     ncclComm_t nccl = nullptr;
 #endif
@@ -44,6 +58,7 @@ inline bool nccl_is_ready(const char* what) {
 }
 inline void finish_call(ncclResult_t result, const char* what) {
     check_nccl(result, what);
+    if (gpu_comm.grouping) return;  // begins with the end of the group
     wait_until([&] { return nccl_is_ready(what); }, what);
 }
 
@@ -95,7 +110,7 @@ inline void gpu_comm_end() {
     wait_for_stream(gpu_comm.stream, "the last collectives");
     finish_call(ncclCommFinalize(gpu_comm.nccl), "the end of NCCL");
     check_nccl(ncclCommDestroy(gpu_comm.nccl), "ending");
-    end_after_failure = nullptr, host_wait = {}, comm.before_gather = nullptr;
+    end_after_failure = nullptr, host_wait = {}, while_polling = nullptr;
     gpu_comm = {};
 }
 
@@ -114,12 +129,13 @@ inline void connect_gpus() {
     config.blocking = 0;
     // All connect at once, so that the first step finds the memory that is left.
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    if (!getenv("NCCL_ALGO")) setenv("NCCL_NVLS_ENABLE", "0", 0);
     check_nccl(ncclCommInitRankConfig(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank, &config), "starting");
     host_wait = {(double)comm.timeout_s, look_at_processes};
     end_after_failure = end_without_collectives, comm.at_end = gpu_comm_end;
     finish_call(ncclInProgress, "the start of NCCL");
 #ifdef CUSIM
-    comm.before_gather = [] { wait_for_stream(gpu_comm.stream, "the collectives of the GPUs"); };
+    while_polling = [] { (void)is_done(gpu_comm.stream, "the collectives of the GPUs"); };
 #endif
 }
 #endif
@@ -141,7 +157,7 @@ inline void order_streams(cudaStream_t first, cudaStream_t second) {
 }
 // Work enqueued in `stream` from now on starts after all collectives enqueued so far.
 inline void gpu_comm_join(cudaStream_t stream) {
-    if (comm.processes > 1) order_streams(gpu_comm.stream, stream);
+    if (gpu_comm.stream) order_streams(gpu_comm.stream, stream);
 }
 
 // The host waits for all collectives enqueued so far. To be called before much work is enqueued
@@ -151,6 +167,14 @@ inline void gpu_comm_wait(const char* what) {
     if (comm.processes > 1) wait_for_stream(gpu_comm.stream, what);
 }
 
+// A slice on the track of the collectives, while a step is traced; those of a group have one.
+struct CollectiveRange {
+    std::optional<StreamRange> range;
+    explicit CollectiveRange(const KernelWork& work) {
+        if (!gpu_comm.grouping) range.emplace(work, gpu_comm.stream);
+    }
+};
+
 // The collectives on buckets of comm.h, on data (processes * n_elems), which `stream` may still be
 // computing. `bucket` is for the trace; -1: not a bucket.
 template <class T>
@@ -159,7 +183,7 @@ void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t s
     const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * n_elems * sizeof(T));
     const Range range(sent);
     order_streams(stream, gpu_comm.stream);
-    const StreamRange in_stream(sent, gpu_comm.stream);
+    const CollectiveRange in_stream(sent);
 #ifdef USE_NCCL
     finish_call(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl,
                                   gpu_comm.stream),
@@ -174,7 +198,7 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
     const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * n_elems * sizeof(T));
     const Range range(sent);
     order_streams(stream, gpu_comm.stream);
-    const StreamRange in_stream(sent, gpu_comm.stream);
+    const CollectiveRange in_stream(sent);
 #ifdef USE_NCCL
     finish_call(
         ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream),
@@ -182,4 +206,48 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
 #else
     (void)data;
 #endif
+}
+
+// The collectives that `enqueue` starts become one piece of work, which costs fewer launches.
+template <class Enqueue>
+void gpu_group(const char* name, Enqueue enqueue) {
+    (void)name;
+    if (comm.processes == 1) return enqueue();
+#ifdef USE_NCCL
+    const CollectiveRange in_stream(KernelWork{{name}});
+    check_nccl(ncclGroupStart(), name);
+    gpu_comm.grouping = true;
+    enqueue();
+    gpu_comm.grouping = false;
+    finish_call(ncclGroupEnd(), name);
+#endif
+}
+
+// -------------------------------------------------------------------------------------------------
+// weights that other processes have updated
+
+// Layers whose weights may still be on their way while the host enqueues more: enough to keep the
+// GPU busy, and far fewer launches than the driver keeps (gpu_comm_wait()).
+constexpr int64_t LAYERS_AHEAD = 8;
+
+// Starts collecting the weights of a bucket. What reads them must wait: gpu_wait_for_weights(), or
+// gpu_comm_join() for those of all buckets.
+template <class T>
+void gpu_gather_weights(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+    gpu_all_gather(data, n_elems, bucket, stream);
+    std::vector<cudaEvent_t>& there = gpu_comm.weights_there;
+    for (cudaEvent_t event; (int64_t)there.size() <= bucket; there.push_back(event))
+        check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    check_cuda(cudaEventRecord(there[bucket], gpu_comm.stream), "ordering streams");
+}
+// Work enqueued in `stream` from now on starts after the weights of a bucket have arrived.
+inline void gpu_wait_for_weights(int64_t bucket, cudaStream_t stream) {
+    if (bucket < (int64_t)gpu_comm.weights_there.size())
+        check_cuda(cudaStreamWaitEvent(stream, gpu_comm.weights_there[bucket], 0), "ordering streams");
+}
+// For the weights of a layer. The host, too, waits, for those of an earlier one.
+inline void gpu_wait_for_layer(int64_t layer, cudaStream_t stream) {
+    gpu_wait_for_weights(layer, stream);
+    if (layer < (int64_t)gpu_comm.weights_there.size() && layer >= LAYERS_AHEAD)
+        wait_for_event(gpu_comm.weights_there[layer - LAYERS_AHEAD], "the weights of the other processes");
 }

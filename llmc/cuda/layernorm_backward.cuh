@@ -1,11 +1,11 @@
 // Layer norm's backward pass; formulas and shapes: llmc/cpu/layernorm.h. C must be a multiple of
 // Pack<floatX>::size.
 //
-// At most 512 blocks, whose warps walk over rows. Each block writes its sums over rows, of dweight,
-// dbias and dinp, to its row of `partials`, and a second kernel adds these rows in order. No
-// atomics. The sums of dinp are the gradient of the bias of the linear layer whose output dinp is
-// the gradient of. Memory-bound: 4 values per element are moved: dout, inp and dinp are read, dinp
-// is written.
+// As many blocks as the GPU holds at once, whose warps walk over rows. Each block writes its sums
+// over rows, of dweight, dbias and dinp, to its row of `partials`, and a second kernel adds these
+// rows in order. No atomics. The sums of dinp are the gradient of the bias of the linear layer
+// whose output dinp is the gradient of. Memory-bound: 4 values per element are moved: dout, inp and
+// dinp are read, dinp is written.
 //
 // One block: a team of warps has one row at a time, and of each row a lane has the same columns:
 // the Packs lane, lane + 32 * warps of the team, ... So the sums over rows stay in its registers. A
@@ -42,8 +42,8 @@
 constexpr int LAYERNORM_PACKS = 3, LAYERNORM_MOST_PACKS = 4;  // of a lane; in the widest rows
 constexpr int LAYERNORM_MOST_WARPS = 12;                      // of a team
 constexpr int64_t LAYERNORM_SHARED_BYTES = 64 << 10;          // at most, so that at least one block fits every chip
-// Blocks at most, which is four on each of 128 multiprocessors; and the least number of rows of a
-// team, so that partials are small beside the rows.
+// Blocks at most, for which partials has room: four on each of 128 multiprocessors. And the least
+// number of rows of a team, so that partials are small beside the rows.
 constexpr int LAYERNORM_PARTS = 512, LAYERNORM_TEAM_ROWS = 8;
 
 struct LayernormTeams {
@@ -203,19 +203,21 @@ constexpr int64_t layernorm_most_channels() {
 }
 
 // Arguments: llmc/cpu/layernorm.h. partials has room for LAYERNORM_PARTS * 3C. Returns the parts of
-// the sums over the rows of dinp, which stay there.
+// the sums over the rows of dinp, which stay there. On a kind of GPU that holds another number of
+// blocks, the sums are cut elsewhere, and have other bits.
 template <class floatX>
 ColumnSums layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, float* partials, const floatX* dout,
                               const floatX* inp, const floatX* weight, const float* mean, const float* rstd,
                               int64_t rows, int64_t C, bool add, cudaStream_t stream) {
     const StreamRange in_stream(work::layernorm_backward(rows, C, sizeof(floatX)), stream);
     const LayernormTeams t = layernorm_teams(C / Pack<floatX>::size);
-    const int64_t parts = std::min<int64_t>(ceil_div(rows, t.teams * LAYERNORM_TEAM_ROWS), LAYERNORM_PARTS);
-    const dim3 blocks((unsigned)parts), threads(32, (unsigned)t.warps, (unsigned)t.teams);
+    const dim3 threads(32, (unsigned)t.warps, (unsigned)t.teams);
+    int64_t parts = std::min<int64_t>(ceil_div(rows, t.teams * LAYERNORM_TEAM_ROWS), LAYERNORM_PARTS);
     auto run = [&](auto kernel) {
         allow_shared(kernel, t.shared_bytes, "layernorm_backward");
-        launch("layernorm_backward", kernel, blocks, threads, t.shared_bytes, stream, dinp, partials, dout, inp, weight,
-               mean, rstd, rows, C, t.stages);
+        parts = std::min(parts, resident_blocks(kernel, threads, t.shared_bytes));
+        launch("layernorm_backward", kernel, dim3((unsigned)parts), threads, t.shared_bytes, stream, dinp, partials,
+               dout, inp, weight, mean, rstd, rows, C, t.stages);
     };
     if (t.packs == 1) run(layernorm_backward_kernel<floatX, 1>);
     else if (t.packs == 2) run(layernorm_backward_kernel<floatX, 2>);

@@ -78,22 +78,26 @@ __device__ inline void ldmatrix_transposed(uint32_t (&r)[4], const halfX* row) {
 }
 // Starts copying 16 bytes from global to shared memory. The thread does not wait, and the bytes
 // pass through none of its registers. If not valid, 16 zeros are written, and nothing is read.
+// "memory" tells the compiler that memory changes behind its back: it moves no load or store across
+// one of these instructions.
 __device__ inline void copy_async(void* to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
-                 "r"(valid ? 16 : 0));
+                 "r"(valid ? 16 : 0)
+                 : "memory");
 }
 // Starts copying 4 bytes likewise; if not valid, zeros are written.
 __device__ inline void copy_async_4(float* to, const float* from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(to)), "l"(from),
-                 "r"(valid ? 4 : 0));
+                 "r"(valid ? 4 : 0)
+                 : "memory");
 }
 // Makes one group of all copies that this thread started since its last commit.
-__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;\n"); }
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most the newest `groups` groups of this thread are still on their way. Other
 // threads see the data after a barrier.
 template <int groups>
 __device__ inline void copy_async_wait() {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(groups));
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(groups) : "memory");
 }
 // 2^x, with 0 in place of subnormal results. One instruction; exp2f needs four, to return those
 // too.

@@ -50,6 +50,16 @@ inline void wait_for_stream(cudaStream_t stream, const char* what) {
     wait_until([&] { return is_done(stream, what); }, what);
 }
 
+// Whether everything enqueued before the newest record of an event is done.
+inline bool is_done(cudaEvent_t event, const char* what) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state == cudaErrorNotReady) return (void)cudaGetLastError(), false;
+    return check_cuda(state, what), true;
+}
+inline void wait_for_event(cudaEvent_t event, const char* what) {
+    wait_until([&] { return is_done(event, what); }, what);
+}
+
 // Copies between the GPU and ordinary memory of the host, after the work enqueued in the stream so
 // far. Without the wait that comes first, cudaMemcpyAsync itself might wait.
 inline void copy_and_wait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,

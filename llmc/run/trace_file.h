@@ -154,10 +154,10 @@ inline void begin_trace(Run& run) {
 // also says which kernels took longest.
 inline void end_trace(Run& run) {
     if (!trace.on) return;
-    if (trace.end_device) trace.end_device();
+    const bool last = run.state.step == run.traced.last || run.state.step == run.max_steps;
+    if (trace.end_device) trace.end_device(last);
     trace.on = false;
     const std::string events = gather_text(trace_json(run.trace_start), "the trace");
-    const bool last = run.state.step == run.traced.last || run.state.step == run.max_steps;
     if (comm.rank > 0) return;
     const std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + events + "\n]}\n";
     FileWriter file(run.options.trace);

@@ -40,7 +40,7 @@ struct Trace {
     // A GPU computes what the host has enqueued before; these begin and end the tracks of its
     // streams.
     void (*begin_device)() = nullptr;
-    void (*end_device)() = nullptr;
+    void (*end_device)(bool last) = nullptr;  // last: no other step is traced
     // For the ranges of another profiler (NVTX, in cuda/launch.cuh).
     void (*push)(const char* name) = nullptr;
     void (*pop)() = nullptr;

@@ -164,7 +164,7 @@ static int asks_for_stream(bool forgets_answer) {
 }
 
 // A communicator of `processes`, of which this is the first, and a gather in it.
-enum NcclMistake { NONE, LOW_PRIORITY, TWO_CALLS, NO_DESTROY, EARLY_EXIT };
+enum NcclMistake { NONE, LOW_PRIORITY, TWO_CALLS, OPEN_GROUP, NO_DESTROY, EARLY_EXIT };
 static void check_nccl(ncclResult_t result) {
     if (result != ncclSuccess && result != ncclInProgress) runtime_failure("NCCL: %s", ncclGetLastError(nullptr));
 }
@@ -178,8 +178,9 @@ static int gather_alone(NcclMistake mistake, int processes = 1) {
     check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for priorities");
     check_cuda(cudaStreamCreateWithPriority(&other, cudaStreamNonBlocking, mistake == LOW_PRIORITY ? lowest : highest),
                "making a stream");
+    ncclResult_t state = ncclSuccess;
     const auto settle = [&] {
-        for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) ncclCommGetAsyncError(nccl, &state);
+        for (state = ncclInProgress; state == ncclInProgress;) ncclCommGetAsyncError(nccl, &state);
     };
     ncclGetUniqueId(&id);
     ncclCommInitRankConfig(&nccl, processes, id, 0, &config);
@@ -188,8 +189,11 @@ static int gather_alone(NcclMistake mistake, int processes = 1) {
     float *inp = device_array<float>(N), *out = device_array<float>(N, false);
     wait_for_stream(stream, "waiting");
     const auto gather = [&] { return ncclAllGather(inp, out, N, ncclFloat32, nccl, other); };
-    check_nccl(gather());
     if (mistake == TWO_CALLS) check_nccl(gather());
+    check_nccl(ncclGroupStart());
+    for (int i = 0; i < 2; i++) check_nccl(gather());
+    if (mistake == OPEN_GROUP) check_nccl(ncclCommGetAsyncError(nccl, &state));
+    check_nccl(ncclGroupEnd());
     settle();
     wait_for_stream(other, "waiting");
     if (mistake == NO_DESTROY) return 0;
@@ -261,6 +265,7 @@ static std::map<std::string, std::function<int()>> all_cases(float* out, const f
         {"nccl", [] { return gather_alone(NONE); }},
         {"nccl_low_priority", [] { return gather_alone(LOW_PRIORITY); }},
         {"nccl_two_calls", [] { return gather_alone(TWO_CALLS); }},
+        {"nccl_open_group", [] { return gather_alone(OPEN_GROUP); }},
         {"nccl_no_destroy", [] { return gather_alone(NO_DESTROY); }},
         {"nccl_early_exit", [] { return gather_alone(EARLY_EXIT, 2); }},
         {"misaligned", [=] { return run("misaligned", misaligned_kernel, 1, N, out, inp); }},
