@@ -50,6 +50,11 @@ cudaError_t cudaSetDevice(int device) {
     return current_device = device, cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+    if (device >= devices()) return error(cudaErrorInvalidDevice);
+    if (attribute != cudaDevAttrL2CacheSize) return error(cudaErrorInvalidValue);
+    return *value = (int)environment_number("CUSIM_CACHE_KIB", 64) << 10, cudaSuccess;
+}
 cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
     if (device >= devices()) return error(cudaErrorInvalidDevice);
     return snprintf(id, bytes, "0000:%02X:00.0", device + 1), cudaSuccess;

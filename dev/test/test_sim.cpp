@@ -57,6 +57,16 @@ static void same_bits() {
     for (const auto& [name, command] : fused)
         EXPECT(run(command).status == 0 && same_files(model_of(name), model_of("ge0")));
     EXPECT(!same_files(model_of("ge0"), model_of("order")));
+    start_test("attention: the same bits however many heads are in a group");
+    const std::string three_tiles = " -e L1C80H5T300V256 -t 300 -d 600 -x 2 -o ";  // of 10 heads
+    for (const auto& [program, name] : {std::pair<std::string, std::string>{SIM16, "group16_"}, {SIM32, "group32_"}}) {
+        for (const char* kib : {"1", "400", "700", "40960"})
+            EXPECT(
+                run(format("env CUSIM_CACHE_KIB=%s ", kib) + tiny_run(program, three_tiles + dir(name + kib))).status ==
+                0);
+        for (const char* kib : {"400", "700", "40960"})
+            EXPECT(same_files(dir(name + kib + "/model_00000002.bin"), dir(name + "1/model_00000002.bin")));
+    }
     start_test("stochastic rounding: the same seed gives the same bits, another seed others");
     for (const char* run_name : {"w0a", "w0b"})
         EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir(run_name) + " -w 0")).status == 0);

@@ -34,11 +34,10 @@ constexpr size_t attention_backward_kv_shared_bytes() {
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_kv_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* D, const halfX* qkv,
-                                 int T, int NH, int head_size, float scale, const DocumentTile* documents,
-                                 float* partials) {
+                                 int T, int NH, int head_size, float scale, AttentionOrder order, float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
-    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(documents, T, NH, head_size);
+    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(order, T, NH, head_size);
     const halfX *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> k{shared}, v = k.from_row(ROWS);
     auto buffer = [&](int tile) { return shared + 2 * ROWS * HS + tile % 2 * (2 * COLS * HS + 4 * COLS); };
@@ -113,11 +112,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_q_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* D, const halfX* qkv,
-                                int T, int NH, int head_size, float scale, const DocumentTile* documents,
-                                float* partials) {
+                                int T, int NH, int head_size, float scale, AttentionOrder order, float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
-    const AttentionBlock<ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
+    const AttentionBlock<ROWS, LAST_TILE_FIRST> block(order, T, NH, head_size);
     const halfX *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> q{shared}, d_o = q.from_row(ROWS);
     auto keys = [&](int tile) { return Tile<HS>{shared + (2 * ROWS + tile % 2 * 2 * COLS) * HS}; };

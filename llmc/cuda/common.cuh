@@ -223,6 +223,17 @@ inline dim3 pack_blocks(size_t n) {
     return dim3((unsigned)ceil_div(n, (int64_t)PACK_THREADS * Pack<T>::size));
 }
 
+// The second-level cache of this process's GPU.
+inline int64_t second_level_cache_bytes() {
+    static const int64_t found = [] {
+        int device = 0, bytes = 0;
+        check_cuda(cudaGetDevice(&device), "asking for the GPU");
+        check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "asking for the GPU's cache");
+        return (int64_t)bytes;
+    }();
+    return found;
+}
+
 // Scratch memory for cuBLASLt (32 MiB is what NVIDIA recommends for Hopper), and guard bytes
 // between tensors, which only the simulator has: it checks that no kernel writes there.
 constexpr int64_t CARD_BLAS_WORKSPACE_BYTES = 32 << 20;
