@@ -42,10 +42,10 @@ def norm(residual):
 ATTENTION_PARTS = 512  # as in llmc/cuda/attention.cuh
 
 
-def attention(products, operands, results, transposed, backward=True):
+def attention(products, operands, results, transposed, backward=True, loaded=0):
     """Tiles of causal attention: a block copies all columns that its rows see; each of its warps multiplies its rows
     by those that they see. Where columns are queries, lse and D are copied with them. The backward pass leaves the
-    sums over the rows of its results, if they have not too many parts."""
+    sums over the rows of its results, if they have not too many parts. `loaded` operands do not come by cp.async."""
     def work(s, k):
         head_size, columns = map(int, re.search(r"ILi(\d+)ELi(\d+)E", k.symbol).groups())
         rows = -(-s.T // k.grid[1])
@@ -57,7 +57,8 @@ def attention(products, operands, results, transposed, backward=True):
         parts = s.B * k.grid[1] if backward and s.B * k.grid[1] <= ATTENTION_PARTS else 0
         return dict(read=operands * s.n * s.C * X, written=results * (s.n * X + parts * 4) * s.C,
                     rare=diagonal / count(warp_rows), partials=3 * s.C * parts * 4,
-                    flops=count(warp_rows) * products * 2 * warp_rows * columns * head_size, loaded=0,
+                    flops=count(warp_rows) * products * 2 * warp_rows * columns * head_size,
+                    loaded=loaded * s.n * s.C * X,
                     copied=stationary + count(rows) * columns * (2 * head_size * X + (8 if transposed else 0)))
     return work
 
@@ -95,9 +96,8 @@ WORK = {
     "layernorm_forward": norm(False),
     "residual_layernorm_forward": norm(True),
     "attention_forward": attention(2, 3, 1, False, backward=False),
-    "attention_dot": lambda s, k: dict(read=2 * s.n * s.C * X, written=4 * s.n * s.NH),
+    "attention_backward_q": attention(3, 5, 1, False, loaded=1),
     "attention_backward_kv": attention(4, 4, 2, True),
-    "attention_backward_q": attention(3, 4, 1, False),
     "gelu_forward": elementwise(X, X),
     "gelu_backward": gelu_backward,
     "layernorm_backward": layernorm_backward,

@@ -14,7 +14,6 @@
 // FLOPs and bytes: as attention.cuh, with 4 bytes per value.
 #pragma once
 #include "llmc/cuda/attention_block.cuh"
-#include "llmc/cuda/attention_dot.cuh"
 #include "llmc/cuda/column_sums.cuh"
 
 // TILE rows of head_size floats in shared memory, head_size + 1 apart: where head_size is a
@@ -122,11 +121,11 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
 
 // The backward kernel, started twice. If KEYS_MINE, the block's TILE rows are keys, it walks over
 // tiles of queries, and sum1 and sum2 become dk and dv. Otherwise its rows are queries, it walks
-// over tiles of keys, and sum1 becomes dq.
+// over tiles of keys, and sum1 becomes dq; this one is the first, and writes D.
 template <int TILE, int CHANNELS, bool KEYS_MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
-    attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv,
-                                   int T, int NH, int head_size, float scale, AttentionOrder order) {
+    attention_backward_fp32_kernel(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+                                   const float* qkv, int T, int NH, int head_size, float scale, AttentionOrder order) {
     extern __shared__ float shared_floats[];
     const size_t elems = shared_rows_elems(TILE, head_size);
     const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size},
@@ -142,6 +141,16 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     };
     if (KEYS_MINE) load_keys(mine);
     else load_queries(mine);
+    if (!KEYS_MINE) {
+        __syncthreads();
+        const int row = threadIdx.x;
+        const float* out_row = out + block.out_offset + (int64_t)(mine + row) * C;
+        if (row < TILE && mine + row < length) {
+            float sum = 0;
+            for (int c = 0; c < head_size; c++) sum += d_o[row][c] * out_row[c];
+            D[block.row_offset + mine + row] = sum;
+        }
+    }
     float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
     for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < length : other <= mine; other += TILE) {
         __syncthreads();
@@ -202,14 +211,13 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
     const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents);
-    attention_dot(D, dout, out, B, T, NH, HS, stream);
     auto run_kernel = [&](const char* name, auto kernel) {
         allow_shared(kernel, bytes, name);
-        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, D, qkv, (int)T, (int)NH, HS, scale,
-               order);
+        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, D, dout, out, lse, qkv, (int)T, (int)NH, HS,
+               scale, order);
     };
-    run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
     run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
+    run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
 }
 // Attention backward in fp32. It leaves no sums over rows.
 inline ColumnSums attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
