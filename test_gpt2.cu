@@ -27,7 +27,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     model.backend = &GPU_BACKEND<floatX>;
     model.evaluate = evaluate, model.prefill = prefill, model.decode = decode;
     Options o = options;
-    o.tf32 = 0;
+    o.tf32 = 0, o.given.insert("--recompute");
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
     model.layout = parameter_layout(config, 1);

@@ -15,8 +15,13 @@
 
 // Rows per chunk. Each chunk reads and writes dwte, which is fp32: with GPT-2's vocabulary, padded
 // to 50304, and 768 channels 309 MB. More rows make the logits larger: those of 8192 rows are 824
-// MB in bf16.
-static inline int64_t classifier_chunk_rows(int64_t rows) { return rows < 8192 ? rows : 8192; }
+// MB in bf16. Twice as many where that takes at most a sixteenth of the GPU's memory. (Not where
+// the plan fits: the order of dwte's sums, and so its bits, would depend on whatever else takes
+// memory.)
+static inline int64_t classifier_chunk_rows(int64_t rows, int64_t row_bytes, double memory_bytes) {
+    const int64_t most = 16 * 16384.0 * (double)row_bytes <= memory_bytes ? 16384 : 8192;
+    return rows < most ? rows : most;
+}
 
 constexpr int CLASSIFIER_THREADS = 1024;  // of a block at most: a warp has one lane for each warp of the block
 template <class floatX>
