@@ -441,6 +441,13 @@ static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int6
     classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows,
                chunk_rows, C, V, Vp, 0.0f, false, stream);
     EXPECT(d_losses.values() == got);
+    if (!row_fits_shared(Vp * sizeof(floatX))) return;
+    const Floats values = random_floatX(rows * Vp, 3);
+    Array in_shared(values), in_memory(values);
+    Array32 shared_losses(rows), memory_losses(rows);
+    softmax_loss(shared_losses.data, in_shared.data, d_targets.data, rows, V, Vp, dloss, true, true, stream);
+    softmax_loss(memory_losses.data, in_memory.data, d_targets.data, rows, V, Vp, dloss, true, false, stream);
+    EXPECT(shared_losses.values() == memory_losses.values() && in_shared.values() == in_memory.values());
 }
 
 // Scores with which only a softmax that subtracts the maximum works.

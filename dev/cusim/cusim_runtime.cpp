@@ -52,8 +52,9 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
     if (device >= devices()) return error(cudaErrorInvalidDevice);
-    if (attribute != cudaDevAttrL2CacheSize) return error(cudaErrorInvalidValue);
-    return *value = (int)environment_number("CUSIM_CACHE_KIB", 64) << 10, cudaSuccess;
+    const bool cache = attribute == cudaDevAttrL2CacheSize;
+    const long kib = cache ? environment_number("CUSIM_CACHE_KIB", 64) : environment_number("CUSIM_SHARED_KIB", 200);
+    return *value = (int)(kib << 10), cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
     if (device >= devices()) return error(cudaErrorInvalidDevice);

@@ -36,7 +36,8 @@ static void same_bits() {
     start_test(
         "the same bits in any order of blocks, warps and lanes, on any number of threads, at any recompute level");
     EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir("order"))).status == 0);
-    for (const char* variant : {"CUSIM_SEED=1", "CUSIM_SEED=2", "CUSIM_SEED=3", "CUSIM_THREADS=1"}) {
+    for (const char* variant :
+         {"CUSIM_SEED=1", "CUSIM_SEED=2", "CUSIM_SEED=3", "CUSIM_THREADS=1", "CUSIM_SHARED_KIB=1"}) {
         EXPECT(run("env " + std::string(variant) + " " + tiny_run(SIM16, FOUR_STEPS + dir(variant))).status == 0);
         EXPECT(same_files(dir("order/model_00000004.bin"), dir(std::string(variant) + "/model_00000004.bin")));
     }

@@ -56,7 +56,7 @@ struct AttentionOrder {
     int group;
 };
 inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t NH, int64_t row_bytes, DocumentTiles documents) {
-    return {documents.tiles, attention_group(B * NH, T, row_bytes, second_level_cache_bytes())};
+    return {documents.tiles, attention_group(B * NH, T, row_bytes, device_attribute<cudaDevAttrL2CacheSize>())};
 }
 
 // The tiles with the most work: the last queries see the most keys, the first keys are seen by the

@@ -223,13 +223,14 @@ inline dim3 pack_blocks(size_t n) {
     return dim3((unsigned)ceil_div(n, (int64_t)PACK_THREADS * Pack<T>::size));
 }
 
-// The second-level cache of this process's GPU.
-inline int64_t second_level_cache_bytes() {
+// What the runtime says of this process's GPU, such as the size of its second-level cache.
+template <cudaDeviceAttr ATTRIBUTE>
+int64_t device_attribute() {
     static const int64_t found = [] {
-        int device = 0, bytes = 0;
+        int device = 0, value = 0;
         check_cuda(cudaGetDevice(&device), "asking for the GPU");
-        check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "asking for the GPU's cache");
-        return (int64_t)bytes;
+        check_cuda(cudaDeviceGetAttribute(&value, ATTRIBUTE, device), "asking for the GPU's attributes");
+        return (int64_t)value;
     }();
     return found;
 }

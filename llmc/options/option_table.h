@@ -245,12 +245,9 @@ inline const std::vector<OptionRow>& option_table() {
         text(SPEED, "", "--rounding", &O::rounding, "stochastic, nearest", "stochastic",
              "with -w 0: of bf16 weights; nearest loses updates below half the spacing of bf16 numbers"),
         whole(SPEED, "-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1: by GPU",
-              "CUDA: GELU in the GEMM's epilogue: 0 no, 1 forward, 2 backward too; -1: on Hopper in 16 bits, as -r "
-              "allows"),
+              "CUDA: GELU in the GEMM's epilogue: 0 no, 1 forward, 2 backward too; -1: on Hopper, by -r; else 0"),
         whole(EVERYDAY | SPEED, "-r", "--recompute", &O::recompute, 0, 4, "0, 1, 2, 3, 4", "1",
-              "recompute in backward: 0 nothing (a GPU's default where it fits), 1 gelu, 2 gelu and layernorm, 3 the "
-              "whole "
-              "block, 4 several blocks"),
+              "recompute: 0 nothing (GPUs, if it fits), 1 gelu, 2 and layernorm, 3 the block, 4 several blocks"),
         whole(SPEED, "", "--recompute-every", &O::recompute_every, 1, 1000, "1..", "sqrt(L)",
               "-r 4 keeps the input of every so many layers, and recomputes as many at a time"),
         whole(EVERYDAY | PROCESSES, "-z", "--zero-stage", &O::zero_stage, 0, 1, "0, 1", "0",

@@ -116,7 +116,7 @@ enum cudaError_t {
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaDeviceAttr { cudaDevAttrL2CacheSize };
+enum cudaDeviceAttr { cudaDevAttrL2CacheSize, cudaDevAttrMaxSharedMemoryPerMultiprocessor };
 struct cudaUUID_t {
     char bytes[16];
 };
