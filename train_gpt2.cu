@@ -212,7 +212,8 @@ ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, 
     float* partials = act32(PARTIALS);
     const floatX* dmlp = dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C), stream, &sums);
     sums = matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), sums, dmlp, act(FCH_GELU), param(FCPROJW), rows, 4 * C,
-                           C, add, stream, act(FCH), model.gpu->gelu_fusion.backward);
+                           C, add, stream, act(FCH), model.gpu->gelu_fusion.backward,
+                           model.gpu->gelu_fusion.bias && !add ? grad(FCB) : nullptr);
     matmul_backward(dbranch, grad(FCW), grad(FCB), sums, dwide, act(LN2), param(FCW), rows, C, 4 * C, add, stream);
     sums = layernorm_backward(dresidual, grad(LN2W), grad(LN2B), partials, dbranch, act(RESIDUAL2), param(LN2W),
                               act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);

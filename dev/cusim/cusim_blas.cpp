@@ -63,6 +63,7 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
         gemm(sums.data(), m, left_part, right_part, n, m, end - first, part > 0);
     }
     device = before;
+    std::vector<float> bias_gradient(m);
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
             float x = sums[j * m + i];
@@ -73,10 +74,13 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
                 set_element(desc.aux, d.type, j * desc.aux_ld + i, x);
                 x = apply_gelu(x);
             }
-            if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU)
+            if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU || desc.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD)
                 x *= apply_gelu_derivative(element(desc.aux, d.type, j * desc.aux_ld + i));
+            bias_gradient[i] += x;
             set_element(D, d.type, j * d.ld + i, x);
         }
+    for (int64_t i = 0; i < m && desc.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; i++)
+        set_element((void*)desc.bias, desc.bias_type, i, bias_gradient[i]);
 }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
@@ -134,7 +138,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const bool fits = (nA ? A->rows : A->cols) == D->rows && (nB ? B->cols : B->rows) == D->cols &&
                       (nA ? A->cols : A->rows) == (nB ? B->rows : B->cols) && A->type == B->type;
     if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
-    const bool gelu = desc->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || desc->epilogue == CUBLASLT_EPILOGUE_DGELU;
+    const bool gelu = desc->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || desc->epilogue == CUBLASLT_EPILOGUE_DGELU ||
+                      desc->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
     if (gelu && getenv("CUSIM_NO_FUSED_GELU")) return *found = 0, CUBLAS_STATUS_NOT_SUPPORTED;
     *found = (int)std::min<int64_t>(wanted, algorithms());
     for (int i = 0; i < *found; i++)

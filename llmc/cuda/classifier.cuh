@@ -129,8 +129,9 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     }
 }
 
-// The same for n rows. in_shared: whether the rows of two blocks fit a multiprocessor's shared
-// memory, with 1 KB that the runtime takes for each block and what the kernel has beside the row.
+// Softmax and loss of n rows. in_shared: whether the rows of two blocks fit a multiprocessor's
+// shared memory, with 1 KB that the runtime takes for each block and what the kernel has beside the
+// row.
 inline bool row_fits_shared(int64_t row_bytes) {
     const int64_t block_bytes = row_bytes + 1024 + 32 * (int64_t)sizeof(SoftmaxState);
     return 2 * block_bytes <= device_attribute<cudaDevAttrMaxSharedMemoryPerMultiprocessor>();
