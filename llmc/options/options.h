@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include "llmc/base/default_files.h"
 #include "llmc/base/parse.h"
 #include "llmc/options/help.h"
