@@ -27,7 +27,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     model.backend = &GPU_BACKEND<floatX>;
     model.evaluate = evaluate, model.prefill = prefill, model.decode = decode;
     Options o = options;
-    o.tf32 = 0;
+    o.tf32 = 0, o.given.insert("--recompute");
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
     model.layout = parameter_layout(config, 1);
@@ -286,6 +286,30 @@ static void dropout_kernels(int64_t rows, int64_t n) {
     EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0);
 }
 
+// The blocks of attention: every tile of every head once, group after group, in each the longest
+// tiles first.
+static void attention_places() {
+    start_test("attention: its blocks in groups of heads that fit the cache, in each the longest tiles first");
+    for (auto [heads, tiles, group] :
+         {std::tuple<int, int, int>{10, 3, 4}, {12, 8, 12}, {7, 1, 2}, {5, 2, 1}, {1, 1, 1}, {9, 4, 100}}) {
+        std::vector<int> times(heads * tiles, 0);
+        AttentionPlace last{0, 0};
+        for (int block = 0; block < heads * tiles; block++) {
+            const AttentionPlace place = attention_place(block, heads, tiles, group);
+            const bool same_group = place.head / group == last.head / group;
+            EXPECT(place.head >= 0 && place.head < heads && place.tile >= 0 && place.tile < tiles);
+            EXPECT(same_group ? place.tile >= last.tile
+                              : place.head == last.head + 1 && place.tile == 0 && last.tile == tiles - 1);
+            times[place.head * tiles + place.tile]++, last = place;
+        }
+        EXPECT(std::count(times.begin(), times.end(), 1) == heads * tiles);
+    }
+    const int64_t T = 1024, row_bytes = 128, of_head = 2 * T * row_bytes;
+    EXPECT(attention_group(768, T, row_bytes, 50 << 20) == 48 && attention_group(48, T, row_bytes, 50 << 20) == 48);
+    EXPECT(attention_group(768, T, row_bytes, 4 * of_head) == 1 && attention_group(768, T, row_bytes, 1) == 1);
+    EXPECT(attention_group(10, T, row_bytes, 4 * 4 * of_head) == 4);  // of 4, 4 and 2
+}
+
 static void attention_kernels(const Shape& s) {
     start_test("attention, " + shape_text(s));
     const int64_t rows = s.B * s.T, HS = s.C / s.NH;
@@ -417,6 +441,13 @@ static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int6
     classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows,
                chunk_rows, C, V, Vp, 0.0f, false, stream);
     EXPECT(d_losses.values() == got);
+    if (!row_fits_shared(Vp * sizeof(floatX))) return;
+    const Floats values = random_floatX(rows * Vp, 3);
+    Array in_shared(values), in_memory(values);
+    Array32 shared_losses(rows), memory_losses(rows);
+    softmax_loss(shared_losses.data, in_shared.data, d_targets.data, rows, V, Vp, dloss, true, true, stream);
+    softmax_loss(memory_losses.data, in_memory.data, d_targets.data, rows, V, Vp, dloss, true, false, stream);
+    EXPECT(shared_losses.values() == memory_losses.values() && in_shared.values() == in_memory.values());
 }
 
 // Scores with which only a softmax that subtracts the maximum works.
@@ -603,6 +634,7 @@ static void kernel_tests(bool quick) {
     start_blas(choose_gpu(0).name, workspace.data);
     for (const Shape& s : SHAPES)
         if (!quick || s.B * s.T < 70) encoder_kernels(s), attention_kernels(s);
+    attention_places();
     for (const DocumentLayout& layout : DOCUMENT_LAYOUTS)
         for (const Shape& s : {Shape{2, 33, 48, 3}, Shape{1, 130, 64, 1}, Shape{1, 70, 144, 1}})
             if (!quick || (s.T == 33 && &layout == &DOCUMENT_LAYOUTS[2])) attention_with_documents(s, layout);

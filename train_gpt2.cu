@@ -55,7 +55,7 @@ void expand(GPT2& model, int64_t l, int64_t rows) {
     const int64_t C = model.layout.config.C;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, model.gpu->stream, act(FCH_GELU),
-                   model.gpu->gelu_fusion >= 1);
+                   model.gpu->gelu_fusion.forward);
 }
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
@@ -196,7 +196,7 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     if (level < 1) return;
     // The fused product applies GELU to sums that are not rounded: it is repeated, to get the same
     // bits.
-    if (model.gpu->gelu_fusion >= 1) expand(model, l, rows);
+    if (model.gpu->gelu_fusion.forward) expand(model, l, rows);
     else gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C, stream);
 }
 
@@ -215,7 +215,8 @@ ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, 
     float* partials = act32(PARTIALS);
     const floatX* dmlp = dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C), stream, &sums);
     sums = matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), sums, dmlp, act(FCH_GELU), param(FCPROJW), rows, 4 * C,
-                           C, add, stream, act(FCH), model.gpu->gelu_fusion >= 2);
+                           C, add, stream, act(FCH), model.gpu->gelu_fusion.backward,
+                           model.gpu->gelu_fusion.bias && !add ? grad(FCB) : nullptr);
     matmul_backward(dbranch, grad(FCW), grad(FCB), sums, dwide, act(LN2), param(FCW), rows, C, 4 * C, add, stream);
     sums = layernorm_backward(dresidual, grad(LN2W), grad(LN2B), partials, dbranch, act(RESIDUAL2), param(LN2W),
                               act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);
@@ -397,7 +398,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
         residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch, param(LN2W),
                                    param(LN2B), 1, C, stream);
         matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), 1, C, 4 * C, stream, act(FCH_GELU),
-                       model.gpu->gelu_fusion >= 1);
+                       model.gpu->gelu_fusion.forward);
         matmul_forward(branch, act(FCH_GELU), param(FCPROJW), param(FCPROJB), 1, 4 * C, C, stream);
         residual_forward(residual, residual, branch, C, stream);
     }

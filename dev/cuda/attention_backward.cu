@@ -7,12 +7,13 @@
 struct Operands {
     bf16* dqkv;
     const bf16 *dout, *out, *qkv;
-    const float *lse, *D;
-    float *p, *ds;  // (B,NH,T,T): the first rung only
+    const float* lse;
+    float *D, *p, *ds;  // p, ds (B,NH,T,T): the first rung only
     int B, T, C, NH, HS;
     __device__ const bf16* row(int b, int t, int which, int h) const {
         return qkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS;
     }
+    __device__ const bf16* out_row(int b, int t, int h) const { return out + ((int64_t)b * T + t) * C + h * HS; }
     __device__ const bf16* dout_row(int b, int t, int h) const { return dout + ((int64_t)b * T + t) * C + h * HS; }
     __device__ bf16* grad(int b, int t, int which, int h) const {
         return dqkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS;
@@ -25,6 +26,13 @@ __device__ inline float dot(const bf16* a, const bf16* b, int n) {
     return sum;
 }
 
+// D (B,NH,T), by one thread per position of a head.
+__global__ void dots_kernel(Operands o) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (int64_t)o.B * o.NH * o.T) return;
+    const int t = i % o.T, h = i / o.T % o.NH, b = i / o.T / o.NH;
+    o.D[i] = dot(o.dout_row(b, t, h), o.out_row(b, t, h), o.HS);
+}
 // One thread per pair of query and key: stores its probability and the gradient of its score.
 __global__ void pairs_kernel(Operands o) {
     const int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y, bh = blockIdx.z, b = bh / o.NH,
@@ -114,7 +122,7 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
         std::copy(stored.begin(), stored.end(), out);
         reference::attention_backward(dqkv, dout, out, lse, qkv, B, T, C, NH);
     });
-    auto dots = [=] { attention_dot(d_D, d_dout, d_out, B, T, NH, (int)HS, stream); };
+    auto dots = [=] { launch("dots", dots_kernel, grid_for(B * NH * T, 64, 1, 1), 64, 0, stream, o); };
     auto naive = [=] {
         dots();
         launch("pairs", pairs_kernel, grid_for(T, 64, T, 1, B * NH), 64, 0, stream, o);
@@ -136,8 +144,9 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
         for_head_size(HS, backward);
     };
     variant_bf16("tensor-cores",
-                 "tiles on tensor cores, two buffers; one kernel for dk and dv, which computes the scores transposed, "
-                 "so that they are the next product's operand, and one for dq; no atomics; 16 rows per warp",
+                 "tiles on tensor cores, two buffers; one kernel for dq, which computes D on the way, and one for dk "
+                 "and dv, which computes the scores transposed, so that they are the next product's operand; no "
+                 "atomics; 16 rows per warp",
                  tensor_cores);
     auto shipped = [=] {
         attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, d_partials);

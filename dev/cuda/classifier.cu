@@ -139,13 +139,18 @@ BENCH("classifier", dims("rows", "V"), shapes({{2048, 50257}, {33, 300}, {5, 100
                  "maximum and sum in one pass of 128-bit loads, loss and gradient in a second, in place: probabilities "
                  "stay in registers",
                  online);
-    auto shipped = [=] {
+    auto softmax = [=](bool in_shared) {
         copy();
-        launch("softmax_loss", softmax_loss_kernel<bf16>, dim3((unsigned)rows), classifier_threads<bf16>(V), 0, stream,
-               d_losses, d_dlogits, d_targets, (int)V, (int)Vp, dloss, true);
+        softmax_loss(d_losses, d_dlogits, d_targets, rows, V, Vp, dloss, true, in_shared, stream);
     };
-    variant_bf16("shipped",
+    auto cached = [=] { softmax(false); };
+    variant_bf16("cached",
                  "one instruction for a power of 2; whole Packs, of which only the last is compared with V; two loads "
-                 "in flight; fewer rows at a time, and the second pass backwards, so that it finds them in the cache",
+                 "in flight; fewer rows at a time, and the second pass backwards, so that it finds them in the cache; "
+                 "ships where two rows do not fit a multiprocessor's shared memory",
+                 cached);
+    auto shipped = [=] { softmax(row_fits_shared(Vp * sizeof(bf16))); };
+    variant_bf16("shipped",
+                 "the row in shared memory: the whole of it is on its way at once, and is read from memory once",
                  shipped);
 }

@@ -46,10 +46,10 @@ def norm(residual):
 ATTENTION_PARTS = 512  # as in llmc/cuda/attention.cuh
 
 
-def attention(products, operands, results, transposed, backward=True):
+def attention(products, operands, results, transposed, backward=True, loaded=0):
     """Tiles of causal attention: a block copies all columns that its rows see; each of its warps multiplies its rows
     by those that they see. Where columns are queries, lse and D are copied with them. The backward pass leaves the
-    sums over the rows of its results, if they have not too many parts."""
+    sums over the rows of its results, if they have not too many parts. `loaded` operands do not come by cp.async."""
     def work(s, k):
         head_size, columns, M = map(int, re.search(r"ILi(\d+)ELi(\d+)ELi(\d+)E", k.symbol).groups())
         warp_rows, rows = 16 * M, 16 * M * k.threads // 32
@@ -63,7 +63,8 @@ def attention(products, operands, results, transposed, backward=True):
         parts = s.B * row_tiles if backward and s.B * row_tiles <= ATTENTION_PARTS else 0
         return dict(read=operands * s.n * s.C * X, written=results * (s.n * X + parts * 4) * s.C,
                     rare=diagonal / count(warp_rows), tiles=tiles, partials=3 * s.C * parts * 4,
-                    flops=count(warp_rows) * products * 2 * warp_rows * columns * head_size, loaded=0,
+                    flops=count(warp_rows) * products * 2 * warp_rows * columns * head_size,
+                    loaded=loaded * s.n * s.C * X,
                     copied=stationary + count(rows) * columns * (2 * head_size * X + (8 if transposed else 0)))
     return work
 
@@ -101,16 +102,16 @@ WORK = {
     "layernorm_forward": norm(False),
     "residual_layernorm_forward": norm(True),
     "attention_forward": attention(2, 3, 1, False, backward=False),
-    "attention_dot": lambda s, k: dict(read=2 * s.n * s.C * X, written=4 * s.n * s.NH),
+    "attention_backward_q": attention(3, 5, 1, False, loaded=1),
     "attention_backward_kv": attention(4, 4, 2, True),
-    "attention_backward_q": attention(3, 4, 1, False),
     "gelu_forward": elementwise(X, X),
     "gelu_backward": gelu_backward,
     "layernorm_backward": layernorm_backward,
     "sum_parts": partial_sums,
     "column_sums": column_sums,
     "softmax_loss": lambda s, k: dict(read=k.blocks * s.Vp * X, written=k.blocks * s.Vp * X,
-                                      loaded=2 * k.blocks * s.Vp * X, rows_twice=(k.blocks, s.Vp * X)),
+                                      **(dict(loaded=0, copied=k.blocks * s.Vp * X) if k.shared else
+                                         dict(loaded=2 * k.blocks * s.Vp * X, rows_twice=(k.blocks, s.Vp * X)))),
     "loss_sum": lambda s, k: dict(read=4 * s.n, written=8),
     "encoder_backward_wte": lambda s, k: dict(read=s.n * s.C * X + k.grid[0] * s.C * 4, written=k.grid[0] * s.C * 4),
     "encoder_backward_split": lambda s, k: dict(read=3 * k.grid[0] * s.C * 4, written=k.grid[0] * s.C * 4),

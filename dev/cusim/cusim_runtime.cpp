@@ -3,6 +3,7 @@
 #include "dev/cusim/cusim_inside.h"
 #include <unistd.h>
 #include <algorithm>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -26,7 +27,8 @@ static int multiprocessors() { return (int)environment_number("CUSIM_MULTIPROCES
 static int threads_of_multiprocessor() { return is_small() ? 1536 : 2048; }
 static int blocks_of_multiprocessor() { return capability() == 86 ? 16 : is_small() ? 24 : 32; }
 static size_t shared_of_multiprocessor() {
-    return (size_t)(is_small() ? 100 : capability() == 90 || capability() == 100 ? 228 : 164) << 10;
+    const int kib = is_small() ? 100 : capability() == 90 || capability() == 100 ? 228 : 164;
+    return environment_number("CUSIM_SHARED_KIB", kib) << 10;
 }
 
 }  // namespace cusim
@@ -81,8 +83,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
     if (device >= devices()) return error(cudaErrorInvalidDevice);
-    const bool counts = attribute == cudaDevAttrMultiProcessorCount;
-    return *value = counts ? multiprocessors() : threads_of_multiprocessor(), cudaSuccess;
+    const std::map<cudaDeviceAttr, int> values = {
+        {cudaDevAttrMultiProcessorCount, multiprocessors()},
+        {cudaDevAttrMaxThreadsPerMultiProcessor, threads_of_multiprocessor()},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)shared_of_multiprocessor()},
+        {cudaDevAttrL2CacheSize, (int)environment_number("CUSIM_CACHE_KIB", 64) << 10},
+    };
+    return *value = values.at(attribute), cudaSuccess;
 }
 // A block takes 1 KB more of shared memory than it asks for. Registers are not known here.
 cudaError_t cusim_blocks_per_multiprocessor(int* blocks, int threads, size_t shared_bytes) {

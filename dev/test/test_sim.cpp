@@ -18,6 +18,12 @@ static void same_numbers() {
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 1 -r 1")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 2 -r 0")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-w 0")), cpu, 20, 2 * LOSS16, 2 * NORM16));
+    start_test("20 steps: the gradient of the bias by the epilogue, too; in fp32, where several micro-steps add to it");
+    const std::string ge2 = std::string(TRAINING) + "-ge 2 -r 0 ";
+    const Outcome by_kernel = run(tiny_run(SIM16, ge2)),
+                  by_epilogue = run("env BIAS_IN_EPILOGUE=1 " + tiny_run(SIM16, ge2));
+    EXPECT(agree(by_epilogue, cpu, 20, LOSS16, NORM16) && !agree(by_epilogue, by_kernel, 20, 0, 0));
+    EXPECT(agree(run("env BIAS_IN_EPILOGUE=1 " + tiny_run(SIM32, ge2)), cpu, 20, 1e-4, 1e-4));
     start_test("20 steps: where the library refuses to fuse GELU a kernel computes it, with the same bits as -ge 0");
     for (const std::string& sim : {SIM32, SIM16}) {
         const Outcome apart = run(tiny_run(sim, TRAINING));
@@ -42,7 +48,8 @@ static void same_bits() {
     start_test(
         "the same bits in any order of blocks, warps and lanes, on any number of threads, at any recompute level");
     EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir("order"))).status == 0);
-    for (const char* variant : {"CUSIM_SEED=1", "CUSIM_SEED=2", "CUSIM_SEED=3", "CUSIM_THREADS=1"}) {
+    for (const char* variant :
+         {"CUSIM_SEED=1", "CUSIM_SEED=2", "CUSIM_SEED=3", "CUSIM_THREADS=1", "CUSIM_SHARED_KIB=1"}) {
         EXPECT(run("env " + std::string(variant) + " " + tiny_run(SIM16, FOUR_STEPS + dir(variant))).status == 0);
         EXPECT(same_files(dir("order/model_00000004.bin"), dir(std::string(variant) + "/model_00000004.bin")));
     }
@@ -63,6 +70,16 @@ static void same_bits() {
     for (const auto& [name, command] : fused)
         EXPECT(run(command).status == 0 && same_files(model_of(name), model_of("ge0")));
     EXPECT(!same_files(model_of("ge0"), model_of("order")));
+    start_test("attention: the same bits however many heads are in a group");
+    const std::string three_tiles = " -e L1C80H5T300V256 -t 300 -d 600 -x 2 -o ";  // of 10 heads
+    for (const auto& [program, name] : {std::pair<std::string, std::string>{SIM16, "group16_"}, {SIM32, "group32_"}}) {
+        for (const char* kib : {"1", "400", "700", "40960"})
+            EXPECT(
+                run(format("env CUSIM_CACHE_KIB=%s ", kib) + tiny_run(program, three_tiles + dir(name + kib))).status ==
+                0);
+        for (const char* kib : {"400", "700", "40960"})
+            EXPECT(same_files(dir(name + kib + "/model_00000002.bin"), dir(name + "1/model_00000002.bin")));
+    }
     start_test("stochastic rounding: the same seed gives the same bits, another seed others");
     for (const char* run_name : {"w0a", "w0b"})
         EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir(run_name) + " -w 0")).status == 0);

@@ -4,11 +4,10 @@
 // (B,T,3C) as the linear layer wrote it.
 //
 //     attention_forward.cuh       forward: scores, softmax and mixing of values, tile by tile
-//     attention_backward.cuh      backward: one kernel for dk and dv, one for dq
+//     attention_backward.cuh      backward: one kernel for dq, one for dk and dv
 //     attention_products.cuh      products of tiles on tensor cores
 //     attention_tiles.cuh         tiles of rows in shared memory
-//     attention_block.cuh         which rows of which head a block works on; documents
-//     attention_dot.cuh           D of the backward pass
+//     attention_block.cuh         which rows of which head a block works on, in which order; documents
 //     attention_fp32.cuh          both passes in fp32
 //     attention_decode.cuh        one position at a time, for generation
 //
@@ -69,10 +68,11 @@ struct AttentionForward {
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
+        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents);
         auto kernel = attention_forward_kernel<HS, KEYS, M>;
         allow_shared(kernel, shared_bytes, "attention_forward");
         launch("attention_forward", kernel, grid, ATTENTION_THREADS, shared_bytes, stream, out, lse, qkv, (int)T,
-               (int)NH, head_size, scale, documents.tiles);
+               (int)NH, head_size, scale, order);
     }
 };
 constexpr int ATTENTION_PARTS = 512;  // of the sums over rows of dqkv: 64 sequences of 1024 positions
@@ -92,18 +92,18 @@ struct AttentionBackward {
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
+        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents);
         const bool leaves_sums = partials && !documents.tiles && B * grid.y <= ATTENTION_PARTS;
         parts = leaves_sums ? B * grid.y : 0;
-        attention_dot(D, dout, out, B, T, NH, head_size, stream);
-        auto run_kernel = [&](const char* name, auto kernel, size_t shared_bytes) {
+        auto run_kernel = [&](const char* name, auto kernel, size_t shared_bytes, auto... tensors) {
             allow_shared(kernel, shared_bytes, name);
-            launch(name, kernel, grid, ATTENTION_THREADS, shared_bytes, stream, dqkv, dout, lse, D, qkv, (int)T,
-                   (int)NH, head_size, scale, documents.tiles, leaves_sums ? partials : nullptr);
+            launch(name, kernel, grid, ATTENTION_THREADS, shared_bytes, stream, tensors..., qkv, (int)T, (int)NH,
+                   head_size, scale, order, leaves_sums ? partials : nullptr);
         };
-        run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS, M>,
-                   attention_backward_kv_shared_bytes<HS, COLS, M>());
         run_kernel("attention_backward_q", attention_backward_q_kernel<HS, COLS, M>,
-                   attention_backward_q_shared_bytes<HS, COLS, M>());
+                   attention_backward_q_shared_bytes<HS, COLS, M>(), dqkv, D, dout, out, lse);
+        run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS, M>,
+                   attention_backward_kv_shared_bytes<HS, COLS, M>(), dqkv, dout, lse, D);
     }
 };
 inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,

@@ -1,10 +1,19 @@
-// Which rows of which head a block of attention's kernels works on.
+// Which rows of which head a block of attention's kernels works on, and in which order the blocks
+// start.
 //
-// A block has ROWS rows of one head: queries, or keys. With a document mask (documents.h) a
-// document is what a sequence is without: the rows of a block are those of one document, counted
-// from its first position, so that no block reads another document. A block finds its document in a
-// list that the host makes, the only difference between the two cases. A tile of a document's last
-// few rows costs as much as a whole one, except that warps without a row do nothing.
+// A block has ROWS rows of one head: queries, or keys. All blocks of a head read the same keys and
+// values (those for dk and dv the same queries and gradients), so they should run while these are
+// in the second-level cache; and the blocks with the most work should start first, so that short
+// ones fill the gaps at the end. Hence groups of heads: as many as fit the cache, one group after
+// the other, and within a group first the longest tile of every head, then the next longest:
+//
+//     groups of 2 heads, 3 tiles       h0 t2  h1 t2  h0 t1  h1 t1  h0 t0  h1 t0  h2 t2  h3 t2  ...
+//
+// With a document mask (documents.h) a document is what a sequence is without: the rows of a block
+// are those of one document, counted from its first position, so that no block reads another
+// document. A block finds its document in a list that the host makes, longest first; a document is
+// short, so heads need no groups. A tile of a document's last few rows costs as much as a whole
+// one, except that warps without a row do nothing.
 #pragma once
 #include "llmc/cuda/common.cuh"
 #include "llmc/gpt2/documents.h"
@@ -20,8 +29,38 @@ inline dim3 attention_grid(int64_t B, int64_t T, int64_t NH, int64_t rows, Docum
     return dim3((unsigned)(B * NH), (unsigned)ceil_div(T, rows));
 }
 
-// The order in which the tiles of a document are started. Those with the most work should be first:
-// the last queries see the most keys, the first keys are seen by the most queries.
+// The heads of a group, of `heads` = B NH: at most so many that what their blocks share, two
+// matrices of T rows of row_bytes for each, takes a quarter of the second-level cache. A quarter,
+// because two groups are in work where one follows the other, and because each half of an A100's
+// cache keeps the data that its own multiprocessors read ("NVIDIA A100 Tensor Core GPU
+// Architecture", 2020, section on the L2 cache). Groups are of about one size.
+inline int attention_group(int64_t heads, int64_t T, int64_t row_bytes, int64_t cache_bytes) {
+    const int64_t fit = cache_bytes / 4 / (2 * T * row_bytes), most = fit > 1 ? fit : 1;
+    return (int)ceil_div(heads, ceil_div(heads, most));
+}
+// The head (of B NH) and the tile that the block of this number works on, the longest tile being 0.
+// Blocks start in the order of their numbers.
+struct AttentionPlace {
+    int head, tile;
+};
+__host__ __device__ inline AttentionPlace attention_place(int block, int heads, int tiles, int group) {
+    const int first_head = block / (group * tiles) * group, within = block - first_head * tiles;
+    const int in_group = heads - first_head < group ? heads - first_head : group;
+    return {first_head + within % in_group, within / in_group};
+}
+
+// What tells a kernel which blocks it has: the tiles of documents, or if that is null the heads of
+// a group.
+struct AttentionOrder {
+    const DocumentTile* documents;
+    int group;
+};
+inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t NH, int64_t row_bytes, DocumentTiles documents) {
+    return {documents.tiles, attention_group(B * NH, T, row_bytes, device_attribute(cudaDevAttrL2CacheSize))};
+}
+
+// The tiles with the most work: the last queries see the most keys, the first keys are seen by the
+// most queries.
 enum TileOrder { LAST_TILE_FIRST, FIRST_TILE_FIRST };
 
 // What a block works on: ROWS rows of one head of one document. Rows are counted from the
@@ -32,15 +71,19 @@ struct AttentionBlock {
     int C, stride;                   // stride: of rows of qkv
     int64_t qkv_offset, out_offset;  // of the document's head in qkv and dqkv (B,T,3C), in out and dout (B,T,C)
     int64_t row_offset;              // of the document's head in lse and D (B,NH,T)
-    __device__ AttentionBlock(const DocumentTile* tiles, int T, int NH, int head_size)
+    __device__ AttentionBlock(AttentionOrder order, int T, int NH, int head_size)
         : length(T), C(NH * head_size), stride(3 * C) {
-        const int h = blockIdx.x % NH;
-        int b = blockIdx.x / NH, begin = 0, tile = gridDim.y - 1 - blockIdx.y;
-        if (tiles) {
-            const DocumentTile part = tiles[blockIdx.x / NH];
-            b = part.first / T, begin = part.first % T, length = part.length, tile = part.index;
+        int b, begin = 0, h, tile;
+        if (order.documents) {
+            const DocumentTile part = order.documents[blockIdx.x / NH];
+            h = blockIdx.x % NH, b = part.first / T, begin = part.first % T, length = part.length, tile = part.index;
+            if (ORDER == FIRST_TILE_FIRST) tile = ceil_div(length, ROWS) - 1 - tile;
+        } else {
+            const AttentionPlace place =
+                attention_place(blockIdx.y * gridDim.x + blockIdx.x, gridDim.x, gridDim.y, order.group);
+            h = place.head % NH, b = place.head / NH;
+            tile = ORDER == FIRST_TILE_FIRST ? place.tile : gridDim.y - 1 - place.tile;
         }
-        if (ORDER == FIRST_TILE_FIRST) tile = ceil_div(length, ROWS) - 1 - tile;
         first = tile * ROWS;
         const int64_t position = (int64_t)b * T + begin;
         qkv_offset = position * stride + h * head_size;
@@ -50,7 +93,8 @@ struct AttentionBlock {
     // Where the sums over these rows of the head in dqkv begin (column_sums.cuh): without documents
     // each ROWS rows of a sequence are a part.
     __device__ int64_t sums_offset(int NH, int head_size) const {
-        const int64_t part = (int64_t)(blockIdx.x / NH) * gridDim.y + first / ROWS;
-        return part * stride + blockIdx.x % NH * head_size;
+        const int head = (int)(row_offset / length);
+        const int64_t part = (int64_t)(head / NH) * gridDim.y + first / ROWS;
+        return part * stride + head % NH * head_size;
     }
 };

@@ -11,12 +11,13 @@
 // applied, so that the exponent is as accurate at scores of 1e30 as at 1. One multiply-add in place
 // of the two operations, scale s - (scale m), would add the rounding of scale m to it.
 //
-// One block of 4 warps per 64 M queries of a head: grid (B NH, T / (64 M)). Each warp has 16 M of
+// One block of 4 warps per 64 M queries of a head: grid (B NH, T / (64 M)); attention_block.cuh has
+// their order. Each warp has 16 M of
 // the queries, in registers. s, p and o are there too: as the result of q k^T, p has the layout
 // that p v needs (mma.cuh). Four lanes share a row. In each tile only the maximum crosses lanes; a
 // lane sums its own part of l, and the parts are added at the end. Tiles after the warp's last
 // query are skipped. Only in a tile that the diagonal crosses are keys compared with queries, one
-// by one. Blocks with the most tiles start first, so that short ones fill the gaps at the end.
+// by one.
 //
 // Keys and values have two buffers each. While one tile is multiplied, cp.async copies the next:
 //
@@ -77,10 +78,10 @@ constexpr size_t attention_forward_shared_bytes() {
 template <int HS, int KEYS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_forward_kernel(halfX* out, float* lse, const halfX* qkv, int T, int NH, int head_size, float scale,
-                             const DocumentTile* documents) {
+                             AttentionOrder order) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
-    const AttentionBlock<ROWS, LAST_TILE_FIRST> block(documents, T, NH, head_size);
+    const AttentionBlock<ROWS, LAST_TILE_FIRST> block(order, T, NH, head_size);
     const Tile<HS> q{shared};
     auto keys = [&](int tile) { return Tile<HS>{shared + (ROWS + tile % 2 * 2 * KEYS) * HS}; };
     auto values = [&](int tile) { return keys(tile).from_row(KEYS); };

@@ -14,7 +14,6 @@
 // FLOPs and bytes: as attention.cuh, with 4 bytes per value.
 #pragma once
 #include "llmc/cuda/attention_block.cuh"
-#include "llmc/cuda/attention_dot.cuh"
 #include "llmc/cuda/column_sums.cuh"
 
 // TILE rows of head_size floats in shared memory, head_size + 1 apart: where head_size is a
@@ -70,12 +69,12 @@ __device__ inline void store_channels(float* head, int stride, int row, int T, i
 template <int TILE, int CHANNELS>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int NH, int head_size, float scale,
-                                  const DocumentTile* documents) {
+                                  AttentionOrder order) {
     extern __shared__ float shared_floats[];
     const SharedRows<TILE> q{shared_floats, head_size},
         kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
     float* p = kv.data + shared_rows_elems(TILE, head_size);
-    const AttentionBlock<TILE, LAST_TILE_FIRST> block(documents, T, NH, head_size);
+    const AttentionBlock<TILE, LAST_TILE_FIRST> block(order, T, NH, head_size);
     const int first = block.first, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
     const float* head = qkv + block.qkv_offset;
     float o[2][CHANNELS] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
@@ -122,17 +121,17 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
 
 // The backward kernel, started twice. If KEYS_MINE, the block's TILE rows are keys, it walks over
 // tiles of queries, and sum1 and sum2 become dk and dv. Otherwise its rows are queries, it walks
-// over tiles of keys, and sum1 becomes dq.
+// over tiles of keys, and sum1 becomes dq; this one is the first, and writes D.
 template <int TILE, int CHANNELS, bool KEYS_MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
-    attention_backward_fp32_kernel(float* dqkv, const float* dout, const float* lse, const float* D, const float* qkv,
-                                   int T, int NH, int head_size, float scale, const DocumentTile* documents) {
+    attention_backward_fp32_kernel(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+                                   const float* qkv, int T, int NH, int head_size, float scale, AttentionOrder order) {
     extern __shared__ float shared_floats[];
     const size_t elems = shared_rows_elems(TILE, head_size);
     const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size},
         v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
     float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
-    const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST> block(documents, T, NH, head_size);
+    const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST> block(order, T, NH, head_size);
     const int mine = block.first, length = block.length, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
     const int C = block.C, stride = block.stride;
     const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
@@ -142,6 +141,16 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     };
     if (KEYS_MINE) load_keys(mine);
     else load_queries(mine);
+    if (!KEYS_MINE) {
+        __syncthreads();
+        const int row = threadIdx.x;
+        const float* out_row = out + block.out_offset + (int64_t)(mine + row) * C;
+        if (row < TILE && mine + row < length) {
+            float sum = 0;
+            for (int c = 0; c < head_size; c++) sum += d_o[row][c] * out_row[c];
+            D[block.row_offset + mine + row] = sum;
+        }
+    }
     float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
     for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < length : other <= mine; other += TILE) {
         __syncthreads();
@@ -178,10 +187,11 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
     const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
+    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
     allow_shared(kernel, bytes, "attention_forward");
     launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, (int)NH, HS, scale,
-           documents.tiles);
+           order);
 }
 // The rows of a tile, TILE, by head size.
 inline int64_t attention_fp32_rows(int64_t head_size) { return head_size <= 128 ? 32 : 16; }
@@ -200,14 +210,14 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
-    attention_dot(D, dout, out, B, T, NH, HS, stream);
+    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents);
     auto run_kernel = [&](const char* name, auto kernel) {
         allow_shared(kernel, bytes, name);
-        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, dout, lse, D, qkv, (int)T, (int)NH, HS, scale,
-               documents.tiles);
+        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, D, dout, out, lse, qkv, (int)T, (int)NH, HS,
+               scale, order);
     };
-    run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
     run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
+    run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
 }
 // Attention backward in fp32. It leaves no sums over rows.
 inline ColumnSums attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,

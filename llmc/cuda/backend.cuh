@@ -46,28 +46,6 @@ void check_supported(const Sizes& s, const Options& o) {
                     layernorm_most_channels<floatX>());
 }
 
-// All sizes that depend on the device; before anything is allocated.
-template <class floatX>
-void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
-    check_supported<floatX>(sizes, o);
-    if (!model.gpu) model.gpu = std::make_shared<Gpu>();
-    model.format = format_of<floatX>();
-    sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
-    sizes.fp16 = is_fp16<floatX>();
-    model.optimizer = find_optimizer(o.optimizer.c_str());
-    sizes.whole_tensors = OPTIMIZERS[model.optimizer].whole_tensors, sizes.orthogonalizes = model.optimizer == MUON;
-    sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
-    // the plan of a card that --device names, made in the simulator
-    if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
-    sizes.logit_rows = classifier_chunk_rows(sizes.rows());
-    model.sizes = sizes, model.micro_steps = sizes.micro_steps;
-    model.noise_scale = o.noise_scale;
-    model.activations = activation_layout(sizes);
-    model.gpu->decayed = decay_ranges(model.layout);
-    if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    if (sizes.whole_tensors) model.gpu->whole_tensors = cut_into_pieces(model.optimizer, model.layout, model.slice);
-}
-
 // Device memory, row by row, without what the driver takes for itself.
 inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, const Options& o) {
     std::vector<PlanRow> rows;
@@ -84,6 +62,54 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
     }
     plan_activations(rows, s);
     return rows;
+}
+
+// The memory of the GPU that --device names, or that this machine has; 0 if there is none.
+template <class floatX>
+double gpu_memory_bytes(const Options& o) {
+    if (!o.device.empty()) return stated_device(o, true, sizeof(floatX) == 2).memory_bytes;
+    static const double of_this_machine = [] {
+        int devices = 0;
+        cudaDeviceProp gpu;
+        const bool there = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
+                           cudaGetDeviceProperties(&gpu, 0) == cudaSuccess;
+        return there ? (double)gpu.totalGlobalMem : 0.0;
+    }();
+    return of_this_machine;
+}
+
+// Without -r as little is recomputed as memory demands: level 1, or level 0 where its plan leaves
+// 2 GiB of a GPU to driver and libraries. Levels have the same bits, but where -ge is -1 on Hopper
+// (gelu_fusion() in options.h).
+inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Options& o, double memory_bytes) {
+    if (o.given.count("--recompute") || sizes.recompute != 1 || !sizes.training) return;
+    Sizes keeps_all = sizes;
+    keeps_all.recompute = 0;
+    if ((double)plan_bytes(gpu_plan_rows(model, keeps_all, o)) <= memory_bytes - 2 * DRIVER_BYTES) sizes = keeps_all;
+}
+
+// All sizes that depend on the device; before anything is allocated.
+template <class floatX>
+void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
+    check_supported<floatX>(sizes, o);
+    if (!model.gpu) model.gpu = std::make_shared<Gpu>();
+    model.format = format_of<floatX>();
+    sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
+    sizes.fp16 = is_fp16<floatX>();
+    model.optimizer = find_optimizer(o.optimizer.c_str());
+    sizes.whole_tensors = OPTIMIZERS[model.optimizer].whole_tensors, sizes.orthogonalizes = model.optimizer == MUON;
+    sizes.blas_workspace_bytes = BLAS_WORKSPACE_BYTES, sizes.guard_bytes = GUARD_BYTES;
+    // the plan of a card that --device names, made in the simulator
+    if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
+    model.noise_scale = o.noise_scale;
+    model.gpu->decayed = decay_ranges(model.layout);
+    if (o.zero_stage) model.slice = {comm.processes, comm.rank};
+    if (sizes.whole_tensors) model.gpu->whole_tensors = cut_into_pieces(model.optimizer, model.layout, model.slice);
+    const double memory_bytes = gpu_memory_bytes<floatX>(o);
+    sizes.logit_rows = classifier_chunk_rows(sizes.rows(), sizes.config.Vp * (int64_t)sizeof(floatX), memory_bytes);
+    settle_recompute_level(model, sizes, o, memory_bytes);
+    model.sizes = sizes, model.micro_steps = sizes.micro_steps;
+    model.activations = activation_layout(sizes);
 }
 
 // What the process takes of the host's memory, without what the driver takes. Program and tensor
@@ -132,7 +158,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
     Gpu& own = *model.gpu;
     name_ranges_for_profilers();
     const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
-    own.gelu_fusion = (int)gelu_fusion(o, gpu.major == 9, sizeof(floatX) == 2);
+    own.gelu_fusion = gelu_fusion(o, s.recompute, gpu.major == 9, sizeof(floatX) == 2);
     gpu_comm_start();
     check_free_memory(gpu_plan_rows(model, s, o));  // NCCL has taken its own
     own.allocated_bytes = plan_bytes(gpu_plan_rows(model, s, o));

@@ -5,7 +5,8 @@
 // exchanges the operands; matmul.cuh has the three products of a linear layer in both views.
 //
 // After the product, while results are still in registers, the library can add a bias and apply
-// GELU or its derivative: the epilogue.
+// GELU or its derivative, and sum the result over its columns for the gradient of a bias: the
+// epilogue.
 #pragma once
 #include <cublasLt.h>
 #include <tuple>
@@ -66,6 +67,12 @@ constexpr cudaDataType_t blas_type() {
     return std::is_same<T, float>::value ? CUDA_R_32F : is_fp16<T>() ? CUDA_R_16F : CUDA_R_16BF;
 }
 
+// Whether the epilogue computes GELU or its derivative, which a kernel can do instead.
+inline bool computes_gelu(const BlasProduct& p) {
+    return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU ||
+           p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+
 // Success, or what the library says against the description.
 inline cublasStatus_t describe_product(cublasLtMatmulDesc_t& matmul, const BlasProduct& p) {
     const bool in_tf32 = p.type == CUDA_R_32F && blas.tf32;
@@ -79,10 +86,9 @@ inline cublasStatus_t describe_product(cublasLtMatmulDesc_t& matmul, const BlasP
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.transA);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.transB);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
-    const bool uses_bias = p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    const bool uses_aux = p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
+    const bool uses_bias = p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p.epilogue != CUBLASLT_EPILOGUE_DGELU;
     if (uses_bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.type);
-    if (uses_aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m);
+    if (computes_gelu(p)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m);
     return status;
 }
 
@@ -93,14 +99,10 @@ inline cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int64_t rows,
     return layout;
 }
 
-// Whether the epilogue computes GELU or its derivative, which a kernel can do instead.
-inline bool computes_gelu(const BlasProduct& p) {
-    return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
-}
-
 inline const char* epilogue_text(cublasLtEpilogue_t epilogue) {
     if (epilogue == CUBLASLT_EPILOGUE_BIAS) return ", bias";
     if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) return ", bias and GELU";
+    if (epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) return ", derivative of GELU and gradient of the bias";
     return epilogue == CUBLASLT_EPILOGUE_DGELU ? ", derivative of GELU" : "";
 }
 // The kind of product in words: what is printed, and what its algorithm is kept under.
@@ -191,8 +193,8 @@ inline uint32_t common_alignment(const void* a, const void* b, const void* c) {
 }
 
 // D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's
-// input, where it uses them. `name` is for profilers. False, and nothing is computed, if the
-// library refuses GELU in this epilogue.
+// input, where it uses them. DGELU_BGRAD writes bias: the sums of D over its columns. `name` is for
+// profilers. False, and nothing is computed, if the library refuses GELU in this epilogue.
 template <class floatD, class floatX>
 bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
                   int64_t n, int64_t k, bool add, cudaStream_t stream,

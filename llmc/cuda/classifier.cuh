@@ -4,10 +4,15 @@
 //
 // Softmax and loss: one block of up to 1024 threads per row. The first pass over the row computes
 // maximum and sum together (Milakov & Gimelshein 2018, arXiv:1805.02867, section 3). The second
-// turns the logits into their gradient in place, from the last to the first, because what was read
-// last is still in the second-level cache: two blocks per multiprocessor, so that the rows in work
-// fit there. Sums are fp32. Memory-bound: reads and writes each logit once from memory, and reads
-// it once more from the cache.
+// turns the logits into their gradient in place. Sums are fp32. Memory-bound: reads and writes each
+// logit once from memory.
+//
+// Where a multiprocessor has shared memory for the rows of two blocks (GPT-2's in 16 bits: 101 KB
+// each, an H100 has 228 KB), the row is copied there by cp.async, and both passes read it there:
+// the whole row is on its way at once, and while one block waits for its own the other computes.
+// Elsewhere both passes read global memory, the second from the last logit to the first, because
+// what was read last is still in the second-level cache: two blocks per multiprocessor, so that the
+// rows in work fit there.
 #pragma once
 #include "llmc/gpt2/constants.h"
 #include "llmc/cuda/matmul.cuh"
@@ -15,8 +20,13 @@
 
 // Rows per chunk. Each chunk reads and writes dwte, which is fp32: with GPT-2's vocabulary, padded
 // to 50304, and 768 channels 309 MB. More rows make the logits larger: those of 8192 rows are 824
-// MB in bf16.
-static inline int64_t classifier_chunk_rows(int64_t rows) { return rows < 8192 ? rows : 8192; }
+// MB in bf16. Twice as many where that takes at most a sixteenth of the GPU's memory. (Not where
+// the plan fits: the order of dwte's sums, and so its bits, would depend on whatever else takes
+// memory.)
+static inline int64_t classifier_chunk_rows(int64_t rows, int64_t row_bytes, double memory_bytes) {
+    const int64_t most = 16 * 16384.0 * (double)row_bytes <= memory_bytes ? 16384 : 8192;
+    return rows < most ? rows : most;
+}
 
 // Threads of a block at most, for which the kernel is compiled: a warp has one lane for each warp
 // of the block, so 1024; and two blocks fit where a multiprocessor holds 1536 (CUDA C++ Programming
@@ -82,8 +92,8 @@ __device__ inline SoftmaxState softmax_state(const floatX* row, int V) {
 
 // Writes losses (rows). If gradients, logits (rows, Vp) become (p - onehot(target)) dloss, with 0
 // in columns V .. Vp - 1; otherwise they stay. Of a row whose target is IGNORED_TARGET, loss and
-// gradient are 0. One block per row.
-template <class floatX>
+// gradient are 0. One block per row. IN_SHARED: the row is copied to shared memory first.
+template <class floatX, bool IN_SHARED>
 __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     softmax_loss_kernel(float* losses, floatX* logits, const int* targets, int V, int Vp, float dloss, bool gradients) {
     constexpr int N = Pack<floatX>::size;
@@ -95,13 +105,23 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
             store_floats(row + c, PackFloats<floatX>{});
         return;
     }
-    const SoftmaxState state = softmax_state(row, V);
-    if (threadIdx.x == 0) losses[blockIdx.x] = logf(state.sum) - ((float)row[target] - state.max);
+    const floatX* seen = row;
+    if constexpr (IN_SHARED) {
+        extern __shared__ __align__(128) int4 shared_row[];
+        floatX* const copy = (floatX*)shared_row;
+        for (int c = threadIdx.x * N; c < Vp; c += blockDim.x * N) copy_async(copy + c, row + c, true);
+        copy_async_commit();
+        copy_async_wait<0>();
+        __syncthreads();  // the row has arrived, for all threads
+        seen = copy;
+    }
+    const SoftmaxState state = softmax_state(seen, V);
+    if (threadIdx.x == 0) losses[blockIdx.x] = logf(state.sum) - ((float)seen[target] - state.max);
     if (!gradients) return;
     __syncthreads();  // thread 0 has read the target's logit, which is overwritten below
     const float scale = dloss / state.sum;
     for (int c = Vp - N * (1 + (int)threadIdx.x); c >= 0; c -= (int)blockDim.x * N) {
-        PackFloats<floatX> x = load_floats_streaming(row + c);
+        PackFloats<floatX> x = IN_SHARED ? load_floats(seen + c) : load_floats_streaming(seen + c);
         for (int k = 0; k < N; k++) x[k] = exp_flushed(x[k] - state.max) * scale;
         if (target >= c && target < c + N)
             for (int k = 0; k < N; k++) x[k] -= c + k == target ? dloss : 0.0f;
@@ -112,10 +132,26 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
 }
 
 // Threads of a block: two Packs of the row for each, as far as there are so many.
-template <class floatX>
-inline dim3 classifier_threads(int64_t V) {
+template <class floatX, class Kernel>
+inline dim3 classifier_threads(int64_t V, Kernel* kernel) {
     const int64_t two_packs_each = round_up(ceil_div(V, 2 * Pack<floatX>::size), 32);
-    return dim3((unsigned)std::min(two_packs_each, most_threads(softmax_loss_kernel<floatX>, 2)));
+    return dim3((unsigned)std::min(two_packs_each, most_threads(kernel, 2)));
+}
+// Softmax and loss of n rows. in_shared: whether the rows of two blocks fit a multiprocessor's
+// shared memory, with 1 KB that the runtime takes for each block and what the kernel has beside the
+// row.
+inline bool row_fits_shared(int64_t row_bytes) {
+    const int64_t block_bytes = row_bytes + 1024 + 32 * (int64_t)sizeof(SoftmaxState);
+    return 2 * block_bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+}
+template <class floatX>
+void softmax_loss(float* losses, floatX* logits, const int* targets, int64_t n, int64_t V, int64_t Vp, float dloss,
+                  bool gradients, bool in_shared, cudaStream_t stream) {
+    const size_t shared_bytes = in_shared ? Vp * sizeof(floatX) : 0;
+    const auto kernel = in_shared ? softmax_loss_kernel<floatX, true> : softmax_loss_kernel<floatX, false>;
+    allow_shared(kernel, shared_bytes, "softmax_loss");
+    launch("softmax_loss", kernel, dim3((unsigned)n), classifier_threads<floatX>(V, kernel), shared_bytes, stream,
+           losses, logits, targets, (int)V, (int)Vp, dloss, gradients);
 }
 
 // *sum (fp64) = sum of losses (n), or += if add. One block of 1024 threads.
@@ -140,12 +176,12 @@ void classifier(float* losses, floatX* dinp, float* dwte, floatX* logits, const 
     const floatX* const no_bias = nullptr;
     floatX* const no_dbias = nullptr;
     const ColumnSums no_sums{nullptr};
+    const bool in_shared = row_fits_shared(Vp * sizeof(floatX));
     for (int64_t r = 0; r < rows; r += chunk_rows) {
         const int64_t n = chunk_rows < rows - r ? chunk_rows : rows - r;
         const floatX* const chunk_inp = inp + r * C;
         matmul_forward(logits, chunk_inp, wte, no_bias, n, C, Vp, stream);
-        launch("softmax_loss", softmax_loss_kernel<floatX>, dim3((unsigned)n), classifier_threads<floatX>(V), 0, stream,
-               losses + r, logits, targets + r, (int)V, (int)Vp, dloss, dinp != nullptr);
+        softmax_loss(losses + r, logits, targets + r, n, V, Vp, dloss, dinp != nullptr, in_shared, stream);
         if (dinp)
             matmul_backward(dinp + r * C, dwte, no_dbias, no_sums, logits, chunk_inp, wte, n, C, Vp, add || r > 0,
                             stream);

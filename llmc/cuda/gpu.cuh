@@ -16,7 +16,7 @@ struct Gpu {
     DocumentTiles documents;                // likewise
     DecayRanges decayed;
     WholeTensorTables whole_tensors;
-    int gelu_fusion = 0;
+    GeluFusion gelu_fusion{};
     GpuPhaseClock phases;
     DeviceReading reading;  // of this step
     int64_t allocated_bytes = 0;

@@ -102,6 +102,7 @@ inline void name_ranges_for_profilers() {
 #endif
 }
 
+// What the runtime says of this process's GPU, such as the size of its second-level cache.
 inline int device_attribute(cudaDeviceAttr attribute) {
     int device = 0, value = 0;
     check_cuda(cudaGetDevice(&device), "asking for the GPU");

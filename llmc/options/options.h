@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include "llmc/base/default_files.h"
 #include "llmc/base/parse.h"
 #include "llmc/options/help.h"
@@ -158,11 +159,18 @@ inline bool validates_on_text(const Options& options) { return validates(options
 // True if the run turns text into tokens.
 inline bool encodes(const Options& options) { return has_prompt(options) || validates_on_text(options); }
 
-// GELU in the epilogues of a GPU's matrix products: -ge; where that is -1, in both passes on Hopper
-// in bf16 and fp16, and in none elsewhere.
-inline int64_t gelu_fusion(const Options& o, bool hopper, bool in_16_bits) {
-    if (o.gelu_fusion >= 0) return o.gelu_fusion;
-    return hopper && in_16_bits ? 2 : 0;
+// GELU in the epilogues of a GPU's matrix products: -ge; where that is -1, on Hopper in bf16 and
+// fp16, and in none elsewhere. But not in the forward pass where the backward pass recomputes GELU
+// alone: GELU of sums that are not rounded would need its product once more. Whether the backward
+// epilogue also leaves the gradient of the bias, a developer may say by setting the environment's
+// BIAS_IN_EPILOGUE: it is off until a GPU has shown that it is faster.
+struct GeluFusion {
+    bool forward, backward, bias = getenv("BIAS_IN_EPILOGUE");
+};
+inline GeluFusion gelu_fusion(const Options& o, int64_t recompute, bool hopper, bool in_16_bits) {
+    if (o.gelu_fusion >= 0) return {o.gelu_fusion >= 1, o.gelu_fusion >= 2};
+    const bool fuses = hopper && in_16_bits, gelu_again = recompute == 1 || recompute == 2;
+    return {fuses && !gelu_again, fuses};
 }
 
 inline std::string option_text(const Options& options, const OptionRow& row) {

@@ -54,6 +54,10 @@ T shuffle(unsigned mask, T value, int from, const char* what, Location location)
 inline int lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
 }  // namespace cusim
 template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, cusim::Location location = CUSIM_HERE) {
+    return cusim::shuffle(mask, value, lane, "__shfl_sync", location);
+}
+template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Location location = CUSIM_HERE) {
     return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", location);
 }
@@ -113,7 +117,12 @@ enum cudaError_t {
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxThreadsPerMultiProcessor = 39 };
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrL2CacheSize = 38,
+    cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+    cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81
+};
 struct cudaFuncAttributes {
     int maxThreadsPerBlock;
 };
