@@ -60,7 +60,7 @@ def replay(blocks, slots, capacity):
 # ---- attention: the order of its blocks, and what each of them copies
 
 def rows_of_all_heads(heads, tiles):
-    """As the grid (heads, tiles) of attention_block.cuh: one tile of every head, then the next. 0: the longest."""
+    """One tile of every head, then the next. 0: the longest."""
     return ((head, tile) for tile in range(tiles) for head in range(heads))
 
 
@@ -74,7 +74,12 @@ def head_by_head(heads, tiles):
     return groups_of_heads(heads, tiles, 1)
 
 
-ORDER = rows_of_all_heads  # of the kernels that ship
+def attention_group(heads, T, row_bytes, cache_bytes):
+    """The heads of a group of the kernels that ship, as in attention_block.cuh."""
+    fit = max(1, int(cache_bytes) // 4 // (2 * T * row_bytes))
+    return -(-heads // -(-heads // fit))
+
+
 ORDERS = "rows of all heads, or groups:N of so many heads"
 
 
@@ -108,9 +113,14 @@ def accesses_of_block(t, head, place):
 
 
 @functools.lru_cache(None)
-def attention_traffic(t, slots, capacity, order=None):
-    blocks = (order or ORDER)(t.heads, -(-t.T // t.rows))
-    return replay((accesses_of_block(t, *block) for block in blocks), slots, capacity)
+def shipped_order(t, cache_bytes):
+    group = attention_group(t.heads, t.T, t.head_size * t.type_bytes, cache_bytes)
+    return functools.partial(groups_of_heads, group=group)
+
+
+@functools.lru_cache(None)
+def attention_traffic(t, slots, capacity, order):
+    return replay((accesses_of_block(t, *block) for block in order(t.heads, -(-t.T // t.rows))), slots, capacity)
 
 
 # ---- the classifier: a block reads a row of logits, then turns it into its gradient, from its end to its beginning

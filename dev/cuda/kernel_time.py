@@ -62,7 +62,8 @@ class Demand:
         """What the replay of its blocks finds in memory; None for kernels whose blocks share nothing."""
         capacity = machine.l2_share * machine.chip.l2_bytes
         if "tiles" in self.work:
-            return cache_replay.attention_traffic(self.work["tiles"], self.slots, capacity, machine.order)
+            order = machine.order or cache_replay.shipped_order(self.work["tiles"], machine.chip.l2_bytes)
+            return cache_replay.attention_traffic(self.work["tiles"], self.slots, capacity, order)
         if "rows_twice" in self.work:
             rows, row_bytes = self.work["rows_twice"]
             return cache_replay.twice_read_rows(min(rows, 8 * self.slots), row_bytes, self.slots, capacity)
