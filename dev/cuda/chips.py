@@ -25,6 +25,8 @@ class Chip:
     def __init__(self, name, peak_name, arch, sms, flops, l2_mb, warps, shared_kb, fp32, fp64):
         self.name, self.peak_name, self.arch, self.sms, self.flops = name, peak_name, arch, sms, flops
         self.l2_bytes, self.warps, self.shared_kb = l2_mb * 2**20, warps, shared_kb
+        # the compute capability; machine code for 8.0 stands for 8.9, which holds fewer threads
+        self.capability = "89" if warps == 48 and arch == "80" else arch.rstrip("a")
         self.peak, self.memory_bytes, self.bandwidth = peaks()[peak_name]
         # what a multiprocessor does per clock: warp instructions, shared memory's wavefronts
         self.per_clock = {"issue": 4, "shared": 1, "special": 16 / 32, "fma": fp32 / 32, "alu": 64 / 32,

@@ -90,7 +90,7 @@ def step_of_figure(figure, args, codes):
 
 
 def row(cells, measured, modelled, why):
-    """A row of the table; why: given if, and only if, the model is off by more than 10%."""
+    """A row of the table; why: given if the model is off by more than 10%, or was in an earlier state."""
     off = modelled[1] / measured - 1
     three = " / ".join(f"{value:.0f}" for value in modelled)
     return f"| {cells} | {measured:.0f} | {three} | {off:+.0%} | {why} |"

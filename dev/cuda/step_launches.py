@@ -22,17 +22,22 @@ EPILOGUE_OPERANDS = {164: 1, 192: 1}  # of products: GELU with its input kept; t
 
 
 @functools.lru_cache(None)
-def run_once(program, flags, record):
+def run_once(program, flags, record, card):
     """The lines of the launches of a step, without computing it."""
-    children.run([program, *flags, "-x", 1], env={"CUSIM_MEMORY_MIB": "4000000", "CUSIM_DRY": record}, cwd=ROOT)
+    children.run([program, *flags, "-x", 1], env={**dict(card), "CUSIM_MEMORY_MIB": "4000000", "CUSIM_DRY": record},
+                 cwd=ROOT)
     return [line.split() for line in (ROOT / record).read_text().splitlines()]
 
 
-def dry_run(args, C, NH, L, B, micro_steps):
+def dry_run(args, chip, C, NH, L, B, micro_steps):
+    """On a simulated card that holds as many blocks as the chip does."""
+    card = (("CUSIM_CAPABILITY", chip.capability), ("CUSIM_MULTIPROCESSORS", str(chip.sms)),
+            ("CUSIM_SHARED_KIB", str(chip.shared_kb)))
     pathlib.Path("build").mkdir(exist_ok=True)
     flags = ("-e", f"L{L}C{C}H{NH}T{args.T}", "-b", B, "-t", args.T, "-d", B * args.T * micro_steps, "-v", 0, "-s", 0,
              "-r", args.recompute, "-ge", args.gelu_fusion, "-i", args.data)
-    return run_once(args.program, flags, f"build/launches_L{L}C{C}_{B}x{args.T}x{micro_steps}")
+    record = f"build/launches_{chip.capability}_L{L}C{C}_{B}x{args.T}x{micro_steps}"
+    return run_once(args.program, flags, record, card)
 
 
 @functools.lru_cache(None)
@@ -143,7 +148,7 @@ def step_of(chip, codes, args, model, B, micro_steps=1, gpus=1):
         for layer_weight, layers in [(3 - L, 2), (L - 2, 3)]:
             shape = Shape(layers, C, NH, B, args.T)
             shape.parameters /= gpus
-            lines = dry_run(args, C, NH, layers, B, micro_steps_recorded)
+            lines = dry_run(args, chip, C, NH, layers, B, micro_steps_recorded)
             found = launches_of(chip, codes, args.counted, lines, shape)
             step += [(micro_weight * layer_weight * n, what) for n, what in found.values()]
     return step

@@ -165,8 +165,8 @@ SHOWN = {"d12": [4, 16, 64], "d24": [16], "d36": [4], "d48": [4]}
 
 def write(args, codes):
     """Tables into the pages, and the machine code of the kernels of a step into machine_code.json."""
-    used = {Launch(words[1:]).symbol for model in MODELS for micro_steps in (1, 2)
-            for words in dry_run(args, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
+    used = {Launch(words[1:]).symbol for chip in CHIPS for model in MODELS for micro_steps in (1, 2)
+            for words in dry_run(args, chip, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
     kept = {arch: {s: c for s, c in sorted(code.items()) if s in used} for arch, code in codes.items()}
     short = lambda code: json.dumps(code, separators=(",", ":"))
     of_arch = lambda code: ",\n".join(f'  "{symbol}": {short(c)}' for symbol, c in code.items())

@@ -27,8 +27,7 @@ static int multiprocessors() { return (int)environment_number("CUSIM_MULTIPROCES
 static int threads_of_multiprocessor() { return is_small() ? 1536 : 2048; }
 static int blocks_of_multiprocessor() { return capability() == 86 ? 16 : is_small() ? 24 : 32; }
 static size_t shared_of_multiprocessor() {
-    const int kib = is_small() ? 100 : capability() == 90 || capability() == 100 ? 228 : 164;
-    return environment_number("CUSIM_SHARED_KIB", kib) << 10;
+    return (size_t)(is_small() ? 100 : capability() == 90 || capability() == 100 ? 228 : 164) << 10;
 }
 
 }  // namespace cusim
@@ -86,7 +85,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     const std::map<cudaDeviceAttr, int> values = {
         {cudaDevAttrMultiProcessorCount, multiprocessors()},
         {cudaDevAttrMaxThreadsPerMultiProcessor, threads_of_multiprocessor()},
-        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)shared_of_multiprocessor()},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+         (int)environment_number("CUSIM_SHARED_KIB", shared_of_multiprocessor() >> 10) << 10},
         {cudaDevAttrL2CacheSize, (int)environment_number("CUSIM_CACHE_KIB", 64) << 10},
     };
     return *value = values.at(attribute), cudaSuccess;

@@ -239,13 +239,13 @@ class Arguments:
 
 
 def held_out_figures_are_met(program):
-    """Within 10%, or the table says why; and it gives no reason where none is needed."""
+    """Within 10%, or the table says why."""
     args, codes = Arguments(program), json.loads(step_launches.STORED.read_text())
     count = 0
     for figure, measured, modelled, line in held_out.rows(args, codes):
         off = modelled[EXPECTED] / measured - 1
         count += 1
-        expect(bool(figure.why) == (abs(off) > held_out.WITHIN), f"off by {off:.1%}: {line}")
+        expect(figure.why or abs(off) <= held_out.WITHIN, f"off by {off:.1%}: {line}")
         ends = sorted((modelled[SHORT], modelled[LONG]))
         expect(ends[0] < modelled[EXPECTED] < ends[1], f"no range: {line}")
         expect(line in (ROOT / "dev/MEASURED.md").read_text(), f"dev/MEASURED.md has not: {line}")

@@ -189,8 +189,8 @@ $(foreach s,1 2,$(foreach p,BF16 FP32,$(call sim_check,kernels_$p_seed$s,\
     $p kernels with blocks warps and lanes in random order: seed $s,$s,$(B)/$p/test_gpt2sim,kernels)))
 $(foreach l,$(CUDA_LADDERS),$(call sim_check,ladder_cuda_$l_seed1,\
     the ladder of $l with blocks warps and lanes in random order,1,$(B)/cuda/$l,--check))
-$(call sim_check,kernels_small,bf16 kernels on one multiprocessor that holds 1536 threads,\
-    2 CUSIM_CAPABILITY=86 CUSIM_MULTIPROCESSORS=1,$(B)/BF16/test_gpt2sim,kernels)
+$(call sim_check,kernels_small,bf16 kernels on a small multiprocessor,2 CUSIM_CAPABILITY=86 CUSIM_MULTIPROCESSORS=1,\
+    $(B)/BF16/test_gpt2sim,kernels)
 $(call sim_check,model_seed3,the model in random order,3,$(B)/BF16/test_gpt2sim,cpu)
 $(call check,ucontext,the simulator on ucontext,$(SIM_SOURCES),dev/test/ucontext.sh)
 $(call check,amx,AMX in an emulator,,bochs --help cpu 2>&1 | grep -q sapphire_rapids && command -v grub-mkrescue ||\
