@@ -54,7 +54,8 @@ def main():
     lines = ["| kernel | threads | dynamic shared |" + "".join(columns), "|---|---|---|" + "---|" * 5 * len(archs)]
     spilling = []
     for symbol in sorted(tables, key=lambda s: names[s]):
-        name = re.sub(r"^void |\(.*\)$", "", names[symbol]).replace("__nv_bfloat16", "bf16")
+        plain = re.sub(r"\(\w+\)(?=\d)", "", names[symbol])  # arguments of a template without their types
+        name = re.sub(r"^void |\(.*\)$", "", plain).replace("__nv_bfloat16", "bf16")
         threads, dynamic = launches.get(symbol, (0, 0))
         row = f"| `{name}` | {threads or 'not launched'} | {dynamic} |"
         for arch in archs:

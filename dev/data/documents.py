@@ -10,6 +10,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import atexit  # noqa: E402
 import children  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
@@ -170,6 +171,11 @@ class Tokens:
                  f"{LONGEST_LINE >> 20} MiB are accepted, and by ./tokenize texts of any length")
         self.process.stdin.write(line)
 
+    def stop(self):
+        """Ends the program, if it still runs: it writes nothing any more."""
+        self.process.kill()
+        self.process.wait()
+
     def finish(self):
         try:
             self.process.stdin.close()
@@ -194,6 +200,7 @@ def documents_of_part(part):
 def tokenize_part(folder):
     part = json.loads((folder / "part.json").read_text())
     outputs, empty, path = {}, 0, None
+    atexit.register(lambda: [output.stop() for output in outputs.values()])
     try:
         for path, split, document in documents_of_part(part):
             if not document:

@@ -137,8 +137,10 @@ inline BlockSize bf16_block_size(int64_t M, int64_t N, int64_t K) {
     const auto too_few = [&](int64_t pieces) {
         return by.copies_a ? 8 * (round_up(pieces, device.threads) - pieces) > pieces : too_few_pieces(pieces);
     };
-    while (too_few(m_blocks * n_blocks) && M / (m_blocks + 1) >= 2 * BF16_ROWS) m_blocks++;
-    return {round_up(ceil_div(M, m_blocks), BF16_ROWS), nc};
+    int64_t mc = round_up(ceil_div(M, m_blocks), BF16_ROWS);
+    while (too_few(ceil_div(M, mc) * n_blocks) && M / (m_blocks + 1) >= 2 * BF16_ROWS)
+        mc = round_up(ceil_div(M, ++m_blocks), BF16_ROWS);
+    return {mc, nc};
 }
 
 // The epilogue gets A (M, K) B (K, N); epilogue_reads as in gemm.h, rows ldc apart. In A the rows
