@@ -106,11 +106,11 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
-    if (s.training) return allocate_scratch();
-    // What a prompt needs: all but the scores of evaluation.
-    const ActivationLayout& acts = model.activations;
-    fetch_pages(model.acts, acts.first[LOGITS]);
-    fetch_pages(model.acts + acts.first[KEYS], acts.total_bytes - acts.first[KEYS]);
+    if (!s.training) {  // what a prompt needs: all but the scores of evaluation
+        const ActivationLayout& acts = model.activations;
+        fetch_pages(model.acts, acts.first[LOGITS]);
+        fetch_pages(model.acts + acts.first[KEYS], acts.total_bytes - acts.first[KEYS]);
+    }
     allocate_scratch();
 }
 

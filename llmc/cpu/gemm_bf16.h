@@ -159,12 +159,11 @@ inline void gemm(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, i
         });
         rows = {device.transposed, stride, true, false};
     }
-    const auto [mc, nc] = bf16_block_size(M, N, K);
-    const int64_t m_blocks = ceil_div(M, mc), n_blocks = ceil_div(N, nc), rows_of_block = mc, columns_of_block = nc;
-    parallel_for(m_blocks * n_blocks, [&, rows_of_block, columns_of_block](int64_t block) {
-        const int64_t m = block / n_blocks * rows_of_block, n = block % n_blocks * columns_of_block;
-        gemm_block(rows, B, m, std::min(m + rows_of_block, M), n, std::min(n + columns_of_block, N), K, epilogue,
-                   epilogue_reads, ldc);
+    const BlockSize size = bf16_block_size(M, N, K);
+    const int64_t n_blocks = ceil_div(N, size.nc);
+    parallel_for(ceil_div(M, size.mc) * n_blocks, [&](int64_t block) {
+        const int64_t m = block / n_blocks * size.mc, n = block % n_blocks * size.nc;
+        gemm_block(rows, B, m, std::min(m + size.mc, M), n, std::min(n + size.nc, N), K, epilogue, epilogue_reads, ldc);
     });
 }
 

@@ -147,14 +147,15 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx51
             _mm512_storeu_ps(c, t.add ? _mm512_add_ps(_mm512_loadu_ps(c), acc[i][j]) : acc[i][j]);
         }
 }
+template <bool FETCHES>
+inline auto rows_avx512(int64_t cols) {
+    if (cols == 3) return multiply_rows_avx512<3, FETCHES>;
+    return cols == 2 ? multiply_rows_avx512<2, FETCHES> : multiply_rows_avx512<1, FETCHES>;
+}
 inline void multiply_avx512(const TileProduct& t) {
     for (int64_t column = 0; column < t.columns;) {
         const int64_t cols = std::min<int64_t>(t.columns - column == 4 ? 2 : 3, t.columns - column);
-        const bool fetches = t.fetches && column == 0;
-        const auto multiply = cols == 3   ? fetches ? multiply_rows_avx512<3, true> : multiply_rows_avx512<3, false>
-                                : cols == 2 ? fetches ? multiply_rows_avx512<2, true> : multiply_rows_avx512<2, false>
-                                : fetches ? multiply_rows_avx512<1, true>
-                                          : multiply_rows_avx512<1, false>;
+        const auto multiply = t.fetches && column == 0 ? rows_avx512<true>(cols) : rows_avx512<false>(cols);
         for (int64_t row = 0; row < t.strips * TILE_ROWS; row += 8) multiply(t, row, column);
         column += cols;
     }
