@@ -12,12 +12,11 @@
 // of the two operations, scale s - (scale m), would add the rounding of scale m to it.
 //
 // One block of 4 warps per 64 M queries of a head: grid (B NH, T / (64 M)); attention_block.cuh has
-// their order. Each warp has 16 M of
-// the queries, in registers. s, p and o are there too: as the result of q k^T, p has the layout
-// that p v needs (mma.cuh). Four lanes share a row. In each tile only the maximum crosses lanes; a
-// lane sums its own part of l, and the parts are added at the end. Tiles after the warp's last
-// query are skipped. Only in a tile that the diagonal crosses are keys compared with queries, one
-// by one.
+// their order. Each warp has 16 M of the queries, in registers. s, p and o are there too: as the
+// result of q k^T, p has the layout that p v needs (mma.cuh). Four lanes share a row. In each tile
+// only the maximum crosses lanes; a lane sums its own part of l, and the parts are added at the
+// end. Tiles after the warp's last query are skipped. Only in a tile that the diagonal crosses are
+// keys compared with queries, one by one.
 //
 // Keys and values have two buffers each. While one tile is multiplied, cp.async copies the next:
 //

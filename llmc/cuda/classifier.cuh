@@ -137,13 +137,13 @@ inline dim3 classifier_threads(int64_t V, Kernel* kernel) {
     const int64_t two_packs_each = round_up(ceil_div(V, 2 * Pack<floatX>::size), 32);
     return dim3((unsigned)std::min(two_packs_each, most_threads(kernel, 2)));
 }
-// Softmax and loss of n rows. in_shared: whether the rows of two blocks fit a multiprocessor's
-// shared memory, with 1 KB that the runtime takes for each block and what the kernel has beside the
-// row.
+// Whether the rows of two blocks fit a multiprocessor's shared memory, with 1 KB that the runtime
+// takes for each block and what the kernel has beside the row.
 inline bool row_fits_shared(int64_t row_bytes) {
     const int64_t block_bytes = row_bytes + 1024 + 32 * (int64_t)sizeof(SoftmaxState);
     return 2 * block_bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
 }
+// Softmax and loss of n rows, which fit shared memory if in_shared.
 template <class floatX>
 void softmax_loss(float* losses, floatX* logits, const int* targets, int64_t n, int64_t V, int64_t Vp, float dloss,
                   bool gradients, bool in_shared, cudaStream_t stream) {
