@@ -39,23 +39,20 @@ inline void wait_until(Done done, const char* what) {
     }
 }
 
-// Whether everything enqueued in a stream so far is done. The answer that it is not must be taken
+// What the runtime answers when asked whether work is done. The answer that it is not must be taken
 // out of cudaGetLastError(), or the next launch would take it for its own error.
-inline bool is_done(cudaStream_t stream, const char* what) {
-    const cudaError_t state = cudaStreamQuery(stream);
+inline bool says_done(cudaError_t state, const char* what) {
     if (state == cudaErrorNotReady) return (void)cudaGetLastError(), false;
     return check_cuda(state, what), true;
 }
+// Whether everything enqueued in a stream so far is done.
+inline bool is_done(cudaStream_t stream, const char* what) { return says_done(cudaStreamQuery(stream), what); }
 inline void wait_for_stream(cudaStream_t stream, const char* what) {
     wait_until([&] { return is_done(stream, what); }, what);
 }
 
 // Whether everything enqueued before the newest record of an event is done.
-inline bool is_done(cudaEvent_t event, const char* what) {
-    const cudaError_t state = cudaEventQuery(event);
-    if (state == cudaErrorNotReady) return (void)cudaGetLastError(), false;
-    return check_cuda(state, what), true;
-}
+inline bool is_done(cudaEvent_t event, const char* what) { return says_done(cudaEventQuery(event), what); }
 inline void wait_for_event(cudaEvent_t event, const char* what) {
     wait_until([&] { return is_done(event, what); }, what);
 }
