@@ -6,6 +6,7 @@
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/data/text_data.h"
+#include "llmc/model/kept_codes.h"
 #include "llmc/model/model_state.h"
 #include "llmc/options/core_share.h"
 #include "llmc/plan/device_reading.h"

@@ -1,6 +1,7 @@
 // What the services of a run need of a GPU (model/model.h): which one, its memory, and what it is
 // called.
 #pragma once
+#include "llmc/cuda/activation_codes.cuh"
 #include "llmc/cuda/blas.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/comm.cuh"
@@ -9,6 +10,7 @@
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/nvml.cuh"
+#include "llmc/model/kept_codes.h"
 #include "llmc/model/model_state.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"

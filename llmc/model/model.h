@@ -27,6 +27,10 @@ struct Batch {
     Dropout dropout = {};  // of a training run that has it
 };
 
+// What a forward pass leaves beside lnf: nothing, codes of what the backward pass needs
+// (kept_codes.h), or in the cache of generation keys and values of its one sequence.
+enum Leaves { LEAVES_NOTHING, LEAVES_CODES, LEAVES_CACHE };
+
 struct Backend;
 struct Gpu;
 
