@@ -9,13 +9,26 @@
 //
 // The functions do nothing in a run without --compress-activations 1.
 #pragma once
-#include "llmc/model/model.h"
+#include "llmc/model/model_state.h"
 
 // The codes of an activation of a layer; of the residual stream a layer that ends a segment.
 inline ActivationCodes codes_of(GPT2& model, int a, int64_t layer) {
     const ActivationLayout& acts = model.activations;
     char* copy = model.acts + acts.copy_offset(CODES, layer / acts.segment_layers);
     return codes_at(copy + codes_offset(a, model.sizes), ACTIVATIONS[a].elems(model.sizes));
+}
+
+// n values that codes stand for, from element `first` on, a multiple of CODE_BLOCK: as fp32 on the
+// host, until the next such call.
+inline const float* decoded_data(GPT2& model, int a, int64_t layer, int64_t first, int64_t n) {
+    const ActivationCodes from = codes_of(model, a, layer);
+    std::vector<int8_t> codes(n);
+    std::vector<float> scales(ceil_div(n, CODE_BLOCK));
+    model.backend->copy_out(model, codes.data(), from.codes + first, n);
+    model.backend->copy_out(model, scales.data(), from.scales + first / CODE_BLOCK, (int64_t)scales.size() * 4);
+    model.host_values.resize(n);
+    for (int64_t i = 0; i < n; i++) model.host_values[i] = codes[i] * scales[i / CODE_BLOCK];
+    return model.host_values.data();
 }
 
 // Calls f(a, layer) for each activation that layer l keeps as codes, and for the residual stream
