@@ -30,6 +30,7 @@ inline int64_t grads_elems(const ParameterLayout& layout, const Sizes& s) {
 template <class floatX>
 void check_supported(const Sizes& s, const Options& o) {
     const GPT2Config& c = s.config;
+    if (o.zero_stage > 1) usage_error("-z %d: on a GPU 0 and 1 are accepted", o.zero_stage);
 #ifdef CUSIM
     const char* program = "train_gpt2sim";
 #else
