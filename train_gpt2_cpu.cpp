@@ -27,9 +27,7 @@
 // micro-steps or processes (Sizes::sums_gradients()), else floatX.
 template <class floatG>
 floatG* grad(GPT2& model, int tensor, int64_t layer = 0) {
-    const int64_t bucket = model.layout.bucket_of(tensor, layer);
-    return (floatG*)model.grads + model.gradient_places.whole(model.layout, bucket) +
-           model.layout.offset_in_bucket[tensor];
+    return (floatG*)model.grads + model.gradient_at(tensor, layer);
 }
 // The fp32 sums of the gradient of wte over the classifier's chunks; null if there are none.
 inline float* dwte_sums(GPT2& model) {

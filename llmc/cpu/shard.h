@@ -53,8 +53,7 @@ inline void keep_slices(GPT2& model) {
     for (const auto& [bucket, add] : model.arriving) {
         const int64_t elems = layout.slice_elems(bucket);
         float* const kept = (float*)model.grads + model.gradient_places.own(layout, bucket);
-        const float* const sum =
-            (float*)model.grads + model.gradient_places.whole(layout, bucket) + comm.rank * elems;
+        const float* const sum = (float*)model.grads + model.gradient_places.whole(layout, bucket) + comm.rank * elems;
         parallel_ranges(elems, 1 << 14, [=, adds = add](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; i++) kept[i] = adds ? kept[i] + sum[i] : sum[i];
         });

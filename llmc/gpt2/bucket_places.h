@@ -4,7 +4,7 @@
 // what is outside the layers.
 //
 //     all       | layer 0     | layer 1     | layer 2     | ... | last bucket     |
-//     sharded   | own slices: layer 0, layer 1, layer 2, ..., last bucket | place 0 | place 1 | place of the last bucket |
+//     sharded   | own slices of layers 0, 1, 2, ..., last bucket | place 0 | place 1 | place of the last bucket |
 //
 // Layer l has place l % 2, so that the next layer's bucket can travel while this one is computed
 // with.

@@ -104,6 +104,10 @@ struct GPT2 {
     float* act32(int a, int64_t layer = 0) { return act<float>(a, layer); }
     int* ints(int a) { return act<int>(a); }
 
+    // Where the gradient of a tensor of one layer begins in its memory, in elements.
+    int64_t gradient_at(int tensor, int64_t layer = 0) const {
+        return gradient_places.whole(layout, layout.bucket_of(tensor, layer)) + layout.offset_in_bucket[tensor];
+    }
     // Whether a micro-batch adds to the gradients of those before it, else it writes its own; and
     // whether the processes sum them at once. Sharded gradients are summed over processes first.
     bool adds(const Batch& batch) const { return batch.micro > 0 && !gradient_places.sharded; }

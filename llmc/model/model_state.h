@@ -171,8 +171,7 @@ inline const float* gradient_values(GPT2& model, int64_t at, int64_t n) {
 // micro-steps so far: its elements first to first + n, as above. Sharded: of this micro-step, while
 // the bucket is whole.
 inline const float* gradient_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
-    const int64_t whole = model.gradient_places.whole(model.layout, model.layout.bucket_of(tensor, layer));
-    return gradient_values(model, whole + model.layout.offset_in_bucket[tensor] + first, n);
+    return gradient_values(model, model.gradient_at(tensor, layer) + first, n);
 }
 // After the update: n elements of a part that this process keeps, from its element `first` on, of
 // the sum over all processes; or the update directions.
