@@ -65,8 +65,8 @@ static void codes_as_reference(size_t n) {
     start_test(format("codes of %d values of %d bits: a value changes by half a scale at most", (int)n,
                       8 * (int)sizeof(floatX)));
     EXPECT(within_bound(decoded, x));
-    int8_t& code = want.codes().codes[n / 2];  // planted: a code that is one too large or too small
-    code = (int8_t)(code + (code < 0 ? -1 : 1));
+    int8_t& code = want.codes().codes[n / 2];  // planted: a code that is two nearer to 0, or beyond it
+    code = (int8_t)(code + (code < 0 ? 2 : -2));
     reference::decode_activations(decoded.data(), want.codes(), n);
     EXPECT(!within_bound(decoded, x) || want.codes().scales[n / 2 / CODE_BLOCK] == 0);
 }
@@ -93,7 +93,7 @@ static void codes_of_special_values() {
                       8 * (int)sizeof(floatX)));
     for (float size : {3e38f, 1e30f, 1e-25f, 1e-31f, 1e-37f, 1e-40f, 0.0f}) {
         std::vector<floatX> x(64), decoded(64, floatX(NAN));
-        for (int i = 0; i < 64; i++) x[i] = floatX(size * (float)(i - 32) / 32);
+        for (int i = 0; i < 64; i++) x[i] = floatX(size * ((float)(i - 32) / 32));
         CodeMemory codes(64);
         encode_activations(codes.codes(), x.data(), 64), decode_activations(decoded.data(), codes.codes(), 64);
         if (size > 1e-28f) EXPECT(within_bound(decoded, x));

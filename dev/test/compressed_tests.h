@@ -28,7 +28,7 @@ static void round_kept(Model& model, float coarser = 1) {
             std::vector<char> memory(codes_bytes(n));
             const ActivationCodes codes = codes_at(memory.data(), n);
             reference::encode_activations(codes, values.data(), n);
-            for (int64_t i = 0; i < n; i++) codes.codes[i] = (int8_t)(std::nearbyint(codes.codes[i] / coarser) * coarser);
+            for (int64_t i = 0; i < n; i++) codes.codes[i] = (int8_t)(std::trunc(codes.codes[i] / coarser) * coarser);
             reference::decode_activations(rounded.data(), codes, n);
             const std::vector<float> wanted(rounded.begin(), rounded.end());
             to_device(model, model.format, model.act<floatX>(a, l), wanted.data(), n);
@@ -36,32 +36,28 @@ static void round_kept(Model& model, float coarser = 1) {
     }
 }
 
-// To first order a gradient changes by the sum of what the rounding of each activation changes. In a
-// block these errors are s / sqrt(12) in rms, and the largest value, 127 s, is some 3 times the rms
-// of the block: so rounding changes an activation by a share of 3 / (127 sqrt(12)) in rms. The
-// errors of different activations are independent: their squares add up. A factor of 2 for what is
-// multiplied by more than 1 on its way.
-static double code_tolerance(const Sizes& s) {
-    double roundings = 0;
-    for (int a = 0; a < NUM_ACTIVATIONS; a++) roundings += is_coded(a, s) * (double)activation_copies(CODES, s);
-    return 2 * 3 / (127 * std::sqrt(12.0)) * std::sqrt(roundings);
-}
+// What rounding explains, relative to the norm of the gradients. In a block these errors are
+// s / sqrt(12) in rms, and the largest value, 127 s, is some 3 times the rms of the block: so
+// rounding changes an activation by a share of 3 / (127 sqrt(12)) of it. The gradient of a weight is
+// a product of two operands: the activation, and a gradient that has come through activations of
+// later layers, of which the residual stream passes most on as it is. Their errors are independent,
+// so the squares of two such shares add up; a factor of 2 for blocks whose largest value is larger.
+static const double CODE_TOLERANCE = 2 * 3 / (127 * std::sqrt(12.0)) * std::sqrt(2.0);
 
 static void gradients_with_codes(const Recomputation& r) {
     start_test(format("codes: the gradients are those of rounded activations, to the bit, recompute level %d, every %d",
                       (int)r.level, (int)r.every));
     std::vector<float> with_codes, again, exact, rounded, coarse;
-    double loss, exact_loss, tolerance;
+    double loss, exact_loss;
     {
         PlantedRun run(r, true);
         with_codes = gradients_of(run), again = gradients_of(run), loss = loss_sum(run.model);
-        tolerance = code_tolerance(run.model.sizes);
     }
     {
         PlantedRun run(r);
         exact = gradients_of(run), exact_loss = loss_sum(run.model);
         rounded = gradients_of(run, [&] { round_kept(run.model); });
-        coarse = gradients_of(run, [&] { round_kept(run.model, 32); });
+        coarse = gradients_of(run, [&] { round_kept(run.model, 16); });
     }
     EXPECT(loss == exact_loss && with_codes == again);
     EXPECT(with_codes == rounded);
@@ -70,8 +66,10 @@ static void gradients_with_codes(const Recomputation& r) {
     const bool any = r.every < 5;  // one segment needs no codes
     EXPECT((with_codes != exact) == any);
     const double error = norm_error(with_codes, exact);
-    if (!EXPECT(error <= tolerance)) printf("    error %.3g, tolerance %.3g\n", error, tolerance);
-    EXPECT(!any || !(norm_error(coarse, exact) < tolerance));
+    if (!EXPECT(error <= CODE_TOLERANCE)) printf("    error %.3g\n", error);
+    // Codes of 4 bits change them by more, but where segments are 3 layers: there one layer norm alone
+    // reads codes.
+    EXPECT(r.every > 2 || !(norm_error(coarse, exact) <= CODE_TOLERANCE));
 }
 
 static void codes_hide_nothing() {
