@@ -36,7 +36,8 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     model.backend->allocate(model, model.sizes, o);
     return model;
 }
-static void micro_step(GPT2& model, const Batch& batch, std::function<void()> between = [] {}) {
+static void micro_step(
+    GPT2& model, const Batch& batch, std::function<void()> between = [] {}) {
     upload<floatX>(model, batch);
     forward(model, batch);
     between();

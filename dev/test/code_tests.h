@@ -89,8 +89,8 @@ static void codes_of_special_values() {
                     EXPECT(same_block ? std::isnan(value) : value == 1);
             }
         }
-    start_test(format("codes of %d bits: the largest numbers stay finite, the smallest become 0",
-                      8 * (int)sizeof(floatX)));
+    start_test(
+        format("codes of %d bits: the largest numbers stay finite, the smallest become 0", 8 * (int)sizeof(floatX)));
     for (float size : {3e38f, 1e30f, 1e-25f, 1e-31f, 1e-37f, 1e-40f, 0.0f}) {
         std::vector<floatX> x(64), decoded(64, floatX(NAN));
         for (int i = 0; i < 64; i++) x[i] = floatX(size * ((float)(i - 32) / 32));
@@ -112,8 +112,8 @@ static void gradients_from_codes() {
     encode_activations(codes.codes(), x.data(), n);
     std::vector<float> decoded(n), dinp(n), exact(OC * C), changed(OC * C), bias(OC);
     const auto gradient = [&](std::vector<float>& dweight, const std::vector<float>& inp) {
-        reference::matmul_backward(dinp.data(), dweight.data(), bias.data(), dout.data(), inp.data(), weight.data(), rows,
-                                   C, OC, false);
+        reference::matmul_backward(dinp.data(), dweight.data(), bias.data(), dout.data(), inp.data(), weight.data(),
+                                   rows, C, OC, false);
     };
     const auto most_of_bound = [&] {
         decode_activations(decoded.data(), codes.codes(), n);

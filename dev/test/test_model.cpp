@@ -36,7 +36,8 @@ static void free_model(Model& model) {
     unmap_memory(model.acts, model.activations.total_bytes);
     free_scratch();
 }
-static void micro_step(Model& model, const Batch& batch, std::function<void()> between = [] {}) {
+static void micro_step(
+    Model& model, const Batch& batch, std::function<void()> between = [] {}) {
     forward<floatX>(model, batch);
     between();
     backward<floatX>(model, batch);

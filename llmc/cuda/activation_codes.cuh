@@ -1,7 +1,7 @@
 // Compressed activations: values to codes and back; what the codes are and sources:
 // llmc/gpt2/activation_codes.h, shapes: llmc/cpu/activation_codes.h, whose bits these kernels give.
-// One thread per Pack of 128 bits, 256 threads per block: the lanes that share a block of 64 values,
-// 16 in fp32 and 8 in 16 bits, find its scale by shuffles. Memory-bound.
+// One thread per Pack of 128 bits, 256 threads per block: the lanes that share a block of 64
+// values, 16 in fp32 and 8 in 16 bits, find its scale by shuffles. Memory-bound.
 #pragma once
 #include "llmc/cuda/common.cuh"
 #include "llmc/gpt2/activation_codes.h"

@@ -7,12 +7,15 @@
 //     s = max |x| / 127      code = x / s, rounded to a whole number, -127 to 127      x' = code s
 //     |x' - x| <= s / 2 = max |x| / 254
 //
-// So a value takes 1 + 4/64 bytes in place of 2 or 4. What the block's largest value is to the others
-// decides how well they are kept; 64 neighbours of one position mostly are of one size.
+// So a value takes 1 + 4/64 bytes in place of 2 or 4. How well it is kept depends on how much
+// larger the largest of its block is.
 //
-// Sources: Jain et al. 2018, Gist (doi:10.1109/ISCA.2018.00070), section IV: values that wait for
-// the backward pass may have fewer bits, because nothing but one gradient is computed of them; Chen
-// et al. 2021, ActNN (arXiv:2104.14129), section 3: a scale for each group of values.
+// Rounding is to nearest. At random, so that the mean is exact, it would have twice the variance,
+// and would not train better with 8 bits.
+//
+// Sources: Jain et al. 2018, Gist (doi:10.1109/ISCA.2018.00070): values that wait for the backward
+// pass may have fewer bits than those with which the forward pass goes on; Chen et al. 2021, ActNN
+// (arXiv:2104.14129): a scale for each group of values.
 #pragma once
 #include <cstdint>
 #include "llmc/base/host_device.h"

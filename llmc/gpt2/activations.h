@@ -7,9 +7,9 @@
 //   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers
 //   level 4 keeps the residual stream between segments of k layers. The backward pass recomputes one segment at a time,
 //   and k copies serve the layers in turn (Chen et al. 2016, arXiv:1604.06174). Level 3 is the same with k = 1.
-// What is then still kept, --compress-activations 1 keeps in 8 bits (activation_codes.h): the codes are
-// a row of their own, and a copy of what they stand for serves all layers in turn.
-// floatX is the trainer's type of weights and activations: fp32, bf16 or fp16.
+// What is then still kept, --compress-activations 1 keeps in 8 bits (activation_codes.h): the codes
+// are a row of their own, and a copy of what they stand for serves all layers in turn. floatX is
+// the trainer's type of weights and activations: fp32, bf16 or fp16.
 #pragma once
 #include <algorithm>
 #include <cmath>

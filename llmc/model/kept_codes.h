@@ -44,8 +44,8 @@ void for_each_coded(GPT2& model, int64_t l, bool with_input, F f) {
         } else if (l < s.recomputed_layers()) f(a, l);
     }
 }
-// After layer l has run forward. encode(codes, values, elems) is the device's; on a GPU it also takes
-// a stream.
+// After layer l has run forward. encode(codes, values, elems) is the device's; on a GPU it also
+// takes a stream.
 template <class floatX, class Encode, class... Stream>
 void encode_kept(GPT2& model, int64_t l, Encode encode, Stream... stream) {
     for_each_coded(model, l, l % model.sizes.segment_layers() == 0, [&](int a, int64_t layer) {
