@@ -35,6 +35,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
 // What a process takes beside the other rows of its plan: estimates, rounded up. test_runs compares
 // the peak memory of runs with the sum of all rows.
 constexpr int64_t PROGRAM_BYTES = 12 << 20;    // code, libraries, stacks and small buffers
+constexpr int64_t MPI_BYTES = 5 << 20;         // its libraries, and buffers for small messages
 constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds from the tokenizer's file
 
 // Elements of the slices that are on their way at once (comm_mpi.h).
@@ -74,6 +75,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     if (before > 0) rows.push_back({"program", "weights before", "of logged steps", before});
     if (encodes(o)) rows.push_back({"program", "tokenizer", "to encode text", TOKENIZER_BYTES});
     if (validates_on_text(o)) rows.push_back({"program", "tokens of -j", "at most", text_tokens_bytes(o.val_data)});
+    if (comm.processes > 1 && o.dist_init == "mpi") rows.push_back({"program", "MPI", "", MPI_BYTES});
     rows.push_back({"program", "code, stacks", "", PROGRAM_BYTES});
     return rows;
 }
