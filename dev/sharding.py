@@ -90,7 +90,7 @@ def main():
     args = parser.parse_args()
     kind, machine = this_cpu()
     if args.only != "planned":
-        measured = (f"Measured {time.strftime('%Y-%m-%d')} on {machine}, processes of one thread, minima of {args.rounds} "
+        measured = (f"Measured {time.strftime('%Y-%m-%d')} on {machine}, one thread a process, minima of {args.rounds} "
                     "interleaved rounds, by `dev/sharding.py`.")
         table = "\n".join([measured, "", *measured_table(args.rounds)])
         if args.write:
