@@ -4,10 +4,11 @@
     make train_gpt2_cpu tokenize && python3 dev/compressed_activations.py [--write]
 
 Bytes are those of --plan for GPT-2 124M: what a token leaves for the backward pass, at each recompute level, without
-codes and with them. Losses are those of a small model on the bytes of Shakespeare, with three seeds: the difference of the validation loss after the same tokens from the run without codes. How much such a difference means
-shows the same run in two micro-steps per step, which computes the same in another order: only rounding differs. A run
-that is there, in build/compressed_activations, is not run again; remove the folder if the trainer's results have
-changed. --write puts the table into dev/course/12-memory.md.
+codes and with them. Losses are those of a small model on the bytes of Shakespeare, with three seeds: the difference of
+the validation loss after the same tokens from the run without codes. How much such a difference means shows the same
+run in two micro-steps per step, which computes the same in another order: only rounding differs. A run that is there,
+in build/compressed_activations, is not run again; remove the folder if the trainer's results have changed. --write puts
+the table into dev/course/12-memory.md.
 """
 import children
 import argparse
@@ -20,14 +21,14 @@ import readme
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/12-memory.md"
-MODEL, B, T, VAL_BATCHES, SEEDS, LEVELS = "L6C64H2T64V257", 16, 64, 80, (42, 1, 2), range(5)
+MODEL, B, T, VAL_BATCHES, SEEDS, LEVELS = "L6C64H2T64", 8, 64, 40, (42, 1, 2), range(5)
 PLANNED, PLANNED_B, PLANNED_T = "d12", 4, 1024
 EXACT, SPLIT = "exact", "split"
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
@@ -56,8 +57,9 @@ def command_of(args, kind, seed):
     """kind: a recompute level with codes, or one of the runs without."""
     split = kind == SPLIT
     flags = ["-r", 0] if kind in (EXACT, SPLIT) else ["-r", kind, "--compress-activations", 1]
-    return ["./train_gpt2_cpu", "-e", args.model, "-i", f"{data_of(args)}_train.bin", "-j", f"{data_of(args)}_val.bin",
-            "--tokenizer", f"{data_of(args)}_tokenizer.bin", "-b", B // 2 if split else B, "-t", T, "-d", B * T, "-x", args.steps,
+    data = data_of(args)
+    return ["./train_gpt2_cpu", "-e", args.model, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "--tokenizer",
+            f"{data}_tokenizer.bin", "-b", B // 2 if split else B, "-t", T, "-d", B * T, "-x", args.steps,
             "-l", 1e-3, "-u", args.steps // 10, "-q", 0.1, "-c", 0.1, "-v", args.steps, "-m",
             min(VAL_BATCHES, args.steps), "-s", 0, "--precision", "fp32", "--threads", args.threads, "--seed", seed,
             *flags]

@@ -20,8 +20,9 @@ inline void settle_offload(GPT2& model, const Sizes& s, const Options& o) {
         usage_error("--offload %s keeps the inputs of recomputed layers in a file; it is accepted with -r 3 and -r 4",
                     o.offload);
     if (s.compressed && s.training && offloads(o, "activations"))
-        usage_error("--offload %s with --compress-activations 1, whose codes stay in memory; one of the two is accepted",
-                    o.offload);
+        usage_error(
+            "--offload %s with --compress-activations 1, whose codes stay in memory; one of the two is accepted",
+            o.offload);
     if (!o.offload_dir.empty() && o.offload == "none")
         usage_error("--offload-dir %s has no effect without --offload; optimizer, activations, both are accepted",
                     o.offload_dir);

@@ -110,8 +110,7 @@ constexpr int64_t partials_elems(int64_t C) { return 512 * 3 * C; }
 // Bytes of a step's results on a GPU: DeviceResults, then RankSums of each process
 // (cuda/global_norm.cuh).
 inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
-// Where the codes of an activation begin in a copy of CODES; behind the last of them.
-int64_t codes_offset(int a, const Sizes& s);
+inline int64_t layer_codes_bytes(const Sizes& s);  // see codes_offset()
 
 // Each line makes both the enum's constant and the table's row. `dropped`: see the levels above.
 // clang-format off
@@ -132,7 +131,7 @@ int64_t codes_offset(int a, const Sizes& s);
   X(FCH,            "fch",            "(B,T,4C)",       EACH, 3,     LAYER,      FLOATX, ALL, rows * 4 * C) \
   X(FCH_GELU,       "fch_gelu",       "(B,T,4C)",       EACH, 1,     LAYER,      FLOATX, ALL, rows * 4 * C) \
   X(RESIDUAL3,      "residual3",      "(B,T,C)",    SEGMENTS, NEVER, LAYER,      FLOATX, ALL, rows * C) \
-  X(CODES,          "codes",          "of a layer",    CODED, NEVER, LAYER,      BYTES,  ALL, codes_offset(NUM_ACTIVATIONS, s)) \
+  X(CODES,          "codes",          "of a layer",    CODED, NEVER, LAYER,      BYTES,  ALL, layer_codes_bytes(s)) \
   X(LNF,            "lnf",            "(B,T,C)",        ONE,  NEVER, CLASSIFIER, FLOATX, ALL, rows * C) \
   X(LNF_MEAN,       "lnf_mean",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
   X(LNF_RSTD,       "lnf_rstd",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
@@ -181,12 +180,14 @@ inline bool is_coded(int a, const Sizes& s) {
     if (!s.compressed || !s.training || info.purpose != ActivationInfo::LAYER || info.type != FLOATX) return false;
     return info.copies == ActivationInfo::SEGMENTS || s.recompute < info.dropped_at;
 }
+// Where the codes of an activation begin in a copy of CODES; behind the last of them.
 inline int64_t codes_offset(int a, const Sizes& s) {
     int64_t bytes = 0;
     for (int i = 0; i < a; i++)
         if (is_coded(i, s)) bytes += codes_bytes(ACTIVATIONS[i].elems(s));
     return bytes;
 }
+inline int64_t layer_codes_bytes(const Sizes& s) { return codes_offset(NUM_ACTIVATIONS, s); }
 
 inline int64_t activation_copies(int a, const Sizes& s) {
     const ActivationInfo& info = ACTIVATIONS[a];
