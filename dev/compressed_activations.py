@@ -79,7 +79,7 @@ def loss_of(args, kind, seed):
 
 def gaps_text(args, kind, exact):
     gaps = [loss_of(args, kind, seed) - exact[seed] for seed in args.seeds]
-    return f"{statistics.mean(gaps):+.4f} | {max(gaps, key=abs):+.4f}"
+    return f"{statistics.mean(gaps):+.6f} | {max(gaps, key=abs):+.6f}"
 
 
 def table(args):
