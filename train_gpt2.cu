@@ -1,11 +1,10 @@
 // GPT-2 on a GPU: the same story as train_gpt2_cpu.cpp, section by section; read that one first.
 // What a GPU changes: the model's memory is the device's, tokens are uploaded, and every line of
-// the forward pass, the backward pass and the update only puts work into a stream. The device
-// decides by itself whether to update. The host runs ahead, and loads the next tokens. Once per
-// step it waits for the GPU, in wait_for_step(); with several processes once more, for the weights
-// that they have updated, while the GPU computes with those that are there. (Muon also waits while
-// they share its matrices.) Evaluation, samples and checkpoints wait for what they copy to the
-// host.
+// the passes and the update only puts work into a stream, or is part of a graph that is launched as
+// one (--cuda-graph). The device decides by itself whether to update. The host runs ahead, and
+// loads the next tokens. Once per step it waits for the GPU, in wait_for_step(); with several
+// processes once more, for the weights that they have updated, while the GPU computes with those
+// that are there; with Muon while they share its matrices.
 //
 //     make train_gpt2cu data && ./train_gpt2cu -e d12 -b 16 -t 1024   bf16 mixed precision
 //     make train_gpt2cu PRECISION=FP32                               fp32, TF32 products unless -f 0
@@ -153,12 +152,14 @@ void forward(GPT2& model, const Batch& batch) {
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
     const bool add = batch.micro > 0;
-    const auto [param, act, act32] = of_layer<floatX>(model, 0);
     const cudaStream_t stream = model.gpu->stream;
-    forward_to_lnf(model, batch);
-    classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
-               model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, add, stream);
-    loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, add, stream);
+    by_graph(model, FORWARD_PASS, batch, [&] {
+        const auto [param, act, act32] = of_layer<floatX>(model, 0);
+        forward_to_lnf(model, batch);
+        classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS),
+                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, add, stream);
+        loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, add, stream);
+    });
 }
 
 // Losses of all positions of x, y (B,T), without gradients.
@@ -272,27 +273,28 @@ void backward(GPT2& model, const Batch& batch) {
     const Range range("backward");
     const GPT2Config& c = model.layout.config;
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
-    const bool add = batch.micro > 0;
-    const bool add_in_place = add && IS_FP32;  // 16-bit gradients are written, and added to sums elsewhere
-    const auto [param, act, act32] = of_layer<floatX>(model, last);
+    const bool add = batch.micro > 0, add_in_place = add && IS_FP32;  // 16-bit gradients are added to sums elsewhere
     const cudaStream_t stream = model.gpu->stream;
-    floatX* dresidual = act(DRESIDUAL);
+    floatX* dresidual = model.act<floatX>(DRESIDUAL);
     model.phases.enter(PHASE_BACKWARD);
-    check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
-    ColumnSums sums = layernorm_backward(dresidual, grad(model, LNFW), grad(model, LNFB), act32(PARTIALS), act(BRANCH),
-                                         act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C,
-                                         add_in_place, stream);
-    sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
-    for (int64_t l = last; l >= 0; l--) {
-        layer_recompute(model, l, batch);
-        sums = layer_backward(model, l, batch, add_in_place, sums);
-        sum_layer_gradients(model, l, add);
-        if (!add) note_first_gradients(model, l);
-        if (batch.last) reduce_gradients(model, l);
-    }
-    dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
+    by_graph(model, BACKWARD_PASS, batch, [&] {
+        const auto [param, act, act32] = of_layer<floatX>(model, last);
+        check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
+        ColumnSums sums = layernorm_backward(dresidual, grad(model, LNFW), grad(model, LNFB), act32(PARTIALS),
+                                             act(BRANCH), act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD),
+                                             rows, c.C, add_in_place, stream);
+        sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
+        for (int64_t l = last; l >= 0; l--) {
+            layer_recompute(model, l, batch);
+            sums = layer_backward(model, l, batch, add_in_place, sums);
+            sum_layer_gradients(model, l, add);
+            if (!add) note_first_gradients(model, l);
+            if (batch.last) reduce_gradients(model, l);
+        }
+        dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
+    });
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
-    encoder_backward(dwte(model), grad(model, WPE), act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
+    encoder_backward(dwte(model), grad(model, WPE), model.act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
                      model.gpu->tokens, B, T, c.C, c.maxT, add_in_place, stream);
     sum_tensor_gradients(model, WPE, add);
     if (model.sizes.has_dwte_sums()) round_gradients(grad(model, WTE), dwte(model), c.Vp * c.C, stream);
@@ -380,20 +382,19 @@ const float* prefill(GPT2& model, const int* tokens, int64_t n) {
 // positions before it; those of this one are added to it.
 const float* decode(GPT2& model, int token, int64_t position) {
     const Range range("decode");
-    const GPT2Config& c = model.layout.config;
-    const int64_t C = c.C;
+    const int64_t C = model.layout.config.C, L = model.layout.config.L, NH = model.layout.config.NH;
     const cudaStream_t stream = model.gpu->stream;
     floatX *residual = model.act<floatX>(ENCODED), *branch = model.act<floatX>(BRANCH);
     int* input = model.ints(INPUTS);
     gpu_comm_join(stream);  // the weights
     check_cuda(cudaMemcpyAsync(input, &token, sizeof(int), cudaMemcpyHostToDevice, stream), "copying a token");
     encoder_forward(residual, input, model.param<floatX>(WTE), model.param<floatX>(WPE), 1, 1, C, position, stream);
-    for (int64_t l = 0; l < c.L; l++) {
+    for (int64_t l = 0; l < L; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1, C, stream);
         matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C, stream);
         attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position, model.sizes.cache_T, C,
-                         c.NH, stream);
+                         NH, stream);
         matmul_forward(branch, act(ATTY), param(ATTPROJW), param(ATTPROJB), 1, C, C, stream);
         residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch, param(LN2W),
                                    param(LN2B), 1, C, stream);
@@ -402,7 +403,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
         matmul_forward(branch, act(FCH_GELU), param(FCPROJW), param(FCPROJB), 1, 4 * C, C, stream);
         residual_forward(residual, residual, branch, C, stream);
     }
-    const auto [param, act, act32] = of_layer<floatX>(model, c.L - 1);
+    const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C, stream);
     return logits_of(model, act(LNF));
 }
