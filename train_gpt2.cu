@@ -151,14 +151,13 @@ void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
-    const bool add = batch.micro > 0;
     const cudaStream_t stream = model.gpu->stream;
     by_graph(model, FORWARD_PASS, batch, [&] {
         const auto [param, act, act32] = of_layer<floatX>(model, 0);
         forward_to_lnf(model, batch);
         classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS),
-                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, add, stream);
-        loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, add, stream);
+                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, batch.micro > 0, stream);
+        loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, stream);
     });
 }
 
