@@ -41,12 +41,12 @@ def step_seconds(step, machine):
                1e-6 * machine.host * sum(k.calls for k in kernels.values()))
 
 
-def moves(chip, order, seconds_of):
+def moves(chip, order, seconds_of, more=()):
     """What is expected; and assumption -> by how many seconds it shortens and lengthens what seconds_of(machine) says,
     if it alone is moved to an end."""
     at = lambda *moved: seconds_of(Machine(chip, *moved, order=order))
     expected = at()
-    return expected, {a: (at(a.name, SHORT) - expected, at(a.name, LONG) - expected) for a in chip.assumptions()}
+    return expected, {a: (at(a.name, SHORT) - expected, at(a.name, LONG) - expected) for a in [*chip.assumptions(), *more]}
 
 
 def in_range(expected, found):
