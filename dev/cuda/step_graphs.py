@@ -1,9 +1,9 @@
-"""What CUDA graphs save (--cuda-graph 1), by the model of a step: the gaps between kernels are shorter, and the host has
-less to do. How many launches of a micro-step are in graphs, a dry run of the trainer says."""
+"""What CUDA graphs save (--cuda-graph 1), by the model of a step: the gaps between kernels are shorter, and the host
+has less to do. How many launches of a micro-step are in graphs, a dry run of the trainer says."""
 from assumptions import GRAPHS
 from chips import Machine
-from step_launches import MODELS, dry_run, step_of
-from step_time import in_range, kernels_of, moves
+from step_launches import MODELS, dry_run, fits_chip, step_of
+from step_time import in_range, kernels_of, moves, step_seconds
 
 LAUNCHES = ("kernel", "product")  # what the model times
 
@@ -27,19 +27,11 @@ def captured_of(args, chip, model, B):
     return graphs, two + (L - 2) * (three - two)
 
 
-def seconds(step, machine, graphs=0, launches=0):
-    """Of a step of which so many launches are in graphs: what is longer, the GPU's part or the host's."""
-    kernels = kernels_of(step, machine).values()
-    gpu = sum(k.seconds for k in kernels) - 1e-6 * launches * machine.gap * (1 - machine.graph_gap)
-    host = machine.host * (sum(k.calls for k in kernels) - launches) + machine.graph_launch * graphs
-    return max(gpu, 1e-6 * host)
-
-
 def row(args, chip, codes, model, B):
     step, inside = step_of(chip, codes, args, model, B), captured_of(args, chip, model, B)
     calls = sum(k.calls for k in kernels_of(step, Machine(chip)).values())
-    saved = lambda machine: seconds(step, machine) - seconds(step, machine, *inside)
-    expected = seconds(step, Machine(chip))
+    saved = lambda machine: step_seconds(step, machine) - step_seconds(step, machine, *inside)
+    expected = step_seconds(step, Machine(chip))
     low, middle, high = in_range(*moves(chip, args.order, saved, GRAPHS))
     return (f"| {chip.name} | {MODELS[model][0]} | {B} | {calls} | {inside[1]} | {1e3 * expected:.2f} | "
             f"{1e3 * low:.2f} | {1e3 * middle:.2f} | {1e3 * high:.2f} | {middle / expected:.1%} |")
@@ -52,4 +44,5 @@ def table(args, codes):
             f"{source}.", "",
             "| GPU | model | B | launches | in graphs | without ms | saved, low | expected ms | high | of the step |",
             "|" + "---|" * 10,
-            *(row(args, chip, codes, args.models[0], B) for chip in args.chips for B in args.b)]
+            *(row(args, chip, codes, args.models[0], B) for chip in args.chips for B in args.b
+              if fits_chip(args, chip, args.models[0], B)[0])]

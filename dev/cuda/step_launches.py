@@ -49,6 +49,15 @@ def plan_of(program, T, data, model, B, more):
     return plan, float(re.search(r"FLOPs a step: (\S+)", plan)[1]), float(re.search(r"total (\d+) bytes", plan)[1])
 
 
+DRIVER_BYTES = 2**30  # of a chip's memory
+
+
+def fits_chip(args, chip, model, B):
+    """Whether a step of one micro-step fits the memory of the chip, and its FLOPs."""
+    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, ("-d", B * args.T, "-r", args.recompute))
+    return memory <= chip.memory_bytes - DRIVER_BYTES, flops
+
+
 WGMMA = "with wgmma"
 WITHOUT = ("LDSM", "LDGSTS")  # with wgmma and TMA: the loads of fragments, the copies of a thread
 

@@ -6,7 +6,7 @@
     python3 dev/cuda/step_model.py --held-out           # published figures that nothing here was fitted to
     python3 dev/cuda/step_model.py --order groups:64    # attention's blocks in another order
     python3 dev/cuda/step_model.py --gpus 1,8,64        # 124M to 1558M on several GPUs
-    python3 dev/cuda/step_model.py --graphs             # what --cuda-graph 1 saves; with --write into dev/cuda/README.md
+    python3 dev/cuda/step_model.py --graphs             # what --cuda-graph 1 saves; --write: only this table
     python3 dev/cuda/step_model.py --counts FILE        # with bank conflicts and sectors that the simulator counted
     python3 dev/cuda/step_model.py --measured FILE      # beside what scripts/gpu_day.sh measured
 
@@ -37,10 +37,9 @@ from assumptions import GENERAL, shown  # noqa: E402
 from chips import CHIPS, Machine  # noqa: E402
 from kernel_work import Launch  # noqa: E402
 from readme import MEASURED, replace, write_between  # noqa: E402
-from step_launches import MODELS, ROOT, STORED, dry_run, machine_codes, plan_of, read_counts, step_of  # noqa: E402
+from step_launches import (DRIVER_BYTES, MODELS, ROOT, STORED, dry_run, fits_chip, machine_codes,  # noqa: E402
+                           plan_of, read_counts, step_of)
 from step_time import communication, in_range, kernels_of, moves, step_seconds, time_of  # noqa: E402
-
-DRIVER_BYTES = 2**30  # of a chip's memory
 
 
 # ---- tables
@@ -82,8 +81,8 @@ def kernel_table(args, chip, step, measured):
 
 def step_row(chip, codes, args, model, B, measured):
     """A row of the table; none if the step does not fit the memory of the chip."""
-    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, ("-d", B * args.T, "-r", args.recompute))
-    if memory > chip.memory_bytes - DRIVER_BYTES:
+    fits, flops = fits_chip(args, chip, model, B)
+    if not fits:
         return []
     seconds = time_of(args, chip, step_of(chip, codes, args, model, B))
     tokens = B * args.T / seconds[1]
