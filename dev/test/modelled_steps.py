@@ -346,8 +346,8 @@ def graphs_save_gaps(program):
                                                                          "finish_norm", "adamw", "round_gradients")))
         near(inside[0], 2, "graphs of a micro-step")
         near(inside[1], sum(names.values()) - outside, f"launches in graphs at B {B}")
-        without, saved = step_time.step_seconds(step, Machine(chip)), step_time.step_seconds(step, Machine(chip), *inside)
-        part[B] = 1 - saved / without
+        seconds = lambda *graphs: step_time.step_seconds(step, Machine(chip), *graphs)
+        part[B] = 1 - seconds(*inside) / seconds()
     expect(0.002 < 4 * part[64] < part[4] < 0.1, f"graphs save {part} of a step")
     machine = Machine(chip)
     machine.host = 1e6  # the host is what a step waits for
