@@ -206,6 +206,8 @@ inline const std::vector<OptionRow>& option_table() {
               "recompute: 0 nothing (GPUs, if it fits), 1 gelu, 2 and layernorm, 3 the block, 4 several blocks"),
         whole(SPEED, "", "--recompute-every", &O::recompute_every, 1, 1000, "1..", "sqrt(L)",
               "-r 4 keeps the input of every so many layers, and recomputes as many at a time"),
+        whole(SPEED, "", "--compress-activations", &O::compress_activations, 0, 1, "0, 1", "0",
+              "1: what is kept for the backward pass is kept in 8 bits, so that gradients are no longer exact"),
         whole(EVERYDAY | PROCESSES, "-z", "--zero-stage", &O::zero_stage, 0, 3, "0, 1, 2, 3", "0",
               "of the processes each keeps a part: 1 of the optimizer state, 2 and of gradients, 3 and of weights"),
         text(SPEED, "", "--offload", &O::offload, "none, optimizer, activations, both", "none",

@@ -83,6 +83,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
+inline int __float2int_rn(float x) { return x == x ? (int)std::nearbyint(x) : 0; }
 inline unsigned __float_as_uint(float x) {
     unsigned u;
     return memcpy(&u, &x, 4), u;
