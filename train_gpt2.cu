@@ -119,18 +119,21 @@ void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTH
 
 // The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more
 // memory than all else, so the classifier computes a chunk of rows at a time, and while it is there
-// also what the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte.
+// also what the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte. Both passes
+// are enqueued kernel by kernel or, with --cuda-graph 1, as one graph each (step_graph.cuh).
 void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
-    const auto [param, act, act32] = of_layer<floatX>(model, 0);
     const cudaStream_t stream = model.gpu->stream;
-    forward_to_lnf(model, batch, LEAVES_CODES);
-    free_place(model, c.L);  // the gradient of wte is written next
-    classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
-               model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), stream);
-    loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, stream);
+    by_graph(model, FORWARD_PASS, batch, [&] {
+        const auto [param, act, act32] = of_layer<floatX>(model, 0);
+        forward_to_lnf(model, batch, LEAVES_CODES);
+        free_place(model, c.L);  // the gradient of wte is written next
+        classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS),
+                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), stream);
+        loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, stream);
+    });
 }
 
 // Losses of all positions of x, y (B,T), without gradients.
@@ -247,29 +250,31 @@ void backward(GPT2& model, const Batch& batch) {
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
     const bool add = model.adds(batch);
     const bool add_in_place = add && IS_FP32;  // 16-bit gradients are written, and added to sums elsewhere
-    const auto [param, act, act32] = of_layer<floatX>(model, last);
     const cudaStream_t stream = model.gpu->stream;
     const auto reduce = [&](int64_t bucket) {  // starts its sum over the processes
         with_gradients(model, [&](auto* grads) { sum_over_processes(model, grads, bucket, batch.micro > 0); });
     };
-    floatX* dresidual = act(DRESIDUAL);
+    floatX* dresidual = model.act<floatX>(DRESIDUAL);
     model.phases.enter(PHASE_BACKWARD);
-    check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
-    ColumnSums sums = layernorm_backward(dresidual, grad(model, LNFW), grad(model, LNFB), act32(PARTIALS), act(BRANCH),
-                                         act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C,
-                                         add_in_place, stream);
-    sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
-    for (int64_t l = last; l >= 0; l--) {
-        layer_recompute(model, l, batch);
-        fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
-        sums = layer_backward(model, l, batch, add_in_place, sums);
-        sum_layer_gradients(model, l, add);
-        if (batch.micro == 0) note_first_gradients(model, l);
-        if (model.sends(batch)) reduce(l);
-    }
-    dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
+    by_graph(model, BACKWARD_PASS, batch, [&] {
+        const auto [param, act, act32] = of_layer<floatX>(model, last);
+        check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
+        ColumnSums sums = layernorm_backward(dresidual, grad(model, LNFW), grad(model, LNFB), act32(PARTIALS),
+                                             act(BRANCH), act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD),
+                                             rows, c.C, add_in_place, stream);
+        sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
+        for (int64_t l = last; l >= 0; l--) {
+            layer_recompute(model, l, batch);
+            fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
+            sums = layer_backward(model, l, batch, add_in_place, sums);
+            sum_layer_gradients(model, l, add);
+            if (batch.micro == 0) note_first_gradients(model, l);
+            if (model.sends(batch)) reduce(l);
+        }
+        dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
+    });
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
-    encoder_backward(dwte(model), grad(model, WPE), act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
+    encoder_backward(dwte(model), grad(model, WPE), model.act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
                      model.gpu->tokens, B, T, c.C, c.maxT, add_in_place, stream);
     sum_tensor_gradients(model, WPE, add);
     if (model.sizes.has_dwte_sums()) round_gradients(grad(model, WTE), dwte(model), c.Vp * c.C, stream);

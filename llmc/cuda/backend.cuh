@@ -170,6 +170,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
     own.allocated_bytes = plan_bytes(gpu_plan_rows(model, s, o));
     check_cuda(cudaStreamCreateWithFlags(&own.stream, cudaStreamNonBlocking), "making a stream");
     own.phases.stream = own.stream;
+    own.graphs.on = o.cuda_graph && comm.processes == 1;
     model.phases.device_enter = [&own](StepPhase phase) { own.phases.enter(phase); };
     model.phases.device_end_step = [&own] { return own.phases.end_step(); };
     auto take = [&](auto*& p, int64_t bytes) {
@@ -209,6 +210,7 @@ inline void free_model(GPT2& model) {
     check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");
     model.gpu->phases.free();
+    model.gpu->graphs.free();
     check_cuda(cudaStreamDestroy(model.gpu->stream), "freeing a stream");
 }
 

@@ -200,6 +200,8 @@ inline const std::vector<OptionRow>& option_table() {
              "with -w 0: of bf16 weights; nearest loses updates below half the spacing of bf16 numbers"),
         whole(SPEED, "-ge", "--gelu-fusion", &O::gelu_fusion, -1, 2, "-1, 0, 1, 2", "-1: by GPU",
               "CUDA: GELU in the GEMM's epilogue: 0 no, 1 forward, 2 backward too; -1: on Hopper, by -r; else 0"),
+        whole(SPEED, "", "--cuda-graph", &O::cuda_graph, 0, 1, "0, 1", "0",
+              "CUDA, one process: 1 launches forward and backward pass of a micro-step as graphs, not in traced steps"),
         whole(EVERYDAY | SPEED, "-r", "--recompute", &O::recompute, 0, 4, "0, 1, 2, 3, 4", "1",
               "recompute: 0 nothing (GPUs, if it fits), 1 gelu, 2 and layernorm, 3 the block, 4 several blocks"),
         whole(SPEED, "", "--recompute-every", &O::recompute_every, 1, 1000, "1..", "sqrt(L)",
