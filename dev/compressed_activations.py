@@ -58,8 +58,8 @@ def command_of(args, kind, seed):
     data = data_of(args)
     return ["./train_gpt2_cpu", "-e", args.model, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "--tokenizer",
             f"{data}_tokenizer.bin", "-b", B, "-t", T, "-d", B * T, "-x", args.steps, "-l", 1e-3, "-u",
-            args.steps // 10, "-q", 0.1, "-c", 0.1, "-v", args.steps, "-m", min(VAL_BATCHES, args.steps), "-s", 0, "--precision",
-            "bf16" if kind == HALF else "fp32", "--threads", args.threads, "--seed", seed, *flags]
+            args.steps // 10, "-q", 0.1, "-c", 0.1, "-v", args.steps, "-m", min(VAL_BATCHES, args.steps), "-s", 0,
+            "--precision", "bf16" if kind == HALF else "fp32", "--threads", args.threads, "--seed", seed, *flags]
 
 
 def loss_of(args, kind, seed):
