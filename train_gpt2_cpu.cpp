@@ -203,12 +203,14 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
 
-// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32.
+// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32;
+// on their way gradients may have fewer bits (--compress-gradients).
 template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
     model.phases.enter(PHASE_COMMUNICATION);
-    if constexpr (sizeof(floatG) == 4)
+    if (model.compressed.on) send_compressed(model, bucket);
+    else if constexpr (sizeof(floatG) == 4)
         comm_reduce_scatter_start((float*)model.grads + layout.bucket_begin[bucket], layout.slice_elems(bucket),
                                   bucket);
     model.phases.enter(PHASE_BACKWARD);
@@ -271,6 +273,7 @@ double gradient_norm_squared(GPT2& model) {
 template <class floatX>
 StepResult loss_and_norm(GPT2& model, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
+    receive_compressed(model);
     comm_wait("the sum of the gradients");
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), settings);
     model.phases.enter(PHASE_UPDATE);
@@ -296,10 +299,11 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
     const Range range("update");
     const ParameterLayout& layout = model.layout;
     const bool in_slices = model.slice.parts > 1, sums = model.sizes.sums_gradients();
+    const bool gathers = !in_slices && !model.compressed.on;  // the sums of all slices; compressed ones are there
     floatX *params = (floatX*)model.params, *grads = (floatX*)model.grads;
     UpdateConstants constants = settings.constants;
     constants.grad_scale = gradient_factor(result.norm, settings);  // clips
-    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+    for (int64_t b = 0; b < layout.buckets() && gathers; b++)
         if (sums) gather(model, model.grad_sums, b);
         else gather(model, grads, b);
     model.phases.enter(PHASE_COMMUNICATION);

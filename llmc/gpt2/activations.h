@@ -34,6 +34,7 @@ struct Sizes {
     int64_t recompute_every = 1;  // layers of a segment at recompute level 4
     int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
     bool dropout = false;         // it takes no memory, but time (dropout.h)
+    bool compressed = false;      // gradients travel compressed between processes (compress/gradient_codes.h)
 
     int64_t rows() const { return B * T; }
     // Bytes of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
@@ -51,9 +52,9 @@ struct Sizes {
     }
 
     // Whether 16-bit gradients are summed in fp32: over micro-steps, and on a CPU also over
-    // processes; and where the optimizer turns them into directions.
+    // processes; where the optimizer turns them into directions; and before they are compressed.
     bool sums_gradients() const {
-        return floatX_bytes < 4 && (micro_steps > 1 || whole_tensors || (!gpu && processes > 1));
+        return floatX_bytes < 4 && (micro_steps > 1 || whole_tensors || compressed || (!gpu && processes > 1));
     }
     int64_t gradient_bytes() const { return sums_gradients() ? 4 : floatX_bytes; }
 

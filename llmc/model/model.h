@@ -11,6 +11,7 @@
 #include <tuple>
 #include "llmc/base/bf16.h"
 #include "llmc/base/fp16.h"
+#include "llmc/compress/gradient_codes.h"
 #include "llmc/gpt2/activations.h"
 #include "llmc/gpt2/dropout.h"
 #include "llmc/optim/optimizer_state.h"
@@ -53,6 +54,7 @@ struct GPT2 {
     float* factors = nullptr;
     float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
     float* collected = nullptr;  // on a CPU: what a step collects for factors, or null
+    CompressedGradients compressed;  // --compress-gradients
 
     Optimizer optimizer = ADAMW;  // --optimizer
     double peak = 0;              // FLOP/s of the device, as far as it is known
@@ -97,6 +99,34 @@ auto of_layer(GPT2& model, int64_t layer) {
     return std::make_tuple([&model, layer](int tensor) { return model.param<floatX>(tensor, layer); },
                            [&model, layer](int a) { return model.act<floatX>(a, layer); },
                            [&model, layer](int a) { return model.act32(a, layer); });
+}
+
+// What a process keeps of gradients that it sends compressed: elements of CompressedGradients.
+inline int64_t residual_elems(const GPT2& model) {
+    return model.compressed.kind == NOT_COMPRESSED ? 0 : model.layout.total_elems();
+}
+inline int64_t sum_residual_elems(const GPT2& model) {
+    return model.slice.parts > 1 ? 0 : residual_elems(model) / model.layout.processes;
+}
+// Allocates it, zeroed, by take(bytes).
+template <class Take>
+void allocate_compression(GPT2& model, Take take) {
+    CompressedGradients& c = model.compressed;
+    if (c.kind == NOT_COMPRESSED) return;
+    const int64_t bytes = bucket_code_bytes(c.kind, model.layout);
+    c.residual = (float*)take(residual_elems(model) * 4);
+    c.sent = (char*)take(bytes), c.received = (char*)take(bytes);
+    if (model.slice.parts > 1) return;
+    c.sum_residual = (float*)take(sum_residual_elems(model) * 4);
+    c.sums = (char*)take(bytes);
+}
+
+// v of a slice of a bucket, where gradients travel in 1 bit, and v stays as it is
+// (compress/gradient_codes.h); null where they do not.
+inline const float* frozen_v(const GPT2& model, int64_t slice, int64_t bucket) {
+    if (model.compressed.kind != IN_1_BIT) return nullptr;
+    const int64_t at = model.slice.state_begin(model.layout, bucket);
+    return (const float*)model.v + at + (model.slice.parts > 1 ? 0 : slice * model.layout.slice_elems(bucket));
 }
 
 // What layer l reads from the residual stream.

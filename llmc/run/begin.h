@@ -3,6 +3,7 @@
 #pragma once
 #include "llmc/comm/comm_start.h"
 #include "llmc/options/core_share.h"
+#include "llmc/options/messages.h"
 #include "llmc/options/number_formats.h"
 #include "llmc/run/describe.h"
 #include "llmc/run/out_dir.h"
@@ -61,6 +62,8 @@ inline Sizes settle_run(Run& run) {
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
     settle_optimizer(o);
+    check_compression(run.model.format, o);
+    check_sync(run.model.format, o);
     if (comm.rank == 0) check_trained_positions(o);
     if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);
@@ -74,6 +77,7 @@ inline Sizes settle_run(Run& run) {
     Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, micro_steps, comm.processes};
     sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
     sizes.dropout = o.dropout > 0;
+    sizes.compressed = compression_of(o) != NOT_COMPRESSED;
     return sizes;
 }
 

@@ -116,18 +116,20 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
 // updated weights (stage 1) to all. In between Muon shares directions and factors in slices
 // (muon.h); other factors are renewed from what every process has collected for all of them
 // (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
-// (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh).
-inline int64_t wire_bytes_per_step(const GPT2& model) {
+// (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh). compressed:
+// whether gradients travel as codes.
+inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed) {
     const Sizes& s = model.sizes;
     const bool in_slices = model.slice.parts > 1;
     const StateLayout factors = state_layout(model, STATE_FACTORS);
-    const int64_t summed = s.gradient_bytes(), gathered = in_slices ? s.floatX_bytes : summed;
     const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
     const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
     const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
-    const int64_t slices = (all * (summed + gathered) + shared * 8) / comm.processes;
-    return (slices + collected * 4 + sums * (int64_t)sizeof(SquareSums)) * (comm.processes - 1);
+    const int64_t others = shared * 8 / comm.processes + collected * 4 + sums * (int64_t)sizeof(SquareSums);
+    const int64_t slice = all / comm.processes, summed = slice * s.gradient_bytes();
+    const int64_t codes = compressed ? slice_code_bytes(model.compressed.kind, model.layout) : summed;
+    return (codes + (in_slices ? slice * s.floatX_bytes : codes) + others) * (comm.processes - 1);
 }
 
 // The least that a step of training takes on a device.
@@ -155,10 +157,13 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     print_fit(model, o, s, plan_bytes(rows), device);
     if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
     const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
-    const int64_t wire_bytes = wire_bytes_per_step(model);
+    const bool compressed = model.compressed.kind != NOT_COMPRESSED;
+    const int64_t wire_bytes = wire_bytes_per_step(model, compressed);
     print_flops(model_flops, o, s);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
+    if (compressed && o.compress_warmup > 0)
+        printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup, (long long)wire_bytes_per_step(model, false));
     Cluster cluster;
     if (device.flops_s > 0) cluster.flops = device.flops_s;
     const TimeBound bound = step_bound(o, s, device, model);
