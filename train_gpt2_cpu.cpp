@@ -204,10 +204,12 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
 }
 
 // Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32;
-// on their way gradients may have fewer bits (--compress-gradients).
+// on their way gradients may have fewer bits (--compress-gradients). With --sync-every each process
+// keeps its own.
 template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
+    if (model.apart) return;
     model.phases.enter(PHASE_COMMUNICATION);
     if (model.compressed.on) send_compressed(model, bucket);
     else if constexpr (sizeof(floatG) == 4)
@@ -255,13 +257,17 @@ void backward(GPT2& model, const Batch& batch) {
 // update
 
 // Sum of the squares of all gradients. Of several processes each sums its slices of the buckets;
-// the sums are added in the order of ranks.
+// the sums are added in the order of ranks. Of processes that train apart: the mean of theirs.
 template <class floatG>
 double gradient_norm_squared(GPT2& model) {
     const ParameterLayout& layout = model.layout;
     const floatG* grads = (floatG*)model.grads;
     if (comm.processes == 1) return kernels::global_norm_squared(grads, layout.total_elems());
     double mine = 0;
+    if (model.apart) {
+        mine = kernels::global_norm_squared(grads, layout.total_elems());
+        return comm_sum(mine, "the sum of the gradients' norms") / (double)comm.processes;
+    }
     for (int64_t b = 0; b < layout.buckets(); b++) {
         const int64_t elems = layout.slice_elems(b);
         mine += kernels::global_norm_squared(grads + layout.bucket_begin[b] + comm.rank * elems, elems);
@@ -299,7 +305,7 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
     const Range range("update");
     const ParameterLayout& layout = model.layout;
     const bool in_slices = model.slice.parts > 1, sums = model.sizes.sums_gradients();
-    const bool gathers = !in_slices && !model.compressed.on;  // the sums of all slices; compressed ones are there
+    const bool gathers = !in_slices && !model.apart && !model.compressed.on;  // compressed sums are there
     floatX *params = (floatX*)model.params, *grads = (floatX*)model.grads;
     UpdateConstants constants = settings.constants;
     constants.grad_scale = gradient_factor(result.norm, settings);  // clips
@@ -406,6 +412,7 @@ int train(Run& run) {
         const UpdateSettings settings = begin_update(run);  // learning rate, clipping, what is an outlier
         const StepResult result = loss_and_norm<floatX>(model, settings);  // over all processes
         if (result.wanted) update<floatX>(model, settings, result);        // AdamW
+        meet_when_due(run);                           // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }

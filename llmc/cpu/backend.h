@@ -4,11 +4,11 @@
 #include "llmc/base/resident.h"
 #include "llmc/comm/shared_memory.h"
 #include "llmc/cpu/kernels.h"
+#include "llmc/cpu/meet.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/data/text_data.h"
-#include "llmc/model/model_state.h"
+#include "llmc/model/rank_memory.h"
 #include "llmc/options/core_share.h"
-#include "llmc/options/messages.h"
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_memory.h"
 
@@ -29,7 +29,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    model.compressed.kind = compression_of(o);
+    settle_messages(model, o);
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
 }
@@ -49,7 +49,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         const char* name = s.sums_gradients() ? "sums, fp32" : "all";
         rows.push_back({"gradients", name, "as parameters", elems * s.gradient_bytes()});
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
-        plan_compression(rows, model);
+        plan_messages(rows, model);
         if (const int64_t collected = collected_elems(layout, model.optimizer))
             rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
         // A plan cannot know whether all will be on one machine, unless it is told how many are.
@@ -107,7 +107,7 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         take(model.m, STATE_M), take(model.v, STATE_V), take(model.factors, STATE_FACTORS);
         take(model.master, STATE_MASTER);
         model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
-        allocate_compression(model, map_memory);
+        allocate_messages(model, map_memory);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     if (!s.training) {  // what a prompt needs: all but the scores of evaluation
@@ -161,6 +161,7 @@ const Backend& cpu_backend() {
         allocate_on_cpu,
         copy_on_cpu,
         copy_on_cpu,
+        meet_on_cpu<floatX>,
         this_cpu,
         detected_cpu,
         cpu_peak_flops,

@@ -12,6 +12,7 @@
 #include "llmc/base/bf16.h"
 #include "llmc/base/fp16.h"
 #include "llmc/compress/gradient_codes.h"
+#include "llmc/compress/sync.h"
 #include "llmc/gpt2/activations.h"
 #include "llmc/gpt2/dropout.h"
 #include "llmc/optim/optimizer_state.h"
@@ -55,6 +56,11 @@ struct GPT2 {
     float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
     float* collected = nullptr;  // on a CPU: what a step collects for factors, or null
     CompressedGradients compressed;  // --compress-gradients
+    // --sync-every: whether processes train apart, and how they go on from a meeting
+    // (compress/sync.h); of this rank's slices, w and n of outer steps, null where means are enough.
+    bool apart = false;
+    OuterStep outer;
+    float *outer_weights = nullptr, *outer_momentum = nullptr;
 
     Optimizer optimizer = ADAMW;  // --optimizer
     double peak = 0;              // FLOP/s of the device, as far as it is known
@@ -108,10 +114,16 @@ inline int64_t residual_elems(const GPT2& model) {
 inline int64_t sum_residual_elems(const GPT2& model) {
     return model.slice.parts > 1 ? 0 : residual_elems(model) / model.layout.processes;
 }
-// Allocates it, zeroed, by take(bytes).
+// Of w, and of n, of outer steps.
+inline int64_t outer_elems(const GPT2& model) {
+    return model.apart && !model.outer.is_mean() ? model.layout.total_elems() / model.layout.processes : 0;
+}
+// Allocates them, zeroed, by take(bytes).
 template <class Take>
-void allocate_compression(GPT2& model, Take take) {
+void allocate_messages(GPT2& model, Take take) {
     CompressedGradients& c = model.compressed;
+    if (const int64_t bytes = outer_elems(model) * 4)
+        model.outer_weights = (float*)take(bytes), model.outer_momentum = (float*)take(bytes);
     if (c.kind == NOT_COMPRESSED) return;
     const int64_t bytes = bucket_code_bytes(c.kind, model.layout);
     c.residual = (float*)take(residual_elems(model) * 4);
@@ -158,6 +170,9 @@ struct Backend {
     // Bytes of the model's memory as they are, to the host or from it.
     void (*copy_out)(GPT2& model, void* to, const void* from, int64_t bytes);
     void (*copy_in)(GPT2& model, void* to, const void* from, int64_t bytes);
+
+    // With --sync-every: the processes of a run meet; all call it.
+    void (*meet)(GPT2& model, Meeting meeting);
 
     // ---- what the log says
     // The device of this machine, as far as it is known; for --plan.

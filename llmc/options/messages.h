@@ -56,6 +56,10 @@ inline void check_sync(NumberFormat format, const Options& o) {
             "--sync-every %d with --optimizer %s, whose state or directions processes share; adamw, adam, sgd, "
             "momentum, adagrad, rmsprop and lion are accepted",
             o.sync_every, o.optimizer);
+    if (o.noise_scale)
+        usage_error(
+            "--sync-every %d with --noise-scale 1, which needs the gradient of the whole step; one is accepted",
+            o.sync_every);
     if (o.zero_stage)
         usage_error("--sync-every %d with -z 1: a process that updates alone needs all of the state; -z 0 is accepted",
                     o.sync_every);
@@ -63,4 +67,9 @@ inline void check_sync(NumberFormat format, const Options& o) {
         usage_error("--sync-every %d with -w 0 would average weights of 16 bits; -w 1 is accepted", o.sync_every);
     if (comm.processes == 1 && o.given.count("--sync-every"))
         warning("--sync-every %d has no effect on one process", o.sync_every);
+    if (trains_apart(o) && comm.rank == 0 && validates(o) && o.val_every % o.sync_every != 0)
+        warning(
+            "-v %d is no multiple of --sync-every %d: between meetings each process validates its own weights, on "
+            "its share of the windows",
+            o.val_every, o.sync_every);
 }

@@ -120,6 +120,8 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     if (resumed) advise_on_going_on(run);
     open_trace(run);
     load_weights(run, run.resumed_step);
+    if (run.model.apart) run.model.backend->meet(run.model, FIRST_MEETING);
+    run.met_step = run.state.step;
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
     describe_run(run, sizes);
     if (resumed) run.logger.note("resumed at step %d", run.resumed_step);

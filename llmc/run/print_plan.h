@@ -112,13 +112,17 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
     printf("\n");
 }
 
+// Bytes that this process sends when processes meet that train apart: weights in fp32.
+inline int64_t meeting_bytes(const GPT2& model) {
+    return 2 * model.layout.total_elems() / comm.processes * 4 * (comm.processes - 1);
+}
 // Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
 // updated weights (stage 1) to all. In between Muon shares directions and factors in slices
 // (muon.h); other factors are renewed from what every process has collected for all of them
 // (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
 // (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh). compressed:
-// whether gradients travel as codes.
-inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed) {
+// whether gradients travel as codes; every: steps between meetings.
+inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed, int64_t every) {
     const Sizes& s = model.sizes;
     const bool in_slices = model.slice.parts > 1;
     const StateLayout factors = state_layout(model, STATE_FACTORS);
@@ -127,6 +131,7 @@ inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed) {
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
     const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
     const int64_t others = shared * 8 / comm.processes + collected * 4 + sums * (int64_t)sizeof(SquareSums);
+    if (model.apart) return sums * (int64_t)sizeof(SquareSums) * (comm.processes - 1) + meeting_bytes(model) / every;
     const int64_t slice = all / comm.processes, summed = slice * s.gradient_bytes();
     const int64_t codes = compressed ? slice_code_bytes(model.compressed.kind, model.layout) : summed;
     return (codes + (in_slices ? slice * s.floatX_bytes : codes) + others) * (comm.processes - 1);
@@ -158,12 +163,15 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
     const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
     const bool compressed = model.compressed.kind != NOT_COMPRESSED;
-    const int64_t wire_bytes = wire_bytes_per_step(model, compressed);
+    const int64_t wire_bytes = wire_bytes_per_step(model, compressed, o.sync_every);
     print_flops(model_flops, o, s);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
     if (compressed && o.compress_warmup > 0)
-        printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup, (long long)wire_bytes_per_step(model, false));
+        printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup, (long long)wire_bytes_per_step(model, false, 0));
+    if (model.apart)
+        printf("at a meeting, every %lld steps: %lld, a part of which counts in each\n", (long long)o.sync_every,
+               (long long)meeting_bytes(model));
     Cluster cluster;
     if (device.flops_s > 0) cluster.flops = device.flops_s;
     const TimeBound bound = step_bound(o, s, device, model);

@@ -122,10 +122,10 @@ void begin_step(Run& run) {
     shape_step(run);
     run.step.begin = now_seconds();
     run.model.compressed.on = run.model.compressed.kind != NOT_COMPRESSED && updates_done(run) >= run.options.compress_warmup;
-    run.model.compressed.limit = (float)(1 / (1 - run.options.beta2));
     run.step.tokens = counted_tokens(run);
-    // the loss of a step is the mean over its tokens
-    run.step.dloss = (float)run.state.loss_scale.scale / (float)std::max(1.0, run.step.tokens);
+    // the loss of a step is the mean over its tokens; of processes that train apart, each one's own
+    const double share = run.model.apart ? run.step.tokens / (double)comm.processes : run.step.tokens;
+    run.step.dloss = (float)run.state.loss_scale.scale / (float)std::max(1.0, share);
 }
 
 Batch next_batch(Run& run, int64_t micro) {
@@ -200,6 +200,11 @@ static void say_what_is_not_finite(Run& run, const std::function<void(int64_t)>&
     }
     run.logger.line("all tensors are finite, but a sum over them is not; the largest gradient is %.3g, in %s",
                     first.largest_gradient, first.largest);
+}
+
+void meet_when_due(Run& run) {
+    const int64_t step = run.state.step + 1;
+    if (run.model.apart && (step % run.options.sync_every == 0 || step == run.max_steps)) meet(run, step);
 }
 
 void end_step(Run& run, const UpdateSettings& settings, const StepResult& result,
