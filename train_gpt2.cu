@@ -260,6 +260,7 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
 // else floatX.
 void reduce_gradients(GPT2& model, int64_t bucket) {
     const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.slice_elems(bucket);
+    if (sent_otherwise(model, bucket)) return;  // --compress-gradients, --sync-every
     if (model.sizes.sums_gradients()) gpu_reduce_scatter(model.grad_sums + begin, elems, bucket, model.gpu->stream);
     else gpu_reduce_scatter((floatX*)model.grads + begin, elems, bucket, model.gpu->stream);
 }
@@ -313,16 +314,16 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     const ParameterLayout& layout = model.layout;
     const cudaStream_t stream = model.gpu->stream;
     DeviceResults* results = results_of(model);
-    const bool in_slices = model.slice.parts > 1;
+    const bool in_slices = model.slice.parts > 1, gathers = !in_slices && !model.apart && !model.compressed.on;
     floatX* params = (floatX*)model.params;
     model.phases.enter(PHASE_COMMUNICATION);
-    gpu_comm_join(stream);  // the sums of the gradients
+    join_gradients(model);
     model.phases.enter(PHASE_UPDATE);
-    const SliceMap own_slices = slice_map(layout, {comm.processes, comm.rank});
+    const SliceMap own_slices = slice_map(layout, model.apart ? model.slice : BucketSlice{comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_group("sums and gradients", [&] {
         gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
-        for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+        for (int64_t b = 0; b < layout.buckets() && gathers; b++)
             gpu_all_gather(grads + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
     });
     model.phases.enter(PHASE_COMMUNICATION);
@@ -434,6 +435,7 @@ int train(Run& run) {
         loss_norm_and_update(model, settings);              // over all processes; AdamW, if the device decides so
         load_ahead(run);                                    // while it computes
         const StepResult result = wait_for_step(model, settings);
+        meet_when_due(run);                           // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }

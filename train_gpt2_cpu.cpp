@@ -257,18 +257,15 @@ void backward(GPT2& model, const Batch& batch) {
 // update
 
 // Sum of the squares of all gradients. Of several processes each sums its slices of the buckets;
-// the sums are added in the order of ranks. Of processes that train apart: the mean of theirs.
+// the sums are added in the order of ranks. Processes that train apart sum all of their own.
 template <class floatG>
 double gradient_norm_squared(GPT2& model) {
     const ParameterLayout& layout = model.layout;
     const floatG* grads = (floatG*)model.grads;
     if (comm.processes == 1) return kernels::global_norm_squared(grads, layout.total_elems());
     double mine = 0;
-    if (model.apart) {
-        mine = kernels::global_norm_squared(grads, layout.total_elems());
-        return comm_sum(mine, "the sum of the gradients' norms") / (double)comm.processes;
-    }
-    for (int64_t b = 0; b < layout.buckets(); b++) {
+    if (model.apart) mine = kernels::global_norm_squared(grads, layout.total_elems());
+    for (int64_t b = 0; b < layout.buckets() && !model.apart; b++) {
         const int64_t elems = layout.slice_elems(b);
         mine += kernels::global_norm_squared(grads + layout.bucket_begin[b] + comm.rank * elems, elems);
     }

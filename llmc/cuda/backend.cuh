@@ -8,8 +8,8 @@
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/messages.cuh"
 #include "llmc/cuda/nvml.cuh"
-#include "llmc/model/model_state.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"
 
@@ -57,6 +57,7 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
         rows.push_back({"gradients", "of a micro-step", shape, bytes});
         if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
+        plan_messages(rows, model);
         if (s.whole_tensors)
             rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->whole_tensors.bytes()});
     }
@@ -104,6 +105,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     model.noise_scale = o.noise_scale;
     model.gpu->decayed = decay_ranges(model.layout);
     if (o.zero_stage) model.slice = {comm.processes, comm.rank};
+    settle_messages(model, o);
     if (sizes.whole_tensors) model.gpu->whole_tensors = cut_into_pieces(model.optimizer, model.layout, model.slice);
     const double memory_bytes = gpu_memory_bytes<floatX>(o);
     sizes.logit_rows = classifier_chunk_rows(sizes.rows(), sizes.config.Vp * (int64_t)sizeof(floatX), memory_bytes);
@@ -181,6 +183,10 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         };
         take_state(model.m, STATE_M), take_state(model.v, STATE_V), take_state(model.factors, STATE_FACTORS);
         if (has_master(model.format, o)) take_state(model.master, STATE_MASTER);
+        allocate_messages(model, [&](int64_t bytes) {
+            char* p = nullptr;
+            return take(p, bytes), p;
+        });
         if (s.whole_tensors)
             take(own.whole_tensors.memory, own.whole_tensors.bytes()), own.whole_tensors.upload(own.stream);
     }
@@ -198,6 +204,10 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
 }
 
 inline void free_model(GPT2& model) {
+    const CompressedGradients& c = model.compressed;
+    for (void* p : {(void*)c.residual, (void*)c.sum_residual, (void*)c.sent, (void*)c.received, (void*)c.sums,
+                    (void*)model.outer_weights, (void*)model.outer_momentum})
+        check_cuda(cudaFree(p), "freeing memory");
     for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.master, model.m, model.v,
                     (void*)model.factors, (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
@@ -257,6 +267,7 @@ const Backend GPU_BACKEND = {
     allocate_on_gpu<floatX>,
     copy_from_gpu,
     copy_to_gpu,
+    meet_on_gpu<floatX>,
     this_gpu<floatX>,
     detected_gpu<floatX>,
     known_peak_flops,

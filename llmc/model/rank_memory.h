@@ -57,9 +57,8 @@ inline void take_rank_piece(GPT2& model, RankState state, int64_t old, int64_t b
 
 // Says what a checkpoint had that this run does not keep.
 inline void warn_of_dropped(const GPT2& model, int64_t saved) {
-    const bool joins = model.compressed.residual;  // the residual of sums goes to that of gradients
-    for (int state = 0; state < NUM_RANK_STATES && comm.rank == 0; state++)
-        if ((saved & ~kept_rank_states(model)) >> state & 1 && !(state == SUM_RESIDUAL && joins))
+    for (RankState state : {RESIDUAL, OUTER_MOMENTUM})  // the residual of sums goes where that of gradients goes
+        if (comm.rank == 0 && (saved & ~kept_rank_states(model)) >> state & 1)
             warning("%s of the run to resume is dropped: this run does not %s", RANK_STATES[state],
                     state == OUTER_MOMENTUM ? "take outer steps" : "compress gradients");
 }

@@ -160,6 +160,7 @@ static UpdateSettings update_settings(const Run& run, double rate, double tokens
     settings.constants.nesterov = o.nesterov, settings.constants.round_to_nearest = o.rounding == "nearest";
     settings.tokens = tokens;
     settings.grad_clip = o.grad_clip;
+    settings.models = run.model.apart ? (double)comm.processes : 1;
     settings.loss_scale = run.state.loss_scale.scale;
     settings.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
     settings.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
