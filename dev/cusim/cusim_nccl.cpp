@@ -276,7 +276,8 @@ static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const voi
 // Sends and receives, one of each for every rank, in the order of ranks.
 template <class Data>
 static ncclResult_t add_slice(CusimNccl& n, std::vector<Data>& slices, Data data, size_t bytes, int peer) {
-    if (!n.grouping || peer != (int)slices.size()) return misuse("the simulator exchanges slices in the order of ranks");
+    if (!n.grouping || peer != (int)slices.size())
+        return misuse("the simulator exchanges slices in the order of ranks");
     if (n.sends.empty() && n.receives.empty()) n.slice_bytes = bytes;
     if (bytes != n.slice_bytes) return misuse("the simulator exchanges slices of one size");
     return slices.push_back(data), ncclSuccess;

@@ -2,6 +2,7 @@
 // checkpoint_files.h describes what is on the disk, checkpoint_find.h finds what can be loaded.
 #pragma once
 #include "llmc/checkpoint/checkpoint_find.h"
+#include "llmc/model/gathered.h"
 #include "llmc/model/rank_memory.h"
 
 // Refuses to save values that are not finite: a run could not be resumed from them.
@@ -68,12 +69,19 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
     flush_folder(dir);
 }
 
-// Writes the model's weights; returns their checksum.
+// Writes the model's weights; returns their checksum. Where every process keeps a slice of them,
+// the others call give_weights() meanwhile.
 inline uint64_t write_weights(FileWriter& file, GPT2& model, Progress* progress = nullptr) {
     auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
-        return tensor_data(model, tensor, layer, first, elems);
+        return gathered_tensor_data(model, tensor, layer, first, elems);
     };
     return write_model(file, model.layout.config, model_version(model.format), get, progress);
+}
+inline void give_weights(GPT2& model) {
+    if (!model.weight_places.sharded) return;
+    for_each_model_piece(model.layout.config, [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+        gathered_tensor_data(model, tensor, layer, first, elems);
+    });
 }
 
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
@@ -89,7 +97,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
         header.model_checksum = write_weights(*model_file, model, progress);
         model_file->flush();
         unfinished_file = model_file->temporary;
-    }
+    } else give_weights(model);
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank;
     header.rank_states = kept_rank_states(model);
@@ -116,8 +124,8 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     if (!try_read_header(file, h)) changed();
     const bool same = h.header_checksum == h.checksum() && h.step == verified.step && h.rank == rank &&
                       h.processes == verified.processes && h.states == verified.states &&
-                      h.rank_states == verified.rank_states &&
-                      find_optimizer(h.optimizer) == model.optimizer && h.model_checksum == verified.model_checksum;
+                      h.rank_states == verified.rank_states && find_optimizer(h.optimizer) == model.optimizer &&
+                      h.model_checksum == verified.model_checksum;
     if (!same) changed();
     const ParameterLayout saved = parameter_layout(model.layout.config, h.processes);
     const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];

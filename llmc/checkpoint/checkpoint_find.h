@@ -56,7 +56,8 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
         if (!problem.empty()) return problem;
         if (rank == 0) header = h;
         const bool fits = h.model_checksum == header.model_checksum && h.processes == header.processes &&
-                          h.states == header.states && h.rank_states == header.rank_states && strcmp(h.optimizer, header.optimizer) == 0;
+                          h.states == header.states && h.rank_states == header.rank_states &&
+                          strcmp(h.optimizer, header.optimizer) == 0;
         if (!fits) return path + " belongs to another checkpoint";
     }
     auto file = std::make_unique<FileReader>(model_path(dir, step), FileReader::TELL);

@@ -116,9 +116,8 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
             "--num-processes %d, but MPI knows of %d; mpirun -np %d starts as many (srun: --mpi=pmix, or -pi "
             "tcp)",
             processes, size, processes);
-    comm.transport = {mpi_gather,           mpi_sum_slices_start, mpi_all_gather_start,
-                      mpi_all_to_all_start, mpi_progress,         mpi_wait,
-                      mpi_end};
+    comm.transport = {
+        mpi_gather, mpi_sum_slices_start, mpi_all_gather_start, mpi_all_to_all_start, mpi_progress, mpi_wait, mpi_end};
     return rank;
 #else
     (void)launched, (void)timeout_s;

@@ -131,8 +131,7 @@ inline void shared_all_to_all(void* to, const void* from, int64_t bytes) {
         const int64_t n = std::min(part, bytes - first);
         take_turn(
             [&](char* piece) {
-                for (int64_t r = 0; r < P; r++)
-                    memcpy(piece + r * part, (const char*)from + r * bytes + first, n);
+                for (int64_t r = 0; r < P; r++) memcpy(piece + r * part, (const char*)from + r * bytes + first, n);
             },
             [&] {
                 for (int64_t r = 0; r < P; r++)

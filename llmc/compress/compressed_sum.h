@@ -21,8 +21,8 @@
 //     exchange(to, from, bytes, bucket)          slice r of `from` goes to rank r
 //     gather(data, bytes, bucket)                slice `rank` of data goes to all
 template <class Device>
-void advance_compressed(CompressedGradients& c, const ParameterLayout& layout, float* grads, int64_t rank,
-                        int64_t next, Device device) {
+void advance_compressed(CompressedGradients& c, const ParameterLayout& layout, float* grads, int64_t rank, int64_t next,
+                        Device device) {
     const int64_t P = layout.processes;
     const auto slice = [&](int64_t b, int64_t r) { return layout.bucket_begin[b] + r * layout.slice_elems(b); };
     device.wait();

@@ -7,8 +7,8 @@
 //     1bit    the sign of x; the scale is the mean of |x|           36 bytes, 0.035 of them
 //
 // A sign says little. What it leaves out is not lost but late: the sender keeps the difference, the
-// residual e, and adds it to what it sends next (Seide et al. 2014, doi:10.21437/Interspeech.2014-274,
-// section 3.1; Karimireddy et al. 2019, arXiv:1901.09847):
+// residual e, and adds it to what it sends next (Seide et al. 2014,
+// doi:10.21437/Interspeech.2014-274, section 3.1; Karimireddy et al. 2019, arXiv:1901.09847):
 //
 //     p = g + e,    sends c = code(p),    keeps e = p - value(c)
 //
@@ -24,7 +24,7 @@
 // the errors that cancel in the sum of gradients, none does there. So 1-bit Adam trains as usual
 // at first (--compress-warmup), and then keeps v as it is: what is left, m, is linear in g. There
 // it codes m; here g is coded, which is m before its running mean, for m exists in slices alone in
-// stage 1, and clipping comes before it. 
+// stage 1, and clipping comes before it.
 //
 // Then, too, nothing holds back a gradient that v has not seen. In AdamW v is at least (1 - beta2)
 // g^2, so |g| is at most sqrt(v / (1 - beta2)). Sums of signs are held to that: a word that the

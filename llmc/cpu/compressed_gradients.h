@@ -16,8 +16,8 @@ struct CompressOnCpu {
     }
     void add(float* out, const char* codes, int64_t bytes, int64_t n, int64_t slice, int64_t bucket) const {
         const Range range("add compressed");
-        decode_slices(out, codes, bytes, comm.processes, frozen_v(model, slice, bucket),
-                      model.compressed.limit, n, model.compressed.kind);
+        decode_slices(out, codes, bytes, comm.processes, frozen_v(model, slice, bucket), model.compressed.limit, n,
+                      model.compressed.kind);
     }
     void decode(float* out, const char* codes, int64_t n, int64_t slice, int64_t bucket) const {
         decode_slices(out, codes, 0, 1, frozen_v(model, slice, bucket), model.compressed.limit, n,

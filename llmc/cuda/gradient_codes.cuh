@@ -11,8 +11,7 @@ constexpr int CODE_THREADS = 256, CODE_BLOCKS = CODE_THREADS / 32;  // a thread 
 
 // The block that stands for the x of all lanes, of which `elems` are elements; and the values that
 // it stands for. A value that is not finite makes its whole block so. All lanes call it.
-__device__ inline void encode_gradients(SignBlock& block, float (&x)[UPDATE_ELEMS], int elems, const float*,
-                                        int lane) {
+__device__ inline void encode_gradients(SignBlock& block, float (&x)[UPDATE_ELEMS], int elems, const float*, int lane) {
     float sum = 0;
     uint32_t negative = 0;
     for (int j = 0; j < UPDATE_ELEMS; j++) sum += fabsf(x[j]), negative |= (uint32_t)(x[j] < 0) << j;

@@ -12,6 +12,9 @@ inline Compression compression_of(const Options& o) {
 // Whether processes update alone, and meet only now and then.
 inline bool trains_apart(const Options& o) { return comm.processes > 1 && o.sync_every > 0 && o.max_steps != 0; }
 
+// The highest ZeRO stage that goes with these flags.
+inline int64_t most_stage(const Options& o) { return o.sync_every > 0 ? 0 : o.compress_gradients != "none" ? 1 : 3; }
+
 // Exit 2 if gradients cannot be compressed as the flags say.
 inline void check_compression(NumberFormat format, const Options& o) {
     const char* kind = o.compress_gradients.c_str();
@@ -24,6 +27,11 @@ inline void check_compression(NumberFormat format, const Options& o) {
     if (o.sync_every > 0)
         usage_error("--compress-gradients %s with --sync-every %d, with which no gradients are sent; one is accepted",
                     kind, o.sync_every);
+    if (o.zero_stage > most_stage(o))
+        usage_error(
+            "--compress-gradients %s with -z %d, where gradients travel in every micro-step; -z 0 and -z 1 are "
+            "accepted",
+            kind, o.zero_stage);
     if (format == FORMAT_FP16)
         usage_error(
             "--compress-gradients %s with fp16, whose gradients change with the loss scale, and what waits of them "
@@ -57,12 +65,11 @@ inline void check_sync(NumberFormat format, const Options& o) {
             "momentum, adagrad, rmsprop and lion are accepted",
             o.sync_every, o.optimizer);
     if (o.noise_scale)
-        usage_error(
-            "--sync-every %d with --noise-scale 1, which needs the gradient of the whole step; one is accepted",
-            o.sync_every);
-    if (o.zero_stage)
-        usage_error("--sync-every %d with -z 1: a process that updates alone needs all of the state; -z 0 is accepted",
+        usage_error("--sync-every %d with --noise-scale 1, which needs the gradient of the whole step; one is accepted",
                     o.sync_every);
+    if (o.zero_stage > most_stage(o))
+        usage_error("--sync-every %d with -z %d: a process that updates alone needs all of the state; -z 0 is accepted",
+                    o.sync_every, o.zero_stage);
     if (format != FORMAT_FP32 && !o.master_weights)
         usage_error("--sync-every %d with -w 0 would average weights of 16 bits; -w 1 is accepted", o.sync_every);
     if (comm.processes == 1 && o.given.count("--sync-every"))

@@ -2,6 +2,7 @@
 #pragma once
 #include "llmc/plan/plan_disk.h"
 #include "llmc/plan/plan_memory.h"
+#include "llmc/plan/plan_shard.h"
 #include "llmc/plan/plan_time.h"
 #include "llmc/run/run.h"
 
@@ -116,8 +117,9 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
 inline int64_t meeting_bytes(const GPT2& model) {
     return 2 * model.layout.total_elems() / comm.processes * 4 * (comm.processes - 1);
 }
-// Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
-// updated weights (stage 1) to all. In between Muon shares directions and factors in slices
+// Bytes that this process sends in a step: gradients to be summed (from stage 2 on in every
+// micro-step), then gradients (stage 0) or updated weights (stages 1, 2) to all; in stage 3 weights
+// whenever they are needed. In between Muon shares directions and factors in slices
 // (muon.h); other factors are renewed from what every process has collected for all of them
 // (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
 // (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh). compressed:
@@ -126,15 +128,19 @@ inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed, int64_t e
     const Sizes& s = model.sizes;
     const bool in_slices = model.slice.parts > 1;
     const StateLayout factors = state_layout(model, STATE_FACTORS);
+    const int64_t summed = s.gradient_bytes(), sums_a_step = model.gradient_places.sharded ? s.micro_steps : 1;
+    const int64_t gathered = in_slices ? s.floatX_bytes : summed;
     const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
     const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
     const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
+    const int64_t collected_elems = model.weight_places.sharded ? fetched_elems(model) : all;
     const int64_t others = shared * 8 / comm.processes + collected * 4 + sums * (int64_t)sizeof(SquareSums);
-    if (model.apart) return sums * (int64_t)sizeof(SquareSums) * (comm.processes - 1) + meeting_bytes(model) / every;
-    const int64_t slice = all / comm.processes, summed = slice * s.gradient_bytes();
-    const int64_t codes = compressed ? slice_code_bytes(model.compressed.kind, model.layout) : summed;
-    return (codes + (in_slices ? slice * s.floatX_bytes : codes) + others) * (comm.processes - 1);
+    int64_t slices = (all * summed * sums_a_step + collected_elems * gathered) / comm.processes;
+    const int64_t codes = compressed ? slice_code_bytes(model.compressed.kind, model.layout) : 0;
+    if (compressed) slices = codes + (in_slices ? all * gathered / comm.processes : codes);
+    if (model.apart) slices = 0;
+    return (slices + others) * (comm.processes - 1) + (model.apart ? meeting_bytes(model) / every : 0);
 }
 
 // The least that a step of training takes on a device.
@@ -168,7 +174,8 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
     if (compressed && o.compress_warmup > 0)
-        printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup, (long long)wire_bytes_per_step(model, false, 0));
+        printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup,
+               (long long)wire_bytes_per_step(model, false, 0));
     if (model.apart)
         printf("at a meeting, every %lld steps: %lld, a part of which counts in each\n", (long long)o.sync_every,
                (long long)meeting_bytes(model));

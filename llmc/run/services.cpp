@@ -121,7 +121,8 @@ void begin_step(Run& run) {
     run.step.range.emplace("step", run.state.step + 1);
     shape_step(run);
     run.step.begin = now_seconds();
-    run.model.compressed.on = run.model.compressed.kind != NOT_COMPRESSED && updates_done(run) >= run.options.compress_warmup;
+    run.model.compressed.on =
+        run.model.compressed.kind != NOT_COMPRESSED && updates_done(run) >= run.options.compress_warmup;
     run.step.tokens = counted_tokens(run);
     // the loss of a step is the mean over its tokens; of processes that train apart, each one's own
     const double share = run.model.apart ? run.step.tokens / (double)comm.processes : run.step.tokens;
