@@ -25,13 +25,11 @@ inline const float* rank_values_at(GPT2& model, RankState state, int64_t at, int
     return to_host(model, FORMAT_FP32, rank_memory(model, state) + at, n);
 }
 
-// memory[at..at+n] = values, or is added to.
-inline void take_values(GPT2& model, float* memory, int64_t at, int64_t n, const float* values, bool add) {
+// Adds values to memory[at..at+n], which begins at 0.
+inline void add_values(GPT2& model, float* memory, int64_t at, int64_t n, const float* values) {
     std::vector<float> sum(values, values + n);
-    if (add) {
-        const float* there = to_host(model, FORMAT_FP32, memory + at, n);
-        for (int64_t i = 0; i < n; i++) sum[i] += there[i];
-    }
+    const float* there = to_host(model, FORMAT_FP32, memory + at, n);
+    for (int64_t i = 0; i < n; i++) sum[i] += there[i];
     to_device(model, FORMAT_FP32, memory + at, sum.data(), n);
 }
 
@@ -49,10 +47,9 @@ inline void take_rank_piece(GPT2& model, RankState state, int64_t old, int64_t b
     values += low - begin;
     const int64_t at = layout.bucket_begin[piece.bucket];
     if (float* memory = rank_memory(model, state))
-        take_values(model, memory, whole ? at + low : at / layout.processes + low - own, high - low, values,
-                    whole && old != comm.rank);
+        add_values(model, memory, whole ? at + low : at / layout.processes + low - own, high - low, values);
     else if (state == SUM_RESIDUAL && model.compressed.residual)
-        take_values(model, model.compressed.residual, at + low, high - low, values, true);
+        add_values(model, model.compressed.residual, at + low, high - low, values);
 }
 
 // Says what a checkpoint had that this run does not keep.
