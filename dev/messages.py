@@ -69,7 +69,8 @@ def run_once(args, data, name, flags, seed):
 
 def planned_bytes(flags):
     """Bytes that each of 8 processes sends in a step of GPT-2 124M."""
-    said, _ = children.run(["./train_gpt2_cpu", "-e", "d12", "-b", 4, "--plan", "-pn", 8, "-x", 1000, *flags], cwd=ROOT)
+    plan = ["./train_gpt2_cpu", "-e", "d12", "-b", 4, "--plan", "-pn", 8, "-x", 1000]
+    said, _ = children.run([*plan, *flags], cwd=ROOT)
     return int(re.search(r"bytes on the wire a step: (\d+)", said)[1])
 
 
@@ -99,18 +100,20 @@ def bytes_of(figures, name):
 def text_of(figures):
     usual, *_ = names_of(figures)
     base = last_losses(figures, usual)
-    lines = ["| | bytes a step | of fp32's | loss, three seeds | against fp32 | GPT-2 124M: bytes a step | at 1 Gbit/s |",
+    lines = ["| | bytes a step | of fp32's | loss, three seeds | against fp32 | GPT-2 124M: bytes a step "
+             "| at 1 Gbit/s |",
              "|---|---|---|---|---|---|---|"]
     for name in names_of(figures):
         losses, sent, planned = last_losses(figures, name), bytes_of(figures, name), figures["planned"][name]
         gaps = [loss - other for loss, other in zip(losses, base)]
         gap = "" if name == usual else f"{statistics.mean(gaps):+.3f}"
         lines.append(f"| {name} | {sent:,.0f} | {sent / bytes_of(figures, usual):.3f} "
-                     f"| {', '.join(f'{loss:.3f}' for loss in losses)} | {gap} | {planned:,} | {planned / LINK:.2f} s |")
+                     f"| {', '.join(f'{loss:.3f}' for loss in losses)} | {gap} | {planned:,} "
+                     f"| {planned / LINK:.2f} s |")
     lines += ["", f"Model {figures['model']}, {figures['steps']} steps of {figures['batch']:,} tokens on "
               f"{figures['processes']} processes, validation loss per byte, on {figures['cpu']}.",
-              f"The seeds of fp32 spread over {max(base) - min(base):.3f}. Bytes are those that rank 0 sends in the last "
-              f"{min(TRACED, figures['steps'])} steps,",
+              f"The seeds of fp32 spread over {max(base) - min(base):.3f}. Bytes are those that rank 0 sends in "
+              f"the last {min(TRACED, figures['steps'])} steps,",
               "as --trace has them; those of GPT-2 124M are the plan's, on 8 processes."]
     return "\n".join(lines)
 

@@ -29,7 +29,8 @@ inline Sent sent_in_trace(const std::string& json) {
 inline bool sends_as_planned(const std::string& program, int n, const std::string& flags, Sent& sent, int step = 1) {
     const std::string file = dir("trace.json");
     unlink(file.c_str());
-    const bool ended = passed(run(several(program, n, flags + format(" -x %d --trace-steps %d:%d --trace ", step, step, step) + file)));
+    const bool ended = passed(
+        run(several(program, n, flags + format(" -x %d --trace-steps %d:%d --trace ", step, step, step) + file)));
     sent = sent_in_trace(read_whole(file));
     const std::string plan = run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags))).out;
     const double planned = atof(plan.c_str() + plan.find("wire a step: ") + 13);

@@ -54,7 +54,8 @@ static void codes() {
         encode_slice(bytes.data(), residual.data(), p.data(), (int64_t)n, IN_1_BIT);
         decode_slices(values.data(), bytes.data(), 0, 1, nullptr, 0, (int64_t)n, IN_1_BIT);
         bool same = true;
-        for (size_t i = 0; i < n; i++) same = same && std::fabs(values[i] - expected[i]) <= 1e-6 * std::fabs(expected[i]);
+        for (size_t i = 0; i < n; i++)
+            same = same && std::fabs(values[i] - expected[i]) <= 1e-6 * std::fabs(expected[i]);
         EXPECT(same && values != sign_values(numbers_from(n, 2)));
         bytes.resize(code_bytes(IN_8_BITS, (int64_t)n)), residual.assign(n, 0);
         encode_slice(bytes.data(), residual.data(), p.data(), (int64_t)n, IN_8_BITS);
@@ -148,9 +149,9 @@ static void runs() {
     const std::string flags = SIGNS + "--shared-memory 0 -pn 3 -pi fs -n 4 -x 8 -c 0.1 -l 1e-3 -k constant ";
     std::vector<pid_t> ranks;
     for (int r = 0; r < 3; r++)
-        ranks.push_back(start(tiny_run(CPU, format("-b 1 -d 192 --threads 1 -pf %s -pr %d -o ", folder, r) + dir("tcp") +
-                                                " " + flags),
-                              format("rank%d", r)));
+        ranks.push_back(start(
+            tiny_run(CPU, format("-b 1 -d 192 --threads 1 -pf %s -pr %d -o ", folder, r) + dir("tcp") + " " + flags),
+            format("rank%d", r)));
     for (int r = 0; r < 3; r++) EXPECT(passed(finish(ranks[r], format("rank%d", r))));
     EXPECT(passed(run(several(CPU, 3, SIGNS + training + dir("whole")))) && same_checkpoint("whole", "tcp", 8, 3));
 }
@@ -189,9 +190,8 @@ static void add_residuals_of(std::vector<double>& after, int n, int r, int stage
     comm.processes = n, comm.rank = r;
     GPT2 model;
     Backend backend{};
-    backend.copy_in = backend.copy_out = [](GPT2&, void* to, const void* from, int64_t bytes) {
-        memcpy(to, from, bytes);
-    };
+    backend.copy_in =
+        backend.copy_out = [](GPT2&, void* to, const void* from, int64_t bytes) { memcpy(to, from, bytes); };
     GPT2Config config;
     FileReader weights(model_path(dir("moving"), 6));
     read_model_header(weights, config);
