@@ -30,7 +30,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     o.tf32 = 0, o.given.insert("--recompute");
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
-    sizes.compressed = o.compress_activations;
+    sizes.compressed_activations = o.compress_activations;
     model.layout = parameter_layout(config, 1);
     model.backend->settle(model, sizes, o);
     model.backend->allocate(model, model.sizes, o);

@@ -251,7 +251,8 @@ void backward(GPT2& model, const Batch& batch) {
     const bool add = model.adds(batch);
     const bool add_in_place = add && IS_FP32;  // 16-bit gradients are written, and added to sums elsewhere
     const cudaStream_t stream = model.gpu->stream;
-    const auto reduce = [&](int64_t bucket) {  // starts its sum over the processes
+    const auto reduce = [&](int64_t bucket) {       // starts its sum over the processes
+        if (sent_otherwise(model, bucket)) return;  // --compress-gradients, --sync-every
         with_gradients(model, [&](auto* grads) { sum_over_processes(model, grads, bucket, batch.micro > 0); });
     };
     floatX* dresidual = model.act<floatX>(DRESIDUAL);
@@ -295,16 +296,16 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     const ParameterLayout& layout = model.layout;
     const cudaStream_t stream = model.gpu->stream;
     DeviceResults* results = results_of(model);
-    const bool in_slices = model.slice.parts > 1;
+    const bool in_slices = model.slice.parts > 1, gathers = !in_slices && !model.apart && !model.compressed.on;
     floatX* params = (floatX*)model.params;
     model.phases.enter(PHASE_COMMUNICATION);
-    gpu_comm_join(stream);  // the sums of the gradients
+    join_gradients(model);
     model.phases.enter(PHASE_UPDATE);
-    const SliceMap own_slices = slice_map(model, {comm.processes, comm.rank});
+    const SliceMap own_slices = slice_map(model, model.apart ? model.slice : BucketSlice{comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_group("sums and gradients", [&] {
         gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
-        for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+        for (int64_t b = 0; b < layout.buckets() && gathers; b++)
             gpu_all_gather(grads + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
     });
     model.phases.enter(PHASE_COMMUNICATION);
@@ -419,6 +420,7 @@ int train(Run& run) {
         loss_norm_and_update(model, settings);              // over all processes; AdamW, if the device decides so
         load_ahead(run);                                    // while it computes
         const StepResult result = wait_for_step(model, settings);
+        meet_when_due(run);                           // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }

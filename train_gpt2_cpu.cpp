@@ -210,12 +210,16 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
 
-// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32.
+// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32;
+// on their way gradients may have fewer bits (--compress-gradients). With --sync-every each process
+// keeps its own.
 template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket, const Batch& batch) {
     const ParameterLayout& layout = model.layout;
+    if (model.apart) return;
     model.phases.enter(PHASE_COMMUNICATION);
-    if constexpr (sizeof(floatG) == 4)
+    if (model.compressed.on) send_compressed(model, bucket);
+    else if constexpr (sizeof(floatG) == 4)
         comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(layout, bucket),
                                   layout.slice_elems(bucket), bucket);
     if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0});
@@ -264,14 +268,15 @@ void backward(GPT2& model, const Batch& batch) {
 // update
 
 // Sum of the squares of all gradients. Of several processes each sums its slices of the buckets;
-// the sums are added in the order of ranks.
+// the sums are added in the order of ranks. Processes that train apart sum all of their own.
 template <class floatG>
 double gradient_norm_squared(GPT2& model) {
     const ParameterLayout& layout = model.layout;
     const floatG* grads = (floatG*)model.grads;
     if (comm.processes == 1) return kernels::global_norm_squared(grads, layout.total_elems());
     double mine = 0;
-    for (int64_t b = 0; b < layout.buckets(); b++) {
+    if (model.apart) mine = kernels::global_norm_squared(grads, layout.total_elems());
+    for (int64_t b = 0; b < layout.buckets() && !model.apart; b++) {
         const int64_t elems = layout.slice_elems(b);
         mine += kernels::global_norm_squared(grads + model.gradient_places.own(layout, b), elems);
     }
@@ -282,6 +287,7 @@ double gradient_norm_squared(GPT2& model) {
 template <class floatX>
 StepResult loss_and_norm(GPT2& model, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
+    receive_compressed(model);
     comm_wait("the sum of the gradients");
     keep_slices(model);
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), settings);
@@ -308,10 +314,11 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
     const Range range("update");
     const ParameterLayout& layout = model.layout;
     const bool in_slices = model.slice.parts > 1, sums = model.sizes.sums_gradients();
+    const bool gathers = !in_slices && !model.apart && !model.compressed.on;  // compressed sums are there
     floatX *params = (floatX*)model.params, *grads = (floatX*)model.grads;
     UpdateConstants constants = settings.constants;
     constants.grad_scale = gradient_factor(result.norm, settings);  // clips
-    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+    for (int64_t b = 0; b < layout.buckets() && gathers; b++)
         if (sums) gather(model, model.grad_sums, b);
         else gather(model, grads, b);
     model.phases.enter(PHASE_COMMUNICATION);
@@ -418,6 +425,7 @@ int train(Run& run) {
         const UpdateSettings settings = begin_update(run);  // learning rate, clipping, what is an outlier
         const StepResult result = loss_and_norm<floatX>(model, settings);  // over all processes
         if (result.wanted) update<floatX>(model, settings, result);        // AdamW
+        meet_when_due(run);                                                // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }

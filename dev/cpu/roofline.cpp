@@ -84,7 +84,7 @@ static void report(const Pass& pass, int steps, int threads) {
     const GPT2Config& c = model.layout.config;
     if (T > c.maxT) usage_error("%s has %d positions", pass.model, c.maxT);
     Sizes sizes{c, B, T, std::max<int64_t>(0, pass.level), 0, 0, !pass.prompt};
-    sizes.compressed = pass.level >= 0;
+    sizes.compressed_activations = pass.level >= 0;
     if (pass.prompt) sizes.T = sizes.cache_T = c.maxT, sizes.logit_rows = 1;  // as without training steps
     model.backend->settle(model, sizes, o);
     model.backend->allocate(model, sizes, o);

@@ -22,7 +22,7 @@ static std::vector<float> gradients_of(
 // Rounds what a model without codes has kept of the forward pass as one with codes would have.
 static void round_kept(Model& model, float coarser = 1) {
     Sizes s = model.sizes;
-    s.compressed = true;
+    s.compressed_activations = true;
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         if (!is_coded(a, s)) continue;
         const int64_t n = ACTIVATIONS[a].elems(s);

@@ -65,7 +65,7 @@ static void planned() {
     start_test("codes: a traced step encodes and decodes as often as --plan counts");
     for (int64_t level = 0; level <= 4; level++) {
         Sizes sizes{config, 2, 16, level, 0, 256, true, 3};
-        sizes.recompute_every = default_recompute_every(config.L), sizes.compressed = true;
+        sizes.recompute_every = default_recompute_every(config.L), sizes.compressed_activations = true;
         EXPECT(passed(train(CPU, flags + format("-r %d", level))));
         const std::string trace = read_whole(dir("trace.json"));
         for (const char* name : {"to codes", "from codes"}) {

@@ -21,7 +21,7 @@ static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t 
     o.threads = threads;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
-    sizes.compressed = o.compress_activations;
+    sizes.compressed_activations = o.compress_activations;
     model.layout = parameter_layout(config, 1);
     model.backend->settle(model, sizes, o);
     model.backend->allocate(model, sizes, o);

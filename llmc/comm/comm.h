@@ -29,6 +29,7 @@ struct Transport {
     void (*gather)(void* out, const void* mine, int64_t bytes, const char* what);
     void (*sum_slices_start)(float* data, int64_t n_elems);
     void (*all_gather_start)(void* data, int64_t bytes);
+    void (*all_to_all_start)(void* to, const void* from, int64_t bytes);
     void (*progress)();
     void (*wait)(const char* what);
     void (*end)();
@@ -117,6 +118,14 @@ inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
     else
         tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
                    "the collection of the slices");
+}
+// Starts an exchange: slice r of `from` (processes * bytes) goes to rank r, where it becomes slice
+// `rank` of `to`.
+inline void comm_all_to_all_start(char* to, const char* from, int64_t bytes, int64_t bucket) {
+    if (comm.processes == 1) return;
+    const Range range(work::collective("all_to_all", bucket, (comm.processes - 1) * bytes));
+    if (comm.transport.all_to_all_start) comm.transport.all_to_all_start(to, from, bytes);
+    else tcp_all_to_all(to, from, bytes, comm.processes, comm.rank, "the exchange of slices");
 }
 // Lets MPI advance what was started, which it does only while it is called.
 inline void comm_progress() {

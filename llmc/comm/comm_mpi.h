@@ -73,6 +73,10 @@ inline void mpi_all_gather_start(void* data, int64_t bytes) {
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
                    &mpi_pending.back().request);
 }
+inline void mpi_all_to_all_start(void* to, const void* from, int64_t bytes) {
+    mpi_pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
+    MPI_Ialltoall(from, (int)bytes, MPI_BYTE, to, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &mpi_pending.back().request);
+}
 inline void mpi_progress() {
     for (MpiPending& p : mpi_pending) {
         int done;
@@ -112,7 +116,8 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
             "--num-processes %d, but MPI knows of %d; mpirun -np %d starts as many (srun: --mpi=pmix, or -pi "
             "tcp)",
             processes, size, processes);
-    comm.transport = {mpi_gather, mpi_sum_slices_start, mpi_all_gather_start, mpi_progress, mpi_wait, mpi_end};
+    comm.transport = {
+        mpi_gather, mpi_sum_slices_start, mpi_all_gather_start, mpi_all_to_all_start, mpi_progress, mpi_wait, mpi_end};
     return rank;
 #else
     (void)launched, (void)timeout_s;

@@ -124,6 +124,21 @@ inline void shared_all_gather(void* data, int64_t bytes) {
                   });
     }
 }
+// In a turn each process gives every other a part of what goes there.
+inline void shared_all_to_all(void* to, const void* from, int64_t bytes) {
+    const int64_t P = comm.processes, part = SHARED_PIECE_BYTES / P;
+    for (int64_t first = 0; first < bytes; first += part) {
+        const int64_t n = std::min(part, bytes - first);
+        take_turn(
+            [&](char* piece) {
+                for (int64_t r = 0; r < P; r++) memcpy(piece + r * part, (const char*)from + r * bytes + first, n);
+            },
+            [&] {
+                for (int64_t r = 0; r < P; r++)
+                    memcpy((char*)to + r * bytes + first, shared_memory.piece(r) + comm.rank * part, n);
+            });
+    }
+}
 
 // A file of so many zeros in memory, without a name, so that nothing is left of it when the
 // processes end. Returns its descriptor, -1 if there is no room or this system has no such files.
@@ -170,5 +185,6 @@ inline void share_memory() {
     shared_memory.progress(comm.rank).pid = getpid();
     comm_barrier("the shared memory");  // all have said so
     comm.transport.sum_slices_start = shared_sum_slices, comm.transport.all_gather_start = shared_all_gather;
+    comm.transport.all_to_all_start = shared_all_to_all;
     comm.transport.progress = nullptr, comm.transport.wait = nullptr;
 }

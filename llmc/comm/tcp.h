@@ -93,3 +93,21 @@ inline void tcp_reduce_scatter(float* data, size_t n_elems, int64_t processes, i
         }
     for (int64_t r = 1; r < processes; r++) tcp_send(r, data + r * n_elems, n_elems * sizeof(float), what);
 }
+
+// Slice r of `from` (processes * bytes) becomes slice `rank` of `to` on rank r.
+inline void tcp_all_to_all(char* to, const char* from, size_t bytes, int64_t processes, int64_t rank,
+                           const char* what) {
+    const size_t row = processes * bytes;
+    if (rank > 0) {
+        tcp_send(0, from, row, what);
+        return tcp_receive(0, to, row, what);
+    }
+    std::vector<char> rows(processes * row), column(row);  // row r: what rank r sends
+    memcpy(rows.data(), from, row);
+    for (int64_t r = 1; r < processes; r++) tcp_receive(r, &rows[r * row], row, what);
+    for (int64_t r = 0; r < processes; r++) {
+        char* const out = r == 0 ? to : column.data();
+        for (int64_t s = 0; s < processes; s++) memcpy(out + s * bytes, &rows[s * row + r * bytes], bytes);
+        if (r > 0) tcp_send(r, out, row, what);
+    }
+}

@@ -4,11 +4,12 @@
 #include "llmc/base/resident.h"
 #include "llmc/comm/shared_memory.h"
 #include "llmc/cpu/kernels.h"
+#include "llmc/cpu/meet.h"
 #include "llmc/cpu/offload.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/data/text_data.h"
 #include "llmc/model/kept_codes.h"
-#include "llmc/model/model_state.h"
+#include "llmc/model/rank_memory.h"
 #include "llmc/options/core_share.h"
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_memory.h"
@@ -19,7 +20,7 @@ inline void settle_offload(GPT2& model, const Sizes& s, const Options& o) {
     if (s.training && offloads(o, "activations") && s.recompute < 3)
         usage_error("--offload %s keeps the inputs of recomputed layers in a file; it is accepted with -r 3 and -r 4",
                     o.offload);
-    if (s.compressed && s.training && offloads(o, "activations"))
+    if (s.compressed_activations && s.training && offloads(o, "activations"))
         usage_error(
             "--offload %s with --compress-activations 1, whose codes stay in memory; one of the two is accepted",
             o.offload);
@@ -45,6 +46,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     settle_stage(model, o.zero_stage);
+    settle_messages(model, o);
     settle_offload(model, sizes, o);
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
@@ -82,6 +84,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, master, model.offloads_state);
         if (model.offloads_state)
             rows.push_back({"scratch", "state in use", "of a bucket", most_offloaded_bytes(model, master)});
+        plan_messages(rows, model);
         if (const int64_t collected = collected_elems(layout, model.optimizer))
             rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
         // A plan cannot know whether all will be on one machine, unless it is told how many are.
@@ -143,6 +146,7 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         take(model.m, STATE_M), take(model.v, STATE_V), take(model.factors, STATE_FACTORS);
         take(model.master, STATE_MASTER);
         model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
+        allocate_messages(model, map_memory);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     const ActivationBytes in_file = offloaded_activations(model.activations);
@@ -201,6 +205,7 @@ const Backend& cpu_backend() {
         allocate_on_cpu,
         copy_on_cpu,
         copy_on_cpu,
+        meet_on_cpu<floatX>,
         this_cpu,
         detected_cpu,
         cpu_peak_flops,

@@ -3,6 +3,7 @@
 // last.
 #pragma once
 #include "llmc/cpu/backend.h"
+#include "llmc/cpu/compressed_gradients.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/other_optimizers.h"
 

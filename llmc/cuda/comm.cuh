@@ -209,6 +209,27 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
 #endif
 }
 
+// Slice r of `from` (processes * n_elems) goes to rank r, where it becomes slice `rank` of `to`.
+inline void gpu_all_to_all(float* to, const float* from, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+    if (comm.processes == 1) return;
+    const KernelWork sent = work::collective("all_to_all", bucket, (comm.processes - 1) * n_elems * sizeof(float));
+    const Range range(sent);
+    order_streams(stream, gpu_comm.stream);
+    const CollectiveRange in_stream(sent);
+#ifdef USE_NCCL
+    check_nccl(ncclGroupStart(), "an exchange");
+    gpu_comm.grouping = true;
+    for (int r = 0; r < (int)comm.processes; r++) {
+        check_nccl(ncclSend(from + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a send");
+        check_nccl(ncclRecv(to + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a receive");
+    }
+    gpu_comm.grouping = false;
+    finish_call(ncclGroupEnd(), "an exchange");
+#else
+    (void)to, (void)from;
+#endif
+}
+
 // The collectives that `enqueue` starts become one piece of work, which costs fewer launches.
 template <class Enqueue>
 void gpu_group(const char* name, Enqueue enqueue) {

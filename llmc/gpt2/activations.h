@@ -30,14 +30,15 @@ struct Sizes {
     int64_t micro_steps = 1, processes = 1;
     bool gpu = false;
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0;
-    bool fp16 = false;            // floatX is fp16
-    bool whole_tensors = false;   // the optimizer looks at whole tensors (optim/whole_tensors.h)
-    bool orthogonalizes = false;  // and those of matrices are orthogonalised (muon.h)
-    int64_t guard_bytes = 0;      // unused bytes after each tensor, which the simulator watches
-    int64_t recompute_every = 1;  // layers of a segment at recompute level 4
-    int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
-    bool dropout = false;         // it takes no memory, but time (dropout.h)
-    bool compressed = false;      // --compress-activations 1
+    bool fp16 = false;                    // floatX is fp16
+    bool whole_tensors = false;           // the optimizer looks at whole tensors (optim/whole_tensors.h)
+    bool orthogonalizes = false;          // and those of matrices are orthogonalised (muon.h)
+    int64_t guard_bytes = 0;              // unused bytes after each tensor, which the simulator watches
+    int64_t recompute_every = 1;          // layers of a segment at recompute level 4
+    int64_t end_of_text = -1;             // the token at which documents begin; -1: no document mask
+    bool dropout = false;                 // it takes no memory, but time (dropout.h)
+    bool compressed_activations = false;  // --compress-activations 1
+    bool compressed_gradients = false;    // travel compressed between processes (compress/gradient_codes.h)
 
     int64_t rows() const { return B * T; }
     // Bytes of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
@@ -55,9 +56,10 @@ struct Sizes {
     }
 
     // Whether 16-bit gradients are summed in fp32: over micro-steps, and on a CPU also over
-    // processes; and where the optimizer turns them into directions.
+    // processes; where the optimizer turns them into directions; and before they are compressed.
     bool sums_gradients() const {
-        return floatX_bytes < 4 && (micro_steps > 1 || whole_tensors || (!gpu && processes > 1));
+        return floatX_bytes < 4 &&
+               (micro_steps > 1 || whole_tensors || compressed_gradients || (!gpu && processes > 1));
     }
     int64_t gradient_bytes() const { return sums_gradients() ? 4 : floatX_bytes; }
 
@@ -177,7 +179,8 @@ inline const ActivationInfo ACTIVATIONS[] = {ACTIVATION_TABLE(INFO_OF_ROW)};
 // Whether layers keep the activation as codes.
 inline bool is_coded(int a, const Sizes& s) {
     const ActivationInfo& info = ACTIVATIONS[a];
-    if (!s.compressed || !s.training || info.purpose != ActivationInfo::LAYER || info.type != FLOATX) return false;
+    if (!s.compressed_activations || !s.training || info.purpose != ActivationInfo::LAYER || info.type != FLOATX)
+        return false;
     return info.copies == ActivationInfo::SEGMENTS || s.recompute < info.dropped_at;
 }
 // Where the codes of an activation begin in a copy of CODES; behind the last of them.
@@ -196,7 +199,8 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     if (info.purpose == ActivationInfo::GENERATION && s.cache_T == 0) return 0;
     const int64_t L = s.config.L, k = s.segment_layers();
     if (info.copies == ActivationInfo::ONE) return 1;
-    if (info.copies == ActivationInfo::CODED) return s.compressed && s.training ? s.recomputed_layers() / k : 0;
+    if (info.copies == ActivationInfo::CODED)
+        return s.compressed_activations && s.training ? s.recomputed_layers() / k : 0;
     if (!s.training && info.purpose == ActivationInfo::LAYER) return 1;
     if (is_coded(a, s)) return k;
     if (info.copies == ActivationInfo::SEGMENTS) return L / k + k - 1;

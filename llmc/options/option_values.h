@@ -31,6 +31,9 @@ struct Options {
             log_gpu_every = -1;
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
     int64_t comm_timeout = 600;
+    std::string compress_gradients = "none";
+    int64_t compress_warmup = 0, sync_every = 0;
+    double outer_lr = 1, outer_momentum = 0;
     int64_t shared_memory = 1;
     std::string dist_init = "mpi", server_ip, fs_path;
     std::string offload = "none", offload_dir;

@@ -112,15 +112,21 @@ void save_when_due(Run& run) {
 // -------------------------------------------------------------------------------------------------
 // in a step
 
+// Updates of the weights in all steps before this one.
+static int64_t updates_done(const Run& run) { return run.state.step - run.state.loss_scale.skipped; }
+
 void begin_step(Run& run) {
     answer_signals(format("finishing step %d, %s", run.state.step + 1, what_follows(run)));
     begin_trace(run);
     run.step.range.emplace("step", run.state.step + 1);
     shape_step(run);
     run.step.begin = now_seconds();
+    run.model.compressed.on =
+        run.model.compressed.kind != NOT_COMPRESSED && updates_done(run) >= run.options.compress_warmup;
     run.step.tokens = counted_tokens(run);
-    // the loss of a step is the mean over its tokens
-    run.step.dloss = (float)run.state.loss_scale.scale / (float)std::max(1.0, run.step.tokens);
+    // the loss of a step is the mean over its tokens; of processes that train apart, each one's own
+    const double share = run.model.apart ? run.step.tokens / (double)comm.processes : run.step.tokens;
+    run.step.dloss = (float)run.state.loss_scale.scale / (float)std::max(1.0, share);
 }
 
 Batch next_batch(Run& run, int64_t micro) {
@@ -146,13 +152,16 @@ bool data_failed(Run& run) {
 // What the update of this step, of which so many tokens count, needs beside the gradients.
 static UpdateSettings update_settings(const Run& run, double rate, double tokens) {
     const Options& o = run.options;
-    const int64_t updates = run.state.step - run.state.loss_scale.skipped;
+    const int64_t updates = updates_done(run);
     UpdateSettings settings;
     settings.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps,
                                           (float)o.weight_decay, 1.0f, updates + 1);
+    if (run.model.compressed.on && run.model.compressed.kind == IN_1_BIT)
+        keep_v(settings.constants, (float)o.beta2, o.compress_warmup);
     settings.constants.nesterov = o.nesterov, settings.constants.round_to_nearest = o.rounding == "nearest";
     settings.tokens = tokens;
     settings.grad_clip = o.grad_clip;
+    settings.models = run.model.apart ? (double)comm.processes : 1;
     settings.loss_scale = run.state.loss_scale.scale;
     settings.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
     settings.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
@@ -193,6 +202,11 @@ static void say_what_is_not_finite(Run& run, const std::function<void(int64_t)>&
     }
     run.logger.line("all tensors are finite, but a sum over them is not; the largest gradient is %.3g, in %s",
                     first.largest_gradient, first.largest);
+}
+
+void meet_when_due(Run& run) {
+    const int64_t step = run.state.step + 1;
+    if (run.model.apart && (step % run.options.sync_every == 0 || step == run.max_steps)) meet(run, step);
 }
 
 void end_step(Run& run, const UpdateSettings& settings, const StepResult& result,

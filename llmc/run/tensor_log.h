@@ -179,7 +179,7 @@ inline void measure_residuals(GPT2& model, std::vector<TensorLine>& lines) {
             [&](const float* values, int64_t, int64_t n) { sums.add(values, n); });
     };
     measure(ENCODED, 0);
-    const int64_t end = s.compressed ? s.recomputed_layers() : s.config.L;
+    const int64_t end = s.compressed_activations ? s.recomputed_layers() : s.config.L;
     for (int64_t l = k - 1; l < end; l += k) measure(RESIDUAL3, l);
 }
 
