@@ -2,6 +2,7 @@
 if something is wrong, and Skipped if the machine lacks what it needs."""
 import glob
 import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -164,9 +165,9 @@ def machine(day):
     values = day.run(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]).splitlines()[0].split(", ")
     day.run(["nvidia-smi"])
     driver = re.search(r"CUDA Version: ([\d.]+)", day.run(["nvidia-smi"]))
-    torch = day.run([sys.executable, "-c", "import torch; print(torch.__version__)"]) if have("torch") else "none"
-    return {"gpu": values[0], "cuda": f"CUDA {driver[1] if driver else '?'}", "torch": torch.strip(),
-            **dict(zip(asked.split(","), values)), "said": ", ".join(values) + f", PyTorch {torch.strip()}"}
+    torch = importlib.metadata.version("torch") if have("torch") else "none"  # to import it may take a minute
+    return {"gpu": values[0], "cuda": f"CUDA {driver[1] if driver else '?'}", "torch": torch,
+            **dict(zip(asked.split(","), values)), "said": ", ".join(values) + f", PyTorch {torch}"}
 
 
 # ---- correctness
@@ -433,7 +434,7 @@ PARTS = {
     "build": Part("the programs, where they are not there and nvcc is", 240, 540, build),
     "machine": Part("driver, clocks, versions", 5, 60, machine),
     # What these two say decides what is worth doing next.
-    "torch_attention": Part("attention by PyTorch's back ends", 15, 90, torch_attention),
+    "torch_attention": Part("attention by PyTorch's back ends", 30, 150, torch_attention),
     "gelu_fusion": Part("-ge 0 to 2", 15, 90, gelu_fusion),
     f"ladder_{LADDERS[0]}": Part(f"peaks of copies and products, every rung of {LADDERS[0]}", 30, 120,
                                  ladder(LADDERS[0])),
