@@ -36,6 +36,7 @@ struct Transport {
 
 struct Comm {
     int64_t processes = 1, rank = 0;
+    int64_t started = 1;  // the processes of the run, also in an Alone
     int64_t timeout_s = 600;
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
     Transport transport{};
@@ -46,6 +47,11 @@ inline Comm comm;
 struct Alone {
     const int64_t processes = std::exchange(comm.processes, 1);
     ~Alone() { comm.processes = processes; }
+};
+// Within an Alone, for what no process can do without the others.
+struct Together {
+    const int64_t processes = std::exchange(comm.processes, comm.started);
+    ~Together() { comm.processes = processes; }
 };
 
 // out (processes * bytes) = every rank's mine (bytes), in the order of ranks.
@@ -156,7 +162,7 @@ inline void comm_end() {
     if (comm.at_end) comm.at_end();
     if (comm.transport.end) comm.transport.end();
     tcp_end();
-    comm.transport = {}, comm.processes = 1, comm.rank = 0;
+    comm.transport = {}, comm.processes = comm.started = 1, comm.rank = 0;
 }
 // Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
 // exception, closes its connections without that, and so ends the others.
