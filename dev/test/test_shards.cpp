@@ -16,15 +16,16 @@ static std::string two_micro_steps(const std::string& program, int n, const std:
 // Whether two runs of n processes have left the same checkpoints, logs, samples and best models.
 static bool same_runs(const std::string& a, const std::string& b, int64_t step, int n) {
     bool same = same_files(model_path(dir(a), step), model_path(dir(b), step)) && same_records(a, b);
-    for (int r = 0; r < n; r++)
-        same = same && same_files(state_path(dir(a), step, r), state_path(dir(b), step, r));
+    for (int r = 0; r < n; r++) same = same && same_files(state_path(dir(a), step, r), state_path(dir(b), step, r));
     return same && read_whole(dir(a) + "/model_best.bin") == read_whole(dir(b) + "/model_best.bin");
 }
 
 static void same_bits() {
     write_hellaswag(dir("hella.bin"));
-    const std::string everything = "-e L5C32H2T16V256 -x 4 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 "
-                                   "--noise-scale 1 --log-tensors 2 -h 1 --hellaswag-data " + dir("hella.bin") + " -o ";
+    const std::string everything =
+        "-e L5C32H2T16V256 -x 4 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 "
+        "--noise-scale 1 --log-tensors 2 -h 1 --hellaswag-data " +
+        dir("hella.bin") + " -o ";
     for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
         for (int n : {2, 3}) {
             start_test(format("%s, %d processes: stages 2 and 3 have the bits of stage 0, at all recompute levels",
@@ -57,9 +58,9 @@ static void carriers() {
     EXPECT(same_runs("memory", "mpi", 4, 3) && same_runs("memory", "tcp", 4, 3));
     EXPECT(passed(run(two_micro_steps(SIM32, 2, flags + "-o " + dir("fast")))));
     for (const char* seed : {"1", "2"}) {
-        EXPECT(passed(run(MPIRUN + format("-x CUSIM_NCCL_MS=2 -x CUSIM_SEED=%s -np 2 ", seed) +
-                          tiny_run(SIM32, "-b 1 -f 0 --threads 1 -c 0.1 -d 64 --overwrite 1 " + flags + "-o " +
-                                              dir("slow")))));
+        EXPECT(passed(
+            run(MPIRUN + format("-x CUSIM_NCCL_MS=2 -x CUSIM_SEED=%s -np 2 ", seed) +
+                tiny_run(SIM32, "-b 1 -f 0 --threads 1 -c 0.1 -d 64 --overwrite 1 " + flags + "-o " + dir("slow")))));
         EXPECT(same_runs("fast", "slow", 4, 2));
     }
 }
@@ -99,8 +100,8 @@ static void resuming() {
     EXPECT(passed(run(one_micro_step(CPU, 3, flags + "-x 6 -z 0 -o " + dir("straight")))));
     int steps = 0;
     for (const char* stage : {"3", "2", "1", "3", "0", "2"})
-        EXPECT(passed(run(one_micro_step(CPU, 3, flags + format("-x %d -y 1 -z %s -o ", ++steps, stage) +
-                                                     dir("stages")))));
+        EXPECT(passed(
+            run(one_micro_step(CPU, 3, flags + format("-x %d -y 1 -z %s -o ", ++steps, stage) + dir("stages")))));
     EXPECT(same_runs("straight", "stages", 6, 3));
     start_test("and with another number of processes, on CPU and GPU alike");
     const std::string out = "-d 192 -o " + dir("moving") + " -y 1 ";
@@ -122,9 +123,8 @@ static double planned(const std::string& flags) {
 }
 static void memory() {
     start_test("each stage takes the memory of its plan, which is less than that of the one before");
-    const std::string shape =
-        format("-i '%s/train_*.bin' -j %s/val.bin -e L8C384H6T16V256 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 2 ", folder,
-               folder);
+    const std::string shape = format(
+        "-i '%s/train_*.bin' -j %s/val.bin -e L8C384H6T16V256 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 2 ", folder, folder);
     double before = INFINITY;
     for (const char* stage : {"0", "1", "2", "3"}) {
         const std::string flags = shape + "-z " + stage + " --overwrite 1 -o " + dir("memory_of");
