@@ -23,11 +23,20 @@ class Skipped(Exception):
     pass
 
 
+def programs_of(args):
+    return pathlib.Path(os.environ.get("GPU_DAY_PROGRAMS", "build" if args.simulate else "build/gpu_day"))
+
+
+def are_built(programs):
+    """Whether make gpu_day_programs has left its notes there."""
+    return (ROOT / programs / "built.json").exists()
+
+
 class Day:
     """Where programs, data and results are, and what sizes are measured."""
     def __init__(self, args):
         self.state, self.simulated = args.state, args.simulate
-        self.programs = pathlib.Path(os.environ.get("GPU_DAY_PROGRAMS", "build" if args.simulate else "build/gpu_day"))
+        self.programs = programs_of(args)
         self.log = open(self.state / f"{args.part}.log", "w")
         self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(self.libraries())}
         self.model, self.T = ("L2C64H2T64", 64) if args.simulate else ("d12", 1024)
@@ -117,9 +126,8 @@ def nvcc_here():
 
 def built_programs(day):
     """What make gpu_day_programs has noted; where it has not run, what this machine's nvcc would build."""
-    notes = ROOT / day.programs / "built.json"
-    if notes.exists():
-        return json.loads(notes.read_text())
+    if are_built(day.programs):
+        return json.loads((ROOT / day.programs / "built.json").read_text())
     if not nvcc_here():
         raise RuntimeError(f"{day.programs} has no programs, and nvcc is not there: make gpu_day_programs where it is")
     return {"cuda": re.search(r"release ([\d.]+)", day.run([nvcc_here(), "--version"]))[1], "archs": "native"}
@@ -145,7 +153,7 @@ def check(day):
 
 def build(day):
     """The programs, on all cores, where nvcc is and they are not."""
-    if day.simulated or (ROOT / day.programs / "built.json").exists():
+    if day.simulated or are_built(day.programs):
         raise Skipped("the programs are there")
     if not nvcc_here():
         raise Skipped("nvcc is not there")
