@@ -92,7 +92,8 @@ bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without
 GPU_DAY      := build/gpu_day
 GPU_DAY_ARCHS = $(or $(GPU_ARCH),90a)
 GPU_DAY_MAKE  = $(MAKE) ARCH=x86-64-v3 MPI=no NCCL= GPU_ARCH="$(GPU_DAY_ARCHS)" B=$(GPU_DAY)/objects
-GPU_DAY_PACKED = $(if $(shell $(NVCC) --version 2>/dev/null | grep -E 'release (1[3-9]|[2-9][0-9])'),-compress-mode=size)
+NVCC_SINCE_13  = $(NVCC) --version 2>/dev/null | grep -E 'release (1[3-9]|[2-9][0-9])'
+GPU_DAY_PACKED = $(if $(shell $(NVCC_SINCE_13)),-compress-mode=size)
 GPU_DAY_NEEDS = $(wildcard *.cu llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
 ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
 $(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS) $(B)/services.o

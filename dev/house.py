@@ -203,7 +203,8 @@ def check_openings():
 def check_asm():
     for name in (name for name in FILES if name.endswith((".cuh", ".cu"))):
         for match in re.finditer(r"\basm\b(?: volatile)?\(", FILES[name] if name not in INSTRUCTIONS else ""):
-            yield f"asm {name}", f"{at(name, FILES[name], match.start())}: PTX belongs to {' and '.join(INSTRUCTIONS[:2])}"
+            place = at(name, FILES[name], match.start())
+            yield f"asm {name}", f"{place}: PTX belongs to {' and '.join(INSTRUCTIONS[:2])}"
         for match in re.finditer(r'asm volatile\("cp\.async[^;]*;(?:\\n)?"(.*?)\);', FILES[name], re.S):
             if '"memory"' not in match[1]:
                 yield f"asm {name}", f'{at(name, FILES[name], match.start())}: cp.async has no "memory" clobber'

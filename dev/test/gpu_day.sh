@@ -18,8 +18,9 @@ play() { printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod +x "$1"; }
 # nvidia-smi of a machine whose driver knows this CUDA.
 play_driver() {
     mkdir -p "$tools"
-    play "$tools/nvidia-smi" 'case "$*" in *compute_cap*) echo 9.0 ;; *query-gpu*) echo "NVIDIA H100, 580.65, 81559 MiB,'\
-' 1980 MHz, 345 MHz, 2619 MHz, 700.00 W" ;; *) echo "CUDA Version: '"$1"'" ;; esac'
+    play "$tools/nvidia-smi" 'case "$*" in *compute_cap*) echo 9.0 ;;
+*query-gpu*) echo "NVIDIA H100, 580.65, 81559 MiB, 1980 MHz, 345 MHz, 2619 MHz, 700.00 W" ;;
+*) echo "CUDA Version: '"$1"'" ;; esac'
 }
 # initcheck and memcheck find something; ncu does not know one of the metrics.
 play_profilers() {

@@ -283,7 +283,8 @@ def pages_say_what_is_modelled():
     page = " ".join((ROOT / "dev/cuda/README.md").read_text().split())
     for said in (f"take {two} clocks for a tile each of the forward pass, where one alone takes {one}, and the tensor "
                  f"cores need {tensor:.0f}", f"B 64 these are {64 * 1024 * 2 * 768 * 2 / 1e6:.0f} MB",
-                 f"{1e-9 * read[0]:.1f} GB a layer in place of the {1e-9 * read[1]:.1f} GB", *embedding_gradient(machine)):
+                 f"{1e-9 * read[0]:.1f} GB a layer in place of the {1e-9 * read[1]:.1f} GB",
+                 *embedding_gradient(machine)):
         expect(said in page, f"dev/cuda/README.md has not: {said}")
     page = (ROOT / "dev/MEASURED.md").read_text()
     for text in (held_out.PAGE, held_out.ASSUMED):
