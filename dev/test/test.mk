@@ -52,8 +52,8 @@ $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it t
 # What they test is compiled for itself. -O1 halves the time that their own code takes; those that run programs do
 # next to nothing themselves.
 LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers test_vocab
-RUN_PROGRAMS   := $(filter-out test_vocab,$(TESTS_CPU)) $(TESTS_SIM) test_processes test_shards test_hangs test_warmup test_fp16 \
-                  test_dropout
+RUN_PROGRAMS   := $(filter-out test_vocab,$(TESTS_CPU)) $(TESTS_SIM) test_processes test_hangs test_warmup test_fp16 \
+                  test_dropout test_shards
 OWN_FLAGS = $(if $(DEBUG),,$(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)$(if $(filter $(@F),$(RUN_PROGRAMS)),-O0))
 # The groups of tests that `make test` runs, where those of a program are divided.
 GROUPS_test_checkpoints := files
