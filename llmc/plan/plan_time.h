@@ -136,14 +136,18 @@ struct ScalingEstimate {
 
 // Estimates a step with communication. compute_s: what it takes without. wire_bytes: what each
 // process sends. Half of that, the reduce-scatter of the gradients, travels during the backward
-// pass of the last micro-step, which takes two thirds of that micro-step.
+// pass of the last micro-step, which takes two thirds of that micro-step. Sharded weights: a third
+// in the forward, two thirds in the backward pass of each micro-step, all while it computes.
 inline ScalingEstimate estimate_scaling(const Cluster& c, double compute_s, double wire_bytes, int64_t processes,
-                                        int64_t node_processes, int64_t buckets, int64_t micro_steps) {
+                                        int64_t node_processes, int64_t buckets, int64_t micro_steps,
+                                        bool sharded_weights = false) {
     ScalingEstimate e;
     e.compute_s = compute_s;
     const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
-    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / 2 / bandwidth;
-    e.communicate_s = 2 * one_way_s;
-    e.hidden_s = std::min(one_way_s, e.compute_s / (double)micro_steps * 2 / 3);
+    const double ways = sharded_weights ? 3 * (double)micro_steps : 2;
+    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / ways / bandwidth;
+    e.communicate_s = ways * one_way_s;
+    e.hidden_s = sharded_weights ? std::min(e.communicate_s, compute_s)
+                                 : std::min(one_way_s, compute_s / (double)micro_steps * 2 / 3);
     return e;
 }
