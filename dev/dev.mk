@@ -88,21 +88,23 @@ bench-gpu: train_gpt2cu $(DATA)       ## the GPU trainer beside PyTorch; without
 	python3 dev/bench_gpu.py
 
 # What scripts/gpu_day.sh runs on a machine that may have no compiler: for any x86-64 CPU with AVX2, without MPI and
-# NCCL, the CUDA runtime linked in.
+# NCCL, the CUDA runtime linked in. nvcc 13 packs machine code to a third; every driver that knows CUDA 13 unpacks it.
 GPU_DAY      := build/gpu_day
 GPU_DAY_ARCHS = $(or $(GPU_ARCH),90a)
 GPU_DAY_MAKE  = $(MAKE) ARCH=x86-64-v3 MPI=no NCCL= GPU_ARCH="$(GPU_DAY_ARCHS)" B=$(GPU_DAY)/objects
+NVCC_SINCE_13  = $(NVCC) --version 2>/dev/null | grep -E 'release (1[3-9]|[2-9][0-9])'
+GPU_DAY_PACKED = $(if $(shell $(NVCC_SINCE_13)),-compress-mode=size)
 GPU_DAY_NEEDS = $(wildcard *.cu llmc/*/*.h llmc/cuda/*.cuh dev/*.h dev/test/*.h dev/cuda/*.cuh)
 ALL_RUNGS     = $(filter-out all_reduce,$(CUDA_LADDERS))
 $(GPU_DAY)/$(PRECISION)/train_gpt2cu: train_gpt2.cu $(GPU_DAY_NEEDS) $(B)/services.o
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
+	$(NVCC) $(NVCCFLAGS) $(GPU_DAY_PACKED) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 $(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(TEST_OBJECTS)
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
+	$(NVCC) $(NVCCFLAGS) $(GPU_DAY_PACKED) $< $(filter %.o,$^) -o $@ $(NVCC_LIBS) -lpthread
 $(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $< -o $@ $(NVCC_LIBS)
+	$(NVCC) $(NVCCFLAGS) $(GPU_DAY_PACKED) $< -o $@ $(NVCC_LIBS)
 .PHONY: gpu_day_BF16 gpu_day_FP32 gpu_day_ladders   # side by side with make -j
 gpu_day_BF16 gpu_day_FP32: gpu_day_%:
 	+$(GPU_DAY_MAKE)/$* PRECISION=$* $(GPU_DAY)/$*/train_gpt2cu $(GPU_DAY)/$*/test_gpt2cu
@@ -111,7 +113,7 @@ gpu_day_ladders:
 gpu_day_programs: gpu_day_BF16 gpu_day_FP32 gpu_day_ladders   ## what scripts/gpu_day.sh runs (nvcc; GPU_ARCH, make -j)
 gpu_day_programs: $(DATA) build/host/tokenize
 	build/host/tokenize --bytes 1 $(TEXTS) --val-split tail -o $(GPU_DAY)/bytes
-	cp $(DATA) $(GPU_DAY)/ && rm -rf $(GPU_DAY)/objects && du -sh $(GPU_DAY)
+	cp $(firstword $(DATA)) $(GPU_DAY)/ && rm -rf $(GPU_DAY)/objects $(GPU_DAY)/*_val.bin && du -sh $(GPU_DAY)
 	printf '{"cuda": "%s", "archs": "%s"}\n' "$$($(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" \
 	    "$(GPU_DAY_ARCHS)" > $(GPU_DAY)/built.json
 

@@ -2,6 +2,7 @@
 if something is wrong, and Skipped if the machine lacks what it needs."""
 import glob
 import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -22,11 +23,20 @@ class Skipped(Exception):
     pass
 
 
+def programs_of(args):
+    return pathlib.Path(os.environ.get("GPU_DAY_PROGRAMS", "build" if args.simulate else "build/gpu_day"))
+
+
+def are_built(programs):
+    """Whether make gpu_day_programs has left its notes there."""
+    return (ROOT / programs / "built.json").exists()
+
+
 class Day:
     """Where programs, data and results are, and what sizes are measured."""
     def __init__(self, args):
         self.state, self.simulated = args.state, args.simulate
-        self.programs = pathlib.Path(os.environ.get("GPU_DAY_PROGRAMS", "build" if args.simulate else "build/gpu_day"))
+        self.programs = programs_of(args)
         self.log = open(self.state / f"{args.part}.log", "w")
         self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(self.libraries())}
         self.model, self.T = ("L2C64H2T64", 64) if args.simulate else ("d12", 1024)
@@ -116,9 +126,8 @@ def nvcc_here():
 
 def built_programs(day):
     """What make gpu_day_programs has noted; where it has not run, what this machine's nvcc would build."""
-    notes = ROOT / day.programs / "built.json"
-    if notes.exists():
-        return json.loads(notes.read_text())
+    if are_built(day.programs):
+        return json.loads((ROOT / day.programs / "built.json").read_text())
     if not nvcc_here():
         raise RuntimeError(f"{day.programs} has no programs, and nvcc is not there: make gpu_day_programs where it is")
     return {"cuda": re.search(r"release ([\d.]+)", day.run([nvcc_here(), "--version"]))[1], "archs": "native"}
@@ -144,7 +153,7 @@ def check(day):
 
 def build(day):
     """The programs, on all cores, where nvcc is and they are not."""
-    if day.simulated or (ROOT / day.programs / "built.json").exists():
+    if day.simulated or are_built(day.programs):
         raise Skipped("the programs are there")
     if not nvcc_here():
         raise Skipped("nvcc is not there")
@@ -164,9 +173,9 @@ def machine(day):
     values = day.run(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]).splitlines()[0].split(", ")
     day.run(["nvidia-smi"])
     driver = re.search(r"CUDA Version: ([\d.]+)", day.run(["nvidia-smi"]))
-    torch = day.run([sys.executable, "-c", "import torch; print(torch.__version__)"]) if have("torch") else "none"
-    return {"gpu": values[0], "cuda": f"CUDA {driver[1] if driver else '?'}", "torch": torch.strip(),
-            **dict(zip(asked.split(","), values)), "said": ", ".join(values) + f", PyTorch {torch.strip()}"}
+    torch = importlib.metadata.version("torch") if have("torch") else "none"  # to import it may take a minute
+    return {"gpu": values[0], "cuda": f"CUDA {driver[1] if driver else '?'}", "torch": torch,
+            **dict(zip(asked.split(","), values)), "said": ", ".join(values) + f", PyTorch {torch}"}
 
 
 # ---- correctness
@@ -205,14 +214,14 @@ def checksum(folder, steps):
 
 def same_bits(day):
     """20 steps twice, and at each recompute level, with GELU in kernels of its own and in epilogues: the same weights
-    to the bit. (Epilogues give other bits than kernels.)"""
-    steps = 2 if day.simulated else 20
+    to the bit. (Epilogues give other bits than kernels.) Four layers, since most of the time goes into files."""
+    steps, model = (2, None) if day.simulated else (20, "L4C768H12")
     for fusion, levels in (0, (0, 0, 1, 2, 3)), (2, (0, 1, 3)):
         sums = []
         for level in levels:
             folder = day.state / "same_bits"
             day.train("-b", 2 if day.simulated else 4, "-x", steps, "-n", steps, "-ge", fusion, "-r", level,
-                      folder=folder)
+                      model=model, folder=folder)
             sums.append(checksum(folder, steps))
             shutil.rmtree(folder)
         different = [f"-r {level}" for level, value in zip(levels, sums) if value != sums[0]]
@@ -450,7 +459,7 @@ PARTS = {
     "build": Part("the programs, where they are not there and nvcc is", 240, 540, build),
     "machine": Part("driver, clocks, versions", 5, 60, machine),
     # What these two say decides what is worth doing next.
-    "torch_attention": Part("attention by PyTorch's back ends", 15, 90, torch_attention),
+    "torch_attention": Part("attention by PyTorch's back ends", 30, 150, torch_attention),
     "gelu_fusion": Part("-ge 0 to 2", 15, 90, gelu_fusion),
     "cuda_graph": Part("--cuda-graph 0 and 1 at B 4, 16, 64", 45, 180, cuda_graph),
     f"ladder_{LADDERS[0]}": Part(f"peaks of copies and products, every rung of {LADDERS[0]}", 30, 120,

@@ -9,7 +9,8 @@
     limits     how long headers, functions, trainers and the first page may be: LIMITS
     names      a file, a `function()` or a link in a page or a comment leads to something that exists
     openings   a comment names its subject: it does not begin with a word that points back
-    asm        cp.async tells the compiler that memory changes: loads and stores stay on their side of it
+    asm        PTX is in the headers of INSTRUCTIONS alone, behind functions with a twin in C++; cp.async tells the
+               compiler that memory changes: loads and stores stay on their side of it
     map        the lines of headers in llmc/README.md are the first sentences of these headers
 
 EXCEPTIONS names what may break a rule, with the reason. One that is not needed is a fault itself.
@@ -48,6 +49,7 @@ EXCEPTIONS = {
         "cuda/other_optimizers.cuh", "cuda/shard.cuh", "cuda/upload.cuh", "cuda/whole_tensors.cuh")},
     "name sanitizer/allocator_interface.h": "a header of the compiler",
 }
+INSTRUCTIONS = ("llmc/cuda/mma.cuh", "dev/cuda/hopper.cuh", "llmc/cuda/common.cuh")  # the last: one conversion
 CODE, SCRIPTS = ("*.h", "*.cuh", "*.cpp", "*.cu"), ("*.py", "*.sh", "*.sed")
 EVERYTHING = sources(["*"])
 FILES = {name: (ROOT / name).read_text(encoding="utf-8") for name in sources([*CODE, *SCRIPTS, "*.md"])}
@@ -201,6 +203,9 @@ def check_openings():
 
 def check_asm():
     for name in (name for name in FILES if name.endswith((".cuh", ".cu"))):
+        for match in re.finditer(r"\basm\b(?: volatile)?\(", FILES[name] if name not in INSTRUCTIONS else ""):
+            place = at(name, FILES[name], match.start())
+            yield f"asm {name}", f"{place}: PTX belongs to {' and '.join(INSTRUCTIONS[:2])}"
         for match in re.finditer(r'asm volatile\("cp\.async[^;]*;(?:\\n)?"(.*?)\);', FILES[name], re.S):
             if '"memory"' not in match[1]:
                 yield f"asm {name}", f'{at(name, FILES[name], match.start())}: cp.async has no "memory" clobber'

@@ -44,7 +44,7 @@ def count(program, bench, variant):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "counts"
         children.run([program, "--check", "--counted", "--bench", bench, "--variant", variant],
-                     env={"CUSIM_COUNT": str(path)})
+                     env={"CUSIM_COUNT": str(path), "CUSIM_CAPABILITY": ARCH.rstrip("a")})
         found, _ = counts.read(path) if path.exists() else ([], "")
     kernels = {}
     for k in found:

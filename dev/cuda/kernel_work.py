@@ -92,9 +92,11 @@ def gelu_backward(s, k):
 
 
 def layernorm_backward(s, k):
-    """Three inputs by cp.async, the weight twice; the sums of three kinds, of which the next kernel adds two."""
-    passes, sums = s.n * s.C * X, k.blocks * s.C * 4
-    return dict(read=3 * passes, written=passes + 3 * sums, loaded=2 * passes, copied=3 * passes, partials=2 * sums)
+    """Three inputs by cp.async, and mean and rstd for each warp of a row; the weight once per block; the sums of three
+    kinds, of which the next kernel adds two."""
+    passes, sums, norms = s.n * s.C * X, k.blocks * s.C * 4, 8 * s.n * k.block[1]
+    return dict(read=3 * passes, written=passes + 3 * sums, loaded=k.blocks * s.C * X, copied=3 * passes + norms,
+                partials=2 * sums)
 
 
 WORK = {

@@ -1,13 +1,44 @@
 #!/bin/bash
 # scripts/gpu_day.sh in the simulator: every part is done or skipped, a second call repeats nothing, a part that
 # fails is named, and the curve tells a wrong run from a right one. What only a GPU's machine has is played by scripts:
-# nvidia-smi, ncu, compute-sanitizer. Then some parts in pieces, each in a fresh folder, from archive to archive;
-# `dev/test/gpu_day.sh rehearse` does so with all parts, in pieces of 9 minutes.
+# nvidia-smi, ncu, compute-sanitizer. Then some parts in pieces, each in a fresh folder, from archive to archive.
+#
+#     dev/test/gpu_day.sh rehearse [MINUTES]
+#
+# plays the day itself, not --simulate: the commands with the sizes that a GPU gets, in pieces of 9 minutes. The trainer
+# is the simulator's, which writes down its launches and computes nothing (CUSIM_DRY), so times and losses mean nothing;
+# of the tests those called quick run. Left out is what needs numbers: PyTorch, the ladders, the curve.
 [ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+tools=$folder/tools programs=$folder/gpu_programs
 fail() { echo "$1:"; cat "$folder/log"; exit 1; }
+play() { printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod +x "$1"; }
+# nvidia-smi of a machine whose driver knows this CUDA.
+play_driver() {
+    mkdir -p "$tools"
+    play "$tools/nvidia-smi" 'case "$*" in *compute_cap*) echo 9.0 ;;
+*query-gpu*) echo "NVIDIA H100, 580.65, 81559 MiB, 1980 MHz, 345 MHz, 2619 MHz, 700.00 W" ;;
+*) echo "CUDA Version: '"$1"'" ;; esac'
+}
+# initcheck and memcheck find something; ncu does not know one of the metrics.
+play_profilers() {
+    play "$tools/compute-sanitizer" "echo '========= Uninitialized __global__ memory read'
+echo '========= ERROR SUMMARY: $1 error'; exit $2"
+    play "$tools/ncu" 'case "$*" in *--clock-control\ none*) ;; *) exit 3 ;; esac
+case "$*" in *dram__bytes.sum*) echo "==ERROR== Failed to find metric dram__bytes.sum"; exit 1 ;; esac
+echo "\"ID\",\"Kernel Name\""'
+}
+# The programs of the day: the simulator's under their names.
+play_programs() {
+    mkdir -p "$programs"/{BF16,FP32,cuda} && cp "$PWD/build/BF16/train_gpt2sim" "$programs/BF16/train_gpt2cu"
+    for p in BF16 FP32; do
+        [ ! -x "build/$p/test_gpt2sim" ] || play "$programs/$p/test_gpt2cu" 'unset CUSIM_DRY
+case $1 in plan) group=plan ;; *) group=quick ;; esac; exec '"$PWD/build/$p/test_gpt2sim"' $group'
+    done
+    cp dev/data/shakespeare_train.bin "$programs/" && echo '{"cuda": "13.0", "archs": "90a"}' > "$programs/built.json"
+}
 # Pieces of so many minutes, with these flags, until nothing is left: each in a bare folder, which has nothing of the
 # one before but the archive.
 rehearse() {
@@ -17,8 +48,9 @@ rehearse() {
         mkdir -p "$bare/build/host" "$bare/dev/data"
         git ls-files dev/*.py scripts Makefile llmc dev/test/fixtures dev/data | tar -cT - | tar -xC "$bare"
         ln -s "$PWD/build/BF16" "$PWD/build/cuda" "$bare/build/" && ln -s "$PWD/build/host/tokenize" "$bare/build/host/"
+        [ ! -d "$programs" ] || cp -r "$programs" "$bare/build/gpu_day"
         cp dev/data/*.bin "$bare/dev/data/"
-        "$bare/scripts/gpu_day.sh" "$minutes" --simulate --archive "$folder/archive" "$@" > "$folder/log" 2>&1 ||
+        "$bare/scripts/gpu_day.sh" "$minutes" --archive "$folder/archive" "$@" > "$folder/log" 2>&1 ||
             fail "piece $pieces failed"
         cat "$folder/log" >> "$folder/all_pieces"
         rm -rf "$bare"
@@ -27,7 +59,12 @@ rehearse() {
     fail "it never ends"
 }
 if [ "${1-}" = rehearse ]; then
-    rehearse 9 && grep -q ', 0 left$' "$folder/log" || fail "parts are left"
+    play_driver 13.0 && play_profilers 0 0 && play_programs
+    export CUSIM_DRY=$folder/dry CUSIM_MEMORY_MIB=81559 CUSIM_ALGORITHMS=3 CUSIM_NAMES='NVIDIA H100' CUSIM_CAPABILITY=90
+    parts=$(python3 -c 'import sys; sys.path.insert(0, "dev"); from gpu_day_parts import PARTS
+print(",".join(name for name in PARTS if not name.startswith(("torch", "ladder", "curve"))))')
+    PATH=$tools:$PATH rehearse "${2:-9}" --only "$parts"
+    for part in ${parts//,/ }; do grep -Eq "^$part +(done|skipped) " "$folder/log" || fail "$part is left"; done
     cat "$folder/log" && echo "$pieces pieces" && ls -l "$folder"/archive.*
     exit
 fi
@@ -65,33 +102,28 @@ with tempfile.TemporaryDirectory() as name:  # pieces of an archive
     except SystemExit as reason:
         assert "8 pieces" in str(reason)
 PY
-# A machine with a GPU, played by scripts. The driver is too old for the programs: the day stops, and says so.
-tools=$folder/tools programs=$folder/gpu_programs
-mkdir -p "$tools" "$programs/BF16"
-play() { printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod +x "$1"; }
-play "$tools/nvidia-smi" 'case "$*" in *compute_cap*) echo 9.0 ;; *) echo "CUDA Version: 12.4" ;; esac'
-echo '{"cuda": "13.0", "archs": "90a"}' > "$programs/built.json"
+# A machine with a GPU. The driver is too old for the programs: the day stops, and says so.
+play_driver 12.4 && play_programs
 status=0
 PATH=$tools:$PATH GPU_DAY_PROGRAMS=$programs scripts/gpu_day.sh 1 --state "$folder/old" > "$folder/log" 2>&1 ||
     status=$?
 [ $status = 1 ] && grep -q '^the day stops here: the driver knows CUDA 12.4, .* built with 13.0: install' \
     "$folder/log" && ! grep -q '^machine: ' "$folder/log" || fail "an old driver does not stop the day"
-# What initcheck finds is a report, and what memcheck finds a failure; ncu without one of the metrics.
-play "$tools/nvidia-smi" 'case "$*" in *compute_cap*) echo 9.0 ;; *) echo "CUDA Version: 13.0" ;; esac'
-play "$tools/compute-sanitizer" 'echo "========= Uninitialized __global__ memory read"
-echo "========= ERROR SUMMARY: 1 error"; exit 9'
-play "$tools/ncu" 'case "$*" in *--clock-control\ none*) ;; *) exit 3 ;; esac
-case "$*" in *dram__bytes.sum*) echo "==ERROR== Failed to find metric dram__bytes.sum"; exit 1 ;; esac
-echo "\"ID\",\"Kernel Name\""'
-play "$programs/BF16/test_gpt2cu" 'echo "1 passed, 0 failed"' && play "$programs/BF16/train_gpt2cu" 'exit 0'
+# What initcheck finds is a report, and what memcheck finds a failure; ncu without one of the metrics; the commands of
+# the day itself, with its sizes, by a trainer that computes nothing.
+play_driver 13.0 && play_profilers 1 9
 status=0
-PATH=$tools:$PATH GPU_DAY_PROGRAMS=$programs scripts/gpu_day.sh 60 --state "$folder/new" \
-    --only check,sanitizer_initcheck,sanitizer_memcheck,ncu > "$folder/log" 2>&1 || status=$?
+PATH=$tools:$PATH GPU_DAY_PROGRAMS=$programs CUSIM_DRY=$folder/dry CUSIM_MEMORY_MIB=81559 scripts/gpu_day.sh 60 \
+    --state "$folder/new" --only check,machine,steps_64,kernels,sanitizer_initcheck,sanitizer_memcheck,ncu \
+    > "$folder/log" 2>&1 || status=$?
 [ $status = 1 ] && grep -q '^sanitizer_initcheck *done .*ERROR SUMMARY: 1 error; Uninitialized' "$folder/log" &&
     grep -q '^sanitizer_memcheck *failed' "$folder/log" || fail "initcheck is no report, or memcheck is one"
 grep -q '^ncu *done .*unknown here: dram__bytes.sum' "$folder/log" || fail "ncu does not go on without a metric"
+grep -q '^NVIDIA H100, CUDA 13.0, ' "$folder/log" || fail "the day does not know its GPU"
+for part in steps_64 kernels; do grep -q "^$part *done" "$folder/log" || fail "$part does not run as on a GPU"; done
+rm -rf "$programs"
 # Some parts in pieces that have time for one part or two.
-rehearse 0.02 --only check,machine,gelu_fusion,steps_16,defaults_64,kernels
+rehearse 0.02 --simulate --only check,machine,gelu_fusion,steps_16,defaults_64,kernels
 [ $pieces -ge 2 ] || fail "all in one piece"
 for part in check machine gelu_fusion steps_16 defaults_64 kernels; do
     [ "$(grep -c "^$part: .*(about [0-9]* s, at most [0-9]* s)$" "$folder/all_pieces")" -ge 1 ] ||

@@ -36,6 +36,7 @@ FAULTS = [  # file, what is added at its end, what must be said
     (PAGE, "[there](no-such-page)\n", "the link no-such-page leads nowhere"),
     ("llmc/base/check.h", "int x;  // as in no_such_header.h\n", "there is no no_such_header.h"),
     ("llmc/base/check.h", f"// as {NO}_call() does\n", f"there is no {NO}_call()"),
+    ("llmc/cuda/gelu.cuh", 'inline void nothing() { asm volatile("nop;"); }\n', "PTX belongs to llmc/cuda/mma.cuh"),
     ("llmc/trace/work.h", "\n// The same for others.\n", 'begins with "The same"'),
     ("llmc/trace/work.h", "\nstruct X {\n    // It is short.\n    int x;\n};\n", 'begins with "It"'),
 ]

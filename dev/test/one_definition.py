@@ -26,11 +26,13 @@ def definitions(source, more):
 
 
 on_cpu = {**definitions("dev/test/cpu_oracle.cpp", []), **definitions("llmc/cpu/compiled_once.cpp", [])}
-on_gpu = definitions(f"{BUILD}/sim/test_gpt2.cu", ["-DPRECISION_BF16", *SIM])
-both = on_cpu.keys() & on_gpu.keys()
-assert len(both) > 100, f"only {len(both)} symbols are in both programs: nm finds no lines"
-twice = sorted(symbol for symbol in both if on_cpu[symbol] != on_gpu[symbol])
-for symbol in twice:
+twice = {}
+for precision in ("BF16", "FP32"):  # templates of both trainers are the same functions where both are for fp32
+    on_gpu = definitions(f"{BUILD}/sim/test_gpt2.cu", [f"-DPRECISION_{precision}", *SIM])
+    both = on_cpu.keys() & on_gpu.keys()
+    assert len(both) > 100, f"only {len(both)} symbols are in both programs: nm finds no lines"
+    twice |= {symbol: on_gpu[symbol] for symbol in sorted(both) if on_cpu[symbol] != on_gpu[symbol]}
+for symbol, file in twice.items():
     name = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout.strip()
-    print(f"{name} is in {on_cpu[symbol]} and in {on_gpu[symbol]}: make it static, or give one another name")
+    print(f"{name} is in {on_cpu[symbol]} and in {file}: make it static, or give one another name")
 sys.exit(1 if twice else 0)

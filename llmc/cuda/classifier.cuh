@@ -116,19 +116,22 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
         seen = copy;
     }
     const SoftmaxState state = softmax_state(seen, V);
-    if (threadIdx.x == 0) losses[blockIdx.x] = logf(state.sum) - ((float)seen[target] - state.max);
+    const float target_logit = (float)seen[target];
+    if (threadIdx.x == 0) losses[blockIdx.x] = logf(state.sum) - (target_logit - state.max);
     if (!gradients) return;
-    __syncthreads();  // thread 0 has read the target's logit, which is overwritten below
+    __syncthreads();  // all threads have read the target's logit, which is overwritten below
     const float scale = dloss / state.sum;
-    for (int c = Vp - N * (1 + (int)threadIdx.x); c >= 0; c -= (int)blockDim.x * N) {
-        PackFloats<floatX> x = IN_SHARED ? load_floats(seen + c) : load_floats_streaming(seen + c);
-        for (int k = 0; k < N; k++) x[k] = exp_flushed(x[k] - state.max) * scale;
-        if (target >= c && target < c + N)
-            for (int k = 0; k < N; k++) x[k] -= c + k == target ? dloss : 0.0f;
-        if (c + N > V)
-            for (int k = 0; k < N; k++) x[k] = c + k < V ? x[k] : 0.0f;
-        store_floats(row + c, x);
+    const auto p_dloss = [&](float logit) { return exp_flushed(logit - state.max) * scale; };
+    const int packs = V / N;
+    for (int i = packs - 1 - (int)threadIdx.x; i >= 0; i -= (int)blockDim.x) {
+        PackFloats<floatX> x = IN_SHARED ? load_floats(seen + i * N) : load_floats_streaming(seen + i * N);
+        for (int k = 0; k < N; k++) x[k] = p_dloss(x[k]);
+        store_floats(row + i * N, x);
     }
+    for (int c = packs * N + (int)threadIdx.x; c < Vp; c += (int)blockDim.x)  // behind the last whole Pack
+        row[c] = (floatX)(c < V ? p_dloss((float)seen[c]) : 0.0f);
+    __syncthreads();  // the target's column has been written, without the 1
+    if (threadIdx.x == 0) row[target] = (floatX)(p_dloss(target_logit) - dloss);
 }
 
 // Threads of a block: two Packs of the row for each, as far as there are so many.

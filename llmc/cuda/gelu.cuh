@@ -4,15 +4,22 @@
 #pragma once
 #include "llmc/gpt2/constants.h"
 #include "llmc/cuda/column_sums.cuh"
+#include "llmc/cuda/mma.cuh"
 
+// Few instructions, of which a multiprocessor issues no more than it must while memory is on its
+// way:
+//
+//     gelu(x)  = x s,    s = 1 / (1 + 2^(x (a + b x^2))),    a = -2 log2(e) GELU_SCALE,  b = a GELU_CUBIC
+//     gelu'(x) = s + s (1 - s) x (c + d x^2),                c = 2 GELU_SCALE,           d = 3 c GELU_CUBIC
 __device__ inline float gelu_logistic(float x) {
-    return __fdividef(1.0f, 1.0f + __expf(-2.0f * GELU_SCALE * x * (1.0f + GELU_CUBIC * x * x)));
+    constexpr float A = -2 * LOG2_E * GELU_SCALE, B = A * GELU_CUBIC;
+    return __fdividef(1.0f, 1.0f + exp2_flushed(x * (A + B * (x * x))));
 }
 __device__ inline float gelu(float x) { return x * gelu_logistic(x); }
 __device__ inline float gelu_derivative(float x) {
-    // where du overflows, s (1 - s) is 0 and the product would be NaN; its limit is 0
-    const float s = gelu_logistic(x), du = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * x * x), slope = s * (1.0f - s);
-    return s + (slope == 0.0f ? 0.0f : 2.0f * x * slope * du);
+    constexpr float C = 2 * GELU_SCALE, D = 3 * C * GELU_CUBIC;
+    const float s = gelu_logistic(x), slope = s - s * s, w = x * (C + D * (x * x));
+    return slope == 0.0f ? s : s + slope * w;  // where w overflows, slope is 0 and the product would be NaN
 }
 
 template <class floatX>

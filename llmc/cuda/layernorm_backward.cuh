@@ -29,12 +29,13 @@
 //     3. sum(g), sum(g xhat): per warp by shuffles, then across the team through shared memory
 //     4. dinp += rstd (g - sum(g) / C - xhat sum(g xhat) / C); add to the sum of dinp
 //
-//     shared memory of a warp   stage 0:  dout | inp | dinp    the row of steps 2 to 4
-//                               stage 1:  dout | inp | dinp    that of step 1; after the row they change places
+//     shared memory of a warp   stage 0:  dout | inp | dinp    the row of steps 2 to 4, its mean and rstd
+//                               stage 1:  dout | inp | dinp    those of step 1; after the row they change places
+//                  of a team    weight, the same for all teams: it comes once, not with every row
 //
-// Each is PACKS times 32 Packs, one for each lane. Lanes share no values but the sums of step 3:
-// each lane reads back what it asked for. Where two rows do not fit, there is one stage, and step 1
-// asks for the row itself.
+// Each is PACKS times 32 Packs, one for each lane. Lanes share no values but mean, rstd and the
+// sums of step 3: each lane reads back what it asked for. Where two rows do not fit, there is one
+// stage, and step 1 asks for the row itself.
 #pragma once
 #include "llmc/cuda/column_sums.cuh"
 #include "llmc/cuda/mma.cuh"
@@ -59,8 +60,9 @@ inline LayernormTeams layernorm_teams(int64_t packs) {
     t.teams = t.warps < 4 ? 4 / t.warps : 1;
     t.packs = (int)ceil_div(packs, 32 * t.warps);
     const int64_t row_bytes = (int64_t)t.teams * t.warps * t.packs * 32 * 3 * 16;  // dout, inp, dinp
+    const int64_t weight_bytes = (int64_t)t.warps * t.packs * 32 * 16, mean_and_rstd = 2 * sizeof(float);
     t.stages = 2 * row_bytes <= LAYERNORM_SHARED_BYTES ? 2 : 1;
-    t.shared_bytes = t.stages * row_bytes;
+    t.shared_bytes = t.stages * (row_bytes + t.teams * t.warps * mean_and_rstd) + weight_bytes;
     return t;
 }
 
@@ -73,12 +75,15 @@ struct LayernormLane {
         PackFloats<floatX> dout, inp, weight;
     };
     floatX* shared;  // the block's, [warp][stage][input][PACKS][32] Packs
-    const floatX *dout, *inp, *dinp, *weight;
+    const floatX *dout, *inp, *dinp;
+    const float *mean, *rstd;
     int64_t rows, C;
     int stages;
     int warp = threadIdx.z * blockDim.y + threadIdx.y;     // in the block
     int64_t first = (threadIdx.y * 32 + threadIdx.x) * N;  // column of Pack 0
     int team_threads = 32 * blockDim.y;
+    floatX* weight = shared + (int64_t)team_threads * blockDim.z * stages * 3 * PACKS * N;    // [warp][PACKS][32] Packs
+    float* norms = (float*)(weight + (int64_t)team_threads * PACKS * N) + warp * stages * 2;  // [stage] mean, rstd
 
     // The first column of Pack p.
     __device__ int64_t column(int p) const { return first + (int64_t)p * team_threads * N; }
@@ -86,6 +91,14 @@ struct LayernormLane {
     __device__ floatX* place(int stage, Input input, int p) const {
         const int pack = (((warp * stages + stage) * 3 + input) * PACKS + p) * 32 + threadIdx.x;
         return shared + pack * N;
+    }
+    __device__ floatX* weight_place(int p) const { return weight + ((threadIdx.y * PACKS + p) * 32 + threadIdx.x) * N; }
+    // The first team brings the weight, for all.
+    __device__ void fetch_weight(const floatX* from) const {
+#pragma unroll
+        for (int p = 0; p < PACKS; p++)
+            if (threadIdx.z == 0 && column(p) < C) store_floats(weight_place(p), load_floats(from + column(p)));
+        __syncthreads();
     }
     // Asks for a row. Behind the last row and the last column come zeros.
     __device__ void fetch(int stage, int64_t row) const {
@@ -97,11 +110,14 @@ struct LayernormLane {
             copy_async(place(stage, INP, p), inp + at, valid);
             copy_async(place(stage, DINP, p), dinp + at, valid);
         }
+        const bool valid = row < rows;
+        if (threadIdx.x < 2)
+            copy_async_4(norms + 2 * stage + threadIdx.x, (threadIdx.x == 0 ? mean : rstd) + (valid ? row : 0), valid);
         copy_async_commit();
     }
     // What steps 2 and 4 read of Pack p.
     __device__ Values values(int stage, int p) const {
-        return {load_floats(place(stage, DOUT, p)), load_floats(place(stage, INP, p)), load_floats(weight + column(p))};
+        return {load_floats(place(stage, DOUT, p)), load_floats(place(stage, INP, p)), load_floats(weight_place(p))};
     }
 };
 
@@ -138,9 +154,13 @@ __device__ inline void add_teams(float* part, const float (&sums)[3][PACKS][N],
     }
 }
 
+// Threads of a block for which the kernel is compiled: at most 65,536 / 512 = 128 registers each,
+// so that four blocks of 4 warps fit a multiprocessor. The widest rows need more of them.
+constexpr int layernorm_threads(int packs) { return packs <= LAYERNORM_PACKS ? 512 : 32 * LAYERNORM_MOST_WARPS; }
+
 // Grid: the rows are split among the teams of all blocks. Block: 32 x (warps of a team) x teams.
 template <class floatX, int PACKS>
-__global__ void __launch_bounds__(32 * LAYERNORM_MOST_WARPS)
+__global__ void __launch_bounds__(layernorm_threads(PACKS))
     layernorm_backward_kernel(floatX* dinp, float* partials, const floatX* dout, const floatX* inp,
                               const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C,
                               int stages) {
@@ -148,20 +168,21 @@ __global__ void __launch_bounds__(32 * LAYERNORM_MOST_WARPS)
     constexpr int N = Pack<floatX>::size;
     extern __shared__ __align__(128) float rows_ahead[];
     __shared__ float2 of_warps[2][LAYERNORM_MOST_WARPS];  // rows take turns
-    const Lane lane{(floatX*)rows_ahead, dout, inp, dinp, weight, rows, C, stages};
+    const Lane lane{(floatX*)rows_ahead, dout, inp, dinp, mean, rstd, rows, C, stages};
     const int64_t first_row = (int64_t)blockIdx.x * blockDim.z, step = (int64_t)gridDim.x * blockDim.z;
     const float per_channel = 1.0f / C;
     const bool ahead = stages == 2;
     float sums[3][PACKS][N] = {};  // of dweight, dbias and dinp
+    lane.fetch_weight(weight);
     if (ahead) lane.fetch(0, first_row + threadIdx.z);
     int turn = 0;
     for (int64_t block_row = first_row; block_row < rows; block_row += step, turn ^= 1) {
         const int64_t row = block_row + threadIdx.z;
         const int stage = ahead ? turn : 0;
-        const float m = row < rows ? mean[row] : 0.0f, s = row < rows ? rstd[row] : 0.0f;
         if (ahead) lane.fetch(turn ^ 1, row + step), copy_async_wait<1>();
         else lane.fetch(0, row), copy_async_wait<0>();
-        __syncwarp();
+        __syncwarp();  // mean and rstd have arrived, for all lanes
+        const float m = lane.norms[2 * stage], s = lane.norms[2 * stage + 1];
         float g_mean = 0, gx_mean = 0;  // the sums, at first
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {

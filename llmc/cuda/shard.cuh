@@ -30,7 +30,7 @@ inline void wait_in_stream(cudaEvent_t event, cudaStream_t stream) {
 
 // Starts collecting the weights of a bucket in its place, behind the work enqueued so far.
 template <class floatX>
-void start_fetch(GPT2& model, int64_t bucket) {
+static void start_fetch(GPT2& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
     const BucketPlaces& places = model.weight_places;
     floatX* const params = (floatX*)model.params;
@@ -43,7 +43,7 @@ void start_fetch(GPT2& model, int64_t bucket) {
 // What is enqueued from now on finds the weights of a bucket; those of `next` (-1: none) travel
 // meanwhile. Where every process keeps all weights, it finds those that the others have updated.
 template <class floatX>
-void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
+static void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
     const cudaStream_t stream = model.gpu->stream;
     if (!model.weight_places.sharded)
         return bucket < model.layout.config.L ? gpu_wait_for_layer(bucket, stream)
@@ -55,7 +55,7 @@ void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
 }
 
 // What is enqueued from now on may write the gradients of a bucket in their place.
-inline void free_place(GPT2& model, int64_t bucket) {
+static inline void free_place(GPT2& model, int64_t bucket) {
     if (model.gradient_places.sharded)
         wait_in_stream(shard_events.freed[model.gradient_places.place_of(model.layout, bucket)], model.gpu->stream);
 }
