@@ -54,6 +54,8 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
             o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
         if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.all != nullptr))
             rows.push_back({"scratch", "shared memory", "own pieces", SHARED_BYTES});
+        else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
+            rows.push_back({"scratch", "pieces received", "of two sums", 2 * comm.processes * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
     }

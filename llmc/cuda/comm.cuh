@@ -20,7 +20,7 @@
 #include <optional>
 #include <thread>
 #include <vector>
-#include "llmc/comm/comm.h"
+#include "llmc/comm/tcp.h"
 #include "llmc/cuda/common.cuh"
 #ifdef USE_NCCL
 #include <nccl.h>

@@ -36,7 +36,8 @@ struct TraceTrack {
 struct Trace {
     bool on = false;  // a step that is traced is running
     std::vector<TraceTrack> tracks;
-    KernelName innermost{""};  // of the ranges that the program is in
+    int64_t communication = 0;  // the track of what travels while the program does something else; 0: none
+    KernelName innermost{""};   // of the ranges that the program is in
     // A GPU computes what the host has enqueued before; these begin and end the tracks of its
     // streams.
     void (*begin_device)() = nullptr;
@@ -48,6 +49,9 @@ struct Trace {
     std::function<void(const KernelWork&)> at_end;
 
     void add(int64_t track, const Span& span) { tracks[track].spans.push_back(span); }
+    void add_communication(const Span& span) {
+        if (on && communication > 0) add(communication, span);
+    }
 };
 inline Trace trace;
 
