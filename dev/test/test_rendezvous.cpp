@@ -94,6 +94,41 @@ static void talking() {
         kill(stopped ? second : first, SIGKILL);
         finish(stopped ? second : first, stopped ? "second" : "first");
     }
+    start_test(
+        "what is started travels while this process does something else: start returns before the other has come");
+    const int port = free_port();
+    const auto overlap = [=](int rank) {
+        join_run(2, rank, port);
+        std::vector<float> data(4 << 20, 1.0f), slices(4 << 20, (float)rank);
+        const int64_t n = (int64_t)data.size() / 2;
+        comm_barrier("the start");
+        if (rank == 1) usleep(600000);
+        const double start = now_seconds();
+        const Collective sum = comm_reduce_scatter_start(data.data(), n, 0);
+        const Collective all = comm_all_gather_start(slices.data(), n, 1);
+        if (now_seconds() - start > 0.3) _exit(3);
+        comm_wait(all, "the slices");
+        if (slices[0] != 0 || slices[n] != 1) _exit(4);
+        comm_wait(sum, "the sum");
+        if (data[rank * n] != 2 || (rank == 0 && now_seconds() - start < 0.5)) _exit(5);
+    };
+    const pid_t early = begin("early", [=] { overlap(0); }), late = begin("late", [=] { overlap(1); });
+    EXPECT(said(finish(early, "early"), 0, "") && said(finish(late, "late"), 0, ""));
+    start_test("a rank of three that dies while slices go around: the others end at once, and name it or each other");
+    const int around = free_port();
+    const auto ring = [=](int rank) {
+        join_run(3, rank, around);
+        std::vector<float> data(3 << 20, 1.0f);
+        if (rank == 1) raise(SIGKILL);
+        for (int i = 0; i < 2; i++) comm_all_gather_start(data.data(), 1 << 20, i);
+        comm_wait("the slices");
+    };
+    const pid_t zeroth = begin("zeroth", [=] { ring(0); }), dies = begin("dies", [=] { ring(1); }),
+                last = begin("last", [=] { ring(2); });
+    const double began = now_seconds();
+    EXPECT(said(finish(zeroth, "zeroth"), 1, "has ended") && said(finish(last, "last"), 1, "rank 1 has ended"));
+    EXPECT(now_seconds() - began < 20);
+    finish(dies, "dies");
     if (!can_share) return skip_test("dying in shared memory: this system has none (Linux tests it)");
     start_test("a rank that dies in an exchange by shared memory: noticed at once");
     for (const int died : {0, 1}) {
