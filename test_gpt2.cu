@@ -36,7 +36,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     return model;
 }
 static void micro_step(GPT2& model, const Batch& batch) {
-    upload(model, batch);
+    upload<floatX>(model, batch);
     forward(model, batch);
     backward(model, batch);
 }

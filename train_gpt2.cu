@@ -23,6 +23,8 @@
 #include "llmc/cuda/backend.cuh"
 #include "llmc/cuda/dropout.cuh"
 #include "llmc/cuda/other_optimizers.cuh"
+#include "llmc/cuda/shard.cuh"
+#include "llmc/cuda/upload.cuh"
 #include "llmc/run/services.h"
 
 #ifdef PRECISION_FP32
@@ -37,13 +39,13 @@ constexpr bool IS_FP32 = sizeof(floatX) == 4;
 floatX* grad(GPT2& model, int tensor, int64_t layer = 0) {
     const ParameterLayout& layout = model.layout;
     floatX* grads = (floatX*)model.grads;
-    if (!model.sizes.sums_gradients()) return grads + layout.offset(tensor, layer);
+    if (!model.sizes.sums_gradients()) return grads + model.gradient_at(tensor, layer);
     if (TENSORS[tensor].per_layer) return grads + layout.offset_in_bucket[tensor];
     return grads + layout.bucket_begin[1] + layout.offset_in_bucket[tensor] - layout.offset_in_bucket[WPE];
 }
 // The gradient of wte, in fp32.
 float* dwte(GPT2& model) {
-    if (model.sizes.sums_gradients()) return model.grad_sums + model.layout.offset(WTE);
+    if (model.sizes.sums_gradients()) return model.grad_sums + model.gradient_at(WTE);
     return IS_FP32 ? (float*)grad(model, WTE) : model.act32(DWTE);
 }
 
@@ -86,7 +88,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         floatX* input = layer_input<floatX>(model, l);
-        gpu_wait_for_layer(l, stream);
+        fetch_weights<floatX>(model, l, l + 1 < end ? l + 1 : -1);
         if (l == first)
             layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), input, param(LN1W), param(LN1B), rows, C,
                               stream);
@@ -101,42 +103,12 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
     }
 }
 
-// x and y (B,T) of a micro-batch to the GPU by way of pinned memory, which belongs to that
-// micro-batch until the step ends. With a document mask also the tiles of documents, for a backward
-// pass the order of the tokens.
-void upload(GPT2& model, const Batch& batch, bool training = true) {
-    const int64_t B = batch.B, T = batch.T, n = B * T;
-    const int *x = batch.x, *y = batch.y;
-    if (training) model.phases.enter(PHASE_FORWARD);
-    int* inputs = model.gpu->host_tokens + batch.micro * host_tokens_per_micro_step(model.sizes);
-    int *targets = inputs + n, *order = targets + n, *begins = order + n, *tiles = begins + n + 1;
-    const auto send = [&](int a, const int* from, int64_t count) {
-        const size_t bytes = count * sizeof(int);
-        check_cuda(cudaMemcpyAsync(model.ints(a), from, bytes, cudaMemcpyHostToDevice, model.gpu->stream),
-                   "copying tokens");
-    };
-    memcpy(inputs, x, n * sizeof(int));
-    memcpy(targets, y, n * sizeof(int));
-    send(INPUTS, inputs, n), send(TARGETS, targets, n);
-    if (model.sizes.end_of_text >= 0) {
-        std::vector<int> starts(n);
-        find_documents(starts.data(), x, B, T, model.sizes.end_of_text);
-        const int64_t rows = attention_tile_rows<floatX>(model.layout.config.C / model.layout.config.NH);
-        const int64_t count = cut_documents((DocumentTile*)tiles, starts.data(), B, T, rows);
-        send(DOCUMENT_TILES, tiles, 3 * count);
-        model.gpu->documents = {(DocumentTile*)model.ints(DOCUMENT_TILES), count};
-    }
-    if (!training) return;
-    model.gpu->tokens = sort_by_token(order, begins, x, n, encoder_segment_positions(n));
-    send(TOKEN_ORDER, order, n + model.gpu->tokens.segments + 1);
-}
-
 // The tokens (B,T) of a batch, on the device, to lnf (B,T,C).
 void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
     const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     const cudaStream_t stream = model.gpu->stream;
-    gpu_wait_for_weights(L, stream);
+    fetch_weights<floatX>(model, L, 0);
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
     dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
     forward_layers(model, 0, L, batch, fills_cache);
@@ -152,13 +124,13 @@ void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
-    const bool add = batch.micro > 0;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
     const cudaStream_t stream = model.gpu->stream;
     forward_to_lnf(model, batch);
+    free_place(model, c.L);  // the gradient of wte is written next
     classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
-               model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, add, stream);
-    loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, add, stream);
+               model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), stream);
+    loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, stream);
 }
 
 // Losses of all positions of x, y (B,T), without gradients.
@@ -167,7 +139,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     const GPT2Config& c = model.layout.config;
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
-    upload(model, {x, y, B, T}, false);
+    upload<floatX>(model, {x, y, B, T}, false);
     forward_to_lnf(model, {x, y, B, T});
     classifier(act32(LOSSES), none, nullptr, act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), B * T,
                model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.gpu->stream);
@@ -187,6 +159,7 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     if (layers == 0) return;
     if (level >= 3) return forward_layers(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
+    fetch_weights<floatX>(model, l);
     if (level >= 2) {
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l), param(LN1W),
                           param(LN1B), rows, C, stream);
@@ -236,32 +209,31 @@ ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, 
 void sum_tensor_gradients(GPT2& model, int tensor, bool add) {
     if (!model.sizes.sums_gradients()) return;
     const int64_t elems = tensor_elems(tensor, model.layout.config);
-    add_gradients(model.grad_sums + model.layout.offset(tensor), grad(model, tensor), elems, add, model.gpu->stream);
+    add_gradients(model.grad_sums + model.gradient_at(tensor), grad(model, tensor), elems, add, model.gpu->stream);
 }
 void sum_layer_gradients(GPT2& model, int64_t l, bool add) {
     if (!model.sizes.sums_gradients()) return;
-    const std::vector<int64_t>& begin = model.layout.bucket_begin;
-    add_gradients(model.grad_sums + begin[l], (floatX*)model.grads, begin[1], add, model.gpu->stream);
+    float* const sums = model.grad_sums + model.gradient_places.whole(model.layout, l);
+    add_gradients(sums, (floatX*)model.grads, model.layout.bucket_elems(l), add, model.gpu->stream);
 }
 
+// Calls f with the gradients that processes exchange: fp32 where micro-steps are summed, else
+// floatX.
+template <class F>
+void with_gradients(GPT2& model, F f) {
+    if (model.sizes.sums_gradients()) f(model.grad_sums);
+    else f((floatX*)model.grads);
+}
 // To be called when the gradients of a bucket are complete. The noise scale needs the norm that
 // they have after the first micro-step (noise_scale.h).
 void note_first_gradients(GPT2& model, int64_t bucket) {
     if (!model.noise_scale) return;
-    const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.bucket_elems(bucket);
+    const int64_t elems = model.layout.bucket_elems(bucket);
     const bool add = bucket != model.layout.config.L - 1;  // the last layer is the first to be complete
-    double* partials = (double*)model.act32(NORM_PARTIALS);
-    if (model.sizes.sums_gradients())
-        sum_small_squares(results_of(model), partials, model.grad_sums + begin, elems, add, model.gpu->stream);
-    else sum_small_squares(results_of(model), partials, (floatX*)model.grads + begin, elems, add, model.gpu->stream);
-}
-
-// Starts the sum of a bucket's gradients over the processes: fp32 where micro-steps are summed,
-// else floatX.
-void reduce_gradients(GPT2& model, int64_t bucket) {
-    const int64_t begin = model.layout.bucket_begin[bucket], elems = model.layout.slice_elems(bucket);
-    if (model.sizes.sums_gradients()) gpu_reduce_scatter(model.grad_sums + begin, elems, bucket, model.gpu->stream);
-    else gpu_reduce_scatter((floatX*)model.grads + begin, elems, bucket, model.gpu->stream);
+    with_gradients(model, [&](auto* grads) {
+        sum_small_squares(results_of(model), (double*)model.act32(NORM_PARTIALS),
+                          grads + model.gradient_places.whole(model.layout, bucket), elems, add, model.gpu->stream);
+    });
 }
 
 // The gradients of all parameters, from what forward() has left. wte has two uses, as the
@@ -272,10 +244,13 @@ void backward(GPT2& model, const Batch& batch) {
     const Range range("backward");
     const GPT2Config& c = model.layout.config;
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
-    const bool add = batch.micro > 0;
+    const bool add = model.adds(batch);
     const bool add_in_place = add && IS_FP32;  // 16-bit gradients are written, and added to sums elsewhere
     const auto [param, act, act32] = of_layer<floatX>(model, last);
     const cudaStream_t stream = model.gpu->stream;
+    const auto reduce = [&](int64_t bucket) {  // starts its sum over the processes
+        with_gradients(model, [&](auto* grads) { sum_over_processes(model, grads, bucket, batch.micro > 0); });
+    };
     floatX* dresidual = act(DRESIDUAL);
     model.phases.enter(PHASE_BACKWARD);
     check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
@@ -285,10 +260,11 @@ void backward(GPT2& model, const Batch& batch) {
     sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
     for (int64_t l = last; l >= 0; l--) {
         layer_recompute(model, l, batch);
+        fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
         sums = layer_backward(model, l, batch, add_in_place, sums);
         sum_layer_gradients(model, l, add);
-        if (!add) note_first_gradients(model, l);
-        if (batch.last) reduce_gradients(model, l);
+        if (batch.micro == 0) note_first_gradients(model, l);
+        if (model.sends(batch)) reduce(l);
     }
     dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
@@ -296,8 +272,8 @@ void backward(GPT2& model, const Batch& batch) {
                      model.gpu->tokens, B, T, c.C, c.maxT, add_in_place, stream);
     sum_tensor_gradients(model, WPE, add);
     if (model.sizes.has_dwte_sums()) round_gradients(grad(model, WTE), dwte(model), c.Vp * c.C, stream);
-    if (!add) note_first_gradients(model, c.L);
-    if (batch.last) reduce_gradients(model, c.L);
+    if (batch.micro == 0) note_first_gradients(model, c.L);
+    if (model.sends(batch)) reduce(c.L);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -306,8 +282,8 @@ void backward(GPT2& model, const Batch& batch) {
 // The end of a step, enqueued: loss, the mean over all tokens, norm of the gradient, and from both
 // the device's decision whether to update; then the optimizer, which does nothing if not: AdamW,
 // unless --optimizer names another. ZeRO stage 0: every process gets the whole gradient, and all
-// make the same update. Stage 1: each process updates its slices of the weights, and every process
-// gets them all.
+// make the same update. Stages 1 and 2: each process updates its slices of the weights, and every
+// process gets them all; stage 3: when it needs them (cuda/shard.cuh).
 template <class floatG>
 void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     const ParameterLayout& layout = model.layout;
@@ -318,7 +294,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
     gpu_comm_join(stream);  // the sums of the gradients
     model.phases.enter(PHASE_UPDATE);
-    const SliceMap own_slices = slice_map(layout, {comm.processes, comm.rank});
+    const SliceMap own_slices = slice_map(model, {comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_group("sums and gradients", [&] {
         gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
@@ -331,19 +307,20 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     finish_norm(results, comm.processes, settings, stream);
     if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, settings);
     else
-        adamw_update(params, model.master, (float*)model.m, (float*)model.v, grads, slice_map(layout, model.slice),
+        adamw_update(params, model.master, (float*)model.m, (float*)model.v, grads, slice_map(model, model.slice),
                      settings.constants, model.gpu->decayed, results, settings.rounding_seed, stream);
     check_cuda(cudaMemcpyAsync(model.gpu->host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
     model.phases.enter(NO_PHASE);
+    model.weights_there = {};
+    if (model.weight_places.sharded) return;  // layers collect their own
     // The next forward pass begins while they arrive: first what is outside the layers, bucket L.
     for (int64_t n = layout.buckets(), b = n - 1; in_slices && n > 0; n--, b = (b + 1) % layout.buckets())
         gpu_gather_weights(params + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
 }
 void loss_norm_and_update(GPT2& model, const UpdateSettings& settings) {
     const Range range("update");
-    if (model.sizes.sums_gradients()) update_from(model, model.grad_sums, settings);
-    else update_from(model, (floatX*)model.grads, settings);
+    with_gradients(model, [&](auto* grads) { update_from(model, grads, settings); });
     if (model.phases.on) model.gpu->reading = gpu_reading();
 }
 
@@ -371,7 +348,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 // forward pass; their keys and values go to the cache.
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    upload(model, {tokens, tokens, 1, n}, false);
+    upload<floatX>(model, {tokens, tokens, 1, n}, false);
     forward_to_lnf(model, {tokens, tokens, 1, n}, true);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
@@ -386,10 +363,12 @@ const float* decode(GPT2& model, int token, int64_t position) {
     floatX *residual = model.act<floatX>(ENCODED), *branch = model.act<floatX>(BRANCH);
     int* input = model.ints(INPUTS);
     gpu_comm_join(stream);  // the weights
+    fetch_weights<floatX>(model, c.L, 0);
     check_cuda(cudaMemcpyAsync(input, &token, sizeof(int), cudaMemcpyHostToDevice, stream), "copying a token");
     encoder_forward(residual, input, model.param<floatX>(WTE), model.param<floatX>(WPE), 1, 1, C, position, stream);
     for (int64_t l = 0; l < c.L; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
+        fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1, C, stream);
         matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C, stream);
         attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position, model.sizes.cache_T, C,
@@ -419,7 +398,7 @@ int train(Run& run) {
     const auto micro_step = [&](int64_t micro) {
         const Range range("micro_step", micro);
         const Batch batch = next_batch(run, micro);  // x, y (B,T): this process's windows
-        upload(model, batch);                        // from here on all is enqueued, and the host runs ahead
+        upload<floatX>(model, batch);                // from here on all is enqueued, and the host runs ahead
         forward(model, batch);  // the loss of every position; each layer waits for its weights, not the host
         if (micro == 0) gpu_comm_wait("the weights of the other processes");
         backward(model, batch);  // adds to the gradients; the last one sends them on their way

@@ -20,13 +20,14 @@
 #include <numeric>
 #include "llmc/base/program.h"
 #include "llmc/cpu/compiled_once.h"  // kernels::, and what the services need of a CPU
+#include "llmc/cpu/shard.h"
 #include "llmc/run/services.h"
 
 // The gradient of a tensor of one layer: floatG is fp32 where 16-bit gradients would be summed over
 // micro-steps or processes (Sizes::sums_gradients()), else floatX.
 template <class floatG>
 floatG* grad(GPT2& model, int tensor, int64_t layer = 0) {
-    return (floatG*)model.grads + model.layout.offset(tensor, layer);
+    return (floatG*)model.grads + model.gradient_at(tensor, layer);
 }
 // The fp32 sums of the gradient of wte over the classifier's chunks; null if there are none.
 inline float* dwte_sums(GPT2& model) {
@@ -67,6 +68,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         floatX* input = layer_input<floatX>(model, l);
+        fetch_weights<floatX>(model, l, l + 1 < end ? l + 1 : -1);
         if (l == first)
             kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), input, param(LN1W), param(LN1B),
                                        rows, C);
@@ -86,6 +88,7 @@ template <class floatX>
 void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
     const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
+    fetch_weights<floatX>(model, L, 0);
     if (documents(model)) find_documents(documents(model), batch.x, B, T, model.sizes.end_of_text);
     kernels::encoder_forward(act(ENCODED), batch.x, param(WTE), param(WPE), B, T, C);
     kernels::dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
@@ -107,9 +110,10 @@ void forward(GPT2& model, const Batch& batch) {
     floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
     model.phases.enter(PHASE_FORWARD);
     forward_to_lnf<floatX>(model, batch);
+    keep_slices(model);  // of the micro-step before: the gradient of wte is written next
     const auto classify = [&](auto* dwte) {
         kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
-                            c.C, c.V, c.Vp, batch.dloss, batch.micro > 0, dwte_sums(model));
+                            c.C, c.V, c.Vp, batch.dloss, model.adds(batch), dwte_sums(model));
     };
     if (model.sizes.sums_gradients()) classify(grad<float>(model, WTE));
     else classify(grad<floatX>(model, WTE));
@@ -141,6 +145,7 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     if (layers == 0) return;
     if (level >= 3) return forward_layers<floatX>(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
+    fetch_weights<floatX>(model, l);
     if (level >= 2) {
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), layer_input<floatX>(model, l),
                                    param(LN1W), param(LN1B), rows, C);
@@ -172,7 +177,7 @@ template <class floatG, class floatX>
 void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_backward", l);
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
-    const bool add = batch.micro > 0;
+    const bool add = model.adds(batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const auto grad = [&](int tensor) { return ::grad<floatG>(model, tensor, l); };
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
@@ -199,18 +204,20 @@ template <class floatG>
 void note_first_gradients(GPT2& model, int64_t bucket) {
     if (!model.noise_scale) return;
     if (bucket == model.layout.config.L - 1) model.small_squares = 0;  // the last layer is the first to be complete
-    const floatG* grads = (floatG*)model.grads + model.layout.bucket_begin[bucket];
+    const floatG* grads = (floatG*)model.grads + model.gradient_places.whole(model.layout, bucket);
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
 
 // Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32.
 template <class floatG>
-void reduce_gradients(GPT2& model, int64_t bucket) {
+void reduce_gradients(GPT2& model, int64_t bucket, const Batch& batch) {
     const ParameterLayout& layout = model.layout;
     model.phases.enter(PHASE_COMMUNICATION);
+    Collective sum = ALL_COLLECTIVES;
     if constexpr (sizeof(floatG) == 4)
-        comm_reduce_scatter_start((float*)model.grads + layout.bucket_begin[bucket], layout.slice_elems(bucket),
-                                  bucket);
+        sum = comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(layout, bucket),
+                                        layout.slice_elems(bucket), bucket);
+    if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0, sum});
     model.phases.enter(PHASE_BACKWARD);
 }
 
@@ -222,7 +229,7 @@ template <class floatG, class floatX>
 void backward_to(GPT2& model, const Batch& batch) {
     const GPT2Config& c = model.layout.config;
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
-    const bool add = batch.micro > 0;
+    const bool add = model.adds(batch);
     const auto [param, act, act32] = of_layer<floatX>(model, last);
     memset((void*)act(DRESIDUAL), 0,
            rows * c.C * sizeof(floatX));  // layernorm_backward adds to it, from d(lnf) in BRANCH
@@ -230,16 +237,17 @@ void backward_to(GPT2& model, const Batch& batch) {
                                 act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
     for (int64_t l = last; l >= 0; l--) {
         layer_recompute<floatX>(model, l, batch);
+        fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
         layer_backward<floatG, floatX>(model, l, batch);
-        if (!add) note_first_gradients<floatG>(model, l);
-        if (batch.last) reduce_gradients<floatG>(model, l);
+        if (batch.micro == 0) note_first_gradients<floatG>(model, l);
+        if (model.sends(batch)) reduce_gradients<floatG>(model, l, batch);
         comm_progress();
     }
     kernels::dropout(act(DRESIDUAL), act(DRESIDUAL), rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C));
     kernels::encoder_backward(grad<floatG>(model, WTE), grad<floatG>(model, WPE), act(DRESIDUAL), batch.x, B, T, c.C,
                               c.maxT, add);
-    if (!add) note_first_gradients<floatG>(model, c.L);
-    if (batch.last) reduce_gradients<floatG>(model, c.L);
+    if (batch.micro == 0) note_first_gradients<floatG>(model, c.L);
+    if (model.sends(batch)) reduce_gradients<floatG>(model, c.L, batch);
 }
 template <class floatX>
 void backward(GPT2& model, const Batch& batch) {
@@ -262,7 +270,7 @@ double gradient_norm_squared(GPT2& model) {
     double mine = 0;
     for (int64_t b = 0; b < layout.buckets(); b++) {
         const int64_t elems = layout.slice_elems(b);
-        mine += kernels::global_norm_squared(grads + layout.bucket_begin[b] + comm.rank * elems, elems);
+        mine += kernels::global_norm_squared(grads + model.gradient_places.own(layout, b), elems);
     }
     return comm_sum(mine, "the sum of the gradient's norm");
 }
@@ -272,6 +280,7 @@ template <class floatX>
 StepResult loss_and_norm(GPT2& model, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the sum of the gradients");
+    keep_slices(model);
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), settings);
     model.phases.enter(PHASE_UPDATE);
     const double squares =
@@ -289,8 +298,8 @@ static void gather(GPT2& model, T* elems, int64_t bucket) {
 }
 
 // The optimizer: AdamW, unless --optimizer names another. ZeRO stage 0: every process gets the
-// whole gradient, and all make the same update. Stage 1: each process updates its slices of the
-// weights, and every process gets them all.
+// whole gradient, and all make the same update. Stages 1 and 2: each process updates its slices of
+// the weights, and every process gets them all; stage 3: when it needs them (cpu/shard.h).
 template <class floatX>
 void update(GPT2& model, const UpdateSettings& settings, const StepResult& result) {
     const Range range("update");
@@ -310,9 +319,9 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
         if (!TENSORS[part.tensor].decayed) k.weight_decay = 0;
         float* master = model.master ? model.master + part.state : nullptr;
         const auto update_part = [&](auto* gradients) {
-            kernels::adamw_update(params + part.index, master, (float*)model.m + part.state,
-                                  (float*)model.v + part.state, gradients + part.index, part.elems(), k,
-                                  settings.rounding_seed, part.index);
+            kernels::adamw_update(params + model.weight_places.at(layout, part), master, (float*)model.m + part.state,
+                                  (float*)model.v + part.state, gradients + model.gradient_places.at(layout, part),
+                                  part.elems(), k, settings.rounding_seed, part.index);
         };
         sums ? update_part(model.grad_sums) : update_part(grads);
     };
@@ -321,11 +330,12 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
     for (int64_t b = 0; b < layout.buckets(); b++) {
         if (other) other(b);
         else for_each_part_of(b, layout, model.slice, adamw);
-        if (in_slices) gather(model, params, b);
+        if (in_slices && !model.weight_places.sharded) gather(model, params, b);
         comm_progress();
     }
     model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the collection of the weights");
+    model.weights_there = {};
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -357,9 +367,11 @@ const float* decode(GPT2& model, int token, int64_t position) {
     const GPT2Config& c = model.layout.config;
     const int64_t C = c.C;
     floatX *residual = model.act<floatX>(ENCODED), *branch = model.act<floatX>(BRANCH);
+    fetch_weights<floatX>(model, c.L, 0);
     kernels::encoder_forward(residual, &token, model.param<floatX>(WTE), model.param<floatX>(WPE), 1, 1, C, position);
     for (int64_t l = 0; l < c.L; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
+        fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1,
                                    C);
         kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C);

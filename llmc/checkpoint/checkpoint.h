@@ -2,7 +2,7 @@
 // checkpoint_files.h describes what is on the disk, checkpoint_find.h finds what can be loaded.
 #pragma once
 #include "llmc/checkpoint/checkpoint_find.h"
-#include "llmc/model/model_state.h"
+#include "llmc/model/gathered.h"
 
 // Refuses to save values that are not finite: a run could not be resumed from them.
 inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int state, int64_t bucket,
@@ -62,12 +62,19 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
     flush_folder(dir);
 }
 
-// Writes the model's weights; returns their checksum.
+// Writes the model's weights; returns their checksum. Where every process keeps a slice of them,
+// the others call give_weights() meanwhile.
 inline uint64_t write_weights(FileWriter& file, GPT2& model, Progress* progress = nullptr) {
     auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
-        return tensor_data(model, tensor, layer, first, elems);
+        return gathered_tensor_data(model, tensor, layer, first, elems);
     };
     return write_model(file, model.layout.config, model_version(model.format), get, progress);
+}
+inline void give_weights(GPT2& model) {
+    if (!model.weight_places.sharded) return;
+    for_each_model_piece(model.layout.config, [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+        gathered_tensor_data(model, tensor, layer, first, elems);
+    });
 }
 
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
@@ -83,7 +90,7 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
         header.model_checksum = write_weights(*model_file, model, progress);
         model_file->flush();
         unfinished_file = model_file->temporary;
-    }
+    } else give_weights(model);
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     header.processes = comm.processes, header.rank = comm.rank;
     header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();

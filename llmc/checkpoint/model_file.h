@@ -107,6 +107,16 @@ inline void load_model(GPT2& model, const std::string& path) {
     load_model(model, file);
 }
 
+// Calls each(tensor, layer, first, elems) with the pieces of a model file, in its order.
+template <class Each>
+inline void for_each_model_piece(const GPT2Config& config, Each each) {
+    constexpr int64_t PIECE_ELEMS = 1 << 20;  // 4 MiB: saving needs little memory of its own
+    for (int i = 0; i < NUM_TENSORS; i++)
+        for (int64_t l = 0, elems = tensor_elems(i, config); l < tensor_layers(i, config); l++)
+            for (int64_t first = 0; first < elems; first += PIECE_ELEMS)
+                each(i, l, first, std::min(PIECE_ELEMS, elems - first));
+}
+
 // Writes the contents of a model file, which the caller then flushes and publishes; returns its
 // checksum. get(tensor, layer, first, elems) returns elements first to first + elems of a tensor in
 // fp32; values of a bf16 model fit bf16 exactly, so their lower 16 bits are dropped. Exit 1 if a
@@ -114,7 +124,6 @@ inline void load_model(GPT2& model, const std::string& path) {
 template <class Get>
 inline uint64_t write_model(FileWriter& file, const GPT2Config& config, int32_t version, Get get,
                             Progress* progress = nullptr) {
-    constexpr int64_t PIECE_ELEMS = 1 << 20;  // 4 MiB: saving needs little memory of its own
     Header h;
     std::vector<uint16_t> halves;
     const int32_t sizes[] = {MODEL_MAGIC,       version,           (int32_t)config.maxT,
@@ -133,13 +142,10 @@ inline uint64_t write_model(FileWriter& file, const GPT2Config& config, int32_t 
         }
         file.write(halves.data(), elems * 2);
     };
-    for (int i = 0; i < NUM_TENSORS; i++)
-        for (int64_t l = 0, elems = tensor_elems(i, config); l < tensor_layers(i, config); l++)
-            for (int64_t first = 0; first < elems; first += PIECE_ELEMS) {
-                const int64_t piece = std::min(PIECE_ELEMS, elems - first);
-                const float* values = get(i, l, first, piece);
-                if (!all_finite(values, piece)) file.refuse(tensor_text(i, l) + " has values that are not finite");
-                write_piece(values, piece);
-            }
+    for_each_model_piece(config, [&](int i, int64_t l, int64_t first, int64_t elems) {
+        const float* values = get(i, l, first, elems);
+        if (!all_finite(values, elems)) file.refuse(tensor_text(i, l) + " has values that are not finite");
+        write_piece(values, elems);
+    });
     return file.checksum.value();
 }

@@ -52,8 +52,9 @@ struct Transport {
 
 struct Comm {
     int64_t processes = 1, rank = 0;
+    int64_t started = 1;  // the processes of the run, also in an Alone
     int64_t timeout_s = 600;
-    Collective started = 0;      // so many collectives
+    Collective last = 0;         // that was started
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
     Transport transport{};
 };
@@ -67,6 +68,11 @@ inline void (*while_polling)() = nullptr;
 struct Alone {
     const int64_t processes = std::exchange(comm.processes, 1);
     ~Alone() { comm.processes = processes; }
+};
+// Within an Alone, for what no process can do without the others.
+struct Together {
+    const int64_t processes = std::exchange(comm.processes, comm.started);
+    ~Together() { comm.processes = processes; }
 };
 
 // out (processes * bytes) = every rank's mine (bytes), in the order of ranks.
@@ -115,8 +121,8 @@ inline Collective comm_reduce_scatter_start(float* data, int64_t n_elems, int64_
     const int64_t bytes = n_elems * (int64_t)sizeof(float);
     const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * bytes);
     const Range range(sent);
-    comm.transport.sum_slices_start({++comm.started, sent}, data, n_elems);
-    return comm.started;
+    comm.transport.sum_slices_start({++comm.last, sent}, data, n_elems);
+    return comm.last;
 }
 // Starts collecting the slices of data (processes * n_elems), of which this process has slice
 // `rank`.
@@ -126,8 +132,8 @@ inline Collective comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
     const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * bytes);
     const Range range(sent);
-    comm.transport.all_gather_start({++comm.started, sent}, data, bytes);
-    return comm.started;
+    comm.transport.all_gather_start({++comm.last, sent}, data, bytes);
+    return comm.last;
 }
 // Starts sending piece r of data (processes * bytes) to rank r. Once that is complete, piece s of
 // out (processes * bytes) is what rank s has sent to this one.
@@ -135,8 +141,8 @@ inline Collective comm_exchange_start(void* out, const void* data, int64_t bytes
     if (comm.processes == 1) return memcpy(out, data, bytes), ALL_COLLECTIVES;
     const KernelWork sent = work::collective("exchange", bucket, (comm.processes - 1) * bytes);
     const Range range(sent);
-    comm.transport.exchange_start({++comm.started, sent}, out, data, bytes);
-    return comm.started;
+    comm.transport.exchange_start({++comm.last, sent}, out, data, bytes);
+    return comm.last;
 }
 // Lets MPI advance what was started, which it does only while it is called.
 inline void comm_progress() {
@@ -183,7 +189,7 @@ inline void comm_check_flags(const std::vector<std::string>& flags) {
 inline void comm_end() {
     if (comm.at_end) comm.at_end();
     if (comm.transport.end) comm.transport.end();
-    comm.transport = {}, comm.processes = 1, comm.rank = 0;
+    comm.transport = {}, comm.processes = comm.started = 1, comm.rank = 0;
 }
 // Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
 // exception, closes its connections without that, and so ends the others.

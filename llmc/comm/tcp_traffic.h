@@ -16,6 +16,17 @@
 #include "llmc/comm/comm.h"
 #include "llmc/comm/socket.h"
 
+struct TcpThread;
+// The processes as the thread knows them; those of comm.h may be others for a time (Alone).
+struct Tcp {
+    int64_t processes = 1, rank = 0;
+    std::vector<int> peers;  // by rank; -1 for this one
+    TcpThread* thread = nullptr;
+
+    bool active() const { return !peers.empty(); }
+};
+inline Tcp tcp;
+
 // One direction of a collective on one connection.
 struct TcpFlow {
     int64_t peer;
@@ -57,15 +68,15 @@ struct TcpSpan {
 // What a flow can move now.
 inline TcpSpan tcp_next(TcpCollective& c, const TcpFlow& f) {
     if (c.kind == TCP_RING) {
-        const int64_t P = comm.processes, nth = f.done / c.bytes, within = f.done % c.bytes;
-        const int64_t slice = (comm.rank - nth - (f.sends ? 0 : 1) + 2 * P) % P;
+        const int64_t P = tcp.processes, nth = f.done / c.bytes, within = f.done % c.bytes;
+        const int64_t slice = (tcp.rank - nth - (f.sends ? 0 : 1) + 2 * P) % P;
         const int64_t here = f.sends ? c.bytes + c.flows[1].done : f.bytes;  // own slice, and what has come
         return {c.to + slice * c.bytes + within, std::min(c.bytes - within, std::min(here, f.bytes) - f.done)};
     }
     if (f.sends) return {(char*)c.from + f.peer * c.stride + f.done, f.bytes - f.done};
     if (c.kind == TCP_EXCHANGE) return {c.to + f.peer * c.bytes + f.done, f.bytes - f.done};
     // no more than a piece before all others have sent theirs
-    if (c.pieces.empty()) c.pieces.resize(comm.processes * c.piece_bytes());
+    if (c.pieces.empty()) c.pieces.resize(tcp.processes * c.piece_bytes());
     return {c.pieces.data() + f.peer * c.piece_bytes() + f.done - c.added, c.piece_end() - f.done};
 }
 // Adds the pieces up if all are there.
@@ -73,9 +84,9 @@ inline void tcp_add(TcpCollective& c) {
     for (const TcpFlow& f : c.flows)
         if (!f.sends && f.done < c.piece_end()) return;
     float* const mine = (float*)(c.to + c.added);
-    std::vector<const float*> sources(comm.processes);
-    for (int64_t r = 0; r < comm.processes; r++)
-        sources[r] = r == comm.rank ? mine : (const float*)(c.pieces.data() + r * c.piece_bytes());
+    std::vector<const float*> sources(tcp.processes);
+    for (int64_t r = 0; r < tcp.processes; r++)
+        sources[r] = r == tcp.rank ? mine : (const float*)(c.pieces.data() + r * c.piece_bytes());
     std::fesetenv(&c.mode);
     add_in_order(mine, sources, (c.piece_end() - c.added) / (int64_t)sizeof(float));
     c.added = c.piece_end();
@@ -98,13 +109,6 @@ struct TcpThread {
     bool ends = false, has_ended = false;
     int wake[2] = {-1, -1};  // a pipe: the thread waits for it and for the connections at once
 };
-struct Tcp {
-    std::vector<int> peers;  // by rank; -1 for this one
-    TcpThread* thread = nullptr;
-
-    bool active() const { return !peers.empty(); }
-};
-inline Tcp tcp;
 
 // The collectives that are under way, as the thread sees them. first[sends][r]: those that lack
 // bytes on the connection to rank r, in the order of their start.
@@ -118,7 +122,7 @@ struct TcpTraffic {
     double moved_at = 0;  // when bytes have moved last
 
     TcpTraffic() {
-        for (auto& queue : queues) queue.resize(comm.processes);
+        for (auto& queue : queues) queue.resize(tcp.processes);
     }
     // Calls visit(entry, what it can move) for the first entry of each queue that can move
     // anything.
@@ -167,7 +171,7 @@ inline TcpFailure tcp_pause(const TcpThread& t, TcpTraffic& traffic) {
     std::string waits;
     traffic.for_each_ready([&](const TcpTraffic::Entry& e, const TcpSpan&) {
         polled.push_back({tcp.peers[e.flow->peer], (short)(e.flow->sends ? POLLOUT : POLLIN), 0});
-        const bool knows = e.collective->kind != TCP_RING || comm.processes == 2;
+        const bool knows = e.collective->kind != TCP_RING || tcp.processes == 2;
         if (waits.empty())
             waits = format("to %s rank %d: it hangs%s", e.flow->sends ? "send to" : "hear from", e.flow->peer,
                            knows ? "" : ", or another rank that it waits for");

@@ -27,7 +27,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
     if (sizes.training && sizes.orthogonalizes)
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
-    if (o.zero_stage) model.slice = {comm.processes, comm.rank};
+    settle_stage(model, o.zero_stage);
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
 }
@@ -37,15 +37,20 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
 constexpr int64_t PROGRAM_BYTES = 12 << 20;    // code, libraries, stacks and small buffers
 constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds from the tokenizer's file
 
+// Elements of the slices that are on their way at once (comm_mpi.h).
+inline int64_t received_elems(const GPT2& model) {
+    const BucketPlaces& places = model.gradient_places;
+    return (places.sharded ? places.places_elems(model.layout) : model.layout.total_elems()) / comm.processes;
+}
+
 // All memory of the process, row by row.
 inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, const Options& o) {
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model.layout;
-    const int64_t elems = layout.total_elems();
-    plan_tensors(rows, s, layout);
+    plan_weights(rows, model, s);
     if (s.training) {
-        const char* name = s.sums_gradients() ? "sums, fp32" : "all";
-        rows.push_back({"gradients", name, "as parameters", elems * s.gradient_bytes()});
+        plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "all", model.gradient_places, layout,
+                     s.gradient_bytes());
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
         if (const int64_t collected = collected_elems(layout, model.optimizer))
             rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
@@ -57,7 +62,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
             rows.push_back({"scratch", "pieces received", "of two sums", 2 * comm.processes * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
-            rows.push_back({"scratch", "slices received", "1/P of gradients", elems / comm.processes * 4});
+            rows.push_back({"scratch", "slices received", "1/P of gradients", received_elems(model) * 4});
     }
     plan_activations(rows, s);
     if (transposed_bytes() > 0) rows.push_back({"scratch", "transposed", "one dout", transposed_bytes()});
@@ -91,11 +96,11 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
             "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "
             "or -t or a higher -r lowers it",
             needed / MIB, present / MIB);
-    const int64_t elems = model.layout.total_elems();
-    model.params = map_memory(elems * s.floatX_bytes);
-    spread_pages(model.params, elems * s.floatX_bytes);  // one thread reads the weights from a file
+    const int64_t weights_bytes = model.weight_places.elems(model.layout) * s.floatX_bytes;
+    model.params = map_memory(weights_bytes);
+    spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
     if (s.training) {
-        model.grads = map_memory(elems * s.gradient_bytes());
+        model.grads = map_memory(model.gradient_places.elems(model.layout) * s.gradient_bytes());
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
         const auto take = [&](auto*& memory, OptimizerState state) {
             const int64_t bytes = state_layout(model, state).held_bytes(model.slice);

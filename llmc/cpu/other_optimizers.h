@@ -16,8 +16,9 @@ void update_blocks(GPT2& model, int64_t bucket, const UpdateConstants& constants
         const int64_t begin = first + slice * elems, index = layout.bucket_begin[bucket] + begin;
         const int64_t block = map.first_block(bucket) + slice * map.slice_blocks(bucket);
         float* master = model.master ? model.master + model.slice.state_begin(layout, bucket) + slice * elems : nullptr;
-        kernels::blocks_update(model.optimizer, (floatX*)model.params + index, master, (StateBlock*)model.m + block,
-                               (StateBlock*)model.v + block, (floatG*)model.grads + index, elems,
+        kernels::blocks_update(model.optimizer, (floatX*)model.params + model.weight_places.at(layout, bucket, index),
+                               master, (StateBlock*)model.m + block, (StateBlock*)model.v + block,
+                               (floatG*)model.grads + model.gradient_places.at(layout, bucket, index), elems,
                                tensor_ranges(layout, bucket, begin, begin + elems), constants, settings.rounding_seed,
                                index);
     }
@@ -54,9 +55,10 @@ std::function<void(int64_t bucket)> prepare_update(GPT2& model, const UpdateCons
                 return all && scales.empty() ? (char*)all + part.state * bytes : nullptr;
             };
             float* const master = model.master ? model.master + part.state : nullptr;
-            kernels::optimizer_update(model.optimizer, (floatX*)model.params + part.index, master, state(model.m),
-                                      state(model.v), (floatG*)model.grads + part.index, part.elems(), k,
-                                      settings.rounding_seed, part.index);
+            floatX* const params = (floatX*)model.params + model.weight_places.at(model.layout, part);
+            const floatG* const grads = (floatG*)model.grads + model.gradient_places.at(model.layout, part);
+            kernels::optimizer_update(model.optimizer, params, master, state(model.m), state(model.v), grads,
+                                      part.elems(), k, settings.rounding_seed, part.index);
         });
     };
 }

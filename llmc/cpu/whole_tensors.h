@@ -36,7 +36,8 @@ inline void collect_from_bucket(GPT2& model, int64_t bucket, const UpdateConstan
     float* const tiles = model.collected + comm.processes * most_factors(layout);
     for_each_part_of(bucket, model.layout, {comm.processes, comm.rank}, {}, [&](const TensorPart& part) {
         const int64_t at = layout.factors_at(part.tensor, part.layer);
-        collect_factors(model.optimizer, mine + at - begin, (float*)model.grads + part.index, model.factors + at,
+        const float* const grads = (float*)model.grads + model.gradient_places.at(model.layout, part);
+        collect_factors(model.optimizer, mine + at - begin, grads, model.factors + at,
                         matrix_part(part, model.layout.config), k, tiles);
     });
     comm_all_gather_start(model.collected, elems, bucket);
@@ -60,8 +61,9 @@ SquareSums directions_of_part(GPT2& model, const TensorPart& part, const UpdateC
     const Optimizer optimizer = model.optimizer;
     const UpdateConstants k = constants_for(part.tensor, constants);
     const auto from = [](void* all, int64_t at) { return all ? (float*)all + at : nullptr; };
-    const floatX* const params = (const floatX*)model.params + part.index;
-    float *const grads = (float*)model.grads + part.index, *const master = from(model.master, part.state);
+    const floatX* const params = (const floatX*)model.params + model.weight_places.at(model.layout, part);
+    float* const grads = (float*)model.grads + model.gradient_places.at(model.layout, part);
+    float* const master = from(model.master, part.state);
     if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) {
         const int64_t at = factor_layout(optimizer, model.layout).factors_at(part.tensor, part.layer);
         const MatrixPart matrix = matrix_part(part, model.layout.config);
@@ -133,6 +135,7 @@ struct MuonOnCpu {
     }
     void wait() const { comm_wait("the directions of the matrices"); }
     void zero(float* data, int64_t elems) const { std::fill(data, data + elems, 0.0f); }
+    void copy(float* to, const float* from, int64_t elems) const { memcpy(to, from, elems * sizeof(float)); }
 };
 
 inline void orthogonalize_directions(GPT2& model, const MuonOnCpu& device) {

@@ -84,19 +84,19 @@ __device__ inline void store_updated(floatX* params, float (&p)[N], bool stochas
 }
 
 // Load N weights: from element `kept` of the fp32 master on or, if that is null, from element
-// `index` of params on. After an update they are stored in both; without a master, bf16 is rounded
-// to nearest or stochastically.
+// `weight` of params on. After an update they are stored in both; without a master, bf16 is rounded
+// to nearest or stochastically, as `index` among all parameters says.
 template <class floatX, int N>
-__device__ inline void load_weights(float (&p)[N], const floatX* params, const float* master, int64_t index,
+__device__ inline void load_weights(float (&p)[N], const floatX* params, const float* master, int64_t weight,
                                     int64_t kept) {
     if (master) load_packs(p, master + kept);
-    else load_packs(p, params + index);
+    else load_packs(p, params + weight);
 }
 template <class floatX, int N>
 __device__ inline void store_weights(floatX* params, float* master, float (&p)[N], bool to_nearest, uint64_t seed,
-                                     int64_t index, int64_t kept) {
+                                     int64_t index, int64_t weight, int64_t kept) {
     if (master) store_packs(master + kept, p);
-    store_updated(params + index, p, !master && !to_nearest, seed, index);
+    store_updated(params + weight, p, !master && !to_nearest, seed, index);
 }
 
 // Elements per thread. Tensors begin at multiples of 16, so one thread's elements are of one
@@ -119,10 +119,10 @@ __device__ inline void update_by(floatX* params, float* master, State* m, State*
     const float grad_scale = results->grad_scale;
     const RuleConstants k = rule_constants(constants, is_decayed(ranges, at));
     float g[N], mi[N], vi[N], p[N];
-    load_packs(g, grads + at);
+    load_packs(g, grads + mine.gradient(i));
     if constexpr (keeps_m) load_packs(mi, m + i);
     if constexpr (keeps_v) load_packs(vi, v + i);
-    load_weights(p, params, master, at, i);
+    load_weights(p, params, master, mine.weight(i), i);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         g[j] *= grad_scale;
@@ -130,7 +130,7 @@ __device__ inline void update_by(floatX* params, float* master, State* m, State*
     }
     if constexpr (keeps_m) store_updated(m + i, mi, true, seed_of_state(seed, 0), at);
     if constexpr (keeps_v) store_updated(v + i, vi, true, seed_of_state(seed, 1), at);
-    store_weights(params, master, p, constants.round_to_nearest, seed, at, i);
+    store_weights(params, master, p, constants.round_to_nearest, seed, at, mine.weight(i), i);
 }
 
 // AdamW's kernel has a name of its own, by which profiles and tables show it. The kernels of the

@@ -19,8 +19,9 @@ static_assert(partials_elems(1) >=
 
 // Elements of GPT2::grads: where gradients are summed, those of one layer and of the tensors
 // outside the layers but wte.
-inline int64_t grads_elems(const ParameterLayout& layout, const Sizes& s) {
-    if (!s.sums_gradients()) return layout.total_elems();
+inline int64_t grads_elems(const GPT2& model, const Sizes& s) {
+    const ParameterLayout& layout = model.layout;
+    if (!s.sums_gradients()) return model.gradient_places.elems(layout);
     return layout.bucket_begin[1] + layout.bucket_elems(layout.config.L) - layout.offset_in_bucket[WPE];
 }
 
@@ -50,12 +51,12 @@ void check_supported(const Sizes& s, const Options& o) {
 inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, const Options& o) {
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model.layout;
-    plan_tensors(rows, s, layout);
+    plan_weights(rows, model, s);
     if (s.training) {
-        const char* shape = s.sums_gradients() ? "one layer, rest" : "as parameters";
-        const int64_t bytes = grads_elems(layout, s) * s.floatX_bytes;
-        rows.push_back({"gradients", "of a micro-step", shape, bytes});
-        if (s.sums_gradients()) rows.push_back({"gradients", "sums, fp32", "as parameters", layout.total_elems() * 4});
+        if (s.sums_gradients())
+            rows.push_back({"gradients", "of a micro-step", "one layer, rest", grads_elems(model, s) * s.floatX_bytes});
+        plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "of a micro-step", model.gradient_places,
+                     layout, s.gradient_bytes());
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
         if (s.whole_tensors)
             rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->whole_tensors.bytes()});
@@ -103,8 +104,10 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     model.noise_scale = o.noise_scale;
     model.gpu->decayed = decay_ranges(model.layout);
-    if (o.zero_stage) model.slice = {comm.processes, comm.rank};
-    if (sizes.whole_tensors) model.gpu->whole_tensors = cut_into_pieces(model.optimizer, model.layout, model.slice);
+    settle_stage(model, o.zero_stage);
+    if (sizes.whole_tensors)
+        model.gpu->whole_tensors =
+            cut_into_pieces(model.optimizer, model.layout, model.slice, model.weight_places, model.gradient_places);
     const double memory_bytes = gpu_memory_bytes<floatX>(o);
     sizes.logit_rows = classifier_chunk_rows(sizes.rows(), sizes.config.Vp * (int64_t)sizeof(floatX), memory_bytes);
     settle_recompute_level(model, sizes, o, memory_bytes);
@@ -170,11 +173,10 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         check_cuda(cudaMalloc(&p, bytes), "allocating");
         check_cuda(cudaMemsetAsync(p, 0, bytes, own.stream), "clearing memory");
     };
-    const int64_t elems = model.layout.total_elems();
-    take(model.params, elems * s.floatX_bytes);
+    take(model.params, model.weight_places.elems(model.layout) * s.floatX_bytes);
     if (s.training) {
-        take(model.grads, grads_elems(model.layout, s) * s.floatX_bytes);
-        if (s.sums_gradients()) take(model.grad_sums, elems * 4);
+        take(model.grads, grads_elems(model, s) * s.floatX_bytes);
+        if (s.sums_gradients()) take(model.grad_sums, model.gradient_places.elems(model.layout) * 4);
         const auto take_state = [&](auto*& p, OptimizerState state) {
             const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
             if (bytes > 0) take(p, bytes);

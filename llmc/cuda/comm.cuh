@@ -176,35 +176,36 @@ struct CollectiveRange {
 };
 
 // The collectives on buckets of comm.h, on data (processes * n_elems), which `stream` may still be
-// computing. `bucket` is for the trace; -1: not a bucket.
+// computing. `bucket` is for the trace; -1: not a bucket. mine: where this process's slice goes, or
+// comes from; null: where it lies in data.
 template <class T>
-void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, T* mine = nullptr) {
     if (comm.processes == 1) return;
     const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * n_elems * sizeof(T));
     const Range range(sent);
     order_streams(stream, gpu_comm.stream);
     const CollectiveRange in_stream(sent);
 #ifdef USE_NCCL
-    finish_call(ncclReduceScatter(data, data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum, gpu_comm.nccl,
-                                  gpu_comm.stream),
+    finish_call(ncclReduceScatter(data, mine ? mine : data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum,
+                                  gpu_comm.nccl, gpu_comm.stream),
                 "a reduce-scatter");
 #else
-    (void)data;
+    (void)data, (void)mine;
 #endif
 }
 template <class T>
-void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, const T* mine = nullptr) {
     if (comm.processes == 1) return;
     const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * n_elems * sizeof(T));
     const Range range(sent);
     order_streams(stream, gpu_comm.stream);
     const CollectiveRange in_stream(sent);
 #ifdef USE_NCCL
-    finish_call(
-        ncclAllGather(data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl, gpu_comm.stream),
-        "an all-gather");
+    finish_call(ncclAllGather(mine ? mine : data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl,
+                              gpu_comm.stream),
+                "an all-gather");
 #else
-    (void)data;
+    (void)data, (void)mine;
 #endif
 }
 

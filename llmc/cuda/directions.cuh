@@ -32,13 +32,14 @@ constexpr int PIECE_THREADS = 256;
 
 // What a block works on.
 struct Piece {
-    int64_t index;         // of its first element among all parameters
-    int64_t state;         // and among those of which this process keeps m and master weights
-    int elems;             // at most PIECE_ELEMS
-    int number;            // of its tensor (TensorPart::number)
-    int rows, cols;        // of the whole tensor
-    bool decayed, matrix;  // the tensor is decayed; is a matrix of a layer
-    PlaceOfV v;            // of its first element
+    int64_t index;             // of its first element among all parameters
+    int64_t weight, gradient;  // where these lie
+    int64_t state;             // its place among those of which this process keeps m and master weights
+    int elems;                 // at most PIECE_ELEMS
+    int number;                // of its tensor (TensorPart::number)
+    int rows, cols;            // of the whole tensor
+    bool decayed, matrix;      // the tensor is decayed; is a matrix of a layer
+    PlaceOfV v;                // of its first element
 };
 // The pieces that are one rank's part of a tensor.
 struct PieceRange {
@@ -54,13 +55,15 @@ struct PieceTables {
 };
 
 // Adds the pieces of a part, and returns which they are.
-inline PieceRange add_pieces(PieceTables& tables, const TensorPart& part, const PlaceOfV& v, const GPT2Config& c) {
+inline PieceRange add_pieces(PieceTables& tables, const TensorPart& part, int64_t weight, int64_t gradient,
+                             const PlaceOfV& v, const GPT2Config& c) {
     const TensorInfo& tensor = TENSORS[part.tensor];
     PieceRange range;
     range.begin = (int)tables.pieces.size();
     for (int64_t at = 0; at < part.elems(); at += PIECE_ELEMS) {
         Piece piece;
         piece.index = part.index + at, piece.state = part.state + at;
+        piece.weight = weight + at, piece.gradient = gradient + at;
         piece.elems = (int)std::min(PIECE_ELEMS, part.elems() - at);
         piece.number = part.number;
         piece.rows = (int)real_rows(part.tensor, c), piece.cols = (int)dimension(tensor.cols, c);
@@ -74,7 +77,8 @@ inline PieceRange add_pieces(PieceTables& tables, const TensorPart& part, const 
     return range;
 }
 // The pieces of all that a process updates.
-inline PieceTables piece_tables(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice) {
+inline PieceTables piece_tables(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice,
+                                const BucketPlaces& weights, const BucketPlaces& gradients) {
     PieceTables tables;
     tables.tensors = all_tensors(layout.config);
     tables.ranges.resize(layout.processes * tables.tensors);
@@ -82,7 +86,8 @@ inline PieceTables piece_tables(Optimizer optimizer, const ParameterLayout& layo
     for (int64_t rank = ranks.begin; rank < ranks.end; rank++)
         for_each_part(layout, {layout.processes, rank}, slice, [&](const TensorPart& part) {
             const PlaceOfV v = place_of_v(optimizer, layout, slice, part);
-            tables.ranges[rank * tables.tensors + part.number] = add_pieces(tables, part, v, layout.config);
+            tables.ranges[rank * tables.tensors + part.number] =
+                add_pieces(tables, part, weights.at(layout, part), gradients.at(layout, part), v, layout.config);
         });
     return tables;
 }
@@ -120,13 +125,13 @@ __global__ void __launch_bounds__(PIECE_THREADS)
     double weights = 0, directions = 0;
     for_each_of_piece(piece, [&](int i) {
         float g[N], mi[N], vi[N] = {}, p[N], squares = 0, direction_squares = 0;
-        load_packs(g, grads + piece.index + i);
+        load_packs(g, grads + piece.gradient + i);
         if constexpr (keeps_m) load_packs(mi, m + piece.state + i);
         if (v) load_packs(vi, v + i);
         if constexpr (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED)
             load_factors<optimizer>(mi, vi, factors, factored[piece.number], row_scales + piece.number,
                                     piece.index + i);
-        load_weights(p, params, master, piece.index + i, piece.state + i);
+        load_weights(p, params, master, piece.weight + i, piece.state + i);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             g[j] = RuleOf<optimizer>::direction(p[j], mi[j], vi[j], g[j] * grad_scale, k);
@@ -134,7 +139,7 @@ __global__ void __launch_bounds__(PIECE_THREADS)
         }
         if constexpr (keeps_m) store_packs(m + piece.state + i, mi);
         if (v) store_packs(v + i, vi);
-        store_packs(grads + piece.index + i, g);
+        store_packs(grads + piece.gradient + i, g);
         weights += squares, directions += direction_squares;
     });
     weights = block_sum(weights), directions = block_sum(directions);
@@ -166,10 +171,11 @@ __global__ void __launch_bounds__(PIECE_THREADS)
     const RuleConstants k = rule_constants(along_directions(constants, scale), piece.decayed);
     for_each_of_piece(piece, [&](int i) {
         float d[N], p[N], none = 0;
-        load_packs(d, directions + piece.index + i);
-        load_weights(p, params, master, piece.index + i, piece.state + i);
+        load_packs(d, directions + piece.gradient + i);
+        load_weights(p, params, master, piece.weight + i, piece.state + i);
 #pragma unroll
         for (int j = 0; j < N; j++) RuleOf<optimizer>::update(p[j], none, none, d[j], k);
-        store_weights(params, master, p, constants.round_to_nearest, seed, piece.index + i, piece.state + i);
+        store_weights(params, master, p, constants.round_to_nearest, seed, piece.index + i, piece.weight + i,
+                      piece.state + i);
     });
 }

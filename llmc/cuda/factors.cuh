@@ -29,6 +29,7 @@
 //     results of columns  [row of tiles][1200]          a tile writes 512 of one row
 //     results of rows     [column of tiles][2 * 256]    a tile writes 256 of one row
 #pragma once
+#include "llmc/gpt2/bucket_places.h"
 #include "llmc/optim/update_work.h"
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/global_norm.cuh"
@@ -42,6 +43,7 @@ constexpr int FACTOR_THREADS = 256, TILE_ROWS = 256, TILE_COLS = 512;
 // A tensor of one layer, and what this process has of it.
 struct FactorTensor {
     int64_t index;                     // of the tensor's first element among all parameters
+    int64_t gradient;                  // where that of element 0 lies, or would lie
     int64_t first, end;                // the elements in the slice
     int64_t factors;                   // where its factors begin among all: row_factors, then cols
     int64_t row_results, col_results;  // where the results of its tiles begin among all
@@ -92,11 +94,12 @@ struct FactorArrays {
 };
 
 // Adds a tensor's part in this process's slice.
-inline void add_tiles(FactorTables& tables, const TensorPart& part, const MatrixPart& matrix, int64_t factors) {
+inline void add_tiles(FactorTables& tables, const TensorPart& part, const MatrixPart& matrix, int64_t factors,
+                      int64_t gradient) {
     const int64_t elems_of_row = TILE_ROWS * matrix.cols;  // of tiles
     const int64_t first_tile = matrix.first / elems_of_row;
     FactorTensor t{};
-    t.index = part.index - part.first;
+    t.index = part.index - part.first, t.gradient = gradient - part.first;
     t.first = matrix.first, t.end = matrix.end;
     t.factors = factors;
     t.rows = (int)matrix.rows, t.cols = (int)matrix.cols, t.row_factors = (int)matrix.row_factors;
@@ -112,7 +115,7 @@ inline void add_tiles(FactorTables& tables, const TensorPart& part, const Matrix
         for (int col = 0; col < t.col_tiles; col++) tables.tiles.push_back({part.number, row, col});
 }
 // Empty if the optimizer's state is not factored.
-inline FactorTables factor_tables(Optimizer optimizer, const ParameterLayout& layout) {
+inline FactorTables factor_tables(Optimizer optimizer, const ParameterLayout& layout, const BucketPlaces& gradients) {
     const StateLayout factors = factor_layout(optimizer, layout);
     FactorTables tables;
     if (factors.kept != KEEP_FACTORED) return tables;
@@ -120,7 +123,8 @@ inline FactorTables factor_tables(Optimizer optimizer, const ParameterLayout& la
     for (int64_t b = 0; b < layout.buckets(); b++)
         tables.buckets.push_back({factors.bucket_begin(b), factors.bucket_elems(b), 0, {}});
     for_each_part(layout, {layout.processes, comm.rank}, {}, [&](const TensorPart& part) {
-        add_tiles(tables, part, matrix_part(part, layout.config), factors.factors_at(part.tensor, part.layer));
+        add_tiles(tables, part, matrix_part(part, layout.config), factors.factors_at(part.tensor, part.layer),
+                  gradients.at(layout, part));
         FactorBucket& bucket = tables.buckets[layout.bucket_of(part.tensor, part.layer)];
         bucket.number[bucket.tensors++] = part.number;
     });
@@ -165,7 +169,7 @@ __global__ void __launch_bounds__(FACTOR_THREADS)
             const int col = first_col + in_tile(j, 0);
             const int64_t i = row * t.cols + col;
             if (col >= t.cols || i < t.first || i >= t.end) continue;
-            const PackFloats<float> g = load_floats(grads + t.index + i);
+            const PackFloats<float> g = load_floats(grads + t.gradient + i);
             for (int k = 0; k < N; k++) {
                 const float x = RuleOf<optimizer>::contribution(g[k] * grad_scale, factor_of_row, factor_of_col[j][k]);
                 of_cols[j][k] = together<optimizer>(of_cols[j][k], x);

@@ -37,6 +37,9 @@ struct SliceMap {
     int64_t layers_end;   // index of the first element of the last bucket
     int64_t last_elems;   // of the last bucket
     int64_t parts, part;  // slices per bucket, and the one of this process
+    // Whether a process keeps these alone (gpt2/bucket_places.h), as it does of the optimizer's
+    // state.
+    bool weights_sliced = false, gradients_sliced = false;
     __host__ __device__ int64_t elems() const { return (layers_end + last_elems) / parts; }
     // The index of element i among all parameters.
     __host__ __device__ int64_t index(int64_t i) const {
@@ -45,6 +48,9 @@ struct SliceMap {
         if (i < in_layers) return i / slice * layer_elems + part * slice + i % slice;
         return layers_end + last_elems / parts * part + i - in_layers;
     }
+    // Where its weight and its gradient lie.
+    __host__ __device__ int64_t weight(int64_t i) const { return weights_sliced ? i : index(i); }
+    __host__ __device__ int64_t gradient(int64_t i) const { return gradients_sliced ? i : index(i); }
 };
 inline SliceMap slice_map(const ParameterLayout& layout, const BucketSlice& slice) {
     const int64_t L = layout.config.L;
@@ -60,7 +66,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
     double sum = 0;
     for (int64_t i = ((int64_t)blockIdx.x * NORM_THREADS + threadIdx.x) * N; i < n_elems;
          i += (int64_t)gridDim.x * NORM_THREADS * N) {
-        const PackFloats<floatG> g = load_floats(grads + mine.index(i));
+        const PackFloats<floatG> g = load_floats(grads + mine.gradient(i));
         float squares = 0;
         for (int k = 0; k < N; k++) squares += g[k] * g[k];
         sum += squares;

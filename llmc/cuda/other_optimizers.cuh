@@ -1,7 +1,7 @@
 // --optimizer, where it is not adamw, on a GPU: the trainer's update_from() calls update_by_other()
 // instead of adamw_update().
 #pragma once
-#include "llmc/cuda/gpu.cuh"
+#include "llmc/cuda/shard.cuh"
 #include "llmc/cuda/small_state.cuh"
 #include "llmc/cuda/whole_tensors.cuh"
 
@@ -21,7 +21,7 @@ void update_by_other(GPT2& model, floatG* grads, const UpdateSettings& settings)
                                             if (model.sizes.orthogonalizes)
                                                 orthogonalize_directions<floatX>(model, grads, stream);
                                         });
-    const SliceMap mine = slice_map(model.layout, model.slice);
+    const SliceMap mine = slice_map(model, model.slice);
     if (OPTIMIZERS[model.optimizer].keeps.m == KEEP_8BIT)
         return blocks_update(model.optimizer, params, model.master, (StateBlock*)model.m, (StateBlock*)model.v, grads,
                              mine, block_map(model.layout, model.slice), k, model.gpu->decayed, results,

@@ -59,16 +59,16 @@ __global__ void __launch_bounds__(BLOCK_UPDATE_THREADS)
         const int64_t at = mine.index(i);
         const float grad_scale = results->grad_scale;
         const RuleConstants k = rule_constants(constants, is_decayed(ranges, at));
-        load_packs(g, grads + at);
+        load_packs(g, grads + mine.gradient(i));
         load_codes(mi, m[block], m_table, lane);
         load_codes(vi, v[block], v_table, lane);
-        load_weights(p, params, master, at, i);
+        load_weights(p, params, master, mine.weight(i), i);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             g[j] *= grad_scale;
             RuleOf<optimizer>::update(p[j], mi[j], vi[j], g[j], k);
         }
-        store_weights(params, master, p, constants.round_to_nearest, seed, at, i);
+        store_weights(params, master, p, constants.round_to_nearest, seed, at, mine.weight(i), i);
     }
     __syncwarp();  // all lanes have read the scales
     store_codes<true>(m[block], mi, lane);

@@ -79,10 +79,11 @@ struct WholeTensorTables {
 };
 
 // Cuts what a process updates into pieces, and what it collects factors from into tiles.
-inline WholeTensorTables cut_into_pieces(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice) {
+inline WholeTensorTables cut_into_pieces(Optimizer optimizer, const ParameterLayout& layout, const BucketSlice& slice,
+                                         const BucketPlaces& weights = {}, const BucketPlaces& gradients = {}) {
     WholeTensorTables d;
-    d.tables = piece_tables(optimizer, layout, slice);
-    d.factors = factor_tables(optimizer, layout);
+    d.tables = piece_tables(optimizer, layout, slice, weights, gradients);
+    d.factors = factor_tables(optimizer, layout, gradients);
     return d;
 }
 
@@ -147,6 +148,10 @@ struct MuonOnGpu {
     }
     void zero(float* data, int64_t elems) const {
         check_cuda(cudaMemsetAsync(data, 0, elems * sizeof(float), stream), "clearing directions");
+    }
+    void copy(float* to, const float* from, int64_t elems) const {
+        check_cuda(cudaMemcpyAsync(to, from, elems * sizeof(float), cudaMemcpyDeviceToDevice, stream),
+                   "copying directions");
     }
     void orthogonalize(float* d, int64_t rows, int64_t cols) const {
         ::orthogonalize(d, rows, cols, scratch, partials, stream);

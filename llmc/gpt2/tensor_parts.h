@@ -8,6 +8,7 @@
 struct TensorPart {
     int tensor, number;  // number: counts the tensors of all layers
     int64_t layer, first, end;
+    int64_t bucket;
     int64_t index;  // of element `first` among all parameters
     int64_t state;  // of element `first` among those of which this process keeps state
     int64_t elems() const { return end - first; }
@@ -37,7 +38,7 @@ inline void for_each_part(const ParameterLayout& layout, const BucketSlice& own,
             const int64_t low = std::max(begin, own.begin(layout, bucket));
             const int64_t high = std::max(low, std::min(begin + elems, own.end(layout, bucket)));
             const int64_t state = kept.state_begin(layout, bucket) + low - kept.begin(layout, bucket);
-            each(TensorPart{i, number, l, low - begin, high - begin, layout.bucket_begin[bucket] + low, state});
+            each(TensorPart{i, number, l, low - begin, high - begin, bucket, layout.bucket_begin[bucket] + low, state});
         }
 }
 
@@ -46,7 +47,7 @@ template <class Each>
 void for_each_part_of(int64_t bucket, const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept,
                       Each each) {
     for_each_part(layout, own, kept, [&](const TensorPart& part) {
-        if (layout.bucket_of(part.tensor, part.layer) == bucket) each(part);
+        if (part.bucket == bucket) each(part);
     });
 }
 // Calls each(part) for what a process updates of a bucket's tensors, and keeps state of.

@@ -12,6 +12,7 @@
 #include "llmc/base/bf16.h"
 #include "llmc/base/fp16.h"
 #include "llmc/gpt2/activations.h"
+#include "llmc/gpt2/bucket_places.h"
 #include "llmc/gpt2/dropout.h"
 #include "llmc/optim/optimizer_state.h"
 #include "llmc/options/options.h"
@@ -27,6 +28,14 @@ struct Batch {
     Dropout dropout = {};  // of a training run that has it
 };
 
+// A bucket whose sum over the processes will be added to what this process keeps of it, or begin
+// it.
+struct ArrivingBucket {
+    int64_t bucket;
+    bool add;
+    int64_t collective;  // to be waited for (comm.h)
+};
+
 struct Backend;
 struct Gpu;
 
@@ -34,12 +43,15 @@ struct GPT2 {
     ParameterLayout layout;
     Sizes sizes;
     ActivationLayout activations;
-    BucketSlice slice;        // what this process updates of every bucket
-    int64_t micro_steps = 1;  // of this step, at most those of Sizes
+    BucketSlice slice;                                // what this process updates of every bucket
+    BucketPlaces weight_places, gradient_places;      // where buckets lie in params, and in grads (on a GPU: grad_sums)
+    BucketsThere weights_there;                       // of sharded weights
+    int64_t fetching[BucketPlaces::LAYERS + 1] = {};  // by place: the collective that brings them (comm.h)
+    int64_t micro_steps = 1;                          // of this step, at most those of Sizes
     NumberFormat format = FORMAT_FP32;
 
     // ---- in the memory of the device
-    void* params = nullptr;  // layout.total_elems() in floatX
+    void* params = nullptr;  // weight_places.elems() in floatX
     // Gradients, and their sums in fp32 where there are some (Sizes::sums_gradients()), else null.
     // A CPU adds to the sums at once, and has nothing else: grads are grad_sums. On a GPU grads are
     // those of one micro-step.
@@ -59,10 +71,11 @@ struct GPT2 {
     std::shared_ptr<Gpu> gpu;     // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
-    double loss_sum = 0;       // on a CPU: over the tokens so far
-    bool noise_scale = false;  // --noise-scale 1: the step needs small_squares
-    double small_squares = 0;  // on a CPU: squared norm of the gradient of the first micro-step
-    PhaseClock phases;         // what the time of the step goes to
+    double loss_sum = 0;                   // on a CPU: over the tokens so far
+    std::vector<ArrivingBucket> arriving;  // sharded gradients: sums over the processes that were started
+    bool noise_scale = false;              // --noise-scale 1: the step needs small_squares
+    double small_squares = 0;              // on a CPU: squared norm of the gradient of the first micro-step
+    PhaseClock phases;                     // what the time of the step goes to
     // Called before update directions replace gradients (optim/whole_tensors.h), if it is set.
     std::function<void()> gradients_complete;
     std::vector<float> host_values;  // what to_host() returned last
@@ -80,7 +93,8 @@ struct GPT2 {
     // A tensor of the parameters, of one layer; an activation in floatX, and one in fp32.
     template <class floatX>
     floatX* param(int tensor, int64_t layer = 0) {
-        return (floatX*)params + layout.offset(tensor, layer);
+        return (floatX*)params + weight_places.whole(layout, layout.bucket_of(tensor, layer)) +
+               layout.offset_in_bucket[tensor];
     }
     template <class floatX>
     floatX* act(int a, int64_t layer = 0) {
@@ -88,6 +102,15 @@ struct GPT2 {
     }
     float* act32(int a, int64_t layer = 0) { return act<float>(a, layer); }
     int* ints(int a) { return act<int>(a); }
+
+    // Where the gradient of a tensor of one layer begins in its memory, in elements.
+    int64_t gradient_at(int tensor, int64_t layer = 0) const {
+        return gradient_places.whole(layout, layout.bucket_of(tensor, layer)) + layout.offset_in_bucket[tensor];
+    }
+    // Whether a micro-batch adds to the gradients of those before it, else it writes its own; and
+    // whether the processes sum them at once. Sharded gradients are summed over processes first.
+    bool adds(const Batch& batch) const { return batch.micro > 0 && !gradient_places.sharded; }
+    bool sends(const Batch& batch) const { return batch.last || gradient_places.sharded; }
 };
 
 // The parameters and activations of one layer, by name: const auto [param, act, act32] =

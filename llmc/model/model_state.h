@@ -5,6 +5,14 @@
 #include "llmc/gpt2/tensor_parts.h"
 #include "llmc/model/model.h"
 
+// What a process keeps at a ZeRO stage (cpu/shard.h). A single process keeps everything.
+inline void settle_stage(GPT2& model, int64_t stage) {
+    const bool several = comm.processes > 1;
+    if (stage >= 1) model.slice = {comm.processes, comm.rank};
+    model.weight_places = {several && stage >= 3, comm.rank},
+    model.gradient_places = {several && stage >= 2, comm.rank};
+}
+
 // Whether a run with these options keeps fp32 master weights.
 inline bool has_master(NumberFormat format, const Options& o) {
     return format == FORMAT_FP16 || (format == FORMAT_BF16 && o.master_weights);
@@ -109,7 +117,7 @@ inline void for_each_state_piece(int64_t elems, Each each) {
 // weights, which every process holds whole. The padding of the buckets may have been another.
 inline void set_state(GPT2& model, int state, int64_t bucket, int64_t first, int64_t elems, const float* values) {
     const StateLayout layout = state_layout(model, state);
-    const bool in_slices = state != STATE_MASTER || model.master;
+    const bool in_slices = state != STATE_MASTER || model.master || model.weight_places.sharded;
     const BucketSlice kept = in_slices ? layout.held(model.slice) : BucketSlice{};
     const int64_t share = layout.bucket_elems(bucket) / kept.parts, begin = share * kept.part;
     const int64_t low = std::max(first, begin), high = std::min(first + elems, begin + share);
@@ -129,30 +137,46 @@ inline void set_state(GPT2& model, int state, int64_t bucket, int64_t first, int
     }
 }
 
-// Element `first` of a tensor of one layer, in the memory of the device.
+// Elements of the weights that this process keeps: all, or those in its slices.
+inline BucketSlice kept_weights(const GPT2& model) { return model.weight_places.sharded ? model.slice : BucketSlice{}; }
+// Element `first` of a tensor of one layer, in the memory of the device; one that this process
+// keeps.
 inline void* weight_at(const GPT2& model, int tensor, int64_t layer, int64_t first) {
-    return (char*)model.params + (model.layout.offset(tensor, layer) + first) * format_bytes(model.format);
+    const int64_t bucket = model.layout.bucket_of(tensor, layer), index = model.layout.offset(tensor, layer) + first;
+    return (char*)model.params + model.weight_places.at(model.layout, bucket, index) * format_bytes(model.format);
 }
-// One tensor of the weights, of one layer, from fp32 values on the host; and their master copy.
+// One tensor of the weights, of one layer, from fp32 values on the host: what this process keeps of
+// it; and of its master copy.
 inline void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) {
     const ParameterLayout& layout = model.layout;
     const int64_t elems = tensor_elems(tensor, layout.config);
-    to_device(model, model.format, weight_at(model, tensor, layer, 0), values, elems);
     const int64_t bucket = layout.bucket_of(tensor, layer), first = layout.offset_in_bucket[tensor];
+    const BucketSlice kept = kept_weights(model);
+    const int64_t low = std::max<int64_t>(0, kept.begin(layout, bucket) - first);
+    const int64_t high = std::min(elems, kept.end(layout, bucket) - first);
+    if (low < high) to_device(model, model.format, weight_at(model, tensor, layer, low), values + low, high - low);
     if (model.master) set_state(model, STATE_MASTER, bucket, first, elems, values);
 }
-// Elements first..first+elems of a tensor of the weights as fp32 on the host, until the next such
-// call.
+// Elements first..first+elems of a tensor of the weights, which this process keeps, as fp32 on the
+// host, until the next such call.
 inline const float* tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t elems) {
     return to_host(model, model.format, weight_at(model, tensor, layer, first), elems);
 }
-// The gradient of a tensor of one layer, summed over the micro-steps so far: its elements first to
-// first + n, as above. After the update: the sum over all processes, in this process's slices of
-// the buckets; or the update directions.
-inline const float* gradient_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
-    const int64_t at = model.layout.offset(tensor, layer) + first;
+// n values of the gradients from element `at` of their memory on, as above.
+inline const float* gradient_values(GPT2& model, int64_t at, int64_t n) {
     if (model.sizes.sums_gradients()) return to_host(model, FORMAT_FP32, model.grad_sums + at, n);
     return to_host(model, model.format, (char*)model.grads + at * format_bytes(model.format), n);
+}
+// The gradient of a tensor of one layer as this process has computed it, summed over the
+// micro-steps so far: its elements first to first + n, as above. Sharded: of this micro-step, while
+// the bucket is whole.
+inline const float* gradient_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
+    return gradient_values(model, model.gradient_at(tensor, layer) + first, n);
+}
+// After the update: n elements of a part that this process keeps, from its element `first` on, of
+// the sum over all processes; or the update directions.
+inline const float* summed_gradient_data(GPT2& model, const TensorPart& part, int64_t first, int64_t n) {
+    return gradient_values(model, model.gradient_places.at(model.layout, part) + first, n);
 }
 // n values of an activation of one layer from element `first` on, as above.
 inline const float* activation_data(GPT2& model, int a, int64_t layer, int64_t first, int64_t n) {

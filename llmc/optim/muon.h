@@ -71,44 +71,56 @@ OrthogonalScratch<floatX> orthogonal_scratch(Model& model) {
             model.template act<floatX>(DRESIDUAL)};
 }
 
-// Orthogonalises the directions of all matrices: directions has layout.total_elems(), of which
-// those in model.slice must be there, and are there afterwards. The other functions are the
-// device's:
+// Orthogonalises the directions of all matrices, which lie as model.gradient_places says from
+// `directions` on. Those in model.slice must be there, and are there afterwards. Where all buckets
+// have a place all layers are collected, then multiplied, then summed; sharded, as many at a time
+// as have places. The other functions are the device's:
 //
 //     collect(data, slice_elems, bucket)   gets all processes' slices; starts only
 //     sum(data, slice_elems, bucket)       the sum over all processes, of this process's slice; starts only
 //     wait()                               until what was started is complete
-//     zero(data, elems)
+//     zero(data, elems), copy(to, from, elems)
 //     orthogonalize(d, rows, cols)
 template <class Model, class Device>
 void orthogonalize_matrices(Model& model, float* directions, const Device& device) {
     const ParameterLayout& layout = model.layout;
+    const BucketPlaces& places = model.gradient_places;
     const BucketSlice own{comm.processes, comm.rank};
-    const int64_t L = layout.config.L;
-    const auto bucket = [&](int64_t l) { return directions + layout.bucket_begin[l]; };
-    const auto collect = [&](bool wanted) {
-        model.phases.enter(PHASE_COMMUNICATION);
-        for (int64_t l = 0; l < L && wanted; l++) device.collect(bucket(l), layout.slice_elems(l), l);
-        device.wait();
-        model.phases.enter(PHASE_UPDATE);
-    };
+    const int64_t L = layout.config.L, at_a_time = places.sharded ? BucketPlaces::LAYERS : L;
     const bool several = own.parts > 1, in_slices = model.slice.parts > 1;
-    collect(in_slices);
-    for (int64_t l = 0; l < L; l++) {
-        for (int i = 0; i < NUM_TENSORS; i++)
-            if (is_layer_matrix(i) && matrix_number(i, l) % own.parts == own.part)
-                device.orthogonalize(bucket(l) + layout.offset_in_bucket[i], dimension(TENSORS[i].rows, layout.config),
-                                     dimension(TENSORS[i].cols, layout.config));
-        if (!several) continue;
-        for_each_without_result(layout, own, l,
-                                [&](int64_t begin, int64_t end) { device.zero(bucket(l) + begin, end - begin); });
+    const auto bucket = [&](int64_t l) { return directions + places.whole(layout, l); };
+    const auto own_in_bucket = [&](int64_t l) { return bucket(l) + comm.rank * layout.slice_elems(l); };
+    const auto kept = [&](int64_t l) { return directions + places.own(layout, l); };
+    for (int64_t first = 0, end; first < L; first = end) {
+        end = std::min(L, first + at_a_time);
+        const auto collect = [&](bool wanted) {
+            model.phases.enter(PHASE_COMMUNICATION);
+            for (int64_t l = first; l < end && wanted; l++) device.collect(bucket(l), layout.slice_elems(l), l);
+            device.wait();
+            model.phases.enter(PHASE_UPDATE);
+        };
+        for (int64_t l = first; l < end && places.sharded; l++)
+            device.copy(own_in_bucket(l), kept(l), layout.slice_elems(l));
+        collect(in_slices);
+        for (int64_t l = first; l < end; l++) {
+            for (int i = 0; i < NUM_TENSORS; i++)
+                if (is_layer_matrix(i) && matrix_number(i, l) % own.parts == own.part)
+                    device.orthogonalize(bucket(l) + layout.offset_in_bucket[i],
+                                         dimension(TENSORS[i].rows, layout.config),
+                                         dimension(TENSORS[i].cols, layout.config));
+            if (!several) continue;
+            for_each_without_result(layout, own, l,
+                                    [&](int64_t begin, int64_t end) { device.zero(bucket(l) + begin, end - begin); });
+            model.phases.enter(PHASE_COMMUNICATION);
+            device.sum(bucket(l), layout.slice_elems(l), l);
+            model.phases.enter(PHASE_UPDATE);
+        }
         model.phases.enter(PHASE_COMMUNICATION);
-        device.sum(bucket(l), layout.slice_elems(l), l);
-        model.phases.enter(PHASE_UPDATE);
+        device.wait();
+        collect(several && !in_slices);
+        for (int64_t l = first; l < end && places.sharded; l++)
+            device.copy(kept(l), own_in_bucket(l), layout.slice_elems(l));
     }
-    model.phases.enter(PHASE_COMMUNICATION);
-    device.wait();
-    collect(several && !in_slices);
 }
 
 // In stage 1 each process has the new factors of its slices; afterwards all have all of them.

@@ -18,6 +18,15 @@ inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
     return total;
 }
 
+// The rows of all weights, or of all gradients: one if a process keeps all of them, called `name`.
+inline void plan_buckets(std::vector<PlanRow>& rows, const char* category, const char* name, const BucketPlaces& places,
+                         const ParameterLayout& layout, int64_t elem_bytes) {
+    if (!places.sharded) return rows.push_back({category, name, "as parameters", places.elems(layout) * elem_bytes});
+    const std::string share = format("1/%d of %s", layout.processes, category);
+    rows.push_back({category, "own slices", share, places.slices_elems(layout) * elem_bytes});
+    rows.push_back({category, "whole buckets", "2 layers, rest", places.places_elems(layout) * elem_bytes});
+}
+
 // The rows of the parameters (tensors.h).
 inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const ParameterLayout& layout) {
     int64_t tensors = 0;
@@ -28,6 +37,11 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
             {"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * s.floatX_bytes});
     }
     rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
+}
+// The rows of the weights: by tensor, if this process keeps all of them.
+inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Sizes& s) {
+    if (!model.weight_places.sharded) return plan_tensors(rows, s, model.layout);
+    plan_buckets(rows, "parameters", "", model.weight_places, model.layout, s.floatX_bytes);
 }
 // The state of the optimizer that this process keeps.
 inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,

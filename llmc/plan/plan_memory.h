@@ -17,7 +17,7 @@ inline double activation_total(const Sizes& s) {
     return bytes;
 }
 
-constexpr int64_t RECOMPUTE_LEVELS = 5;
+constexpr int64_t RECOMPUTE_LEVELS = 5, ZERO_STAGES = 3;
 
 // The activations that recomputation changes, then all others, then the whole run.
 inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run_bytes) {
@@ -108,22 +108,22 @@ inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, i
         changed.master_weights = 0;
         line("-w 0", changed);
     }
-    if (!o.zero_stage && s.processes > 1) {
+    for (int64_t stage = o.zero_stage + 1; stage <= ZERO_STAGES && s.processes > 1; stage++) {
         Options changed = o;
-        changed.zero_stage = 1;
-        line("-z 1", changed);
+        changed.zero_stage = stage;
+        line(format("-z %d", stage), changed);
     }
 }
 
 // The flags of a run that fits, where no batch does with those of this one: -r if that helps; else
-// also -z 1, -w 0, and at last a smaller -t; and the largest -b that fits with them. Empty if
-// nothing helps.
+// also a higher -z, -w 0, and at last a smaller -t; and the largest -b that fits with them. Empty
+// if nothing helps.
 inline std::string fitting_flags(const GPT2& model, const Options& o, Sizes s, double most_bytes) {
-    const bool has_zero = s.processes > 1 && !o.zero_stage,
-               has_master = model.format == FORMAT_BF16 && o.master_weights;
+    const int64_t stages = s.processes > 1 ? ZERO_STAGES - o.zero_stage : 0;  // above this run's
+    const bool has_master = model.format == FORMAT_BF16 && o.master_weights;
     for (; s.T > 0; s.T /= 2) {
         if (has_own_total_batch(o, s) && o.total_batch_size % (s.T * s.processes) != 0) continue;
-        for (int more = 0; more <= has_zero + has_master; more++)
+        for (int64_t more = 0; more <= stages + has_master; more++)
             for (int64_t level = o.recompute; level < RECOMPUTE_LEVELS; level++) {
                 Options changed = o;
                 std::string flags;
@@ -133,8 +133,8 @@ inline std::string fitting_flags(const GPT2& model, const Options& o, Sizes s, d
                 };
                 changed.recompute_every = at_level(s, o, level).recompute_every;
                 set("-r", &Options::recompute, level), set("-t", &Options::seq_len, s.T);
-                if (has_zero && more > 0) set("-z", &Options::zero_stage, 1);
-                if (has_master && more > has_zero) set("-w", &Options::master_weights, 0);
+                set("-z", &Options::zero_stage, o.zero_stage + std::min(more, stages));
+                if (more > stages) set("-w", &Options::master_weights, 0);
                 const int64_t B = largest_batch(model, changed, s, most_bytes);
                 if (B > 0) return flags + format("-b %d", B);
             }

@@ -27,6 +27,14 @@ struct Validation {
     int64_t tokens = 0, bytes = 0;  // of the targets
 };
 
+// Where weights are in slices, all processes evaluate as often as each other: one that has nothing
+// left to evaluate calls this.
+inline void evaluate_nothing(Run& run) {
+    if (!run.model.weight_places.sharded) return;
+    run.x[0] = run.y[0] = 0;
+    run.model.evaluate(run.model, run.x.data(), run.y.data(), 1, 1, run.losses.data());
+}
+
 // Mean loss over the targets that count in the first windows of the validation split, and the same
 // in bits per byte. Of B windows for each process in turn, or of the fewer that are left, each
 // takes an equal part. The losses of each window are summed apart, then the sums in the order of
@@ -42,6 +50,7 @@ inline Validation validate(Run& run) {
     for (int64_t first = 0; first < windows && !stop_agreed(); first += batch) {
         const int64_t left = std::min(batch, windows - first), w = first + left * comm.rank / comm.processes;
         const int64_t n = first + left * (comm.rank + 1) / comm.processes - w;
+        if (n == 0) evaluate_nothing(run);
         if (n == 0) continue;
         for (int64_t b = 0; b < n; b++) load_row(run, run.val_data, w + b, b);
         run.model.evaluate(run.model, run.x.data(), run.y.data(), n, run.T, run.losses.data());
@@ -120,13 +129,15 @@ inline int64_t hellaswag_correct(Run& run) {
     const int64_t questions = (int64_t)run.hellaswag.size(), rows = questions * HELLASWAG_CHOICES;
     std::vector<double> means(rows);
     Progress progress(run.logger, "HellaSwag", questions, "questions");
-    for (int64_t first = 0, number = 0; first < rows; number++) {
+    int64_t number = 0;
+    for (int64_t first = 0; first < rows; number++) {
         if (number % comm.processes == 0 && stop_agreed()) return 0;
         const HellaSwagBatch batch = hellaswag_batch(run, first);
         if (number % comm.processes == comm.rank) evaluate_completions(run, batch, means);
         first += batch.rows;
         progress.reach(first / HELLASWAG_CHOICES);
     }
+    if (const int64_t in_last = number % comm.processes; in_last > 0 && comm.rank >= in_last) evaluate_nothing(run);
     if (stop_agreed()) return 0;
     comm_merge(means.data(), rows, "the losses of the completions");
     int64_t correct = 0;
@@ -175,8 +186,10 @@ inline void evaluate_and_sample(Run& run, int64_t step, bool last) {
         if (stop.agreed) return;
         report_hellaswag(run, step, correct);
     }
+    const bool together = run.model.weight_places.sharded;  // then no process can do it alone
     const bool sample_due = last || (o.sample_every > 0 && step > 0 && step % o.sample_every == 0);
-    if (sample_due && run.model.sizes.cache_T > 0 && comm.rank == 0) sample_text(run, o.prompt, run.prompt, step);
+    if (sample_due && run.model.sizes.cache_T > 0 && (comm.rank == 0 || together))
+        sample_text(run, o.prompt, run.prompt, step);
 }
 
 // After Ctrl-C, SIGUSR1 or --max-minutes, when all is saved: validates and samples, for whoever

@@ -25,6 +25,12 @@ inline void rewind(Context& context, int64_t n, int64_t cache_T) {
     context.cached = same ? std::min(context.cached, n - begin - 1) : 0;
 }
 
+// Whether the user stops it. Where weights are in slices all processes generate, and agree.
+inline bool generation_stopped(const GPT2& model) {
+    const bool stopped = stop.signal != 0;
+    return model.weight_places.sharded ? comm_any(stopped, "whether generation is stopped") : stopped;
+}
+
 // The logits of what follows the context; null if the user stops it meanwhile. What the cache does
 // not have yet is computed in one forward pass, as far as that is made for so many tokens; then
 // token by token. When the cache is full, the model goes on from the second half of what it saw.
@@ -32,13 +38,13 @@ inline const float* logits_after(GPT2& model, Context& context) {
     const int64_t length = (int64_t)context.tokens.size(), cache_T = model.sizes.cache_T;
     if (context.cached == cache_T) context.cached = 0, context.begin = length - std::max<int64_t>(1, cache_T / 2);
     const float* logits = nullptr;
-    if (stop.signal) return nullptr;
+    if (generation_stopped(model)) return nullptr;
     if (context.cached == 0) {
         context.cached = std::min(length - context.begin, model.sizes.T);
         logits = model.prefill(model, &context.tokens[context.begin], context.cached);
     }
     for (int64_t t = context.begin + context.cached; t < length; t++) {
-        if (stop.signal) return nullptr;
+        if (generation_stopped(model)) return nullptr;
         logits = model.decode(model, context.tokens[t], context.cached++);
     }
     return logits;
@@ -62,6 +68,7 @@ inline void print_generation_time(const GenerationTime& time) {
 }
 
 inline void print_now(const std::string& text) {
+    if (comm.rank > 0) return;
     fwrite(text.data(), 1, text.size(), stdout);
     fflush(stdout);
 }
@@ -128,10 +135,10 @@ inline void sample_text(Run& run, const std::string& prompt, const std::vector<i
     context.tokens = tokens;
     if (tokens.empty()) context.tokens.push_back(knows_end ? run.tokenizer.end_of_text : 0);
     const int64_t prompt_tokens = (int64_t)context.tokens.size();
-    check_sample_positions(run, prompt_tokens);
+    if (comm.rank == 0) check_sample_positions(run, prompt_tokens);
     if (framed) run.logger.line("generating:\n---");
     run.logger.clear_line_in_work();
-    for (int64_t k = 0; k < o.samples && !stop.signal; k++) {
+    for (int64_t k = 0; k < o.samples && !generation_stopped(run.model); k++) {
         rewind(context, prompt_tokens, run.model.sizes.cache_T);
         print_now(shown_text(prompt, run.logger.terminal));
         const std::string sample = continue_text(run, context, generator_for(o.seed, RANDOM_SAMPLE, step, k), time);
@@ -139,5 +146,5 @@ inline void sample_text(Run& run, const std::string& prompt, const std::vector<i
         if (ends_with_nul) print_now(std::string(1, '\0'));
         else run.logger.line("%s", k + 1 < o.samples || framed ? separator : "");
     }
-    if (!framed && !o.quiet) print_generation_time(time);
+    if (!framed && !o.quiet && comm.rank == 0) print_generation_time(time);
 }

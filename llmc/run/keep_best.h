@@ -100,10 +100,12 @@ inline void rewind_best(Run& run) {
 // run decides as one that was not stopped. Untrained weights are not kept.
 inline void keep_if_best(Run& run, int64_t step, double loss) {
     const Options& o = run.options;
-    if (comm.rank > 0) return;
     const bool saved = run.best.step < run.saved_step;  // a checkpoint has the steps of the best so far
-    if (!run.best.add(loss, step)) return;
-    if (!o.keep_best || !writes_out_dir(o) || (step == 0 && run.random_weights)) return;
+    const bool is_best = comm.rank == 0 && run.best.add(loss, step);
+    char keeps = is_best && o.keep_best && writes_out_dir(o) && (step > 0 || !run.random_weights);
+    if (run.model.weight_places.sharded) keeps = comm_gather(keeps, "whether the model is the best so far")[0];
+    if (!keeps) return;
+    if (comm.rank > 0) return give_weights(run.model);
     FileWriter file(best_path(o));
     write_weights(file, run.model);
     file.flush();

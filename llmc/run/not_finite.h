@@ -38,9 +38,13 @@ struct FirstNotFinite {
     std::string in_pass(const char* pass) const { return format(", in the %s pass of micro-step %d", pass, micro + 1); }
     void weight(int tensor, int64_t l) {
         if (!found.empty()) return;
-        const int64_t elems = tensor_elems(tensor, model.layout.config);
-        const auto get = [&](int64_t first, int64_t n) { return tensor_data(model, tensor, l, first, n); };
-        if (!is_finite(elems, get)) found = "the weights " + tensor_text(tensor, l) + ", before the step";
+        const ParameterLayout& layout = model.layout;
+        const int64_t bucket = layout.bucket_of(tensor, l), at = layout.offset_in_bucket[tensor];
+        const BucketSlice kept = kept_weights(model);
+        const int64_t low = std::max<int64_t>(0, kept.begin(layout, bucket) - at);
+        const int64_t high = std::min(tensor_elems(tensor, layout.config), kept.end(layout, bucket) - at);
+        const auto get = [&](int64_t first, int64_t n) { return tensor_data(model, tensor, l, low + first, n); };
+        if (!is_finite(high - low, get)) found = "the weights " + tensor_text(tensor, l) + ", before the step";
     }
     void gradient(int tensor, int64_t l) {
         if (!found.empty()) return;
@@ -111,7 +115,9 @@ inline FirstNotFinite first_not_finite(GPT2& model, RunMicroStep run_micro_step)
     for (int i = 0; i < NUM_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, model.layout.config); l++) first.weight(i, l);
     trace.at_end = [&](const KernelWork& range) { first.after(range.name); };
-    for (; first.found.empty() && first.micro < model.micro_steps; first.micro++) run_micro_step(first.micro);
+    const bool together = model.weight_places.sharded;  // then no process can stop before the others
+    for (int64_t m = 0; (together || first.found.empty()) && m < model.micro_steps; m++)
+        first.micro = m, run_micro_step(m);
     trace.at_end = nullptr;
     return first;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "llmc/plan/plan_disk.h"
 #include "llmc/plan/plan_memory.h"
+#include "llmc/plan/plan_shard.h"
 #include "llmc/plan/plan_time.h"
 #include "llmc/run/run.h"
 
@@ -112,8 +113,9 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
     printf("\n");
 }
 
-// Bytes that this process sends in a step: gradients to be summed, then gradients (stage 0) or
-// updated weights (stage 1) to all. In between Muon shares directions and factors in slices
+// Bytes that this process sends in a step: gradients to be summed (from stage 2 on in every
+// micro-step), then gradients (stage 0) or updated weights (stages 1, 2) to all; in stage 3 weights
+// whenever they are needed. In between Muon shares directions and factors in slices
 // (muon.h); other factors are renewed from what every process has collected for all of them
 // (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
 // (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh).
@@ -121,12 +123,14 @@ inline int64_t wire_bytes_per_step(const GPT2& model) {
     const Sizes& s = model.sizes;
     const bool in_slices = model.slice.parts > 1;
     const StateLayout factors = state_layout(model, STATE_FACTORS);
-    const int64_t summed = s.gradient_bytes(), gathered = in_slices ? s.floatX_bytes : summed;
+    const int64_t summed = s.gradient_bytes(), sums_a_step = model.gradient_places.sharded ? s.micro_steps : 1;
+    const int64_t gathered = in_slices ? s.floatX_bytes : summed;
     const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
     const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
     const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
-    const int64_t slices = (all * (summed + gathered) + shared * 8) / comm.processes;
+    const int64_t collected_elems = model.weight_places.sharded ? fetched_elems(model) : all;
+    const int64_t slices = (all * summed * sums_a_step + collected_elems * gathered + shared * 8) / comm.processes;
     return (slices + collected * 4 + sums * (int64_t)sizeof(SquareSums)) * (comm.processes - 1);
 }
 

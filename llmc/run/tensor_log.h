@@ -84,7 +84,7 @@ inline TensorSums measure_gradient(GPT2& model, const TensorPart& part, double l
     TensorSums sums;
     for (int64_t at = 0; at < part.elems(); at += TENSOR_LOG_PIECE) {
         const int64_t n = std::min(TENSOR_LOG_PIECE, part.elems() - at);
-        const float* gradient = gradient_data(model, part.tensor, part.layer, part.first + at, n);
+        const float* gradient = summed_gradient_data(model, part, at, n);
         for (int64_t i = 0; i < n; i++) sums.add(gradient[i] / loss_scale);
     }
     return sums;

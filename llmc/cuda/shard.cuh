@@ -1,0 +1,83 @@
+// Sharded weights and gradients on a GPU: what cpu/shard.h says of the stages, with streams.
+// Buckets travel in the stream of the collectives while another layer is computed; events say when
+// a place is filled, and when it is free.
+//
+//     stream           | layer l             | layer l+1           | layer l+2
+//     gpu_comm.stream  | weights of l+1      | weights of l+2      | ...         into the place that layer l has left
+//     stream           | backward l          | backward l-1        | backward l-2, in the place of l
+//     gpu_comm.stream                        | sum of l, to slices | sum of l-1
+#pragma once
+#include "llmc/cuda/gpu.cuh"
+#include "llmc/cuda/comm.cuh"
+
+// Events that say when what was enqueued in gpu_comm.stream is done.
+struct ShardEvents {
+    // Of the weights in each place, and of the gradients that have left each.
+    cudaEvent_t filled[BucketPlaces::LAYERS + 1] = {}, freed[BucketPlaces::LAYERS + 1] = {};
+    cudaEvent_t fetched[LAYERS_AHEAD] = {};  // of the last fetches
+    int64_t fetches = 0;
+};
+inline ShardEvents shard_events;
+
+inline void record_event(cudaEvent_t& event) {
+    if (!event) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    check_cuda(cudaEventRecord(event, gpu_comm.stream), "ordering streams");
+}
+// Work enqueued in `stream` from now on starts after an event, if it was ever recorded.
+inline void wait_in_stream(cudaEvent_t event, cudaStream_t stream) {
+    if (event) check_cuda(cudaStreamWaitEvent(stream, event, 0), "ordering streams");
+}
+
+// Starts collecting the weights of a bucket in its place, behind the work enqueued so far.
+template <class floatX>
+void start_fetch(GPT2& model, int64_t bucket) {
+    const ParameterLayout& layout = model.layout;
+    const BucketPlaces& places = model.weight_places;
+    floatX* const params = (floatX*)model.params;
+    cudaEvent_t& fetched = shard_events.fetched[shard_events.fetches++ % LAYERS_AHEAD];
+    if (fetched) wait_for_event(fetched, "the weights of the other processes");  // LAYERS_AHEAD says why
+    gpu_all_gather(params + places.whole(layout, bucket), layout.slice_elems(bucket), bucket, model.gpu->stream,
+                   params + places.own(layout, bucket));
+    record_event(fetched), record_event(shard_events.filled[places.place_of(layout, bucket)]);
+}
+// What is enqueued from now on finds the weights of a bucket; those of `next` (-1: none) travel
+// meanwhile. Where every process keeps all weights, it finds those that the others have updated.
+template <class floatX>
+void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
+    const cudaStream_t stream = model.gpu->stream;
+    if (!model.weight_places.sharded)
+        return bucket < model.layout.config.L ? gpu_wait_for_layer(bucket, stream)
+                                              : gpu_wait_for_weights(bucket, stream);
+    const Together together;
+    for (int64_t b : {bucket, next})
+        if (b >= 0 && model.weights_there.take(model.weight_places, model.layout, b)) start_fetch<floatX>(model, b);
+    wait_in_stream(shard_events.filled[model.weight_places.place_of(model.layout, bucket)], stream);
+}
+
+// What is enqueued from now on may write the gradients of a bucket in their place.
+inline void free_place(GPT2& model, int64_t bucket) {
+    if (model.gradient_places.sharded)
+        wait_in_stream(shard_events.freed[model.gradient_places.place_of(model.layout, bucket)], model.gpu->stream);
+}
+// Starts the sum of a bucket's gradients over the processes. Sharded, this process keeps its slice
+// of it, added to those of the micro-steps before (add).
+template <class floatG>
+void sum_over_processes(GPT2& model, floatG* grads, int64_t bucket, bool add) {
+    const ParameterLayout& layout = model.layout;
+    const BucketPlaces& places = model.gradient_places;
+    const int64_t elems = layout.slice_elems(bucket);
+    floatG* const whole = grads + places.whole(layout, bucket);
+    if (!places.sharded) return gpu_reduce_scatter(whole, elems, bucket, model.gpu->stream);
+    floatG *const kept = grads + places.own(layout, bucket), *const own = whole + comm.rank * elems;
+    gpu_reduce_scatter(whole, elems, bucket, model.gpu->stream, add ? own : kept);
+    if constexpr (sizeof(floatG) == 4)
+        if (add && comm.processes > 1) add_gradients(kept, own, elems, true, gpu_comm.stream);
+    if (comm.processes > 1) record_event(shard_events.freed[places.place_of(layout, bucket)]);
+}
+
+// The elements of `slice`, as kernels of the update find them.
+inline SliceMap slice_map(const GPT2& model, const BucketSlice& slice) {
+    SliceMap map = slice_map(model.layout, slice);
+    map.weights_sliced = model.weight_places.sharded, map.gradients_sliced = model.gradient_places.sharded;
+    return map;
+}
