@@ -313,6 +313,7 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
         else gather(model, grads, b);
     model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the collection of the gradients");
+    model.in_update = true;
     model.phases.enter(PHASE_UPDATE);
     const auto adamw = [&](const TensorPart& part) {
         UpdateConstants k = constants;

@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,8 +58,17 @@ struct Comm {
     Collective last = 0;         // that was started
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
     Transport transport{};
+    // Saves what can be saved when a rank is lost, if it is set (run/after_loss.h); returns what
+    // became of it, to be said after why the run ends.
+    std::function<std::string(int64_t lost)> at_loss;
 };
 inline Comm comm;
+
+// Ends the run (exit 1), since a rank has ended or hangs.
+[[noreturn]] inline void end_after_loss(int64_t lost, const std::string& why) {
+    const auto save = std::exchange(comm.at_loss, nullptr);
+    runtime_failure("%s%s", why, save ? save(lost) : "");
+}
 
 // Called again and again while this process waits for another, if it is set: a simulated GPU
 // computes only while its host lets it, a real one by itself.

@@ -61,10 +61,12 @@ inline void wait_for_turns(const std::atomic<int64_t>& done, int64_t turns, int6
         looked = now;
         int64_t ended = tcp_ended_rank();
         if (kill((pid_t)shared_memory.progress(rank).pid, 0) != 0 && errno == ESRCH) ended = rank;
-        if (ended >= 0) runtime_failure("rank %d has ended: this one waited for it in an exchange of slices", ended);
+        if (ended >= 0)
+            end_after_loss(ended, format("rank %d has ended: this one waited for it in an exchange of slices", ended));
         if (now - begin > (double)comm.timeout_s)
-            runtime_failure("waited %d s in an exchange of slices for rank %d: it hangs (--comm-timeout sets how long)",
-                            comm.timeout_s, rank);
+            end_after_loss(rank, format("waited %d s in an exchange of slices for rank %d: it hangs (--comm-timeout "
+                                        "sets how long)",
+                                        comm.timeout_s, rank));
     }
 }
 // A turn: fill(piece) writes what others read of this process; read() is called when all pieces are

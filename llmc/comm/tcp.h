@@ -60,7 +60,7 @@ inline void tcp_wait_until(Condition is_so, const char* what) {
     spans.swap(t.spans);
     lock.unlock();
     for (const Span& span : spans) trace.add_communication(span);
-    if (!failure.before.empty()) runtime_failure("%s in %s%s", failure.before, what, failure.after);
+    if (!failure.before.empty()) end_after_loss(failure.lost, failure.before + " in " + what + failure.after);
 }
 inline void tcp_wait(Collective number, const char* what) {
     const auto complete = [=](const TcpThread& t) {

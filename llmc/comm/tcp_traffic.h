@@ -94,6 +94,7 @@ inline void tcp_add(TcpCollective& c) {
 
 // Why the run must end: between the two halves of the sentence stands what was waited for.
 struct TcpFailure {
+    int64_t lost = -1;
     std::string before{}, after{};
 };
 
@@ -169,18 +170,20 @@ inline bool tcp_move(TcpTraffic& traffic, int64_t& broken) {
 inline TcpFailure tcp_pause(const TcpThread& t, TcpTraffic& traffic) {
     std::vector<pollfd> polled{{t.wake[0], POLLIN, 0}};
     std::string waits;
+    int64_t peer = -1;
     traffic.for_each_ready([&](const TcpTraffic::Entry& e, const TcpSpan&) {
         polled.push_back({tcp.peers[e.flow->peer], (short)(e.flow->sends ? POLLOUT : POLLIN), 0});
         const bool knows = e.collective->kind != TCP_RING || tcp.processes == 2;
-        if (waits.empty())
-            waits = format("to %s rank %d: it hangs%s", e.flow->sends ? "send to" : "hear from", e.flow->peer,
-                           knows ? "" : ", or another rank that it waits for");
+        if (!waits.empty()) return;
+        peer = e.flow->peer;
+        waits = format("to %s rank %d: it hangs%s", e.flow->sends ? "send to" : "hear from", e.flow->peer,
+                       knows ? "" : ", or another rank that it waits for");
     });
     const double end = traffic.collectives.empty() ? INFINITY : traffic.moved_at + (double)comm.timeout_s;
     const bool ready = poll_until(polled.data(), polled.size(), std::min(end, now_seconds() + 3600));
     for (char bytes[64]; polled[0].revents && read(t.wake[0], bytes, sizeof(bytes)) > 0;) continue;
     if (ready || now_seconds() < end) return {};
-    return {format("waited %d s", comm.timeout_s), format(" %s (--comm-timeout sets how long)", waits)};
+    return {peer, format("waited %d s", comm.timeout_s), format(" %s (--comm-timeout sets how long)", waits)};
 }
 
 // Takes up what was given, and says what is complete. False if the thread is to end.
@@ -205,7 +208,7 @@ inline void tcp_carry(TcpThread& t) {
     while (tcp_report(t, traffic)) {
         int64_t broken = -1;
         if (tcp_move(traffic, broken)) continue;
-        if (broken >= 0) return tcp_fail(t, {format("rank %d has ended: its connection broke", broken)});
+        if (broken >= 0) return tcp_fail(t, {broken, format("rank %d has ended: its connection broke", broken)});
         const TcpFailure why = tcp_pause(t, traffic);
         if (!why.before.empty()) return tcp_fail(t, why);
     }

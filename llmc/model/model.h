@@ -71,6 +71,7 @@ struct GPT2 {
     std::shared_ptr<Gpu> gpu;     // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
+    bool in_update = false;                // on a CPU: weights and state may be those of no complete step
     double loss_sum = 0;                   // on a CPU: over the tokens so far
     std::vector<ArrivingBucket> arriving;  // sharded gradients: sums over the processes that were started
     bool noise_scale = false;              // --noise-scale 1: the step needs small_squares
