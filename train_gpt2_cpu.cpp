@@ -80,6 +80,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
         if (fills_cache)
             fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
                        NH);
+        leave_input(model, l);
     }
 }
 
@@ -238,7 +239,9 @@ void backward_to(GPT2& model, const Batch& batch) {
     for (int64_t l = last; l >= 0; l--) {
         layer_recompute<floatX>(model, l, batch);
         fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
+        fetch_input(model, l - 1);
         layer_backward<floatG, floatX>(model, l, batch);
+        leave_input(model, l);
         if (batch.micro == 0) note_first_gradients<floatG>(model, l);
         if (model.sends(batch)) reduce_gradients<floatG>(model, l, batch);
         comm_progress();
@@ -329,6 +332,7 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
     std::function<void(int64_t bucket)> other;
     if (model.optimizer != ADAMW) other = prepare_other_optimizer<floatX>(model, constants, settings);
     for (int64_t b = 0; b < layout.buckets(); b++) {
+        const StateInUse state(model, b);
         if (other) other(b);
         else for_each_part_of(b, layout, model.slice, adamw);
         if (in_slices && !model.weight_places.sharded) gather(model, params, b);

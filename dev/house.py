@@ -42,7 +42,7 @@ EXCEPTIONS = {
     "function attention_backward_q_kernel in llmc/cuda/attention_backward.cuh": "its sums stay in registers",
     "function option_table in llmc/options/option_table.h": "a table",
     **{f"closure llmc/{name}": "no kernel: it serves a model or a run" for name in
-       ("cpu/backend.h", "cpu/compiled_once.h", "cpu/compiled_once.cpp", "cpu/other_optimizers.h",
+       ("cpu/backend.h", "cpu/compiled_once.h", "cpu/compiled_once.cpp", "cpu/offload.h", "cpu/other_optimizers.h",
         "cpu/shard.h", "cpu/whole_tensors.h", "cuda/backend.cuh", "cuda/gpu.cuh", "cuda/nvml.cuh",
         "cuda/other_optimizers.cuh", "cuda/shard.cuh", "cuda/upload.cuh", "cuda/whole_tensors.cuh")},
     "name sanitizer/allocator_interface.h": "a header of the compiler",

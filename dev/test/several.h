@@ -16,3 +16,22 @@ inline bool wait_for_step(const std::string& name, int step) {
         if (contains(read_whole(dir(name) + "/main.log"), format("s:%d trl", step))) return true;
     return false;
 }
+
+// The process ids of the ranks of a run that is under way, by rank.
+inline std::vector<pid_t> ranks_of(const std::string& mark, int n) {
+    std::vector<pid_t> pids(n, 0);
+    for (int tries = 0; tries < 100; tries++) {
+        for (const std::string& path : glob_files("/proc/[0-9]*/cmdline")) {
+            const std::string command = read_whole(path);
+            if (!contains(command, mark) || contains(command, "mpirun") || contains(command.substr(0, 3), "sh"))
+                continue;
+            const pid_t pid = (pid_t)atoi(path.c_str() + 6);
+            const std::string environment = read_whole(format("/proc/%d/environ", (int)pid));
+            const size_t at = environment.find("OMPI_COMM_WORLD_RANK=");
+            if (at < environment.size()) pids[atoi(environment.c_str() + at + 21) % n] = pid;
+        }
+        if (std::count(pids.begin(), pids.end(), 0) == 0) return pids;
+        usleep(100000);
+    }
+    return pids;
+}

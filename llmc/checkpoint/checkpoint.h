@@ -24,6 +24,7 @@ inline uint64_t write_state(const std::string& dir, const StateHeader& header, G
                 const float* values = state_piece(model, state, b, first, n);
                 expect_finite(file, values, n, state, b, layout.config.L);
                 file.write(values, n * 4);
+                if (values != model.host_values.data()) leave_state(model, state, values, n * 4);
                 if (progress) progress->add(n * 4);
             });
         }

@@ -4,12 +4,24 @@
 #include "llmc/base/resident.h"
 #include "llmc/comm/shared_memory.h"
 #include "llmc/cpu/kernels.h"
+#include "llmc/cpu/offload.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/data/text_data.h"
 #include "llmc/model/model_state.h"
 #include "llmc/options/core_share.h"
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_memory.h"
+
+// Exit 2 if --offload would have nothing to keep in a file.
+inline void settle_offload(GPT2& model, const Sizes& s, const Options& o) {
+    model.offloads_state = s.training && offloads(o, "optimizer");
+    if (s.training && offloads(o, "activations") && s.recompute < 3)
+        usage_error("--offload %s keeps the inputs of recomputed layers in a file; it is accepted with -r 3 and -r 4",
+                    o.offload);
+    if (!o.offload_dir.empty() && o.offload == "none")
+        usage_error("--offload-dir %s has no effect without --offload; optimizer, activations, both are accepted",
+                    o.offload_dir);
+}
 
 // Threads, and all sizes that depend on the device; before anything is allocated.
 template <class floatX>
@@ -28,6 +40,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     settle_stage(model, o.zero_stage);
+    settle_offload(model, sizes, o);
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
 }
@@ -35,12 +48,21 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
 // What a process takes beside the other rows of its plan: estimates, rounded up. test_runs compares
 // the peak memory of runs with the sum of all rows.
 constexpr int64_t PROGRAM_BYTES = 12 << 20;    // code, libraries, stacks and small buffers
+constexpr int64_t MPI_BYTES = 5 << 20;         // its libraries, and buffers for small messages
 constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds from the tokenizer's file
 
 // Elements of the slices that are on their way at once (comm_mpi.h).
 inline int64_t received_elems(const GPT2& model) {
     const BucketPlaces& places = model.gradient_places;
     return (places.sharded ? places.places_elems(model.layout) : model.layout.total_elems()) / comm.processes;
+}
+
+// Of the activations in a file two copies are in use at once.
+inline void plan_offloaded(std::vector<PlanRow>& rows, const ActivationLayout& layout) {
+    const ActivationBytes in_file = offloaded_activations(layout);
+    const int64_t bytes = in_file.end - in_file.begin, in_use = 2 * layout.bytes[RESIDUAL3];
+    if (bytes <= in_use) return;
+    rows.push_back({"activations", "in a file", "of residual3", in_use - bytes});
 }
 
 // All memory of the process, row by row.
@@ -51,7 +73,10 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     if (s.training) {
         plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "all", model.gradient_places, layout,
                      s.gradient_bytes());
-        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
+        const bool master = has_master(model.format, o);
+        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, master, model.offloads_state);
+        if (model.offloads_state)
+            rows.push_back({"scratch", "state in use", "of a bucket", most_offloaded_bytes(model, master)});
         if (const int64_t collected = collected_elems(layout, model.optimizer))
             rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
         // A plan cannot know whether all will be on one machine, unless it is told how many are.
@@ -65,6 +90,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
             rows.push_back({"scratch", "slices received", "1/P of gradients", received_elems(model) * 4});
     }
     plan_activations(rows, s);
+    if (s.training && offloads(o, "activations")) plan_offloaded(rows, activation_layout(s));
     if (transposed_bytes() > 0) rows.push_back({"scratch", "transposed", "one dout", transposed_bytes()});
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), thread_scratch_bytes()});
     // Weights are read one tensor at a time, as fp32. A run that trains has room for that in its
@@ -76,6 +102,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     if (before > 0) rows.push_back({"program", "weights before", "of logged steps", before});
     if (encodes(o)) rows.push_back({"program", "tokenizer", "to encode text", TOKENIZER_BYTES});
     if (validates_on_text(o)) rows.push_back({"program", "tokens of -j", "at most", text_tokens_bytes(o.val_data)});
+    if (comm.processes > 1 && o.dist_init == "mpi") rows.push_back({"program", "MPI", "", MPI_BYTES});
     rows.push_back({"program", "code, stacks", "", PROGRAM_BYTES});
     return rows;
 }
@@ -105,14 +132,21 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         const auto take = [&](auto*& memory, OptimizerState state) {
             const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
             if (bytes == 0 || (state == STATE_MASTER && !has_master(model.format, o))) return;
-            memory = (std::remove_reference_t<decltype(memory)>)map_memory(bytes);
-            spread_pages(memory, bytes);
+            const bool in_file = model.offloads_state && state != STATE_FACTORS;
+            void* const taken = in_file ? map_file(offload_folder(o), bytes, STATE_NAMES[state]) : map_memory(bytes);
+            memory = (std::remove_reference_t<decltype(memory)>)taken;
+            if (!in_file) spread_pages(memory, bytes);
         };
         take(model.m, STATE_M), take(model.v, STATE_V), take(model.factors, STATE_FACTORS);
         take(model.master, STATE_MASTER);
         model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
+    const ActivationBytes in_file = offloaded_activations(model.activations);
+    if (s.training && offloads(o, "activations") && in_file.end > in_file.begin) {
+        model.offloaded_acts = model.acts + in_file.begin, model.offloaded_acts_end = model.acts + in_file.end;
+        map_file(offload_folder(o), in_file.end - in_file.begin, "activations", model.offloaded_acts);
+    }
     if (!s.training) {  // what a prompt needs: all but the scores of evaluation
         const ActivationLayout& acts = model.activations;
         fetch_pages(model.acts, acts.first[LOGITS]);

@@ -14,6 +14,7 @@
 #include "llmc/comm/comm.h"
 #include "llmc/cpu/directions.h"
 #include "llmc/cpu/factors.h"
+#include "llmc/cpu/offload.h"
 #include "llmc/model/model.h"
 #include "llmc/optim/muon.h"
 
@@ -105,6 +106,7 @@ std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants
     const RankRange ranks = updated_ranks(model.slice, P);
     std::vector<SquareSums> sums(P * tensors);  // [rank][tensor]
     for (int64_t b = 0; b < layout.buckets(); b++) {
+        const StateInUse state(model, b);
         collect_from_bucket(model, b, constants, kernels.collect_factors);
         if (renew_first) renew_bucket(model, b, constants.t);
         for (int64_t rank = ranks.begin; rank < ranks.end; rank++)

@@ -29,6 +29,7 @@ inline int64_t grads_elems(const GPT2& model, const Sizes& s) {
 template <class floatX>
 void check_supported(const Sizes& s, const Options& o) {
     const GPT2Config& c = s.config;
+    if (o.offload != "none") usage_error("--offload %s is for CPUs; on a GPU none is accepted", o.offload);
 #ifdef CUSIM
     const char* program = "train_gpt2sim";
 #else

@@ -66,9 +66,11 @@ struct GPT2 {
     float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
     float* collected = nullptr;  // on a CPU: what a step collects for factors, or null
 
-    Optimizer optimizer = ADAMW;  // --optimizer
-    double peak = 0;              // FLOP/s of the device, as far as it is known
-    std::shared_ptr<Gpu> gpu;     // streams and the like (cuda/gpu.cuh); null on a CPU
+    Optimizer optimizer = ADAMW;                                    // --optimizer
+    bool offloads_state = false;                                    // m, v and master lie in a file (cpu/offload.h)
+    char *offloaded_acts = nullptr, *offloaded_acts_end = nullptr;  // the part of acts that does
+    double peak = 0;                                                // FLOP/s of the device, as far as it is known
+    std::shared_ptr<Gpu> gpu;  // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
     bool in_update = false;                // on a CPU: weights and state may be those of no complete step

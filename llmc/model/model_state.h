@@ -1,6 +1,7 @@
 // Weights and optimizer state of a model as fp32 numbers on the host, to be read, set, saved and
 // looked at, whatever format they have and whichever device they lie on.
 #pragma once
+#include "llmc/base/mapped_file.h"
 #include "llmc/comm/comm.h"
 #include "llmc/gpt2/tensor_parts.h"
 #include "llmc/model/model.h"
@@ -106,6 +107,11 @@ inline const float* state_piece(GPT2& model, int state, int64_t bucket, int64_t 
     if (layout.kept == KEEP_BF16) return to_host(model, FORMAT_BF16, (bf16*)memory + at, n);
     return to_host(model, FORMAT_FP32, (float*)memory + at, n);
 }
+// To be called when values of a state were read or set, where it lies in a file: they need not stay
+// in main memory. `at`: in that file.
+inline void leave_state(const GPT2& model, int state, const void* at, int64_t bytes) {
+    if (model.offloads_state && state != STATE_FACTORS) release_mapped(at, bytes);
+}
 // Calls each(first, n) for the pieces of a slice of so many elements.
 template <class Each>
 inline void for_each_state_piece(int64_t elems, Each each) {
@@ -125,8 +131,13 @@ inline void set_state(GPT2& model, int state, int64_t bucket, int64_t first, int
     if (!memory || low >= high) return;
     values += low - first;
     const int64_t at = layout.held_begin(kept, bucket) + low - begin;
-    if (layout.kept == KEEP_BF16) return to_device(model, FORMAT_BF16, (bf16*)memory + at, values, high - low);
-    if (layout.kept != KEEP_8BIT) return to_device(model, FORMAT_FP32, (float*)memory + at, values, high - low);
+    if (layout.kept != KEEP_8BIT) {
+        const NumberFormat format = layout.kept == KEEP_BF16 ? FORMAT_BF16 : FORMAT_FP32;
+        char* const to = (char*)memory + at * format_bytes(format);
+        to_device(model, format, to, values, high - low);
+        if (memory != model.params) leave_state(model, state, to, (high - low) * format_bytes(format));
+        return;
+    }
     const BlockMap map = block_map(model.layout, kept);
     const int64_t slice_elems = model.layout.slice_elems(bucket);
     StateBlock* blocks = (StateBlock*)memory + map.first_block(bucket);

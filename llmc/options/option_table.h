@@ -206,6 +206,10 @@ inline const std::vector<OptionRow>& option_table() {
               "-r 4 keeps the input of every so many layers, and recomputes as many at a time"),
         whole(EVERYDAY | PROCESSES, "-z", "--zero-stage", &O::zero_stage, 0, 3, "0, 1, 2, 3", "0",
               "of the processes each keeps a part: 1 of the optimizer state, 2 and of gradients, 3 and of weights"),
+        text(SPEED, "", "--offload", &O::offload, "none, optimizer, activations, both", "none",
+             "CPU: what lies in a file until it is needed: the optimizer's state, activations between segments (-r 3, "
+             "4)"),
+        text(SPEED, "", "--offload-dir", &O::offload_dir, "folder", "that of -o, else .", "where that file is"),
         whole(CHECKPOINTS, "-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off",
               "steps between lines on clocks, power, temperature, memory"),
         whole(PROCESSES, "-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1",

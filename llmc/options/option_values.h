@@ -32,6 +32,7 @@ struct Options {
     int64_t comm_timeout = 600;
     int64_t shared_memory = 1;
     std::string dist_init = "mpi", server_ip, fs_path;
+    std::string offload = "none", offload_dir;
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: threads_of()
     std::string precision;                        // empty: the trainer's own
     std::string loss_scale = "dynamic", rounding = "stochastic";

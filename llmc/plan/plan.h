@@ -10,11 +10,12 @@ struct PlanRow {
     std::string category, name, shape;
     int64_t bytes;
     std::string lives_in = "";  // of activations: when they are needed (activations.h)
+    bool in_file = false;       // takes no memory, but room on a disk
 };
 
 inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
     int64_t total = 0;
-    for (const PlanRow& row : rows) total += row.bytes;
+    for (const PlanRow& row : rows) total += row.in_file ? 0 : row.bytes;
     return total;
 }
 
@@ -45,7 +46,7 @@ inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Si
 }
 // The state of the optimizer that this process keeps.
 inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,
-                           const BucketSlice& slice, bool master) {
+                           const BucketSlice& slice, bool master, bool in_file = false) {
     for (OptimizerState state : states_of(optimizer, master)) {
         const StateLayout of_state = state_layout(layout, optimizer, state);
         const char* whole[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns", "bf16", "8 bits"};
@@ -53,7 +54,9 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& opti
         std::string shape = whole[of_state.kept];
         if (slice.parts > 1 && !of_state.replicated()) shape = format("1/%d%s", slice.parts, sliced[of_state.kept]);
         const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
-        rows.push_back({"optimizer", name, shape, of_state.held_bytes(slice)});
+        const bool offloaded = in_file && state != STATE_FACTORS;
+        rows.push_back({offloaded ? "offloaded" : "optimizer", name, shape, of_state.held_bytes(slice),
+                        offloaded ? "a file" : "", offloaded});
     }
 }
 // The rows of the activations that these sizes need.

@@ -1,0 +1,179 @@
+// ZeRO stages 2 and 3, on CPUs and in the simulator: what stage 0 computes, saves, evaluates and
+// prints, to the bit; with whatever carries the slices, and on the plan's memory.
+#include <csignal>
+#include "dev/test/recorded.h"
+#include "dev/test/several.h"
+#include "llmc/checkpoint/checkpoint.h"
+
+static std::string with(int o) { return std::string("--optimizer ") + OPTIMIZERS[o].name + " "; }
+// A run of steps of one micro-step, or of two.
+static std::string one_micro_step(const std::string& program, int n, const std::string& more) {
+    return MPIRUN + format("-np %d ", n) + tiny_run(program, "-b 1 -f 0 --threads 1 -c 0.1 " + more);
+}
+static std::string two_micro_steps(const std::string& program, int n, const std::string& more) {
+    return one_micro_step(program, n, format("-d %d ", 2 * 16 * n) + more);
+}
+// Whether two runs of n processes have left the same checkpoints, logs, samples and best models.
+static bool same_runs(const std::string& a, const std::string& b, int64_t step, int n) {
+    bool same = same_files(model_path(dir(a), step), model_path(dir(b), step)) && same_records(a, b);
+    for (int r = 0; r < n; r++) same = same && same_files(state_path(dir(a), step, r), state_path(dir(b), step, r));
+    return same && read_whole(dir(a) + "/model_best.bin") == read_whole(dir(b) + "/model_best.bin");
+}
+
+static void same_bits() {
+    write_hellaswag(dir("hella.bin"));
+    const std::string everything =
+        "-e L5C32H2T16V256 -x 4 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 "
+        "--noise-scale 1 --log-tensors 2 -h 1 --hellaswag-data " +
+        dir("hella.bin") + " -o ";
+    for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
+        for (int n : {2, 3}) {
+            start_test(format("%s, %d processes: stages 2 and 3 have the bits of stage 0, at all recompute levels",
+                              program, n));
+            run("rm -rf " + dir("whole"));
+            const Outcome whole = run(one_micro_step(program, n, everything + dir("whole")));
+            EXPECT(passed(whole) && contains(whole.out, "HellaSwag: "));
+            for (const char* flags : {"-z 2 -r 1 ", "-z 3 -r 0 ", "-z 3 -r 2 ", "-z 3 -r 4 --recompute-every 2 "}) {
+                if (program == SIM16 && n == 3 && flags[3] == '3' && flags[8] != '4') continue;
+                run("rm -rf " + dir("sharded"));
+                const Outcome r = run(one_micro_step(program, n, flags + everything + dir("sharded")));
+                EXPECT(passed(r) && same_runs("whole", "sharded", 4, n));
+                // at -r 4 fewer activations are there to be logged
+                const bool logs_less = contains(flags, "-r 4");
+                EXPECT(logs_less || same_files(dir("whole/tensors.csv"), dir("sharded/tensors.csv")));
+            }
+        }
+}
+
+static void carriers() {
+    start_test("MPI, TCP and shared memory carry slices alike; slow links between GPUs, in any order of work");
+    const std::string flags = "-x 4 -z 3 ";
+    EXPECT(passed(run(two_micro_steps(CPU, 3, flags + "-o " + dir("memory")))));
+    EXPECT(passed(run(two_micro_steps(CPU, 3, flags + "--shared-memory 0 -o " + dir("mpi")))));
+    const std::string alone = tiny_run(CPU, "-b 1 --threads 1 -c 0.1 -d 96 --shared-memory 0 -pn 3 -pi fs " + flags);
+    std::vector<pid_t> ranks;
+    for (int r = 0; r < 3; r++)
+        ranks.push_back(start(alone + format("-pf %s -pr %d -o ", folder, r) + dir("tcp"), format("rank%d", r)));
+    for (int r = 0; r < 3; r++) EXPECT(passed(finish(ranks[r], format("rank%d", r))));
+    EXPECT(same_runs("memory", "mpi", 4, 3) && same_runs("memory", "tcp", 4, 3));
+    EXPECT(passed(run(two_micro_steps(SIM32, 2, flags + "-o " + dir("fast")))));
+    for (const char* seed : {"1", "2"}) {
+        EXPECT(passed(
+            run(MPIRUN + format("-x CUSIM_NCCL_MS=2 -x CUSIM_SEED=%s -np 2 ", seed) +
+                tiny_run(SIM32, "-b 1 -f 0 --threads 1 -c 0.1 -d 64 --overwrite 1 " + flags + "-o " + dir("slow")))));
+        EXPECT(same_runs("fast", "slow", 4, 2));
+    }
+}
+
+static void accumulation() {
+    for (const std::string& program : {CPU, SIM32, SIM16}) {
+        start_test(program + ": of several micro-steps stages 2 and 3 have the same bits, and stage 0's to rounding");
+        const std::string steps = "-x 6 -o ";
+        const Outcome whole = run(two_micro_steps(program, 3, steps + dir("stage0")));
+        const Outcome two = run(two_micro_steps(program, 3, "-z 2 " + steps + dir("stage2")));
+        const Outcome three = run(two_micro_steps(program, 3, "-z 3 -r 3 " + steps + dir("stage3")));
+        EXPECT(passed(whole) && passed(two) && passed(three) && same_runs("stage2", "stage3", 6, 3));
+        EXPECT(apart(steps_of(two).losses, steps_of(whole).losses, 6) < 1e-5);
+        for (const char* name : {"stage0", "stage2", "stage3"}) run("rm -rf " + dir(name));
+    }
+}
+
+static void optimizers() {
+    for (int o = 0; o < NUM_OPTIMIZERS; o++) {
+        const OptimizerInfo& info = OPTIMIZERS[o];
+        const bool has_own_kernels = info.whole_tensors || info.keeps.m == KEEP_8BIT || info.keeps.m == KEEP_BF16;
+        for (const std::string& program : {CPU, SIM16}) {
+            if (program == SIM16 && !has_own_kernels) continue;
+            const int n = 2 + o % 2;
+            start_test(format("%s, %s, %d processes: stage 3 has the bits of stage 0", program, info.name, n));
+            const std::string flags = with(o) + "-x 3 -e L3C32H2T16V300 --overwrite 1 -o ";
+            EXPECT(passed(run(one_micro_step(program, n, flags + dir("of0")))));
+            EXPECT(passed(run(one_micro_step(program, n, "-z 3 " + flags + dir("of3")))));
+            EXPECT(same_runs("of0", "of3", 3, n));
+        }
+    }
+}
+
+static void resuming() {
+    start_test("a run goes on at any stage, to the bits of one that was not stopped");
+    const std::string flags = "-n 1 ";
+    EXPECT(passed(run(one_micro_step(CPU, 3, flags + "-x 6 -z 0 -o " + dir("straight")))));
+    int steps = 0;
+    for (const char* stage : {"3", "2", "1", "3", "0", "2"})
+        EXPECT(passed(
+            run(one_micro_step(CPU, 3, flags + format("-x %d -y 1 -z %s -o ", ++steps, stage) + dir("stages")))));
+    EXPECT(same_runs("straight", "stages", 6, 3));
+    start_test("and with another number of processes, on CPU and GPU alike");
+    const std::string out = "-d 192 -o " + dir("moving") + " -y 1 ";
+    const Outcome whole = run(one_micro_step(CPU, 1, "-d 192 -x 8"));
+    EXPECT(passed(run(one_micro_step(CPU, 2, out + "-z 3 -x 2"))));
+    EXPECT(passed(run(one_micro_step(SIM32, 3, out + "-z 2 -x 4"))));
+    EXPECT(passed(run(one_micro_step(SIM32, 2, out + "-z 3 -x 6"))));
+    const Outcome last = run(one_micro_step(CPU, 3, out + "-z 3 -x 8"));
+    Steps late = steps_of(whole);
+    late.losses.erase(late.losses.begin(), late.losses.begin() + std::min<size_t>(6, late.losses.size()));
+    EXPECT(contains(last.out, "resumed at step 6") && apart(steps_of(last).losses, late.losses, 2) < 1e-4);
+}
+
+// Bytes that a plan says; those that the process that took most had at its peak.
+static double planned(const std::string& flags) {
+    const std::string plan = run(CPU + " --plan -pn 3 --gpus-per-node 3 " + flags).out;
+    const size_t at = plan.find("total ");
+    return at == plan.npos ? NAN : atof(plan.c_str() + at + 6);
+}
+static void memory() {
+    start_test("each stage takes the memory of its plan, which is less than that of the one before");
+    const std::string shape = format(
+        "-i '%s/train_*.bin' -j %s/val.bin -e L8C384H6T16V256 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 2 ", folder, folder);
+    double before = INFINITY;
+    for (const char* stage : {"0", "1", "2", "3"}) {
+        const std::string flags = shape + "-z " + stage + " --overwrite 1 -o " + dir("memory_of");
+        EXPECT(passed(run(MPIRUN + std::string("-np 3 ") + CPU + " --gpus-per-node 3 " + flags)));
+        const double plan = planned(flags), peak = at("memory_of", 1, METRIC_PEAK);
+        printf("    stage %s: %.0f bytes planned, %.0f taken\n", stage, plan, peak);
+        EXPECT(std::fabs(peak / plan - 1) < 0.02 && plan < before);
+        before = plan;
+    }
+}
+
+static void faults() {
+    start_test("stage 4: exit 2; ranks at other stages are named");
+    EXPECT(refused(run(tiny_run(CPU, "-z 4")), 2, "0, 1, 2, 3"));
+    const Outcome other =
+        run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2 -z 3") + " : -np 1 " + tiny_run(CPU, "-x 2 -z 2"));
+    EXPECT(other.status != 0 && contains(other.err, "--zero-stage is not that of rank 1"));
+    start_test("a single process keeps everything: stage 3 is stage 0");
+    EXPECT(passed(run(tiny_run(CPU, "-x 3 -z 3 -o " + dir("alone3")))) &&
+           passed(run(tiny_run(CPU, "-x 3 -o " + dir("alone0")))) && same_runs("alone3", "alone0", 3, 1));
+    for (const std::string& program : {CPU, SIM16}) {
+        start_test(program + ": a loss that is not finite is traced to its beginning in stage 3, by all processes");
+        const Outcome r = run(two_micro_steps(program, 3, "-x 40 -l 1e30 --grad-clip 0 -z 3"));
+        EXPECT(r.status == 1 && contains(r.out, "first not finite: ") && contains(r.err, "not finite"));
+    }
+    start_test("kill -9 of a rank in stage 3 ends all, and the run goes on");
+    const pid_t all = start(one_micro_step(CPU, 3, "-x 100000 -n 5 -nk 3 -z 3 -o " + dir("killed")));
+    EXPECT(wait_for_step("killed", 7));
+    kill(ranks_of(dir("killed"), 3)[1], SIGKILL);
+    const double begin = now_seconds();
+    const Outcome r = finish(all);
+    EXPECT(r.status != 0 && now_seconds() - begin < 30 && contains(r.out + r.err, "rank 1"));
+    EXPECT(contains(run(one_micro_step(CPU, 2, "-x 1 -y 1 -z 3 -o " + dir("killed"))).out, "the run in"));
+}
+
+// test_shards [GROUP...]: all tests, or those of the functions named.
+int main(int argc, char** argv) {
+    make_test_folder();
+    if (run(std::string(MPIRUN) + "-np 2 true").status != 0) {
+        skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
+        return report_and_clean();
+    }
+    const auto wanted = [&](const char* group) { return wants_group(argc, argv, group); };
+    if (wanted("same_bits")) same_bits();
+    if (wanted("carriers")) carriers();
+    if (wanted("accumulation")) accumulation();
+    if (wanted("optimizers")) optimizers();
+    if (wanted("resuming")) resuming();
+    if (wanted("memory")) memory();
+    if (wanted("faults")) faults();
+    return report_and_clean();
+}
