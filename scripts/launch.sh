@@ -105,7 +105,10 @@ for ((start = 0; ; start++)); do
     if [ -s "${LOST:-}" ]; then
         before=$number number=$(fewer "$@")
         : > "$LOST"
-        [ "$number" -gt 0 ] || { say "exit status $status, and no number of processes below $before will do"; exit "$status"; }
+        if [ "$number" -eq 0 ]; then
+            say "exit status $status, and no number of processes below $before will do"
+            exit "$status"
+        fi
         say "$number of $before processes go on"
     fi
     say "exit status $status; restart $((start + 1)) of $restarts in $wait s"

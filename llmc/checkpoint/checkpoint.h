@@ -116,8 +116,8 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
     publish_checkpoint(dir, header.step, *model_file);
 }
 
-// The same by one process alone, where every process holds everything (ZeRO stage 0) and another is
-// lost: it writes the states of all ranks.
+// Writes such a checkpoint by one process alone, after another is lost: where every process holds
+// everything (ZeRO stage 0), it has the states of all ranks.
 inline void save_checkpoint_alone(const std::string& dir, StateHeader header, GPT2& model) {
     clear_checkpoint(dir, header.step);
     FileWriter model_file(model_path(dir, header.step));

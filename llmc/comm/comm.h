@@ -51,6 +51,13 @@ struct Transport {
     void (*end)();
 };
 
+// A sum that waits for others, to travel together with them (--bucket-mb).
+struct PostponedSum {
+    Started c;
+    float* data;
+    int64_t n_elems;
+};
+
 struct Comm {
     int64_t processes = 1, rank = 0;
     int64_t started = 1;  // the processes of the run, also in an Alone
@@ -58,6 +65,8 @@ struct Comm {
     Collective last = 0;         // that was started
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
     Transport transport{};
+    int64_t message_bytes = 0;  // of gradients that travel together, at least; 0: every bucket by itself
+    std::vector<PostponedSum> postponed{};
     // Saves what can be saved when a rank is lost, if it is set (run/after_loss.h); returns what
     // became of it, to be said after why the run ends.
     std::function<std::string(int64_t lost)> at_loss;
@@ -123,15 +132,24 @@ inline void comm_merge(double* values, int64_t n, const char* what) {
     }
 }
 
-// Starts summing a bucket of gradients, data (processes * n_elems), over all processes. Once that
-// is complete, slice `rank` of data holds its sum; the other slices are undefined. `bucket` is for
-// the trace.
+// Starts the sums that were postponed.
+inline void comm_send_postponed() {
+    for (const PostponedSum& sum : std::exchange(comm.postponed, {})) {
+        const Range range(sum.c.work);
+        comm.transport.sum_slices_start(sum.c, sum.data, sum.n_elems);
+    }
+}
+// Starts summing a bucket of gradients, data (processes * n_elems), over all processes, or
+// postpones that until there is a message's worth. Once it is complete, slice `rank` of data holds
+// the sum; the other slices are undefined. `bucket` is for the trace.
 inline Collective comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
     if (comm.processes == 1) return ALL_COLLECTIVES;
-    const int64_t bytes = n_elems * (int64_t)sizeof(float);
-    const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * bytes);
-    const Range range(sent);
-    comm.transport.sum_slices_start({++comm.last, sent}, data, n_elems);
+    const int64_t slice_bytes = n_elems * (int64_t)sizeof(float);
+    const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * slice_bytes);
+    comm.postponed.push_back({{++comm.last, sent}, data, n_elems});
+    int64_t bytes = 0;
+    for (const PostponedSum& sum : comm.postponed) bytes += comm.processes * sum.n_elems * (int64_t)sizeof(float);
+    if (bytes >= comm.message_bytes) comm_send_postponed();
     return comm.last;
 }
 // Starts collecting the slices of data (processes * n_elems), of which this process has slice
@@ -160,6 +178,7 @@ inline void comm_progress() {
 }
 // Waits until a collective is complete.
 inline void comm_wait(Collective number, const char* what) {
+    comm_send_postponed();
     const Range range("wait for processes");
     if (comm.transport.wait) comm.transport.wait(number, what);
 }

@@ -223,6 +223,8 @@ inline const std::vector<OptionRow>& option_table() {
         text(PROCESSES, "-pf", "--fs-path", &O::fs_path, "folder", "none", "for -pi fs"),
         whole(PROCESSES, "", "--comm-timeout", &O::comm_timeout, 1, 1 << 30, "1..", "600",
               "seconds after which waiting for other processes ends the run"),
+        whole(PROCESSES, "", "--bucket-mb", &O::bucket_mb, 0, 1 << 20, "0..", "0",
+              "gradients of layers wait until so many MB are complete, and travel together; 0: each layer's at once"),
         whole(PROCESSES, "", "--shared-memory", &O::shared_memory, 0, 1, "0, 1", "1",
               "CPU: processes on one machine exchange gradients and weights through memory that they share"),
         whole(EVERYDAY | TRAINING, "", "--seed", &O::seed, 0, many, "0..", "42",

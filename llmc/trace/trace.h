@@ -15,6 +15,7 @@
 //
 // trace_file.h writes the time line, and sums it up.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -49,8 +50,13 @@ struct Trace {
     std::function<void(const KernelWork&)> at_end;
 
     void add(int64_t track, const Span& span) { tracks[track].spans.push_back(span); }
-    void add_communication(const Span& span) {
-        if (on && communication > 0) add(communication, span);
+    // What travels does so in the order of its start: each span begins where the one before it
+    // ends.
+    void add_communication(Span span) {
+        if (!on || communication == 0) return;
+        const std::vector<Span>& before = tracks[communication].spans;
+        if (!before.empty()) span.begin = std::max(span.begin, std::min(span.end, before.back().end));
+        add(communication, span);
     }
 };
 inline Trace trace;
