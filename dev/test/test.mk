@@ -53,7 +53,7 @@ $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it t
 # next to nothing themselves.
 LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers test_vocab
 RUN_PROGRAMS   := $(filter-out test_vocab,$(TESTS_CPU)) $(TESTS_SIM) test_processes test_hangs test_warmup test_fp16 \
-                  test_dropout test_shards
+                  test_dropout test_compressed test_shards
 OWN_FLAGS = $(if $(DEBUG),,$(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)$(if $(filter $(@F),$(RUN_PROGRAMS)),-O0))
 # The groups of tests that `make test` runs, where those of a program are divided.
 GROUPS_test_checkpoints := files
@@ -107,6 +107,7 @@ $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/
 $(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
 $(call program,test_warmup,$(B)/test_warmup $(TRAINERS),$(B)/test_warmup)
 $(call program,test_dropout,$(B)/test_dropout $(TRAINERS),$(B)/test_dropout)
+$(call program,test_compressed,$(B)/test_compressed $(TRAINERS),$(B)/test_compressed)
 $(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),\
     $(B)/test_processes same_numbers order_and_bytes)
 $(call program,test_shards,$(B)/test_shards $(TRAINERS),$(B)/test_shards)

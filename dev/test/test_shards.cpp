@@ -1,5 +1,5 @@
-// ZeRO stages 2 and 3, on CPUs and in the simulator: what stage 0 computes, saves, evaluates and
-// prints, to the bit; with whatever carries the slices, and on the plan's memory.
+// ZeRO stages 2 and 3, on CPUs and in the simulator, and --offload: what stage 0 computes, saves,
+// evaluates and prints, to the bit; with whatever carries the slices, and on the plan's memory.
 #include <csignal>
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
@@ -136,6 +136,65 @@ static void memory() {
     }
 }
 
+// Whether nothing with this name is left in a folder.
+static bool nothing_left(const std::string& in) { return glob_files(in + "/offloaded*").empty(); }
+static void offloading() {
+    run("mkdir -p " + dir("disk"));
+    const std::string file = "--offload both --offload-dir " + dir("disk") + " ";
+    for (int o : {(int)ADAMW, (int)MUON, (int)ADAMW8BIT, (int)ADAFACTOR, (int)ADAMW16BIT, (int)LAMB}) {
+        start_test(std::string(OPTIMIZERS[o].name) +
+                   ": state and residual stream in a file, the same bits; resumed, in stage 3");
+        const std::string flags = with(o) + "-e L5C32H2T16V300 --precision bf16 -c 0.1 -n 2 ";
+        for (const char* name : {"inside", "outside", "moved"}) run("rm -rf " + dir(name));
+        EXPECT(passed(run(tiny_run(CPU, flags + "-x 4 -r 3 -o " + dir("inside")))));
+        EXPECT(passed(run(tiny_run(CPU, flags + "-x 4 -r 4 --recompute-every 2 " + file + "-o " + dir("outside")))));
+        EXPECT(same_runs("inside", "outside", 4, 1) && nothing_left(dir("disk")));
+        EXPECT(passed(run(tiny_run(CPU, flags + "-x 2 -r 3 " + file + "-o " + dir("moved")))));
+        EXPECT(passed(run(tiny_run(CPU, flags + "-x 4 -r 3 -y 1 " + file + "-o " + dir("moved")))));
+        EXPECT(same_runs("inside", "moved", 4, 1));
+        for (const char* name : {"inside", "outside"}) run("rm -rf " + dir(name));
+        EXPECT(passed(run(one_micro_step(CPU, 2, flags + "-x 4 -r 3 -o " + dir("inside")))));
+        EXPECT(passed(run(one_micro_step(CPU, 2, flags + "-x 4 -z 3 -r 3 " + file + "-o " + dir("outside")))));
+        EXPECT(same_runs("inside", "outside", 4, 2) && nothing_left(dir("disk")));
+    }
+    start_test("what lies in a file takes no more memory than the plan says");
+    const std::string shape = format(
+        "-i '%s/train_*.bin' -j %s/val.bin -e L8C384H6T256V256 -b 4 -t 256 -v 0 -s 0 "
+        "--threads 1 -x 2 -r 3 ",
+        folder, folder);
+    double inside = 0;
+    for (const std::string& where : {std::string(), file}) {
+        const Outcome r = run(CPU + " " + shape + where);
+        const std::string plan = run(CPU + " --plan " + shape + where).out;
+        const double mib = atof(plan.c_str() + plan.find("total ") + 6) / (1 << 20);
+        EXPECT(passed(r) && r.peak_mib <= mib && r.peak_mib > 0.95 * mib);
+        if (inside == 0) inside = r.peak_mib;
+        else EXPECT(r.peak_mib < 0.7 * inside);
+    }
+    start_test(
+        "a folder that is not there, a disk that is full, nothing to offload: one sentence before the first step");
+    EXPECT(refused(run(tiny_run(CPU, "-x 1 --offload optimizer --offload-dir " + dir("nowhere"))), 1, "--offload-dir"));
+    write_whole(dir("full.sh"),
+                "trap '' XFSZ; ulimit -f 64; exec " + tiny_run(CPU, "-x 1 -r 3 -e L2C64H2T16V256 " + file));
+    const Outcome full = run("sh " + dir("full.sh"));
+    EXPECT(full.status == 1 && contains(full.err, "cannot keep m in a file") && nothing_left(dir("disk")));
+    EXPECT(refused(run(tiny_run(CPU, "-x 1 --offload activations")), 2, "-r 3 and -r 4"));
+    EXPECT(refused(run(tiny_run(CPU, "-x 1 --offload-dir " + folder)), 2, "without --offload"));
+    EXPECT(refused(run(tiny_run(SIM32, "-x 1 --offload optimizer")), 2, "for CPUs"));
+    start_test("kill -9 leaves no file, and the run goes on to the same bits");
+    const std::string flags = "-e L3C32H2T16V256 -r 3 -n 5 -k constant " + file;
+    const pid_t killed = start(tiny_run(CPU, flags + "-x 100000 -nk 2 -o " + dir("shot")));
+    EXPECT(wait_for_step("shot", 12));
+    kill(killed, SIGKILL);
+    finish(killed);
+    EXPECT(nothing_left(dir("disk")));
+    StateHeader header;
+    const int64_t step = newest_checkpoint(dir("shot"), header) + 3;
+    EXPECT(passed(run(tiny_run(CPU, flags + format("-x %d -y 1 -o ", step) + dir("shot")))));
+    EXPECT(passed(run(tiny_run(CPU, format("-e L3C32H2T16V256 -x %d -k constant -o ", step) + dir("unshot")))));
+    EXPECT(same_files(model_path(dir("shot"), step), model_path(dir("unshot"), step)));
+}
+
 static void faults() {
     start_test("stage 4: exit 2; ranks at other stages are named");
     EXPECT(refused(run(tiny_run(CPU, "-z 4")), 2, "0, 1, 2, 3"));
@@ -174,6 +233,7 @@ int main(int argc, char** argv) {
     if (wanted("optimizers")) optimizers();
     if (wanted("resuming")) resuming();
     if (wanted("memory")) memory();
+    if (wanted("offloading")) offloading();
     if (wanted("faults")) faults();
     return report_and_clean();
 }

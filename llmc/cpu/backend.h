@@ -7,17 +7,22 @@
 #include "llmc/cpu/offload.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/data/text_data.h"
+#include "llmc/model/kept_codes.h"
 #include "llmc/model/model_state.h"
 #include "llmc/options/core_share.h"
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_memory.h"
 
-// Exit 2 if --offload would have nothing to keep in a file.
+// Exit 2 if --offload would have nothing to keep in a file, or codes, which stay in memory.
 inline void settle_offload(GPT2& model, const Sizes& s, const Options& o) {
     model.offloads_state = s.training && offloads(o, "optimizer");
     if (s.training && offloads(o, "activations") && s.recompute < 3)
         usage_error("--offload %s keeps the inputs of recomputed layers in a file; it is accepted with -r 3 and -r 4",
                     o.offload);
+    if (s.compressed && s.training && offloads(o, "activations"))
+        usage_error(
+            "--offload %s with --compress-activations 1, whose codes stay in memory; one of the two is accepted",
+            o.offload);
     if (!o.offload_dir.empty() && o.offload == "none")
         usage_error("--offload-dir %s has no effect without --offload; optimizer, activations, both are accepted",
                     o.offload_dir);

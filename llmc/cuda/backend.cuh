@@ -1,6 +1,7 @@
 // What the services of a run need of a GPU (model/model.h): which one, its memory, and what it is
 // called.
 #pragma once
+#include "llmc/cuda/activation_codes.cuh"
 #include "llmc/cuda/blas.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/comm.cuh"
@@ -9,6 +10,7 @@
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/nvml.cuh"
+#include "llmc/model/kept_codes.h"
 #include "llmc/model/model_state.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"
@@ -82,9 +84,9 @@ double gpu_memory_bytes(const Options& o) {
 
 // Without -r as little is recomputed as memory demands: level 1, or level 0 where its plan leaves
 // 2 GiB of a GPU to driver and libraries. Levels have the same bits, but where -ge is -1 on Hopper
-// (gelu_fusion() in options.h).
+// (gelu_fusion() in options.h). With codes of activations each level has its own: then it is 1.
 inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Options& o, double memory_bytes) {
-    if (o.given.count("--recompute") || sizes.recompute != 1 || !sizes.training) return;
+    if (o.given.count("--recompute") || sizes.recompute != 1 || !sizes.training || sizes.compressed) return;
     Sizes keeps_all = sizes;
     keeps_all.recompute = 0;
     if ((double)plan_bytes(gpu_plan_rows(model, keeps_all, o)) <= memory_bytes - 2 * DRIVER_BYTES) sizes = keeps_all;
@@ -168,6 +170,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
     own.allocated_bytes = plan_bytes(gpu_plan_rows(model, s, o));
     check_cuda(cudaStreamCreateWithFlags(&own.stream, cudaStreamNonBlocking), "making a stream");
     own.phases.stream = own.stream;
+    own.graphs.on = o.cuda_graph && comm.processes == 1;
     model.phases.device_enter = [&own](StepPhase phase) { own.phases.enter(phase); };
     model.phases.device_end_step = [&own] { return own.phases.end_step(); };
     auto take = [&](auto*& p, int64_t bytes) {
@@ -207,6 +210,7 @@ inline void free_model(GPT2& model) {
     check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");
     model.gpu->phases.free();
+    model.gpu->graphs.free();
     check_cuda(cudaStreamDestroy(model.gpu->stream), "freeing a stream");
 }
 

@@ -28,6 +28,9 @@ struct Batch {
     Dropout dropout = {};  // of a training run that has it
 };
 
+// What a forward pass leaves beside lnf: nothing, codes of what the backward pass needs
+// (kept_codes.h), or in the cache of generation keys and values of its one sequence.
+enum Leaves { LEAVES_NOTHING, LEAVES_CODES, LEAVES_CACHE };
 // A bucket whose sum over the processes will be added to what this process keeps of it, or begin
 // it.
 struct ArrivingBucket {

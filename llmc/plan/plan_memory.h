@@ -50,6 +50,7 @@ inline int64_t trial_bytes(const GPT2& model, const Options& o, Sizes s) {
     trial.format = model.format, trial.backend = model.backend;
     trial.layout = parameter_layout(s.config, s.processes);
     s.recompute = o.recompute, s.recompute_every = std::max<int64_t>(1, o.recompute_every);
+    s.compressed = o.compress_activations;
     s.B = o.batch_size, s.T = o.seq_len, s.micro_steps = o.total_batch_size / (s.B * s.T * s.processes);
     trial.backend->settle(trial, s, o);
     return plan_bytes(trial.backend->plan_rows(trial, s, o));
@@ -94,6 +95,11 @@ inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, i
         Options changed = o;
         changed.recompute = level, changed.recompute_every = at_level(s, o, level).recompute_every;
         line(format("-r %d", level), changed);
+    }
+    if (!o.compress_activations) {
+        Options changed = o;
+        changed.compress_activations = 1;
+        line("--compress-activations 1", changed);
     }
     for (int64_t B : {s.B / 2, (int64_t)1})
         if (B > 0 && B < s.B && (!has_own_total_batch(o, s) || s.B % B == 0))

@@ -45,6 +45,20 @@ inline double elems_with_v(const ParameterLayout& layout, Optimizer optimizer, i
     return (double)(in_v + in_factors) * (double)elems / (double)layout.total_elems();
 }
 
+// What a step encodes, and decodes again (model/kept_codes.h): a call is the average one.
+inline void add_codes(std::vector<KernelWork>& kernels, const Sizes& s) {
+    double elems = 0, activations = 0;
+    for (int a = 0; a < NUM_ACTIVATIONS; a++)
+        if (is_coded(a, s)) elems += (double)ACTIVATIONS[a].elems(s), activations++;
+    const int64_t calls = s.micro_steps * activation_copies(CODES, s) * (int64_t)activations;
+    if (calls == 0) return;
+    const double average = elems / activations, x = (double)s.floatX_bytes;
+    for (KernelWork kernel : {work::encode_activations(average, x), work::decode_activations(average, x)}) {
+        kernel.calls = calls;
+        kernels.push_back(kernel);
+    }
+}
+
 // The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
 // sums the squares of, and which it updates. fuses_gelu: GELU is in the epilogue of the product
 // before it, so that recomputing GELU takes this product.
@@ -81,6 +95,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::attention_backward(n, T, C, x), layers);
     add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
     add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
+    add_codes(kernels, s);
     const ParameterLayout layout = parameter_layout(c, s.processes);
     add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
@@ -136,14 +151,18 @@ struct ScalingEstimate {
 
 // Estimates a step with communication. compute_s: what it takes without. wire_bytes: what each
 // process sends. Half of that, the reduce-scatter of the gradients, travels during the backward
-// pass of the last micro-step, which takes two thirds of that micro-step.
+// pass of the last micro-step, which takes two thirds of that micro-step. Sharded weights: a third
+// in the forward, two thirds in the backward pass of each micro-step, all while it computes.
 inline ScalingEstimate estimate_scaling(const Cluster& c, double compute_s, double wire_bytes, int64_t processes,
-                                        int64_t node_processes, int64_t buckets, int64_t micro_steps) {
+                                        int64_t node_processes, int64_t buckets, int64_t micro_steps,
+                                        bool sharded_weights = false) {
     ScalingEstimate e;
     e.compute_s = compute_s;
     const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
-    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / 2 / bandwidth;
-    e.communicate_s = 2 * one_way_s;
-    e.hidden_s = std::min(one_way_s, e.compute_s / (double)micro_steps * 2 / 3);
+    const double ways = sharded_weights ? 3 * (double)micro_steps : 2;
+    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / ways / bandwidth;
+    e.communicate_s = ways * one_way_s;
+    e.hidden_s = sharded_weights ? std::min(e.communicate_s, compute_s)
+                                 : std::min(one_way_s, compute_s / (double)micro_steps * 2 / 3);
     return e;
 }

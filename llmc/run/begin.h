@@ -74,7 +74,7 @@ inline Sizes settle_run(Run& run) {
     const int64_t B = prompts ? 1 : run.B, T = prompts ? cache_T : run.T;
     Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, micro_steps, comm.processes};
     sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
-    sizes.dropout = o.dropout > 0;
+    sizes.dropout = o.dropout > 0, sizes.compressed = o.compress_activations;
     return sizes;
 }
 

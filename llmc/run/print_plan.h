@@ -8,18 +8,19 @@
 
 // What several GPUs would take for a step that computes for so long.
 inline void print_scaling(const Cluster& c, double compute_s, int64_t wire_bytes, const Options& o, const Sizes& s) {
-    const ScalingEstimate e =
-        estimate_scaling(c, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1, s.micro_steps);
+    const ScalingEstimate e = estimate_scaling(c, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node,
+                                               s.config.L + 1, s.micro_steps, o.zero_stage >= 3);
     printf(
         "on GPUs of %.0f TFLOP/s used to %.0f%%, %.0f GB/s between those of a node, %.0f GB/s a GPU between nodes of "
         "%lld, %.0f us a message:\n",
         c.flops / 1e12, 100 * c.utilisation, c.node_bytes_s / 1e9, c.network_bytes_s / 1e9, (long long)o.gpus_per_node,
         1e6 * c.message_s);
     printf(
-        "a step computes for %s and communicates for %s, of which %s hide behind the backward pass: efficiency "
+        "a step computes for %s and communicates for %s, of which %s hide behind the %s: efficiency "
         "%.1f%%\n",
         time_text(e.compute_s, "%.2f").c_str(), time_text(e.communicate_s, "%.2f").c_str(),
-        time_text(e.hidden_s, "%.2f").c_str(), 100 * e.compute_s / e.step_s());
+        time_text(e.hidden_s, "%.2f").c_str(), o.zero_stage >= 3 ? "computation" : "backward pass",
+        100 * e.compute_s / e.step_s());
 }
 
 // What a process takes, and what the processes of one machine take together.
@@ -68,7 +69,7 @@ inline int64_t print_run_length(const Options& o) {
 inline double with_communication(double compute_s, const Options& o, const Sizes& s, int64_t wire_bytes) {
     if (!s.gpu) return compute_s;
     return estimate_scaling({}, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1,
-                            s.micro_steps)
+                            s.micro_steps, o.zero_stage >= 3)
         .step_s();
 }
 

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""What sharding costs and saves: ZeRO stages on 1 to 4 CPU processes, measured; and which model fits on how many GPUs
+at which stage, by --plan of the simulator's trainer.
+
+    make train_gpt2_cpu train_gpt2sim data && python3 dev/sharding.py [--write] [--only measured|planned]
+
+Measured: milliseconds of a step, with its ratio to stage 1; the peak of the process that takes most, beside its plan;
+and bytes sent by each process, which are those of the plan to the byte (dev/test/test_processes.cpp). Stages of one
+number of processes are interleaved.
+"""
+import argparse
+import pathlib
+import re
+import tempfile
+import time
+
+import children
+from readme import MEASURED, this_cpu, write_between, write_of_machine
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CHAPTER = ROOT / "dev/course/16-many-processes.md"
+MODEL, T, WINDOWS, STEPS = "d12", 64, 12, 4
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np"]
+STAGES = [0, 1, 2, 3]
+MODELS = [("124M", "d12"), ("1.56B", "d48"), ("6.7B", "gpt3:c4096"), ("13B", "gpt3:c5120"), ("70B", "L80C8192H64T2048")]
+GPUS, CHIP, FREE_GIB = [1, 8, 64, 512], "H100", 78
+
+
+def planned(flags, program="./train_gpt2_cpu"):
+    text = children.run([program, "--plan", *flags], cwd=ROOT)[0]
+    return int(re.search(r"^total (\d+)", text, re.M)[1]), int(re.search(r"wire a step: (\d+)", text)[1])
+
+
+def train(processes, stage, folder):
+    """Milliseconds of the steps but the first, and the peak of the process that takes most."""
+    out = pathlib.Path(folder) / "run"
+    flags = ["-e", MODEL, "-b", WINDOWS // processes, "-t", T, "-x", STEPS, "-v", 0, "-s", 0, "-z", stage,
+             "--threads", 1, "-pg", processes]
+    children.run([*MPIRUN, processes, "./train_gpt2_cpu", *flags, "-o", out, "--overwrite", 1], cwd=ROOT)
+    rows = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
+    columns = {name: i for i, name in enumerate(rows[0])}
+    times = [float(row[columns["step_ms"]]) for row in rows[2:]]
+    peak = max(float(row[columns["peak_bytes"]]) for row in rows[1:])
+    return times, peak, planned([*flags, "-pn", processes])
+
+
+def measured_table(rounds):
+    lines = [f"| processes | stage | step, {MODEL}, {WINDOWS * T} tokens | of stage 1 | peak of a process | its plan |"
+             " sends a step |", "|" + "---|" * 7]
+    with tempfile.TemporaryDirectory() as folder:
+        for processes in (1, 2, 3, 4):
+            results = {}
+            for _ in range(rounds):
+                for stage in STAGES[:1] if processes == 1 else STAGES:
+                    times, peak, plan = train(processes, stage, folder)
+                    before = results.get(stage, ([], 0, plan))
+                    results[stage] = (before[0] + times, max(before[1], peak), plan)
+            for stage, (times, peak, (plan, sent)) in results.items():
+                ratio = f"{min(times) / min(results[1][0]):.2f}" if processes > 1 else ""
+                lines.append(f"| {processes} | {stage} | {min(times):,.0f} ms | {ratio} | {peak / 2**20:,.0f} MiB | "
+                             f"{plan / 2**20:,.0f} MiB | {sent / 2**20:,.0f} MiB |")
+                print(lines[-1], flush=True)
+    return lines
+
+
+def planned_table():
+    """GiB of a GPU with one sequence of 1,024 tokens on each, -r 3; what fits is marked."""
+    lines = [f"| parameters | GPUs | {' | '.join(f'`-z {stage}`' for stage in STAGES)} | sends at `-z 1`, at `-z 3` |",
+             "|" + "---|" * (len(STAGES) + 3)]
+    for name, model in MODELS:
+        for gpus in GPUS:
+            cells, sent = [], []
+            for stage in STAGES:
+                flags = ["-e", model, "--device", CHIP, "-pn", gpus, "-z", stage, "-b", 1, "-t", 1024, "-r", 3, "-g", 0,
+                         "-d", 1024 * gpus]
+                bytes_taken, bytes_sent = planned(flags, "./train_gpt2sim")
+                gib = bytes_taken / 2**30
+                text = f"{gib:,.1f}" if gib < 100 else f"{gib:,.0f}"
+                cells.append(f"**{text}**" if gib <= FREE_GIB else text)
+                sent.append(f"{bytes_sent / 1e9:,.1f} GB")
+            lines.append(f"| {name} | {gpus} | {' | '.join(cells)} | {sent[1]}, {sent[3]} |")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="put the tables into dev/MEASURED.md and chapter 16")
+    parser.add_argument("--only", choices=["measured", "planned"], help="one of the two tables")
+    args = parser.parse_args()
+    kind, machine = this_cpu()
+    if args.only != "planned":
+        measured = (f"Measured {time.strftime('%Y-%m-%d')} on {machine}, one thread a process, minima of {args.rounds} "
+                    "interleaved rounds, by `dev/sharding.py`.")
+        table = "\n".join([measured, "", *measured_table(args.rounds)])
+        if args.write:
+            write_of_machine(ROOT / MEASURED, "sharding", kind, table)
+    if args.only != "measured":
+        table = "\n".join(planned_table())
+        print(table)
+        if args.write:
+            write_between(CHAPTER, "sharding", table)
+
+
+main()
