@@ -72,7 +72,8 @@ def main():
     print("| rank | communication, ms a step | hidden | not hidden, ms a step |\n|---|---|---|---|")
     for rank, (steps, moved, hidden) in found.items():
         share = f"{100 * hidden / moved:.0f}%" if moved else "nothing was sent"
-        print(f"| {rank} | {1e-3 * moved / max(1, steps):.2f} | {share} | {1e-3 * (moved - hidden) / max(1, steps):.2f} |")
+        ms = [1e-3 * time / max(1, steps) for time in (moved, moved - hidden)]
+        print(f"| {rank} | {ms[0]:.2f} | {share} | {ms[1]:.2f} |")
 
 
 if __name__ == "__main__":

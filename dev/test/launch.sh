@@ -125,9 +125,10 @@ kill -TERM $!
 wait $! || status=$?
 ended "two processes stopped by TERM" 143
 
-# The same bits whatever --bucket-mb, by TCP and in shared memory: at stage 0, and where weights and gradients are slices.
+# The same bits whatever --bucket-mb, by TCP and in shared memory: at stage 0, and where processes keep slices.
 flags=(-e L3C32H2T16V257 -i "$folder/bytes_train.bin" -t 16 -b 2 -v 0 -s 0 -x 3 --threads 1)
-for more in "-z 0" "-z 0 --bucket-mb 1" "-z 0 --shared-memory 0 --bucket-mb 1" "-z 3 --shared-memory 0 --bucket-mb 1"; do
+tcp="--shared-memory 0 --bucket-mb 1"
+for more in "-z 0" "-z 0 --bucket-mb 1" "-z 0 $tcp" "-z 3 $tcp"; do
     rm -rf "$folder/bits"
     processes -np 2 ./train_gpt2_cpu "${flags[@]}" $more -o "$folder/bits"
     ended "a run with $more" 0
