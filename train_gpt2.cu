@@ -303,7 +303,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     model.phases.enter(PHASE_UPDATE);
     const SliceMap own_slices = slice_map(model, model.apart ? model.slice : BucketSlice{comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
-    gpu_group("sums and gradients", [&] {
+    gpu_group(KernelWork{{"sums and gradients"}}, [&] {
         gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
         for (int64_t b = 0; b < layout.buckets() && gathers; b++)
             gpu_all_gather(grads + layout.bucket_begin[b], layout.slice_elems(b), b, stream);

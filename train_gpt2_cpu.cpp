@@ -218,11 +218,12 @@ void reduce_gradients(GPT2& model, int64_t bucket, const Batch& batch) {
     const ParameterLayout& layout = model.layout;
     if (model.apart) return;
     model.phases.enter(PHASE_COMMUNICATION);
+    Collective sum = ALL_COLLECTIVES;
     if (model.compressed.on) send_compressed(model, bucket);
     else if constexpr (sizeof(floatG) == 4)
-        comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(layout, bucket),
-                                  layout.slice_elems(bucket), bucket);
-    if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0});
+        sum = comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(layout, bucket),
+                                        layout.slice_elems(bucket), bucket);
+    if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0, sum});
     model.phases.enter(PHASE_BACKWARD);
 }
 
@@ -323,6 +324,7 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
         else gather(model, grads, b);
     model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the collection of the gradients");
+    model.in_update = true;
     model.phases.enter(PHASE_UPDATE);
     const auto adamw = [&](const TensorPart& part) {
         UpdateConstants k = constants;

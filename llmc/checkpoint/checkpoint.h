@@ -85,6 +85,22 @@ inline void give_weights(GPT2& model) {
     });
 }
 
+// Fills in what the states of a checkpoint say of this rank.
+inline void complete_header(StateHeader& header, const GPT2& model) {
+    header.processes = comm.processes, header.rank = comm.rank;
+    header.rank_states = kept_rank_states(model);
+    header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
+    header.header_checksum = header.checksum();
+}
+// The end of a save: all states are there.
+inline void publish_checkpoint(const std::string& dir, int64_t step, FileWriter& model_file) {
+    model_file.publish();
+    unfinished_file.clear();
+    flush_folder(dir);
+    FileWriter done(done_path(dir, step));
+    done.commit();
+}
+
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
 // model, each rank its state, and rank 0 DONE, once it has seen all states. A failure ends the
 // program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
@@ -100,19 +116,28 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
         unfinished_file = model_file->temporary;
     } else give_weights(model);
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
-    header.processes = comm.processes, header.rank = comm.rank;
-    header.rank_states = kept_rank_states(model);
-    header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
-    header.header_checksum = header.checksum();
+    complete_header(header, model);
     const std::vector<uint64_t> sums = comm_gather(write_state(dir, header, model, progress), "writing the state");
     if (comm.rank > 0) return;
     for (int64_t rank = 0; rank < comm.processes; rank++)
         expect_state(state_path(dir, header.step, rank), header, rank, sums[rank]);
-    model_file->publish();
-    unfinished_file.clear();
-    flush_folder(dir);
-    FileWriter done(done_path(dir, header.step));
-    done.commit();
+    publish_checkpoint(dir, header.step, *model_file);
+}
+
+// Writes such a checkpoint by one process alone, after another is lost: where every process holds
+// everything (ZeRO stage 0), it has the states of all ranks.
+inline void save_checkpoint_alone(const std::string& dir, StateHeader header, GPT2& model) {
+    clear_checkpoint(dir, header.step);
+    FileWriter model_file(model_path(dir, header.step));
+    header.model_checksum = write_weights(model_file, model);
+    model_file.flush();
+    const int64_t own_rank = comm.rank;
+    for (comm.rank = 0; comm.rank < comm.processes; comm.rank++) {
+        complete_header(header, model);
+        write_state(dir, header, model, nullptr);
+    }
+    comm.rank = own_rank;
+    publish_checkpoint(dir, header.step, model_file);
 }
 
 // Loads the slices of its states that a rank of the saved run wrote. verified: the

@@ -24,7 +24,7 @@ struct CompressOnCpu {
                       model.compressed.kind);
     }
     void exchange(char* to, const char* from, int64_t bytes, int64_t bucket) const {
-        comm_all_to_all_start(to, from, bytes, bucket);
+        comm_exchange_start(to, from, bytes, bucket);
     }
     void gather(char* data, int64_t bytes, int64_t bucket) const { comm_all_gather_start(data, bytes, bucket); }
 };

@@ -38,6 +38,7 @@ enum Leaves { LEAVES_NOTHING, LEAVES_CODES, LEAVES_CACHE };
 struct ArrivingBucket {
     int64_t bucket;
     bool add;
+    int64_t collective;  // to be waited for (comm.h)
 };
 
 struct Backend;
@@ -47,10 +48,11 @@ struct GPT2 {
     ParameterLayout layout;
     Sizes sizes;
     ActivationLayout activations;
-    BucketSlice slice;                            // what this process updates of every bucket
-    BucketPlaces weight_places, gradient_places;  // where buckets lie in params, and in grads (on a GPU: grad_sums)
-    BucketsThere weights_there;                   // of sharded weights
-    int64_t micro_steps = 1;                      // of this step, at most those of Sizes
+    BucketSlice slice;                                // what this process updates of every bucket
+    BucketPlaces weight_places, gradient_places;      // where buckets lie in params, and in grads (on a GPU: grad_sums)
+    BucketsThere weights_there;                       // of sharded weights
+    int64_t fetching[BucketPlaces::LAYERS + 1] = {};  // by place: the collective that brings them (comm.h)
+    int64_t micro_steps = 1;                          // of this step, at most those of Sizes
     NumberFormat format = FORMAT_FP32;
 
     // ---- in the memory of the device
@@ -83,6 +85,7 @@ struct GPT2 {
     std::shared_ptr<Gpu> gpu;  // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
+    bool in_update = false;                // on a CPU: weights and state may be those of no complete step
     double loss_sum = 0;                   // on a CPU: over the tokens so far
     std::vector<ArrivingBucket> arriving;  // sharded gradients: sums over the processes that were started
     bool noise_scale = false;              // --noise-scale 1: the step needs small_squares

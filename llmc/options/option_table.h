@@ -237,6 +237,8 @@ inline const std::vector<OptionRow>& option_table() {
              "with --sync-every: how far the weights go towards that mean (DiLoCo: 0.7)"),
         real(PROCESSES, "", "--outer-momentum", &O::outer_momentum, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
              "with --sync-every: of that movement, Nesterov's (DiLoCo: 0.9)"),
+        whole(PROCESSES, "", "--bucket-mb", &O::bucket_mb, 0, 1 << 20, "0..", "0",
+              "gradients of layers wait until so many MB are complete, and travel together; 0: each layer's at once"),
         whole(PROCESSES, "", "--shared-memory", &O::shared_memory, 0, 1, "0, 1", "1",
               "CPU: processes on one machine exchange gradients and weights through memory that they share"),
         whole(EVERYDAY | TRAINING, "", "--seed", &O::seed, 0, many, "0..", "42",

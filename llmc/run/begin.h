@@ -17,6 +17,7 @@ inline std::string program_text(const GPT2& model) {
 // Meets the other processes, if there are any. A plan counts processes without starting them.
 inline void join_processes(Run& run) {
     const Options& o = run.options;
+    comm.message_bytes = o.bucket_mb << 20;
     if (o.plan && o.num_processes > 1) {
         comm.processes = o.num_processes;
         return;

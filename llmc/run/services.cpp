@@ -3,6 +3,7 @@
 #include "llmc/run/services.h"
 #include "llmc/options/number_formats.h"
 #include "llmc/options/run_json.h"
+#include "llmc/run/after_loss.h"
 #include "llmc/run/begin.h"
 #include "llmc/run/evaluate.h"
 #include "llmc/run/not_finite.h"
@@ -68,7 +69,10 @@ bool begin_run(Run& run) {
     load_model_and_describe(run, sizes, given);
     run.first_step = run.state.step, run.started = now_seconds();
     run.model.phases.on = writes_out_dir(o);
-    if (writes_out_dir(o)) after_failed_write = "; " + how_to_go_on(o);
+    if (writes_out_dir(o)) {
+        after_failed_write = "; " + how_to_go_on(o);
+        comm.at_loss = [&run](int64_t lost) { return save_after_loss(run, lost); };
+    }
     return true;
 }
 
@@ -214,6 +218,7 @@ void end_step(Run& run, const UpdateSettings& settings, const StepResult& result
     const Options& o = run.options;
     StateHeader& state = run.state;
     StepInWork& step = run.step;
+    run.model.in_update = true;
     run.model.phases.enter(NO_PHASE);
     const double loss_z = step.tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);
@@ -237,6 +242,7 @@ void end_step(Run& run, const UpdateSettings& settings, const StepResult& result
     if (!result.wanted) log_skipped_update(run, result, settings, state.loss_scale.scale), state.loss_scale.skipped++;
     state.step++;
     state.position_windows += run.step_windows;
+    run.model.in_update = false;
     step.range.reset();
     end_trace(run);
 }
