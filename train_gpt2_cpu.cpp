@@ -210,19 +210,17 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
 
-// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32;
-// on their way gradients may have fewer bits (--compress-gradients). With --sync-every each process
-// keeps its own.
+// Starts the sum of a bucket's gradients over the processes, in fp32 or compressed. With
+// --sync-every each process keeps its own.
 template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket, const Batch& batch) {
-    const ParameterLayout& layout = model.layout;
     if (model.apart) return;
     model.phases.enter(PHASE_COMMUNICATION);
     Collective sum = ALL_COLLECTIVES;
     if (model.compressed.on) send_compressed(model, bucket);
     else if constexpr (sizeof(floatG) == 4)
-        sum = comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(layout, bucket),
-                                        layout.slice_elems(bucket), bucket);
+        sum = comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(model.layout, bucket),
+                                        model.layout.slice_elems(bucket), bucket);
     if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0, sum});
     model.phases.enter(PHASE_BACKWARD);
 }

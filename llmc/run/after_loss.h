@@ -23,9 +23,10 @@ inline std::string save_after_loss(Run& run, int64_t lost) {
     const std::string saved = format("; step %d is saved in %s", step, dir);
     if (run.saved_step == step || name_exists(done_path(dir, step))) return saved;
     const bool in_slices = run.model.slice.parts > 1;
-    if (in_slices || run.model.sizes.gpu || run.model.in_update || writer < 0)
+    const bool differs = run.model.apart || kept_rank_states(run.model);  // what a rank has that the others have not
+    if (in_slices || differs || run.model.sizes.gpu || run.model.in_update || writer < 0)
         return format("; the newest checkpoint in %s counts%s", dir,
-                      in_slices ? format(", since part of the state was rank %d's alone", lost) : "");
+                      in_slices || differs ? format(", since part of the state was rank %d's alone", lost) : "");
     if (writer != comm.rank) return format("; rank %d saves step %d", writer, step);
     make_way(dir, step);
     save_checkpoint_alone(dir, run.state, run.model);
