@@ -30,14 +30,17 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     o.tf32 = 0, o.given.insert("--recompute");
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
+    sizes.compressed_activations = o.compress_activations;
     model.layout = parameter_layout(config, 1);
     model.backend->settle(model, sizes, o);
     model.backend->allocate(model, model.sizes, o);
     return model;
 }
-static void micro_step(GPT2& model, const Batch& batch) {
+static void micro_step(
+    GPT2& model, const Batch& batch, std::function<void()> between = [] {}) {
     upload<floatX>(model, batch);
     forward(model, batch);
+    between();
     backward(model, batch);
 }
 static StepResult update(GPT2& model, const UpdateSettings& settings) {
@@ -284,6 +287,32 @@ static void dropout_kernels(int64_t rows, int64_t n) {
     for (int64_t i = 0; i < n; i++) EXPECT(got[i] == (float)(floatX)want[i]);
     dropout(d_x.data, d_x.data, n, mask, stream);
     EXPECT(memcmp(d_x.values().data(), got.data(), n * 4) == 0);
+}
+
+static void code_kernels(int64_t n) {
+    start_test(format("codes of %d activations and what they stand for: the CPU's bytes", (int)n));
+    std::vector<floatX> x(n), want_values(n);
+    const Floats drawn = random_values(n);
+    for (int64_t i = 0; i < n; i++) x[i] = floatX(drawn[i] * std::pow(8.0f, (float)(i / CODE_BLOCK % 7) - 3));
+    if (n > 200) x[70] = floatX(NAN), x[130] = floatX(INFINITY);
+    std::vector<char> want(codes_bytes(n), 0), got(want);
+    reference::encode_activations(codes_at(want.data(), n), x.data(), n);
+    reference::decode_activations(want_values.data(), codes_at(want.data(), n), n);
+    Array d_x(n), d_values(n);
+    DeviceArray<char> d_codes(want.size());
+    copy_to_device(d_x.data, x.data(), n * sizeof(floatX), stream);
+    encode_activations(codes_at(d_codes.data, n), d_x.data, n, stream);
+    decode_activations(d_values.data, codes_at(d_codes.data, n), n, stream);
+    copy_to_host(got.data(), d_codes.data, got.size(), stream);
+    const ActivationCodes mine = codes_at(got.data(), n), theirs = codes_at(want.data(), n);
+    const Floats values = d_values.values();
+    for (int64_t i = 0; i < n; i++) {
+        const float scale = theirs.scales[i / CODE_BLOCK], wanted = (float)want_values[i];
+        EXPECT(mine.codes[i] == theirs.codes[i] || std::isnan(scale));
+        EXPECT(mine.scales[i / CODE_BLOCK] == scale || (std::isnan(mine.scales[i / CODE_BLOCK]) && std::isnan(scale)));
+        EXPECT(values[i] == wanted || (std::isnan(values[i]) && std::isnan(wanted)));
+        EXPECT(std::isnan(wanted) == (n > 200 && i >= 64 && i < 192));
+    }
 }
 
 // The blocks of attention: every tile of every head once, group after group, in each the longest
@@ -648,7 +677,7 @@ static void kernel_tests(bool quick) {
         if (!quick || rows == 48) orthogonalize_kernels(rows, cols);
     for (auto [rows, n] :
          {std::pair<int, int>{33, 33 * 48}, {1, 33}, {1, 1}, {1, 31}, {1, 4095}, {300, 300 * 40}, {3, 3 * 1600}})
-        if (!quick || rows == 33) gelu_kernels(rows, n), dropout_kernels(rows, n);
+        if (!quick || rows == 33) gelu_kernels(rows, n), dropout_kernels(rows, n), code_kernels(n);
     classifier_kernels(33, 33, 48, 97);
     if (!quick) {
         // the last one has more Packs in a row than two for each thread

@@ -80,9 +80,8 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
 }
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
-// last. fills_cache: keys and values of the one sequence are also written to the cache of
-// generation.
-void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
+// last, and what `leaves` names.
+void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
     const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const cudaStream_t stream = model.gpu->stream;
     for (int64_t l = first; l < end; l++) {
@@ -97,21 +96,22 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
                                        model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W), param(LN1B), rows,
                                        C, stream);
         layer_forward(model, l, batch);
-        if (fills_cache)
+        if (leaves == LEAVES_CODES) encode_kept<floatX>(model, l, encode_activations<floatX>, stream);
+        if (leaves == LEAVES_CACHE)
             fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
                        NH, stream);
     }
 }
 
 // The tokens (B,T) of a batch, on the device, to lnf (B,T,C).
-void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
+void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
     const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     const cudaStream_t stream = model.gpu->stream;
     fetch_weights<floatX>(model, L, 0);
     encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
     dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
-    forward_layers(model, 0, L, batch, fills_cache);
+    forward_layers(model, 0, L, batch, leaves);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2), act(BRANCH),
                                param(LNFW), param(LNFB), B * T, C, stream);
@@ -119,18 +119,21 @@ void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
 
 // The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more
 // memory than all else, so the classifier computes a chunk of rows at a time, and while it is there
-// also what the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte.
+// also what the backward pass needs of it: d(lnf), in BRANCH, and the gradient of wte. Both passes
+// are enqueued kernel by kernel or, with --cuda-graph 1, as one graph each (step_graph.cuh).
 void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
-    const auto [param, act, act32] = of_layer<floatX>(model, 0);
     const cudaStream_t stream = model.gpu->stream;
-    forward_to_lnf(model, batch);
-    free_place(model, c.L);  // the gradient of wte is written next
-    classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), rows,
-               model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), stream);
-    loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, stream);
+    by_graph(model, FORWARD_PASS, batch, [&] {
+        const auto [param, act, act32] = of_layer<floatX>(model, 0);
+        forward_to_lnf(model, batch, LEAVES_CODES);
+        free_place(model, c.L);  // the gradient of wte is written next
+        classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS),
+                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), stream);
+        loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, stream);
+    });
 }
 
 // Losses of all positions of x, y (B,T), without gradients.
@@ -149,13 +152,14 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 // -------------------------------------------------------------------------------------------------
 // backward
 
-// Before the backward pass of layer l: recomputes what the recompute level did not keep. From level
-// 3 on that is a whole segment of layers, at its last layer (Sizes::recomputed_before()).
+// Before the backward pass of layer l: decodes what it keeps in codes, and recomputes what it did
+// not keep: from level 3 on a whole segment, at its last layer (Sizes::recomputed_before()).
 void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_recompute", l);
     const int64_t C = model.layout.config.C, rows = batch.B * batch.T;
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
     const cudaStream_t stream = model.gpu->stream;
+    decode_kept<floatX>(model, l, decode_activations<floatX>, stream);
     if (layers == 0) return;
     if (level >= 3) return forward_layers(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
@@ -246,29 +250,32 @@ void backward(GPT2& model, const Batch& batch) {
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
     const bool add = model.adds(batch);
     const bool add_in_place = add && IS_FP32;  // 16-bit gradients are written, and added to sums elsewhere
-    const auto [param, act, act32] = of_layer<floatX>(model, last);
     const cudaStream_t stream = model.gpu->stream;
-    const auto reduce = [&](int64_t bucket) {  // starts its sum over the processes
+    const auto reduce = [&](int64_t bucket) {       // starts its sum over the processes
+        if (sent_otherwise(model, bucket)) return;  // --compress-gradients, --sync-every
         with_gradients(model, [&](auto* grads) { sum_over_processes(model, grads, bucket, batch.micro > 0); });
     };
-    floatX* dresidual = act(DRESIDUAL);
+    floatX* dresidual = model.act<floatX>(DRESIDUAL);
     model.phases.enter(PHASE_BACKWARD);
-    check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
-    ColumnSums sums = layernorm_backward(dresidual, grad(model, LNFW), grad(model, LNFB), act32(PARTIALS), act(BRANCH),
-                                         act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C,
-                                         add_in_place, stream);
-    sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
-    for (int64_t l = last; l >= 0; l--) {
-        layer_recompute(model, l, batch);
-        fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
-        sums = layer_backward(model, l, batch, add_in_place, sums);
-        sum_layer_gradients(model, l, add);
-        if (batch.micro == 0) note_first_gradients(model, l);
-        if (model.sends(batch)) reduce(l);
-    }
-    dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
+    by_graph(model, BACKWARD_PASS, batch, [&] {
+        const auto [param, act, act32] = of_layer<floatX>(model, last);
+        check_cuda(cudaMemsetAsync(dresidual, 0, rows * c.C * sizeof(floatX), stream), "clearing a gradient");
+        ColumnSums sums = layernorm_backward(dresidual, grad(model, LNFW), grad(model, LNFB), act32(PARTIALS),
+                                             act(BRANCH), act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD),
+                                             rows, c.C, add_in_place, stream);
+        sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
+        for (int64_t l = last; l >= 0; l--) {
+            layer_recompute(model, l, batch);
+            fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
+            sums = layer_backward(model, l, batch, add_in_place, sums);
+            sum_layer_gradients(model, l, add);
+            if (batch.micro == 0) note_first_gradients(model, l);
+            if (model.sends(batch)) reduce(l);
+        }
+        dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
+    });
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
-    encoder_backward(dwte(model), grad(model, WPE), act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
+    encoder_backward(dwte(model), grad(model, WPE), model.act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
                      model.gpu->tokens, B, T, c.C, c.maxT, add_in_place, stream);
     sum_tensor_gradients(model, WPE, add);
     if (model.sizes.has_dwte_sums()) round_gradients(grad(model, WTE), dwte(model), c.Vp * c.C, stream);
@@ -289,16 +296,16 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     const ParameterLayout& layout = model.layout;
     const cudaStream_t stream = model.gpu->stream;
     DeviceResults* results = results_of(model);
-    const bool in_slices = model.slice.parts > 1;
+    const bool in_slices = model.slice.parts > 1, gathers = !in_slices && !model.apart && !model.compressed.on;
     floatX* params = (floatX*)model.params;
     model.phases.enter(PHASE_COMMUNICATION);
-    gpu_comm_join(stream);  // the sums of the gradients
+    join_gradients(model);
     model.phases.enter(PHASE_UPDATE);
-    const SliceMap own_slices = slice_map(model, {comm.processes, comm.rank});
+    const SliceMap own_slices = slice_map(model, model.apart ? model.slice : BucketSlice{comm.processes, comm.rank});
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
-    gpu_group("sums and gradients", [&] {
+    gpu_group(KernelWork{{"sums and gradients"}}, [&] {
         gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
-        for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+        for (int64_t b = 0; b < layout.buckets() && gathers; b++)
             gpu_all_gather(grads + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
     });
     model.phases.enter(PHASE_COMMUNICATION);
@@ -349,7 +356,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
     upload<floatX>(model, {tokens, tokens, 1, n}, false);
-    forward_to_lnf(model, {tokens, tokens, 1, n}, true);
+    forward_to_lnf(model, {tokens, tokens, 1, n}, LEAVES_CACHE);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 
@@ -413,6 +420,7 @@ int train(Run& run) {
         loss_norm_and_update(model, settings);              // over all processes; AdamW, if the device decides so
         load_ahead(run);                                    // while it computes
         const StepResult result = wait_for_step(model, settings);
+        meet_when_due(run);                           // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }

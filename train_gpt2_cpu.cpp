@@ -60,10 +60,9 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
 }
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
-// last. fills_cache: keys and values of the one sequence are also written to the cache of
-// generation.
+// last, and what `leaves` names.
 template <class floatX>
-void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, bool fills_cache = false) {
+void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
     const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     for (int64_t l = first; l < end; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
@@ -77,7 +76,8 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
                                                 model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W),
                                                 param(LN1B), rows, C);
         layer_forward<floatX>(model, l, batch);
-        if (fills_cache)
+        if (leaves == LEAVES_CODES) encode_kept<floatX>(model, l, kernels::encode_activations<floatX>);
+        if (leaves == LEAVES_CACHE)
             fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
                        NH);
         leave_input(model, l);
@@ -86,14 +86,14 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
 
 // x (B,T) of a batch to lnf (B,T,C).
 template <class floatX>
-void forward_to_lnf(GPT2& model, const Batch& batch, bool fills_cache = false) {
+void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
     const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     fetch_weights<floatX>(model, L, 0);
     if (documents(model)) find_documents(documents(model), batch.x, B, T, model.sizes.end_of_text);
     kernels::encoder_forward(act(ENCODED), batch.x, param(WTE), param(WPE), B, T, C);
     kernels::dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
-    forward_layers<floatX>(model, 0, L, batch, fills_cache);
+    forward_layers<floatX>(model, 0, L, batch, leaves);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
@@ -110,7 +110,7 @@ void forward(GPT2& model, const Batch& batch) {
     float* losses = model.act32(LOSSES);
     floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
     model.phases.enter(PHASE_FORWARD);
-    forward_to_lnf<floatX>(model, batch);
+    forward_to_lnf<floatX>(model, batch, LEAVES_CODES);
     keep_slices(model);  // of the micro-step before: the gradient of wte is written next
     const auto classify = [&](auto* dwte) {
         kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
@@ -136,13 +136,14 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
 // -------------------------------------------------------------------------------------------------
 // backward
 
-// Before the backward pass of layer l: recomputes what the recompute level did not keep. From level
-// 3 on that is a whole segment of layers, at its last layer (Sizes::recomputed_before()).
+// Before the backward pass of layer l: decodes what it keeps in codes, and recomputes what it did
+// not keep: from level 3 on a whole segment, at its last layer (Sizes::recomputed_before()).
 template <class floatX>
 void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_recompute", l);
     const int64_t C = model.layout.config.C, rows = batch.B * batch.T;
     const int64_t level = model.sizes.recompute, layers = model.sizes.recomputed_before(l);
+    decode_kept<floatX>(model, l, kernels::decode_activations<floatX>);
     if (layers == 0) return;
     if (level >= 3) return forward_layers<floatX>(model, l + 1 - layers, l + 1, batch);
     const auto [param, act, act32] = of_layer<floatX>(model, l);
@@ -209,15 +210,20 @@ void note_first_gradients(GPT2& model, int64_t bucket) {
     model.small_squares += kernels::global_norm_squared(grads, model.layout.bucket_elems(bucket));
 }
 
-// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32.
+// Starts the sum of a bucket's gradients over the processes. Of several processes floatG is fp32;
+// on their way gradients may have fewer bits (--compress-gradients). With --sync-every each process
+// keeps its own.
 template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket, const Batch& batch) {
     const ParameterLayout& layout = model.layout;
+    if (model.apart) return;
     model.phases.enter(PHASE_COMMUNICATION);
-    if constexpr (sizeof(floatG) == 4)
-        comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(layout, bucket),
-                                  layout.slice_elems(bucket), bucket);
-    if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0});
+    Collective sum = ALL_COLLECTIVES;
+    if (model.compressed.on) send_compressed(model, bucket);
+    else if constexpr (sizeof(floatG) == 4)
+        sum = comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(layout, bucket),
+                                        layout.slice_elems(bucket), bucket);
+    if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0, sum});
     model.phases.enter(PHASE_BACKWARD);
 }
 
@@ -263,14 +269,15 @@ void backward(GPT2& model, const Batch& batch) {
 // update
 
 // Sum of the squares of all gradients. Of several processes each sums its slices of the buckets;
-// the sums are added in the order of ranks.
+// the sums are added in the order of ranks. Processes that train apart sum all of their own.
 template <class floatG>
 double gradient_norm_squared(GPT2& model) {
     const ParameterLayout& layout = model.layout;
     const floatG* grads = (floatG*)model.grads;
     if (comm.processes == 1) return kernels::global_norm_squared(grads, layout.total_elems());
     double mine = 0;
-    for (int64_t b = 0; b < layout.buckets(); b++) {
+    if (model.apart) mine = kernels::global_norm_squared(grads, layout.total_elems());
+    for (int64_t b = 0; b < layout.buckets() && !model.apart; b++) {
         const int64_t elems = layout.slice_elems(b);
         mine += kernels::global_norm_squared(grads + model.gradient_places.own(layout, b), elems);
     }
@@ -281,6 +288,7 @@ double gradient_norm_squared(GPT2& model) {
 template <class floatX>
 StepResult loss_and_norm(GPT2& model, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
+    receive_compressed(model);
     comm_wait("the sum of the gradients");
     keep_slices(model);
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), settings);
@@ -307,14 +315,16 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
     const Range range("update");
     const ParameterLayout& layout = model.layout;
     const bool in_slices = model.slice.parts > 1, sums = model.sizes.sums_gradients();
+    const bool gathers = !in_slices && !model.apart && !model.compressed.on;  // compressed sums are there
     floatX *params = (floatX*)model.params, *grads = (floatX*)model.grads;
     UpdateConstants constants = settings.constants;
     constants.grad_scale = gradient_factor(result.norm, settings);  // clips
-    for (int64_t b = 0; b < layout.buckets() && !in_slices; b++)
+    for (int64_t b = 0; b < layout.buckets() && gathers; b++)
         if (sums) gather(model, model.grad_sums, b);
         else gather(model, grads, b);
     model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the collection of the gradients");
+    model.in_update = true;
     model.phases.enter(PHASE_UPDATE);
     const auto adamw = [&](const TensorPart& part) {
         UpdateConstants k = constants;
@@ -359,7 +369,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 template <class floatX>
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    forward_to_lnf<floatX>(model, {tokens, tokens, 1, n}, true);
+    forward_to_lnf<floatX>(model, {tokens, tokens, 1, n}, LEAVES_CACHE);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 
@@ -417,6 +427,7 @@ int train(Run& run) {
         const UpdateSettings settings = begin_update(run);  // learning rate, clipping, what is an outlier
         const StepResult result = loss_and_norm<floatX>(model, settings);  // over all processes
         if (result.wanted) update<floatX>(model, settings, result);        // AdamW
+        meet_when_due(run);                                                // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);
     }

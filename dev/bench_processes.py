@@ -3,15 +3,22 @@
 threads on the same global batch, in tokens per second; and two separate runs at once, each on all cores, with one run
 alone. Rounds are interleaved.
 
-    make train_gpt2_cpu data && python3 dev/bench_processes.py [--write]
+With --only: tcp, how fast the collectives over TCP are beside a plain socket; bucket, the time of a step by MPI and by
+TCP against --bucket-mb, also as a picture, build/bucket_mb.svg; with --write, in dev/plots.
+
+    make train_gpt2_cpu data build/bench/tcp && python3 dev/bench_processes.py [--write]
 """
 import children
 import argparse
 import pathlib
 import re
+import shutil
 import statistics
 import time
 
+import charts
+import svg
+import sweep
 from readme import MEASURED, this_cpu, write_of_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -19,6 +26,7 @@ CASES = [("L6C384H6", 4, 128, 6), ("d12", 2, 256, 3)]  # model, sequences in all
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np", "2"]
 SHARED_CASES = [("L4C64H4T64", 2, 64, 30), ("L4C192H6T128", 8, 128, 10), ("d12", 4, 64, 4)]  # loops short and long
 HEADER = "|" + "---|" * 4
+BUCKET_MB = (0, 1, 4, 16, 64)
 
 
 def step_times(command):
@@ -61,14 +69,39 @@ def sharing_table(rounds):
     return lines
 
 
+def tcp_table(rounds):
+    return children.run([ROOT / "build/bench/tcp", 32, 4 * rounds], cwd=ROOT)[0].strip().splitlines()
+
+
+def bucket_table(rounds):
+    """Of a model with 12 layers of 3 MB of gradients each."""
+    by = {"MPI": MPIRUN, "TCP": ["scripts/processes.sh", "-np", "2"]}
+    best = {(name, mb): 1e9 for mb in BUCKET_MB for name in by}
+    for _ in range(rounds):
+        for name, mb in best:
+            times = step_times([*by[name], *trainer("L12C256H4T128", 4, 128, 6), "-z", 1, "--threads", 1,
+                                "--shared-memory", 0, "--bucket-mb", mb])
+            best[name, mb] = min(best[name, mb], *times)
+    panel = charts.Panel(80, 40, 480, 240, (-0.5, len(BUCKET_MB) - 0.5), charts.around(best.values()))
+    panel.frame("milliseconds of a step", "--bucket-mb", x_text=None)
+    sweep.mark_x(panel, [(i, str(mb)) for i, mb in enumerate(BUCKET_MB)])
+    for name, color in zip(by, svg.COLORS):
+        panel.curve([(i, best[name, mb]) for i, mb in enumerate(BUCKET_MB)], color)
+    panel.parts += charts.legend(80, 20, 480, list(by), svg.COLORS)[0]
+    (ROOT / "build/bucket_mb.svg").write_text(svg.picture(600, 330, charts.SIZE, panel.parts))
+    rows = [f"| {mb} | " + " | ".join(f"{best[name, mb]:,.1f} ms" for name in by) + " |" for mb in BUCKET_MB]
+    return ["| --bucket-mb | 2 processes, by MPI | by TCP |", "|" + "---|" * 3, *rows]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="put the tables into dev/MEASURED.md")
-    parser.add_argument("--only", choices=["processes", "sharing"], help="one of the two tables")
+    parser.add_argument("--only", choices=["processes", "sharing", "tcp", "bucket"], help="one of the tables")
     args = parser.parse_args()
     kind, machine = this_cpu()
-    for name, what, make in (("processes", "minima", processes_table), ("sharing", "medians", sharing_table)):
+    for name, what, make in (("processes", "minima", processes_table), ("sharing", "medians", sharing_table),
+                             ("tcp", "minima", tcp_table), ("bucket", "minima", bucket_table)):
         if args.only not in (None, name):
             continue
         print(f"{name}: a few short trainings, about {max(1, args.rounds // 3)} minutes or less", flush=True)
@@ -77,6 +110,8 @@ def main():
         table = "\n".join([measured, "", *make(args.rounds)])
         if args.write:
             write_of_machine(ROOT / MEASURED, name, kind, table)
+            if name == "bucket":
+                shutil.copy(ROOT / "build/bucket_mb.svg", ROOT / "dev/plots")
 
 
 main()

@@ -244,6 +244,23 @@ def gelu_fusion(day):
     return {"ms": ms, "said": "ms per step at -ge 0, 1, 2: " + ", ".join(f"{v:.2f}" for v in ms.values())}
 
 
+def cuda_graph(day):
+    """--cuda-graph 0 and 1: the same losses to the last digit, and what a step takes in small and large batches."""
+    ms = {}
+    for B in (2,) if day.simulated else (4, 16, 64):
+        losses = []
+        for on in (0, 1):
+            text = day.train("-b", B, "-x", 4 if day.simulated else 40, "-r", 0, "-ge", 0, "--cuda-graph", on)
+            losses.append(re.findall(r"\| loss ([\d.]+)", text))
+            ms.setdefault(B, []).append(min(float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)[2:]))
+        if not losses[0] or losses[0] != losses[1]:
+            raise RuntimeError(f"B {B}: losses {losses[1][-3:]} with graphs, {losses[0][-3:]} without")
+    pays = all(on < 1.002 * off for off, on in ms.values()) and any(on < 0.99 * off for off, on in ms.values())
+    return {"ms": ms, "pays": pays, "said": "ms per step without and with graphs: " + "; ".join(
+        f"B {B}: {off:.2f}, {on:.2f}" for B, (off, on) in ms.items()) +
+            ("; graphs pay: --cuda-graph 1 as the default" if pays else "; graphs do not pay: the default stays 0")}
+
+
 def curve(day):
     """300 steps on Shakespeare beside those of a CPU; then the second half again, resumed: the same bits. (The few
     steps in the simulator are all in the warmup, where the learning rate does not depend on how many there are.)"""
@@ -444,6 +461,7 @@ PARTS = {
     # What these two say decides what is worth doing next.
     "torch_attention": Part("attention by PyTorch's back ends", 30, 150, torch_attention),
     "gelu_fusion": Part("-ge 0 to 2", 15, 90, gelu_fusion),
+    "cuda_graph": Part("--cuda-graph 0 and 1 at B 4, 16, 64", 45, 180, cuda_graph),
     f"ladder_{LADDERS[0]}": Part(f"peaks of copies and products, every rung of {LADDERS[0]}", 30, 120,
                                  ladder(LADDERS[0])),
     "tests_BF16_kernels": Part("kernels in bf16 beside the naive loops", 45, 180, tests("BF16", "kernels")),

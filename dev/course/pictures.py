@@ -458,7 +458,8 @@ PICTURES = {"merges": merges, "vocabularies": vocabularies, "gelu": gelu, "atten
 
 
 # drawn by the scripts that measure them
-MEASURED = {"batch-size": "dev/batch_size.py", "optimizers": "dev/optimizers.py"}
+MEASURED = {"batch-size": "dev/batch_size.py", "optimizers": "dev/optimizers.py",
+            "messages": "dev/messages.py"}
 
 
 def read_facts():

@@ -4,8 +4,10 @@
 // bytes at that of the memory, whichever is longer. The code of the trainer itself runs; each of
 // its calls of a kernel is timed.
 //
-//     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS]]]        MODEL as for -e; d12 unless given
+//     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS [LEVEL]]]]   MODEL as for -e; d12 unless given
 //     build/bench/roofline prompt T fp32|bf16 [MODEL [STEPS [THREADS]]]   T tokens, read STEPS times
+//
+// LEVEL: what is kept is kept as codes (--compress-activations 1), at this level of recomputation.
 //
 // The first step, or prompt, also gets its memory from the system; the table is that of the fastest
 // of the others.
@@ -45,6 +47,7 @@ struct Pass {
     bool prompt;
     int64_t B, T;
     std::string model;
+    int64_t level = -1;  // of recomputation, with codes; -1: nothing is recomputed or encoded
 };
 
 // Prints the kernels of a pass that took `seconds`, and what all of them took.
@@ -80,7 +83,8 @@ static void report(const Pass& pass, int steps, int threads) {
     model.layout = parameter_layout(config_from_descriptor(pass.model), 1);
     const GPT2Config& c = model.layout.config;
     if (T > c.maxT) usage_error("%s has %d positions", pass.model, c.maxT);
-    Sizes sizes{c, B, T, 0, 0, 0, !pass.prompt};
+    Sizes sizes{c, B, T, std::max<int64_t>(0, pass.level), 0, 0, !pass.prompt};
+    sizes.compressed_activations = pass.level >= 0;
     if (pass.prompt) sizes.T = sizes.cache_T = c.maxT, sizes.logit_rows = 1;  // as without training steps
     model.backend->settle(model, sizes, o);
     model.backend->allocate(model, sizes, o);
@@ -125,11 +129,13 @@ static void report(const Pass& pass, int steps, int threads) {
 
 int main(int argc, char** argv) {
     if (argc < 4 || (std::string(argv[3]) != "fp32" && std::string(argv[3]) != "bf16"))
-        usage_error("roofline B|prompt T fp32|bf16 [MODEL [STEPS [THREADS]]] is accepted");
+        usage_error("roofline B|prompt T fp32|bf16 [MODEL [STEPS [THREADS [LEVEL]]]] is accepted");
     const bool prompt = std::string(argv[1]) == "prompt";
-    const Pass pass{prompt, prompt ? 1 : atoll(argv[1]), atoll(argv[2]), argc > 4 ? argv[4] : "d12"};
+    const Pass pass{prompt, prompt ? 1 : atoll(argv[1]), atoll(argv[2]), argc > 4 ? argv[4] : "d12",
+                    argc > 7 ? atoll(argv[7]) : -1};
     const int steps = argc > 5 ? atoi(argv[5]) : 3, threads = argc > 6 ? atoi(argv[6]) : 0;
-    if (pass.B < 1 || pass.T < 1 || steps < 1) usage_error("B, T and STEPS must be 1 or more");
+    if (pass.B < 1 || pass.T < 1 || steps < 1 || pass.level > 3)
+        usage_error("B, T and STEPS must be 1 or more, LEVEL at most 3");
     std::string(argv[3]) == "bf16" ? report<bf16>(pass, steps, threads) : report<float>(pass, steps, threads);
     return 0;
 }

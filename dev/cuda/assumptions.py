@@ -40,6 +40,15 @@ GENERAL = [
     Assumption("host", "that the host takes to start a kernel", (3.0, 4.0, 6.0), "us", "assumed"),
 ]
 
+# Of steps with CUDA graphs alone (step_graphs.py).
+GRAPHS = [
+    Assumption("graph_gap", "from the end of a kernel in a graph to the beginning of the next, beside that in a stream",
+               (0.4, 0.6, 0.9), "share", "on a V100 kernels of 2.9 us took 3.8 us each in a stream and 3.4 us in a "
+               "graph (Gray 2019, Getting Started with CUDA Graphs, developer.nvidia.com/blog/cuda-graphs); others "
+               "assumed"),
+    Assumption("graph_launch", "that the host takes to launch a graph", (5, 10, 50), "us", "assumed"),
+]
+
 
 def shown(values, unit):
     """Three values as text."""

@@ -13,7 +13,7 @@ what else a model of time needs, with its sources.
 import pathlib
 import re
 
-from assumptions import CHEESE, EXPECTED, GENERAL, HE, MAMF, Assumption
+from assumptions import CHEESE, EXPECTED, GENERAL, GRAPHS, HE, MAMF, Assumption
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LUO = "Luo et al. 2024, arXiv:2402.13499"
@@ -42,7 +42,7 @@ class Machine:
     attention's blocks, if not that of the kernels (cache_replay.py)."""
     def __init__(self, chip, moved=None, end=EXPECTED, order=None):
         self.chip, self.order = chip, order
-        for a in chip.assumptions():
+        for a in [*chip.assumptions(), *GRAPHS]:
             setattr(self, a.name, a.values[end if a.name == moved else EXPECTED])
         self.clock = chip.peak / (chip.sms * chip.flops) * self.clock_factor
         self.bandwidth = self.memory_share * chip.bandwidth

@@ -18,24 +18,25 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STORED = ROOT / "dev/cuda/machine_code.json"
 MODELS = {"d12": ("124M", 12, 768, 12), "d24": ("350M", 24, 1024, 16), "d36": ("774M", 36, 1280, 20),
           "d48": ("1558M", 48, 1600, 25)}
-EPILOGUE_OPERANDS = {164: 1, 192: 1}  # of products: GELU with its input kept; the derivative of GELU
+# Of products: GELU with its input kept; the derivative of GELU, without and with the gradient of the bias.
+EPILOGUE_OPERANDS = {164: 1, 192: 1, 208: 1}
 
 
 @functools.lru_cache(None)
 def run_once(program, flags, record, card):
     """The lines of the launches of a step, without computing it."""
-    children.run([program, *flags, "-x", 1], env={**dict(card), "CUSIM_MEMORY_MIB": "4000000", "CUSIM_DRY": record},
+    children.run([program, "-x", 1, *flags], env={**dict(card), "CUSIM_MEMORY_MIB": "4000000", "CUSIM_DRY": record},
                  cwd=ROOT)
     return [line.split() for line in (ROOT / record).read_text().splitlines()]
 
 
-def dry_run(args, chip, C, NH, L, B, micro_steps):
-    """On a simulated card that holds as many blocks as the chip does."""
+def dry_run(args, chip, C, NH, L, B, micro_steps, more=()):
+    """On a simulated card that holds as many blocks as the chip does. more: flags."""
     card = (("CUSIM_CAPABILITY", chip.capability), ("CUSIM_MULTIPROCESSORS", str(chip.sms)),
             ("CUSIM_SHARED_KIB", str(chip.shared_kb)))
     pathlib.Path("build").mkdir(exist_ok=True)
     flags = ("-e", f"L{L}C{C}H{NH}T{args.T}", "-b", B, "-t", args.T, "-d", B * args.T * micro_steps, "-v", 0, "-s", 0,
-             "-r", args.recompute, "-ge", args.gelu_fusion, "-i", args.data)
+             "-r", args.recompute, "-ge", args.gelu_fusion, "-i", args.data, *more)
     record = f"build/launches_{chip.capability}_L{L}C{C}_{B}x{args.T}x{micro_steps}"
     return run_once(args.program, flags, record, card)
 
@@ -46,6 +47,15 @@ def plan_of(program, T, data, model, B, more):
     flags = ["-e", model, "-b", B, "-t", T, "-s", 0, "-i", data, *more]
     plan, _ = children.run([program, "--plan", *flags], env={"CUSIM_MEMORY_MIB": "4000000"}, cwd=ROOT)
     return plan, float(re.search(r"FLOPs a step: (\S+)", plan)[1]), float(re.search(r"total (\d+) bytes", plan)[1])
+
+
+DRIVER_BYTES = 2**30  # of a chip's memory
+
+
+def fits_chip(args, chip, model, B):
+    """Whether a step of one micro-step fits the memory of the chip, and its FLOPs."""
+    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, ("-d", B * args.T, "-r", args.recompute))
+    return memory <= chip.memory_bytes - DRIVER_BYTES, flops
 
 
 WGMMA = "with wgmma"

@@ -6,6 +6,7 @@
     python3 dev/cuda/step_model.py --held-out           # published figures that nothing here was fitted to
     python3 dev/cuda/step_model.py --order groups:64    # attention's blocks in another order
     python3 dev/cuda/step_model.py --gpus 1,8,64        # 124M to 1558M on several GPUs
+    python3 dev/cuda/step_model.py --graphs             # what --cuda-graph 1 saves; --write: only this table
     python3 dev/cuda/step_model.py --counts FILE        # with bank conflicts and sectors that the simulator counted
     python3 dev/cuda/step_model.py --measured FILE      # beside what scripts/gpu_day.sh measured
 
@@ -31,14 +32,14 @@ import time  # noqa: E402
 
 import cache_replay  # noqa: E402
 import held_out  # noqa: E402
+import step_graphs  # noqa: E402
 from assumptions import GENERAL, shown  # noqa: E402
 from chips import CHIPS, Machine  # noqa: E402
 from kernel_work import Launch  # noqa: E402
 from readme import MEASURED, replace, write_between  # noqa: E402
-from step_launches import MODELS, ROOT, STORED, dry_run, machine_codes, plan_of, read_counts, step_of  # noqa: E402
+from step_launches import (DRIVER_BYTES, MODELS, ROOT, STORED, dry_run, fits_chip, machine_codes,  # noqa: E402
+                           plan_of, read_counts, step_of)
 from step_time import communication, in_range, kernels_of, moves, step_seconds, time_of  # noqa: E402
-
-DRIVER_BYTES = 2**30  # of a chip's memory
 
 
 # ---- tables
@@ -80,8 +81,8 @@ def kernel_table(args, chip, step, measured):
 
 def step_row(chip, codes, args, model, B, measured):
     """A row of the table; none if the step does not fit the memory of the chip."""
-    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, ("-d", B * args.T, "-r", args.recompute))
-    if memory > chip.memory_bytes - DRIVER_BYTES:
+    fits, flops = fits_chip(args, chip, model, B)
+    if not fits:
         return []
     seconds = time_of(args, chip, step_of(chip, codes, args, model, B))
     tokens = B * args.T / seconds[1]
@@ -163,6 +164,11 @@ def scaling_table(codes, args, gpus):
 SHOWN = {"d12": [4, 16, 64], "d24": [16], "d36": [4], "d48": [4]}
 
 
+def write_graphs(args, codes):
+    write_between(ROOT / "dev/cuda/README.md", "step graphs", "\n".join(
+        ["**Predicted, not measured.**", "", *step_graphs.table(args, codes), ""]))
+
+
 def write(args, codes):
     """Tables into the pages, and the machine code of the kernels of a step into machine_code.json."""
     used = {Launch(words[1:]).symbol for chip in CHIPS for model in MODELS for micro_steps in (1, 2)
@@ -204,6 +210,7 @@ def parse():
     parser.add_argument("--held-out", action="store_true", help="a table of published figures")
     parser.add_argument("--kernels", action="store_true", help="a table of the kernels of a step")
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
+    parser.add_argument("--graphs", action="store_true", help="a table of what CUDA graphs save")
     parser.add_argument("--counts", metavar="FILE")
     parser.add_argument("--measured", nargs="*", default=[], metavar="FILE")
     parser.add_argument("--write", action="store_true", help="put the tables into the pages, store the machine code")
@@ -225,7 +232,11 @@ def main():
     steps, kernels = measured_steps(args.measured)
     print(f"Predicted, not measured; {origin}.")
     if args.write:
-        write(args, codes)
+        write_graphs(args, codes)
+        if not args.graphs:
+            write(args, codes)
+    elif args.graphs:
+        print("\n".join(step_graphs.table(args, codes)))
     elif args.held_out:
         print("\n".join(held_out.lines(args, codes)))
     elif args.gpus:

@@ -28,6 +28,8 @@ inline thread_local dim3 blockDim, gridDim;
 
 typedef struct CusimStream* cudaStream_t;
 typedef struct CusimEvent* cudaEvent_t;
+typedef struct CusimGraph* cudaGraph_t;
+typedef struct CusimGraphExec* cudaGraphExec_t;
 
 namespace cusim {
 

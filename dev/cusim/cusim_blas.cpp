@@ -177,12 +177,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                         (int)algo->data[2]);
     for (const void* p : {A, B, (const void*)D, (const void*)desc->bias, (const void*)desc->aux})
         if ((uintptr_t)p % 16 != 0) cusim::fail({}, "cublasLtMatmul: %p is not aligned to 16 bytes", p);
-    if (cusim::dry_run()) {
-        const int64_t k = desc->transA == CUBLAS_OP_N ? a->cols : a->rows;
-        fprintf(cusim::dry_run(), "product %lld %lld %lld %d %d %d %d\n", (long long)d->rows, (long long)d->cols,
-                (long long)k, (int)a->type, (int)d->type, (int)desc->epilogue, *(const float*)beta != 0);
+    const int64_t k = desc->transA == CUBLAS_OP_N ? a->cols : a->rows;
+    if (cusim::note_dry(stream, "product %lld %lld %lld %d %d %d %d", (long long)d->rows, (long long)d->cols,
+                        (long long)k, (int)a->type, (int)d->type, (int)desc->epilogue, *(const float*)beta != 0))
         return CUBLAS_STATUS_SUCCESS;
-    }
     const CusimMatmul copy = *desc;
     const float factor = *(const float*)beta;
     const int64_t algorithm = (int64_t)algo->data[1];

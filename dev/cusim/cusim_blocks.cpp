@@ -332,6 +332,7 @@ struct Pool {
 
 void run_kernel(Kernel& kernel) {
     static Pool* pool = new Pool;  // never freed: its threads run until the program ends
+    kernel.next_block = 0;         // a graph runs it again and again
     if (seed()) {  // another order of the blocks: every step that is coprime to their number visits each once
         uint64_t random = seed() + kernel.blocks;
         kernel.block_first = random_bits(random) % kernel.blocks;

@@ -273,6 +273,12 @@ void synchronize_all();
 // Enqueues what takes time that the program cannot shorten: poll() is called until it returns true.
 void enqueue_polled(const char* name, cudaStream_t stream, std::function<bool()> poll);
 bool has_highest_priority(cudaStream_t stream);
+bool is_captured(cudaStream_t stream);
+// Ends the program if any stream is captured; `what` is for the message.
+void refuse_in_capture(const char* what);
+// Writes a line to the file of CUSIM_DRY, or has the stream's graph write it at each launch. False
+// without CUSIM_DRY.
+bool note_dry(cudaStream_t stream, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
 inline double event_clock_ahead_s = 0;  // what the times of events are ahead of the clock
 // CUSIM_HANG=NAME:3: the program stops for ever at the third call of this name, be it a kernel,
 // another operation of a stream, or a function of NCCL.

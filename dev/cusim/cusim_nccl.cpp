@@ -40,6 +40,10 @@ struct CusimNccl {
     std::function<void()> deferred;  // what the last call has still to enqueue
     bool grouping = false;           // between ncclGroupStart() and ncclGroupEnd()
     std::vector<std::function<void()>> group;
+    std::vector<const void*> sends;  // of the group, by the rank that they go to
+    std::vector<void*> receives;
+    size_t slice_bytes = 0;
+    cudaStream_t exchange_stream = nullptr;
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::shared_ptr<Exchange>> exchanges;  // the first one is on its way
@@ -269,13 +273,47 @@ static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const voi
     n->deferred = enqueue;
     return ncclInProgress;
 }
+// Sends and receives, one of each for every rank, in the order of ranks.
+template <class Data>
+static ncclResult_t add_slice(CusimNccl& n, std::vector<Data>& slices, Data data, size_t bytes, int peer) {
+    if (!n.grouping || peer != (int)slices.size())
+        return misuse("the simulator exchanges slices in the order of ranks");
+    if (n.sends.empty() && n.receives.empty()) n.slice_bytes = bytes;
+    if (bytes != n.slice_bytes) return misuse("the simulator exchanges slices of one size");
+    return slices.push_back(data), ncclSuccess;
+}
+ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t n,
+                      cudaStream_t stream) {
+    return n->exchange_stream = stream, add_slice(*n, n->sends, data, count * type_bytes(type), peer);
+}
+ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t n, cudaStream_t stream) {
+    return n->exchange_stream = stream, add_slice(*n, n->receives, data, count * type_bytes(type), peer);
+}
+// Makes the slices of a group, if it has some, a collective; ncclInProgress if that is well.
+static ncclResult_t exchange_slices(CusimNccl& n) {
+    const std::vector<const void*> from = std::exchange(n.sends, {});
+    const std::vector<void*> to = std::exchange(n.receives, {});
+    if (from.empty() && to.empty()) return ncclInProgress;
+    if (from.size() != to.size() || (int)from.size() != n.processes || !n.group.empty())
+        return misuse("the simulator exchanges slices between all ranks, and nothing else in that group");
+    const size_t bytes = n.slice_bytes;
+    for (int r = 1; r < n.processes; r++)
+        if ((const char*)from[r] != (const char*)from[0] + r * bytes) return misuse("slices lie apart");
+    const ncclResult_t result = enqueue_collective(
+        "an exchange", &n, from[0], n.processes * bytes, n.exchange_stream, [=, &n](const std::vector<char>& all) {
+            for (int r = 0; r < n.processes; r++) memcpy(to[r], &all[(r * n.processes + n.rank) * bytes], bytes);
+        });
+    return result == ncclSuccess ? ncclInProgress : result;
+}
 ncclResult_t ncclGroupStart() {
     if (!communicator || communicator->grouping) return misuse("groups are not nested here");
     return communicator->grouping = true, ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
     CusimNccl& n = *communicator;
-    if (!std::exchange(n.grouping, false)) return misuse("no group is open");
+    if (!n.grouping) return misuse("no group is open");
+    if (const ncclResult_t result = exchange_slices(n); result != ncclInProgress) return result;
+    n.grouping = false;
     n.deferred = [all = std::exchange(n.group, {})] {
         for (const std::function<void()>& enqueue : all) enqueue();
     };

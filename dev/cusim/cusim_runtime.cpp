@@ -114,6 +114,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
 cudaError_t cudaMalloc(void** p, size_t bytes) {
     catch_faults();
     if (!has_device()) return error(cudaErrorNoDevice);
+    refuse_in_capture("cudaMalloc");
     void* memory = allocate_device(bytes);
     if (!memory) return error(cudaErrorMemoryAllocation);
     *p = memory;
@@ -142,8 +143,10 @@ static bool is_pinned(const void* p, size_t bytes) {
     return false;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-    if (dry_run() && kind == cudaMemcpyHostToDevice) return fprintf(dry_run(), "copy %zu\n", bytes), cudaSuccess;
-    if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) {  // read before the call returns
+    if (kind == cudaMemcpyHostToDevice && note_dry(stream, "copy %zu", bytes)) return cudaSuccess;
+    // Ordinary memory is read before the call returns, or if the stream is captured, at each
+    // launch.
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes) && !is_captured(stream)) {
         std::vector<char> staged((const char*)from, (const char*)from + bytes);
         auto copy = [to, staged = std::move(staged)] { memcpy(to, staged.data(), staged.size()); };
         enqueue_host("cudaMemcpyAsync", stream, std::move(copy));
@@ -161,7 +164,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     return problem;
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
-    if (dry_run()) return fprintf(dry_run(), "memset %zu\n", bytes), cudaSuccess;
+    if (note_dry(stream, "memset %zu", bytes)) return cudaSuccess;
     enqueue_host("cudaMemsetAsync", stream, [=] { memset(p, value, bytes); });
     return cudaSuccess;
 }

@@ -1,10 +1,14 @@
-// Streams, events and kernel launches. A stream is a queue of operations. They are executed by the
-// OS thread that waits for them, and only as far as that wait requires: work that nobody waits for
-// comes as late as possible, so that a missing wait shows.
+// Streams, events, kernel launches and graphs. A stream is a queue of operations. They are executed
+// by the OS thread that waits for them, and only as far as that wait requires: work that nobody
+// waits for comes as late as possible, so that a missing wait shows.
+//
+// A graph is what was enqueued in a stream while it was captured: operations with the arguments
+// that they had then. A launch enqueues copies of them.
 #include "dev/cusim/cusim_inside.h"
 #include <dlfcn.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cstdarg>
 #include <cstdio>
 #include <deque>
 #include <memory>
@@ -24,10 +28,17 @@ struct Operation {
 
 }  // namespace cusim
 
+struct CusimGraph {
+    std::vector<cusim::Operation> operations;
+};
+struct CusimGraphExec {
+    std::vector<cusim::Operation> operations;
+};
 struct CusimStream {
     bool blocking;  // the default stream waits for it
     int priority;
     std::deque<cusim::Operation> queue;
+    cudaGraph_t captured_by = nullptr;
 };
 struct CusimEvent {
     uint64_t recorded = 0, reached = 0;  // versions: of the newest record in a queue, of the newest executed
@@ -42,6 +53,11 @@ static std::vector<cudaStream_t>& streams() {
     return *all;
 }
 static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : streams()[0]; }
+bool is_captured(cudaStream_t stream) { return stream_of(stream)->captured_by; }
+void refuse_in_capture(const char* what) {
+    if (std::any_of(streams().begin(), streams().end(), is_captured))
+        fail(NOWHERE, "%s while a stream is captured, whose work is only recorded", what);
+}
 
 static bool ready(cudaStream_t s) {
     if (s->queue.empty()) return false;
@@ -98,9 +114,11 @@ static void run_until(cudaStream_t preferred, Done done, bool waits = true) {
 }
 void synchronize(cudaStream_t stream) {
     cudaStream_t s = stream_of(stream);
+    if (is_captured(s)) refuse_in_capture("the host waits");
     run_until(s, [&] { return s->queue.empty(); });
 }
 void synchronize_all() {
+    refuse_in_capture("the host waits");
     auto is_empty = [](cudaStream_t s) { return s->queue.empty(); };
     run_until(nullptr, [&] { return std::all_of(streams().begin(), streams().end(), is_empty); });
 }
@@ -108,6 +126,10 @@ void synchronize_all() {
 // What is enqueued in the default stream waits for all streams, except those that were created as
 // non-blocking.
 static void enqueue(cudaStream_t stream, Operation op) {
+    if (is_captured(stream)) {
+        if (op.kind != Operation::WORK) refuse_in_capture("an event is recorded or waited for");
+        return stream_of(stream)->captured_by->operations.push_back(std::move(op));
+    }
     for (cudaStream_t other : streams())
         if (!stream && other->blocking) synchronize(other);
     stream_of(stream)->queue.push_back(std::move(op));
@@ -116,6 +138,7 @@ void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> w
     enqueue(stream, {name, [work = std::move(work)] { return work(), true; }});
 }
 void enqueue_polled(const char* name, cudaStream_t stream, std::function<bool()> poll) {
+    if (is_captured(stream)) refuse_in_capture("a collective is enqueued");
     enqueue(stream, {name, std::move(poll)});
 }
 
@@ -145,11 +168,23 @@ FILE* dry_run() {
     if (!file && getenv("CUSIM_DRY")) fail(NOWHERE, "CUSIM_DRY: %s cannot be written", getenv("CUSIM_DRY"));
     return file;
 }
-static void note_dry_launch(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes) {
+bool note_dry(cudaStream_t stream, const char* fmt, ...) {
+    if (!dry_run()) return false;
+    char line[4096];
+    va_list arguments;
+    va_start(arguments, fmt);
+    vsnprintf(line, sizeof(line), fmt, arguments);
+    va_end(arguments);
+    if (is_captured(stream)) stream_of(stream)->captured_by->operations.push_back({line, nullptr});
+    else fprintf(dry_run(), "%s\n", line);
+    return true;
+}
+static bool note_dry_launch(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes,
+                            cudaStream_t stream) {
     Dl_info info;
-    const char* symbol = dladdr(function, &info) && info.dli_sname ? info.dli_sname : "?";
-    fprintf(dry_run(), "kernel %s %s %u %u %u %u %u %u %zu\n", name, symbol, grid.x, grid.y, grid.z, block.x, block.y,
-            block.z, shared_bytes);
+    const char* symbol = dry_run() && dladdr(function, &info) && info.dli_sname ? info.dli_sname : "?";
+    return note_dry(stream, "kernel %s %s %u %u %u %u %u %u %zu", name, symbol, grid.x, grid.y, grid.z, block.x,
+                    block.y, block.z, shared_bytes);
 }
 
 static void check_launch(const char* name, const void* function, dim3 grid, dim3 block, size_t shared_bytes) {
@@ -173,7 +208,7 @@ void enqueue_kernel(const char* name, const void* function, dim3 grid, dim3 bloc
                     cudaStream_t stream, std::function<void()> body) {
     catch_faults();
     check_launch(name, function, grid, block, shared_bytes);
-    if (dry_run()) return note_dry_launch(name, function, grid, block, shared_bytes);
+    if (note_dry_launch(name, function, grid, block, shared_bytes, stream)) return;
     auto kernel = std::make_shared<Kernel>();
     kernel->name = name, kernel->function = function, kernel->grid = grid, kernel->block = block,
     kernel->shared_bytes = shared_bytes, kernel->hopper = runs_on_hopper(function);
@@ -214,6 +249,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronize(stre
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     static const uint64_t failure = environment_number("CUSIM_FAILS", 0);
     if (failure) return error((cudaError_t)failure);
+    if (is_captured(stream)) refuse_in_capture("the host asks for a stream");
     if (stream_of(stream)->queue.empty()) return cudaSuccess;
     cudaStream_t s = stream_of(stream);
     run_until(
@@ -260,3 +296,37 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
     return *ms = (float)((end->time - begin->time) * 1e3), cudaSuccess;
 }
+
+// -------------------------------------------------------------------------------------------------
+// graphs of the CUDA runtime
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    refuse_in_capture("another capture begins");
+    stream_of(stream)->captured_by = new CusimGraph;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    return *graph = std::exchange(stream_of(stream)->captured_by, nullptr), cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+    return *exec = new CusimGraphExec{graph->operations}, cudaSuccess;
+}
+// What may change are arguments and sizes of grids, not which operations follow each other. What
+// has been launched is not changed.
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo*) {
+    const auto same_kind = [](const Operation& a, const Operation& b) {
+        return a.name.substr(0, a.name.find(' ')) == b.name.substr(0, b.name.find(' '));
+    };
+    const auto &now = exec->operations, &then = graph->operations;
+    if (!std::equal(now.begin(), now.end(), then.begin(), then.end(), same_kind))
+        return error(cudaErrorGraphExecUpdateFailure);
+    return exec->operations = graph->operations, cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+    if (dry_run()) fprintf(dry_run(), "graph %zu\n", exec->operations.size());
+    for (const Operation& op : exec->operations)
+        if (!note_dry(stream, "%s", op.name.c_str())) enqueue(stream, op);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }

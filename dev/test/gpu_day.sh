@@ -143,6 +143,7 @@ sys.path.insert(0, "dev")
 import shakespeare_curve
 day = json.load(open(sys.argv[1]))
 assert day["gpu"] == "simulator" and day["steps"] and day["kernels"]["attention_forward"] > 0, day
+assert len(day["parts"]["cuda_graph"]["ms"]["2"]) == 2 and day["parts"]["cuda_graph"]["status"] == "done", day
 assert len(day["products"]) > 10 and all(p["algorithm"] == 2 and p["of"] == 3 for p in day["products"]), day
 curve = json.loads(shakespeare_curve.CURVE.read_text())
 assert len(curve["fp32"]) == len(curve["bf16"]) == 300

@@ -95,3 +95,68 @@ grep -q "exit status 137; restart 1 of 3" "$folder/log" || fail "the run was not
 ./train_gpt2_cpu "${flags[@]}" -o "$folder/whole" > "$folder/log" 2>&1
 cmp "$OUT/model_00001500.bin" "$folder/whole/model_00001500.bin"
 cmp "$OUT/main.log" "$folder/whole/main.log"
+
+# Processes of one machine: the status of the first that failed, signals, wrong flags; rank 0's output alone on stdout.
+processes() { status=0; PATIENCE=1 scripts/processes.sh "$@" > "$folder/out" 2> "$folder/log" || status=$?; }
+ended() { [ "$status" = "$2" ] || fail "$1 ended with $status instead of $2:"; }
+command says 'echo "rank $RANK of $WORLD_SIZE at $MASTER_ADDR"; [ "$RANK" != 1 ] || exit 3; sleep 0.3; exit "$RANK"'
+processes -np 3 "$folder/says"
+ended "rank 1 of three" 3
+[ "$(cat "$folder/out")" = "rank 0 of 3 at 127.0.0.1" ] || fail "stdout of three processes: $(cat "$folder/out")"
+grep -q "rank 2 of 3" "$folder/log" || fail "rank 2 says nothing:"
+processes -np 2 true
+ended "two processes that end well" 0
+command stays '[ "$RANK" = 0 ] || kill -9 $$; exec sleep 60'
+LOST=$folder/lost processes -np 3 "$folder/stays"
+ended "two of three killed" 137
+[ "$(cat "$folder/lost")" = 2 ] || fail "lost are $(cat "$folder/lost") of two:"
+for wrong in "-np 0 true" "-np x true" "-np 2" "true"; do
+    processes $wrong
+    ended "processes.sh $wrong" 2
+done
+for wrong in "-np 2 --elastic true" "--elastic true -d 1" "-np 0 true"; do
+    launched $wrong
+    expect "launch.sh $wrong" 2 0
+done
+scripts/processes.sh -np 2 "$folder/saves" > "$folder/log" 2>&1 &
+for _ in $(seq 200); do [ "$(grep -c began "$folder/log")" = 2 ] && break; sleep 0.05; done
+status=0
+kill -TERM $!
+wait $! || status=$?
+ended "two processes stopped by TERM" 143
+
+# The same bits whatever --bucket-mb, by TCP and in shared memory: at stage 0, and where processes keep slices.
+flags=(-e L3C32H2T16V257 -i "$folder/bytes_train.bin" -t 16 -b 2 -v 0 -s 0 -x 3 --threads 1)
+tcp="--shared-memory 0 --bucket-mb 1"
+for more in "-z 0" "-z 0 --bucket-mb 1" "-z 0 $tcp" "-z 3 $tcp"; do
+    rm -rf "$folder/bits"
+    processes -np 2 ./train_gpt2_cpu "${flags[@]}" $more -o "$folder/bits"
+    ended "a run with $more" 0
+    [ -e "$folder/first.bin" ] || cp "$folder/bits/model_00000003.bin" "$folder/first.bin"
+    cmp "$folder/first.bin" "$folder/bits/model_00000003.bin"
+done
+
+# One of three processes is killed: the others save, and those that are left go on with the same batch. At stage 1 what
+# is on the disk counts, and where two processes cannot have the batch, one has it.
+flags=(-e L1C32H2T16V257 -i "$folder/bytes_train.bin" -t 16 -b 2 -v 0 -s 0 -x 60 --threads 1 --comm-timeout 20)
+./train_gpt2_cpu "${flags[@]}" -d 192 -o "$folder/one" > "$folder/log" 2>&1
+command loses_one '[ "${RANK-}" = 1 ] && [ ! -e "$OUT/lost" ] || exec ./train_gpt2_cpu "$@"
+./train_gpt2_cpu "$@" &
+for i in {1..2000}; do [ "$(cat "$OUT/main.log" | grep -c trl)" -gt 7 ] && break; sleep 0.01; done 2> /dev/null
+touch "$OUT/lost"
+kill -9 $!
+wait $!'
+loses() {  # what, what the log says, processes that go on, more flags
+    launched -np 3 --elastic "$folder/loses_one" "${flags[@]}" "${@:4}" -o "$OUT"
+    [ "$status" = 0 ] || fail "$1 ended with $status:"
+    grep -Eq "$2" "$folder/log" || fail "$1, and nobody says: $2"
+    grep -q "$3 of 3 processes go on" "$folder/log" || fail "$1: not $3 go on:"
+    [ "$(grep -c trl "$OUT/main.log")" = 60 ] || fail "$1: $(grep -c trl "$OUT/main.log") steps"
+}
+last_loss() { sed -n 's/^s:59 trl:\([^ ]*\).*/\1/p' "$1/main.log"; }
+OUT=$folder/elastic loses "one of three is killed" "rank 1 has ended.* is saved in " 2 -d 192 -n 1000
+awk -v a="$(last_loss "$folder/one")" -v b="$(last_loss "$folder/elastic")" \
+    'BEGIN { exit !(a > 0 && (a - b) ^ 2 < 1e-6) }' || fail "the loss is not that of a run of one process:"
+OUT=$folder/sliced loses "one of three is killed at stage 1" \
+    "counts, since part of the state was rank 1's alone|step [0-9]*0 is saved" 2 -d 192 -n 10 -z 1
+OUT=$folder/odd loses "one of three is killed, two cannot go on" "rank 1 has ended" 1 -d 96

@@ -6,7 +6,7 @@
 //     Model make_model(config, B, T, recompute, variant, micro_steps)
 //                  variant: something that must not change a bit; on the CPU the number of threads
 //     void free_model(Model&)
-//     void micro_step(Model&, const Batch&)       its gradients
+//     void micro_step(Model&, const Batch&, between)   its gradients; between() is called after the forward pass
 //     StepResult update(Model&, const UpdateSettings&)
 //     double loss_sum(Model&)
 //     void set_gradient(Model&, tensor, layer, i, float)
@@ -553,6 +553,7 @@ static void ignored_targets() {
 }
 
 #include "dev/test/not_finite_tests.h"
+#include "dev/test/compressed_tests.h"
 
 static void model_tests() {
     for (const char* name : {"a", "b", "c"}) against_pytorch(name);
@@ -569,5 +570,6 @@ static void model_tests() {
     dropout_gradients();
     dropout_batches();
     ignored_targets();
+    compressed_activations();
     if (!FP16) not_finite();  // it plants numbers that fp16 does not have
 }

@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("dev/cuda", "dev", "dev/cusim"
 import cache_replay  # noqa: E402
 import held_out  # noqa: E402
 import machine_code  # noqa: E402
+import step_graphs  # noqa: E402
 import step_launches  # noqa: E402
 import step_time  # noqa: E402
 import warp_time  # noqa: E402
@@ -348,6 +349,29 @@ def measured_beside_modelled(program):
     expect(re.search(r"^\| gelu_forward \|.* [\d.]+ \| \|$", text, re.M), "gelu was measured")
 
 
+def graphs_save_gaps(program):
+    """All launches but those whose grids or arguments are others in each step are in two graphs. The fewer rows, the
+    larger the part that they save."""
+    near(sum(step_graphs.captured([["kernel"], ["graph", "3"], ["kernel"], ["memset"], ["product"], ["kernel"],
+                                   ["graph", "1"], ["kernel"], ["product"]])), 2 + 3, "graphs, and launches in them")
+    args, codes = Arguments(program), json.loads(step_launches.STORED.read_text())
+    chip, part = next(c for c in CHIPS if c.name == "H100 SXM"), {}
+    for B in (4, 64):
+        step, inside = step_launches.step_of(chip, codes, args, "d12", B), step_graphs.captured_of(args, chip, "d12", B)
+        names = {name: k.calls for name, k in step_time.kernels_of(step, Machine(chip)).items()}
+        outside = sum(n for name, n in names.items() if name.startswith(("encoder_backward", "global_norm", "sum_rank",
+                                                                         "finish_norm", "adamw", "round_gradients")))
+        near(inside[0], 2, "graphs of a micro-step")
+        near(inside[1], sum(names.values()) - outside, f"launches in graphs at B {B}")
+        seconds = lambda *graphs: step_time.step_seconds(step, Machine(chip), *graphs)
+        part[B] = 1 - seconds(*inside) / seconds()
+    expect(0.002 < 4 * part[64] < part[4] < 0.1, f"graphs save {part} of a step")
+    machine = Machine(chip)
+    machine.host = 1e6  # the host is what a step waits for
+    near(step_time.step_seconds(step, machine, *inside),
+         sum(names.values()) - inside[1] + 2e-6 * machine.graph_launch, "a step that waits for the host")
+
+
 def several_gpus(program):
     text = run("--stored", "--program", program, "--chip", "H100", "--gpus", "1,8", "--model", "d12,d24")
     rows = re.findall(r"^\| (\w+) \| (\d) \|.* ([\d.]+)% \| ([\d,]+) \| \d+% \|$", text, re.M)
@@ -370,6 +394,7 @@ def main():
     pages_say_what_is_modelled(), held_out_figures_are_met(program), each_assumption_moves_a_step_one_way(program)
     steps_respect_the_roofline(program), kernels_have_code_and_work(program)
     what_is_recomputed(program), measured_beside_modelled(program), several_gpus(program)
+    graphs_save_gaps(program)
     if failed:
         sys.exit("\n".join(failed))
 

@@ -15,11 +15,13 @@ struct PlantedRun {
     Model model;
     float dloss = 0.01f;
 
-    explicit PlantedRun(const Recomputation& r) : model(made(r)) { initialize_weights(model, 1); }
+    explicit PlantedRun(const Recomputation& r, bool compressed = false) : model(made(r, compressed)) {
+        initialize_weights(model, 1);
+    }
     ~PlantedRun() { free_model(model); }
-    static Model made(const Recomputation& r) {
+    static Model made(const Recomputation& r, bool compressed) {
         Options o;
-        o.recompute_every = r.every;
+        o.recompute_every = r.every, o.compress_activations = compressed;
         return make_model({17, 97, 128, 5, 2, 32}, 2, 17, r.level, 2, 2, o);
     }
     void micro(int64_t number) {
@@ -79,7 +81,7 @@ static void planted_activation(PlantedRun& run) {
     const int64_t last = model.layout.config.L - 1;
     int a;
     do a = (int)random_below(LOSSES + 1);
-    while (a == LNF_MEAN || a == LNF_RSTD);
+    while (a == LNF_MEAN || a == LNF_RSTD || a == CODES);
     const bool one = ACTIVATIONS[a].copies == ActivationInfo::ONE;
     const int64_t l = one ? 0 : random_below(last + 1), micro = random_below(2);
     const int64_t i = random_below(ACTIVATIONS[a].elems(model.sizes));
@@ -153,7 +155,7 @@ static void not_finite() {
     for (const Recomputation& r : LEVELS_OF_5_LAYERS) {
         start_test(
             format("not finite: planted values are named, recompute level %d, every %d", (int)r.level, (int)r.every));
-        PlantedRun run(r);
+        PlantedRun run(r, &r - LEVELS_OF_5_LAYERS >= 5 || r.level == 1);  // with codes, and without
         for (int i = 0; i < (run.model.sizes.gpu ? 2 : 12); i++) {
             planted_weight(run);
             planted_activation(run);

@@ -76,6 +76,9 @@ dev/recompute.py --model L2C32H2T16 -b 1 -t 16 --steps 1 --rounds 1 --csv "$fold
 [ "$(grep -c '^| -r [0-4]' "$folder/log")" = 6 ] && [ "$(wc -l < "$folder/levels.csv")" -eq 7 ] &&
     [ "$(grep -c 'r="4"' "$folder/levels.svg")" = 6 ] && grep -q '>-r 3<' "$folder/levels.svg" ||
     { cat "$folder/log"; exit 1; }
+dev/compressed_activations.py --model L3C32H2T64 --steps 2 --seeds 1 --folder "$folder/codes" > "$folder/log"
+[ "$(grep -c '^| codes at `-r [0-4]` | [0-9,]* to [0-9,]* (0[.]' "$folder/log")" = 5 ] &&
+    [ "$(ls "$folder/codes/"*.json | wc -l)" = 7 ] || { cat "$folder/log"; exit 1; }
 # A package that is not there is named with its pip line (-S: none is).
 said=$(python3 -S dev/data/unicode_tables.py 2>&1) && { echo "unicode_tables.py does without tiktoken"; exit 1; }
 [[ $said == *"pip install tiktoken"* ]] || { echo "unicode_tables.py does not name tiktoken: $said"; exit 1; }

@@ -53,13 +53,14 @@ $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it t
 # next to nothing themselves.
 LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers test_vocab
 RUN_PROGRAMS   := $(filter-out test_vocab,$(TESTS_CPU)) $(TESTS_SIM) test_processes test_hangs test_warmup test_fp16 \
-                  test_dropout test_shards
+                  test_dropout test_compressed test_shards test_messages
 OWN_FLAGS = $(if $(DEBUG),,$(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)$(if $(filter $(@F),$(RUN_PROGRAMS)),-O0))
 # The groups of tests that `make test` runs, where those of a program are divided.
 GROUPS_test_checkpoints := files
 GROUPS_test_loss_mask   := masks
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
+$(call program,test_messages,$(B)/test_messages $(TRAINERS),$(B)/test_messages codes refusals moving)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
     $(B)/test_processes checkpoints deaths starts)
 SIM_NEEDS := $(TRAINERS) $(B)/cusim_seeded_bugs $(B)/cusim_hopper_bugs $(B)/cuda/all_reduce \
@@ -107,9 +108,11 @@ $(call check,scripts,the recipes and multi-node scripts run,$(CPU) $(SIM16),dev/
 $(call check,exercises_model,judges of the exercises on the model,,$(MAKE) -s prove-model)
 $(call program,test_warmup,$(B)/test_warmup $(TRAINERS),$(B)/test_warmup)
 $(call program,test_dropout,$(B)/test_dropout $(TRAINERS),$(B)/test_dropout)
+$(call program,test_compressed,$(B)/test_compressed $(TRAINERS),$(B)/test_compressed)
 $(call program,test_processes_numbers,$(B)/test_processes $(TRAINERS),\
     $(B)/test_processes same_numbers order_and_bytes)
 $(call program,test_shards,$(B)/test_shards $(TRAINERS),$(B)/test_shards)
+$(call program,test_messages_runs,$(B)/test_messages $(TRAINERS),$(B)/test_messages bytes runs)
 $(call program,test_optimizers_runs,$(B)/test_optimizers $(TRAINERS),$(B)/test_optimizers runs)
 $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,\
     CUSIM_LAUNCHES=build/launches_$p.new $(B)/$p/test_gpt2sim && mv build/launches_$p.new build/launches_$p))
@@ -119,7 +122,7 @@ $(call ladders,cpu,$(LADDERS))
 $(call ladders,cuda,$(filter-out $(B)/cuda/all_reduce,$(SIM_LADDERS)))
 $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE) -s check-headers)
 $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
-    build/bench/roofline 2 16 $p L2C48H3V300 1))
+    build/bench/roofline 2 16 $p L2C48H3V300 1 && build/bench/roofline 2 16 $p L3C48H3V300 1 2 1))
 BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
 $(call check,reference,KERNELS=reference trains,$(CPU) gpt2,dev/test/reference_trainer.sh)
 $(call check,slow_build,a slow build says that it is one,$(CPU),dev/test/slow_build.sh)

@@ -656,6 +656,8 @@ static void dropout_masks() {
     }
 }
 
+#include "dev/test/code_tests.h"
+
 static void dropout_against_differences() {
     start_test("reference dropout: gradient is that of finite differences");
     Floats x = random_values(120), out(120), dx(120);
@@ -815,6 +817,7 @@ int main(int argc, char** argv) {
     bf16_itself();
     dropout_masks();
     dropout_against_differences();
+    activation_codes();
     gelu_edges();
     nan_travels();
     exp_accuracy();

@@ -21,6 +21,7 @@ static Model make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t 
     o.threads = threads;
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
+    sizes.compressed_activations = o.compress_activations;
     model.layout = parameter_layout(config, 1);
     model.backend->settle(model, sizes, o);
     model.backend->allocate(model, sizes, o);
@@ -35,8 +36,10 @@ static void free_model(Model& model) {
     unmap_memory(model.acts, model.activations.total_bytes);
     free_scratch();
 }
-static void micro_step(Model& model, const Batch& batch) {
+static void micro_step(
+    Model& model, const Batch& batch, std::function<void()> between = [] {}) {
     forward<floatX>(model, batch);
+    between();
     backward<floatX>(model, batch);
 }
 static StepResult update(Model& model, const UpdateSettings& settings) {

@@ -2,6 +2,7 @@
 // number of processes, stages that agree to the bit, checkpoints that any number of processes
 // resumes, ranks that die, hang or were started differently.
 #include <csignal>
+#include "dev/test/sent.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/comm/tcp.h"
@@ -216,39 +217,6 @@ static void starts() {
     }
 }
 
-// What rank 0 has sent in the steps of a time line (--trace): the bytes of all collectives, and in
-// the order in which they ended the backward passes of layers, and the collectives on buckets.
-struct Sent {
-    std::string order;
-    double bytes = 0;
-};
-static Sent sent_in_trace(const std::string& json) {
-    Sent sent;
-    for (size_t at = 0, end; (end = json.find('\n', at)) != json.npos; at = end + 1) {
-        const std::string line = json.substr(at, end - at);
-        if (!contains(line, "\"pid\":0,\"tid\":0")) continue;
-        const size_t bytes = line.find("\"sent bytes\":");
-        if (bytes != line.npos) sent.bytes += atof(line.c_str() + bytes + strlen("\"sent bytes\":"));
-        int bucket;
-        char name[32];
-        if (sscanf(line.c_str(), "{\"name\":\"%31[a-z_] %d\"", name, &bucket) != 2) continue;
-        if (!strcmp(name, "layer_backward")) sent.order += format("backward %d, ", bucket);
-        if (bytes != line.npos) sent.order += format("%s %d, ", name, bucket);
-    }
-    return sent;
-}
-
-// A traced step of n processes; whether it has sent as many bytes as --plan says.
-static bool sends_as_planned(const std::string& program, int n, const std::string& flags, Sent& sent) {
-    const std::string file = dir("trace.json");
-    unlink(file.c_str());
-    const bool ended = passed(run(several(program, n, flags + " -x 1 --trace-steps 1:1 --trace " + file)));
-    sent = sent_in_trace(read_whole(file));
-    const std::string plan = run(tiny_run(program, format("-b 1 -d 192 --plan -pn %d %s", n, flags))).out;
-    const double planned = atof(plan.c_str() + plan.find("wire a step: ") + 13);
-    if (sent.bytes != planned) printf("    %.0f bytes sent, %.0f planned\n", sent.bytes, planned);
-    return ended && sent.bytes > 0 && sent.bytes == planned;
-}
 static void order_and_bytes() {
     for (const std::string& program : {CPU, SIM32, SIM16})
         for (int n : {2, 3})

@@ -16,7 +16,7 @@ static float sum_of(size_t i) { return (value_of(0, i) + value_of(1, i)) + value
 static void sum_under_signals(int rank, int port, bool shares) {
     join_run(3, rank, port);
     if (shares) share_memory();
-    if (shares != (shared_memory.all != nullptr)) _exit(6);
+    if (shares != (shared_memory.all != nullptr)) _exit(7);
     struct sigaction action = {};
     action.sa_handler = [](int) {};
     action.sa_flags = SA_RESTART;  // as the trainer's; poll() is interrupted all the same
@@ -25,17 +25,24 @@ static void sum_under_signals(int rank, int port, bool shares) {
     setitimer(ITIMER_REAL, &often, nullptr);
     const size_t n = 100003;
     std::vector<float> data(3 * n);
+    std::vector<char> sent(3 * 300007), received(sent.size());
+    for (size_t i = 0; i < sent.size(); i++) sent[i] = (char)(rank + 5 * (i / (sent.size() / 3)));
     for (int round = 0; round < 40; round++) {
         usleep(rank == round % 3 ? 3000 : 0);  // the other ranks wait for this one
         for (size_t i = 0; i < data.size(); i++) data[i] = value_of(rank, i + round);
-        comm_sum_slices_start(data.data(), n, "the sum");
+        comm_reduce_scatter_start(data.data(), n, 0);
         comm_wait("the sum");
         for (size_t i = rank * n; i < (rank + 1) * n; i++)
             if (data[i] != sum_of(i + round)) _exit(3);
-        comm_all_gather_start(data.data(), n, 0);
+        const Collective slices = comm_all_gather_start(data.data(), n, 0);
+        comm_exchange_start(received.data(), sent.data(), sent.size() / 3, 0);
+        comm_wait(slices, "the slices");
         for (size_t i = 0; i < data.size(); i += 31)
             if (data[i] != sum_of(i + round)) _exit(4);
         if (comm_sum(rank, "a number") != 3) _exit(5);
+        comm_wait("the exchange");
+        for (size_t i = 0; i < received.size(); i++)
+            if (received[i] != (char)(i / (sent.size() / 3) + 5 * rank)) _exit(6);
     }
 }
 
@@ -57,9 +64,8 @@ static void talking() {
     EXPECT(siphash(key, "", 0) == 0x726fdb47dd0e0e31u);
     EXPECT(siphash(key, "\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16", 15) == 0xa129ca6149be45e5u);
     for (const bool shares : can_share ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
-        start_test(
-            format("collectives under a hail of signals, by %s: the sums of all ranks, bit for bit in their order",
-                   shares ? "shared memory" : "TCP"));
+        start_test(format("collectives under a hail of signals, by %s: sums bit for bit in the order of ranks",
+                          shares ? "shared memory" : "TCP"));
         const int port = free_port();
         pid_t ranks[3];
         for (int r = 0; r < 3; r++) ranks[r] = begin(format("sum%d", r), [=] { sum_under_signals(r, port, shares); });
@@ -78,6 +84,7 @@ static void talking() {
             if (rank == stopped) raise(SIGSTOP);
             std::vector<float> data(64 << 20 >> 2, 1.0f);
             comm_all_gather_start(data.data(), data.size() / 2, 0);
+            comm_wait("the slices");
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
         const double start = now_seconds();
@@ -87,6 +94,41 @@ static void talking() {
         kill(stopped ? second : first, SIGKILL);
         finish(stopped ? second : first, stopped ? "second" : "first");
     }
+    start_test(
+        "what is started travels while this process does something else: start returns before the other has come");
+    const int port = free_port();
+    const auto overlap = [=](int rank) {
+        join_run(2, rank, port);
+        std::vector<float> data(4 << 20, 1.0f), slices(4 << 20, (float)rank);
+        const int64_t n = (int64_t)data.size() / 2;
+        comm_barrier("the start");
+        if (rank == 1) usleep(600000);
+        const double start = now_seconds();
+        const Collective sum = comm_reduce_scatter_start(data.data(), n, 0);
+        const Collective all = comm_all_gather_start(slices.data(), n, 1);
+        if (now_seconds() - start > 0.3) _exit(3);
+        comm_wait(all, "the slices");
+        if (slices[0] != 0 || slices[n] != 1) _exit(4);
+        comm_wait(sum, "the sum");
+        if (data[rank * n] != 2 || (rank == 0 && now_seconds() - start < 0.5)) _exit(5);
+    };
+    const pid_t early = begin("early", [=] { overlap(0); }), late = begin("late", [=] { overlap(1); });
+    EXPECT(said(finish(early, "early"), 0, "") && said(finish(late, "late"), 0, ""));
+    start_test("a rank of three that dies while slices go around: the others end at once, and name it or each other");
+    const int around = free_port();
+    const auto ring = [=](int rank) {
+        join_run(3, rank, around);
+        std::vector<float> data(3 << 20, 1.0f);
+        if (rank == 1) raise(SIGKILL);
+        for (int i = 0; i < 2; i++) comm_all_gather_start(data.data(), 1 << 20, i);
+        comm_wait("the slices");
+    };
+    const pid_t zeroth = begin("zeroth", [=] { ring(0); }), dies = begin("dies", [=] { ring(1); }),
+                last = begin("last", [=] { ring(2); });
+    const double began = now_seconds();
+    EXPECT(said(finish(zeroth, "zeroth"), 1, "has ended") && said(finish(last, "last"), 1, "rank 1 has ended"));
+    EXPECT(now_seconds() - began < 20);
+    finish(dies, "dies");
     if (!can_share) return skip_test("dying in shared memory: this system has none (Linux tests it)");
     start_test("a rank that dies in an exchange by shared memory: noticed at once");
     for (const int died : {0, 1}) {
@@ -96,7 +138,7 @@ static void talking() {
             share_memory();
             if (rank == died) raise(SIGKILL);
             std::vector<float> data(1 << 20, 1.0f);
-            comm_sum_slices_start(data.data(), (int64_t)data.size() / 2, "the sum");
+            comm_reduce_scatter_start(data.data(), (int64_t)data.size() / 2, 0);
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
         const double start = now_seconds();
@@ -114,7 +156,8 @@ static void talking() {
             if (rank == lacks) setrlimit(rank == 0 ? RLIMIT_FSIZE : RLIMIT_NOFILE, rank == 0 ? &none : &no_more);
             share_memory();
             std::vector<float> data(2 * 1001, (float)rank + 1);
-            comm_sum_slices_start(data.data(), 1001, "the sum");
+            comm_reduce_scatter_start(data.data(), 1001, 0);
+            comm_wait("the sum");
             if (shared_memory.all || data[rank * 1001] != 3) _exit(3);
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });

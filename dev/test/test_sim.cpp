@@ -2,6 +2,7 @@
 // numbers, metrics, checkpoints that one writes and the other reads, errors. And the simulator
 // itself: each of its checks finds the bug that was planted for it.
 #include <regex>
+#include "dev/test/end_of_text.h"
 #include "dev/test/recorded.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint/checkpoint.h"
@@ -85,6 +86,41 @@ static void same_bits() {
         EXPECT(run(tiny_run(SIM16, FOUR_STEPS + dir(run_name) + " -w 0")).status == 0);
     EXPECT(same_files(dir("w0a/model_00000004.bin"), dir("w0b/model_00000004.bin")) &&
            !same_files(dir("w0a/model_00000004.bin"), dir("order/model_00000004.bin")));
+}
+
+// How many graphs a dry run launches, and how many lines of launches and copies it has in all.
+static std::pair<int64_t, int64_t> launched(const std::string& more) {
+    const std::string file = dir("dry");
+    run("env CUSIM_DRY=" + file + " " + tiny_run(SIM16, "-d 192 -x 4 --cuda-graph 1 " + more));
+    const std::string text = read_whole(file);
+    int64_t graphs = 0;
+    for (size_t at = 0; (at = text.find("graph ", at)) != text.npos; at++) graphs += at == 0 || text[at - 1] == '\n';
+    return {graphs, std::count(text.begin(), text.end(), '\n') - graphs};
+}
+
+static void same_by_graphs() {
+    const std::string flags = "-x 6 -d 192 -l 3e-3 -c 0.1 -f 0 --overwrite 1 -v 2 -m 1 -s 4 -g 4 ";
+    const auto both_agree = [&](const std::string& program, const std::string& more) {
+        start_test("--cuda-graph 1: the same bits as without: " + more);
+        const std::string off = "--cuda-graph 0 -o " + dir("off"), on = "--cuda-graph 1 -o " + dir("on");
+        for (const std::string& which : {off, on}) EXPECT(passed(run(tiny_run(program, flags + more + " " + which))));
+        EXPECT(same_files(dir("off/model_00000006.bin"), dir("on/model_00000006.bin")));
+        EXPECT(same_files(dir("off/state_00000006_00000.bin"), dir("on/state_00000006_00000.bin")));
+        EXPECT(same_records("off", "on"));
+        EXPECT(read_whole(dir("off/tensors.csv")) == read_whole(dir("on/tensors.csv")));
+    };
+    both_agree(SIM16, "-r 1");
+    both_agree(SIM16, "--dropout 0.3 -r 3");
+    both_agree(SIM16, "--document-mask 1 -e L2C32H2T16V257 -r 0 --tokenizer " + tokenizer_with(4));
+    both_agree(SIM16, "--seq-warmup 4 --batch-warmup 4 -ge 2 -r 2");
+    both_agree(SIM16, "--noise-scale 1 --log-tensors 2 -w 0 -r 4 -d 32");
+    both_agree(SIM16, "--trace " + dir("trace.json") + " --trace-steps 3:4 --optimizer muon");
+    both_agree(SIM32, "--dropout 0.3 -r 2");
+    start_test("--cuda-graph 1: which micro-steps are graphs, and nothing is launched more or less often");
+    // Six micro-steps: the first, those between, the last. The first of each kind is none.
+    EXPECT(launched("") == std::pair(int64_t(2 * (4 * 6 - 3)), launched("--cuda-graph 0").second));
+    EXPECT(launched("-d 32").first == 2 * 3 && launched("--cuda-graph 0").first == 0);
+    EXPECT(launched("--trace " + dir("trace.json") + " --trace-steps 1:4").first == 0);
 }
 
 // Of the model that same_bits() saved.
@@ -245,7 +281,8 @@ static std::string bug(const std::string& name, const std::string& environment =
 
 static void detectors() {
     start_test("correct kernels run, in any order");
-    for (const char* name : {"good", "early_exit", "async_copy", "stream_wait", "stream_copy", "good_query", "nccl"})
+    for (const char* name :
+         {"good", "early_exit", "async_copy", "stream_wait", "stream_copy", "good_query", "graph", "nccl"})
         for (const char* seed : {"CUSIM_SEED=0", "CUSIM_SEED=1", "CUSIM_SEED=2"})
             EXPECT(run(bug(name, seed)).status == 0);
     struct Case {
@@ -265,6 +302,8 @@ static void detectors() {
                           {"big_shared", "more than 49152 bytes"},
                           {"big_dynamic_shared", "dynamic shared memory"},
                           {"forgotten_query", "device not ready"},
+                          {"wait_in_capture", "the host asks for a stream while a stream is captured"},
+                          {"event_in_capture", "an event is recorded or waited for while a stream is captured"},
                           {"nccl_low_priority", "in a stream of low priority"},
                           {"nccl_two_calls", "a call is in progress"},
                           {"nccl_open_group", "a group is open"},
@@ -274,7 +313,7 @@ static void detectors() {
         EXPECT(refused(run(bug(c.name)), 1, c.says));
     }
     for (const char* name : {"missing_barrier", "missing_barrier_hidden", "uninitialised", "missing_async_wait",
-                             "missing_stream_wait", "pageable_copy", "copy_without_wait"}) {
+                             "missing_stream_wait", "pageable_copy", "copy_without_wait", "captured_value"}) {
         start_test(std::string("makes a wrong result, not a right one by luck: ") + name);
         EXPECT(run(bug(name)).status == 3);
     }
@@ -332,6 +371,7 @@ int main() {
     make_test_folder();
     same_numbers();
     same_bits();
+    same_by_graphs();
     same_evaluations();
     metrics_of_both();
     one_to_the_other();

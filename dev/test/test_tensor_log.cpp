@@ -145,6 +145,15 @@ static void residuals() {
     StepTensors some = tensors_of("level", 0), all = tensors_of("stream", 0);
     EXPECT(some.size() + 3 == all.size() && some.count("residual residual3 1") && some.count("residual residual3 3"));
     for (const auto& [key, m] : some) EXPECT(m.norm == all.at(key).norm && m.max == all.at(key).max);
+    start_test("the residual stream: of codes, what they stand for, of all layers but the last");
+    for (const std::string& program : {CPU, SIM16}) {
+        EXPECT(passed(run(tiny(program, "stream", segments))));
+        EXPECT(passed(run(tiny(program, "level", segments + "-r 2 --compress-activations 1"))));
+        some = tensors_of("level", 0), all = tensors_of("stream", 0);
+        EXPECT(some.size() + 1 == all.size() && some.count("residual residual3 3"));
+        for (const auto& [key, m] : some)
+            if (contains(key, "residual3")) EXPECT(near(m.norm, all.at(key).norm, 1e-3) && m.max > 0);
+    }
 }
 
 static void skipped_updates() {

@@ -104,8 +104,7 @@ static void memory() {
     start_test("measured: stage 1 saves on each of two processes what the plan says, half of AdamW's state");
     EXPECT(saved > 50 && std::fabs(whole.rank0 - shared.rank0 - saved) < 0.1 * saved);
     EXPECT(std::fabs(whole.rank1 - shared.rank1 - saved) < 0.1 * saved);
-    start_test(
-        "measured: rank 0, through which all goes, needs what the others need: the plan, and the program itself");
+    start_test("measured: each rank needs what the others need: the plan, and the program itself");
     for (const MemoryOfStage& m : {whole, shared}) {
         EXPECT(std::fabs(m.rank0 - m.rank1) < 8 && m.rank0 < m.plan + 32 && m.rank1 < m.plan + 32);
         if (!test_good) printf("    peaks %.1f %.1f, plan %.1f MiB\n", m.rank0, m.rank1, m.plan);

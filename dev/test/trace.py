@@ -14,6 +14,8 @@ if __name__ == "__main__" and "--help" in sys.argv:
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 os.chdir(ROOT)
+sys.path.insert(0, str(ROOT / "dev"))
+import overlap  # noqa: E402, from dev
 CPU, SIM = "./train_gpt2_cpu", "build/BF16/train_gpt2sim"
 L, C, NH, T, V, B = 3, 64, 2, 32, 300, 2
 VP = -(-V // 128) * 128
@@ -178,6 +180,36 @@ def test_processes(folder):
             check(first < ends[f"all_gather {L - 1}"], f"and for no others: {ends}, {first}")
 
 
+def test_overlap(folder):
+    """dev/overlap.py: what is planted, and the share of processes that send in three ways."""
+    def track(number, name):
+        return {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": name}}
+
+    def span(number, begin, end, **args):
+        return {"name": "x", "ph": "X", "pid": 0, "tid": number, "ts": begin, "dur": end - begin,
+                "args": {key.replace("_", " "): value for key, value in args.items()}}
+    planted = [track(0, "program"), track(1, "thread 0"), track(2, "communication"), span(0, 0, 40, bytes=1),
+               span(0, 50, 60, bytes=1), span(0, 40, 41, sent_bytes=1), span(1, 0, 100), span(2, 30, 55, sent_bytes=1),
+               span(2, 52, 70, sent_bytes=1)]
+    check(overlap.overlap(planted) == {0: (0, 40, 20)}, f"planted spans: {overlap.overlap(planted)}")
+    both = ["scripts/processes.sh", "-np", "2"]
+    shares = {}
+    for name, program, flags, before in (("TCP", CPU, ["--shared-memory", "0"], []), ("shared memory", CPU, [], []),
+                                         ("the simulator", SIM, ["-f", "0"], ["env", "CUSIM_NCCL_MS=5"])):
+        events, _ = trace(folder, program, "--threads", "1", *flags, before=[*before, *both])
+        tracks(events)
+        for rank, (steps, moved, hidden) in overlap.overlap(events).items():
+            check(steps == 3 and 0 <= hidden <= moved and moved > 0, f"{name}, rank {rank}: {steps} {moved} {hidden}")
+            shares[name] = max(shares.get(name, 0), hidden / moved)
+    check(shares["TCP"] > 0 and shares["the simulator"] > 0, f"something is hidden: {shares}")
+    # --bucket-mb: what GPUs send of all layers is one piece of work
+    events, _ = trace(folder, SIM, "--threads", "1", "-f", "0", "--bucket-mb", "1", before=both)
+    together = [e for e in events if e["ph"] == "X" and e["tid"] == 2 and e["name"].startswith("reduce_scatter")]
+    check(len(together) == 2 * 3 and {e["name"] for e in together} == {f"reduce_scatters {L + 1}"},
+          f"sums of two ranks in three steps: {[e['name'] for e in together]}")
+    check(os.uname().sysname != "Linux" or shares["shared memory"] == 0, f"nothing is hidden there: {shares}")
+
+
 def test_refused(folder):
     path = folder / "none.json"
     base = [CPU, "-i", tokens(folder), *RUN]
@@ -198,7 +230,7 @@ def test_refused(folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for test in (test_cpu, test_simulator, test_directions, test_processes, test_refused):
+        for test in (test_cpu, test_simulator, test_directions, test_processes, test_overlap, test_refused):
             test(folder)
     sys.exit(failed > 0)
 

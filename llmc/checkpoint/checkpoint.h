@@ -3,6 +3,7 @@
 #pragma once
 #include "llmc/checkpoint/checkpoint_find.h"
 #include "llmc/model/gathered.h"
+#include "llmc/model/rank_memory.h"
 
 // Refuses to save values that are not finite: a run could not be resumed from them.
 inline void expect_finite(FileWriter& file, const float* values, int64_t elems, int state, int64_t bucket,
@@ -28,6 +29,12 @@ inline uint64_t write_state(const std::string& dir, const StateHeader& header, G
                 if (progress) progress->add(n * 4);
             });
         }
+    for_each_rank_piece(layout, header.rank_states, [&](RankState state, const RankPiece& piece) {
+        const float* values = rank_values_at(model, state, piece.at, piece.elems);
+        if (!all_finite(values, piece.elems)) file.refuse(format("%s: values that are not finite", RANK_STATES[state]));
+        file.write(values, piece.elems * 4);
+        if (progress) progress->add(piece.elems * 4);
+    });
     const uint64_t sum = file.checksum.value();
     file.write(&sum, sizeof(sum));
     file.commit();
@@ -78,6 +85,22 @@ inline void give_weights(GPT2& model) {
     });
 }
 
+// Fills in what the states of a checkpoint say of this rank.
+inline void complete_header(StateHeader& header, const GPT2& model) {
+    header.processes = comm.processes, header.rank = comm.rank;
+    header.rank_states = kept_rank_states(model);
+    header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
+    header.header_checksum = header.checksum();
+}
+// The end of a save: all states are there.
+inline void publish_checkpoint(const std::string& dir, int64_t step, FileWriter& model_file) {
+    model_file.publish();
+    unfinished_file.clear();
+    flush_folder(dir);
+    FileWriter done(done_path(dir, step));
+    done.commit();
+}
+
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
 // model, each rank its state, and rank 0 DONE, once it has seen all states. A failure ends the
 // program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
@@ -93,18 +116,28 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
         unfinished_file = model_file->temporary;
     } else give_weights(model);
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
-    header.processes = comm.processes, header.rank = comm.rank;
-    header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
-    header.header_checksum = header.checksum();
+    complete_header(header, model);
     const std::vector<uint64_t> sums = comm_gather(write_state(dir, header, model, progress), "writing the state");
     if (comm.rank > 0) return;
     for (int64_t rank = 0; rank < comm.processes; rank++)
         expect_state(state_path(dir, header.step, rank), header, rank, sums[rank]);
-    model_file->publish();
-    unfinished_file.clear();
-    flush_folder(dir);
-    FileWriter done(done_path(dir, header.step));
-    done.commit();
+    publish_checkpoint(dir, header.step, *model_file);
+}
+
+// Writes such a checkpoint by one process alone, after another is lost: where every process holds
+// everything (ZeRO stage 0), it has the states of all ranks.
+inline void save_checkpoint_alone(const std::string& dir, StateHeader header, GPT2& model) {
+    clear_checkpoint(dir, header.step);
+    FileWriter model_file(model_path(dir, header.step));
+    header.model_checksum = write_weights(model_file, model);
+    model_file.flush();
+    const int64_t own_rank = comm.rank;
+    for (comm.rank = 0; comm.rank < comm.processes; comm.rank++) {
+        complete_header(header, model);
+        write_state(dir, header, model, nullptr);
+    }
+    comm.rank = own_rank;
+    publish_checkpoint(dir, header.step, model_file);
 }
 
 // Loads the slices of its states that a rank of the saved run wrote. verified: the
@@ -117,7 +150,8 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     if (!try_read_header(file, h)) changed();
     const bool same = h.header_checksum == h.checksum() && h.step == verified.step && h.rank == rank &&
                       h.processes == verified.processes && h.states == verified.states &&
-                      find_optimizer(h.optimizer) == model.optimizer && h.model_checksum == verified.model_checksum;
+                      h.rank_states == verified.rank_states && find_optimizer(h.optimizer) == model.optimizer &&
+                      h.model_checksum == verified.model_checksum;
     if (!same) changed();
     const ParameterLayout saved = parameter_layout(model.layout.config, h.processes);
     const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
@@ -135,6 +169,14 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
                 if (progress) progress->add(n * 4);
             });
         }
+    for_each_rank_piece(saved, h.rank_states, [&](RankState state, const RankPiece& piece) {
+        values.resize(piece.elems);
+        file.read(values.data(), piece.elems * 4, "what the rank keeps");
+        if (!all_finite(values.data(), piece.elems))
+            runtime_failure("%s is damaged: it has values that are not finite", path);
+        take_rank_piece(model, state, rank, rank_piece_begin(saved, state, piece, rank), piece, values.data());
+        if (progress) progress->add(piece.elems * 4);
+    });
     const uint64_t sum = file.checksum.value();
     uint64_t stored = 0;
     file.read(&stored, sizeof(stored), "its checksum");
@@ -150,4 +192,5 @@ inline void load_checkpoint(const std::string& dir, const StateHeader& verified,
         runtime_failure("%s has changed since it was verified", model_file.path);
     for (int64_t rank = 0; rank < verified.processes; rank++)
         load_state(state_path(dir, verified.step, rank), verified, rank, model, progress);
+    warn_of_dropped(model, verified.rank_states);
 }

@@ -9,11 +9,13 @@
 // themselves and of the model file. An incomplete checkpoint is never used.
 //
 // A state file is a StateHeader; then for each bucket (tensors.h) this rank's slice of m, of v, of
-// the factors and, where weights are 16-bit and have one, of their fp32 master; then a checksum of
-// all that. What an optimizer does not keep (optimizers.h) is left out.
+// the factors and, where weights are 16-bit and have one, of their fp32 master; then what the rank
+// alone keeps (rank_state.h); then a checksum of all that. What an optimizer does not keep
+// (optimizers.h) is left out.
 #pragma once
 #include <cstddef>
 #include "llmc/base/text.h"
+#include "llmc/compress/rank_state.h"
 #include "llmc/optim/loss_scale.h"
 #include "llmc/checkpoint/model_file.h"
 #include "llmc/optim/optimizer_state.h"
@@ -21,9 +23,10 @@
 
 // The versions of state files. 2: with AdamW. 3: with another optimizer, whose name ends the
 // header. 4: of a run in fp16; the name and the loss scale end the header. 5: of a run in another
-// format that has skipped updates; the header is as in 4, but the scale is 0.
+// format that has skipped updates; the header is as in 4, but the scale is 0. 6: of ranks that keep
+// something of their own, which ends the header; else as in 4 or 5.
 constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4,
-                  STATE_VERSION_SKIPPED = 5;
+                  STATE_VERSION_SKIPPED = 5, STATE_VERSION_RANK = 6;
 
 // The header of a state file: where the run is, and what must not change when it is resumed.
 struct StateHeader {
@@ -38,16 +41,19 @@ struct StateHeader {
     uint64_t header_checksum = 0;
     char optimizer[16] = "adamw";  // from version 3 on
     LossScale loss_scale;          // of the next step; from version 4 on
+    int64_t rank_states = 0;       // bits of RankState; from version 6 on
 
     static int64_t least_bytes() { return offsetof(StateHeader, optimizer); }
     int64_t bytes() const {
-        if (version >= STATE_VERSION_FP16) return sizeof(StateHeader);
+        if (version >= STATE_VERSION_RANK) return sizeof(StateHeader);
+        if (version >= STATE_VERSION_FP16) return offsetof(StateHeader, rank_states);
         return version == STATE_VERSION_NAMED ? offsetof(StateHeader, loss_scale) : least_bytes();
     }
     void set_version(Optimizer o, bool fp16) {
         if (!fp16) loss_scale = {0, 0, loss_scale.skipped};
         version = fp16 ? STATE_VERSION_FP16 : o == ADAMW ? STATE_VERSION : STATE_VERSION_NAMED;
         if (!fp16 && loss_scale.skipped > 0) version = STATE_VERSION_SKIPPED;
+        if (rank_states != 0) version = STATE_VERSION_RANK;
         snprintf(optimizer, sizeof(optimizer), "%s", OPTIMIZERS[o].name);
     }
     uint64_t checksum() const {
@@ -57,14 +63,14 @@ struct StateHeader {
         return sum.value();
     }
 };
-static_assert(sizeof(StateHeader) == offsetof(StateHeader, optimizer) + 16 + 16, "no padding");
+static_assert(sizeof(StateHeader) == offsetof(StateHeader, optimizer) + 16 + 16 + 8, "no padding");
 
 // Reads the header of a state file; false if that fails, or the file is of no version known.
 // file.problem is empty in the latter case.
 inline bool try_read_header(FileReader& file, StateHeader& h) {
     const int64_t least = StateHeader::least_bytes();
     if (!file.try_read((void*)&h, least, "the header")) return false;
-    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_SKIPPED) return false;
+    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_RANK) return false;
     if (!file.try_read(h.optimizer, h.bytes() - least, "the header")) return false;
     h.optimizer[sizeof(h.optimizer) - 1] = 0;
     return find_optimizer(h.optimizer) < NUM_OPTIMIZERS;
@@ -72,7 +78,8 @@ inline bool try_read_header(FileReader& file, StateHeader& h) {
 
 // Bytes of the state file of one rank.
 inline int64_t state_file_bytes(const ParameterLayout& layout, const StateHeader& h, Optimizer optimizer, bool master) {
-    return h.bytes() + state_values(layout, OPTIMIZERS[optimizer], master) * 4 + sizeof(uint64_t);
+    const int64_t values = state_values(layout, OPTIMIZERS[optimizer], master) + rank_values(layout, h.rank_states);
+    return h.bytes() + values * 4 + sizeof(uint64_t);
 }
 // Whether a state file has master weights.
 inline bool has_master(const StateHeader& h) {

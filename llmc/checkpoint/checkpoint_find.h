@@ -24,8 +24,9 @@ inline bool is_sane(const StateHeader& h) {
                         h.norm_outlier.count >= 0 && h.norm_outlier.count <= h.step;
     const int64_t least = (int64_t)states_of(OPTIMIZERS[find_optimizer(h.optimizer)], false).size();
     const bool scaled = h.version != STATE_VERSION_FP16 || h.loss_scale.is_sane();
+    const bool ranks = h.rank_states >= 0 && h.rank_states < 1 << NUM_RANK_STATES;
     const bool updates = h.loss_scale.skipped >= 0 && h.loss_scale.skipped <= h.step;
-    return counts && scaled && updates && h.processes > h.rank && h.states >= least && h.states <= least + 1;
+    return counts && scaled && ranks && updates && h.processes > h.rank && h.states >= least && h.states <= least + 1;
 }
 
 // What is wrong with a state file of a checkpoint; empty if nothing. Reads its header into h.
@@ -55,7 +56,8 @@ inline std::string checkpoint_problem(const std::string& dir, int64_t step, Stat
         if (!problem.empty()) return problem;
         if (rank == 0) header = h;
         const bool fits = h.model_checksum == header.model_checksum && h.processes == header.processes &&
-                          h.states == header.states && strcmp(h.optimizer, header.optimizer) == 0;
+                          h.states == header.states && h.rank_states == header.rank_states &&
+                          strcmp(h.optimizer, header.optimizer) == 0;
         if (!fits) return path + " belongs to another checkpoint";
     }
     auto file = std::make_unique<FileReader>(model_path(dir, step), FileReader::TELL);

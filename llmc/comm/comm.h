@@ -5,8 +5,14 @@
 // Every process trains on its own part of each batch. Then the gradients are summed: a
 // reduce-scatter leaves on rank r the sum of slice r of a bucket (tensors.h), and an all-gather
 // collects the slices of all ranks. Collectives on buckets are started, and waited for later, so
-// that data travels while the next layer computes; by TCP and shared memory they are complete when
-// the start returns.
+// that data travels while the next layer computes; by shared memory they are complete when the
+// start returns. What starts one returns its number. All ranks start the same ones in the same
+// order; they may wait for them in any order:
+//
+//     const Collective weights = comm_all_gather_start(...), sum = comm_reduce_scatter_start(...);
+//     comm_wait(weights, "the weights");    for that one
+//     comm_wait("the end of the step");     for all that were started
+//
 // Small collectives (numbers that all processes must agree on) wait at once; their sums are added
 // in the order of ranks, so that all ranks get the same bits.
 //
@@ -16,32 +22,66 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 #include "llmc/base/checksum.h"
 #include "llmc/comm/flag_sums.h"
-#include "llmc/comm/tcp.h"
 #include "llmc/trace/trace.h"
 
-// What exchanges data in place of TCP; null where TCP does. `what` is for a message.
+// A collective that was started, by the number of those before it; ALL_COLLECTIVES: every one.
+using Collective = int64_t;
+constexpr Collective ALL_COLLECTIVES = 0;
+
+// A collective as it starts; its work is for the trace.
+struct Started {
+    Collective number;
+    KernelWork work;
+};
+
+// How processes exchange data. `what` is for a message.
 struct Transport {
     void (*gather)(void* out, const void* mine, int64_t bytes, const char* what);
-    void (*sum_slices_start)(float* data, int64_t n_elems);
-    void (*all_gather_start)(void* data, int64_t bytes);
+    void (*exchange_start)(const Started& c, void* out, const void* data, int64_t bytes);
+    void (*sum_slices_start)(const Started& c, float* data, int64_t n_elems);
+    void (*all_gather_start)(const Started& c, void* data, int64_t bytes);
     void (*progress)();
-    void (*wait)(const char* what);
+    void (*wait)(Collective number, const char* what);
     void (*end)();
+};
+
+// A sum that waits for others, to travel together with them (--bucket-mb).
+struct PostponedSum {
+    Started c;
+    float* data;
+    int64_t n_elems;
 };
 
 struct Comm {
     int64_t processes = 1, rank = 0;
     int64_t started = 1;  // the processes of the run, also in an Alone
     int64_t timeout_s = 600;
+    Collective last = 0;         // that was started
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
     Transport transport{};
+    int64_t message_bytes = 0;  // of gradients that travel together, at least; 0: every bucket by itself
+    std::vector<PostponedSum> postponed{};
+    // Saves what can be saved when a rank is lost, if it is set (run/after_loss.h); returns what
+    // became of it, to be said after why the run ends.
+    std::function<std::string(int64_t lost)> at_loss;
 };
 inline Comm comm;
+
+// Ends the run (exit 1), since a rank has ended or hangs.
+[[noreturn]] inline void end_after_loss(int64_t lost, const std::string& why) {
+    const auto save = std::exchange(comm.at_loss, nullptr);
+    runtime_failure("%s%s", why, save ? save(lost) : "");
+}
+
+// Called again and again while this process waits for another, if it is set: a simulated GPU
+// computes only while its host lets it, a real one by itself.
+inline void (*while_polling)() = nullptr;
 
 // While an Alone exists, its process acts as if it were the only one: collectives do nothing.
 struct Alone {
@@ -61,8 +101,7 @@ inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* 
         return;
     }
     const Range range("gather");
-    if (comm.transport.gather) comm.transport.gather(out, mine, bytes, what);
-    else tcp_gather((char*)out, (const char*)mine, bytes, comm.processes, comm.rank, what);
+    comm.transport.gather(out, mine, bytes, what);
 }
 template <class T>
 inline std::vector<T> comm_gather(const T& mine, const char* what) {
@@ -93,40 +132,58 @@ inline void comm_merge(double* values, int64_t n, const char* what) {
     }
 }
 
-// Starts summing data (processes * n_elems) over all processes. After comm_wait(), slice `rank` of
-// data holds its sum; the other slices are undefined.
-inline void comm_sum_slices_start(float* data, int64_t n_elems, const char* what) {
-    if (comm.transport.sum_slices_start) comm.transport.sum_slices_start(data, n_elems);
-    else tcp_reduce_scatter(data, n_elems, comm.processes, comm.rank, what);
+// Starts the sums that were postponed.
+inline void comm_send_postponed() {
+    for (const PostponedSum& sum : std::exchange(comm.postponed, {})) {
+        const Range range(sum.c.work);
+        comm.transport.sum_slices_start(sum.c, sum.data, sum.n_elems);
+    }
 }
-// Starts summing a bucket of gradients over all processes; `bucket` is for the trace.
-inline void comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
-    if (comm.processes == 1) return;
-    const int64_t bytes = n_elems * (int64_t)sizeof(float);
-    const Range range(work::collective("reduce_scatter", bucket, (comm.processes - 1) * bytes));
-    comm_sum_slices_start(data, n_elems, "the sum of the gradients");
+// Starts summing a bucket of gradients, data (processes * n_elems), over all processes, or
+// postpones that until there is a message's worth. Once it is complete, slice `rank` of data holds
+// the sum; the other slices are undefined. `bucket` is for the trace.
+inline Collective comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
+    if (comm.processes == 1) return ALL_COLLECTIVES;
+    const int64_t slice_bytes = n_elems * (int64_t)sizeof(float);
+    const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * slice_bytes);
+    comm.postponed.push_back({{++comm.last, sent}, data, n_elems});
+    int64_t bytes = 0;
+    for (const PostponedSum& sum : comm.postponed) bytes += comm.processes * sum.n_elems * (int64_t)sizeof(float);
+    if (bytes >= comm.message_bytes) comm_send_postponed();
+    return comm.last;
 }
 // Starts collecting the slices of data (processes * n_elems), of which this process has slice
 // `rank`.
 template <class T>
-inline void comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
-    if (comm.processes == 1) return;
+inline Collective comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
+    if (comm.processes == 1) return ALL_COLLECTIVES;
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
-    const Range range(work::collective("all_gather", bucket, (comm.processes - 1) * bytes));
-    if (comm.transport.all_gather_start) comm.transport.all_gather_start(data, bytes);
-    else
-        tcp_gather((char*)data, (const char*)(data + comm.rank * n_elems), bytes, comm.processes, comm.rank,
-                   "the collection of the slices");
+    const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * bytes);
+    const Range range(sent);
+    comm.transport.all_gather_start({++comm.last, sent}, data, bytes);
+    return comm.last;
+}
+// Starts sending piece r of data (processes * bytes) to rank r. Once that is complete, piece s of
+// out (processes * bytes) is what rank s has sent to this one.
+inline Collective comm_exchange_start(void* out, const void* data, int64_t bytes, int64_t bucket) {
+    if (comm.processes == 1) return memcpy(out, data, bytes), ALL_COLLECTIVES;
+    const KernelWork sent = work::collective("all_to_all", bucket, (comm.processes - 1) * bytes);
+    const Range range(sent);
+    comm.transport.exchange_start({++comm.last, sent}, out, data, bytes);
+    return comm.last;
 }
 // Lets MPI advance what was started, which it does only while it is called.
 inline void comm_progress() {
     if (comm.transport.progress) comm.transport.progress();
 }
-// Waits until everything that was started is complete.
-inline void comm_wait(const char* what) {
+// Waits until a collective is complete.
+inline void comm_wait(Collective number, const char* what) {
+    comm_send_postponed();
     const Range range("wait for processes");
-    if (comm.transport.wait) comm.transport.wait(what);
+    if (comm.transport.wait) comm.transport.wait(number, what);
 }
+// Waits until everything that was started is complete.
+inline void comm_wait(const char* what) { comm_wait(ALL_COLLECTIVES, what); }
 
 // Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.
 inline void comm_check_same(const std::string& mine, const char* what) {
@@ -161,7 +218,6 @@ inline void comm_check_flags(const std::vector<std::string>& flags) {
 inline void comm_end() {
     if (comm.at_end) comm.at_end();
     if (comm.transport.end) comm.transport.end();
-    tcp_end();
     comm.transport = {}, comm.processes = comm.started = 1, comm.rank = 0;
 }
 // Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an

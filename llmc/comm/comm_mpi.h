@@ -3,6 +3,7 @@
 #pragma once
 #include <sched.h>
 #include <unistd.h>
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -34,12 +35,11 @@ struct MpiPatience {
     }
 };
 
-// Waits for an MPI request; exit 1 after comm.timeout_s.
-inline void mpi_poll(MPI_Request* request, const char* what) {
+// Asks is_complete() until it is so; exit 1 after comm.timeout_s.
+template <class IsComplete>
+void mpi_poll(IsComplete is_complete, const char* what) {
     const double begin = now_seconds();
-    for (int done = 0;;) {
-        MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (done) return;
+    while (!is_complete()) {
         sched_yield();
         if (while_polling) while_polling();
         if (now_seconds() - begin > (double)comm.timeout_s)
@@ -52,39 +52,59 @@ inline void mpi_poll(MPI_Request* request, const char* what) {
 inline void mpi_gather(void* out, const void* mine, int64_t bytes, const char* what) {
     MPI_Request request;
     MPI_Iallgather(mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
-    mpi_poll(&request, what);
+    const auto is_complete = [&] {
+        int done = 0;
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        return done != 0;
+    };
+    mpi_poll(is_complete, what);
 }
 
 // A collective that was started.
 struct MpiPending {
+    Started is;
     MPI_Request request;
     std::vector<char> received;  // copied to `to` when the request is complete, if `to` is not null
     char* to;
+    double begin = now_seconds();
+    bool complete = false;
 };
 inline std::vector<MpiPending> mpi_pending;
-inline void mpi_sum_slices_start(float* data, int64_t n_elems) {
-    mpi_pending.push_back(
-        {MPI_REQUEST_NULL, std::vector<char>(n_elems * sizeof(float)), (char*)(data + comm.rank * n_elems)});
-    MpiPending& p = mpi_pending.back();
+inline MpiPending& mpi_begin(const Started& c, int64_t received_bytes, void* to) {
+    mpi_pending.push_back({c, MPI_REQUEST_NULL, std::vector<char>(received_bytes), (char*)to});
+    return mpi_pending.back();
+}
+inline void mpi_exchange_start(const Started& c, void* out, const void* data, int64_t bytes) {
+    MPI_Ialltoall(data, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
+                  &mpi_begin(c, 0, nullptr).request);
+}
+inline void mpi_sum_slices_start(const Started& c, float* data, int64_t n_elems) {
+    MpiPending& p = mpi_begin(c, n_elems * (int64_t)sizeof(float), data + comm.rank * n_elems);
     MPI_Ireduce_scatter_block(data, p.received.data(), (int)n_elems, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &p.request);
 }
-inline void mpi_all_gather_start(void* data, int64_t bytes) {
-    mpi_pending.push_back({MPI_REQUEST_NULL, {}, nullptr});
+inline void mpi_all_gather_start(const Started& c, void* data, int64_t bytes) {
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
-                   &mpi_pending.back().request);
+                   &mpi_begin(c, 0, nullptr).request);
+}
+// Asks whether a collective is complete, which also lets MPI work on it.
+inline void mpi_ask(MpiPending& p) {
+    if (p.complete) return;
+    int done = 0;
+    MPI_Test(&p.request, &done, MPI_STATUS_IGNORE);
+    p.complete = done;
+    if (done) trace.add_communication({p.is.work, p.begin, now_seconds()});
 }
 inline void mpi_progress() {
-    for (MpiPending& p : mpi_pending) {
-        int done;
-        MPI_Test(&p.request, &done, MPI_STATUS_IGNORE);
-    }
+    for (MpiPending& p : mpi_pending) mpi_ask(p);
 }
-inline void mpi_wait(const char* what) {
+inline void mpi_wait(Collective number, const char* what) {
+    const auto waited_for = [=](const MpiPending& p) { return number == ALL_COLLECTIVES || p.is.number == number; };
     for (MpiPending& p : mpi_pending) {
-        mpi_poll(&p.request, what);
+        if (!waited_for(p)) continue;
+        mpi_poll([&] { return mpi_ask(p), p.complete; }, what);
         if (p.to) memcpy(p.to, p.received.data(), p.received.size());
     }
-    mpi_pending.clear();
+    mpi_pending.erase(std::remove_if(mpi_pending.begin(), mpi_pending.end(), waited_for), mpi_pending.end());
 }
 inline void mpi_end() {
     MpiPatience patience(comm.timeout_s, "for all to end");
@@ -112,7 +132,8 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
             "--num-processes %d, but MPI knows of %d; mpirun -np %d starts as many (srun: --mpi=pmix, or -pi "
             "tcp)",
             processes, size, processes);
-    comm.transport = {mpi_gather, mpi_sum_slices_start, mpi_all_gather_start, mpi_progress, mpi_wait, mpi_end};
+    comm.transport = {
+        mpi_gather, mpi_exchange_start, mpi_sum_slices_start, mpi_all_gather_start, mpi_progress, mpi_wait, mpi_end};
     return rank;
 #else
     (void)launched, (void)timeout_s;

@@ -3,6 +3,8 @@
 #include "llmc/comm/comm.h"
 #include "llmc/comm/comm_mpi.h"
 #include "llmc/comm/meeting_place.h"
+#include "llmc/comm/mesh.h"
+#include "llmc/comm/tcp.h"
 
 // Meets the other processes by TCP. torchrun and its like say where rank 0 is (MASTER_ADDR).
 inline std::vector<int> meet_by_tcp(const std::string& server_ip, const Member& me, int64_t timeout_s) {
@@ -28,14 +30,16 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     if (rank >= processes)
         usage_error("--process-rank %d is not below --num-processes %d; 0 to %d are accepted", rank, processes,
                     processes - 1);
-    comm.timeout_s = tcp.timeout_s = timeout_s;
+    comm.timeout_s = timeout_s;
     if (processes == 1) return;
     const Member me{processes, rank, program_name(program), flags};
     const bool has_no_mpi = !started_by_mpi() && getenv("MASTER_ADDR");
-    if (how == "tcp" || (how == "mpi" && has_no_mpi)) tcp.peers = meet_by_tcp(server_ip, me, timeout_s);
+    std::vector<int> met;
+    if (how == "tcp" || (how == "mpi" && has_no_mpi)) met = meet_by_tcp(server_ip, me, timeout_s);
     else if (how == "mpi") rank = start_mpi(processes, launched, timeout_s);
     else if (fs_path.empty()) usage_error("--dist-init fs needs -pf, a folder that all processes share");
-    else tcp.peers = meet_by_file(fs_path, me, timeout_s);
+    else met = meet_by_file(fs_path, me, timeout_s);
     comm.processes = comm.started = processes, comm.rank = rank;
+    if (!met.empty()) tcp_begin(connect_all(met, me, timeout_s));
     if (!tcp.active()) comm_check_same(program, "version, precision and kernels");
 }

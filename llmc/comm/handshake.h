@@ -111,7 +111,7 @@ inline VerdictCode judge(const Hello& hello, const Member& rank0, const SipKey& 
     if (hello.magic != HELLO_MAGIC || hello.proof != proof_of(hello, key, mine, hello.nonce)) return UNKNOWN_TOKEN;
     if (hello.rank == ONLY_ASKING) return I_AM_HERE;
     if (!same_program(hello.program, rank0.program)) return OTHER_PROGRAM;
-    const bool fits = hello.processes == rank0.processes && hello.rank > 0 && hello.rank < rank0.processes;
+    const bool fits = hello.processes == rank0.processes && hello.rank > rank0.rank && hello.rank < rank0.processes;
     if (!fits) return OTHER_NUMBERS;
     return same_flags(hello.flags, sums_of(rank0.flags)) ? WELCOME : OTHER_FLAGS;
 }

@@ -29,10 +29,10 @@ struct Waiting {
     }
 };
 
-// "1, 3 to 7, 9": the ranks that have no connection yet.
-inline std::string missing_ranks(const std::vector<int>& peers) {
+// "1, 3 to 7, 9": the ranks from `first` on that have no connection yet.
+inline std::string missing_ranks(const std::vector<int>& peers, size_t first) {
     std::string text;
-    for (size_t r = 1, last; r < peers.size(); r = last + 1) {
+    for (size_t r = first, last; r < peers.size(); r = last + 1) {
         for (last = r; peers[r] < 0 && last + 1 < peers.size() && peers[last + 1] < 0;) last++;
         if (peers[r] >= 0) continue;
         text += format("%s%d", text.empty() ? "" : ", ", r);
@@ -41,7 +41,7 @@ inline std::string missing_ranks(const std::vector<int>& peers) {
     return text;
 }
 
-// A connection on which rank 0 has sent its greeting, and waits for the hello.
+// A connection on which a host has sent its greeting, and waits for the hello.
 struct Guest {
     int fd;
     double until;
@@ -56,7 +56,7 @@ struct Guest {
     }
 };
 
-// Rank 0's side of the meeting.
+// A host's side of the meeting: it takes in all ranks above its own.
 struct Reception {
     const Member& me;
     const SipKey& key;
@@ -66,6 +66,7 @@ struct Reception {
     bool has_token;                              // that other runs do not know
     int64_t turned_away = 0, misfits = 0;
 
+    std::string missing() const { return missing_ranks(peers, me.rank + 1); }
     // How many processes were turned away because they did not know the token, or did not fit, for
     // messages.
     std::string refusals() const {
@@ -103,7 +104,7 @@ struct Reception {
             const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
             if (no_room && guests.empty())
                 runtime_failure("cannot take in rank %s: %s; a run of %d processes needs about as many (ulimit -n)",
-                                missing_ranks(peers), strerror(errno), me.processes);
+                                missing(), strerror(errno), me.processes);
             if (no_room) guests.erase(guests.begin());
             return;
         }
@@ -144,31 +145,33 @@ struct Reception {
     }
 };
 
-// Rank 0's side of the meeting: returns the connections to all others, by rank ([0] is unused).
-// Exit 1 after timeout_s.
+// A host's side of the meeting: returns the connections to all ranks above its own, by rank; -1
+// elsewhere. Exit 1 after timeout_s.
 inline std::vector<int> take_in_all(int listener, const Member& me, const SipKey& key, int64_t timeout_s) {
     allow_open_files(me.processes + MAX_STRANGERS + 64);
     const bool has_token = !same_key(key, key_of(""));
     Reception reception{me, key, listener, {}, std::vector<int>(me.processes, -1), has_token};
     Waiting waiting(timeout_s);
-    while (std::count(reception.peers.begin() + 1, reception.peers.end(), -1) > 0) {
+    while (std::count(reception.peers.begin() + me.rank + 1, reception.peers.end(), -1) > 0) {
         if (waiting.is_over())
-            runtime_failure("waited %d s, and rank %s did not connect%s", timeout_s, missing_ranks(reception.peers),
+            runtime_failure("waited %d s, and rank %s did not connect%s", timeout_s, reception.missing(),
                             reception.refusals());
-        waiting.tell([&] { return "rank 0 waits for rank " + missing_ranks(reception.peers) + reception.refusals(); });
+        waiting.tell(
+            [&] { return format("rank %d waits for rank %s%s", me.rank, reception.missing(), reception.refusals()); });
         reception.serve(waiting.end);
     }
     close(listener);
     return std::move(reception.peers);
 }
 
-// Where rank 0 is, and the key that both sides know. A place read from a file may be an earlier
-// run's; one that the user gave is certain.
+// Where a host is, mostly rank 0, and the key that both sides know. A place read from a file may be
+// an earlier run's; one that the user gave is certain.
 struct Place {
     std::string host;
     int port = 0;
     SipKey key{};
     bool certain = false;
+    int64_t rank = 0;  // the host's
 };
 
 // Introduces this process on a connection to rank 0. Fills in rank 0's verdict, NO_ANSWER if there
@@ -200,18 +203,21 @@ inline int introduce(const Place& place, in_addr address, const Member& me, doub
     return -1;
 }
 
-// The other ranks' side of the meeting: returns the connection to rank 0. Tries again and again
-// until timeout_s, then exit 1. find(place) fills in where rank 0 is, or returns why that is not
+// The other ranks' side of the meeting: returns the connection to the host. Tries again and again
+// until timeout_s, then exit 1. find(place) fills in where the host is, or returns why that is not
 // known yet; hint says what may be wrong, for the last message.
 template <class Find>
 inline int join(const Member& me, Find find, const char* hint, int64_t timeout_s) {
     Waiting waiting(timeout_s);
     std::string where = "an unknown place", problem;
+    Place place;
     for (size_t attempt = 0;; attempt++, usleep(100000)) {
-        if (waiting.is_over()) runtime_failure("waited %d s for rank 0 at %s: %s; %s", timeout_s, where, problem, hint);
+        if (waiting.is_over())
+            runtime_failure("waited %d s for rank %d at %s: %s; %s", timeout_s, place.rank, where, problem, hint);
         if (attempt > 0)
-            waiting.tell([&] { return format("rank %d waits for rank 0 at %s: %s", me.rank, where, problem); });
-        Place place;
+            waiting.tell(
+                [&] { return format("rank %d waits for rank %d at %s: %s", me.rank, place.rank, where, problem); });
+        place = {};
         problem = find(place);
         if (!problem.empty()) continue;
         where = format("%s:%d", place.host, place.port);

@@ -25,7 +25,8 @@
 #include <cstring>
 #include <vector>
 #include "llmc/base/clock.h"
-#include "llmc/comm/comm.h"
+#include "llmc/comm/add_in_order.h"
+#include "llmc/comm/tcp.h"
 
 constexpr int64_t SHARED_PIECE_BYTES = 1 << 18;
 // What one process has of the memory: two pieces, and a page on which it says how far it is.
@@ -60,10 +61,12 @@ inline void wait_for_turns(const std::atomic<int64_t>& done, int64_t turns, int6
         looked = now;
         int64_t ended = tcp_ended_rank();
         if (kill((pid_t)shared_memory.progress(rank).pid, 0) != 0 && errno == ESRCH) ended = rank;
-        if (ended >= 0) runtime_failure("rank %d has ended: this one waited for it in an exchange of slices", ended);
+        if (ended >= 0)
+            end_after_loss(ended, format("rank %d has ended: this one waited for it in an exchange of slices", ended));
         if (now - begin > (double)comm.timeout_s)
-            runtime_failure("waited %d s in an exchange of slices for rank %d: it hangs (--comm-timeout sets how long)",
-                            comm.timeout_s, rank);
+            end_after_loss(rank, format("waited %d s in an exchange of slices for rank %d: it hangs (--comm-timeout "
+                                        "sets how long)",
+                                        comm.timeout_s, rank));
     }
 }
 // A turn: fill(piece) writes what others read of this process; read() is called when all pieces are
@@ -80,21 +83,25 @@ void take_turn(Fill fill, Read read) {
     m.turn++;
 }
 
-// out (n) = the sum of the n numbers at each of `sources`, added in their order. out may be one of
-// them.
-inline void add_in_order(float* out, const std::vector<const float*>& sources, int64_t n) {
-    constexpr int64_t BLOCK = 1024;
-    float sums[BLOCK];
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        const int64_t count = std::min(BLOCK, n - i);
-        memcpy(sums, sources[0] + i, count * sizeof(float));
-        for (size_t s = 1; s < sources.size(); s++)
-            for (int64_t j = 0; j < count; j++) sums[j] += sources[s][i + j];
-        memcpy(out + i, sums, count * sizeof(float));
+// In a turn each process gives every other a part of what is for that one.
+inline void shared_exchange(const Started&, void* out, const void* data, int64_t bytes) {
+    const int64_t P = comm.processes, part = SHARED_PIECE_BYTES / P;
+    const auto at = [&](const void* all, int64_t rank, int64_t first) { return (char*)all + rank * bytes + first; };
+    memcpy(at(out, comm.rank, 0), at(data, comm.rank, 0), bytes);
+    for (int64_t first = 0; first < bytes; first += part) {
+        const int64_t n = std::min(part, bytes - first);
+        take_turn(
+            [&](char* piece) {
+                for (int64_t r = 0; r < P; r++) memcpy(piece + r * part, at(data, r, first), n);
+            },
+            [&] {
+                for (int64_t r = 0; r < P; r++)
+                    if (r != comm.rank) memcpy(at(out, r, first), shared_memory.piece(r) + comm.rank * part, n);
+            });
     }
 }
 // In a turn each process gives every other a part of that one's slice.
-inline void shared_sum_slices(float* data, int64_t n_elems) {
+inline void shared_sum_slices(const Started&, float* data, int64_t n_elems) {
     const int64_t P = comm.processes, part = SHARED_PIECE_BYTES / (int64_t)sizeof(float) / P;
     float* const mine = data + comm.rank * n_elems;
     std::vector<const float*> sources(P);
@@ -113,7 +120,7 @@ inline void shared_sum_slices(float* data, int64_t n_elems) {
             });
     }
 }
-inline void shared_all_gather(void* data, int64_t bytes) {
+inline void shared_all_gather(const Started&, void* data, int64_t bytes) {
     const auto slice = [&](int64_t rank, int64_t first) { return (char*)data + rank * bytes + first; };
     for (int64_t first = 0; first < bytes; first += SHARED_PIECE_BYTES) {
         const int64_t n = std::min(SHARED_PIECE_BYTES, bytes - first);
@@ -169,6 +176,7 @@ inline void share_memory() {
     shared_memory = {(char*)memory, 0};
     shared_memory.progress(comm.rank).pid = getpid();
     comm_barrier("the shared memory");  // all have said so
-    comm.transport.sum_slices_start = shared_sum_slices, comm.transport.all_gather_start = shared_all_gather;
+    comm.transport.exchange_start = shared_exchange, comm.transport.sum_slices_start = shared_sum_slices;
+    comm.transport.all_gather_start = shared_all_gather;
     comm.transport.progress = nullptr, comm.transport.wait = nullptr;
 }

@@ -59,6 +59,15 @@ inline bool receive_by(int fd, void* data, size_t bytes, double end) {
     }
     return true;
 }
+// Sends all bytes by `end`; false if that fails.
+inline bool send_by(int fd, const void* data, size_t bytes, double end) {
+    for (size_t sent = 0; sent < bytes;) {
+        const ssize_t n = send_some(fd, (const char*)data + sent, bytes - sent);
+        if (n < 0 || (n == 0 && !poll_until(fd, POLLOUT, end))) return false;
+        sent += n;
+    }
+    return true;
+}
 // Sends a small message at once; false if the socket does not take all of it. To be used where
 // nothing else is being sent.
 template <class Message>

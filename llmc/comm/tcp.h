@@ -1,52 +1,112 @@
-// Collectives over TCP, for machines without MPI. Everything goes through rank 0, which has a
-// connection to every other rank (rendezvous.h). TCP is meant for meeting and for small messages
-// (NCCL carries the gradients of GPUs); CPU trainers can also sum their gradients with it, slowly.
+// Collectives over TCP, for machines without MPI. Every process has a connection to every other
+// (mesh.h). A thread of its own carries what was started, while the others compute:
 //
-// No process waits forever: if no byte has moved for timeout_s, or a connection breaks, the run
-// ends with a message that names the rank on the other side.
+//     exchange       piece r of the data goes to rank r
+//     sum of slices  an exchange whose pieces rank r adds up in the order of ranks: the same bits run after run,
+//                    and by shared memory. (A ring that passes partial sums on sends the same bytes, and adds
+//                    each slice in an order of its own.)
+//     all-gather     a ring: rank r sends its slice to rank r + 1, and after it what comes from rank r - 1, as it
+//                    comes. Each slice enters a machine once, however many of its processes wait for it.
+//
+// Of P slices a process sends P - 1, and receives as many. All ranks start the same collectives in
+// the same order, so what arrives on a connection needs no label: it belongs to the first that
+// still lacks bytes from there.
+//
+// No process waits forever: if no byte has moved for comm.timeout_s, or a connection breaks, the
+// run ends with a message that names the rank on the other side.
 #pragma once
-#include "llmc/comm/socket.h"
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include "llmc/comm/tcp_traffic.h"
 
-struct Tcp {
-    std::vector<int> peers;  // rank 0: by rank, [0] unused; others: [0] is rank 0
-    int64_t timeout_s = 600;
-
-    bool active() const { return !peers.empty(); }
-};
-inline Tcp tcp;
-
-// Called again and again while this process waits for another, if it is set: a simulated GPU
-// computes only while its host lets it, a real one by itself.
-inline void (*while_polling)() = nullptr;
-
-inline bool poll_with_others(int fd, short event, double end) {
-    if (!while_polling) return poll_until(fd, event, end);
-    while (!poll_until(fd, event, std::min(end, now_seconds() + 1e-3))) {
-        if (now_seconds() >= end) return false;
+inline void tcp_wake() {
+    const char byte = 0;
+    if (write(tcp.thread->wake[1], &byte, 1) < 0) return;  // full: it wakes up anyway
+}
+// Starts the thread. Signals are for the others: their handlers interrupt no sums.
+inline void tcp_start_thread() {
+    tcp.thread = new TcpThread;
+    if (pipe(tcp.thread->wake) != 0) runtime_failure("cannot make a pipe: %s", strerror(errno));
+    for (int fd : tcp.thread->wake) fcntl(fd, F_SETFL, O_NONBLOCK), fcntl(fd, F_SETFD, FD_CLOEXEC);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+        std::thread(tcp_carry, std::ref(*tcp.thread)).detach();
+    } catch (const std::system_error& e) {
+        runtime_failure("cannot start the thread that talks to the other processes: %s", e.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+// Waits until is_so(), which is asked while nobody else changes the thread's state; exit 1 if the
+// thread has failed.
+template <class Condition>
+inline void tcp_wait_until(Condition is_so, const char* what) {
+    TcpThread& t = *tcp.thread;
+    std::unique_lock<std::mutex> lock(t.mutex);
+    while (t.failure.before.empty() && !is_so(t)) {
+        if (!while_polling) {
+            t.changed.wait(lock);
+            continue;
+        }
+        t.changed.wait_for(lock, std::chrono::milliseconds(1));
+        lock.unlock();
         while_polling();
+        lock.lock();
     }
-    return true;
+    const TcpFailure failure = t.failure;
+    std::vector<Span> spans;
+    spans.swap(t.spans);
+    lock.unlock();
+    for (const Span& span : spans) trace.add_communication(span);
+    if (!failure.before.empty()) end_after_loss(failure.lost, failure.before + " in " + what + failure.after);
+}
+inline void tcp_wait(Collective number, const char* what) {
+    const auto complete = [=](const TcpThread& t) {
+        const auto begin = t.incomplete.begin(), end = t.incomplete.end();
+        return number == ALL_COLLECTIVES ? begin == end : std::find(begin, end, number) == end;
+    };
+    if (tcp.thread) tcp_wait_until(complete, what);
 }
 
-// Sends or receives all bytes: `move` is send_some or receive_some (socket.h), `event` what to wait
-// for when it cannot go on. Exit 1 if that fails; `doing` and `what` are for the message.
-template <class Data, class Move>
-inline void tcp_move(int64_t peer, Data* data, size_t bytes, short event, Move move, const char* doing,
-                     const char* what) {
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t n = move(tcp.peers[peer], data + done, bytes - done);
-        if (n < 0) runtime_failure("rank %d has ended: its connection broke in %s", peer, what);
-        if (n == 0 && !poll_with_others(tcp.peers[peer], event, now_seconds() + (double)tcp.timeout_s))
-            runtime_failure("waited %d s in %s to %s rank %d: it hangs%s (--comm-timeout sets how long)", tcp.timeout_s,
-                            what, doing, peer, peer == 0 ? ", or another rank that it waits for" : "");
-        done += n;
+// Gives the thread a collective. sends, receives: the flows' bytes; a ring has one of each, the
+// others one of each for every other rank.
+inline void tcp_start(TcpCollective&& c) {
+    const int64_t P = tcp.processes, rank = tcp.rank;
+    if (c.kind == TCP_RING)
+        c.flows = {{(rank + 1) % P, true, (P - 1) * c.bytes}, {(rank + P - 1) % P, false, (P - 1) * c.bytes}};
+    // beginning with the next rank, so that not all send to the same
+    for (int64_t i = 1; i < P && c.kind != TCP_RING; i++)
+        for (const bool sends : {true, false}) c.flows.push_back({(rank + i) % P, sends, c.bytes});
+    c.begin = now_seconds();
+    std::fegetenv(&c.mode);
+    {
+        std::lock_guard<std::mutex> lock(tcp.thread->mutex);
+        tcp.thread->incomplete.push_back(c.is.number);
+        tcp.thread->given.push_back(std::move(c));
     }
+    tcp_wake();
 }
-inline void tcp_send(int64_t peer, const void* data, size_t bytes, const char* what) {
-    tcp_move(peer, (const char*)data, bytes, POLLOUT, send_some, "send to", what);
+
+// ---- the collectives of comm.h
+
+inline void tcp_exchange(const Started& c, void* out, const void* data, int64_t bytes) {
+    memcpy((char*)out + tcp.rank * bytes, (const char*)data + tcp.rank * bytes, bytes);
+    tcp_start({c, TCP_EXCHANGE, (const char*)data, bytes, (char*)out, bytes});
 }
-inline void tcp_receive(int64_t peer, void* data, size_t bytes, const char* what) {
-    tcp_move(peer, (char*)data, bytes, POLLIN, receive_some, "hear from", what);
+inline void tcp_sum_slices(const Started& c, float* data, int64_t n_elems) {
+    const int64_t bytes = n_elems * (int64_t)sizeof(float);
+    tcp_start({c, TCP_SUM, (const char*)data, bytes, (char*)(data + tcp.rank * n_elems), bytes});
+}
+inline void tcp_all_gather(const Started& c, void* data, int64_t bytes) {
+    tcp_start({c, TCP_RING, nullptr, 0, (char*)data, bytes});
+}
+inline void tcp_gather(void* out, const void* mine, int64_t bytes, const char* what) {
+    const Started c{++comm.last, {{"gather"}}};
+    memmove((char*)out + tcp.rank * bytes, mine, bytes);
+    tcp_start({c, TCP_EXCHANGE, (const char*)out + tcp.rank * bytes, 0, (char*)out, bytes});
+    tcp_wait(c.number, what);
 }
 
 // The lowest rank that this one is connected to and that has ended; -1 if there is none.
@@ -57,39 +117,21 @@ inline int64_t tcp_ended_rank() {
 }
 
 inline void tcp_end() {
+    if (tcp.thread) {
+        tcp.thread->mutex.lock();
+        tcp.thread->ends = true;
+        tcp.thread->mutex.unlock();
+        tcp_wake();
+        tcp_wait_until([](const TcpThread& t) { return t.has_ended; }, "the end");
+        for (int fd : tcp.thread->wake) close(fd);
+    }
     for (int fd : tcp.peers)
         if (fd >= 0) close(fd);
-    tcp.peers.clear();
+    tcp = {};
 }
-
-// out (processes * bytes) = every rank's mine (bytes), in the order of ranks. mine may be slice
-// `rank` of out.
-inline void tcp_gather(char* out, const char* mine, size_t bytes, int64_t processes, int64_t rank, const char* what) {
-    if (rank > 0) {
-        tcp_send(0, mine, bytes, what);
-        return tcp_receive(0, out, processes * bytes, what);
-    }
-    memmove(out, mine, bytes);
-    for (int64_t r = 1; r < processes; r++) tcp_receive(r, out + r * bytes, bytes, what);
-    for (int64_t r = 1; r < processes; r++) tcp_send(r, out, processes * bytes, what);
-}
-
-// Slice `rank` of data (processes * n_elems) = that slice of the sum of all ranks' data, added in
-// the order of ranks. Rank 0 adds what arrives to its own data piece by piece, so no rank needs
-// memory for another's data.
-inline void tcp_reduce_scatter(float* data, size_t n_elems, int64_t processes, int64_t rank, const char* what) {
-    constexpr size_t PIECE_ELEMS = 1 << 16;
-    if (rank > 0) {
-        tcp_send(0, data, processes * n_elems * sizeof(float), what);
-        return tcp_receive(0, data + rank * n_elems, n_elems * sizeof(float), what);
-    }
-    const size_t all_elems = processes * n_elems;
-    std::vector<float> piece(std::min(PIECE_ELEMS, all_elems));
-    for (int64_t r = 1; r < processes; r++)
-        for (size_t first = 0, elems; first < all_elems; first += elems) {
-            elems = std::min(piece.size(), all_elems - first);
-            tcp_receive(r, piece.data(), elems * sizeof(float), what);
-            for (size_t i = 0; i < elems; i++) data[first + i] += piece[i];
-        }
-    for (int64_t r = 1; r < processes; r++) tcp_send(r, data + r * n_elems, n_elems * sizeof(float), what);
+// Exchanges data over these connections from here on.
+inline void tcp_begin(const std::vector<int>& peers) {
+    tcp.processes = comm.processes, tcp.rank = comm.rank, tcp.peers = peers;
+    tcp_start_thread();
+    comm.transport = {tcp_gather, tcp_exchange, tcp_sum_slices, tcp_all_gather, nullptr, tcp_wait, tcp_end};
 }

@@ -4,20 +4,26 @@
 #include "llmc/base/resident.h"
 #include "llmc/comm/shared_memory.h"
 #include "llmc/cpu/kernels.h"
+#include "llmc/cpu/meet.h"
 #include "llmc/cpu/offload.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/data/text_data.h"
-#include "llmc/model/model_state.h"
+#include "llmc/model/kept_codes.h"
+#include "llmc/model/rank_memory.h"
 #include "llmc/options/core_share.h"
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_memory.h"
 
-// Exit 2 if --offload would have nothing to keep in a file.
+// Exit 2 if --offload would have nothing to keep in a file, or codes, which stay in memory.
 inline void settle_offload(GPT2& model, const Sizes& s, const Options& o) {
     model.offloads_state = s.training && offloads(o, "optimizer");
     if (s.training && offloads(o, "activations") && s.recompute < 3)
         usage_error("--offload %s keeps the inputs of recomputed layers in a file; it is accepted with -r 3 and -r 4",
                     o.offload);
+    if (s.compressed_activations && s.training && offloads(o, "activations"))
+        usage_error(
+            "--offload %s with --compress-activations 1, whose codes stay in memory; one of the two is accepted",
+            o.offload);
     if (!o.offload_dir.empty() && o.offload == "none")
         usage_error("--offload-dir %s has no effect without --offload; optimizer, activations, both are accepted",
                     o.offload_dir);
@@ -40,6 +46,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     settle_stage(model, o.zero_stage);
+    settle_messages(model, o);
     settle_offload(model, sizes, o);
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
@@ -77,6 +84,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, master, model.offloads_state);
         if (model.offloads_state)
             rows.push_back({"scratch", "state in use", "of a bucket", most_offloaded_bytes(model, master)});
+        plan_messages(rows, model);
         if (const int64_t collected = collected_elems(layout, model.optimizer))
             rows.push_back({"scratch", "rows, columns", "of a bucket", collected * 4});
         // A plan cannot know whether all will be on one machine, unless it is told how many are.
@@ -84,6 +92,8 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
             o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
         if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.all != nullptr))
             rows.push_back({"scratch", "shared memory", "own pieces", SHARED_BYTES});
+        else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
+            rows.push_back({"scratch", "pieces received", "of two sums", 2 * comm.processes * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", received_elems(model) * 4});
     }
@@ -138,6 +148,7 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         take(model.m, STATE_M), take(model.v, STATE_V), take(model.factors, STATE_FACTORS);
         take(model.master, STATE_MASTER);
         model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
+        allocate_messages(model, map_memory);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     const ActivationBytes in_file = offloaded_activations(model.activations);
@@ -179,6 +190,9 @@ inline DetectedDevice detected_cpu(const GPT2& model) {
 
 inline void name_threads(const GPT2&) {
     for (int i = 0; i < device.threads; i++) trace.tracks.push_back({format("thread %d", i), {}});
+    if (!comm.transport.wait) return;  // what travels does so while the program waits
+    trace.communication = (int64_t)trace.tracks.size();
+    trace.tracks.push_back({"communication", {}});
 }
 
 #ifdef KERNELS_REFERENCE
@@ -196,6 +210,7 @@ const Backend& cpu_backend() {
         allocate_on_cpu,
         copy_on_cpu,
         copy_on_cpu,
+        meet_on_cpu<floatX>,
         this_cpu,
         detected_cpu,
         cpu_peak_flops,

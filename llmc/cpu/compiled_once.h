@@ -3,6 +3,7 @@
 // last.
 #pragma once
 #include "llmc/cpu/backend.h"
+#include "llmc/cpu/compressed_gradients.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/other_optimizers.h"
 
@@ -17,6 +18,8 @@
   X void residual_layernorm_forward(floatX*, floatX*, float*, float*, const floatX*, const floatX*, const floatX*, \
                                        const floatX*, int64_t, int64_t); \
   X const floatX* dropout(floatX*, const floatX*, size_t, const DropoutMask&); \
+  X void encode_activations(ActivationCodes, const floatX*, size_t); \
+  X void decode_activations(floatX*, ActivationCodes, size_t); \
   X void gelu_forward(floatX*, const floatX*, size_t); \
   X void matmul_forward(floatX*, const floatX*, const floatX*, const floatX*, int64_t, int64_t, int64_t, floatX*); \
   X void attention_forward(floatX*, float*, const floatX*, int64_t, int64_t, int64_t, int64_t, const int*); \

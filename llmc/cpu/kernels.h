@@ -1,6 +1,7 @@
 // The kernels of the CPU trainer: those of this folder, or the naive loops of reference.h
 // (KERNELS=reference).
 #pragma once
+#include "llmc/cpu/activation_codes.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/optimizer_passes.h"
 #include "llmc/cpu/attention_decode.h"
@@ -22,8 +23,8 @@ namespace kernels = reference;
 namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
     ::classifier_chunk_rows, ::collect_factors, ::directions_from_state, ::encoder_backward, ::encoder_forward,
-    ::directions_from_factors, ::dropout, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
-    ::layernorm_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update, ::orthogonalize, ::residual_forward,
-    ::residual_layernorm_forward;
+    ::decode_activations, ::directions_from_factors, ::dropout, ::encode_activations, ::gelu_forward,
+    ::global_norm_squared, ::layernorm_backward, ::layernorm_forward, ::matmul_backward, ::matmul_forward,
+    ::optimizer_update, ::orthogonalize, ::residual_forward, ::residual_layernorm_forward;
 }
 #endif

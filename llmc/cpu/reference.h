@@ -30,6 +30,7 @@
 #include <cmath>
 #include <cstdint>
 #include <vector>
+#include "llmc/gpt2/activation_codes.h"
 #include "llmc/gpt2/constants.h"
 #include "llmc/gpt2/dropout.h"
 #include "llmc/optim/update_constants.h"
@@ -111,6 +112,30 @@ template <class floatX>
 const floatX* dropout(floatX* out, const floatX* inp, size_t n_elems, const DropoutMask& mask) {
     for (size_t i = 0; i < n_elems; i++) out[i] = inp[i] * dropout_factor(mask, i);
     return out;
+}
+
+// Compressed activations (gpt2/activation_codes.h): codes of inp (n_elems), written, behind its end
+// codes of 0; and back, out (n_elems) written.
+//
+//     scale of a block of 64 = max |x| / 127      code = round(x / scale)      x = code scale
+template <class floatX>
+void encode_activations(ActivationCodes codes, const floatX* inp, size_t n_elems) {
+    for (size_t first = 0; first < n_elems; first += CODE_BLOCK) {
+        float x[CODE_BLOCK], largest = 0, not_finite = 0;
+        for (size_t i = 0; i < CODE_BLOCK; i++) {
+            x[i] = first + i < n_elems ? (float)inp[first + i] : 0.0f;
+            largest = std::fmax(largest, std::fabs(x[i]));
+            if (!std::isfinite(x[i])) not_finite = NAN;
+        }
+        const float scale = code_scale(largest, not_finite), inverse = inverse_scale(scale);
+        for (size_t i = 0; i < CODE_BLOCK; i++)
+            codes.codes[first + i] = std::isfinite(x[i]) ? (int8_t)std::nearbyint(x[i] * inverse) : 0;
+        codes.scales[first / CODE_BLOCK] = scale;
+    }
+}
+template <class floatX>
+void decode_activations(floatX* out, ActivationCodes codes, size_t n_elems) {
+    for (size_t i = 0; i < n_elems; i++) out[i] = codes.codes[i] * codes.scales[i / CODE_BLOCK];
 }
 
 // The residual stream and the layer norm that follows it: residual (rows,C) = inp1 (rows,C) + inp2

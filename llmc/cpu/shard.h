@@ -18,14 +18,14 @@
 
 // Starts collecting the weights of a bucket in its place.
 template <class floatX>
-void start_fetch(GPT2& model, int64_t bucket) {
+Collective start_fetch(GPT2& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
     const int64_t elems = layout.slice_elems(bucket);
     floatX* const params = (floatX*)model.params;
     floatX* const whole = params + model.weight_places.whole(layout, bucket);
     memcpy((void*)(whole + comm.rank * elems), params + model.weight_places.own(layout, bucket),
            elems * sizeof(floatX));
-    comm_all_gather_start(whole, elems, bucket);
+    return comm_all_gather_start(whole, elems, bucket);
 }
 // Returns once the weights of a bucket are there; those of `next` (-1: none) travel meanwhile. To
 // be called by all processes in the same order. Does nothing where every process keeps all weights.
@@ -34,35 +34,42 @@ void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
     if (!model.weight_places.sharded) return;
     const Together together;
     const StepPhase phase = model.phases.phase;
-    const auto take = [&](int64_t b) { return model.weights_there.take(model.weight_places, model.layout, b); };
+    const auto fetching = [&](int64_t b) -> Collective& {
+        return model.fetching[model.weight_places.place_of(model.layout, b)];
+    };
+    const auto fetch = [&](int64_t b) {
+        if (model.weights_there.take(model.weight_places, model.layout, b)) fetching(b) = start_fetch<floatX>(model, b);
+    };
     model.phases.enter(PHASE_COMMUNICATION);
-    if (take(bucket)) start_fetch<floatX>(model, bucket);
-    comm_wait("the weights of a layer");
-    if (next >= 0 && take(next)) start_fetch<floatX>(model, next);
+    fetch(bucket);
+    if (next >= 0) fetch(next);
+    comm_wait(fetching(bucket), "the weights of a layer");
     model.phases.enter(phase);
 }
 
-// Waits for the sums of buckets that were started, and keeps this process's slices of them.
-inline void keep_slices(GPT2& model) {
-    if (model.arriving.empty()) return;
-    const StepPhase phase = model.phases.phase;
-    model.phases.enter(PHASE_COMMUNICATION);
-    comm_wait("the sum of the gradients");
-    model.phases.enter(phase);
+// Waits for the sums of buckets that were started, and keeps this process's slices of them: of
+// those in one place, or (-1) of all.
+inline void keep_slices(GPT2& model, int64_t place = -1) {
     const ParameterLayout& layout = model.layout;
-    for (const auto& [bucket, add] : model.arriving) {
+    const StepPhase phase = model.phases.phase;
+    const auto keep = [&](const ArrivingBucket& arriving) {
+        const auto [bucket, adds, collective] = arriving;
+        if (place >= 0 && place != model.gradient_places.place_of(layout, bucket)) return false;
+        model.phases.enter(PHASE_COMMUNICATION);
+        comm_wait(collective, "the sum of the gradients");
+        model.phases.enter(phase);
         const int64_t elems = layout.slice_elems(bucket);
         float* const kept = (float*)model.grads + model.gradient_places.own(layout, bucket);
         const float* const sum = (float*)model.grads + model.gradient_places.whole(layout, bucket) + comm.rank * elems;
-        parallel_ranges(elems, 1 << 14, [=, adds = add](int64_t begin, int64_t end) {
+        parallel_ranges(elems, 1 << 14, [=, adds = adds](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; i++) kept[i] = adds ? kept[i] + sum[i] : sum[i];
         });
-    }
-    model.arriving.clear();
+        return true;
+    };
+    auto& all = model.arriving;
+    all.erase(std::remove_if(all.begin(), all.end(), keep), all.end());
 }
 // To be called before a bucket's gradients are written: their place must be free.
 inline void free_place(GPT2& model, int64_t bucket) {
-    const auto place = [&](int64_t b) { return model.gradient_places.place_of(model.layout, b); };
-    for (const ArrivingBucket& other : model.arriving)
-        if (place(other.bucket) == place(bucket)) return keep_slices(model);
+    keep_slices(model, model.gradient_places.place_of(model.layout, bucket));
 }

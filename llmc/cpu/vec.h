@@ -30,8 +30,10 @@ typedef float vfloat __attribute__((vector_size(VEC_BYTES)));
 typedef int32_t vint __attribute__((vector_size(VEC_BYTES)));
 typedef uint32_t vuint __attribute__((vector_size(VEC_BYTES)));
 typedef uint16_t vhalf __attribute__((vector_size(VEC_BYTES / 2)));  // VEC_FLOATS bf16
+typedef int8_t vbyte __attribute__((vector_size(VEC_FLOATS)));       // VEC_FLOATS whole numbers of 8 bits
 typedef float vfloat_anywhere __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
 typedef uint16_t vhalf_anywhere __attribute__((vector_size(VEC_BYTES / 2), aligned(2), may_alias));
+typedef int8_t vbyte_anywhere __attribute__((vector_size(VEC_FLOATS), aligned(1), may_alias));
 
 #define VEC_INLINE inline __attribute__((always_inline))
 
@@ -78,6 +80,23 @@ VEC_INLINE vfloat rounded(vfloat v) {
     asm("" : "+w"(v));
 #endif
     return v;
+}
+
+// Load and store whole numbers of 8 bits; a store keeps the lower 8 bits of each lane.
+VEC_INLINE vint load(const int8_t* p) {
+    const vbyte bits = *(const vbyte_anywhere*)p;
+#if defined(__AVX512F__)
+    return (vint)_mm512_maskz_cvtepi8_epi32(0xFFFF, (__m128i)bits);
+#else
+    return __builtin_convertvector(bits, vint);
+#endif
+}
+VEC_INLINE void store(int8_t* p, vint v) {
+#if defined(__AVX512F__)
+    *(vbyte_anywhere*)p = (vbyte)_mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)v);
+#else
+    *(vbyte_anywhere*)p = __builtin_convertvector(v, vbyte);
+#endif
 }
 
 // Load and store the first n lanes, n < VEC_FLOATS. The other lanes are 0 after a load; a store

@@ -1,6 +1,7 @@
 // What the services of a run need of a GPU (model/model.h): which one, its memory, and what it is
 // called.
 #pragma once
+#include "llmc/cuda/activation_codes.cuh"
 #include "llmc/cuda/blas.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/comm.cuh"
@@ -8,8 +9,9 @@
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/messages.cuh"
 #include "llmc/cuda/nvml.cuh"
-#include "llmc/model/model_state.h"
+#include "llmc/model/kept_codes.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"
 
@@ -59,6 +61,7 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
         plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "of a micro-step", model.gradient_places,
                      layout, s.gradient_bytes());
         plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
+        plan_messages(rows, model);
         if (s.whole_tensors)
             rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->whole_tensors.bytes()});
     }
@@ -82,9 +85,9 @@ double gpu_memory_bytes(const Options& o) {
 
 // Without -r as little is recomputed as memory demands: level 1, or level 0 where its plan leaves
 // 2 GiB of a GPU to driver and libraries. Levels have the same bits, but where -ge is -1 on Hopper
-// (gelu_fusion() in options.h).
+// (gelu_fusion() in options.h). With codes of activations each level has its own: then it is 1.
 inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Options& o, double memory_bytes) {
-    if (o.given.count("--recompute") || sizes.recompute != 1 || !sizes.training) return;
+    if (o.given.count("--recompute") || sizes.recompute != 1 || !sizes.training || sizes.compressed_activations) return;
     Sizes keeps_all = sizes;
     keeps_all.recompute = 0;
     if ((double)plan_bytes(gpu_plan_rows(model, keeps_all, o)) <= memory_bytes - 2 * DRIVER_BYTES) sizes = keeps_all;
@@ -106,6 +109,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     model.noise_scale = o.noise_scale;
     model.gpu->decayed = decay_ranges(model.layout);
     settle_stage(model, o.zero_stage);
+    settle_messages(model, o);
     if (sizes.whole_tensors)
         model.gpu->whole_tensors =
             cut_into_pieces(model.optimizer, model.layout, model.slice, model.weight_places, model.gradient_places);
@@ -168,6 +172,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
     own.allocated_bytes = plan_bytes(gpu_plan_rows(model, s, o));
     check_cuda(cudaStreamCreateWithFlags(&own.stream, cudaStreamNonBlocking), "making a stream");
     own.phases.stream = own.stream;
+    own.graphs.on = o.cuda_graph && comm.processes == 1;
     model.phases.device_enter = [&own](StepPhase phase) { own.phases.enter(phase); };
     model.phases.device_end_step = [&own] { return own.phases.end_step(); };
     auto take = [&](auto*& p, int64_t bytes) {
@@ -184,6 +189,10 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         };
         take_state(model.m, STATE_M), take_state(model.v, STATE_V), take_state(model.factors, STATE_FACTORS);
         if (has_master(model.format, o)) take_state(model.master, STATE_MASTER);
+        allocate_messages(model, [&](int64_t bytes) {
+            char* p = nullptr;
+            return take(p, bytes), p;
+        });
         if (s.whole_tensors)
             take(own.whole_tensors.memory, own.whole_tensors.bytes()), own.whole_tensors.upload(own.stream);
     }
@@ -201,12 +210,17 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
 }
 
 inline void free_model(GPT2& model) {
+    const CompressedGradients& c = model.compressed;
+    for (void* p : {(void*)c.residual, (void*)c.sum_residual, (void*)c.sent, (void*)c.received, (void*)c.sums,
+                    (void*)model.outer_weights, (void*)model.outer_momentum})
+        check_cuda(cudaFree(p), "freeing memory");
     for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.master, model.m, model.v,
                     (void*)model.factors, (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");
     model.gpu->phases.free();
+    model.gpu->graphs.free();
     check_cuda(cudaStreamDestroy(model.gpu->stream), "freeing a stream");
 }
 
@@ -260,6 +274,7 @@ const Backend GPU_BACKEND = {
     allocate_on_gpu<floatX>,
     copy_from_gpu,
     copy_to_gpu,
+    meet_on_gpu<floatX>,
     this_gpu<floatX>,
     detected_gpu<floatX>,
     known_peak_flops,

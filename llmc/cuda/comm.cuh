@@ -17,10 +17,12 @@
 // NCCL_NVLS_ENABLE=1 in the environment lets them; with NCCL_ALGO set, nothing is changed.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
-#include "llmc/comm/comm.h"
+#include "llmc/comm/tcp.h"
 #include "llmc/cuda/common.cuh"
 #ifdef USE_NCCL
 #include <nccl.h>
@@ -29,8 +31,10 @@
 struct GpuComm {
     cudaStream_t stream = nullptr;
     cudaEvent_t event = nullptr;
-    std::vector<cudaEvent_t> weights_there;  // by bucket: what other processes have updated has arrived
-    bool grouping = false;                   // between ncclGroupStart and ncclGroupEnd
+    std::vector<cudaEvent_t> weights_there;        // by bucket: what other processes have updated has arrived
+    bool grouping = false;                         // between ncclGroupStart and ncclGroupEnd
+    std::vector<std::function<void()>> postponed;  // sums that wait for others (--bucket-mb), of so many bytes
+    int64_t postponed_bytes = 0;
 #ifdef USE_NCCL
     ncclComm_t nccl = nullptr;
 #endif
@@ -155,11 +159,6 @@ inline void order_streams(cudaStream_t first, cudaStream_t second) {
     check_cuda(cudaEventRecord(gpu_comm.event, first), "ordering streams");
     check_cuda(cudaStreamWaitEvent(second, gpu_comm.event, 0), "ordering streams");
 }
-// Work enqueued in `stream` from now on starts after all collectives enqueued so far.
-inline void gpu_comm_join(cudaStream_t stream) {
-    if (gpu_comm.stream) order_streams(gpu_comm.stream, stream);
-}
-
 // The host waits for all collectives enqueued so far. To be called before much work is enqueued
 // behind them: the driver keeps about a thousand launches of a stream, and if another process
 // hangs, the launch after those would wait for ever.
@@ -209,19 +208,66 @@ void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t strea
 #endif
 }
 
+// Slice r of `from` (processes * n_elems) goes to rank r, where it becomes slice `rank` of `to`.
+inline void gpu_all_to_all(float* to, const float* from, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+    if (comm.processes == 1) return;
+    const KernelWork sent = work::collective("all_to_all", bucket, (comm.processes - 1) * n_elems * sizeof(float));
+    const Range range(sent);
+    order_streams(stream, gpu_comm.stream);
+    const CollectiveRange in_stream(sent);
+#ifdef USE_NCCL
+    check_nccl(ncclGroupStart(), "an exchange");
+    gpu_comm.grouping = true;
+    for (int r = 0; r < (int)comm.processes; r++) {
+        check_nccl(ncclSend(from + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a send");
+        check_nccl(ncclRecv(to + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a receive");
+    }
+    gpu_comm.grouping = false;
+    finish_call(ncclGroupEnd(), "an exchange");
+#else
+    (void)to, (void)from;
+#endif
+}
+
 // The collectives that `enqueue` starts become one piece of work, which costs fewer launches.
 template <class Enqueue>
-void gpu_group(const char* name, Enqueue enqueue) {
-    (void)name;
+void gpu_group(const KernelWork& work, Enqueue enqueue) {
+    (void)work;
     if (comm.processes == 1) return enqueue();
 #ifdef USE_NCCL
-    const CollectiveRange in_stream(KernelWork{{name}});
-    check_nccl(ncclGroupStart(), name);
+    const CollectiveRange in_stream(work);
+    check_nccl(ncclGroupStart(), work.name.text);
     gpu_comm.grouping = true;
     enqueue();
     gpu_comm.grouping = false;
-    finish_call(ncclGroupEnd(), name);
+    finish_call(ncclGroupEnd(), work.name.text);
 #endif
+}
+
+// Starts the sums that were postponed, as one piece of work.
+inline void gpu_send_postponed() {
+    const auto sums = std::exchange(gpu_comm.postponed, {});
+    const int64_t bytes = std::exchange(gpu_comm.postponed_bytes, 0);
+    if (sums.size() == 1) return sums[0]();
+    if (sums.empty()) return;
+    const int64_t sent = bytes / comm.processes * (comm.processes - 1);
+    gpu_group(work::collective("reduce_scatters", (double)sums.size(), (double)sent), [&] {
+        for (const auto& sum : sums) sum();
+    });
+}
+// A reduce-scatter in place that may wait for others until there is a message's worth
+// (comm.message_bytes).
+template <class T>
+void gpu_sum_later(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+    if (comm.processes == 1) return;
+    gpu_comm.postponed.push_back([=] { gpu_reduce_scatter(data, n_elems, bucket, stream); });
+    gpu_comm.postponed_bytes += comm.processes * n_elems * (int64_t)sizeof(T);
+    if (gpu_comm.postponed_bytes >= comm.message_bytes) gpu_send_postponed();
+}
+// Work enqueued in `stream` from now on starts after all collectives started so far.
+inline void gpu_comm_join(cudaStream_t stream) {
+    gpu_send_postponed();
+    if (gpu_comm.stream) order_streams(gpu_comm.stream, stream);
 }
 
 // -------------------------------------------------------------------------------------------------

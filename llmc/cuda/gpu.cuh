@@ -3,6 +3,7 @@
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/phase_clock.cuh"
+#include "llmc/cuda/step_graph.cuh"
 #include "llmc/cuda/whole_tensors.cuh"
 #include "llmc/gpt2/token_order.h"
 #include "llmc/model/model.h"
@@ -18,11 +19,20 @@ struct Gpu {
     WholeTensorTables whole_tensors;
     GeluFusion gelu_fusion{};
     GpuPhaseClock phases;
+    StepGraphs graphs;
     DeviceReading reading;  // of this step
     int64_t allocated_bytes = 0;
 };
 
 inline DeviceResults* results_of(GPT2& model) { return model.act<DeviceResults>(RESULTS); }
+
+// Enqueues a part of a micro-step: what enqueue() does, or its graph.
+template <class Enqueue>
+void by_graph(GPT2& model, StepPart part, const Batch& batch, Enqueue enqueue) {
+    Gpu& own = *model.gpu;
+    const CapturedValues values{batch.B, batch.T, batch.dloss, batch.dropout, own.documents.count};
+    own.graphs.run(part, batch.micro > 0, batch.last, values, own.stream, enqueue);
+}
 
 // The pinned memory of a micro-step: room for inputs, targets, the order of the tokens, and the
 // tiles of documents.

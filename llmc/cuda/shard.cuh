@@ -67,7 +67,7 @@ void sum_over_processes(GPT2& model, floatG* grads, int64_t bucket, bool add) {
     const BucketPlaces& places = model.gradient_places;
     const int64_t elems = layout.slice_elems(bucket);
     floatG* const whole = grads + places.whole(layout, bucket);
-    if (!places.sharded) return gpu_reduce_scatter(whole, elems, bucket, model.gpu->stream);
+    if (!places.sharded) return gpu_sum_later(whole, elems, bucket, model.gpu->stream);
     floatG *const kept = grads + places.own(layout, bucket), *const own = whole + comm.rank * elems;
     gpu_reduce_scatter(whole, elems, bucket, model.gpu->stream, add ? own : kept);
     if constexpr (sizeof(floatG) == 4)

@@ -7,12 +7,15 @@
 //   level 1 drops the output of GELU, 2 also those of the layer norms, 3 all but the residual stream between layers
 //   level 4 keeps the residual stream between segments of k layers. The backward pass recomputes one segment at a time,
 //   and k copies serve the layers in turn (Chen et al. 2016, arXiv:1604.06174). Level 3 is the same with k = 1.
-// floatX is the trainer's type of weights and activations: fp32, bf16 or fp16.
+// What is then still kept, --compress-activations 1 keeps in 8 bits (activation_codes.h): the codes
+// are a row of their own, and a copy of what they stand for serves all layers in turn. floatX is
+// the trainer's type of weights and activations: fp32, bf16 or fp16.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
+#include "llmc/gpt2/activation_codes.h"
 #include "llmc/gpt2/tensors.h"
 
 enum ElementType { FLOATX, FP32, INT32, BYTES };
@@ -27,13 +30,15 @@ struct Sizes {
     int64_t micro_steps = 1, processes = 1;
     bool gpu = false;
     int64_t floatX_bytes = 4, blas_workspace_bytes = 0;
-    bool fp16 = false;            // floatX is fp16
-    bool whole_tensors = false;   // the optimizer looks at whole tensors (optim/whole_tensors.h)
-    bool orthogonalizes = false;  // and those of matrices are orthogonalised (muon.h)
-    int64_t guard_bytes = 0;      // unused bytes after each tensor, which the simulator watches
-    int64_t recompute_every = 1;  // layers of a segment at recompute level 4
-    int64_t end_of_text = -1;     // the token at which documents begin; -1: no document mask
-    bool dropout = false;         // it takes no memory, but time (dropout.h)
+    bool fp16 = false;                    // floatX is fp16
+    bool whole_tensors = false;           // the optimizer looks at whole tensors (optim/whole_tensors.h)
+    bool orthogonalizes = false;          // and those of matrices are orthogonalised (muon.h)
+    int64_t guard_bytes = 0;              // unused bytes after each tensor, which the simulator watches
+    int64_t recompute_every = 1;          // layers of a segment at recompute level 4
+    int64_t end_of_text = -1;             // the token at which documents begin; -1: no document mask
+    bool dropout = false;                 // it takes no memory, but time (dropout.h)
+    bool compressed_activations = false;  // --compress-activations 1
+    bool compressed_gradients = false;    // travel compressed between processes (compress/gradient_codes.h)
 
     int64_t rows() const { return B * T; }
     // Bytes of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
@@ -51,9 +56,10 @@ struct Sizes {
     }
 
     // Whether 16-bit gradients are summed in fp32: over micro-steps, and on a CPU also over
-    // processes; and where the optimizer turns them into directions.
+    // processes; where the optimizer turns them into directions; and before they are compressed.
     bool sums_gradients() const {
-        return floatX_bytes < 4 && (micro_steps > 1 || whole_tensors || (!gpu && processes > 1));
+        return floatX_bytes < 4 &&
+               (micro_steps > 1 || whole_tensors || compressed_gradients || (!gpu && processes > 1));
     }
     int64_t gradient_bytes() const { return sums_gradients() ? 4 : floatX_bytes; }
 
@@ -82,8 +88,9 @@ struct Sizes {
 struct ActivationInfo {
     const char *name, *shape;
     // How many there are: one for the model, or one for each layer, or one for the last layer of
-    // each segment and k-1 that serve the layers between in turn.
-    enum Copies { ONE, EACH, SEGMENTS } copies;
+    // each segment and k-1 that serve the layers between in turn; or one for each segment but the
+    // last, which needs no codes.
+    enum Copies { ONE, EACH, SEGMENTS, CODED } copies;
     int dropped_at;  // the recompute level from which on k copies serve all layers
     // When the contents are needed: from the forward to the backward pass of its layer; from the
     // forward pass on; from the end of the forward pass to the beginning of the backward pass; in
@@ -105,6 +112,7 @@ constexpr int64_t partials_elems(int64_t C) { return 512 * 3 * C; }
 // Bytes of a step's results on a GPU: DeviceResults, then RankSums of each process
 // (cuda/global_norm.cuh).
 inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
+inline int64_t layer_codes_bytes(const Sizes& s);  // see codes_offset()
 
 // Each line makes both the enum's constant and the table's row. `dropped`: see the levels above.
 // clang-format off
@@ -125,6 +133,7 @@ inline int64_t results_bytes(int64_t processes) { return 64 + 16 * processes; }
   X(FCH,            "fch",            "(B,T,4C)",       EACH, 3,     LAYER,      FLOATX, ALL, rows * 4 * C) \
   X(FCH_GELU,       "fch_gelu",       "(B,T,4C)",       EACH, 1,     LAYER,      FLOATX, ALL, rows * 4 * C) \
   X(RESIDUAL3,      "residual3",      "(B,T,C)",    SEGMENTS, NEVER, LAYER,      FLOATX, ALL, rows * C) \
+  X(CODES,          "codes",          "of a layer",    CODED, NEVER, LAYER,      BYTES,  ALL, layer_codes_bytes(s)) \
   X(LNF,            "lnf",            "(B,T,C)",        ONE,  NEVER, CLASSIFIER, FLOATX, ALL, rows * C) \
   X(LNF_MEAN,       "lnf_mean",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
   X(LNF_RSTD,       "lnf_rstd",       "(B,T)",          ONE,  NEVER, CLASSIFIER, FP32,   ALL, rows) \
@@ -167,6 +176,22 @@ inline const ActivationInfo ACTIVATIONS[] = {ACTIVATION_TABLE(INFO_OF_ROW)};
 #undef CONSTANT_OF_ROW
 #undef INFO_OF_ROW
 
+// Whether layers keep the activation as codes.
+inline bool is_coded(int a, const Sizes& s) {
+    const ActivationInfo& info = ACTIVATIONS[a];
+    if (!s.compressed_activations || !s.training || info.purpose != ActivationInfo::LAYER || info.type != FLOATX)
+        return false;
+    return info.copies == ActivationInfo::SEGMENTS || s.recompute < info.dropped_at;
+}
+// Where the codes of an activation begin in a copy of CODES; behind the last of them.
+inline int64_t codes_offset(int a, const Sizes& s) {
+    int64_t bytes = 0;
+    for (int i = 0; i < a; i++)
+        if (is_coded(i, s)) bytes += codes_bytes(ACTIVATIONS[i].elems(s));
+    return bytes;
+}
+inline int64_t layer_codes_bytes(const Sizes& s) { return codes_offset(NUM_ACTIVATIONS, s); }
+
 inline int64_t activation_copies(int a, const Sizes& s) {
     const ActivationInfo& info = ACTIVATIONS[a];
     if (info.devices == ActivationInfo::GPU && !s.gpu) return 0;
@@ -174,15 +199,18 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     if (info.purpose == ActivationInfo::GENERATION && s.cache_T == 0) return 0;
     const int64_t L = s.config.L, k = s.segment_layers();
     if (info.copies == ActivationInfo::ONE) return 1;
+    if (info.copies == ActivationInfo::CODED)
+        return s.compressed_activations && s.training ? s.recomputed_layers() / k : 0;
     if (!s.training && info.purpose == ActivationInfo::LAYER) return 1;
+    if (is_coded(a, s)) return k;
     if (info.copies == ActivationInfo::SEGMENTS) return L / k + k - 1;
     return s.recompute >= info.dropped_at ? k : L;
 }
 // The number of the copy that a layer uses. SEGMENTS: the copies that are kept follow the k-1
-// others; without training there is one.
+// others; without training there is one, and k where codes are kept.
 inline int64_t copy_of_layer(int a, int64_t layer, int64_t copies, int64_t k) {
     const bool ends_segment = (layer + 1) % k == 0;
-    if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS && copies > 1)
+    if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS && copies > k)
         return ends_segment ? k - 1 + layer / k : layer % k;
     return copies > 0 ? layer % copies : 0;
 }

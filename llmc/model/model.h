@@ -11,6 +11,8 @@
 #include <tuple>
 #include "llmc/base/bf16.h"
 #include "llmc/base/fp16.h"
+#include "llmc/compress/gradient_codes.h"
+#include "llmc/compress/sync.h"
 #include "llmc/gpt2/activations.h"
 #include "llmc/gpt2/bucket_places.h"
 #include "llmc/gpt2/dropout.h"
@@ -28,11 +30,15 @@ struct Batch {
     Dropout dropout = {};  // of a training run that has it
 };
 
+// What a forward pass leaves beside lnf: nothing, codes of what the backward pass needs
+// (kept_codes.h), or in the cache of generation keys and values of its one sequence.
+enum Leaves { LEAVES_NOTHING, LEAVES_CODES, LEAVES_CACHE };
 // A bucket whose sum over the processes will be added to what this process keeps of it, or begin
 // it.
 struct ArrivingBucket {
     int64_t bucket;
     bool add;
+    int64_t collective;  // to be waited for (comm.h)
 };
 
 struct Backend;
@@ -42,10 +48,11 @@ struct GPT2 {
     ParameterLayout layout;
     Sizes sizes;
     ActivationLayout activations;
-    BucketSlice slice;                            // what this process updates of every bucket
-    BucketPlaces weight_places, gradient_places;  // where buckets lie in params, and in grads (on a GPU: grad_sums)
-    BucketsThere weights_there;                   // of sharded weights
-    int64_t micro_steps = 1;                      // of this step, at most those of Sizes
+    BucketSlice slice;                                // what this process updates of every bucket
+    BucketPlaces weight_places, gradient_places;      // where buckets lie in params, and in grads (on a GPU: grad_sums)
+    BucketsThere weights_there;                       // of sharded weights
+    int64_t fetching[BucketPlaces::LAYERS + 1] = {};  // by place: the collective that brings them (comm.h)
+    int64_t micro_steps = 1;                          // of this step, at most those of Sizes
     NumberFormat format = FORMAT_FP32;
 
     // ---- in the memory of the device
@@ -61,8 +68,15 @@ struct GPT2 {
     // of the whole model, in every process.
     void *m = nullptr, *v = nullptr;
     float* factors = nullptr;
-    float* master = nullptr;     // slice.state_elems() fp32 weights, or null if there are none
-    float* collected = nullptr;  // on a CPU: what a step collects for factors, or null
+    float* master = nullptr;         // slice.state_elems() fp32 weights, or null if there are none
+    float* collected = nullptr;      // on a CPU: what a step collects for factors, or null
+    CompressedGradients compressed;  // --compress-gradients
+    // --sync-every: whether processes train apart, and how they go on from a meeting
+    // (compress/sync.h); of this rank's slices, w and n of outer steps, null where means are
+    // enough.
+    bool apart = false;
+    OuterStep outer;
+    float *outer_weights = nullptr, *outer_momentum = nullptr;
 
     Optimizer optimizer = ADAMW;                                    // --optimizer
     bool offloads_state = false;                                    // m, v and master lie in a file (cpu/offload.h)
@@ -71,6 +85,7 @@ struct GPT2 {
     std::shared_ptr<Gpu> gpu;  // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
+    bool in_update = false;                // on a CPU: weights and state may be those of no complete step
     double loss_sum = 0;                   // on a CPU: over the tokens so far
     std::vector<ArrivingBucket> arriving;  // sharded gradients: sums over the processes that were started
     bool noise_scale = false;              // --noise-scale 1: the step needs small_squares
@@ -122,6 +137,40 @@ auto of_layer(GPT2& model, int64_t layer) {
                            [&model, layer](int a) { return model.act32(a, layer); });
 }
 
+// What a process keeps of gradients that it sends compressed: elements of CompressedGradients.
+inline int64_t residual_elems(const GPT2& model) {
+    return model.compressed.kind == NOT_COMPRESSED ? 0 : model.layout.total_elems();
+}
+inline int64_t sum_residual_elems(const GPT2& model) {
+    return model.slice.parts > 1 ? 0 : residual_elems(model) / model.layout.processes;
+}
+// Of w, and of n, of outer steps.
+inline int64_t outer_elems(const GPT2& model) {
+    return model.apart && !model.outer.is_mean() ? model.layout.total_elems() / model.layout.processes : 0;
+}
+// Allocates them, zeroed, by take(bytes).
+template <class Take>
+void allocate_messages(GPT2& model, Take take) {
+    CompressedGradients& c = model.compressed;
+    if (const int64_t bytes = outer_elems(model) * 4)
+        model.outer_weights = (float*)take(bytes), model.outer_momentum = (float*)take(bytes);
+    if (c.kind == NOT_COMPRESSED) return;
+    const int64_t bytes = bucket_code_bytes(c.kind, model.layout);
+    c.residual = (float*)take(residual_elems(model) * 4);
+    c.sent = (char*)take(bytes), c.received = (char*)take(bytes);
+    if (model.slice.parts > 1) return;
+    c.sum_residual = (float*)take(sum_residual_elems(model) * 4);
+    c.sums = (char*)take(bytes);
+}
+
+// v of a slice of a bucket, where gradients travel in 1 bit, and v stays as it is
+// (compress/gradient_codes.h); null where they do not.
+inline const float* frozen_v(const GPT2& model, int64_t slice, int64_t bucket) {
+    if (model.compressed.kind != IN_1_BIT) return nullptr;
+    const int64_t at = model.slice.state_begin(model.layout, bucket);
+    return (const float*)model.v + at + (model.slice.parts > 1 ? 0 : slice * model.layout.slice_elems(bucket));
+}
+
 // What layer l reads from the residual stream.
 template <class floatX>
 floatX* layer_input(GPT2& model, int64_t l) {
@@ -151,6 +200,9 @@ struct Backend {
     // Bytes of the model's memory as they are, to the host or from it.
     void (*copy_out)(GPT2& model, void* to, const void* from, int64_t bytes);
     void (*copy_in)(GPT2& model, void* to, const void* from, int64_t bytes);
+
+    // With --sync-every: the processes of a run meet; all call it.
+    void (*meet)(GPT2& model, Meeting meeting);
 
     // ---- what the log says
     // The device of this machine, as far as it is known; for --plan.

@@ -22,6 +22,7 @@
 // Afterwards every process sets to 0 what it has no result for, and the sum over the processes
 // leaves each of them its slices; to add zeros is exact. In stage 0 they collect these.
 #pragma once
+#include "llmc/gpt2/bucket_places.h"
 #include "llmc/gpt2/activations.h"
 #include "llmc/comm/comm.h"
 #include "llmc/optim/newton_schulz.h"

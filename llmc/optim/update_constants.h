@@ -24,6 +24,11 @@ inline UpdateConstants update_constants(float learning_rate, float beta1, float 
     return {learning_rate, beta1, beta2, eps, weight_decay, grad_scale, correction(beta1), correction(beta2), t};
 }
 
+// Makes the update one that leaves v as it was after update number t.
+inline void keep_v(UpdateConstants& k, float beta2, int64_t t) {
+    k.beta2 = 1, k.correction2 = (float)(1.0 - std::pow((double)beta2, (double)t));
+}
+
 // The constants of one update as the rules use them, for elements that are decayed, or for others.
 struct RuleConstants {
     float rate, beta1, beta2, eps;

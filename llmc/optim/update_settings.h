@@ -17,6 +17,7 @@ struct UpdateSettings {
     UpdateConstants constants;
     double tokens;          // of the step that count; its loss is the mean over them
     double grad_clip = 0;   // the largest norm of the gradient; 0: no limit
+    double models = 1;      // that processes train apart (compress/sync.h); squares of gradients are summed over them
     double loss_scale = 1;  // the gradients are this many times as large as those of the loss (loss_scale.h)
     double loss_limit = INFINITY, norm_limit = INFINITY;  // above either the update is skipped
     uint64_t rounding_seed = 0;                           // of stochastic rounding (base/bf16.h)
@@ -43,9 +44,10 @@ HOST_DEVICE inline bool update_wanted(double loss, double norm, const UpdateSett
            !(norm > settings.norm_limit);
 }
 
-// The norm of the gradient from the sum of the squares of what the backward pass has left.
+// The norm of the gradient from the sum of the squares of what the backward pass has left; of
+// several models, the root of the mean of their squares.
 HOST_DEVICE inline double gradient_norm(double squares, const UpdateSettings& settings) {
-    return sqrt(squares) / settings.loss_scale;
+    return sqrt(squares / settings.models) / settings.loss_scale;
 }
 
 // The factor that brings the norm of the gradient down to the limit (Pascanu et al. 2013,

@@ -26,10 +26,14 @@ struct Options {
     int64_t samples = 1;
     double temperature = 1.0, top_p = 1.0;
     int64_t top_k = 0;
-    int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, recompute = 1,
-            recompute_every = 0, document_mask = 0, zero_stage = 0, log_gpu_every = -1;
+    int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, cuda_graph = 0,
+            recompute = 1, recompute_every = 0, compress_activations = 0, document_mask = 0, zero_stage = 0,
+            log_gpu_every = -1;
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
-    int64_t comm_timeout = 600;
+    int64_t comm_timeout = 600, bucket_mb = 0;
+    std::string compress_gradients = "none";
+    int64_t compress_warmup = 0, sync_every = 0;
+    double outer_lr = 1, outer_momentum = 0;
     int64_t shared_memory = 1;
     std::string dist_init = "mpi", server_ip, fs_path;
     std::string offload = "none", offload_dir;

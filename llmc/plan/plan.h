@@ -59,6 +59,22 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& opti
                         offloaded ? "a file" : "", offloaded});
     }
 }
+// What compressed gradients need: what waits of them, and the codes of a bucket on their way; and
+// processes that train apart.
+inline void plan_messages(std::vector<PlanRow>& rows, const GPT2& model) {
+    const CompressedGradients& c = model.compressed;
+    const std::string slices = format("1/%d of parameters", model.layout.processes);
+    if (const int64_t bytes = outer_elems(model) * 4)
+        rows.push_back({"compression", "outer weights", slices, bytes}),
+            rows.push_back({"compression", "outer momentum", slices, bytes});
+    if (c.kind == NOT_COMPRESSED) return;
+    const bool whole = model.slice.parts == 1;  // the sums travel compressed, too
+    const char* bits = c.kind == IN_8_BITS ? "8 bits" : "1 bit";
+    rows.push_back({"compression", "residual", "as parameters", residual_elems(model) * 4});
+    if (whole) rows.push_back({"compression", "residual of sums", slices, sum_residual_elems(model) * 4});
+    rows.push_back({"compression", "codes", format("%d buckets, %s", whole ? 3 : 2, bits),
+                    (whole ? 3 : 2) * bucket_code_bytes(c.kind, model.layout)});
+}
 // The rows of the activations that these sizes need.
 inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {

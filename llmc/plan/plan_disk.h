@@ -11,10 +11,15 @@ inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, cons
                                        const std::vector<PlanRow>& rows) {
     int64_t tensors = 0;
     bool master = false;
-    for (const PlanRow& row : rows) master = master || row.name == "master weights";
+    StateHeader header;
+    for (const PlanRow& row : rows) {
+        master = master || row.name == "master weights";
+        for (int state = 0; state < NUM_RANK_STATES; state++)
+            if (row.category == "compression" && "the " + row.name == RANK_STATES[state])
+                header.rank_states |= 1 << state;
+    }
     for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
     const double model = (double)sizeof(Header) + (double)tensors * (double)s.file_bytes();
-    StateHeader header;
     header.set_version(optimizer, s.fp16);
     return model + (double)(s.processes * state_file_bytes(layout, header, optimizer, master));
 }

@@ -2,6 +2,7 @@
 // that save memory, the largest batch that fits. Each is a plan of its own, made as the run's is.
 #pragma once
 #include "llmc/model/model_state.h"
+#include "llmc/options/messages.h"
 #include "llmc/plan/plan.h"
 #include "llmc/plan/plan_device.h"
 
@@ -17,7 +18,7 @@ inline double activation_total(const Sizes& s) {
     return bytes;
 }
 
-constexpr int64_t RECOMPUTE_LEVELS = 5, ZERO_STAGES = 3;
+constexpr int64_t RECOMPUTE_LEVELS = 5;
 
 // The activations that recomputation changes, then all others, then the whole run.
 inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run_bytes) {
@@ -50,6 +51,7 @@ inline int64_t trial_bytes(const GPT2& model, const Options& o, Sizes s) {
     trial.format = model.format, trial.backend = model.backend;
     trial.layout = parameter_layout(s.config, s.processes);
     s.recompute = o.recompute, s.recompute_every = std::max<int64_t>(1, o.recompute_every);
+    s.compressed_activations = o.compress_activations;
     s.B = o.batch_size, s.T = o.seq_len, s.micro_steps = o.total_batch_size / (s.B * s.T * s.processes);
     trial.backend->settle(trial, s, o);
     return plan_bytes(trial.backend->plan_rows(trial, s, o));
@@ -95,6 +97,11 @@ inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, i
         changed.recompute = level, changed.recompute_every = at_level(s, o, level).recompute_every;
         line(format("-r %d", level), changed);
     }
+    if (!o.compress_activations) {
+        Options changed = o;
+        changed.compress_activations = 1;
+        line("--compress-activations 1", changed);
+    }
     for (int64_t B : {s.B / 2, (int64_t)1})
         if (B > 0 && B < s.B && (!has_own_total_batch(o, s) || s.B % B == 0))
             line(format("-b %d", B), with_batch(o, s, B));
@@ -108,7 +115,7 @@ inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, i
         changed.master_weights = 0;
         line("-w 0", changed);
     }
-    for (int64_t stage = o.zero_stage + 1; stage <= ZERO_STAGES && s.processes > 1; stage++) {
+    for (int64_t stage = o.zero_stage + 1; stage <= most_stage(o) && s.processes > 1; stage++) {
         Options changed = o;
         changed.zero_stage = stage;
         line(format("-z %d", stage), changed);
@@ -119,7 +126,7 @@ inline void print_savings(const GPT2& model, const Options& o, const Sizes& s, i
 // also a higher -z, -w 0, and at last a smaller -t; and the largest -b that fits with them. Empty
 // if nothing helps.
 inline std::string fitting_flags(const GPT2& model, const Options& o, Sizes s, double most_bytes) {
-    const int64_t stages = s.processes > 1 ? ZERO_STAGES - o.zero_stage : 0;  // above this run's
+    const int64_t stages = s.processes > 1 ? most_stage(o) - o.zero_stage : 0;  // above this run's
     const bool has_master = model.format == FORMAT_BF16 && o.master_weights;
     for (; s.T > 0; s.T /= 2) {
         if (has_own_total_batch(o, s) && o.total_batch_size % (s.T * s.processes) != 0) continue;

@@ -45,6 +45,20 @@ inline double elems_with_v(const ParameterLayout& layout, Optimizer optimizer, i
     return (double)(in_v + in_factors) * (double)elems / (double)layout.total_elems();
 }
 
+// What a step encodes, and decodes again (model/kept_codes.h): a call is the average one.
+inline void add_codes(std::vector<KernelWork>& kernels, const Sizes& s) {
+    double elems = 0, activations = 0;
+    for (int a = 0; a < NUM_ACTIVATIONS; a++)
+        if (is_coded(a, s)) elems += (double)ACTIVATIONS[a].elems(s), activations++;
+    const int64_t calls = s.micro_steps * activation_copies(CODES, s) * (int64_t)activations;
+    if (calls == 0) return;
+    const double average = elems / activations, x = (double)s.floatX_bytes;
+    for (KernelWork kernel : {work::encode_activations(average, x), work::decode_activations(average, x)}) {
+        kernel.calls = calls;
+        kernels.push_back(kernel);
+    }
+}
+
 // The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
 // sums the squares of, and which it updates. fuses_gelu: GELU is in the epilogue of the product
 // before it, so that recomputing GELU takes this product.
@@ -81,6 +95,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::attention_backward(n, T, C, x), layers);
     add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
     add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
+    add_codes(kernels, s);
     const ParameterLayout layout = parameter_layout(c, s.processes);
     add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);

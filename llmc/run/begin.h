@@ -3,6 +3,7 @@
 #pragma once
 #include "llmc/comm/comm_start.h"
 #include "llmc/options/core_share.h"
+#include "llmc/options/messages.h"
 #include "llmc/options/number_formats.h"
 #include "llmc/run/describe.h"
 #include "llmc/run/out_dir.h"
@@ -16,6 +17,7 @@ inline std::string program_text(const GPT2& model) {
 // Meets the other processes, if there are any. A plan counts processes without starting them.
 inline void join_processes(Run& run) {
     const Options& o = run.options;
+    comm.message_bytes = o.bucket_mb << 20;
     if (o.plan && o.num_processes > 1) {
         comm.processes = o.num_processes;
         return;
@@ -61,6 +63,8 @@ inline Sizes settle_run(Run& run) {
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
     settle_optimizer(o);
+    check_compression(run.model.format, o);
+    check_sync(run.model.format, o);
     if (comm.rank == 0) check_trained_positions(o);
     if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);
@@ -73,7 +77,8 @@ inline Sizes settle_run(Run& run) {
     const int64_t B = prompts ? 1 : run.B, T = prompts ? cache_T : run.T;
     Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, micro_steps, comm.processes};
     sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
-    sizes.dropout = o.dropout > 0;
+    sizes.dropout = o.dropout > 0, sizes.compressed_activations = o.compress_activations;
+    sizes.compressed_gradients = compression_of(o) != NOT_COMPRESSED;
     return sizes;
 }
 
@@ -116,6 +121,8 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     if (resumed) advise_on_going_on(run);
     open_trace(run);
     load_weights(run, run.resumed_step);
+    if (run.model.apart) run.model.backend->meet(run.model, FIRST_MEETING);
+    run.met_step = run.state.step;
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
     describe_run(run, sizes);
     if (resumed) run.logger.note("resumed at step %d", run.resumed_step);

@@ -82,7 +82,7 @@ struct FirstNotFinite {
         if (l == 0) activation(ENCODED, 0);
         else activation(RESIDUAL3, l - 1);
         for (int a = 0; a < NUM_ACTIVATIONS; a++)
-            if (ACTIVATIONS[a].purpose == ActivationInfo::LAYER && a != RESIDUAL3) activation(a, l);
+            if (ACTIVATIONS[a].purpose == ActivationInfo::LAYER && a != RESIDUAL3 && a != CODES) activation(a, l);
         if (found.empty() && !activation_is_finite(BRANCH, 0))
             found = format("what the MLP of layer %d adds to the residual stream", l) + in_pass("forward");
     }

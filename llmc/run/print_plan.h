@@ -114,13 +114,18 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
     printf("\n");
 }
 
+// Bytes that this process sends when processes meet that train apart: weights in fp32.
+inline int64_t meeting_bytes(const GPT2& model) {
+    return 2 * model.layout.total_elems() / comm.processes * 4 * (comm.processes - 1);
+}
 // Bytes that this process sends in a step: gradients to be summed (from stage 2 on in every
 // micro-step), then gradients (stage 0) or updated weights (stages 1, 2) to all; in stage 3 weights
 // whenever they are needed. In between Muon shares directions and factors in slices
 // (muon.h); other factors are renewed from what every process has collected for all of them
 // (factors.h). Single numbers count where the trace has them: on a GPU the sums of the step
-// (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh).
-inline int64_t wire_bytes_per_step(const GPT2& model) {
+// (global_norm.cuh) and, in stage 1, those of the tensors (cuda/whole_tensors.cuh). compressed:
+// whether gradients travel as codes; every: steps between meetings.
+inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed, int64_t every) {
     const Sizes& s = model.sizes;
     const bool in_slices = model.slice.parts > 1;
     const StateLayout factors = state_layout(model, STATE_FACTORS);
@@ -131,8 +136,12 @@ inline int64_t wire_bytes_per_step(const GPT2& model) {
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
     const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
     const int64_t collected_elems = model.weight_places.sharded ? fetched_elems(model) : all;
-    const int64_t slices = (all * summed * sums_a_step + collected_elems * gathered + shared * 8) / comm.processes;
-    return (slices + collected * 4 + sums * (int64_t)sizeof(SquareSums)) * (comm.processes - 1);
+    const int64_t others = shared * 8 / comm.processes + collected * 4 + sums * (int64_t)sizeof(SquareSums);
+    int64_t slices = (all * summed * sums_a_step + collected_elems * gathered) / comm.processes;
+    const int64_t codes = compressed ? slice_code_bytes(model.compressed.kind, model.layout) : 0;
+    if (compressed) slices = codes + (in_slices ? all * gathered / comm.processes : codes);
+    if (model.apart) slices = 0;
+    return (slices + others) * (comm.processes - 1) + (model.apart ? meeting_bytes(model) / every : 0);
 }
 
 // The least that a step of training takes on a device.
@@ -160,10 +169,17 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     print_fit(model, o, s, plan_bytes(rows), device);
     if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
     const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
-    const int64_t wire_bytes = wire_bytes_per_step(model);
+    const bool compressed = model.compressed.kind != NOT_COMPRESSED;
+    const int64_t wire_bytes = wire_bytes_per_step(model, compressed, o.sync_every);
     print_flops(model_flops, o, s);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
+    if (compressed && o.compress_warmup > 0)
+        printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup,
+               (long long)wire_bytes_per_step(model, false, 0));
+    if (model.apart)
+        printf("at a meeting, every %lld steps: %lld, a part of which counts in each\n", (long long)o.sync_every,
+               (long long)meeting_bytes(model));
     Cluster cluster;
     if (device.flops_s > 0) cluster.flops = device.flops_s;
     const TimeBound bound = step_bound(o, s, device, model);

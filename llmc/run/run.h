@@ -62,6 +62,7 @@ struct Run {
     int64_t cuts = 1;                         // and the sequences that each is cut into
     int64_t first_tokens = 0;                 // that count in this rank's first micro-batch of the step
     int64_t first_step = 0, saved_step = -1;  // where this program began; its last checkpoint
+    int64_t met_step = -1;                    // with --sync-every: when the processes met last
     bool random_weights = false;              // the weights were drawn, not read from a file
     double started;                           // when the first step began
     double seconds_before = 0;                // how long the programs took that this one continues
@@ -85,6 +86,12 @@ inline int64_t windows_of_step(const Run& run, int64_t step) {
 }
 inline int64_t windows_before(const Run& run, int64_t step) {
     return windows_before(step, run.options.batch_warmup, run.options.total_batch_size / run.T);
+}
+
+// With --sync-every: the weights of all processes become one, after so many steps.
+inline void meet(Run& run, int64_t step) {
+    if (run.met_step != step) run.model.backend->meet(run.model, MEET_WEIGHTS);
+    run.met_step = step;
 }
 
 inline DataSize data_size(const Run& run) { return {run.train_data.total_tokens, run.train_data.total_windows}; }

@@ -3,6 +3,7 @@
 #include "llmc/run/services.h"
 #include "llmc/options/number_formats.h"
 #include "llmc/options/run_json.h"
+#include "llmc/run/after_loss.h"
 #include "llmc/run/begin.h"
 #include "llmc/run/evaluate.h"
 #include "llmc/run/not_finite.h"
@@ -68,7 +69,10 @@ bool begin_run(Run& run) {
     load_model_and_describe(run, sizes, given);
     run.first_step = run.state.step, run.started = now_seconds();
     run.model.phases.on = writes_out_dir(o);
-    if (writes_out_dir(o)) after_failed_write = "; " + how_to_go_on(o);
+    if (writes_out_dir(o)) {
+        after_failed_write = "; " + how_to_go_on(o);
+        comm.at_loss = [&run](int64_t lost) { return save_after_loss(run, lost); };
+    }
     return true;
 }
 
@@ -112,15 +116,21 @@ void save_when_due(Run& run) {
 // -------------------------------------------------------------------------------------------------
 // in a step
 
+// Updates of the weights in all steps before this one.
+static int64_t updates_done(const Run& run) { return run.state.step - run.state.loss_scale.skipped; }
+
 void begin_step(Run& run) {
     answer_signals(format("finishing step %d, %s", run.state.step + 1, what_follows(run)));
     begin_trace(run);
     run.step.range.emplace("step", run.state.step + 1);
     shape_step(run);
     run.step.begin = now_seconds();
+    run.model.compressed.on =
+        run.model.compressed.kind != NOT_COMPRESSED && updates_done(run) >= run.options.compress_warmup;
     run.step.tokens = counted_tokens(run);
-    // the loss of a step is the mean over its tokens
-    run.step.dloss = (float)run.state.loss_scale.scale / (float)std::max(1.0, run.step.tokens);
+    // the loss of a step is the mean over its tokens; of processes that train apart, each one's own
+    const double share = run.model.apart ? run.step.tokens / (double)comm.processes : run.step.tokens;
+    run.step.dloss = (float)run.state.loss_scale.scale / (float)std::max(1.0, share);
 }
 
 Batch next_batch(Run& run, int64_t micro) {
@@ -146,13 +156,16 @@ bool data_failed(Run& run) {
 // What the update of this step, of which so many tokens count, needs beside the gradients.
 static UpdateSettings update_settings(const Run& run, double rate, double tokens) {
     const Options& o = run.options;
-    const int64_t updates = run.state.step - run.state.loss_scale.skipped;
+    const int64_t updates = updates_done(run);
     UpdateSettings settings;
     settings.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps,
                                           (float)o.weight_decay, 1.0f, updates + 1);
+    if (run.model.compressed.on && run.model.compressed.kind == IN_1_BIT)
+        keep_v(settings.constants, (float)o.beta2, o.compress_warmup);
     settings.constants.nesterov = o.nesterov, settings.constants.round_to_nearest = o.rounding == "nearest";
     settings.tokens = tokens;
     settings.grad_clip = o.grad_clip;
+    settings.models = run.model.apart ? (double)comm.processes : 1;
     settings.loss_scale = run.state.loss_scale.scale;
     settings.loss_limit = run.state.loss_outlier.limit(o.skip_loss_z);
     settings.norm_limit = run.state.norm_outlier.limit(o.skip_grad_z);
@@ -195,11 +208,17 @@ static void say_what_is_not_finite(Run& run, const std::function<void(int64_t)>&
                     first.largest_gradient, first.largest);
 }
 
+void meet_when_due(Run& run) {
+    const int64_t step = run.state.step + 1;
+    if (run.model.apart && (step % run.options.sync_every == 0 || step == run.max_steps)) meet(run, step);
+}
+
 void end_step(Run& run, const UpdateSettings& settings, const StepResult& result,
               const std::function<void(int64_t micro)>& micro_step) {
     const Options& o = run.options;
     StateHeader& state = run.state;
     StepInWork& step = run.step;
+    run.model.in_update = true;
     run.model.phases.enter(NO_PHASE);
     const double loss_z = step.tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);
@@ -223,6 +242,7 @@ void end_step(Run& run, const UpdateSettings& settings, const StepResult& result
     if (!result.wanted) log_skipped_update(run, result, settings, state.loss_scale.scale), state.loss_scale.skipped++;
     state.step++;
     state.position_windows += run.step_windows;
+    run.model.in_update = false;
     step.range.reset();
     end_trace(run);
 }

@@ -41,6 +41,8 @@ UpdateSettings begin_update(Run& run);
 // computes the ones before them, but this one would keep it waiting. If that fails, the next step
 // tries again, and says so.
 void load_ahead(Run& run);
+// With --sync-every: the processes average their weights, where it is due.
+void meet_when_due(Run& run);
 // Logs the step and counts it. Ends the run (exit 1) if loss or norm is not finite and no lower
 // loss scale may help, after it has said where that began: micro_step(micro) computes the gradients
 // of a micro-batch again.

@@ -7,7 +7,8 @@
 //               update    what the optimizer has added to the weight; that of AdamW before stochastic rounding (-w 0);
 //                         0 if it was skipped
 //               residual  the residual stream of the last micro-step of each process: `encoded`, which layer 0 reads,
-//                         and `residual3`, which each layer leaves; with -r 4 of the last layer of each segment
+//                         and `residual3`, which each layer leaves; with -r 4 of the last layer of each segment; with
+//                         --compress-activations 1 what codes stand for, not of the last layer, which has none
 //     tensor    its name in tensors.h or activations.h
 //     layer     counted from 0; empty for what is outside the layers
 //     elems     its elements, without the padding of the vocabulary
@@ -29,6 +30,7 @@
 // is logged takes longer, by about the time that it takes to copy weights, gradients and AdamW's
 // state from a GPU; other steps take no longer.
 #pragma once
+#include "llmc/model/kept_codes.h"
 #include "llmc/run/run.h"
 #include "llmc/run/tensor_sums.h"
 #include "llmc/gpt2/tensor_parts.h"
@@ -170,11 +172,15 @@ inline void measure_residuals(GPT2& model, std::vector<TensorLine>& lines) {
         lines.push_back({"residual", ACTIVATIONS[a].name, number, (double)(elems * comm.processes)});
         TensorSums& sums = lines.back().sums;
         for_each_piece(
-            elems, [&](int64_t at, int64_t n) { return activation_data(model, a, layer, at, n); },
+            elems,
+            [&](int64_t at, int64_t n) {
+                return is_coded(a, s) ? decoded_data(model, a, layer, at, n) : activation_data(model, a, layer, at, n);
+            },
             [&](const float* values, int64_t, int64_t n) { sums.add(values, n); });
     };
     measure(ENCODED, 0);
-    for (int64_t l = k - 1; l < s.config.L; l += k) measure(RESIDUAL3, l);
+    const int64_t end = s.compressed_activations ? s.recomputed_layers() : s.config.L;
+    for (int64_t l = k - 1; l < end; l += k) measure(RESIDUAL3, l);
 }
 
 // Adds what all processes have measured.

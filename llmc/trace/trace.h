@@ -15,6 +15,7 @@
 //
 // trace_file.h writes the time line, and sums it up.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -36,7 +37,8 @@ struct TraceTrack {
 struct Trace {
     bool on = false;  // a step that is traced is running
     std::vector<TraceTrack> tracks;
-    KernelName innermost{""};  // of the ranges that the program is in
+    int64_t communication = 0;  // the track of what travels while the program does something else; 0: none
+    KernelName innermost{""};   // of the ranges that the program is in
     // A GPU computes what the host has enqueued before; these begin and end the tracks of its
     // streams.
     void (*begin_device)() = nullptr;
@@ -48,6 +50,14 @@ struct Trace {
     std::function<void(const KernelWork&)> at_end;
 
     void add(int64_t track, const Span& span) { tracks[track].spans.push_back(span); }
+    // What travels does so in the order of its start: each span begins where the one before it
+    // ends.
+    void add_communication(Span span) {
+        if (!on || communication == 0) return;
+        const std::vector<Span>& before = tracks[communication].spans;
+        if (!before.empty()) span.begin = std::max(span.begin, std::min(span.end, before.back().end));
+        add(communication, span);
+    }
 };
 inline Trace trace;
 

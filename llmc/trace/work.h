@@ -39,6 +39,9 @@ inline KernelWork layernorm_backward(double n, double C, double x) {
 }
 inline KernelWork gelu(double elems, double x) { return {{"gelu"}, 0, 2 * elems * x}; }
 inline KernelWork dropout(double elems, double x) { return {{"dropout"}, 0, 2 * elems * x}; }
+// Codes of activations, 8 bits each and a scale for every 64 (gpt2/activation_codes.h).
+inline KernelWork encode_activations(double elems, double x) { return {{"to codes"}, 0, elems * (x + 1 + 4 / 64.0)}; }
+inline KernelWork decode_activations(double elems, double x) { return {{"from codes"}, 0, elems * (x + 1 + 4 / 64.0)}; }
 inline KernelWork matmul(double n, double C, double OC, bool gelu, double x) {
     return {{gelu ? "matmul + gelu" : "matmul", C, OC}, 2 * n * C * OC, x * (n * C + C * OC + (gelu ? 2 : 1) * n * OC)};
 }

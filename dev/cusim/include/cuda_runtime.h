@@ -83,6 +83,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
+inline int __float2int_rn(float x) { return x == x ? (int)std::nearbyint(x) : 0; }
 inline unsigned __float_as_uint(float x) {
     unsigned u;
     return memcpy(&u, &x, 4), u;
@@ -112,7 +113,8 @@ enum cudaError_t {
     cudaErrorLaunchFailure = 719,
     cudaErrorSystemNotReady = 802,
     cudaErrorSystemDriverMismatch = 803,
-    cudaErrorCompatNotSupportedOnDevice = 804
+    cudaErrorCompatNotSupportedOnDevice = 804,
+    cudaErrorGraphExecUpdateFailure = 910
 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
@@ -168,6 +170,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end);
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+struct cudaGraphExecUpdateResultInfo {};
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 template <class T>
 cudaError_t cudaMalloc(T** p, size_t bytes) {
     return cudaMalloc((void**)p, bytes);

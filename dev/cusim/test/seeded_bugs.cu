@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include "llmc/cuda/mma.cuh"
+#include "llmc/cuda/step_graph.cuh"
 
 constexpr int N = 64;
 static cudaStream_t stream;
@@ -163,6 +164,36 @@ static int asks_for_stream(bool forgets_answer) {
     return verdict(out, [](int i) { return (float)i; });
 }
 
+// A graph of a kernel that adds `value`, an argument, times `factor`, which is in memory. Launched
+// three times, the last time with another value and, unless that is forgotten, captured anew with a
+// second kernel. Nothing is waited for in between.
+enum GraphMistake { NO_MISTAKE, STALE_VALUE, WAITS, RECORDS };
+__global__ void add_product_kernel(float* out, const float* factor, float value) {
+    out[threadIdx.x] += *factor * value;
+}
+static int sums_by_graph(GraphMistake mistake) {
+    float *out = device_array<float>(N), *factor = device_array<float>(1), expected = 0;
+    cudaEvent_t event;
+    check_cuda(cudaEventCreate(&event), "making an event");
+    StepGraph graph;
+    for (int round = 1; round <= 3; round++) {
+        const float in_memory = (float)round, value = round < 3 ? 1.0f : 5.0f;
+        check_cuda(cudaMemcpyAsync(factor, &in_memory, sizeof(float), cudaMemcpyHostToDevice, stream), "copying");
+        const int kernels = round < 3 ? 1 : 2;
+        const auto enqueue = [&] {
+            for (int i = 0; i < kernels; i++)
+                launch("add_product", add_product_kernel, 1, N, 0, stream, out, (const float*)factor, value);
+            if (mistake == WAITS) wait_for_stream(stream, "waiting");
+            if (mistake == RECORDS) check_cuda(cudaEventRecord(event, stream), "recording");
+        };
+        if (round == 1 || (round == 3 && mistake != STALE_VALUE)) graph.capture(stream, enqueue);
+        check_cuda(cudaGraphLaunch(graph.launches, stream), "launching");
+        expected += kernels * in_memory * value;
+    }
+    graph.free();
+    return verdict(out, [&](int) { return expected; });
+}
+
 // A communicator of `processes`, of which this is the first, and a gather in it.
 enum NcclMistake { NONE, LOW_PRIORITY, TWO_CALLS, OPEN_GROUP, NO_DESTROY, EARLY_EXIT };
 static void check_nccl(ncclResult_t result) {
@@ -262,6 +293,10 @@ static std::map<std::string, std::function<int()>> all_cases(float* out, const f
         {"copy_without_wait", [] { return copy_without_wait(); }},
         {"good_query", [] { return asks_for_stream(false); }},
         {"forgotten_query", [] { return asks_for_stream(true); }},
+        {"graph", [] { return sums_by_graph(NO_MISTAKE); }},
+        {"captured_value", [] { return sums_by_graph(STALE_VALUE); }},
+        {"wait_in_capture", [] { return sums_by_graph(WAITS); }},
+        {"event_in_capture", [] { return sums_by_graph(RECORDS); }},
         {"nccl", [] { return gather_alone(NONE); }},
         {"nccl_low_priority", [] { return gather_alone(LOW_PRIORITY); }},
         {"nccl_two_calls", [] { return gather_alone(TWO_CALLS); }},
