@@ -12,6 +12,7 @@ kill -9 (KILLS of them, in cases of ten):
     mpi, tcp, fs two processes, ZeRO stage 1: one of them is killed, or all at once; those of fs meet by a file in a
                  folder, where a killed run leaves its own
     signs, apart those of fs, with gradients in 1 bit, and what waits of them; and apart, with outer steps
+    zero2, zero3 those of fs, at stages 2 and 3, the latter with --offload both
     changing     1 to 3 processes, another number at each start; losses are compared, to rounding
 Others: the run ends with status 0, or with 1 and one sentence, and goes on later:
     full, readonly, broken_disk   from some call on every write to the out dir fails: ENOSPC, EROFS; or one does: EIO
@@ -53,7 +54,8 @@ FLAGS = (f"-e L1C16H1T16V256 -t 16 -b 1 -d 96 -x {STEPS} -n 1 -v 5 -m -1 -s 11 -
          "--noise-scale 1 --keep-best 1 --log-tensors 7 -y 1").split()
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 MESSAGES = {"signs": ("fs", ["--compress-gradients", "1bit", "--compress-warmup", 4]),  # how they meet, and their flags
-            "apart": ("fs", ["--sync-every", 3, "-n", 2, "-v", 6, "--noise-scale", 0, "--outer-momentum", 0.5])}
+            "apart": ("fs", ["--sync-every", 3, "-n", 2, "-v", 6, "--noise-scale", 0, "--outer-momentum", 0.5]),
+            "zero2": ("fs", ["-z", 2]), "zero3": ("fs", ["-z", 3, "-r", 3, "--offload", "both"])}
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL}
 CHECKPOINT = re.compile(r"(model|state|DONE)_(\d+).*")
 METRIC = re.compile(r'X\(METRIC_\w+,\s*"(\w+)",\s*"[^"]*",\s*(true|false)')
@@ -444,7 +446,7 @@ def limits(case):
 KILLING = {"one": kills_of("one", 1), "nk1": kills_of("one", 1, ["-nk", "1"]),
            "mpi": kills_of("mpi", 2, ["-z", "1", "-nk", "1"]), "tcp": kills_of("tcp", 2, ["-z", "1", "-nk", "1"]),
            "fs": kills_of("fs", 2, ["-z", "1", "-nk", "1"]), "changing": changing,
-           "signs": kills_of("signs", 2, ["-nk", "1"]), "apart": kills_of("apart", 2, ["-nk", "1"])}
+           **{kind: kills_of(kind, 2, ["-nk", "1"]) for kind in MESSAGES}}
 OTHERS = {"full": failing("ENOSPC", "No space left"), "readonly": failing("EROFS", "Read-only file system"),
           "broken_disk": failing("EIO", "Input/output error"), "removed": removed, "shards": shards, "clock": clock,
           "stdout": stdout, "signals": signals, "stopped": stopped, "limits": limits}
