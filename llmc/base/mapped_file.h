@@ -6,20 +6,36 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include "llmc/base/check.h"
 
 constexpr int64_t MAPPED_PAGE = 4096;
 
+// Reserves room for so many zeros in an empty file; 0, or why there is none.
+inline int reserve_zeros(int fd, int64_t bytes) {
+#ifdef __linux__
+    return posix_fallocate(fd, 0, bytes);
+#else
+    const std::string zeros(std::min<int64_t>(bytes, 1 << 20), '\0');
+    for (int64_t done = 0, n; done < bytes; done += n) {
+        n = pwrite(fd, zeros.data(), std::min<int64_t>(zeros.size(), bytes - done), done);
+        if (n <= 0) return n < 0 ? errno : ENOSPC;
+    }
+    return 0;
+#endif
+}
 // A nameless file of so many zero bytes in a folder, which has room for them. Exit 1 if it has not;
 // `what` is what the file is for.
 inline int nameless_file(const std::string& folder, int64_t bytes, const char* what) {
     std::string path = folder + "/offloaded.XXXXXX";
-    const int fd = mkostemp(path.data(), O_CLOEXEC);
-    const int reason = fd < 0 ? errno : posix_fallocate(fd, 0, bytes);
+    const int fd = mkstemp(path.data());
+    if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    const int reason = fd < 0 ? errno : reserve_zeros(fd, bytes);
     if (fd >= 0) unlink(path.c_str());
     if (reason != 0)
         runtime_failure("cannot keep %s in a file of %.0f MiB in %s: %s; --offload-dir names another folder", what,

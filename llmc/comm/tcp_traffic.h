@@ -10,7 +10,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <deque>
-#include <list>
+#include <memory>
 #include <mutex>
 #include "llmc/comm/add_in_order.h"
 #include "llmc/comm/comm.h"
@@ -118,7 +118,7 @@ struct TcpTraffic {
         TcpCollective* collective;
         TcpFlow* flow;
     };
-    std::list<TcpCollective> collectives;
+    std::vector<std::unique_ptr<TcpCollective>> collectives;
     std::vector<std::deque<Entry>> queues[2];
     double moved_at = 0;  // when bytes have moved last
 
@@ -137,8 +137,8 @@ struct TcpTraffic {
             }
     }
     void take_up(TcpCollective&& given) {
-        collectives.push_back(std::move(given));
-        TcpCollective& c = collectives.back();
+        collectives.push_back(std::make_unique<TcpCollective>(std::move(given)));
+        TcpCollective& c = *collectives.back();
         for (TcpFlow& f : c.flows)
             if (f.bytes > 0) queues[f.sends][f.peer].push_back({&c, &f});
     }
@@ -191,13 +191,15 @@ inline bool tcp_report(TcpThread& t, TcpTraffic& traffic) {
     std::lock_guard<std::mutex> lock(t.mutex);
     if (traffic.collectives.empty()) traffic.moved_at = now_seconds();
     for (; !t.given.empty(); t.given.pop_front()) traffic.take_up(std::move(t.given.front()));
-    traffic.collectives.remove_if([&](const TcpCollective& c) {
-        if (!c.is_complete()) return false;
-        t.spans.push_back({c.is.work, c.begin, now_seconds()});
-        t.incomplete.erase(std::find(t.incomplete.begin(), t.incomplete.end(), c.is.number));
+    auto& all = traffic.collectives;
+    const auto ended = [&](const std::unique_ptr<TcpCollective>& c) {
+        if (!c->is_complete()) return false;
+        t.spans.push_back({c->is.work, c->begin, now_seconds()});
+        t.incomplete.erase(std::find(t.incomplete.begin(), t.incomplete.end(), c->is.number));
         t.changed.notify_all();
         return true;
-    });
+    };
+    all.erase(std::remove_if(all.begin(), all.end(), ended), all.end());
     t.has_ended = t.ends;
     if (t.ends) t.changed.notify_all();
     return !t.ends;
