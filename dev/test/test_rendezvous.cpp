@@ -126,7 +126,7 @@ static void talking() {
     const pid_t zeroth = begin("zeroth", [=] { ring(0); }), dies = begin("dies", [=] { ring(1); }),
                 last = begin("last", [=] { ring(2); });
     const double began = now_seconds();
-    EXPECT(said(finish(zeroth, "zeroth"), 1, "has ended") && said(finish(last, "last"), 1, "rank 1 has ended"));
+    EXPECT(said(finish(zeroth, "zeroth"), 1, "has ended") && said(finish(last, "last"), 1, "has ended"));
     EXPECT(now_seconds() - began < 20);
     finish(dies, "dies");
     if (!can_share) return skip_test("dying in shared memory: this system has none (Linux tests it)");

@@ -209,7 +209,7 @@ inline const std::vector<OptionRow>& option_table() {
         whole(SPEED, "", "--compress-activations", &O::compress_activations, 0, 1, "0, 1", "0",
               "1: what is kept for the backward pass is kept in 8 bits, so that gradients are no longer exact"),
         whole(EVERYDAY | PROCESSES, "-z", "--zero-stage", &O::zero_stage, 0, 3, "0, 1, 2, 3", "0",
-              "of the processes each keeps a part: 1 of the optimizer state, 2 and of gradients, 3 and of weights"),
+              "sharded: 1 the optimizer's state, 2 also gradients, 3 also weights"),
         text(SPEED, "", "--offload", &O::offload, "none, optimizer, activations, both", "none",
              "CPU: what lies in a file until it is needed: the optimizer's state, activations between segments (-r 3, "
              "4)"),
