@@ -17,7 +17,7 @@ inline void encode_gradients(SignBlock& block, const BlockValues& values, int n)
     block.scale = sums[0] / (float)n;
     for (int i = 0; i < STATE_BLOCK_ELEMS; i += 8) {
         unsigned bits = 0;
-        for (int j = 0; j < 8; j++) bits |= (unsigned)(values[i + j] < 0) << j;
+        for (int j = 0; j < 8; j++) bits |= values[i + j] < 0 ? 1u << j : 0u;
         block.negative[i / 8] = (uint8_t)bits;
     }
 }
@@ -48,8 +48,8 @@ void for_each_code_block(Compression kind, int64_t n, F f) {
 inline void encode_slice(void* codes, float* residual, const float* values, int64_t n, Compression kind) {
     for_each_code_block(kind, n, [&](auto type, int64_t b, int64_t first, int elems) {
         decltype(type)& block = ((decltype(type)*)codes)[b];
-        BlockValues p = {}, sent;
-        for (int i = 0; i < elems; i++) p[i] = values[first + i] + residual[first + i];
+        BlockValues p, sent;
+        for (int i = 0; i < STATE_BLOCK_ELEMS; i++) p[i] = i < elems ? values[first + i] + residual[first + i] : 0.0f;
         encode_gradients(block, p, elems);
         decode_gradients(sent, block);
         for (int i = 0; i < elems; i++) residual[first + i] = p[i] - sent[i];
