@@ -19,7 +19,7 @@ from readme import MEASURED, this_cpu, write_between, write_of_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/16-many-processes.md"
-MODEL, T, WINDOWS, STEPS = "d12", 64, 12, 4
+MODEL, T, WINDOWS, STEPS = "L6C384H6", 64, 12, 6
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np"]
 STAGES = [0, 1, 2, 3]
 MODELS = [("124M", "d12"), ("1.56B", "d48"), ("6.7B", "gpt3:c4096"), ("13B", "gpt3:c5120"), ("70B", "L80C8192H64T2048")]
