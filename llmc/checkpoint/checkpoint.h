@@ -19,16 +19,16 @@ inline uint64_t write_state(const std::string& dir, const StateHeader& header, G
     FileWriter file(state_path(dir, header.step, header.rank));
     const std::vector<OptimizerState> states = kept_states(model);
     file.write(&header, header.bytes());
-    for (int64_t b = 0; b < layout.buckets(); b++)
-        for (OptimizerState state : states) {
+    for (int64_t b = 0; b < layout.buckets(); b++) {
+        for (OptimizerState state : states)
             for_each_state_piece(state_layout(model, state).slice_elems(b), [&](int64_t first, int64_t n) {
                 const float* values = state_piece(model, state, b, first, n);
                 expect_finite(file, values, n, state, b, layout.config.L);
                 file.write(values, n * 4);
-                if (values != model.host_values.data()) leave_state(model, state, values, n * 4);
                 if (progress) progress->add(n * 4);
             });
-        }
+        leave_states(model, b);
+    }
     for_each_rank_piece(layout, header.rank_states, [&](RankState state, const RankPiece& piece) {
         const float* values = rank_values_at(model, state, piece.at, piece.elems);
         if (!all_finite(values, piece.elems)) file.refuse(format("%s: values that are not finite", RANK_STATES[state]));
@@ -157,7 +157,7 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     const OptimizerInfo& optimizer = OPTIMIZERS[model.optimizer];
     file.expect_size(state_file_bytes(saved, h, model.optimizer, has_master(h)));
     std::vector<float> values;
-    for (int64_t b = 0; b < saved.buckets(); b++)
+    for (int64_t b = 0; b < saved.buckets(); b++) {
         for (OptimizerState state : states_of(optimizer, has_master(h))) {
             const int64_t elems = state_layout(saved, optimizer, state).slice_elems(b);
             for_each_state_piece(elems, [&](int64_t first, int64_t n) {
@@ -169,6 +169,8 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
                 if (progress) progress->add(n * 4);
             });
         }
+        leave_states(model, b);
+    }
     for_each_rank_piece(saved, h.rank_states, [&](RankState state, const RankPiece& piece) {
         values.resize(piece.elems);
         file.read(values.data(), piece.elems * 4, "what the rank keeps");

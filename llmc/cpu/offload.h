@@ -22,32 +22,6 @@ inline std::string offload_folder(const Options& o) {
     return folder;
 }
 
-// Where this process's part of a state of one bucket lies.
-struct StateBytes {
-    char* begin = nullptr;
-    int64_t bytes = 0;
-};
-inline StateBytes state_bytes(const GPT2& model, OptimizerState state, int64_t bucket) {
-    const StateLayout layout = state_layout(model, state);
-    char* const memory = (char*)(state == STATE_M ? model.m : state == STATE_V ? model.v : (void*)model.master);
-    if (layout.kept == KEEP_8BIT) {
-        const BlockMap map = block_map(model.layout, model.slice);
-        const int64_t blocks = map.slices * map.slice_blocks(bucket);
-        return {memory + map.first_block(bucket) * (int64_t)sizeof(StateBlock), blocks * (int64_t)sizeof(StateBlock)};
-    }
-    const int64_t value_bytes = layout.kept == KEEP_BF16 ? 2 : 4, parts = layout.held(model.slice).parts;
-    return {memory + layout.held_begin(model.slice, bucket) * value_bytes,
-            layout.bucket_elems(bucket) / parts * value_bytes};
-}
-constexpr OptimizerState OFFLOADED_STATES[] = {STATE_M, STATE_V, STATE_MASTER};
-template <class Each>
-void for_each_offloaded(GPT2& model, int64_t bucket, Each each) {
-    for (OptimizerState state : OFFLOADED_STATES) {
-        if (!state_memory(model, state) || (state == STATE_MASTER && !model.master)) continue;
-        const StateBytes of_bucket = state_bytes(model, state, bucket);
-        if (of_bucket.bytes > 0) each(of_bucket.begin, of_bucket.bytes);
-    }
-}
 // The most that the state of a bucket takes in main memory.
 inline int64_t most_offloaded_bytes(const GPT2& model, bool master) {
     int64_t most = 0;
@@ -90,7 +64,5 @@ struct StateInUse {
         if (model.offloads_state && bucket + 1 < model.layout.buckets())
             for_each_offloaded(model, bucket + 1, fetch_mapped);
     }
-    ~StateInUse() {
-        if (model.offloads_state) for_each_offloaded(model, bucket, release_mapped);
-    }
+    ~StateInUse() { leave_states(model, bucket); }
 };

@@ -174,75 +174,79 @@ struct CollectiveRange {
     }
 };
 
-// The collectives on buckets of comm.h, on data (processes * n_elems), which `stream` may still be
-// computing. `bucket` is for the trace; -1: not a bucket. mine: where this process's slice goes, or
-// comes from; null: where it lies in data.
-template <class T>
-void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, T* mine = nullptr) {
+#ifdef USE_NCCL
+// What `enqueue` starts becomes one call of NCCL.
+template <class Enqueue>
+void nccl_group(const char* what, Enqueue enqueue) {
+    check_nccl(ncclGroupStart(), what);
+    gpu_comm.grouping = true;
+    enqueue();
+    gpu_comm.grouping = false;
+    finish_call(ncclGroupEnd(), what);
+}
+// A collective that begins when `stream` has computed what it sends: slices of so many bytes.
+// enqueue() enqueues it in gpu_comm.stream. `bucket` is for the trace; -1: not a bucket.
+template <class Enqueue>
+void enqueue_collective(const char* name, int64_t bucket, int64_t slice_bytes, cudaStream_t stream, Enqueue enqueue) {
     if (comm.processes == 1) return;
-    const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * n_elems * sizeof(T));
+    const KernelWork sent = work::collective(name, bucket, (comm.processes - 1) * slice_bytes);
     const Range range(sent);
     order_streams(stream, gpu_comm.stream);
     const CollectiveRange in_stream(sent);
-#ifdef USE_NCCL
-    finish_call(ncclReduceScatter(data, mine ? mine : data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum,
-                                  gpu_comm.nccl, gpu_comm.stream),
-                "a reduce-scatter");
-#else
-    (void)data, (void)mine;
-#endif
+    enqueue();
+}
+
+// The collectives on buckets of comm.h, on data (processes * n_elems). mine: where this process's
+// slice goes, or comes from; null: where it lies in data.
+template <class T>
+void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, T* mine = nullptr) {
+    enqueue_collective("reduce_scatter", bucket, n_elems * sizeof(T), stream, [&] {
+        finish_call(ncclReduceScatter(data, mine ? mine : data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum,
+                                      gpu_comm.nccl, gpu_comm.stream),
+                    "a reduce-scatter");
+    });
 }
 template <class T>
 void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, const T* mine = nullptr) {
-    if (comm.processes == 1) return;
-    const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * n_elems * sizeof(T));
-    const Range range(sent);
-    order_streams(stream, gpu_comm.stream);
-    const CollectiveRange in_stream(sent);
-#ifdef USE_NCCL
-    finish_call(ncclAllGather(mine ? mine : data + comm.rank * n_elems, data, n_elems, nccl_type<T>(), gpu_comm.nccl,
-                              gpu_comm.stream),
-                "an all-gather");
-#else
-    (void)data, (void)mine;
-#endif
+    enqueue_collective("all_gather", bucket, n_elems * sizeof(T), stream, [&] {
+        finish_call(ncclAllGather(mine ? mine : data + comm.rank * n_elems, data, n_elems, nccl_type<T>(),
+                                  gpu_comm.nccl, gpu_comm.stream),
+                    "an all-gather");
+    });
 }
 
 // Slice r of `from` (processes * n_elems) goes to rank r, where it becomes slice `rank` of `to`.
 inline void gpu_all_to_all(float* to, const float* from, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
-    if (comm.processes == 1) return;
-    const KernelWork sent = work::collective("all_to_all", bucket, (comm.processes - 1) * n_elems * sizeof(float));
-    const Range range(sent);
-    order_streams(stream, gpu_comm.stream);
-    const CollectiveRange in_stream(sent);
-#ifdef USE_NCCL
-    check_nccl(ncclGroupStart(), "an exchange");
-    gpu_comm.grouping = true;
-    for (int r = 0; r < (int)comm.processes; r++) {
-        check_nccl(ncclSend(from + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a send");
-        check_nccl(ncclRecv(to + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a receive");
-    }
-    gpu_comm.grouping = false;
-    finish_call(ncclGroupEnd(), "an exchange");
-#else
-    (void)to, (void)from;
-#endif
+    const auto exchange = [&] {
+        for (int r = 0; r < (int)comm.processes; r++) {
+            check_nccl(ncclSend(from + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a send");
+            check_nccl(ncclRecv(to + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream),
+                       "a receive");
+        }
+    };
+    enqueue_collective("all_to_all", bucket, n_elems * sizeof(float), stream,
+                       [&] { nccl_group("an exchange", exchange); });
 }
 
 // The collectives that `enqueue` starts become one piece of work, which costs fewer launches.
 template <class Enqueue>
 void gpu_group(const KernelWork& work, Enqueue enqueue) {
-    (void)work;
     if (comm.processes == 1) return enqueue();
-#ifdef USE_NCCL
     const CollectiveRange in_stream(work);
-    check_nccl(ncclGroupStart(), work.name.text);
-    gpu_comm.grouping = true;
-    enqueue();
-    gpu_comm.grouping = false;
-    finish_call(ncclGroupEnd(), work.name.text);
-#endif
+    nccl_group(work.name.text, enqueue);
 }
+#else  // one process, which has nobody to send to
+template <class... Any>
+void gpu_reduce_scatter(Any&&...) {}
+template <class... Any>
+void gpu_all_gather(Any&&...) {}
+template <class... Any>
+void gpu_all_to_all(Any&&...) {}
+template <class Enqueue>
+void gpu_group(const KernelWork&, Enqueue enqueue) {
+    enqueue();
+}
+#endif
 
 // Starts the sums that were postponed, as one piece of work.
 inline void gpu_send_postponed() {

@@ -98,6 +98,9 @@ struct ParameterLayout {
     int64_t slice_elems(int64_t bucket) const { return bucket_elems(bucket) / processes; }
 };
 
+struct ElementRange {
+    int64_t low, high;
+};
 // What one process updates of every bucket, and keeps optimizer state for: the whole bucket, or
 // slice number `part` of `parts` (ZeRO stage 1; Rajbhandari et al. 2020, arXiv:1910.02054). The
 // state of all buckets lies bucket by bucket, without gaps.
@@ -109,6 +112,11 @@ struct BucketSlice {
     }
     int64_t end(const ParameterLayout& layout, int64_t bucket) const {
         return layout.bucket_elems(bucket) / parts * (part + 1);
+    }
+    // Those of n elements of a bucket, from its element `first` on, that are in the slice, counted
+    // from `first`; none if low >= high.
+    ElementRange within(const ParameterLayout& layout, int64_t bucket, int64_t first, int64_t n) const {
+        return {std::max<int64_t>(0, begin(layout, bucket) - first), std::min(n, end(layout, bucket) - first)};
     }
     int64_t state_elems(const ParameterLayout& layout) const { return layout.total_elems() / parts; }
     int64_t state_begin(const ParameterLayout& layout, int64_t bucket) const {

@@ -8,29 +8,26 @@
 inline const float* gathered_tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
     if (!model.weight_places.sharded) return tensor_data(model, tensor, layer, first, n);
     const ParameterLayout& layout = model.layout;
-    const int64_t bucket = layout.bucket_of(tensor, layer), slice = layout.slice_elems(bucket);
+    const int64_t bucket = layout.bucket_of(tensor, layer);
     static std::vector<float> gathered;
     gathered.resize(n);
     for (int64_t done = 0, count; done < n; done += count) {
         count = std::min(CONVERTED_ELEMS, n - done);
         const int64_t begin = layout.offset_in_bucket[tensor] + first + done;  // in the bucket
-        // Calls each(low, high) with the elements in the slice of a rank, counted from `begin`.
-        const auto in_slice = [&](int64_t rank, auto each) {
-            const int64_t low = std::max<int64_t>(0, rank * slice - begin);
-            const int64_t high = std::min(count, (rank + 1) * slice - begin);
-            if (low < high) each(low, high);
+        const auto in_slice = [&](int64_t rank) {
+            return BucketSlice{comm.processes, rank}.within(layout, bucket, begin, count);
         };
         std::vector<float> mine(count), all(count * comm.processes);
-        in_slice(comm.rank, [&](int64_t low, int64_t high) {
+        if (const auto [low, high] = in_slice(comm.rank); low < high) {
             const float* values = tensor_data(model, tensor, layer, first + done + low, high - low);
             std::copy(values, values + high - low, mine.begin() + low);
-        });
+        }
         comm_gather(all.data(), mine.data(), count * (int64_t)sizeof(float), "the collection of the weights");
-        for (int64_t rank = 0; rank < comm.processes; rank++)
-            in_slice(rank, [&](int64_t low, int64_t high) {
-                const float* from = all.data() + rank * count;
+        for (int64_t rank = 0; rank < comm.processes; rank++) {
+            const float* from = all.data() + rank * count;
+            if (const auto [low, high] = in_slice(rank); low < high)
                 std::copy(from + low, from + high, gathered.begin() + done + low);
-            });
+        }
     }
     return gathered.data();
 }

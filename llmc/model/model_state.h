@@ -67,6 +67,38 @@ inline void* state_memory(GPT2& model, int state) {
     return model.format == FORMAT_FP32 ? model.params : model.master;
 }
 
+// Where this process's part of a state of one bucket lies.
+struct StateBytes {
+    char* begin = nullptr;
+    int64_t bytes = 0;
+};
+inline StateBytes state_bytes(const GPT2& model, OptimizerState state, int64_t bucket) {
+    const StateLayout layout = state_layout(model, state);
+    char* const memory = (char*)(state == STATE_M ? model.m : state == STATE_V ? model.v : (void*)model.master);
+    if (layout.kept == KEEP_8BIT) {
+        const BlockMap map = block_map(model.layout, model.slice);
+        const int64_t blocks = map.slices * map.slice_blocks(bucket);
+        return {memory + map.first_block(bucket) * (int64_t)sizeof(StateBlock), blocks * (int64_t)sizeof(StateBlock)};
+    }
+    const int64_t value_bytes = layout.kept == KEEP_BF16 ? 2 : 4, parts = layout.held(model.slice).parts;
+    return {memory + layout.held_begin(model.slice, bucket) * value_bytes,
+            layout.bucket_elems(bucket) / parts * value_bytes};
+}
+constexpr OptimizerState OFFLOADED_STATES[] = {STATE_M, STATE_V, STATE_MASTER};
+// Calls each(address, bytes) for what this process keeps of a bucket's states in a file.
+template <class Each>
+void for_each_offloaded(GPT2& model, int64_t bucket, Each each) {
+    for (OptimizerState state : OFFLOADED_STATES) {
+        if (!state_memory(model, state) || (state == STATE_MASTER && !model.master)) continue;
+        const StateBytes of_bucket = state_bytes(model, state, bucket);
+        if (of_bucket.bytes > 0) each(of_bucket.begin, of_bucket.bytes);
+    }
+}
+// Of a bucket whose states were read or set: what lies in a file need not stay in main memory.
+inline void leave_states(GPT2& model, int64_t bucket) {
+    if (model.offloads_state) for_each_offloaded(model, bucket, release_mapped);
+}
+
 // Of blocks that follow each other, `from` or `to` the first: the values of n elements; and the
 // reverse, where the values are those from element `first` on.
 inline const float* get_blocks(GPT2& model, bool is_signed, const StateBlock* from, int64_t n) {
@@ -107,11 +139,6 @@ inline const float* state_piece(GPT2& model, int state, int64_t bucket, int64_t 
     if (layout.kept == KEEP_BF16) return to_host(model, FORMAT_BF16, (bf16*)memory + at, n);
     return to_host(model, FORMAT_FP32, (float*)memory + at, n);
 }
-// To be called when values of a state were read or set, where it lies in a file: they need not stay
-// in main memory. `at`: in that file.
-inline void leave_state(const GPT2& model, int state, const void* at, int64_t bytes) {
-    if (model.offloads_state && state != STATE_FACTORS) release_mapped(at, bytes);
-}
 // Calls each(first, n) for the pieces of a slice of so many elements.
 template <class Each>
 inline void for_each_state_piece(int64_t elems, Each each) {
@@ -131,13 +158,8 @@ inline void set_state(GPT2& model, int state, int64_t bucket, int64_t first, int
     if (!memory || low >= high) return;
     values += low - first;
     const int64_t at = layout.held_begin(kept, bucket) + low - begin;
-    if (layout.kept != KEEP_8BIT) {
-        const NumberFormat format = layout.kept == KEEP_BF16 ? FORMAT_BF16 : FORMAT_FP32;
-        char* const to = (char*)memory + at * format_bytes(format);
-        to_device(model, format, to, values, high - low);
-        if (memory != model.params) leave_state(model, state, to, (high - low) * format_bytes(format));
-        return;
-    }
+    if (layout.kept == KEEP_BF16) return to_device(model, FORMAT_BF16, (bf16*)memory + at, values, high - low);
+    if (layout.kept != KEEP_8BIT) return to_device(model, FORMAT_FP32, (float*)memory + at, values, high - low);
     const BlockMap map = block_map(model.layout, kept);
     const int64_t slice_elems = model.layout.slice_elems(bucket);
     StateBlock* blocks = (StateBlock*)memory + map.first_block(bucket);
@@ -150,6 +172,11 @@ inline void set_state(GPT2& model, int state, int64_t bucket, int64_t first, int
 
 // Elements of the weights that this process keeps: all, or those in its slices.
 inline BucketSlice kept_weights(const GPT2& model) { return model.weight_places.sharded ? model.slice : BucketSlice{}; }
+inline ElementRange kept_elements(const GPT2& model, int tensor, int64_t layer) {
+    const ParameterLayout& layout = model.layout;
+    return kept_weights(model).within(layout, layout.bucket_of(tensor, layer), layout.offset_in_bucket[tensor],
+                                      tensor_elems(tensor, layout.config));
+}
 // Element `first` of a tensor of one layer, in the memory of the device; one that this process
 // keeps.
 inline void* weight_at(const GPT2& model, int tensor, int64_t layer, int64_t first) {
@@ -159,14 +186,12 @@ inline void* weight_at(const GPT2& model, int tensor, int64_t layer, int64_t fir
 // One tensor of the weights, of one layer, from fp32 values on the host: what this process keeps of
 // it; and of its master copy.
 inline void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) {
-    const ParameterLayout& layout = model.layout;
-    const int64_t elems = tensor_elems(tensor, layout.config);
-    const int64_t bucket = layout.bucket_of(tensor, layer), first = layout.offset_in_bucket[tensor];
-    const BucketSlice kept = kept_weights(model);
-    const int64_t low = std::max<int64_t>(0, kept.begin(layout, bucket) - first);
-    const int64_t high = std::min(elems, kept.end(layout, bucket) - first);
+    const auto [low, high] = kept_elements(model, tensor, layer);
     if (low < high) to_device(model, model.format, weight_at(model, tensor, layer, low), values + low, high - low);
-    if (model.master) set_state(model, STATE_MASTER, bucket, first, elems, values);
+    if (!model.master) return;
+    const int64_t bucket = model.layout.bucket_of(tensor, layer), elems = tensor_elems(tensor, model.layout.config);
+    set_state(model, STATE_MASTER, bucket, model.layout.offset_in_bucket[tensor], elems, values);
+    leave_states(model, bucket);
 }
 // Elements first..first+elems of a tensor of the weights, which this process keeps, as fp32 on the
 // host, until the next such call.

@@ -1,5 +1,6 @@
 // What the flags say about messages between processes: --compress-gradients and --sync-every.
 #pragma once
+#include "llmc/base/fp16.h"
 #include "llmc/comm/comm.h"
 #include "llmc/compress/gradient_codes.h"
 #include "llmc/options/options.h"

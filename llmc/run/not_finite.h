@@ -38,13 +38,10 @@ struct FirstNotFinite {
     std::string in_pass(const char* pass) const { return format(", in the %s pass of micro-step %d", pass, micro + 1); }
     void weight(int tensor, int64_t l) {
         if (!found.empty()) return;
-        const ParameterLayout& layout = model.layout;
-        const int64_t bucket = layout.bucket_of(tensor, l), at = layout.offset_in_bucket[tensor];
-        const BucketSlice kept = kept_weights(model);
-        const int64_t low = std::max<int64_t>(0, kept.begin(layout, bucket) - at);
-        const int64_t high = std::min(tensor_elems(tensor, layout.config), kept.end(layout, bucket) - at);
-        const auto get = [&](int64_t first, int64_t n) { return tensor_data(model, tensor, l, low + first, n); };
-        if (!is_finite(high - low, get)) found = "the weights " + tensor_text(tensor, l) + ", before the step";
+        const ElementRange kept = kept_elements(model, tensor, l);
+        const auto get = [&](int64_t first, int64_t n) { return tensor_data(model, tensor, l, kept.low + first, n); };
+        if (!is_finite(kept.high - kept.low, get))
+            found = "the weights " + tensor_text(tensor, l) + ", before the step";
     }
     void gradient(int tensor, int64_t l) {
         if (!found.empty()) return;
