@@ -52,6 +52,68 @@ static bool can_share_memory() {
     close(fd), close(again);
     return again >= 0;
 }
+
+// Rank 0 sends 20 messages of unlike sizes to rank 2, which sends as many back, before either receives
+// any; rank 1 has a part in the collectives among them alone.
+static void exchange_messages(int rank, int port, bool shares) {
+    join_run(3, rank, port);
+    if (shares) share_memory();
+    std::vector<std::vector<float>> sent(20), received(20);
+    std::vector<float> sum(3, (float)rank);
+    std::vector<Collective> numbers;
+    for (size_t i = 0; i < sent.size() && rank != 1; i++) {
+        sent[i].resize(i % 3 == 0 ? i : 40000 * i), received[i].resize(sent[i].size());
+        for (size_t k = 0; k < sent[i].size(); k++) sent[i][k] = value_of(rank, i + k);
+        numbers.push_back(comm_send_start(sent[i].data(), sent[i].size() * sizeof(float), 2 - rank));
+    }
+    for (size_t i = 0; i < sent.size() && rank != 1; i++)
+        numbers.push_back(comm_receive_start(received[i].data(), received[i].size() * sizeof(float), 2 - rank));
+    comm_reduce_scatter_start(sum.data(), 1, 0);
+    for (size_t i = numbers.size(); i-- > 0;) {
+        comm_wait(numbers[i], "a message");
+        if (!comm_is_complete(numbers[i])) _exit(3);
+    }
+    for (size_t i = 0; i < sent.size(); i++)
+        for (size_t k = 0; k < received[i].size(); k++)
+            if (received[i][k] != value_of(2 - rank, i + k)) _exit(4);
+    comm_wait("the sum");
+    if (sum[rank] != 3) _exit(5);
+}
+static void messages() {
+    for (const bool shares : can_share_memory() ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
+        start_test(format("messages between two ranks beside collectives%s: they arrive in the order of their sending",
+                          shares ? ", which go by shared memory" : ""));
+        const int port = free_port();
+        pid_t ranks[3];
+        for (int r = 0; r < 3; r++)
+            ranks[r] = begin(format("message%d", r), [=] { exchange_messages(r, port, shares); });
+        for (int r = 0; r < 3; r++) EXPECT(said(finish(ranks[r], format("message%d", r)), 0, ""));
+    }
+    start_test("messages: two under way, of which the second is complete first; a rank that dies is named");
+    const int port = free_port();
+    const auto talk = [=](int rank) {
+        join_run(3, rank, port);
+        char first = 0, second = 0;
+        const char mine = (char)('a' + rank);
+        if (rank == 2) comm_wait(comm_send_start(&mine, 1, 0), "the message");
+        if (rank == 0) {
+            const Collective late = comm_receive_start(&first, 1, 1);
+            comm_wait(comm_receive_start(&second, 1, 2), "the second message");
+            if (second != 'c' || comm_is_complete(late)) _exit(3);
+        }
+        if (rank == 1) usleep(300000), raise(SIGKILL);
+        comm_wait("the first message");
+        comm_barrier("the end");
+    };
+    pid_t ranks[3];
+    for (int r = 0; r < 3; r++) ranks[r] = begin(format("talk%d", r), [=] { talk(r); });
+    const double start = now_seconds();
+    EXPECT(said(finish(ranks[0], "talk0"), 1, "rank 1 has ended: its connection broke in the first message"));
+    EXPECT(said(finish(ranks[2], "talk2"), 1, "has ended: its connection broke in the end"));
+    EXPECT(now_seconds() - start < 20);
+    finish(ranks[1], "talk1");
+}
+
 static int next_descriptor() {
     const int fd = dup(0);
     close(fd);
@@ -114,6 +176,7 @@ static void talking() {
     };
     const pid_t early = begin("early", [=] { overlap(0); }), late = begin("late", [=] { overlap(1); });
     EXPECT(said(finish(early, "early"), 0, "") && said(finish(late, "late"), 0, ""));
+    messages();
     start_test("a rank of three that dies while slices go around: the others end at once, and name it or each other");
     const int around = free_port();
     const auto ring = [=](int rank) {

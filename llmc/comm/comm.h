@@ -49,6 +49,9 @@ struct Transport {
     void (*progress)();
     void (*wait)(Collective number, const char* what);
     void (*end)();
+    void (*send_start)(const Started& c, const void* data, int64_t bytes, int64_t to);
+    void (*receive_start)(const Started& c, void* data, int64_t bytes, int64_t from);
+    bool (*is_complete)(Collective number);
 };
 
 // A sum that waits for others, to travel together with them (--bucket-mb).
@@ -172,6 +175,23 @@ inline Collective comm_exchange_start(void* out, const void* data, int64_t bytes
     comm.transport.exchange_start({++comm.last, sent}, out, data, bytes);
     return comm.last;
 }
+// Start sending data (bytes) to one rank, and receiving it there; what was started is waited for like
+// a collective. Messages have no names: two ranks start those between them, and the collectives among
+// these, in the same order. So the one that receives must know in which order the other sends.
+inline Collective comm_send_start(const void* data, int64_t bytes, int64_t to) {
+    const KernelWork sent = work::collective("send", (double)to, (double)bytes);
+    const Range range(sent);
+    comm.transport.send_start({++comm.last, sent}, data, bytes, to);
+    return comm.last;
+}
+inline Collective comm_receive_start(void* data, int64_t bytes, int64_t from) {
+    const KernelWork received = work::collective("receive", (double)from, 0);
+    const Range range(received);
+    comm.transport.receive_start({++comm.last, received}, data, bytes, from);
+    return comm.last;
+}
+// Whether what was started is complete, without waiting.
+inline bool comm_is_complete(Collective number) { return comm.transport.is_complete(number); }
 // Lets MPI advance what was started, which it does only while it is called.
 inline void comm_progress() {
     if (comm.transport.progress) comm.transport.progress();

@@ -86,6 +86,12 @@ inline void mpi_all_gather_start(const Started& c, void* data, int64_t bytes) {
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
                    &mpi_begin(c, 0, nullptr).request);
 }
+inline void mpi_send_start(const Started& c, const void* data, int64_t bytes, int64_t to) {
+    MPI_Isend(data, (int)bytes, MPI_BYTE, (int)to, 0, MPI_COMM_WORLD, &mpi_begin(c, 0, nullptr).request);
+}
+inline void mpi_receive_start(const Started& c, void* data, int64_t bytes, int64_t from) {
+    MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, 0, MPI_COMM_WORLD, &mpi_begin(c, 0, nullptr).request);
+}
 // Asks whether a collective is complete, which also lets MPI work on it.
 inline void mpi_ask(MpiPending& p) {
     if (p.complete) return;
@@ -96,6 +102,11 @@ inline void mpi_ask(MpiPending& p) {
 }
 inline void mpi_progress() {
     for (MpiPending& p : mpi_pending) mpi_ask(p);
+}
+inline bool mpi_is_complete(Collective number) {
+    for (MpiPending& p : mpi_pending)
+        if (p.is.number == number) return mpi_ask(p), p.complete;
+    return true;
 }
 inline void mpi_wait(Collective number, const char* what) {
     const auto waited_for = [=](const MpiPending& p) { return number == ALL_COLLECTIVES || p.is.number == number; };
@@ -133,7 +144,8 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
             "tcp)",
             processes, size, processes);
     comm.transport = {
-        mpi_gather, mpi_exchange_start, mpi_sum_slices_start, mpi_all_gather_start, mpi_progress, mpi_wait, mpi_end};
+        mpi_gather, mpi_exchange_start, mpi_sum_slices_start, mpi_all_gather_start, mpi_progress, mpi_wait, mpi_end,
+        mpi_send_start, mpi_receive_start, mpi_is_complete};
     return rank;
 #else
     (void)launched, (void)timeout_s;

@@ -9,6 +9,8 @@
 //     rank 0      fill a read  fill b read  fill a read      a is filled again when all ranks have
 //     rank 1      fill a read  fill b read  fill a read      ended turn 0
 //
+// Messages between two ranks (comm_send_start) go on by MPI or TCP.
+//
 // Sums are added in the order of ranks, as by TCP: the same bits. (MPI may choose another order for
 // four and more.)
 #pragma once
@@ -178,5 +180,4 @@ inline void share_memory() {
     comm_barrier("the shared memory");  // all have said so
     comm.transport.exchange_start = shared_exchange, comm.transport.sum_slices_start = shared_sum_slices;
     comm.transport.all_gather_start = shared_all_gather;
-    comm.transport.progress = nullptr, comm.transport.wait = nullptr;
 }

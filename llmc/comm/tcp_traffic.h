@@ -37,14 +37,14 @@ struct TcpFlow {
 // Sums are added in pieces of so many bytes, of which one of each other rank is kept.
 constexpr int64_t TCP_PIECE_BYTES = 1 << 18;
 
-enum TcpKind { TCP_EXCHANGE, TCP_SUM, TCP_RING };
+enum TcpKind { TCP_EXCHANGE, TCP_SUM, TCP_RING, TCP_MESSAGE };
 struct TcpCollective {
     Started is;
     TcpKind kind;
     const char* from;    // what is sent to rank r begins at from + r * stride
     int64_t stride;      // 0: the same to all
-    char* to;            // what rank r sends goes to to + r * bytes
-    int64_t bytes;       // of a piece, or slice
+    char* to;            // what rank r sends goes to to + r * bytes; a message, to `to`
+    int64_t bytes;       // of a piece, slice or message
     double begin = 0;    // when it was started
     std::fenv_t mode{};  // how the thread that started it treats denormals; so are they in the sum
     std::vector<TcpFlow> flows{};
@@ -74,6 +74,7 @@ inline TcpSpan tcp_next(TcpCollective& c, const TcpFlow& f) {
         return {c.to + slice * c.bytes + within, std::min(c.bytes - within, std::min(here, f.bytes) - f.done)};
     }
     if (f.sends) return {(char*)c.from + f.peer * c.stride + f.done, f.bytes - f.done};
+    if (c.kind == TCP_MESSAGE) return {c.to + f.done, f.bytes - f.done};
     if (c.kind == TCP_EXCHANGE) return {c.to + f.peer * c.bytes + f.done, f.bytes - f.done};
     // no more than a piece before all others have sent theirs
     if (c.pieces.empty()) c.pieces.resize(tcp.processes * c.piece_bytes());

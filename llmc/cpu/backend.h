@@ -190,7 +190,7 @@ inline DetectedDevice detected_cpu(const GPT2& model) {
 
 inline void name_threads(const GPT2&) {
     for (int i = 0; i < device.threads; i++) trace.tracks.push_back({format("thread %d", i), {}});
-    if (!comm.transport.wait) return;  // what travels does so while the program waits
+    if (!comm.transport.wait || shared_memory.all) return;  // what travels does so while the program waits
     trace.communication = (int64_t)trace.tracks.size();
     trace.tracks.push_back({"communication", {}});
 }
