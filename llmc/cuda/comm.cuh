@@ -28,15 +28,25 @@
 #include <nccl.h>
 #endif
 
+// Who takes part in a collective: comm.h says who they are.
+enum GpuGroup { ALL_GPUS, SHARD_GPUS, REPLICA_GPUS, NUM_GPU_GROUPS };
+inline CommGroup members(GpuGroup group) {
+    return group == ALL_GPUS ? everyone() : group == SHARD_GPUS ? comm.shards : comm.replicas;
+}
+
+// A sum that waits for others, and what is then summed over replicas.
+struct PostponedOnGpu {
+    std::function<void()> sum, over_replicas;
+};
 struct GpuComm {
     cudaStream_t stream = nullptr;
     cudaEvent_t event = nullptr;
-    std::vector<cudaEvent_t> weights_there;        // by bucket: what other processes have updated has arrived
-    bool grouping = false;                         // between ncclGroupStart and ncclGroupEnd
-    std::vector<std::function<void()>> postponed;  // sums that wait for others (--bucket-mb), of so many bytes
+    std::vector<cudaEvent_t> weights_there;  // by bucket: what other processes have updated has arrived
+    bool grouping = false;                   // between ncclGroupStart and ncclGroupEnd
+    std::vector<PostponedOnGpu> postponed;   // sums that wait for others (--bucket-mb), of so many bytes
     int64_t postponed_bytes = 0;
 #ifdef USE_NCCL
-    ncclComm_t nccl = nullptr;
+    ncclComm_t nccl[NUM_GPU_GROUPS] = {};  // null: of one GPU, or that of all
 #endif
 };
 inline GpuComm gpu_comm;
@@ -51,14 +61,18 @@ constexpr double ABORT_S = 5, GRACE_S = 3;
 inline void check_nccl(ncclResult_t result, const char* what) {
     if (result == ncclSuccess || result == ncclInProgress) return;
     runtime_failure("NCCL, %s: %s (%s); NCCL_DEBUG=INFO shows more", what, ncclGetErrorString(result),
-                    ncclGetLastError(gpu_comm.nccl));
+                    ncclGetLastError(gpu_comm.nccl[ALL_GPUS]));
 }
 // Whether NCCL has done what its last call began.
 inline bool nccl_is_ready(const char* what) {
-    ncclResult_t state = ncclSuccess;
-    check_nccl(ncclCommGetAsyncError(gpu_comm.nccl, &state), what);
-    check_nccl(state, what);
-    return state == ncclSuccess;
+    bool ready = true;
+    for (ncclComm_t communicator : gpu_comm.nccl) {
+        ncclResult_t state = ncclSuccess;
+        if (communicator) check_nccl(ncclCommGetAsyncError(communicator, &state), what);
+        check_nccl(state, what);
+        ready &= state == ncclSuccess;
+    }
+    return ready;
 }
 inline void finish_call(ncclResult_t result, const char* what) {
     check_nccl(result, what);
@@ -83,7 +97,11 @@ inline void look_at_processes(const char* what) {
 // (github.com/NVIDIA/nccl/issues/549).
 inline void end_without_collectives(int status) {
     static std::atomic<bool> aborted{false};
-    std::thread([] { aborted = ncclCommAbort(gpu_comm.nccl) == ncclSuccess; }).detach();
+    std::thread([] {
+        for (int group = NUM_GPU_GROUPS - 1; group >= 0; group--)
+            if (gpu_comm.nccl[group] && ncclCommAbort(gpu_comm.nccl[group]) != ncclSuccess) return;
+        aborted = true;
+    }).detach();
     for (const double begin = now_seconds(); !aborted && now_seconds() - begin < ABORT_S;) usleep(1000);
     fflush(nullptr);
     _exit(status);
@@ -112,8 +130,11 @@ constexpr ncclDataType_t nccl_type() {
 // Ends NCCL where nothing has failed: all processes come here.
 inline void gpu_comm_end() {
     wait_for_stream(gpu_comm.stream, "the last collectives");
-    finish_call(ncclCommFinalize(gpu_comm.nccl), "the end of NCCL");
-    check_nccl(ncclCommDestroy(gpu_comm.nccl), "ending");
+    for (int group = NUM_GPU_GROUPS - 1; group >= 0; group--) {
+        if (!gpu_comm.nccl[group]) continue;
+        finish_call(ncclCommFinalize(gpu_comm.nccl[group]), "the end of NCCL");
+        check_nccl(ncclCommDestroy(std::exchange(gpu_comm.nccl[group], nullptr)), "ending");
+    }
     end_after_failure = nullptr, host_wait = {}, while_polling = nullptr;
     gpu_comm = {};
 }
@@ -134,10 +155,16 @@ inline void connect_gpus() {
     // All connect at once, so that the first step finds the memory that is left.
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     if (!getenv("NCCL_ALGO")) setenv("NCCL_NVLS_ENABLE", "0", 0);
-    check_nccl(ncclCommInitRankConfig(&gpu_comm.nccl, (int)comm.processes, id, (int)comm.rank, &config), "starting");
+    ncclComm_t& all = gpu_comm.nccl[ALL_GPUS];
+    check_nccl(ncclCommInitRankConfig(&all, (int)comm.processes, id, (int)comm.rank, &config), "starting");
     host_wait = {(double)comm.timeout_s, look_at_processes};
     end_after_failure = end_without_collectives, comm.at_end = gpu_comm_end;
     finish_call(ncclInProgress, "the start of NCCL");
+    for (const GpuGroup group : {SHARD_GPUS, REPLICA_GPUS}) {
+        const CommGroup of = members(group);
+        if (comm.replicas.processes == 1) continue;  // a bucket is in slices among all
+        finish_call(ncclCommSplit(all, (int)of.first, (int)of.rank, &gpu_comm.nccl[group], &config), "the groups");
+    }
 #ifdef CUSIM
     while_polling = [] { (void)is_done(gpu_comm.stream, "the collectives of the GPUs"); };
 #endif
@@ -184,48 +211,60 @@ void nccl_group(const char* what, Enqueue enqueue) {
     gpu_comm.grouping = false;
     finish_call(ncclGroupEnd(), what);
 }
-// A collective that begins when `stream` has computed what it sends: slices of so many bytes.
-// enqueue() enqueues it in gpu_comm.stream. `bucket` is for the trace; -1: not a bucket.
+// A collective of a group that begins when `stream` has computed what it sends: slices of so many
+// bytes. enqueue(communicator) enqueues it in gpu_comm.stream. `bucket` is for the trace; -1: not a
+// bucket.
 template <class Enqueue>
-void enqueue_collective(const char* name, int64_t bucket, int64_t slice_bytes, cudaStream_t stream, Enqueue enqueue) {
-    if (comm.processes == 1) return;
-    const KernelWork sent = work::collective(name, bucket, (comm.processes - 1) * slice_bytes);
+void enqueue_collective(const char* name, GpuGroup group, int64_t bucket, int64_t slice_bytes, cudaStream_t stream,
+                        Enqueue enqueue) {
+    const int64_t processes = members(group).processes;
+    if (comm.processes == 1 || processes == 1) return;
+    const KernelWork sent = work::collective(name, bucket, (processes - 1) * slice_bytes);
     const Range range(sent);
     order_streams(stream, gpu_comm.stream);
     const CollectiveRange in_stream(sent);
-    enqueue();
+    enqueue(gpu_comm.nccl[gpu_comm.nccl[group] ? group : ALL_GPUS]);
 }
 
 // The collectives on buckets of comm.h, on data (processes * n_elems). mine: where this process's
 // slice goes, or comes from; null: where it lies in data.
 template <class T>
 void gpu_reduce_scatter(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, T* mine = nullptr) {
-    enqueue_collective("reduce_scatter", bucket, n_elems * sizeof(T), stream, [&] {
-        finish_call(ncclReduceScatter(data, mine ? mine : data + comm.rank * n_elems, n_elems, nccl_type<T>(), ncclSum,
-                                      gpu_comm.nccl, gpu_comm.stream),
+    enqueue_collective("reduce_scatter", SHARD_GPUS, bucket, n_elems * sizeof(T), stream, [&](ncclComm_t nccl) {
+        finish_call(ncclReduceScatter(data, mine ? mine : data + comm.shards.rank * n_elems, n_elems, nccl_type<T>(),
+                                      ncclSum, nccl, gpu_comm.stream),
                     "a reduce-scatter");
     });
 }
 template <class T>
-void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, const T* mine = nullptr) {
-    enqueue_collective("all_gather", bucket, n_elems * sizeof(T), stream, [&] {
-        finish_call(ncclAllGather(mine ? mine : data + comm.rank * n_elems, data, n_elems, nccl_type<T>(),
-                                  gpu_comm.nccl, gpu_comm.stream),
+void gpu_all_gather(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream, const T* mine = nullptr,
+                    GpuGroup group = SHARD_GPUS) {
+    enqueue_collective("all_gather", group, bucket, n_elems * sizeof(T), stream, [&](ncclComm_t nccl) {
+        finish_call(ncclAllGather(mine ? mine : data + members(group).rank * n_elems, data, n_elems, nccl_type<T>(),
+                                  nccl, gpu_comm.stream),
                     "an all-gather");
+    });
+}
+// data (n_elems), a slice of a sum = the sum over its replicas.
+template <class T>
+void gpu_sum_over_replicas(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
+    const int64_t slice_bytes = 2 * (n_elems / comm.replicas.processes) * sizeof(T);  // summed, then collected
+    enqueue_collective("all_reduce", REPLICA_GPUS, bucket, slice_bytes, stream, [&](ncclComm_t nccl) {
+        finish_call(ncclAllReduce(data, data, n_elems, nccl_type<T>(), ncclSum, nccl, gpu_comm.stream),
+                    "an all-reduce");
     });
 }
 
 // Slice r of `from` (processes * n_elems) goes to rank r, where it becomes slice `rank` of `to`.
 inline void gpu_all_to_all(float* to, const float* from, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
-    const auto exchange = [&] {
+    const auto exchange = [&](ncclComm_t nccl) {
         for (int r = 0; r < (int)comm.processes; r++) {
-            check_nccl(ncclSend(from + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream), "a send");
-            check_nccl(ncclRecv(to + r * n_elems, n_elems, ncclFloat32, r, gpu_comm.nccl, gpu_comm.stream),
-                       "a receive");
+            check_nccl(ncclSend(from + r * n_elems, n_elems, ncclFloat32, r, nccl, gpu_comm.stream), "a send");
+            check_nccl(ncclRecv(to + r * n_elems, n_elems, ncclFloat32, r, nccl, gpu_comm.stream), "a receive");
         }
     };
-    enqueue_collective("all_to_all", bucket, n_elems * sizeof(float), stream,
-                       [&] { nccl_group("an exchange", exchange); });
+    enqueue_collective("all_to_all", ALL_GPUS, bucket, n_elems * sizeof(float), stream,
+                       [&](ncclComm_t nccl) { nccl_group("an exchange", [&] { exchange(nccl); }); });
 }
 
 // The collectives that `enqueue` starts become one piece of work, which costs fewer launches.
@@ -241,6 +280,8 @@ void gpu_reduce_scatter(Any&&...) {}
 template <class... Any>
 void gpu_all_gather(Any&&...) {}
 template <class... Any>
+void gpu_sum_over_replicas(Any&&...) {}
+template <class... Any>
 void gpu_all_to_all(Any&&...) {}
 template <class Enqueue>
 void gpu_group(const KernelWork&, Enqueue enqueue) {
@@ -252,20 +293,23 @@ void gpu_group(const KernelWork&, Enqueue enqueue) {
 inline void gpu_send_postponed() {
     const auto sums = std::exchange(gpu_comm.postponed, {});
     const int64_t bytes = std::exchange(gpu_comm.postponed_bytes, 0);
-    if (sums.size() == 1) return sums[0]();
+    if (sums.size() == 1) return sums[0].sum(), sums[0].over_replicas();
     if (sums.empty()) return;
-    const int64_t sent = bytes / comm.processes * (comm.processes - 1);
+    const int64_t sent = bytes / comm.shards.processes * (comm.shards.processes - 1);
     gpu_group(work::collective("reduce_scatters", (double)sums.size(), (double)sent), [&] {
-        for (const auto& sum : sums) sum();
+        for (const PostponedOnGpu& postponed : sums) postponed.sum();
     });
+    for (const PostponedOnGpu& postponed : sums) postponed.over_replicas();
 }
 // A reduce-scatter in place that may wait for others until there is a message's worth
 // (comm.message_bytes).
 template <class T>
 void gpu_sum_later(T* data, int64_t n_elems, int64_t bucket, cudaStream_t stream) {
     if (comm.processes == 1) return;
-    gpu_comm.postponed.push_back([=] { gpu_reduce_scatter(data, n_elems, bucket, stream); });
-    gpu_comm.postponed_bytes += comm.processes * n_elems * (int64_t)sizeof(T);
+    gpu_comm.postponed.push_back(
+        {[=] { gpu_reduce_scatter(data, n_elems, bucket, stream); },
+         [=] { gpu_sum_over_replicas(data + comm.shards.rank * n_elems, n_elems, bucket, stream); }});
+    gpu_comm.postponed_bytes += comm.shards.processes * n_elems * (int64_t)sizeof(T);
     if (gpu_comm.postponed_bytes >= comm.message_bytes) gpu_send_postponed();
 }
 // Work enqueued in `stream` from now on starts after all collectives started so far.

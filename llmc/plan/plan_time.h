@@ -96,14 +96,14 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
     add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
     add_codes(kernels, s);
-    const ParameterLayout layout = parameter_layout(c, s.processes);
+    const ParameterLayout layout = parameter_layout(c, s.slices());
     add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
     if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) add(work::collect_factors((double)norm_elems), 1);
     const double v_elems = elems_with_v(layout, optimizer, update_elems), p = master ? 4 : x;
     if (s.whole_tensors) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, v_elems, p), 1);
     if (s.orthogonalizes) {
-        const auto matrices = orthogonalized_matrices(c, s.processes, x);
+        const auto matrices = orthogonalized_matrices(c, s.slices(), x);
         for (int i = 0; i < NUM_TENSORS; i++) add(orthogonalize_tensor(i, c, x), matrices[i]);
     }
     add(work::update(OPTIMIZERS[optimizer], (double)update_elems, master, x, g), 1);
@@ -140,7 +140,7 @@ struct Cluster {
 // The seconds that a process computes in a step: at the cluster's share of the peak, or the bound
 // where that is longer. model_flops: of all processes.
 inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
-    const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.processes);
+    const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.slices());
     return std::max(bound.seconds, flops / (c.flops * c.utilisation));
 }
 

@@ -118,6 +118,14 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
 inline int64_t meeting_bytes(const GPT2& model) {
     return 2 * model.layout.total_elems() / comm.processes * 4 * (comm.processes - 1);
 }
+// Bytes that this process sends in a step to those that have the same slices (--shard-within).
+inline int64_t replica_bytes(const GPT2& model) {
+    const int64_t groups = comm.replicas.processes;
+    int64_t bytes = 0;
+    for (int64_t b = 0; b < model.layout.buckets(); b++)
+        bytes += 2 * (groups - 1) * (model.layout.slice_elems(b) / groups) * model.sizes.gradient_bytes();
+    return bytes;
+}
 // Bytes that this process sends in a step: gradients to be summed (from stage 2 on in every
 // micro-step), then gradients (stage 0) or updated weights (stages 1, 2) to all; in stage 3 weights
 // whenever they are needed. In between Muon shares directions and factors in slices
@@ -134,20 +142,23 @@ inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed, int64_t e
     const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
     const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
-    const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
+    const int64_t N = comm.shards.processes, squares = sizeof(SquareSums);
+    const int64_t sums = s.gpu && in_slices && s.whole_tensors ? all_tensors(s.config) : 0;
     const int64_t collected_elems = model.weight_places.sharded ? fetched_elems(model) : all;
-    const int64_t others = shared * 8 / comm.processes + collected * 4 + sums * (int64_t)sizeof(SquareSums);
-    int64_t slices = (all * summed * sums_a_step + collected_elems * gathered) / comm.processes;
+    const int64_t others = shared * 8 / N + collected * 4 + sums * squares;
+    int64_t slices = (all * summed * sums_a_step + collected_elems * gathered) / N;
     const int64_t codes = compressed ? slice_code_bytes(model.compressed.kind, model.layout) : 0;
-    if (compressed) slices = codes + (in_slices ? all * gathered / comm.processes : codes);
+    if (compressed) slices = codes + (in_slices ? all * gathered / N : codes);
     if (model.apart) slices = 0;
-    return (slices + others) * (comm.processes - 1) + (model.apart ? meeting_bytes(model) / every : 0);
+    const int64_t results = s.gpu ? squares * (comm.processes - 1) : 0;
+    return (slices + others) * (N - 1) + results + replica_bytes(model) +
+           (model.apart ? meeting_bytes(model) / every : 0);
 }
 
 // The least that a step of training takes on a device.
 inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const GPT2& model) {
     if (!s.training) return {};
-    const int64_t norm_elems = model.layout.total_elems() / s.processes;
+    const int64_t norm_elems = model.layout.total_elems() / s.slices();
     const int64_t update_elems = model.slice.state_elems(model.layout);
     const bool fuses_gelu = s.gpu && gelu_fusion(o, s.recompute, device.hopper, model.format != FORMAT_FP32).forward;
     return time_bound(
@@ -174,6 +185,9 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     print_flops(model_flops, o, s);
     printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
            (long long)s.processes);
+    if (comm.replicas.processes > 1)
+        printf("of these between the %lld replicas of a slice: %lld\n", (long long)comm.replicas.processes,
+               (long long)replica_bytes(model));
     if (compressed && o.compress_warmup > 0)
         printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup,
                (long long)wire_bytes_per_step(model, false, 0));
