@@ -131,7 +131,7 @@ inline void comm_shard_within(int64_t N) {
     comm.shards = comm_make_group({N, r % N, r / N * N, 1});
     comm.replicas = comm_make_group({P / N, r / N, r % N, N});
 }
-// This process is one of so many from here on, which may not be there: a plan counts them.
+// Has this process be one of so many from here on, which may not be there: a plan counts them.
 inline void comm_count(int64_t processes, int64_t rank = 0) {
     comm.processes = processes, comm.rank = rank;
     comm_shard_within(processes);

@@ -7,9 +7,9 @@
 #include "llmc/run/run.h"
 
 // What several GPUs would take for a step that computes for so long.
-inline void print_scaling(const Cluster& c, double compute_s, int64_t wire_bytes, const Options& o, const Sizes& s) {
-    const ScalingEstimate e = estimate_scaling(c, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node,
-                                               s.config.L + 1, s.micro_steps, o.zero_stage >= 3);
+inline void print_scaling(const Cluster& c, double compute_s, const WireBytes& bytes, const Options& o,
+                          const Sizes& s) {
+    const ScalingEstimate e = estimate_scaling(c, compute_s, bytes, s, o.gpus_per_node, o.zero_stage >= 3);
     printf(
         "on GPUs of %.0f TFLOP/s used to %.0f%%, %.0f GB/s between those of a node, %.0f GB/s a GPU between nodes of "
         "%lld, %.0f us a message:\n",
@@ -66,22 +66,20 @@ inline int64_t print_run_length(const Options& o) {
 
 // Seconds of a step that computes for so long. On GPUs the communication adds to it that the
 // backward pass does not hide.
-inline double with_communication(double compute_s, const Options& o, const Sizes& s, int64_t wire_bytes) {
+inline double with_communication(double compute_s, const Options& o, const Sizes& s, const WireBytes& bytes) {
     if (!s.gpu) return compute_s;
-    return estimate_scaling({}, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1,
-                            s.micro_steps, o.zero_stage >= 3)
-        .step_s();
+    return estimate_scaling({}, compute_s, bytes, s, o.gpus_per_node, o.zero_stage >= 3).step_s();
 }
 
 // Time and cost on a device: the least that the roofline allows, and at the share of the peak that
 // is often reached, where a step computes for usual_compute_s.
 inline void print_time(const Options& o, const Sizes& s, const PlanDevice& device, const TimeBound& bound,
-                       double usual_compute_s, int64_t wire_bytes) {
+                       double usual_compute_s, const WireBytes& bytes) {
     const int64_t steps = print_run_length(o);
     if (device.flops_s == 0) return;
     const double share = Cluster().utilisation, P = (double)s.processes;
-    const double least_s = with_communication(bound.seconds, o, s, wire_bytes);
-    const double usual_s = with_communication(usual_compute_s, o, s, wire_bytes);
+    const double least_s = with_communication(bound.seconds, o, s, bytes);
+    const double usual_s = with_communication(usual_compute_s, o, s, bytes);
     const bool counts_bytes = device.bytes_s > 0;
     printf("on %s (%.4g TFLOP/s, %s), a bound by the roofline of each kernel, not a promise:\n", device.name.c_str(),
            device.flops_s / 1e12,
@@ -181,13 +179,13 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
     const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
     const bool compressed = model.compressed.kind != NOT_COMPRESSED;
-    const int64_t wire_bytes = wire_bytes_per_step(model, compressed, o.sync_every);
+    const WireBytes bytes{wire_bytes_per_step(model, compressed, o.sync_every), replica_bytes(model)};
     print_flops(model_flops, o, s);
-    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
+    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)bytes.all,
            (long long)s.processes);
     if (comm.replicas.processes > 1)
         printf("of these between the %lld replicas of a slice: %lld\n", (long long)comm.replicas.processes,
-               (long long)replica_bytes(model));
+               (long long)bytes.replicas);
     if (compressed && o.compress_warmup > 0)
         printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup,
                (long long)wire_bytes_per_step(model, false, 0));
@@ -198,6 +196,6 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     if (device.flops_s > 0) cluster.flops = device.flops_s;
     const TimeBound bound = step_bound(o, s, device, model);
     const double usual_compute_s = usual_seconds(cluster, model_flops, s, bound);
-    if (s.gpu) print_scaling(cluster, usual_compute_s, wire_bytes, o, s);
-    if (s.training) print_time(o, s, device, bound, usual_compute_s, wire_bytes);
+    if (s.gpu) print_scaling(cluster, usual_compute_s, bytes, o, s);
+    if (s.training) print_time(o, s, device, bound, usual_compute_s, bytes);
 }
