@@ -3,6 +3,7 @@
 #include <sys/time.h>
 #include <csignal>
 #include "dev/test/meeting.h"
+#include "llmc/comm/all_reduce.h"
 
 // ---- exchanging data
 
@@ -53,8 +54,8 @@ static bool can_share_memory() {
     return again >= 0;
 }
 
-// Rank 0 sends 20 messages of unlike sizes to rank 2, which sends as many back, before either receives
-// any; rank 1 has a part in the collectives among them alone.
+// Rank 0 sends 20 messages of unlike sizes to rank 2, which sends as many back, before either
+// receives any; rank 1 has a part in the collectives among them alone.
 static void exchange_messages(int rank, int port, bool shares) {
     join_run(3, rank, port);
     if (shares) share_memory();
@@ -192,6 +193,38 @@ static void talking() {
     EXPECT(said(finish(zeroth, "zeroth"), 1, "has ended") && said(finish(last, "last"), 1, "has ended"));
     EXPECT(now_seconds() - began < 20);
     finish(dies, "dies");
+    start_test("groups of every second rank: sums, slices, pieces of their own; who dies is named by its rank of all");
+    for (const bool shares : {false, true}) {
+        if (shares && !can_share) continue;
+        const int port = free_port();
+        const auto in_groups = [=](int rank, bool dies) {
+            join_run(4, rank, port);
+            if (shares) share_memory();
+            comm_shard_within(2);
+            const CommGroup& group = comm.replicas;  // 0 and 2, or 1 and 3
+            const int64_t n = 7, other = rank < 2 ? rank + 2 : rank - 2;
+            if (dies && rank == 3) raise(SIGKILL);
+            std::vector<float> sum(n, (float)(1 << rank)), mine(2 * n, (float)rank), to(2 * n), from(2 * n);
+            comm_all_reduce(sum.data(), n, 0, group, "the sum");
+            comm_wait(comm_all_gather_start(mine.data(), n, 0, group), "the slices");
+            for (int64_t i = 0; i < 2 * n; i++) from[i] = (float)(10 * rank + i / n);
+            comm_wait(comm_exchange_start(to.data(), from.data(), n * 4, 0, group), "the pieces");
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t low = std::min<int64_t>(rank, other), high = low + 2, own = group.rank;
+                if (sum[i] != (float)((1 << low) + (1 << high))) _exit(3);
+                if (mine[i] != (float)low || mine[n + i] != (float)high) _exit(4);
+                if (to[i] != (float)(10 * low + own) || to[n + i] != (float)(10 * high + own)) _exit(5);
+            }
+        };
+        for (const bool dies : {false, true}) {
+            std::vector<pid_t> ranks;
+            for (int r = 0; r < 4; r++) ranks.push_back(begin(format("member%d", r), [=] { in_groups(r, dies); }));
+            for (int r = 0; r < 4; r++) {
+                const Outcome o = finish(ranks[r], format("member%d", r));
+                EXPECT(dies ? r == 3 || r != 1 || said(o, 1, "rank 3 has ended") : said(o, 0, ""));
+            }
+        }
+    }
     if (!can_share) return skip_test("dying in shared memory: this system has none (Linux tests it)");
     start_test("a rank that dies in an exchange by shared memory: noticed at once");
     for (const int died : {0, 1}) {

@@ -39,7 +39,8 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     else if (how == "mpi") rank = start_mpi(processes, launched, timeout_s);
     else if (fs_path.empty()) usage_error("--dist-init fs needs -pf, a folder that all processes share");
     else met = meet_by_file(fs_path, me, timeout_s);
-    comm.processes = comm.started = processes, comm.rank = rank;
+    comm.started = processes;
+    comm_count(processes, rank);
     if (!met.empty()) tcp_begin(connect_all(met, me, timeout_s));
     if (!tcp.active()) comm_check_same(program, "version, precision and kernels");
 }

@@ -76,10 +76,10 @@ inline bool tcp_is_complete(Collective number) {
     return std::find(left.begin(), left.end(), number) == left.end();
 }
 
-// Gives the thread a collective. sends, receives: the flows' bytes; a ring has one of each, a message
-// one to or from `peer`, the others one of each for every other rank.
+// Gives the thread a collective. sends, receives: the flows' bytes; a ring has one of each, a
+// message one to or from `peer`, the others one of each for every other rank.
 inline void tcp_start(TcpCollective&& c, int64_t peer = -1) {
-    const int64_t P = tcp.processes, rank = tcp.rank;
+    const int64_t P = c.is.group.processes, rank = c.is.group.rank;
     if (c.kind == TCP_RING)
         c.flows = {{(rank + 1) % P, true, (P - 1) * c.bytes}, {(rank + P - 1) % P, false, (P - 1) * c.bytes}};
     // beginning with the next rank, so that not all send to the same
@@ -99,12 +99,12 @@ inline void tcp_start(TcpCollective&& c, int64_t peer = -1) {
 // ---- the collectives of comm.h
 
 inline void tcp_exchange(const Started& c, void* out, const void* data, int64_t bytes) {
-    memcpy((char*)out + tcp.rank * bytes, (const char*)data + tcp.rank * bytes, bytes);
+    memcpy((char*)out + c.group.rank * bytes, (const char*)data + c.group.rank * bytes, bytes);
     tcp_start({c, TCP_EXCHANGE, (const char*)data, bytes, (char*)out, bytes});
 }
 inline void tcp_sum_slices(const Started& c, float* data, int64_t n_elems) {
     const int64_t bytes = n_elems * (int64_t)sizeof(float);
-    tcp_start({c, TCP_SUM, (const char*)data, bytes, (char*)(data + tcp.rank * n_elems), bytes});
+    tcp_start({c, TCP_SUM, (const char*)data, bytes, (char*)(data + c.group.rank * n_elems), bytes});
 }
 inline void tcp_all_gather(const Started& c, void* data, int64_t bytes) {
     tcp_start({c, TCP_RING, nullptr, 0, (char*)data, bytes});
@@ -115,10 +115,10 @@ inline void tcp_send(const Started& c, const void* data, int64_t bytes, int64_t 
 inline void tcp_receive(const Started& c, void* data, int64_t bytes, int64_t from) {
     tcp_start({c, TCP_MESSAGE, nullptr, 0, (char*)data, bytes}, from);
 }
-inline void tcp_gather(void* out, const void* mine, int64_t bytes, const char* what) {
-    const Started c{++comm.last, {{"gather"}}};
-    memmove((char*)out + tcp.rank * bytes, mine, bytes);
-    tcp_start({c, TCP_EXCHANGE, (const char*)out + tcp.rank * bytes, 0, (char*)out, bytes});
+inline void tcp_gather(const CommGroup& group, void* out, const void* mine, int64_t bytes, const char* what) {
+    const Started c{++comm.last, {{"gather"}}, group};
+    memmove((char*)out + group.rank * bytes, mine, bytes);
+    tcp_start({c, TCP_EXCHANGE, (const char*)out + group.rank * bytes, 0, (char*)out, bytes});
     tcp_wait(c.number, what);
 }
 
@@ -144,8 +144,8 @@ inline void tcp_end() {
 }
 // Exchanges data over these connections from here on.
 inline void tcp_begin(const std::vector<int>& peers) {
-    tcp.processes = comm.processes, tcp.rank = comm.rank, tcp.peers = peers;
+    tcp.processes = comm.processes, tcp.peers = peers;
     tcp_start_thread();
-    comm.transport = {tcp_gather, tcp_exchange, tcp_sum_slices, tcp_all_gather, nullptr,
-                      tcp_wait,   tcp_end,      tcp_send,       tcp_receive,    tcp_is_complete};
+    comm.transport = {tcp_gather, tcp_exchange, tcp_sum_slices, tcp_all_gather, nullptr,        tcp_wait,
+                      tcp_end,    nullptr,      tcp_send,       tcp_receive,    tcp_is_complete};
 }
