@@ -1,12 +1,12 @@
 # The programs of dev/parallel, and what checks them.
 
 .PHONY: parallel
-$(B)/pipeline $(B)/context $(B)/test_schedules: $(B)/%: dev/parallel/%.cpp $(FLAGS_FILE)
+$(B)/pipeline $(B)/context $(B)/experts $(B)/test_schedules: $(B)/%: dev/parallel/%.cpp $(FLAGS_FILE)
 	$(compile)
 build/parallel/bytes_train.bin: $(TEXTS) | $(TOKENIZER)
 	@mkdir -p $(@D)
 	$(TOKENIZER) --bytes 1 $(TEXTS) --val-split tail -o build/parallel/bytes
-PARALLEL := $(B)/pipeline $(B)/context $(B)/test_schedules build/parallel/bytes_train.bin train_gpt2_cpu
+PARALLEL := $(B)/pipeline $(B)/context $(B)/experts $(B)/test_schedules build/parallel/bytes_train.bin train_gpt2_cpu
 parallel: $(PARALLEL)                 ## models split among processes, checked (dev/parallel)
 	@$(B)/test_schedules && dev/parallel/check.py
 # Parts of `make test-all`.
