@@ -19,7 +19,7 @@ constexpr int64_t SEQUENCES = 4;  // of a step
 
 struct Settings {
     std::string data = "build/parallel/bytes_train.bin";
-    int64_t experts = 8, top = 2, layers = 4, steps = 20, trace = 0;
+    int64_t experts = 8, top = 2, layers = 4, steps = 20, seed = 42, trace = 0;
     double capacity = 1.25, alpha = 0.01;
 };
 struct Model {
@@ -177,6 +177,7 @@ static Settings settings_of(int argc, char** argv) {
                                                      {"--top", &o.top},
                                                      {"--layers", &o.layers},
                                                      {"--steps", &o.steps},
+                                                     {"--seed", &o.seed},
                                                      {"--trace", &o.trace}};
     const std::map<std::string, double*> reals = {{"--capacity", &o.capacity}, {"--alpha", &o.alpha}};
     for (int i = 1; i < argc; i += 2) {
@@ -189,7 +190,7 @@ static Settings settings_of(int argc, char** argv) {
             if (!parse_real(value, *real->second) || *real->second < 0 || *real->second > 1000)
                 usage_error("%s \"%s\": numbers from 0 to 1000 are accepted", name, value);
         } else if (number == numbers.end())
-            usage_error("%s is unknown; --experts --top --capacity --alpha --data --layers --steps --trace are accepted",
+            usage_error("%s is unknown; --experts --top --capacity --alpha --data --layers --steps --seed --trace are accepted",
                         name);
         else if (!parse_whole(value, *number->second) || *number->second < least || *number->second > 100000)
             usage_error("%s \"%s\": whole numbers from %d to 100000 are accepted", name, value, least);
@@ -213,13 +214,13 @@ static int train(const Settings& o) {
     comm_start(-1, -1, "mpi", "", "", 60, "experts");
     const GPT2Config c = small_model(o.layers);
     const auto shared = [](int i, int64_t) { return i != FCW && i != FCB && i != FCPROJW && i != FCPROJB; };
-    Model m{experts_of(o, comm.processes, comm.rank), first_weights(c, 42, shared), {}, read_tokens(o.data)};
+    Model m{experts_of(o, comm.processes, comm.rank), first_weights(c, o.seed, shared), {}, read_tokens(o.data)};
     const Experts& x = m.experts;
-    add_routers(x, m.part, 42);
+    add_routers(x, m.part, o.seed);
     int64_t elems = 0;
     for (const auto& [name, p] : m.part.parameters) elems += (int64_t)p.weight.size();
     m.sums.resize(round_up(elems, x.P));
-    for (int64_t e = x.rank * x.own(); e < (x.rank + 1) * x.own(); e++) m.own.push_back(first_expert(x, c, 42, e));
+    for (int64_t e = x.rank * x.own(); e < (x.rank + 1) * x.own(); e++) m.own.push_back(first_expert(x, c, o.seed, e));
     device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);
     allocate_scratch();
     trace.communication = 1;
