@@ -80,8 +80,8 @@ def same_bits():
 
 
 def as_trainer(losses):
-    trainer = ["./train_gpt2_cpu", "-e", "L8C32H4T64V257", "-i", "build/parallel/bytes_train.bin", "-b", "1", "-t", "64",
-               "-d", "512", "--shuffle", "0", "-k", "constant", "-l", "0.003", "--grad-clip", "0", "-v", "0", "-s", "0",
+    trainer = ["./train_gpt2_cpu", "-e", "L8C32H4T64V257", "-i", "build/parallel/bytes_train.bin", "-b", "1",
+               "-t", "64", "-d", "512", "--shuffle", "0", "-k", "constant", "-l", "0.003", "--grad-clip", "0", "-v", "0", "-s", "0",
                "-x", str(len(losses)), "--threads", "1"]
     said = subprocess.run(trainer, stdout=subprocess.PIPE, text=True, check=True).stdout
     theirs = [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| loss ([\d.]+)", said, re.M)]
