@@ -29,7 +29,7 @@ def check_counts(said, processes):
     assert len(found) == processes, said
     for pairs, its_formula, kept, kept_formula, sent, sent_formula in found:
         assert (pairs, sent) == (its_formula, sent_formula), f"not as by the formulas: {said}"
-        assert abs(int(kept) - int(kept_formula)) <= 0.05 * int(kept_formula), f"memory is not that of the formula: {said}"
+        assert abs(int(kept) - int(kept_formula)) <= 0.05 * int(kept_formula), f"memory not by the formula: {said}"
 
 
 def same_losses():

@@ -71,13 +71,15 @@ def picture(figures):
 
 
 def table(figures):
-    lines = ["| way | idle, measured | by the formula | pairs of process 0, 3 | kept by each | sent by each in a step |",
-             "|---|---|---|---|---|---|"]
+    lines = ["| way | idle, measured | by the formula | pairs of process 0, 3 | kept by each | sent by each |",
+             "|" + "---|" * 6]
     for way, found in figures.items():
         (first, kept, sent), (last, _, _) = found["counts"][0], found["counts"][-1]
-        lines.append(f"| {way} | {found['idle']:.3f} | {found['formula']:.3f} | {first}, {last} | {kept:,} | {sent:,} |")
-    lines += ["", f"{PROCESSES} processes, one layer, 64 positions, 4 sequences a step. Attention sleeps {SLOW_US / 1000:g} "
-              "ms for each pair of a query", "and a key. Bytes sent include the sums of all gradients."]
+        idle = f"{found['idle']:.3f} | {found['formula']:.3f}"
+        lines.append(f"| {way} | {idle} | {first}, {last} | {kept:,} | {sent:,} |")
+    lines += ["", f"{PROCESSES} processes, one layer, 64 positions, 4 sequences a step. Attention sleeps "
+              f"{SLOW_US / 1000:g} ms for each pair of a query",
+              "and a key. Bytes sent in a step include the sums of all gradients."]
     return "\n".join(lines)
 
 
