@@ -83,8 +83,8 @@ struct Report {
     int64_t pairs, kept_bytes, sent_bytes;
 };
 // By the formulas: pairs of a micro-batch and a pass; what a process keeps at most, and sends in a
-// step. A block of keys and values goes P - 1 times forward and P - 1 times backward, its gradient P
-// times; an all-to-all sends (P - 1) / P of 4 C channels forward, of 5 C backward.
+// step. A block of keys and values goes P - 1 times forward and P - 1 times backward, its gradient
+// P times; an all-to-all sends (P - 1) / P of 4 C channels forward, of 5 C backward.
 static Report formulas(const Model& m) {
     const Context& x = m.context;
     const GPT2Config& c = m.part.c;
@@ -98,9 +98,7 @@ static Report formulas(const Model& m) {
 }
 static Report measured(const Model& m) {
     Report r{0, m.end - m.began, 0, held.peak_bytes, 0};
-    for (const Round& round : m.rounds) {
-        r.busy_s += round.end - round.begin, r.pairs += round.pairs;
-    }
+    for (const Round& round : m.rounds) { r.busy_s += round.end - round.begin, r.pairs += round.pairs; }
     r.pairs /= 2 * MICRO_STEPS * m.part.c.L;
     for (const Span& span : trace.tracks[1].spans) r.sent_bytes += (int64_t)span.work.sent_bytes;
     return r;
@@ -184,10 +182,11 @@ static int train(const Settings& o) {
                               wanted = comm_gather(formulas(m), "the formulas");
     checksum_of_weights(m.part);  // all have the same
     for (int64_t r = 0; r < comm.processes && comm.rank == 0; r++)
-        printf("process %lld | pairs %lld, by the formula %lld | keeps %lld bytes, by the formula %lld | sends %lld bytes,"
-               " by the formula %lld\n",
-               (long long)r, (long long)found[r].pairs, (long long)wanted[r].pairs, (long long)found[r].kept_bytes,
-               (long long)wanted[r].kept_bytes, (long long)found[r].sent_bytes, (long long)wanted[r].sent_bytes);
+        printf(
+            "process %lld | pairs %lld, by the formula %lld | keeps %lld bytes, by the formula %lld | sends %lld bytes,"
+            " by the formula %lld\n",
+            (long long)r, (long long)found[r].pairs, (long long)wanted[r].pairs, (long long)found[r].kept_bytes,
+            (long long)wanted[r].kept_bytes, (long long)found[r].sent_bytes, (long long)wanted[r].sent_bytes);
     if (comm.rank == 0 && o.slow_us) printf("idle %.4f, by the formula %.4f\n", least_idle, idle_by_formula(wanted));
     return 0;
 }

@@ -9,13 +9,13 @@
 //               attention as always, and back. No rounds, but never more processes than heads.
 //
 // In the rounds of a ring the softmax is online: for each query the largest score m so far, the sum
-// l of e^(score - m), and the sum of e^(score - m) v. A larger m scales both sums down. The backward
-// pass has lse = m + log l, with which each p = e^(score - lse) is known at once; the gradients of
-// keys and values travel with these, and are home after P rounds.
+// l of e^(score - m), and the sum of e^(score - m) v. A larger m scales both sums down. The
+// backward pass has lse = m + log l, with which each p = e^(score - lse) is known at once; the
+// gradients of keys and values travel with these, and are home after P rounds.
 //
-// Sources: Liu et al. 2023, arXiv:2310.01889 (ring); Brandon et al. 2023, arXiv:2311.09431 (balance);
-// Llama 3 2024, arXiv:2407.21783, section 3.3.2 (pieces r and 2P - 1 - r); Jacobs et al. 2023,
-// arXiv:2309.14509 (Ulysses).
+// Sources: Liu et al. 2023, arXiv:2310.01889 (ring); Brandon et al. 2023, arXiv:2311.09431
+// (balance); Llama 3 2024, arXiv:2407.21783, section 3.3.2 (pieces r and 2P - 1 - r); Jacobs et al.
+// 2023, arXiv:2309.14509 (Ulysses).
 #pragma once
 #include "dev/parallel/parallel.h"
 
@@ -57,8 +57,8 @@ inline float dot(const float* a, const float* b, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
     return sum;
 }
-// Calls meet(number, i) for rounds 0 to P-1, in which this process has the keys of process (rank - i) mod
-// P, and notes them. It returns its pairs.
+// Calls meet(number, i) for rounds 0 to P-1, in which this process has the keys of process (rank -
+// i) mod P, and notes them. It returns its pairs.
 template <class Meet>
 void in_round(const Context& x, int64_t i, Meet meet) {
     Round round{i, 0, now_seconds(), 0};
@@ -146,8 +146,8 @@ inline void ring_backward(const Context& x, const GPT2Config& c, float* dqkv, co
 
 // ---- all-to-all
 
-// Between `parts` tensors of C channels side by side, of this process's positions (rows, parts, C), and
-// of its heads (T, parts, C / P). Piece r of what is sent goes to process r.
+// Between `parts` tensors of C channels side by side, of this process's positions (rows, parts, C),
+// and of its heads (T, parts, C / P). Piece r of what is sent goes to process r.
 inline void to_heads(const Context& x, float* heads, const float* own, int64_t parts, int64_t C) {
     const int64_t rows = x.rows(), W = C / x.P;
     Counted pieces(rows * parts * C);
