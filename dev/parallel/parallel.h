@@ -82,10 +82,10 @@ struct Part {
     float* weight(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).weight.data(); }
     float* gradient(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).gradient.data(); }
 };
-// The first weights, of the tensors for which has(tensor, layer). All are drawn, in the order of
-// llmc/model/initial_weights.h, whichever are kept.
-template <class Has>
-Part first_weights(const GPT2Config& c, uint64_t seed, Has has) {
+// The first weights, of the tensors for which has(tensor, layer), and what cut() leaves of each. All
+// are drawn, in the order of llmc/model/initial_weights.h, whichever are kept.
+template <class Has, class Cut = Floats (*)(int, Floats&&)>
+Part first_weights(const GPT2Config& c, uint64_t seed, Has has, Cut cut = [](int, Floats&& all) { return all; }) {
     Part part{c, {}, Floats(has(WTE, 0) ? c.Vp * c.C : 0)};
     MersenneTwister rng(seed);
     for (int64_t layer = -1; layer < c.L; layer++)
@@ -97,7 +97,9 @@ Part first_weights(const GPT2Config& c, uint64_t seed, Has has) {
             Floats values(n, init == INIT_ONE ? 1.0f : 0.0f);
             if (init == INIT_NORMAL || init == INIT_NORMAL_RESIDUAL) normal_fill(rng, values.data(), drawn, std);
             const int64_t l = std::max<int64_t>(layer, 0);
-            if (has(i, l)) part.parameters[{i, l}] = {values, Floats(n), Floats(n), Floats(n)};
+            if (!has(i, l)) continue;
+            const Floats mine = cut(i, std::move(values)), zeros(mine.size());
+            part.parameters[{i, l}] = {mine, zeros, zeros, zeros};
         }
     return part;
 }

@@ -1,7 +1,7 @@
 # The programs of dev/parallel, and what checks them.
 
 .PHONY: parallel
-PARALLEL := $(B)/pipeline
+PARALLEL := $(B)/pipeline $(B)/tensor
 $(PARALLEL): $(B)/%: dev/parallel/%.cpp $(FLAGS_FILE)
 	$(compile)
 build/parallel/bytes_train.bin: $(TEXTS) | $(TOKENIZER)
