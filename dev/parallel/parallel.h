@@ -105,8 +105,8 @@ Part first_weights(const GPT2Config& c, uint64_t seed, Has has, Cut cut = [](int
 }
 // Update t = 1, 2, ... by AdamW, after which the gradients are 0. There is no clipping: its norm is
 // a sum over all processes.
-inline void update(Part& part, int64_t t) {
-    const UpdateConstants k = update_constants(LEARNING_RATE, 0.9f, 0.95f, 1e-8f, 0, 1, t);
+inline void update(Part& part, int64_t t, float rate = LEARNING_RATE) {
+    const UpdateConstants k = update_constants(rate, 0.9f, 0.95f, 1e-8f, 0, 1, t);
     for (auto& [name, p] : part.parameters) {
         kernels::adamw_update(p.weight.data(), (float*)nullptr, p.m.data(), p.v.data(), p.gradient.data(),
                               p.weight.size(), k);
