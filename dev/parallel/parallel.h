@@ -57,12 +57,11 @@ using Floats = std::vector<float>;
 inline std::vector<int> read_tokens(const std::string& path) {
     FileReader file(path);
     std::vector<uint16_t> tokens(read_tokens_header(file));
-    if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     file.read(tokens.data(), 2 * tokens.size(), "the tokens");
+    if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     return {tokens.begin(), tokens.end()};
 }
-// The inputs of a micro-batch, of which number n of a run takes the n-th window; its targets begin
-// one later.
+// The inputs of micro-batch n of a run: the n-th window. Its targets begin one later.
 inline const int* window(const std::vector<int>& tokens, int64_t n) {
     return tokens.data() + n % (((int64_t)tokens.size() - 1) / T) * T;
 }
@@ -72,8 +71,8 @@ inline const int* window(const std::vector<int>& tokens, int64_t n) {
 struct Parameter {
     Floats weight, gradient, m, v;
 };
-// The part of the model that this process has. wte is in the first stage and in the last; its
-// gradient as an embedding has a place of its own, since the two are added at the end of a step.
+// What a process has of the model. The gradient of wte as an embedding has a place of its own:
+// it is added to the classifier's at the end of a step.
 struct Part {
     GPT2Config c;
     std::map<std::pair<int, int64_t>, Parameter> parameters;  // by tensor and layer
@@ -82,29 +81,27 @@ struct Part {
     float* weight(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).weight.data(); }
     float* gradient(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).gradient.data(); }
 };
-// The first weights, of the tensors for which has(tensor, layer), and what cut() leaves of each. All
-// are drawn, in the order of llmc/model/initial_weights.h, whichever are kept.
-template <class Has, class Cut = Floats (*)(int, Floats&&)>
-Part first_weights(const GPT2Config& c, uint64_t seed, Has has, Cut cut = [](int, Floats&& all) { return all; }) {
-    Part part{c, {}, Floats(has(WTE, 0) ? c.Vp * c.C : 0)};
+// The first weights: of each tensor what keep(tensor, layer, all) returns, {} for none. All are drawn,
+// in the order of llmc/model/initial_weights.h, whichever are kept.
+template <class Keep>
+Part first_weights(const GPT2Config& c, uint64_t seed, Keep keep) {
+    Part part{c, {}, {}};
     MersenneTwister rng(seed);
     for (int64_t layer = -1; layer < c.L; layer++)
         for (int i = 0; i < NUM_TENSORS; i++) {
             if (TENSORS[i].per_layer != (layer >= 0)) continue;
-            const int64_t n = tensor_elems(i, c), drawn = i == WTE ? c.V * c.C : n;
+            const int64_t n = tensor_elems(i, c), drawn = i == WTE ? c.V * c.C : n, l = std::max<int64_t>(layer, 0);
             const InitialValue init = TENSORS[i].init;
             const float std = init == INIT_NORMAL ? 0.02f : (float)(0.02 / std::sqrt(2.0 * c.L));
             Floats values(n, init == INIT_ONE ? 1.0f : 0.0f);
             if (init == INIT_NORMAL || init == INIT_NORMAL_RESIDUAL) normal_fill(rng, values.data(), drawn, std);
-            const int64_t l = std::max<int64_t>(layer, 0);
-            if (!has(i, l)) continue;
-            const Floats mine = cut(i, std::move(values)), zeros(mine.size());
-            part.parameters[{i, l}] = {mine, zeros, zeros, zeros};
+            const Floats mine = keep(i, l, std::move(values)), zeros(mine.size());
+            if (!mine.empty()) part.parameters[{i, l}] = {mine, zeros, zeros, zeros};
         }
+    if (part.parameters.count({WTE, 0})) part.dembedding.resize(part.parameters[{WTE, 0}].weight.size());
     return part;
 }
-// Update t = 1, 2, ... by AdamW, after which the gradients are 0. There is no clipping: its norm is
-// a sum over all processes.
+// Update t = 1, 2, ... by AdamW, without clipping; afterwards the gradients are 0.
 inline void update(Part& part, int64_t t, float rate = LEARNING_RATE) {
     const UpdateConstants k = update_constants(rate, 0.9f, 0.95f, 1e-8f, 0, 1, t);
     for (auto& [name, p] : part.parameters) {
@@ -139,9 +136,8 @@ inline uint64_t checksum_of_weights(Part& part) {
 
 // ---- a layer
 
-// What a layer keeps of a micro-batch. Between the two halves of the backward pass, the gradients
-// of the outputs of its four products are where the values were that nobody needs any more: those
-// of qkv and fch in these, of attproj in input, of fcproj in residual2.
+// What a layer keeps of a micro-batch. Between the two halves of the backward pass the gradients of
+// its four products' outputs replace what nobody needs any more: qkv, fch, input, residual2.
 struct LayerRecord {
     Counted input, ln1, qkv, atty, residual2, ln2, fch, gelu, norms, lse;  // norms: means and deviations
 };

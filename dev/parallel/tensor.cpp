@@ -264,9 +264,8 @@ static int tensor(const Settings& o) {
     check_divides(c, std::max<int64_t>(launcher_value(LAUNCHER_SIZES), 1), o.sequence);
     comm_start(-1, -1, "mpi", "", "", 60, "tensor");
     const Split split{c, everyone(), o.sequence};
-    const auto all = [](int, int64_t) { return true; };
-    const auto cut = [&](int i, Floats&& whole) { return part_of(split, i, std::move(whole)); };
-    Model m{split, first_weights(c, 42, all, cut), read_tokens(o.data)};
+    const auto cut = [&](int tensor, int64_t, Floats&& all) { return part_of(split, tensor, std::move(all)); };
+    Model m{split, first_weights(c, 42, cut), read_tokens(o.data)};
     device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);
     allocate_scratch();
     trace.communication = 1;
