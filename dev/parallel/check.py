@@ -81,10 +81,9 @@ def same_bits():
 
 
 def as_trainer(losses, layers=8, micro=8, rate=0.003):
-    trainer = ["./train_gpt2_cpu", "-e", f"L{layers}C32H4T64V257", "-i", "build/parallel/bytes_train.bin", "-b", "1",
-               "-t", "64", "-d", str(64 * micro), "--shuffle", "0", "-k", "constant", "-l", str(rate), "--grad-clip", "0",
-               "-v", "0", "-s", "0", "-x", str(len(losses)), "--threads", "1"]
-    said = subprocess.run(trainer, stdout=subprocess.PIPE, text=True, check=True).stdout
+    flags = (f"-e L{layers}C32H4T64V257 -i build/parallel/bytes_train.bin -b 1 -t 64 -d {64 * micro} --shuffle 0 "
+             f"-k constant -l {rate} --grad-clip 0 -v 0 -s 0 --threads 1 -x {len(losses)}")
+    said = subprocess.run(["./train_gpt2_cpu", *flags.split()], stdout=subprocess.PIPE, text=True, check=True).stdout
     theirs = [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| loss ([\d.]+)", said, re.M)]
     assert len(theirs) == len(losses)
     for step, (ours, loss) in enumerate(zip(losses, theirs), 1):
@@ -119,7 +118,7 @@ def check_bubbles():
 
 def refusals():
     wrong = {"--layers 6": "--layers 6 do not divide among 4 processes",
-             "--layers 4 --schedule interleaved --chunks 2": "do not divide among 4 processes of 2 chunks",
+             "--layers 4 --schedule interleaved --chunks 2": "do not divide among 4 processes, --chunks 2 each",
              "--micro 3": "1f1b keeps 4 stages busy with 4 micro-batches or more",
              "--micro 6 --schedule interleaved --chunks 2": "a multiple of its 4 stages",
              "--chunks 2": "only --schedule interleaved has chunks", "--schedule best": "--schedule best is unknown",

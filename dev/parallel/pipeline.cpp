@@ -231,7 +231,7 @@ static Settings settings_of(int argc, char** argv) {
         else if (name == "--data") o.data = value;
         else if (number == numbers.end())
             usage_error(
-                "%s is unknown; --schedule --data --micro --chunks --layers --steps --slow-ms --trace are accepted",
+                "%s is unknown; the flags are --schedule --data --micro --chunks --layers --steps --slow-ms --trace",
                 name);
         else if (!parse_whole(value, *number->second) || *number->second < least || *number->second > 100000)
             usage_error("%s \"%s\": whole numbers from %d to 100000 are accepted", name, value, least);
@@ -247,8 +247,7 @@ static const Schedule& schedule_of(const Settings& o, int64_t P) {
         if (o.chunks > 1 && s.actions != interleaved)
             usage_error("--chunks %d: only --schedule interleaved has chunks", o.chunks);
         if (o.layers % (P * o.chunks) != 0)
-            usage_error("--layers %d do not divide among %d processes of %s", o.layers, P,
-                        count_text(o.chunks, "chunk"));
+            usage_error("--layers %d do not divide among %d processes, --chunks %d each", o.layers, P, o.chunks);
         if (s.actions != naive && o.micro < P)
             usage_error("--micro %d: %s keeps %d stages busy with %d micro-batches or more", o.micro, s.name, P, P);
         if (s.actions == interleaved && o.micro % P != 0)
