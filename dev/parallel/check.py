@@ -41,8 +41,8 @@ def by_mpi(processes):
     return ["mpirun", "--oversubscribe", *root, "-np", str(processes)]
 
 
-def run(launcher, *flags, status=0, program=PROGRAM):
-    command = [*launcher, program, *map(str, flags)]
+def run(launcher, *flags, status=0):
+    command = [*launcher, PROGRAM, *map(str, flags)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     assert done.returncode == status, f"{' '.join(command)}: status {done.returncode}, not {status}: {done.stdout}"
     return done.stdout
@@ -129,9 +129,9 @@ def refusals():
     assert "do not divide among 3 processes" in run(by_mpi(3), status=2)
 
 
-def children_of(parent, program):
-    """The processes of a program that descend from a process, by rank."""
-    found, name = {}, pathlib.Path(program).name + "\n"
+def children_of(parent):
+    """The processes of PROGRAM that descend from a process, by rank."""
+    found, name = {}, pathlib.Path(PROGRAM).name + "\n"
     for stat in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
             variables = dict(part.split("=", 1) for part in stat.read_text().split("\0") if "=" in part)
@@ -142,22 +142,22 @@ def children_of(parent, program):
     return found
 
 
-def death(launcher, sentence, *flags, program=PROGRAM):
+def death(launcher, sentence, *flags):
     """Rank 2 is killed in the middle of a run: the others end at once, and it is named."""
     if not pathlib.Path("/proc/self/environ").exists():
         return
     mark = str(os.getpid())
-    running = subprocess.Popen([*launcher, program, *flags], stdout=subprocess.PIPE,
+    running = subprocess.Popen([*launcher, PROGRAM, *flags], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env={**os.environ, "PARALLEL_CHECK": mark})
     deadline = time.monotonic() + 30
-    while len(children_of(mark, program)) < 4 and time.monotonic() < deadline:
+    while len(children_of(mark)) < 4 and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(1)
-    os.kill(children_of(mark, program)[2], signal.SIGKILL)
+    os.kill(children_of(mark)[2], signal.SIGKILL)
     killed = time.monotonic()
     said, _ = running.communicate(timeout=60)
     assert running.returncode not in (0, 2) and re.search(sentence, said), said
-    assert time.monotonic() - killed < 20 and not children_of(mark, program), said
+    assert time.monotonic() - killed < 20 and not children_of(mark), said
 
 
 def main():

@@ -11,12 +11,13 @@ import re
 import sys
 import tempfile
 
+import check
 from check import as_trainer, by_mpi, by_tcp, death, run
 
 if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
 
-PROGRAM = "build/tensor"
+check.PROGRAM = "build/tensor"
 TOLERANCE = 1e-5
 PROCESS = re.compile(r"^process \d+ \| has (\d+) weights, by the formula (\d+) \| keeps (\d+) bytes, by the formula "
                      r"(\d+) \| sends (\d+) bytes, by the formula (\d+)$", re.M)
@@ -38,7 +39,7 @@ def trained(launcher, *flags):
     """Losses, weights, and what the processes count, which is that of the formulas."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "weights"
-        said = run(launcher, *flags, "--weights", path, program=PROGRAM)
+        said = run(launcher, *flags, "--weights", path)
         processes = [list(map(int, counts)) for counts in PROCESS.findall(said)]
         assert len(processes) == int(launcher[-1] if launcher else 1), said
         for has, has_formula, keeps, keeps_formula, sends, sends_formula in processes:
@@ -92,16 +93,16 @@ def refusals():
              ("--heads 3 --channels 48 --sequence 1", 3): "the 64 tokens of a micro-batch do not divide among 3 processes",
              ("--sequence 3", 4): '--sequence "3": whole numbers from 0 to 2', ("--head 4", 4): "--head is unknown"}
     for (flags, processes), sentence in wrong.items():
-        said = run(by_tcp(processes), *flags.split(), status=2, program=PROGRAM)
+        said = run(by_tcp(processes), *flags.split(), status=2)
         assert sentence in said and said.count(sentence) == said.count("error: "), said
 
 
 def main():
     smaller_ones(same_as_one())
     refusals()
-    death(by_tcp(4), "rank 2 has ended", "--steps", "100000", program=PROGRAM)
+    death(by_tcp(4), "rank 2 has ended", "--steps", "100000")
     if by_mpi(4) != by_tcp(4):
-        death(by_mpi(4), r"rank 2 .*signal 9", "--steps", "100000", program=PROGRAM)
+        death(by_mpi(4), r"rank 2 .*signal 9", "--steps", "100000")
 
 
 if __name__ == "__main__":
