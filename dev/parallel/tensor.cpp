@@ -104,14 +104,6 @@ static void layer_backward(Model& m, int64_t l, LayerRecord& k, float* d) {
 
 // ---- the embedding and the classifier, split by tokens of the vocabulary
 
-// f(position, row of wte) for the inputs whose row this process has.
-template <class F>
-static void for_own_tokens(const Split& s, const int* inp, F f) {
-    for (int64_t t = 0; t < ROWS; t++) {
-        const int64_t row = inp[t] - s.first_token();
-        if (row >= 0 && row < s.vocabulary()) f(t, row);
-    }
-}
 // x (rows, C) = wte + wpe. The process that has a token's row brings it to the sum, the others 0.
 static void embed(Model& m, Floats& x, const int* inp) {
     const Split& s = m.split;
@@ -132,40 +124,6 @@ static void embed_backward(Model& m, const Floats& d, const int* inp) {
     kernels::residual_forward(m.g(WPE), m.g(WPE), d.data(), d.size());
 }
 
-// What processes tell each other of a row's logits: the maximum of those that they have, the sum of
-// e^(logit - maximum), and the logit of the target, 0 where it is not.
-struct RowLogits {
-    float maximum, sum, target;
-};
-// Replaces the logits (ROWS, Vp / P) by their gradients. With M = max over r of m_r,
-//
-//     S = sum over r of s_r e^(m_r - M),    loss = log S + M - logit[target],    p = e^(logit - M) / S
-static double softmax_losses(const Split& s, float* logits, const int* targets, float dloss) {
-    const int64_t n = s.vocabulary(), here = std::clamp<int64_t>(s.c.V - s.first_token(), 0, n);  // not padding
-    std::vector<RowLogits> all(s.P() * ROWS);
-    for (int64_t t = 0; t < ROWS; t++) {
-        RowLogits& row = all[s.group.rank * ROWS + t] = {-INFINITY, 0, 0};
-        const float* x = logits + t * n;
-        for (int64_t v = 0; v < here; v++) row.maximum = std::max(row.maximum, x[v]);
-        for (int64_t v = 0; v < here; v++) row.sum += std::exp(x[v] - row.maximum);
-    }
-    for_own_tokens(s, targets, [&](int64_t t, int64_t v) { all[s.group.rank * ROWS + t].target = logits[t * n + v]; });
-    comm_wait(comm_all_gather_start(all.data(), ROWS, 0, s.group), "the softmax");
-    double loss = 0;
-    for (int64_t t = 0; t < ROWS; t++) {
-        float M = -INFINITY, S = 0, target = 0;
-        for (int64_t r = 0; r < s.P(); r++) M = std::max(M, all[r * ROWS + t].maximum);
-        for (int64_t r = 0; r < s.P(); r++) {
-            const RowLogits& row = all[r * ROWS + t];
-            S += row.sum * std::exp(row.maximum - M), target += row.target;
-        }
-        loss += std::log(S) + M - target;
-        for (int64_t v = 0; v < n; v++)
-            logits[t * n + v] = v < here ? dloss * std::exp(logits[t * n + v] - M) / S : 0;
-    }
-    for_own_tokens(s, targets, [&](int64_t t, int64_t v) { logits[t * n + v] -= dloss; });
-    return loss;
-}
 // x (rows, C): from the last layer's output to its gradient.
 static void classify(Model& m, Floats& x, const int* targets, float dloss) {
     const Split& s = m.split;
@@ -201,6 +159,17 @@ static void micro_step(Model& m, int64_t number, float dloss) {
     classify(m, x, inp + 1, dloss);
     for (int64_t l = m.split.c.L - 1; l >= 0; l--, kept.pop_back()) layer_backward(m, l, kept.back(), x.data());
     embed_backward(m, x, inp);
+}
+
+// Prints each kernel and each message of what work() does: trace NAME KEPT_BYTES SENT_BYTES.
+template <class Work>
+static void print_trace(Work work) {
+    trace.at_end = [](const KernelWork& of) {
+        if (comm.rank == 0 && (of.bytes > 0 || of.sent_bytes > 0))
+            printf("trace %s %lld %.0f\n", of.name.text, (long long)held.bytes, of.sent_bytes);
+    };
+    work();
+    trace.at_end = nullptr;
 }
 
 struct Report {
@@ -286,6 +255,7 @@ static int tensor(const Settings& o) {
                (long long)r, (long long)found[r].weights, (long long)wanted.weights, (long long)found[r].kept_bytes,
                (long long)wanted.kept_bytes, (long long)found[r].sent_bytes, (long long)wanted.sent_bytes);
     write_weights(split, m.part, o.weights);
+    if (o.trace) print_trace([&] { micro_step(m, 0, 1); });
     return 0;
 }
 

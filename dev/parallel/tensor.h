@@ -1,5 +1,6 @@
-// How tensor.cpp splits a model: which part of each weight a process has, and the two operations by
-// which what a process has of the activations becomes what the next layer needs.
+// How tensor.cpp splits a model: which part of each weight a process has, the two operations by
+// which what a process has of the activations becomes what the next product needs, and a softmax of
+// which no process has all columns.
 //
 // Between the layers, activations are rows (tokens) of C channels. Without --sequence every process
 // has all rows, with it a P-th of them. Into a column product go all rows; out of a row product
@@ -84,6 +85,54 @@ inline void sum_rows(const Split& s, float* own, float* part) {
     else comm_all_reduce(part, n, 0, s.group, "the sums");
     std::copy_n(part + s.first_row() * s.c.C, n, own);
 }
+
+// ---- the vocabulary
+
+// f(position, row of wte) for the inputs whose row this process has.
+template <class F>
+void for_own_tokens(const Split& s, const int* inp, F f) {
+    for (int64_t t = 0; t < ROWS; t++) {
+        const int64_t row = inp[t] - s.first_token();
+        if (row >= 0 && row < s.vocabulary()) f(t, row);
+    }
+}
+
+// What processes tell each other of a row's logits: the maximum of those that they have, the sum of
+// e^(logit - maximum), and the logit of the target, 0 where it is not.
+struct RowLogits {
+    float maximum, sum, target;
+};
+// Replaces the logits (ROWS, Vp / P) by their gradients. With M = max over r of m_r,
+//
+//     S = sum over r of s_r e^(m_r - M),    loss = log S + M - logit[target],    p = e^(logit - M) / S
+inline double softmax_losses(const Split& s, float* logits, const int* targets, float dloss) {
+    const int64_t n = s.vocabulary(), here = std::clamp<int64_t>(s.c.V - s.first_token(), 0, n);  // not padding
+    std::vector<RowLogits> all(s.P() * ROWS);
+    for (int64_t t = 0; t < ROWS; t++) {
+        RowLogits& row = all[s.group.rank * ROWS + t] = {-INFINITY, 0, 0};
+        const float* x = logits + t * n;
+        for (int64_t v = 0; v < here; v++) row.maximum = std::max(row.maximum, x[v]);
+        for (int64_t v = 0; v < here; v++) row.sum += std::exp(x[v] - row.maximum);
+    }
+    for_own_tokens(s, targets, [&](int64_t t, int64_t v) { all[s.group.rank * ROWS + t].target = logits[t * n + v]; });
+    comm_wait(comm_all_gather_start(all.data(), ROWS, 0, s.group), "the softmax");
+    double loss = 0;
+    for (int64_t t = 0; t < ROWS; t++) {
+        float M = -INFINITY, S = 0, target = 0;
+        for (int64_t r = 0; r < s.P(); r++) M = std::max(M, all[r * ROWS + t].maximum);
+        for (int64_t r = 0; r < s.P(); r++) {
+            const RowLogits& row = all[r * ROWS + t];
+            S += row.sum * std::exp(row.maximum - M), target += row.target;
+        }
+        loss += std::log(S) + M - target;
+        for (int64_t v = 0; v < n; v++)
+            logits[t * n + v] = v < here ? dloss * std::exp(logits[t * n + v] - M) / S : 0;
+    }
+    for_own_tokens(s, targets, [&](int64_t t, int64_t v) { logits[t * n + v] -= dloss; });
+    return loss;
+}
+
+// ---- the end of a step, and of a run
 
 // The gradients of layer norms, with --sequence: each process has them from its own rows, so the sum
 // over processes is missing. Whatever else has no cut comes from all rows.
