@@ -13,8 +13,8 @@
 #include "llmc/base/folder.h"
 #include "llmc/base/mapped_file.h"
 #include "llmc/model/model_state.h"
+#include "llmc/options/offload.h"
 
-inline bool offloads(const Options& o, const char* what) { return o.offload == what || o.offload == "both"; }
 // The folder of the file: --offload-dir, else that of -o, or the nearest above it that is there.
 inline std::string offload_folder(const Options& o) {
     std::string folder = !o.offload_dir.empty() ? o.offload_dir : o.out_dir.empty() ? "." : o.out_dir;
