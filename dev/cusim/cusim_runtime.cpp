@@ -153,7 +153,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
         return cudaSuccess;
     }
     const char* name = kind == cudaMemcpyDeviceToHost ? "cudaMemcpyAsync to the host" : "cudaMemcpyAsync";
-    enqueue_host(name, stream, [=] { memcpy(to, from, bytes); });
+    enqueue_copy(name, stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }
 // From pageable memory to the device it returns when the data has been read; it arrives later. Only

@@ -50,12 +50,13 @@ inline int64_t received_elems(const GPT2& model) {
     return (places.sharded ? places.places_elems(model.layout) : model.layout.total_elems()) / comm.processes;
 }
 
-// Of the activations in a file two copies are in use at once.
+// Of the activations in a file, or their codes, two copies are in use at once.
 inline void plan_offloaded(std::vector<PlanRow>& rows, const ActivationLayout& layout) {
+    const Activation a = offloaded_activation(layout);
     const ActivationBytes in_file = offloaded_activations(layout);
-    const int64_t bytes = in_file.end - in_file.begin, in_use = 2 * layout.bytes[RESIDUAL3];
+    const int64_t bytes = in_file.end - in_file.begin, in_use = 2 * layout.bytes[a];
     if (bytes <= in_use) return;
-    rows.push_back({"activations", "in a file", "of residual3", in_use - bytes});
+    rows.push_back({"activations", "in a file", format("of %s", ACTIVATIONS[a].name), in_use - bytes});
 }
 
 // All memory of the process, row by row.

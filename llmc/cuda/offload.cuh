@@ -238,8 +238,9 @@ inline void settle_offload(GPT2& model, Sizes& s, const Options& o) {
     Offload& own = model.gpu->offload;
     own = {};
     if (!o.offload_dir.empty())
-        usage_error("--offload-dir %s is for CPUs: a GPU offloads to the memory of the host; --offload alone is accepted",
-                    o.offload_dir);
+        usage_error(
+            "--offload-dir %s is for CPUs: a GPU offloads to the memory of the host; --offload alone is accepted",
+            o.offload_dir);
     if (offloads(o, "activations") && o.cuda_graph)
         usage_error("--offload %s with --cuda-graph 1, which has one stream; one of the two is accepted", o.offload);
     if (offloads(o, "optimizer") && trains_apart(o))

@@ -211,9 +211,9 @@ inline const std::vector<OptionRow>& option_table() {
         whole(EVERYDAY | PROCESSES, "-z", "--zero-stage", &O::zero_stage, 0, 3, "0, 1, 2, 3", "0",
               "sharded: 1 the optimizer's state, 2 also gradients, 3 also weights"),
         text(SPEED, "", "--offload", &O::offload, "none, optimizer, activations, both", "none",
-             "CPU: what lies in a file until it is needed: the optimizer's state, activations between segments (-r 3, "
-             "4)"),
-        text(SPEED, "", "--offload-dir", &O::offload_dir, "folder", "that of -o, else .", "where that file is"),
+             "what lies in a file (GPUs: in the host's memory) until needed: state, activations between segments (-r "
+             "3, 4)"),
+        text(SPEED, "", "--offload-dir", &O::offload_dir, "folder", "that of -o, else .", "CPU: where that file is"),
         whole(CHECKPOINTS, "-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off",
               "steps between lines on clocks, power, temperature, memory"),
         whole(PROCESSES, "-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1",

@@ -136,7 +136,14 @@ struct Cluster {
     double flops = 312e12, utilisation = 0.45;            // of an A100, bf16 dense; the share that is reached
     double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
     double message_s = 10e-6;
+    double host_bytes_s =
+        25e9;  // to the host, and from it at once: PCIe 4.0 with 16 lanes, 31.5 less what packets take
 };
+// What the stretches of state that come from the host and go back (--offload) add to an update,
+// which computes for so long meanwhile; bytes: one way.
+inline double offloaded_update_seconds(const Cluster& c, double bytes, double compute_s) {
+    return std::max(0.0, bytes / c.host_bytes_s - compute_s);
+}
 // The seconds that a process computes in a step: at the cluster's share of the peak, or the bound
 // where that is longer. model_flops: of all processes.
 inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
