@@ -131,6 +131,11 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) {
     pinned()[(char*)*p] = bytes;
     return cudaSuccess;
 }
+size_t cusim::pinned_bytes() {
+    size_t bytes = 0;
+    for (const auto& [begin, size] : pinned()) bytes += size;
+    return bytes;
+}
 cudaError_t cudaFreeHost(void* p) {
     synchronize_all();
     pinned().erase((char*)p);

@@ -118,6 +118,7 @@ inline double bound_seconds(double flops, double bytes, const PlanDevice& device
 
 struct TimeBound {
     double seconds = 0, of_bytes_s = 0;  // in all; of the kernels whose bytes take longer than their FLOPs
+    double from_host_s = 0;              // in which the update waits for state that lies on the host (--offload)
 };
 inline TimeBound time_bound(const std::vector<KernelWork>& kernels, const PlanDevice& device) {
     TimeBound bound;
@@ -148,7 +149,7 @@ inline double offloaded_update_seconds(const Cluster& c, double bytes, double co
 // where that is longer. model_flops: of all processes.
 inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
     const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.processes);
-    return std::max(bound.seconds, flops / (c.flops * c.utilisation));
+    return std::max(bound.seconds - bound.from_host_s, flops / (c.flops * c.utilisation)) + bound.from_host_s;
 }
 
 struct ScalingEstimate {

@@ -161,7 +161,8 @@ inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& 
         step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu);
     TimeBound bound = time_bound(kernels, device);
     const double update_s = time_bound({kernels.back()}, device).seconds;
-    if (s.gpu) bound.seconds += offloaded_update_seconds({}, (double)offloaded_bytes(rows), update_s);
+    if (s.gpu) bound.from_host_s = offloaded_update_seconds({}, (double)offloaded_bytes(rows), update_s);
+    bound.seconds += bound.from_host_s;
     return bound;
 }
 
