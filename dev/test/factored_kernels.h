@@ -60,7 +60,7 @@ static void factored_update(Optimizer o) {
     StepResults results;
     DeviceResults* device = results.device.data;
     sum_squares(device, results.partials.data, d_grads.data, slice_map(model.layout, {}), 0, stream);
-    finish_norm(device, 1, settings, stream);
+    finish_norm(device, 1, 1, settings, stream);
     const StateStretch all{slice_map(model.layout, {}), {}, nullptr, nullptr, HALF ? d_master.data : nullptr};
     const auto with_state = [&](auto f) { f(all); };
     whole_tensors_update(o, tables, d_params.data, HALF, d_factors.data, d_grads.data, {}, settings.constants, device,

@@ -211,7 +211,7 @@ def test_overlap(folder):
 
 
 def test_offload(folder):
-    """What lies on the host travels while the GPU computes: copies take 20 ms, and kernels begin and end meanwhile."""
+    """What lies on the host travels while the GPU computes: copies take 20 ms, kernels begin and end meanwhile."""
     events, _ = trace(folder, SIM, "-f", "0", "-r", "3", "-e", f"L6C{C}H{NH}T{T}V{V}", "--offload", "both",
                       "--trace-steps", "2:3", before=["env", "CUSIM_COPY_MS=20"])
     spans = tracks(events)
@@ -223,7 +223,8 @@ def test_offload(folder):
             return {int(e["name"].split()[-1]): e for e in inside if e["name"].startswith(name)}
 
         def kernels_beside(copy):
-            return sum(copy["ts"] <= e["ts"] and e["ts"] + e["dur"] <= copy["ts"] + copy["dur"] for e in spans[0, 1])
+            end = copy["ts"] + copy["dur"]
+            return sum(copy["ts"] <= e["ts"] and e["ts"] + e["dur"] <= end for e in spans[0, 1])
         up, down = of_step(2, "input to the GPU"), of_step(3, "input to the host")
         check(set(up) == set(down) == {1, 2, 3, 4}, f"inputs of the segments but the first and the last: {up}, {down}")
         # the last of them to come is waited for; the others, and all that go, have kernels beside them

@@ -11,7 +11,7 @@
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/messages.cuh"
 #include "llmc/cuda/nvml.cuh"
-#include "llmc/cuda/offload.cuh"
+#include "llmc/cuda/offload_memory.cuh"
 #include "llmc/model/kept_codes.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"
