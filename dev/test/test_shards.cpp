@@ -210,8 +210,8 @@ struct Offloaded {
     const char* flags;
 };
 static void offloading_on_gpus() {
-    // V 2048: what is outside the layers is several stretches
-    const Offloaded runs[] = {{SIM16, 1, "-r 4 --recompute-every 2 -d 64 -e L7C32H2T16V2048 --optimizer adamw "},
+    // V 1024: what is outside the layers is several stretches
+    const Offloaded runs[] = {{SIM16, 1, "-r 4 --recompute-every 2 -d 64 -e L7C32H2T16V1024 --optimizer adamw "},
                               {SIM32, 2, "-r 3 -z 2 --optimizer adamw "},
                               {SIM16, 2, "-r 3 -z 3 -w 0 --optimizer adamw16bit "},
                               {SIM16, 3, "-r 4 --recompute-every 2 -z 1 --optimizer muon "},
@@ -222,7 +222,7 @@ static void offloading_on_gpus() {
     for (const auto& [program, n, flags] : runs) {
         start_test(format("%s, %d GPUs, %s: state and inputs on the host, the same bits; resumed there and back",
                           program, n, flags));
-        const std::string first = "-e L5C32H2T16V2048 -c 0.1 -k constant -n 1 ";
+        const std::string first = "-e L5C32H2T16V1024 -c 0.1 -k constant -n 1 ";
         const auto trained = [&](const char* name, const std::string& more) {
             const std::string seed = contains(more, "--offload") ? "-x CUSIM_SEED=3 " : "";
             return passed(run(MPIRUN + seed + format("-np %d ", n) +

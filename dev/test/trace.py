@@ -263,7 +263,8 @@ def test_refused(folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for test in (test_cpu, test_simulator, test_directions, test_processes, test_overlap, test_offload, test_refused):
+        for test in (test_cpu, test_simulator, test_directions, test_processes, test_overlap, test_offload,
+                     test_refused):
             test(folder)
     sys.exit(failed > 0)
 

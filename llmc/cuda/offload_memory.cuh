@@ -1,5 +1,5 @@
-// What --offload takes of a GPU and of its host: settled, planned, allocated, and asked for by those
-// who copy. How it travels: offload.cuh.
+// What --offload takes of a GPU and of its host: settled, planned, allocated, and asked for by
+// those who copy. How it travels: offload.cuh.
 #pragma once
 #include "llmc/cuda/offload.cuh"
 #include "llmc/options/messages.h"
