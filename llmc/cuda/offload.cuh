@@ -220,8 +220,8 @@ inline void fetch_input(GPT2& model, int64_t l) {
     if (j >= 1 && j <= on_host) wait_in_stream(own.input_came[(j - 1) % INPUT_PLACES], stream);
     if (j < 2 || j - 1 > on_host) return;
     const int64_t place = (j - 2) % INPUT_PLACES;
-    record_event(own.reached, stream), wait_in_stream(own.reached, own.up);
-    wait_in_stream(own.input_left[place], own.up);
+    record_event(own.reached, stream),
+        wait_in_stream(own.reached, own.up);  // leave_input() has waited for its way down
     copy_input(model, j - 1, true, own.up);
     record_event(own.input_came[place], own.up);
 }
