@@ -75,24 +75,17 @@ static void checkpoints() {
 }
 
 static void deaths() {
-    const std::string endless = "-x 100000 -n 5 -nk 3 -z 1 -o ";
     start_test("kill -9 of one rank ends all within 30 s, says which, and the run goes on");
-    pid_t all = start(several(CPU, 3, endless + dir("killed")));
-    EXPECT(wait_for_step("killed", 7));
-    kill(ranks_of(dir("killed"), 3)[1], SIGKILL);
-    double begin = now_seconds();
-    Outcome r = finish(all);
-    EXPECT(r.status != 0 && now_seconds() - begin < 30 && contains(r.out + r.err, "rank 1"));
-    // the run is found, and past step 1
-    EXPECT(contains(run(several(CPU, 2, "-x 1 -y 1 -z 1 -o " + dir("killed"))).out, "the run in"));
+    kill_a_rank([](int n, const std::string& flags) { return several(CPU, n, "-z 1 " + flags); });
     start_test("a rank that hangs is noticed, and named by those who wait");
-    all = start(several(CPU, 2, endless + dir("hanging") + " --comm-timeout 2"));
+    const std::string endless = "-x 100000 -n 5 -nk 3 -z 1 -o ";
+    pid_t all = start(several(CPU, 2, endless + dir("hanging") + " --comm-timeout 2"));
     EXPECT(wait_for_step("hanging", 3));
     const pid_t stopped = ranks_of(dir("hanging"), 2)[1];
     kill(stopped, SIGSTOP);
     usleep(6000000);
     kill(stopped, SIGCONT);
-    r = finish(all);
+    Outcome r = finish(all);
     EXPECT(r.status != 0 && contains(r.err, "rank 0: waited 2 s in"));
     struct Stop {
         int processes, signal;
