@@ -37,7 +37,8 @@ inline std::vector<pid_t> ranks_of(const std::string& mark, int n) {
     return pids;
 }
 
-// Kills rank 1 of 3: all end within 30 s, say which it was, and 2 go on. command(n, flags) runs n processes.
+// Kills rank 1 of 3: all end within 30 s, say which it was, and 2 go on. command(n, flags) runs n
+// processes.
 template <class Command>
 void kill_a_rank(const Command& command) {
     const std::string out = " -o " + dir("killed");

@@ -258,4 +258,4 @@ test-sanitized:                       ## unit tests and kernels under ASan, UBSa
 	@dev/test/sanitized.sh thread
 
 check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
-	@dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)"
+	@dev/test/check_headers.py "$(CXX)" "$(CXXFLAGS)"
