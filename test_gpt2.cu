@@ -523,7 +523,7 @@ struct StepResults {
     StepResults() { check_cuda(cudaMemsetAsync(device, 0, 4 * sizeof(DeviceResults), stream), "clearing"); }
     void compute(const floatX* grads, const SliceMap& map, const UpdateSettings& settings) {
         sum_squares(device.data, partials.data, grads, map, 0, stream);
-        finish_norm(device.data, 1, settings, stream);
+        finish_norm(device.data, 1, 1, settings, stream);
     }
     DeviceResults copy() {
         DeviceResults r;
@@ -798,7 +798,7 @@ static void plan_tests() {
     for (const char* optimizer : {"adamw", "lamb", "muon", "adafactor", "adamw8bit"}) {  // T is less than C
         start_test(
             format("%s: the plan of one of four processes, stage 1, is what it allocates, to the byte", optimizer));
-        comm.processes = 4, comm.rank = 2;
+        comm_count(4, 2);
         Options o;
         o.zero_stage = 1, o.optimizer = optimizer;
         const size_t before = cusim::requested_bytes();
@@ -810,7 +810,7 @@ static void plan_tests() {
         model.backend->allocate(model, sizes, o);
         EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(gpu_plan_rows(model, sizes, o)) &&
                model.slice.state_elems(model.layout) * 4 == model.layout.total_elems());
-        comm.processes = 1, comm.rank = 0;
+        comm_count(1);
         free_model(model);
     }
 #endif

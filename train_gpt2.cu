@@ -253,7 +253,7 @@ void backward(GPT2& model, const Batch& batch) {
     const cudaStream_t stream = model.gpu->stream;
     const auto reduce = [&](int64_t bucket) {       // starts its sum over the processes
         if (sent_otherwise(model, bucket)) return;  // --compress-gradients, --sync-every
-        with_gradients(model, [&](auto* grads) { sum_over_processes(model, grads, bucket, batch.micro > 0); });
+        with_gradients(model, [&](auto* grads) { sum_over_processes(model, grads, bucket, batch); });
     };
     floatX* dresidual = model.act<floatX>(DRESIDUAL);
     model.phases.enter(PHASE_BACKWARD);
@@ -301,17 +301,19 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
     join_gradients(model);
     model.phases.enter(PHASE_UPDATE);
-    const SliceMap own_slices = slice_map(model, model.apart ? model.slice : BucketSlice{comm.processes, comm.rank});
+    const BucketSlice shard{comm.shards.processes, comm.shards.rank};
+    const SliceMap own_slices = slice_map(model, model.apart ? model.slice : shard);
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_group(KernelWork{{"sums and gradients"}}, [&] {
-        gpu_all_gather((double*)rank_sums(results), 2, -1, stream);  // of every rank its loss and its squares
+        // of every rank its loss and its squares
+        gpu_all_gather<double>((double*)rank_sums(results), 2, -1, stream, nullptr, ALL_GPUS);
         for (int64_t b = 0; b < layout.buckets() && gathers; b++)
             gpu_all_gather(grads + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
     });
     model.phases.enter(PHASE_COMMUNICATION);
     gpu_comm_join(stream);
     model.phases.enter(PHASE_UPDATE);
-    finish_norm(results, comm.processes, settings, stream);
+    finish_norm(results, comm.processes, shard.parts, settings, stream);
     if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, settings);
     else
         adamw_update(params, model.master, (float*)model.m, (float*)model.v, grads, slice_map(model, model.slice),

@@ -266,8 +266,9 @@ void backward(GPT2& model, const Batch& batch) {
 // -------------------------------------------------------------------------------------------------
 // update
 
-// Sum of the squares of all gradients. Of several processes each sums its slices of the buckets;
-// the sums are added in the order of ranks. Processes that train apart sum all of their own.
+// Sum of the squares of all gradients. Of several processes each sums its slices of the buckets, of
+// replicas the first; the sums are added in the order of ranks. Processes that train apart sum all
+// of their own.
 template <class floatG>
 double gradient_norm_squared(GPT2& model) {
     const ParameterLayout& layout = model.layout;
@@ -275,7 +276,7 @@ double gradient_norm_squared(GPT2& model) {
     if (comm.processes == 1) return kernels::global_norm_squared(grads, layout.total_elems());
     double mine = 0;
     if (model.apart) mine = kernels::global_norm_squared(grads, layout.total_elems());
-    for (int64_t b = 0; b < layout.buckets() && !model.apart; b++) {
+    for (int64_t b = 0; b < layout.buckets() && !model.apart && comm.replicas.rank == 0; b++) {
         const int64_t elems = layout.slice_elems(b);
         mine += kernels::global_norm_squared(grads + model.gradient_places.own(layout, b), elems);
     }
@@ -287,8 +288,7 @@ template <class floatX>
 StepResult loss_and_norm(GPT2& model, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
     receive_compressed(model);
-    comm_wait("the sum of the gradients");
-    keep_slices(model);
+    receive_sums(model);
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), settings);
     model.phases.enter(PHASE_UPDATE);
     const double squares =

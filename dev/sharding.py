@@ -23,12 +23,15 @@ MODEL, T, WINDOWS, STEPS = "L6C384H6", 64, 12, 6
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np"]
 STAGES = [0, 1, 2, 3]
 MODELS = [("124M", "d12"), ("1.56B", "d48"), ("6.7B", "gpt3:c4096"), ("13B", "gpt3:c5120"), ("70B", "L80C8192H64T2048")]
-GPUS, CHIP, FREE_GIB = [1, 8, 64, 512], "H100", 78
+GPUS, WITHIN, CHIP, FREE_GIB = [1, 8, 64, 512], 8, "H100", 78
 
 
 def planned(flags, program="./train_gpt2_cpu"):
+    """Bytes of a process, and bytes that it sends: in all, and between replicas."""
     text = children.run([program, "--plan", *flags], cwd=ROOT)[0]
-    return int(re.search(r"^total (\d+)", text, re.M)[1]), int(re.search(r"wire a step: (\d+)", text)[1])
+    between = re.search(r"replicas of a slice: (\d+)", text)
+    return (int(re.search(r"^total (\d+)", text, re.M)[1]), int(re.search(r"wire a step: (\d+)", text)[1]),
+            int(between[1]) if between else 0)
 
 
 def flags_of(processes, stage):
@@ -59,7 +62,7 @@ def measured_table(rounds):
                     runs[stage].append(train(processes, flags[stage], folder))
             fastest = {stage: min(min(times) for times, _ in of_stage) for stage, of_stage in runs.items()}
             for stage, of_stage in runs.items():
-                plan, sent = planned([*flags[stage], "-pn", processes])
+                plan, sent, _ = planned([*flags[stage], "-pn", processes])
                 peak = max(peak for _, peak in of_stage)
                 ratio = f"{fastest[stage] / fastest[1]:.2f}" if processes > 1 else ""
                 lines.append(f"| {processes} | {stage} | {fastest[stage]:,.0f} ms | {ratio} | {peak / 2**20:,.0f} MiB | "
@@ -70,20 +73,28 @@ def measured_table(rounds):
 
 def planned_table():
     """GiB of a GPU with one sequence of 1,024 tokens on each, -r 3; what fits is marked."""
-    lines = [f"| parameters | GPUs | {' | '.join(f'`-z {stage}`' for stage in STAGES)} | sends at `-z 1`, at `-z 3` |",
-             "|" + "---|" * (len(STAGES) + 3)]
+    hybrid = f"`-z 3 --shard-within {WITHIN}`"
+    stages = " | ".join(f"`-z {stage}`" for stage in STAGES)
+    lines = [f"| parameters | GPUs | {stages} | {hybrid} | sends at `-z 1`, `-z 3`, {hybrid} |",
+             "|" + "---|" * (len(STAGES) + 4)]
     for name, model in MODELS:
         for gpus in GPUS:
+            layouts = [["-z", stage] for stage in STAGES]
+            layouts.append(["-z", 3, "--shard-within", WITHIN] if gpus > WITHIN else None)
             cells, sent = [], []
-            for stage in STAGES:
-                flags = ["-e", model, "--device", CHIP, "-pn", gpus, "-z", stage, "-b", 1, "-t", 1024, "-r", 3, "-g", 0,
+            for layout in layouts:
+                flags = ["-e", model, "--device", CHIP, "-pn", gpus, "-b", 1, "-t", 1024, "-r", 3, "-g", 0,
                          "-d", 1024 * gpus]
-                bytes_taken, bytes_sent = planned(flags, "./train_gpt2sim")
+                if not layout:
+                    cells.append("")
+                    continue
+                bytes_taken, bytes_sent, between = planned([*flags, *layout], "./train_gpt2sim")
                 gib = bytes_taken / 2**30
                 text = f"{gib:,.1f}" if gib < 100 else f"{gib:,.0f}"
                 cells.append(f"**{text}**" if gib <= FREE_GIB else text)
-                sent.append(f"{bytes_sent / 1e9:,.1f} GB")
-            lines.append(f"| {name} | {gpus} | {' | '.join(cells)} | {sent[1]}, {sent[3]} |")
+                sent.append(f"{(between or bytes_sent) / 1e9:,.1f}")
+            shown = [sent[1], sent[3], *sent[4:]]
+            lines.append(f"| {name} | {gpus} | {' | '.join(cells)} | {', '.join(shown)} GB |")
     return lines
 
 

@@ -7,6 +7,9 @@
 // NCCL_NVLS_ENABLE is 0 or NCCL_ALGO is set, sums are added from another rank on each time, as
 // switches of NVLink may do it.
 //
+// The groups that a communicator is split into use its carrier: what one of them exchanges all do,
+// and each takes what its members have sent. So all groups must start the same collectives.
+//
 // Like NCCL within a machine, a carrier notices nothing if another process hangs or ends: its
 // collective goes on for ever, and so does exit(), which waits for the device. Calls return before
 // their work is enqueued; it is enqueued when the program asks for the state.
@@ -29,6 +32,7 @@
 struct Exchange {
     std::vector<char> mine, all;
     std::atomic<bool> started{false}, done{false};
+    std::function<void(const std::vector<char>& all)> then{};  // called by the carrier
 };
 
 struct CusimNccl {
@@ -36,6 +40,9 @@ struct CusimNccl {
     uint64_t key;                        // what rank 0 expects to hear from the others
     std::vector<sockaddr_in> addresses;  // of rank 0
     std::vector<int> peers;              // connections: rank 0's by rank, those of the others [0]
+    CusimNccl* parent = nullptr;         // of a group
+    std::vector<int> members;            // of a group: their ranks in the parent
+    std::atomic<int> groups{0};          // that are not destroyed
     std::atomic<ncclResult_t> state{ncclInProgress};
     std::function<void()> deferred;  // what the last call has still to enqueue
     bool grouping = false;           // between ncclGroupStart() and ncclGroupEnd()
@@ -128,7 +135,7 @@ static bool join(CusimNccl& n) {
 // for it waits for ever.
 static void carry(CusimNccl& n) {
     if (!(n.rank == 0 ? take_in(n) : join(n))) return;
-    Exchange hello{std::vector<char>(1), {}, {}, {}}, farewell{std::vector<char>(1), {}, {}, {}};
+    Exchange hello{std::vector<char>(1), {}, {}, {}, {}}, farewell{std::vector<char>(1), {}, {}, {}, {}};
     if (!exchange(n, hello)) return;
     n.state = ncclSuccess;
     for (;;) {
@@ -143,6 +150,7 @@ static void carry(CusimNccl& n) {
         if (!exchange(n, *next)) return;
         lock.lock();
         n.exchanges.pop_front();
+        if (next->then) next->then(next->all);
         next->done = true;
     }
     if (exchange(n, farewell)) n.state = ncclSuccess;
@@ -216,13 +224,45 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* nccl, int processes, ncclUniqueI
     return ncclInProgress;
 }
 
+// The communicator whose carrier, calls and groups of calls this one uses.
+static CusimNccl& base_of(CusimNccl& n) { return n.parent ? *n.parent : n; }
+
+ncclResult_t ncclCommSplit(ncclComm_t n, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
+    struct Wish {
+        int color, key, rank;
+    } wish{color, key, n->rank};
+    if (config->blocking || n->parent) return misuse("the simulator splits one communicator, which does not block");
+    if (n->deferred || n->state != ncclSuccess) return misuse("a call is in progress");
+    CusimNccl& group = *(*part = new CusimNccl);
+    group.parent = n, n->groups++;
+    const auto e = std::make_shared<Exchange>();
+    e->mine.assign((const char*)&wish, (const char*)(&wish + 1));
+    e->then = [&group, color, own = n->rank](const std::vector<char>& all) {
+        std::vector<Wish> wishes(all.size() / sizeof(Wish));
+        memcpy(wishes.data(), all.data(), all.size());
+        std::stable_sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) { return a.key < b.key; });
+        for (const Wish& w : wishes) {
+            if (w.color != color) continue;
+            if (w.rank == own) group.rank = (int)group.members.size();
+            group.members.push_back(w.rank);
+        }
+        group.processes = (int)group.members.size();
+        group.state = ncclSuccess;
+    };
+    tell_carrier(*n, [&] { n->exchanges.push_back(e); });
+    return ncclInProgress;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t n, ncclResult_t* error) {
-    if (n->grouping) return misuse("a group is open");
-    if (n->deferred) std::exchange(n->deferred, nullptr)();
-    return *error = n->state, ncclSuccess;
+    CusimNccl& base = base_of(*n);
+    if (base.grouping) return misuse("a group is open");
+    if (base.deferred) std::exchange(base.deferred, nullptr)();
+    return *error = base.state == ncclSuccess ? n->state : base.state, ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t n) {
     cusim::hang_if_asked("ncclCommFinalize");
+    if (n->parent) return n->ending = true, ncclSuccess;
+    if (n->groups > 0) return misuse("a communicator that it was split into is not destroyed");
     if (n->deferred || n->state != ncclSuccess) return misuse("a call is in progress");
     n->state = ncclInProgress;
     tell_carrier(*n, [&] { n->ending = true; });
@@ -230,6 +270,11 @@ ncclResult_t ncclCommFinalize(ncclComm_t n) {
 }
 ncclResult_t ncclCommDestroy(ncclComm_t n) {
     if (!n->ending || n->state != ncclSuccess) return misuse("the communicator is not finalized");
+    if (n->parent) {
+        n->parent->groups--;
+        delete n;
+        return ncclSuccess;
+    }
     n->carrier.join();
     for (int fd : n->peers)
         if (fd >= 0) close(fd);
@@ -240,6 +285,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t n) {
 // CUSIM_ABORT_HANGS=1: it does not return, as NCCL's may do.
 ncclResult_t ncclCommAbort(ncclComm_t n) {
     while (getenv("CUSIM_ABORT_HANGS")) pause();
+    if (n->parent) return ncclSuccess;
     tell_carrier(*n, [&] { n->aborted = true; });
     n->carrier.join();
     return ncclSuccess;
@@ -250,27 +296,36 @@ ncclResult_t ncclCommAbort(ncclComm_t n) {
 
 static size_t type_bytes(ncclDataType_t type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
 
+// What the members of a group have sent, of what all have.
+static std::vector<char> from_members(const CusimNccl& n, const std::vector<char>& all) {
+    if (!n.parent) return all;
+    const size_t bytes = all.size() / n.parent->processes;
+    std::vector<char> theirs;
+    for (const int rank : n.members) theirs.insert(theirs.end(), &all[rank * bytes], &all[rank * bytes] + bytes);
+    return theirs;
+}
 // Enqueues a collective: sends `bytes` bytes, and calls receive(what all sent) when they are there.
 template <class Receive>
 static ncclResult_t enqueue_collective(const char* name, ncclComm_t n, const void* send, size_t bytes,
                                        cudaStream_t stream, Receive receive) {
-    if (n->deferred || n->state != ncclSuccess) return misuse("a call is in progress");
+    CusimNccl& base = base_of(*n);
+    if (base.deferred || base.state != ncclSuccess || n->state != ncclSuccess) return misuse("a call is in progress");
     if (!cusim::has_highest_priority(stream))
         cusim::fail(cusim::NOWHERE, "%s in a stream of low priority: it would wait for the kernels that compute", name);
-    const std::function<void()> enqueue = [=] {
+    const std::function<void()> enqueue = [=, &base] {
         const auto e = std::make_shared<Exchange>();
-        cusim::enqueue_polled(name, stream, [=] {
+        cusim::enqueue_polled(name, stream, [=, &base] {
             if (!e->started.exchange(true)) {
                 e->mine.assign((const char*)send, (const char*)send + bytes);
-                tell_carrier(*n, [&] { n->exchanges.push_back(e); });
+                tell_carrier(base, [&] { base.exchanges.push_back(e); });
             }
             const bool done = e->done;
-            if (done) receive(e->all);
+            if (done) receive(from_members(*n, e->all));
             return done;
         });
     };
-    if (n->grouping) return n->group.push_back(enqueue), ncclSuccess;
-    n->deferred = enqueue;
+    if (base.grouping) return base.group.push_back(enqueue), ncclSuccess;
+    base.deferred = enqueue;
     return ncclInProgress;
 }
 // Sends and receives, one of each for every rank, in the order of ranks.
@@ -333,20 +388,29 @@ static void sum_ranks(T* sums, const T* all, size_t elems, size_t first, size_t 
         sums[i] = sum;
     }
 }
+// receive (count) = the sums of elements first to first + count of the `elems` that each rank
+// sends.
+static ncclResult_t enqueue_sum(const char* name, const void* send, void* receive, size_t elems, size_t first,
+                                size_t count, ncclDataType_t type, ncclComm_t n, cudaStream_t stream) {
+    if (type == ncclFloat64) return misuse("the simulator does not sum fp64");
+    return enqueue_collective(name, n, send, elems * type_bytes(type), stream, [=](const std::vector<char>& all) {
+        const auto sum = [&](auto* sums) {
+            const auto* const sent = (decltype(sums))all.data();
+            sum_ranks(sums, sent, elems, first, count, n->processes);
+        };
+        if (type == ncclFloat32) sum((float*)receive);
+        else if (type == ncclFloat16) sum((__half*)receive);
+        else sum((__nv_bfloat16*)receive);
+    });
+}
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t n, cudaStream_t stream) {
-    if (type == ncclFloat64) return misuse("the simulator does not sum fp64");
-    const size_t elems = count * n->processes;
-    return enqueue_collective("ncclReduceScatter", n, send, elems * type_bytes(type), stream,
-                              [=](const std::vector<char>& all) {
-                                  const auto sum = [&](auto* sums) {
-                                      const auto* const sent = (decltype(sums))all.data();
-                                      sum_ranks(sums, sent, elems, n->rank * count, count, n->processes);
-                                  };
-                                  if (type == ncclFloat32) sum((float*)receive);
-                                  else if (type == ncclFloat16) sum((__half*)receive);
-                                  else sum((__nv_bfloat16*)receive);
-                              });
+    return enqueue_sum("ncclReduceScatter", send, receive, count * n->processes, n->rank * count, count, type, n,
+                       stream);
+}
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
+                           ncclComm_t n, cudaStream_t stream) {
+    return enqueue_sum("ncclAllReduce", send, receive, count, 0, count, type, n, stream);
 }
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t n,
                            cudaStream_t stream) {

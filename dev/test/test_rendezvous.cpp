@@ -3,6 +3,7 @@
 #include <sys/time.h>
 #include <csignal>
 #include "dev/test/meeting.h"
+#include "llmc/comm/all_reduce.h"
 
 // ---- exchanging data
 
@@ -52,6 +53,68 @@ static bool can_share_memory() {
     close(fd), close(again);
     return again >= 0;
 }
+
+// Rank 0 sends 20 messages of unlike sizes to rank 2, which sends as many back, before either
+// receives any; rank 1 has a part in the collectives among them alone.
+static void exchange_messages(int rank, int port, bool shares) {
+    join_run(3, rank, port);
+    if (shares) share_memory();
+    std::vector<std::vector<float>> sent(20), received(20);
+    std::vector<float> sum(3, (float)rank);
+    std::vector<Collective> numbers;
+    for (size_t i = 0; i < sent.size() && rank != 1; i++) {
+        sent[i].resize(i % 3 == 0 ? i : 40000 * i), received[i].resize(sent[i].size());
+        for (size_t k = 0; k < sent[i].size(); k++) sent[i][k] = value_of(rank, i + k);
+        numbers.push_back(comm_send_start(sent[i].data(), sent[i].size() * sizeof(float), 2 - rank));
+    }
+    for (size_t i = 0; i < sent.size() && rank != 1; i++)
+        numbers.push_back(comm_receive_start(received[i].data(), received[i].size() * sizeof(float), 2 - rank));
+    comm_reduce_scatter_start(sum.data(), 1, 0);
+    for (size_t i = numbers.size(); i-- > 0;) {
+        comm_wait(numbers[i], "a message");
+        if (!comm_is_complete(numbers[i])) _exit(3);
+    }
+    for (size_t i = 0; i < sent.size(); i++)
+        for (size_t k = 0; k < received[i].size(); k++)
+            if (received[i][k] != value_of(2 - rank, i + k)) _exit(4);
+    comm_wait("the sum");
+    if (sum[rank] != 3) _exit(5);
+}
+static void messages() {
+    for (const bool shares : can_share_memory() ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
+        start_test(format("messages between two ranks beside collectives%s: they arrive in the order of their sending",
+                          shares ? ", which go by shared memory" : ""));
+        const int port = free_port();
+        pid_t ranks[3];
+        for (int r = 0; r < 3; r++)
+            ranks[r] = begin(format("message%d", r), [=] { exchange_messages(r, port, shares); });
+        for (int r = 0; r < 3; r++) EXPECT(said(finish(ranks[r], format("message%d", r)), 0, ""));
+    }
+    start_test("messages: two under way, of which the second is complete first; a rank that dies is named");
+    const int port = free_port();
+    const auto talk = [=](int rank) {
+        join_run(3, rank, port);
+        char first = 0, second = 0;
+        const char mine = (char)('a' + rank);
+        if (rank == 2) comm_wait(comm_send_start(&mine, 1, 0), "the message");
+        if (rank == 0) {
+            const Collective late = comm_receive_start(&first, 1, 1);
+            comm_wait(comm_receive_start(&second, 1, 2), "the second message");
+            if (second != 'c' || comm_is_complete(late)) _exit(3);
+        }
+        if (rank == 1) usleep(300000), raise(SIGKILL);
+        comm_wait("the first message");
+        comm_barrier("the end");
+    };
+    pid_t ranks[3];
+    for (int r = 0; r < 3; r++) ranks[r] = begin(format("talk%d", r), [=] { talk(r); });
+    const double start = now_seconds();
+    EXPECT(said(finish(ranks[0], "talk0"), 1, "rank 1 has ended: its connection broke in the first message"));
+    EXPECT(said(finish(ranks[2], "talk2"), 1, "has ended: its connection broke in the end"));
+    EXPECT(now_seconds() - start < 20);
+    finish(ranks[1], "talk1");
+}
+
 static int next_descriptor() {
     const int fd = dup(0);
     close(fd);
@@ -114,6 +177,7 @@ static void talking() {
     };
     const pid_t early = begin("early", [=] { overlap(0); }), late = begin("late", [=] { overlap(1); });
     EXPECT(said(finish(early, "early"), 0, "") && said(finish(late, "late"), 0, ""));
+    messages();
     start_test("a rank of three that dies while slices go around: the others end at once, and name it or each other");
     const int around = free_port();
     const auto ring = [=](int rank) {
@@ -129,6 +193,38 @@ static void talking() {
     EXPECT(said(finish(zeroth, "zeroth"), 1, "has ended") && said(finish(last, "last"), 1, "has ended"));
     EXPECT(now_seconds() - began < 20);
     finish(dies, "dies");
+    start_test("groups of every second rank: sums, slices, pieces of their own; who dies is named by its rank of all");
+    for (const bool shares : {false, true}) {
+        if (shares && !can_share) continue;
+        const int port = free_port();
+        const auto in_groups = [=](int rank, bool dies) {
+            join_run(4, rank, port);
+            if (shares) share_memory();
+            comm_shard_within(2);
+            const CommGroup& group = comm.replicas;  // 0 and 2, or 1 and 3
+            const int64_t n = 7, other = rank < 2 ? rank + 2 : rank - 2;
+            if (dies && rank == 3) raise(SIGKILL);
+            std::vector<float> sum(n, (float)(1 << rank)), mine(2 * n, (float)rank), to(2 * n), from(2 * n);
+            comm_all_reduce(sum.data(), n, 0, group, "the sum");
+            comm_wait(comm_all_gather_start(mine.data(), n, 0, group), "the slices");
+            for (int64_t i = 0; i < 2 * n; i++) from[i] = (float)(10 * rank + i / n);
+            comm_wait(comm_exchange_start(to.data(), from.data(), n * 4, 0, group), "the pieces");
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t low = std::min<int64_t>(rank, other), high = low + 2, own = group.rank;
+                if (sum[i] != (float)((1 << low) + (1 << high))) _exit(3);
+                if (mine[i] != (float)low || mine[n + i] != (float)high) _exit(4);
+                if (to[i] != (float)(10 * low + own) || to[n + i] != (float)(10 * high + own)) _exit(5);
+            }
+        };
+        for (const bool dies : {false, true}) {
+            std::vector<pid_t> ranks;
+            for (int r = 0; r < 4; r++) ranks.push_back(begin(format("member%d", r), [=] { in_groups(r, dies); }));
+            for (int r = 0; r < 4; r++) {
+                const Outcome o = finish(ranks[r], format("member%d", r));
+                EXPECT(dies ? r == 3 || r != 1 || said(o, 1, "rank 3 has ended") : said(o, 0, ""));
+            }
+        }
+    }
     if (!can_share) return skip_test("dying in shared memory: this system has none (Linux tests it)");
     start_test("a rank that dies in an exchange by shared memory: noticed at once");
     for (const int died : {0, 1}) {

@@ -2,6 +2,7 @@
 // evaluates and prints, to the bit; with whatever carries the slices, and on the plan's memory.
 #include <csignal>
 #include "dev/test/recorded.h"
+#include "dev/test/sent.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint/checkpoint.h"
 
@@ -198,6 +199,66 @@ static void offloading() {
     EXPECT(same_files(model_path(dir("shot"), step), model_path(dir("unshot"), step)));
 }
 
+// --shard-within: what 4 processes compute in one micro-step, 2 neighbours compute in two, which
+// add the same numbers in the same order.
+static void replicas() {
+    const std::string shape = "-e L3C32H2T16V256 -x 4 -s 2 -g 5 --dropout 0.1 --noise-scale 0 ";
+    for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32}) {
+        start_test(program + ": slices among 2 neighbours, of 4: the bits of 2 processes, at all stages");
+        for (const char* name : {"two", "four"}) run("rm -rf " + dir(name));
+        EXPECT(passed(run(two_micro_steps(program, 2, shape + "-z 3 -o " + dir("two")))));
+        for (const char* stage : {"1", "2", "3"}) {
+            if (program == SIM32 && stage[0] == '2') continue;
+            const std::string flags = format("-z %s --shard-within 2 --overwrite 1 -o ", stage);
+            EXPECT(passed(run(one_micro_step(program, 4, shape + flags + dir("four")))));
+            EXPECT(same_files(model_path(dir("two"), 4), model_path(dir("four"), 4)));
+            for (int r : {0, 1}) EXPECT(same_files(state_path(dir("two"), 4, r), state_path(dir("four"), 4, r)));
+            EXPECT(!name_exists(state_path(dir("four"), 4, 2)));
+        }
+    }
+    start_test("MPI and TCP carry what shared memory carries, also for three replicas");
+    const std::string six = "-b 1 --threads 1 -c 0.1 -x 3 -z 2 --shard-within 2 -e L3C48H2T16V300 -o ";
+    EXPECT(passed(run(MPIRUN + std::string("-np 6 ") + tiny_run(CPU, six + dir("memory6")))));
+    EXPECT(passed(run(MPIRUN + std::string("-np 6 ") + tiny_run(CPU, "--shared-memory 0 " + six + dir("mpi6")))));
+    std::vector<pid_t> ranks;
+    for (int r = 0; r < 6; r++)
+        ranks.push_back(
+            start(tiny_run(CPU, format("--shared-memory 0 -pn 6 -pi fs -pf %s -pr %d ", folder, r) + six + dir("tcp6")),
+                  format("rank%d", r)));
+    for (int r = 0; r < 6; r++) EXPECT(passed(finish(ranks[r], format("rank%d", r))));
+    EXPECT(same_runs("memory6", "mpi6", 3, 2) && same_runs("memory6", "tcp6", 3, 2));
+    for (int o : {(int)MUON, (int)ADAMW8BIT, (int)ADAFACTOR, (int)LAMB})
+        for (const std::string& program : {CPU, SIM16}) {
+            start_test(format("%s, %s: replicas have what stage 0 computes, to rounding", program, OPTIMIZERS[o].name));
+            const std::string flags = with(o) + "-x 3 -e L3C32H2T16V300 --log-tensors 3 --overwrite 1 ";
+            const Outcome whole = run(one_micro_step(program, 4, flags + "-o " + dir("whole4")));
+            const Outcome r = run(one_micro_step(program, 4, flags + "-z 3 --shard-within 2 -o " + dir("pairs")));
+            EXPECT(passed(whole) && passed(r));
+            EXPECT(apart(steps_of(r).losses, steps_of(whole).losses, 3) < (program == CPU ? 1e-5 : 1e-3));
+        }
+    start_test("a run with replicas goes on without, and the reverse; what cannot be divided is refused");
+    EXPECT(passed(run(one_micro_step(CPU, 4, "-d 64 -x 2 -n 1 -z 2 --shard-within 2 -o " + dir("changes")))));
+    EXPECT(passed(run(one_micro_step(CPU, 2, "-d 64 -x 4 -n 1 -y 1 -z 3 -o " + dir("changes")))));
+    EXPECT(passed(run(one_micro_step(CPU, 4, "-d 64 -x 6 -n 1 -y 1 -z 3 --shard-within 2 -o " + dir("changes")))));
+    EXPECT(passed(run(one_micro_step(CPU, 2, "-d 64 -x 6 -n 1 -z 3 -o " + dir("unchanged")))));
+    EXPECT(same_files(model_path(dir("unchanged"), 6), model_path(dir("changes"), 6)));
+    const std::pair<const char*, const char*> not_possible[] = {
+        {"-z 3 --shard-within 3", "groups of 3"},
+        {"-z 3 --shard-within 1", "2.. is accepted"},
+        {"--shard-within 2", "-z 1, 2 and 3 are accepted"},
+        {"-z 1 --shard-within 2 --compress-gradients 8bit", "8bit"}};
+    for (const auto& [flags, why] : not_possible) {
+        const Outcome r = run(one_micro_step(CPU, 4, flags));
+        EXPECT(r.status == 2 && contains(r.err, why));
+    }
+    for (const std::string& program : {CPU, SIM16})
+        for (const char* stage : {"1", "2", "3"}) {
+            start_test(program + ", stage " + stage + ": neighbours and replicas send the bytes of the plan");
+            Sent sent;
+            EXPECT(sends_as_planned(program, 4, format("-z %s --shard-within 2", stage), sent));
+        }
+}
+
 static void faults() {
     start_test("stage 4: exit 2; ranks at other stages are named");
     EXPECT(refused(run(tiny_run(CPU, "-z 4")), 2, "0, 1, 2, 3"));
@@ -231,6 +292,7 @@ int main(int argc, char** argv) {
     if (wanted("resuming")) resuming();
     if (wanted("memory")) memory();
     if (wanted("offloading")) offloading();
+    if (wanted("replicas")) replicas();
     if (wanted("faults")) faults();
     return report_and_clean();
 }

@@ -87,7 +87,7 @@ inline void give_weights(GPT2& model) {
 
 // Fills in what the states of a checkpoint say of this rank.
 inline void complete_header(StateHeader& header, const GPT2& model) {
-    header.processes = comm.processes, header.rank = comm.rank;
+    header.processes = comm.shards.processes, header.rank = comm.shards.rank;
     header.rank_states = kept_rank_states(model);
     header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
     header.header_checksum = header.checksum();
@@ -102,10 +102,10 @@ inline void publish_checkpoint(const std::string& dir, int64_t step, FileWriter&
 }
 
 // Writes the checkpoint of header.step from the model; called by all ranks. Rank 0 writes the
-// model, each rank its state, and rank 0 DONE, once it has seen all states. A failure ends the
-// program (exit 1), and leaves the checkpoint incomplete. The model gets its name after the states
-// have theirs: a save that is cut off leaves no model without a state, which prune_checkpoints()
-// would take for a user's own.
+// model, each rank its state, replicas once, and rank 0 DONE, once it has seen all states. A
+// failure ends the program (exit 1), and leaves the checkpoint incomplete. The model gets its name
+// after the states have theirs: a save that is cut off leaves no model without a state, which
+// prune_checkpoints() would take for a user's own.
 inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& model, Progress* progress = nullptr) {
     std::unique_ptr<FileWriter> model_file;
     if (comm.rank == 0) {
@@ -117,9 +117,11 @@ inline void save_checkpoint(const std::string& dir, StateHeader header, GPT2& mo
     } else give_weights(model);
     header.model_checksum = comm_gather(header.model_checksum, "writing the model")[0];
     complete_header(header, model);
-    const std::vector<uint64_t> sums = comm_gather(write_state(dir, header, model, progress), "writing the state");
+    const bool writes = comm.replicas.rank == 0;  // the others have the same slices
+    const uint64_t sum = writes ? write_state(dir, header, model, progress) : 0;
+    const std::vector<uint64_t> sums = comm_gather(sum, "writing the state");
     if (comm.rank > 0) return;
-    for (int64_t rank = 0; rank < comm.processes; rank++)
+    for (int64_t rank = 0; rank < comm.shards.processes; rank++)
         expect_state(state_path(dir, header.step, rank), header, rank, sums[rank]);
     publish_checkpoint(dir, header.step, *model_file);
 }
@@ -131,12 +133,13 @@ inline void save_checkpoint_alone(const std::string& dir, StateHeader header, GP
     FileWriter model_file(model_path(dir, header.step));
     header.model_checksum = write_weights(model_file, model);
     model_file.flush();
-    const int64_t own_rank = comm.rank;
-    for (comm.rank = 0; comm.rank < comm.processes; comm.rank++) {
+    int64_t& rank = comm.shards.rank;
+    const int64_t own_rank = rank;
+    for (rank = 0; rank < comm.shards.processes; rank++) {
         complete_header(header, model);
         write_state(dir, header, model, nullptr);
     }
-    comm.rank = own_rank;
+    rank = own_rank;
     publish_checkpoint(dir, header.step, model_file);
 }
 

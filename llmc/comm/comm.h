@@ -6,8 +6,8 @@
 // reduce-scatter leaves on rank r the sum of slice r of a bucket (tensors.h), and an all-gather
 // collects the slices of all ranks. Collectives on buckets are started, and waited for later, so
 // that data travels while the next layer computes; by shared memory they are complete when the
-// start returns. What starts one returns its number. All ranks start the same ones in the same
-// order; they may wait for them in any order:
+// start returns. What starts one returns its number. All ranks of a group (usually all processes)
+// start the same ones in the same order; they may wait for them in any order:
 //
 //     const Collective weights = comm_all_gather_start(...), sum = comm_reduce_scatter_start(...);
 //     comm_wait(weights, "the weights");    for that one
@@ -26,29 +26,42 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/checksum.h"
-#include "llmc/comm/flag_sums.h"
 #include "llmc/trace/trace.h"
 
 // A collective that was started, by the number of those before it; ALL_COLLECTIVES: every one.
 using Collective = int64_t;
 constexpr Collective ALL_COLLECTIVES = 0;
 
+// Processes that exchange buckets with each other: ranks first, first + stride, ... of all. This
+// one is number `rank` among them. Those of all groups of a kind (comm_make_group()) have equal
+// numbers of processes, and start the same collectives.
+struct CommGroup {
+    int64_t processes = 1, rank = 0, first = 0, stride = 1;
+    int64_t number = 0;  // of the kind, by which the transport knows it; 0: all processes
+
+    int64_t member(int64_t i) const { return first + i * stride; }  // its rank among all
+};
+
 // A collective as it starts; its work is for the trace.
 struct Started {
     Collective number;
     KernelWork work;
+    CommGroup group{};
 };
 
 // How processes exchange data. `what` is for a message.
 struct Transport {
-    void (*gather)(void* out, const void* mine, int64_t bytes, const char* what);
+    void (*gather)(const CommGroup& group, void* out, const void* mine, int64_t bytes, const char* what);
     void (*exchange_start)(const Started& c, void* out, const void* data, int64_t bytes);
     void (*sum_slices_start)(const Started& c, float* data, int64_t n_elems);
     void (*all_gather_start)(const Started& c, void* data, int64_t bytes);
     void (*progress)();
     void (*wait)(Collective number, const char* what);
     void (*end)();
+    void (*make_group)(const CommGroup& group);  // null: nothing has to be made
+    void (*send_start)(const Started& c, const void* data, int64_t bytes, int64_t to);
+    void (*receive_start)(const Started& c, void* data, int64_t bytes, int64_t from);
+    bool (*is_complete)(Collective number);
 };
 
 // A sum that waits for others, to travel together with them (--bucket-mb).
@@ -61,6 +74,9 @@ struct PostponedSum {
 struct Comm {
     int64_t processes = 1, rank = 0;
     int64_t started = 1;  // the processes of the run, also in an Alone
+    // Each bucket is in slices among `shards`; `replicas` have the same slice (--shard-within).
+    CommGroup shards{}, replicas{};
+    int64_t groups = 0;  // kinds that were made
     int64_t timeout_s = 600;
     Collective last = 0;         // that was started
     void (*at_end)() = nullptr;  // called by comm_end(), while all processes are still there
@@ -94,14 +110,45 @@ struct Together {
     ~Together() { comm.processes = processes; }
 };
 
-// out (processes * bytes) = every rank's mine (bytes), in the order of ranks.
-inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* what) {
-    if (comm.processes == 1) {
+// All processes.
+inline CommGroup everyone() { return {comm.processes, comm.rank}; }
+
+// A kind of groups that are known from here on, of which this process is in `group`. All processes
+// call it, with equal sizes.
+inline CommGroup comm_make_group(CommGroup group) {
+    group.number = ++comm.groups;
+    if (comm.transport.make_group) comm.transport.make_group(group);
+    return group;
+}
+// Has buckets in slices among N neighbours: ranks 0 to N-1, N to 2N-1, ...; N divides the number of
+// processes. Processes of different groups that have the same slices are replicas.
+//
+//     N = 2, of 6:   shards    {0, 1} {2, 3} {4, 5}
+//                    replicas  {0, 2, 4} {1, 3, 5}
+inline void comm_shard_within(int64_t N) {
+    const int64_t P = comm.processes, r = comm.rank;
+    comm.shards = {P, r}, comm.replicas = {1, 0, r};
+    if (N == P) return;
+    comm.shards = comm_make_group({N, r % N, r / N * N, 1});
+    comm.replicas = comm_make_group({P / N, r / N, r % N, N});
+}
+// Has this process be one of so many from here on, which may not be there: a plan counts them.
+inline void comm_count(int64_t processes, int64_t rank = 0) {
+    comm.processes = processes, comm.rank = rank;
+    comm_shard_within(processes);
+}
+
+// out (processes * bytes) = the mine (bytes) of every rank of a group, in the order of ranks.
+inline void comm_gather(const CommGroup& group, void* out, const void* mine, int64_t bytes, const char* what) {
+    if (comm.processes == 1 || group.processes == 1) {
         memcpy(out, mine, bytes);
         return;
     }
     const Range range("gather");
-    comm.transport.gather(out, mine, bytes, what);
+    comm.transport.gather(group, out, mine, bytes, what);
+}
+inline void comm_gather(void* out, const void* mine, int64_t bytes, const char* what) {
+    comm_gather(everyone(), out, mine, bytes, what);
 }
 template <class T>
 inline std::vector<T> comm_gather(const T& mine, const char* what) {
@@ -139,39 +186,61 @@ inline void comm_send_postponed() {
         comm.transport.sum_slices_start(sum.c, sum.data, sum.n_elems);
     }
 }
-// Starts summing a bucket of gradients, data (processes * n_elems), over all processes, or
-// postpones that until there is a message's worth. Once it is complete, slice `rank` of data holds
-// the sum; the other slices are undefined. `bucket` is for the trace.
-inline Collective comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket) {
-    if (comm.processes == 1) return ALL_COLLECTIVES;
+// Starts summing a bucket of gradients, data (processes * n_elems), over a group, or postpones that
+// until there is a message's worth. Once it is complete, slice `rank` of data holds the sum; the
+// other slices are undefined. `bucket` is for the trace.
+inline Collective comm_reduce_scatter_start(float* data, int64_t n_elems, int64_t bucket,
+                                            const CommGroup& group = comm.shards) {
+    if (comm.processes == 1 || group.processes == 1) return ALL_COLLECTIVES;
     const int64_t slice_bytes = n_elems * (int64_t)sizeof(float);
-    const KernelWork sent = work::collective("reduce_scatter", bucket, (comm.processes - 1) * slice_bytes);
-    comm.postponed.push_back({{++comm.last, sent}, data, n_elems});
+    const KernelWork sent = work::collective("reduce_scatter", bucket, (group.processes - 1) * slice_bytes);
+    comm.postponed.push_back({{++comm.last, sent, group}, data, n_elems});
     int64_t bytes = 0;
-    for (const PostponedSum& sum : comm.postponed) bytes += comm.processes * sum.n_elems * (int64_t)sizeof(float);
+    for (const PostponedSum& sum : comm.postponed)
+        bytes += sum.c.group.processes * sum.n_elems * (int64_t)sizeof(float);
     if (bytes >= comm.message_bytes) comm_send_postponed();
     return comm.last;
 }
 // Starts collecting the slices of data (processes * n_elems), of which this process has slice
 // `rank`.
 template <class T>
-inline Collective comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket) {
-    if (comm.processes == 1) return ALL_COLLECTIVES;
+inline Collective comm_all_gather_start(T* data, int64_t n_elems, int64_t bucket,
+                                        const CommGroup& group = comm.shards) {
+    if (comm.processes == 1 || group.processes == 1) return ALL_COLLECTIVES;
     const int64_t bytes = n_elems * (int64_t)sizeof(T);
-    const KernelWork sent = work::collective("all_gather", bucket, (comm.processes - 1) * bytes);
+    const KernelWork sent = work::collective("all_gather", bucket, (group.processes - 1) * bytes);
     const Range range(sent);
-    comm.transport.all_gather_start({++comm.last, sent}, data, bytes);
+    comm.transport.all_gather_start({++comm.last, sent, group}, data, bytes);
     return comm.last;
 }
 // Starts sending piece r of data (processes * bytes) to rank r. Once that is complete, piece s of
 // out (processes * bytes) is what rank s has sent to this one.
-inline Collective comm_exchange_start(void* out, const void* data, int64_t bytes, int64_t bucket) {
-    if (comm.processes == 1) return memcpy(out, data, bytes), ALL_COLLECTIVES;
-    const KernelWork sent = work::collective("all_to_all", bucket, (comm.processes - 1) * bytes);
+inline Collective comm_exchange_start(void* out, const void* data, int64_t bytes, int64_t bucket,
+                                      const CommGroup& group = comm.shards) {
+    if (comm.processes == 1 || group.processes == 1) return memcpy(out, data, bytes), ALL_COLLECTIVES;
+    const KernelWork sent = work::collective("all_to_all", bucket, (group.processes - 1) * bytes);
     const Range range(sent);
-    comm.transport.exchange_start({++comm.last, sent}, out, data, bytes);
+    comm.transport.exchange_start({++comm.last, sent, group}, out, data, bytes);
     return comm.last;
 }
+// Start sending data (bytes) to one rank, and receiving it there; what was started is waited for
+// like a collective. Messages have no names: two ranks start those between them, and the
+// collectives among these, in the same order. So the one that receives must know in which order the
+// other sends.
+inline Collective comm_send_start(const void* data, int64_t bytes, int64_t to) {
+    const KernelWork sent = work::collective("send", (double)to, (double)bytes);
+    const Range range(sent);
+    comm.transport.send_start({++comm.last, sent}, data, bytes, to);
+    return comm.last;
+}
+inline Collective comm_receive_start(void* data, int64_t bytes, int64_t from) {
+    const KernelWork received = work::collective("receive", (double)from, 0);
+    const Range range(received);
+    comm.transport.receive_start({++comm.last, received}, data, bytes, from);
+    return comm.last;
+}
+// Whether what was started is complete, without waiting.
+inline bool comm_is_complete(Collective number) { return comm.transport.is_complete(number); }
 // Lets MPI advance what was started, which it does only while it is called.
 inline void comm_progress() {
     if (comm.transport.progress) comm.transport.progress();
@@ -185,40 +254,12 @@ inline void comm_wait(Collective number, const char* what) {
 // Waits until everything that was started is complete.
 inline void comm_wait(const char* what) { comm_wait(ALL_COLLECTIVES, what); }
 
-// Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.
-inline void comm_check_same(const std::string& mine, const char* what) {
-    Checksum sum;
-    sum.add(mine.data(), mine.size());
-    const std::vector<uint64_t> all = comm_gather(sum.value(), what);
-    std::string others;
-    for (int64_t r = 0; r < comm.processes; r++)
-        if (all[r] != all[0]) others += format("%s%d", others.empty() ? "" : ", ", r);
-    if (others.empty()) return;
-    if (comm.rank == 0)
-        runtime_failure(
-            "the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what,
-            others);
-    comm_barrier("the end");  // rank 0 says so, and ends all
-}
-
-// Exit 1 unless all ranks have the same flags, texts such as "--batch-size 4"; names the first that
-// differs, and the lowest rank on which it does.
-inline void comm_check_flags(const std::vector<std::string>& flags) {
-    const std::vector<FlagSums> all = comm_gather(sums_of(flags), "the flags");
-    for (int64_t r = 0; r < comm.processes; r++) {
-        if (same_flags(all[r], all[0])) continue;
-        if (comm.rank == 0)
-            runtime_failure("on rank 0, %s; all processes of a run must have the same flags",
-                            other_flag_text(flags, all[r], format("rank %d", r).c_str()));
-        comm_barrier("the end");  // rank 0 says so, and ends all
-    }
-}
-
 // Ends all communication; MPI waits here for all processes.
 inline void comm_end() {
     if (comm.at_end) comm.at_end();
     if (comm.transport.end) comm.transport.end();
-    comm.transport = {}, comm.processes = comm.started = 1, comm.rank = 0;
+    comm.transport = {}, comm.started = 1, comm.groups = 0;
+    comm_count(1);
 }
 // Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
 // exception, closes its connections without that, and so ends the others.

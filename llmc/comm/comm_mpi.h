@@ -49,9 +49,17 @@ void mpi_poll(IsComplete is_complete, const char* what) {
                 comm.timeout_s, what);
     }
 }
-inline void mpi_gather(void* out, const void* mine, int64_t bytes, const char* what) {
+
+// MPI's communicators, by the number of a kind of groups.
+inline std::vector<MPI_Comm> mpi_groups{MPI_COMM_WORLD};
+inline void mpi_make_group(const CommGroup& group) {
+    mpi_groups.push_back(MPI_COMM_NULL);
+    MPI_Comm_split(MPI_COMM_WORLD, (int)group.first, (int)group.rank, &mpi_groups.back());
+}
+
+inline void mpi_gather(const CommGroup& group, void* out, const void* mine, int64_t bytes, const char* what) {
     MPI_Request request;
-    MPI_Iallgather(mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
+    MPI_Iallgather(mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, mpi_groups[group.number], &request);
     const auto is_complete = [&] {
         int done = 0;
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -75,16 +83,23 @@ inline MpiPending& mpi_begin(const Started& c, int64_t received_bytes, void* to)
     return mpi_pending.back();
 }
 inline void mpi_exchange_start(const Started& c, void* out, const void* data, int64_t bytes) {
-    MPI_Ialltoall(data, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
+    MPI_Ialltoall(data, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, mpi_groups[c.group.number],
                   &mpi_begin(c, 0, nullptr).request);
 }
 inline void mpi_sum_slices_start(const Started& c, float* data, int64_t n_elems) {
-    MpiPending& p = mpi_begin(c, n_elems * (int64_t)sizeof(float), data + comm.rank * n_elems);
-    MPI_Ireduce_scatter_block(data, p.received.data(), (int)n_elems, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &p.request);
+    MpiPending& p = mpi_begin(c, n_elems * (int64_t)sizeof(float), data + c.group.rank * n_elems);
+    MPI_Ireduce_scatter_block(data, p.received.data(), (int)n_elems, MPI_FLOAT, MPI_SUM, mpi_groups[c.group.number],
+                              &p.request);
 }
 inline void mpi_all_gather_start(const Started& c, void* data, int64_t bytes) {
-    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, mpi_groups[c.group.number],
                    &mpi_begin(c, 0, nullptr).request);
+}
+inline void mpi_send_start(const Started& c, const void* data, int64_t bytes, int64_t to) {
+    MPI_Isend(data, (int)bytes, MPI_BYTE, (int)to, 0, MPI_COMM_WORLD, &mpi_begin(c, 0, nullptr).request);
+}
+inline void mpi_receive_start(const Started& c, void* data, int64_t bytes, int64_t from) {
+    MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, 0, MPI_COMM_WORLD, &mpi_begin(c, 0, nullptr).request);
 }
 // Asks whether a collective is complete, which also lets MPI work on it.
 inline void mpi_ask(MpiPending& p) {
@@ -96,6 +111,11 @@ inline void mpi_ask(MpiPending& p) {
 }
 inline void mpi_progress() {
     for (MpiPending& p : mpi_pending) mpi_ask(p);
+}
+inline bool mpi_is_complete(Collective number) {
+    for (MpiPending& p : mpi_pending)
+        if (p.is.number == number) return mpi_ask(p), p.complete;
+    return true;
 }
 inline void mpi_wait(Collective number, const char* what) {
     const auto waited_for = [=](const MpiPending& p) { return number == ALL_COLLECTIVES || p.is.number == number; };
@@ -133,7 +153,8 @@ inline int64_t start_mpi(int64_t processes, int64_t launched, int64_t timeout_s)
             "tcp)",
             processes, size, processes);
     comm.transport = {
-        mpi_gather, mpi_exchange_start, mpi_sum_slices_start, mpi_all_gather_start, mpi_progress, mpi_wait, mpi_end};
+        mpi_gather, mpi_exchange_start, mpi_sum_slices_start, mpi_all_gather_start, mpi_progress,   mpi_wait,
+        mpi_end,    mpi_make_group,     mpi_send_start,       mpi_receive_start,    mpi_is_complete};
     return rank;
 #else
     (void)launched, (void)timeout_s;

@@ -1,6 +1,6 @@
 // How the processes of a run meet: by MPI, at an address or by a file in a shared folder.
 #pragma once
-#include "llmc/comm/comm.h"
+#include "llmc/comm/agree.h"
 #include "llmc/comm/comm_mpi.h"
 #include "llmc/comm/meeting_place.h"
 #include "llmc/comm/mesh.h"
@@ -39,7 +39,8 @@ inline void comm_start(int64_t processes, int64_t rank, const std::string& how, 
     else if (how == "mpi") rank = start_mpi(processes, launched, timeout_s);
     else if (fs_path.empty()) usage_error("--dist-init fs needs -pf, a folder that all processes share");
     else met = meet_by_file(fs_path, me, timeout_s);
-    comm.processes = comm.started = processes, comm.rank = rank;
+    comm.started = processes;
+    comm_count(processes, rank);
     if (!met.empty()) tcp_begin(connect_all(met, me, timeout_s));
     if (!tcp.active()) comm_check_same(program, "version, precision and kernels");
 }

@@ -9,6 +9,8 @@
 //     rank 0      fill a read  fill b read  fill a read      a is filled again when all ranks have
 //     rank 1      fill a read  fill b read  fill a read      ended turn 0
 //
+// Messages between two ranks (comm_send_start) go on by MPI or TCP.
+//
 // Sums are added in the order of ranks, as by TCP: the same bits. (MPI may choose another order for
 // four and more.)
 #pragma once
@@ -69,66 +71,73 @@ inline void wait_for_turns(const std::atomic<int64_t>& done, int64_t turns, int6
                                         comm.timeout_s, rank));
     }
 }
-// A turn: fill(piece) writes what others read of this process; read() is called when all pieces are
-// filled.
+// A turn: fill(piece) writes what others read of this process; read() is called when all pieces of
+// its group are filled. All processes take the same turns, each with its group.
 template <class Fill, class Read>
-void take_turn(Fill fill, Read read) {
+void take_turn(const CommGroup& group, Fill fill, Read read) {
     SharedMemory& m = shared_memory;
     for (int64_t r = 0; r < comm.processes; r++) wait_for_turns(m.progress(r).read, m.turn - 1, r);
     fill(m.piece(comm.rank));
     m.progress(comm.rank).filled.store(m.turn + 1, std::memory_order_release);
-    for (int64_t r = 0; r < comm.processes; r++) wait_for_turns(m.progress(r).filled, m.turn + 1, r);
+    for (int64_t i = 0; i < group.processes; i++)
+        wait_for_turns(m.progress(group.member(i)).filled, m.turn + 1, group.member(i));
     read();
     m.progress(comm.rank).read.store(m.turn + 1, std::memory_order_release);
     m.turn++;
 }
 
 // In a turn each process gives every other a part of what is for that one.
-inline void shared_exchange(const Started&, void* out, const void* data, int64_t bytes) {
-    const int64_t P = comm.processes, part = SHARED_PIECE_BYTES / P;
+inline void shared_exchange(const Started& c, void* out, const void* data, int64_t bytes) {
+    const CommGroup& group = c.group;
+    const int64_t P = group.processes, own = group.rank, part = SHARED_PIECE_BYTES / P;
     const auto at = [&](const void* all, int64_t rank, int64_t first) { return (char*)all + rank * bytes + first; };
-    memcpy(at(out, comm.rank, 0), at(data, comm.rank, 0), bytes);
+    memcpy(at(out, own, 0), at(data, own, 0), bytes);
     for (int64_t first = 0; first < bytes; first += part) {
         const int64_t n = std::min(part, bytes - first);
         take_turn(
+            group,
             [&](char* piece) {
                 for (int64_t r = 0; r < P; r++) memcpy(piece + r * part, at(data, r, first), n);
             },
             [&] {
                 for (int64_t r = 0; r < P; r++)
-                    if (r != comm.rank) memcpy(at(out, r, first), shared_memory.piece(r) + comm.rank * part, n);
+                    if (r != own) memcpy(at(out, r, first), shared_memory.piece(group.member(r)) + own * part, n);
             });
     }
 }
 // In a turn each process gives every other a part of that one's slice.
-inline void shared_sum_slices(const Started&, float* data, int64_t n_elems) {
-    const int64_t P = comm.processes, part = SHARED_PIECE_BYTES / (int64_t)sizeof(float) / P;
-    float* const mine = data + comm.rank * n_elems;
+inline void shared_sum_slices(const Started& c, float* data, int64_t n_elems) {
+    const CommGroup& group = c.group;
+    const int64_t P = group.processes, own = group.rank, part = SHARED_PIECE_BYTES / (int64_t)sizeof(float) / P;
+    float* const mine = data + own * n_elems;
     std::vector<const float*> sources(P);
     for (int64_t first = 0; first < n_elems; first += part) {
         const int64_t n = std::min(part, n_elems - first);
         take_turn(
+            group,
             [&](char* piece) {
                 for (int64_t r = 0; r < P; r++)
-                    if (r != comm.rank) memcpy((float*)piece + r * part, data + r * n_elems + first, n * sizeof(float));
+                    if (r != own) memcpy((float*)piece + r * part, data + r * n_elems + first, n * sizeof(float));
             },
             [&] {
                 for (int64_t r = 0; r < P; r++)
                     sources[r] =
-                        r == comm.rank ? mine + first : (const float*)shared_memory.piece(r) + comm.rank * part;
+                        r == own ? mine + first : (const float*)shared_memory.piece(group.member(r)) + own * part;
                 add_in_order(mine + first, sources, n);
             });
     }
 }
-inline void shared_all_gather(const Started&, void* data, int64_t bytes) {
+inline void shared_all_gather(const Started& c, void* data, int64_t bytes) {
+    const CommGroup& group = c.group;
     const auto slice = [&](int64_t rank, int64_t first) { return (char*)data + rank * bytes + first; };
     for (int64_t first = 0; first < bytes; first += SHARED_PIECE_BYTES) {
         const int64_t n = std::min(SHARED_PIECE_BYTES, bytes - first);
-        take_turn([&](char* piece) { memcpy(piece, slice(comm.rank, first), n); },
-                  [&] {
-                      for (int64_t r = 0; r < comm.processes; r++)
-                          if (r != comm.rank) memcpy(slice(r, first), shared_memory.piece(r), n);
-                  });
+        take_turn(
+            group, [&](char* piece) { memcpy(piece, slice(group.rank, first), n); },
+            [&] {
+                for (int64_t r = 0; r < group.processes; r++)
+                    if (r != group.rank) memcpy(slice(r, first), shared_memory.piece(group.member(r)), n);
+            });
     }
 }
 
@@ -178,5 +187,4 @@ inline void share_memory() {
     comm_barrier("the shared memory");  // all have said so
     comm.transport.exchange_start = shared_exchange, comm.transport.sum_slices_start = shared_sum_slices;
     comm.transport.all_gather_start = shared_all_gather;
-    comm.transport.progress = nullptr, comm.transport.wait = nullptr;
 }

@@ -7,10 +7,11 @@
 //                    each slice in an order of its own.)
 //     all-gather     a ring: rank r sends its slice to rank r + 1, and after it what comes from rank r - 1, as it
 //                    comes. Each slice enters a machine once, however many of its processes wait for it.
+//     message        from one rank to one other
 //
 // Of P slices a process sends P - 1, and receives as many. All ranks start the same collectives in
-// the same order, so what arrives on a connection needs no label: it belongs to the first that
-// still lacks bytes from there.
+// the same order, and two ranks the messages between them, so what arrives on a connection needs no
+// label: it belongs to the first that still lacks bytes from there.
 //
 // No process waits forever: if no byte has moved for comm.timeout_s, or a connection breaks, the
 // run ends with a message that names the rank on the other side.
@@ -69,15 +70,21 @@ inline void tcp_wait(Collective number, const char* what) {
     };
     if (tcp.thread) tcp_wait_until(complete, what);
 }
+inline bool tcp_is_complete(Collective number) {
+    const std::lock_guard<std::mutex> lock(tcp.thread->mutex);
+    const std::vector<Collective>& left = tcp.thread->incomplete;
+    return std::find(left.begin(), left.end(), number) == left.end();
+}
 
-// Gives the thread a collective. sends, receives: the flows' bytes; a ring has one of each, the
-// others one of each for every other rank.
-inline void tcp_start(TcpCollective&& c) {
-    const int64_t P = tcp.processes, rank = tcp.rank;
+// Gives the thread a collective. sends, receives: the flows' bytes; a ring has one of each, a
+// message one to or from `peer`, the others one of each for every other rank.
+inline void tcp_start(TcpCollective&& c, int64_t peer = -1) {
+    const int64_t P = c.is.group.processes, rank = c.is.group.rank;
     if (c.kind == TCP_RING)
         c.flows = {{(rank + 1) % P, true, (P - 1) * c.bytes}, {(rank + P - 1) % P, false, (P - 1) * c.bytes}};
     // beginning with the next rank, so that not all send to the same
-    for (int64_t i = 1; i < P && c.kind != TCP_RING; i++)
+    if (c.kind == TCP_MESSAGE) c.flows = {{peer, c.from != nullptr, c.bytes}};
+    for (int64_t i = 1; i < P && (c.kind == TCP_EXCHANGE || c.kind == TCP_SUM); i++)
         for (const bool sends : {true, false}) c.flows.push_back({(rank + i) % P, sends, c.bytes});
     c.begin = now_seconds();
     std::fegetenv(&c.mode);
@@ -92,20 +99,26 @@ inline void tcp_start(TcpCollective&& c) {
 // ---- the collectives of comm.h
 
 inline void tcp_exchange(const Started& c, void* out, const void* data, int64_t bytes) {
-    memcpy((char*)out + tcp.rank * bytes, (const char*)data + tcp.rank * bytes, bytes);
+    memcpy((char*)out + c.group.rank * bytes, (const char*)data + c.group.rank * bytes, bytes);
     tcp_start({c, TCP_EXCHANGE, (const char*)data, bytes, (char*)out, bytes});
 }
 inline void tcp_sum_slices(const Started& c, float* data, int64_t n_elems) {
     const int64_t bytes = n_elems * (int64_t)sizeof(float);
-    tcp_start({c, TCP_SUM, (const char*)data, bytes, (char*)(data + tcp.rank * n_elems), bytes});
+    tcp_start({c, TCP_SUM, (const char*)data, bytes, (char*)(data + c.group.rank * n_elems), bytes});
 }
 inline void tcp_all_gather(const Started& c, void* data, int64_t bytes) {
     tcp_start({c, TCP_RING, nullptr, 0, (char*)data, bytes});
 }
-inline void tcp_gather(void* out, const void* mine, int64_t bytes, const char* what) {
-    const Started c{++comm.last, {{"gather"}}};
-    memmove((char*)out + tcp.rank * bytes, mine, bytes);
-    tcp_start({c, TCP_EXCHANGE, (const char*)out + tcp.rank * bytes, 0, (char*)out, bytes});
+inline void tcp_send(const Started& c, const void* data, int64_t bytes, int64_t to) {
+    tcp_start({c, TCP_MESSAGE, (const char*)data, 0, nullptr, bytes}, to);
+}
+inline void tcp_receive(const Started& c, void* data, int64_t bytes, int64_t from) {
+    tcp_start({c, TCP_MESSAGE, nullptr, 0, (char*)data, bytes}, from);
+}
+inline void tcp_gather(const CommGroup& group, void* out, const void* mine, int64_t bytes, const char* what) {
+    const Started c{++comm.last, {{"gather"}}, group};
+    memmove((char*)out + group.rank * bytes, mine, bytes);
+    tcp_start({c, TCP_EXCHANGE, (const char*)out + group.rank * bytes, 0, (char*)out, bytes});
     tcp_wait(c.number, what);
 }
 
@@ -131,7 +144,8 @@ inline void tcp_end() {
 }
 // Exchanges data over these connections from here on.
 inline void tcp_begin(const std::vector<int>& peers) {
-    tcp.processes = comm.processes, tcp.rank = comm.rank, tcp.peers = peers;
+    tcp.processes = comm.processes, tcp.peers = peers;
     tcp_start_thread();
-    comm.transport = {tcp_gather, tcp_exchange, tcp_sum_slices, tcp_all_gather, nullptr, tcp_wait, tcp_end};
+    comm.transport = {tcp_gather, tcp_exchange, tcp_sum_slices, tcp_all_gather, nullptr,        tcp_wait,
+                      tcp_end,    nullptr,      tcp_send,       tcp_receive,    tcp_is_complete};
 }

@@ -19,7 +19,7 @@
 struct TcpThread;
 // The processes as the thread knows them; those of comm.h may be others for a time (Alone).
 struct Tcp {
-    int64_t processes = 1, rank = 0;
+    int64_t processes = 1;
     std::vector<int> peers;  // by rank; -1 for this one
     TcpThread* thread = nullptr;
 
@@ -27,7 +27,7 @@ struct Tcp {
 };
 inline Tcp tcp;
 
-// One direction of a collective on one connection.
+// One direction of a collective on one connection. peer: the other side's rank in the group.
 struct TcpFlow {
     int64_t peer;
     bool sends;
@@ -37,14 +37,14 @@ struct TcpFlow {
 // Sums are added in pieces of so many bytes, of which one of each other rank is kept.
 constexpr int64_t TCP_PIECE_BYTES = 1 << 18;
 
-enum TcpKind { TCP_EXCHANGE, TCP_SUM, TCP_RING };
+enum TcpKind { TCP_EXCHANGE, TCP_SUM, TCP_RING, TCP_MESSAGE };
 struct TcpCollective {
     Started is;
     TcpKind kind;
     const char* from;    // what is sent to rank r begins at from + r * stride
     int64_t stride;      // 0: the same to all
-    char* to;            // what rank r sends goes to to + r * bytes
-    int64_t bytes;       // of a piece, or slice
+    char* to;            // what rank r sends goes to to + r * bytes; a message, to `to`
+    int64_t bytes;       // of a piece, slice or message
     double begin = 0;    // when it was started
     std::fenv_t mode{};  // how the thread that started it treats denormals; so are they in the sum
     std::vector<TcpFlow> flows{};
@@ -68,15 +68,16 @@ struct TcpSpan {
 // What a flow can move now.
 inline TcpSpan tcp_next(TcpCollective& c, const TcpFlow& f) {
     if (c.kind == TCP_RING) {
-        const int64_t P = tcp.processes, nth = f.done / c.bytes, within = f.done % c.bytes;
-        const int64_t slice = (tcp.rank - nth - (f.sends ? 0 : 1) + 2 * P) % P;
+        const int64_t P = c.is.group.processes, nth = f.done / c.bytes, within = f.done % c.bytes;
+        const int64_t slice = (c.is.group.rank - nth - (f.sends ? 0 : 1) + 2 * P) % P;
         const int64_t here = f.sends ? c.bytes + c.flows[1].done : f.bytes;  // own slice, and what has come
         return {c.to + slice * c.bytes + within, std::min(c.bytes - within, std::min(here, f.bytes) - f.done)};
     }
     if (f.sends) return {(char*)c.from + f.peer * c.stride + f.done, f.bytes - f.done};
+    if (c.kind == TCP_MESSAGE) return {c.to + f.done, f.bytes - f.done};
     if (c.kind == TCP_EXCHANGE) return {c.to + f.peer * c.bytes + f.done, f.bytes - f.done};
     // no more than a piece before all others have sent theirs
-    if (c.pieces.empty()) c.pieces.resize(tcp.processes * c.piece_bytes());
+    if (c.pieces.empty()) c.pieces.resize(c.is.group.processes * c.piece_bytes());
     return {c.pieces.data() + f.peer * c.piece_bytes() + f.done - c.added, c.piece_end() - f.done};
 }
 // Adds the pieces up if all are there.
@@ -84,9 +85,9 @@ inline void tcp_add(TcpCollective& c) {
     for (const TcpFlow& f : c.flows)
         if (!f.sends && f.done < c.piece_end()) return;
     float* const mine = (float*)(c.to + c.added);
-    std::vector<const float*> sources(tcp.processes);
-    for (int64_t r = 0; r < tcp.processes; r++)
-        sources[r] = r == tcp.rank ? mine : (const float*)(c.pieces.data() + r * c.piece_bytes());
+    std::vector<const float*> sources(c.is.group.processes);
+    for (int64_t r = 0; r < c.is.group.processes; r++)
+        sources[r] = r == c.is.group.rank ? mine : (const float*)(c.pieces.data() + r * c.piece_bytes());
     std::fesetenv(&c.mode);
     add_in_order(mine, sources, (c.piece_end() - c.added) / (int64_t)sizeof(float));
     c.added = c.piece_end();
@@ -117,6 +118,8 @@ struct TcpTraffic {
     struct Entry {
         TcpCollective* collective;
         TcpFlow* flow;
+
+        int64_t peer() const { return collective->is.group.member(flow->peer); }  // among all
     };
     std::vector<std::unique_ptr<TcpCollective>> collectives;
     std::vector<std::deque<Entry>> queues[2];
@@ -140,7 +143,7 @@ struct TcpTraffic {
         collectives.push_back(std::make_unique<TcpCollective>(std::move(given)));
         TcpCollective& c = *collectives.back();
         for (TcpFlow& f : c.flows)
-            if (f.bytes > 0) queues[f.sends][f.peer].push_back({&c, &f});
+            if (const Entry e{&c, &f}; f.bytes > 0) queues[f.sends][e.peer()].push_back(e);
     }
 };
 
@@ -155,13 +158,13 @@ inline bool tcp_move(TcpTraffic& traffic, int64_t& broken) {
     bool moved = false;
     traffic.for_each_ready([&](const TcpTraffic::Entry& e, const TcpSpan& span) {
         TcpFlow& f = *e.flow;
-        const int fd = tcp.peers[f.peer];
+        const int fd = tcp.peers[e.peer()];
         const ssize_t n = f.sends ? send_some(fd, span.at, span.bytes) : receive_some(fd, span.at, span.bytes);
-        if (n < 0) broken = f.peer;
+        if (n < 0) broken = e.peer();
         if (n <= 0) return;
         moved = true, f.done += n;
         if (!f.sends && e.collective->kind == TCP_SUM) tcp_add(*e.collective);
-        if (f.done == f.bytes) traffic.queues[f.sends][f.peer].pop_front();
+        if (f.done == f.bytes) traffic.queues[f.sends][e.peer()].pop_front();
     });
     if (moved) traffic.moved_at = now_seconds();
     return moved;
@@ -172,11 +175,11 @@ inline TcpFailure tcp_pause(const TcpThread& t, TcpTraffic& traffic) {
     std::string waits;
     int64_t peer = -1;
     traffic.for_each_ready([&](const TcpTraffic::Entry& e, const TcpSpan&) {
-        polled.push_back({tcp.peers[e.flow->peer], (short)(e.flow->sends ? POLLOUT : POLLIN), 0});
-        const bool knows = e.collective->kind != TCP_RING || tcp.processes == 2;
+        polled.push_back({tcp.peers[e.peer()], (short)(e.flow->sends ? POLLOUT : POLLIN), 0});
+        const bool knows = e.collective->kind != TCP_RING || e.collective->is.group.processes == 2;
         if (!waits.empty()) return;
-        peer = e.flow->peer;
-        waits = format("to %s rank %d: it hangs%s", e.flow->sends ? "send to" : "hear from", e.flow->peer,
+        peer = e.peer();
+        waits = format("to %s rank %d: it hangs%s", e.flow->sends ? "send to" : "hear from", peer,
                        knows ? "" : ", or another rank that it waits for");
     });
     const double end = traffic.collectives.empty() ? INFINITY : traffic.moved_at + (double)comm.timeout_s;

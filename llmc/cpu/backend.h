@@ -61,7 +61,7 @@ constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds fr
 // Elements of the slices that are on their way at once (comm_mpi.h).
 inline int64_t received_elems(const GPT2& model) {
     const BucketPlaces& places = model.gradient_places;
-    return (places.sharded ? places.places_elems(model.layout) : model.layout.total_elems()) / comm.processes;
+    return (places.sharded ? places.places_elems(model.layout) : model.layout.total_elems()) / comm.shards.processes;
 }
 
 // Of the activations in a file two copies are in use at once.
@@ -90,10 +90,11 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         // A plan cannot know whether all will be on one machine, unless it is told how many are.
         const bool to_be_shared =
             o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
+        const int64_t most = std::max(comm.shards.processes, comm.replicas.processes);  // in a sum
         if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.all != nullptr))
             rows.push_back({"scratch", "shared memory", "own pieces", SHARED_BYTES});
         else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
-            rows.push_back({"scratch", "pieces received", "of two sums", 2 * comm.processes * TCP_PIECE_BYTES});
+            rows.push_back({"scratch", "pieces received", "of two sums", 2 * most * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
             rows.push_back({"scratch", "slices received", "1/P of gradients", received_elems(model) * 4});
     }
@@ -190,7 +191,7 @@ inline DetectedDevice detected_cpu(const GPT2& model) {
 
 inline void name_threads(const GPT2&) {
     for (int i = 0; i < device.threads; i++) trace.tracks.push_back({format("thread %d", i), {}});
-    if (!comm.transport.wait) return;  // what travels does so while the program waits
+    if (!comm.transport.wait || shared_memory.all) return;  // what travels does so while the program waits
     trace.communication = (int64_t)trace.tracks.size();
     trace.tracks.push_back({"communication", {}});
 }

@@ -86,8 +86,8 @@ int64_t matmul_transposed_elems(int64_t rows, int64_t OC) {
     return sizeof(floatX) == 2 ? gemm_transposed_elems(OC, rows) : 0;
 }
 
-// dinp (rows, C) = dout (rows, OC) weight (OC, C) is written; null if it is not wanted. dweight
-// (OC, C) and dbias (OC) are written, or added to if add; dbias may be null. inp is what the
+// dinp (rows, C) = dout (rows, OC) weight (OC, C) is written. dweight (OC, C) and dbias (OC) are
+// written, or added to if add. Each may be null if it is not wanted. inp is what the
 // forward pass read. If it was computed as gelu(pre_gelu), then with pre_gelu (rows, C) dinp is
 // multiplied by gelu'(pre_gelu). dinp overlaps none of the others.
 template <class floatX, class floatG>
@@ -101,6 +101,6 @@ void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX*
     if (dinp)
         gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
              pre_gelu ? epilogue_of(dinp, C, through_gelu) : nullptr, pre_gelu);
-    gemm(dweight, C, MatrixView<floatX>{dout, 1, OC}, MatrixView<floatX>{inp, C, 1}, OC, C, rows, add);
+    if (dweight) gemm(dweight, C, MatrixView<floatX>{dout, 1, OC}, MatrixView<floatX>{inp, C, 1}, OC, C, rows, add);
     if (dbias) column_sums(dbias, dout, rows, OC, add);
 }

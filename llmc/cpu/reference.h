@@ -228,14 +228,14 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
 //     Dweight[o,c] = sum over r of Dout[r,o] inp[r,c]
 //     Dbias[o]     = sum over r of Dout[r,o]
 //
-// dinp (rows,C) is written; null if not wanted. dweight (OC,C) and dbias (OC), or null, are
-// written, or added to if add. dout (rows,OC); inp and weight are those of the forward pass. If inp
+// dinp (rows,C) is written. dweight (OC,C) and dbias (OC) are written, or added to if add. Each may
+// be null if not wanted. dout (rows,OC); inp and weight are those of the forward pass. If inp
 // was computed as gelu(pre_gelu), then with pre_gelu (rows,C) dinp becomes Dpre_gelu.
 template <class floatX>
 void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp,
                      const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      const floatX* pre_gelu = nullptr) {
-    for (int64_t i = 0; i < OC * C && !add; i++) dweight[i] = 0;
+    for (int64_t i = 0; i < OC * C && !add && dweight; i++) dweight[i] = 0;
     for (int64_t o = 0; o < OC && !add && dbias; o++) dbias[o] = 0;
     for (int64_t i = 0; i < rows * C && dinp; i++) dinp[i] = 0;
     for (int64_t r = 0; r < rows; r++)
@@ -244,7 +244,7 @@ void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX*
             if (dbias) dbias[o] += d;
             for (int64_t c = 0; c < C; c++) {
                 if (dinp) dinp[r * C + c] += d * weight[o * C + c];
-                dweight[o * C + c] += d * inp[r * C + c];
+                if (dweight) dweight[o * C + c] += d * inp[r * C + c];
             }
         }
     if (pre_gelu && dinp) gelu_backward(dinp, dinp, pre_gelu, rows * C);

@@ -11,8 +11,13 @@
 // first the micro-steps of each process, and then over the processes; a process that keeps no more
 // than its slices cannot, for that takes all gradients until the end of the step. So stages 2 and 3
 // sum over the processes in every micro-step, and differ from 0 and 1 by rounding.
+//
+// With --shard-within N the P processes are N neighbours that have a slice each, and so many
+// replicas of these as there are such groups: hybrid sharding (Zhao et al. 2023, arXiv:2304.11277,
+// section 3.2.2). Weights travel among neighbours, which one machine has; over the network goes
+// only the slice of the sum, once a step.
 #pragma once
-#include "llmc/comm/comm.h"
+#include "llmc/comm/all_reduce.h"
 #include "llmc/cpu/device.h"
 #include "llmc/model/model.h"
 
@@ -23,7 +28,7 @@ Collective start_fetch(GPT2& model, int64_t bucket) {
     const int64_t elems = layout.slice_elems(bucket);
     floatX* const params = (floatX*)model.params;
     floatX* const whole = params + model.weight_places.whole(layout, bucket);
-    memcpy((void*)(whole + comm.rank * elems), params + model.weight_places.own(layout, bucket),
+    memcpy((void*)(whole + comm.shards.rank * elems), params + model.weight_places.own(layout, bucket),
            elems * sizeof(floatX));
     return comm_all_gather_start(whole, elems, bucket);
 }
@@ -60,7 +65,8 @@ inline void keep_slices(GPT2& model, int64_t place = -1) {
         model.phases.enter(phase);
         const int64_t elems = layout.slice_elems(bucket);
         float* const kept = (float*)model.grads + model.gradient_places.own(layout, bucket);
-        const float* const sum = (float*)model.grads + model.gradient_places.whole(layout, bucket) + comm.rank * elems;
+        const float* const sum =
+            (float*)model.grads + model.gradient_places.whole(layout, bucket) + comm.shards.rank * elems;
         parallel_ranges(elems, 1 << 14, [=, adds = adds](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; i++) kept[i] = adds ? kept[i] + sum[i] : sum[i];
         });
@@ -68,6 +74,16 @@ inline void keep_slices(GPT2& model, int64_t place = -1) {
     };
     auto& all = model.arriving;
     all.erase(std::remove_if(all.begin(), all.end(), keep), all.end());
+}
+// Waits until all gradients of the step are summed over all processes: those that have shards of
+// the model (--shard-within), then their replicas.
+inline void receive_sums(GPT2& model) {
+    comm_wait("the sum of the gradients");
+    keep_slices(model);
+    const ParameterLayout& layout = model.layout;
+    for (int64_t b = 0; b < layout.buckets() && comm.replicas.processes > 1; b++)
+        comm_all_reduce((float*)model.grads + model.gradient_places.own(layout, b), layout.slice_elems(b), b,
+                        comm.replicas, "the sum over replicas");
 }
 // To be called before a bucket's gradients are written: their place must be free.
 inline void free_place(GPT2& model, int64_t bucket) {

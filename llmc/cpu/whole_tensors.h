@@ -33,9 +33,9 @@ inline void collect_from_bucket(GPT2& model, int64_t bucket, const UpdateConstan
     const StateLayout layout = factor_layout(model.optimizer, model.layout);
     if (layout.kept != KEEP_FACTORED) return;
     const int64_t elems = layout.bucket_elems(bucket), begin = layout.bucket_begin(bucket);
-    float* const mine = model.collected + comm.rank * elems;
-    float* const tiles = model.collected + comm.processes * most_factors(layout);
-    for_each_part_of(bucket, model.layout, {comm.processes, comm.rank}, {}, [&](const TensorPart& part) {
+    float* const mine = model.collected + comm.shards.rank * elems;
+    float* const tiles = model.collected + comm.shards.processes * most_factors(layout);
+    for_each_part_of(bucket, model.layout, {comm.shards.processes, comm.shards.rank}, {}, [&](const TensorPart& part) {
         const int64_t at = layout.factors_at(part.tensor, part.layer);
         const float* const grads = (float*)model.grads + model.gradient_places.at(model.layout, part);
         collect_factors(model.optimizer, mine + at - begin, grads, model.factors + at,
@@ -51,7 +51,7 @@ inline void renew_bucket(GPT2& model, int64_t bucket, int64_t t) {
     for_each_part_of(bucket, model.layout, {}, {}, [&](const TensorPart& part) {
         const int64_t at = layout.factors_at(part.tensor, part.layer);
         renew_factors(model.optimizer, model.factors + at, model.collected + at - layout.bucket_begin(bucket),
-                      comm.processes, layout.bucket_elems(bucket), matrix_part(part, model.layout.config), t);
+                      comm.shards.processes, layout.bucket_elems(bucket), matrix_part(part, model.layout.config), t);
     });
 }
 
@@ -87,7 +87,7 @@ inline std::vector<float> scales_of_tensors(Optimizer optimizer, const Parameter
     std::vector<float> scales(tensors);
     for_each_part(layout, {}, {}, [&](const TensorPart& part) {
         SquareSums total{};
-        for (int64_t rank = 0; rank < comm.processes; rank++) total.add(sums[rank * tensors + part.number]);
+        for (int64_t rank = 0; rank < comm.shards.processes; rank++) total.add(sums[rank * tensors + part.number]);
         const int64_t rows = real_rows(part.tensor, c), cols = dimension(TENSORS[part.tensor].cols, c);
         scales[part.number] = direction_scale(optimizer, total, rows, cols, constants_for(part.tensor, constants));
     });
@@ -102,7 +102,7 @@ std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants
     if (model.gradients_complete) model.gradients_complete();
     const ParameterLayout& layout = model.layout;
     const bool renew_first = !needs_old_factors(model.optimizer);
-    const int64_t tensors = all_tensors(layout.config), P = comm.processes;
+    const int64_t tensors = all_tensors(layout.config), P = comm.shards.processes;
     const RankRange ranks = updated_ranks(model.slice, P);
     std::vector<SquareSums> sums(P * tensors);  // [rank][tensor]
     for (int64_t b = 0; b < layout.buckets(); b++) {
@@ -116,8 +116,10 @@ std::vector<float> find_directions(GPT2& model, const UpdateConstants& constants
         if (!renew_first) renew_bucket(model, b, constants.t);
     }
     if (model.slice.parts > 1) {
-        const std::vector<SquareSums> mine(&sums[comm.rank * tensors], &sums[comm.rank * tensors] + tensors);
-        comm_gather(sums.data(), mine.data(), tensors * (int64_t)sizeof(SquareSums), "the norms of the tensors");
+        const std::vector<SquareSums> mine(&sums[comm.shards.rank * tensors],
+                                           &sums[comm.shards.rank * tensors] + tensors);
+        comm_gather(comm.shards, sums.data(), mine.data(), tensors * (int64_t)sizeof(SquareSums),
+                    "the norms of the tensors");
     }
     return scales_of_tensors(model.optimizer, layout, sums, constants);
 }

@@ -122,7 +122,7 @@ inline FactorTables factor_tables(Optimizer optimizer, const ParameterLayout& la
     tables.processes = layout.processes;
     for (int64_t b = 0; b < layout.buckets(); b++)
         tables.buckets.push_back({factors.bucket_begin(b), factors.bucket_elems(b), 0, {}});
-    for_each_part(layout, {layout.processes, comm.rank}, {}, [&](const TensorPart& part) {
+    for_each_part(layout, {layout.processes, comm.shards.rank}, {}, [&](const TensorPart& part) {
         add_tiles(tables, part, matrix_part(part, layout.config), factors.factors_at(part.tensor, part.layer),
                   gradients.at(layout, part));
         FactorBucket& bucket = tables.buckets[layout.bucket_of(part.tensor, part.layer)];
@@ -266,7 +266,8 @@ inline void renew_factors(Optimizer optimizer, const FactorTables& tables, const
         const dim3 blocks((unsigned)ceil_div(bucket.elems, FACTOR_THREADS), tensors.x);
         with_factored(optimizer, [&](auto constant) {
             launch("gather_tiles", gather_tiles_kernel<constant.value>, blocks, FACTOR_THREADS, 0, stream,
-                   device.collected + comm.rank * bucket.elems, device.tile_results, device.tensors, bucket, results);
+                   device.collected + comm.shards.rank * bucket.elems, device.tile_results, device.tensors, bucket,
+                   results);
         });
         gpu_all_gather(device.collected, bucket.elems, (int64_t)b, stream);
         gpu_comm_join(stream);

@@ -92,12 +92,13 @@ __global__ void sum_small_kernel(Results* results, const double* partials, int n
     sum = block_sum(sum);
     if (threadIdx.x == 0) results->small_squares = add ? results->small_squares + sum : sum;
 }
-// One thread: adds the ranks' sums in order, and decides.
+// One thread: adds the ranks' sums in order, and decides. The squares of the first `shards` ranks
+// are those of all slices; the others have the same (--shard-within).
 template <class Results>
-__global__ void finish_norm_kernel(Results* results, int processes, UpdateSettings settings) {
+__global__ void finish_norm_kernel(Results* results, int processes, int shards, UpdateSettings settings) {
     double losses = 0, squares = 0;
-    for (int r = 0; r < processes; r++)
-        losses += rank_sums(results)[r].losses, squares += rank_sums(results)[r].squares;
+    for (int r = 0; r < processes; r++) losses += rank_sums(results)[r].losses;
+    for (int r = 0; r < shards; r++) squares += rank_sums(results)[r].squares;
     const double loss = mean_loss(losses, settings), norm = gradient_norm(squares, settings);
     results->loss = loss, results->norm = norm;
     results->wanted = update_wanted(loss, norm, settings);
@@ -131,7 +132,8 @@ void sum_small_squares(DeviceResults* results, double* partials, const floatG* g
     launch("sum_small", sum_small_kernel<DeviceResults>, 1, 256, 0, stream, results, partials, blocks, add);
 }
 // Computes the rest of results from the RankSums of all ranks.
-inline void finish_norm(DeviceResults* results, int64_t processes, const UpdateSettings& settings,
+inline void finish_norm(DeviceResults* results, int64_t processes, int64_t shards, const UpdateSettings& settings,
                         cudaStream_t stream) {
-    launch("finish_norm", finish_norm_kernel<DeviceResults>, 1, 1, 0, stream, results, (int)processes, settings);
+    launch("finish_norm", finish_norm_kernel<DeviceResults>, 1, 1, 0, stream, results, (int)processes, (int)shards,
+           settings);
 }

@@ -60,19 +60,21 @@ static inline void free_place(GPT2& model, int64_t bucket) {
         wait_in_stream(shard_events.freed[model.gradient_places.place_of(model.layout, bucket)], model.gpu->stream);
 }
 // Starts the sum of a bucket's gradients over the processes. Sharded, this process keeps its slice
-// of it, added to those of the micro-steps before (add).
+// of it, added to those of the micro-steps before; after the last, it is summed over replicas.
 template <class floatG>
-void sum_over_processes(GPT2& model, floatG* grads, int64_t bucket, bool add) {
+void sum_over_processes(GPT2& model, floatG* grads, int64_t bucket, const Batch& batch) {
+    const bool add = batch.micro > 0;
     const ParameterLayout& layout = model.layout;
     const BucketPlaces& places = model.gradient_places;
     const int64_t elems = layout.slice_elems(bucket);
     floatG* const whole = grads + places.whole(layout, bucket);
     if (!places.sharded) return gpu_sum_later(whole, elems, bucket, model.gpu->stream);
-    floatG *const kept = grads + places.own(layout, bucket), *const own = whole + comm.rank * elems;
+    floatG *const kept = grads + places.own(layout, bucket), *const own = whole + comm.shards.rank * elems;
     gpu_reduce_scatter(whole, elems, bucket, model.gpu->stream, add ? own : kept);
     if constexpr (sizeof(floatG) == 4)
-        if (add && comm.processes > 1) add_gradients(kept, own, elems, true, gpu_comm.stream);
-    if (comm.processes > 1) record_event(shard_events.freed[places.place_of(layout, bucket)]);
+        if (add && comm.shards.processes > 1) add_gradients(kept, own, elems, true, gpu_comm.stream);
+    if (batch.last) gpu_sum_over_replicas(kept, elems, bucket, model.gpu->stream);
+    if (comm.shards.processes > 1) record_event(shard_events.freed[places.place_of(layout, bucket)]);
 }
 
 // The elements of `slice`, as kernels of the update find them.

@@ -39,8 +39,10 @@ struct Sizes {
     bool dropout = false;                 // it takes no memory, but time (dropout.h)
     bool compressed_activations = false;  // --compress-activations 1
     bool compressed_gradients = false;    // travel compressed between processes (compress/gradient_codes.h)
+    int64_t shards = 0;                   // processes among which a bucket is in slices; 0: all
 
     int64_t rows() const { return B * T; }
+    int64_t slices() const { return shards > 0 ? shards : processes; }  // of a bucket
     // Bytes of a weight in a model file, which has fp16 numbers as fp32 (checkpoint/model_file.h).
     int64_t file_bytes() const { return fp16 ? 4 : floatX_bytes; }
     // Layers that the backward pass recomputes at a time.
@@ -72,7 +74,7 @@ struct Sizes {
     // Whether these sums borrow the memory of the layers' gradients, if it is large enough. On a
     // CPU they can: they are rounded before the backward pass writes the gradient of any layer.
     bool dwte_sums_borrow_gradients() const {
-        const int64_t layers_elems = parameter_layout(config, processes).bucket_begin[config.L];
+        const int64_t layers_elems = parameter_layout(config, slices()).bucket_begin[config.L];
         return has_dwte_sums() && !gpu && layers_elems * floatX_bytes >= config.Vp * config.C * 4;
     }
     // Rows of the scratch memory in which Muon also computes, between steps: a matrix 4C x C in

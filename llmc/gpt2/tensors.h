@@ -113,7 +113,7 @@ struct BucketSlice {
     int64_t end(const ParameterLayout& layout, int64_t bucket) const {
         return layout.bucket_elems(bucket) / parts * (part + 1);
     }
-    // Those of n elements of a bucket, from its element `first` on, that are in the slice, counted
+    // Which of n elements of a bucket, from its element `first` on, are in the slice, counted
     // from `first`; none if low >= high.
     ElementRange within(const ParameterLayout& layout, int64_t bucket, int64_t first, int64_t n) const {
         return {std::max<int64_t>(0, begin(layout, bucket) - first), std::min(n, end(layout, bucket) - first)};

@@ -8,6 +8,7 @@
 inline const float* gathered_tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
     if (!model.weight_places.sharded) return tensor_data(model, tensor, layer, first, n);
     const ParameterLayout& layout = model.layout;
+    const CommGroup& shards = comm.shards;
     const int64_t bucket = layout.bucket_of(tensor, layer);
     static std::vector<float> gathered;
     gathered.resize(n);
@@ -15,15 +16,15 @@ inline const float* gathered_tensor_data(GPT2& model, int tensor, int64_t layer,
         count = std::min(CONVERTED_ELEMS, n - done);
         const int64_t begin = layout.offset_in_bucket[tensor] + first + done;  // in the bucket
         const auto in_slice = [&](int64_t rank) {
-            return BucketSlice{comm.processes, rank}.within(layout, bucket, begin, count);
+            return BucketSlice{shards.processes, rank}.within(layout, bucket, begin, count);
         };
-        std::vector<float> mine(count), all(count * comm.processes);
-        if (const auto [low, high] = in_slice(comm.rank); low < high) {
+        std::vector<float> mine(count), all(count * shards.processes);
+        if (const auto [low, high] = in_slice(shards.rank); low < high) {
             const float* values = tensor_data(model, tensor, layer, first + done + low, high - low);
             std::copy(values, values + high - low, mine.begin() + low);
         }
-        comm_gather(all.data(), mine.data(), count * (int64_t)sizeof(float), "the collection of the weights");
-        for (int64_t rank = 0; rank < comm.processes; rank++) {
+        comm_gather(shards, all.data(), mine.data(), count * (int64_t)sizeof(float), "the collection of the weights");
+        for (int64_t rank = 0; rank < shards.processes; rank++) {
             const float* from = all.data() + rank * count;
             if (const auto [low, high] = in_slice(rank); low < high)
                 std::copy(from + low, from + high, gathered.begin() + done + low);

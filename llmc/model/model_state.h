@@ -8,10 +8,11 @@
 
 // What a process keeps at a ZeRO stage (cpu/shard.h). A single process keeps everything.
 inline void settle_stage(GPT2& model, int64_t stage) {
-    const bool several = comm.processes > 1;
-    if (stage >= 1) model.slice = {comm.processes, comm.rank};
-    model.weight_places = {several && stage >= 3, comm.rank},
-    model.gradient_places = {several && stage >= 2, comm.rank};
+    const CommGroup& shards = comm.shards;
+    const bool several = shards.processes > 1;
+    if (stage >= 1) model.slice = {shards.processes, shards.rank};
+    model.weight_places = {several && stage >= 3, shards.rank},
+    model.gradient_places = {several && stage >= 2, shards.rank};
 }
 
 // Whether a run with these options keeps fp32 master weights.
@@ -127,12 +128,13 @@ constexpr int64_t STATE_PIECE_ELEMS = 256 * STATE_BLOCK_ELEMS;
 // bucket.
 inline const float* state_piece(GPT2& model, int state, int64_t bucket, int64_t first, int64_t n) {
     const StateLayout layout = state_layout(model, state);
-    const int64_t elems = layout.slice_elems(bucket), skip = layout.held(model.slice).parts > 1 ? 0 : comm.rank * elems;
+    const int64_t elems = layout.slice_elems(bucket), rank = comm.shards.rank;
+    const int64_t skip = layout.held(model.slice).parts > 1 ? 0 : rank * elems;
     const int64_t at = layout.held_begin(model.slice, bucket) + skip + first;
     void* const memory = state_memory(model, state);
     if (layout.kept == KEEP_8BIT) {
         const BlockMap map = block_map(model.layout, model.slice);
-        const int64_t slice = (map.slices > 1 ? comm.rank : 0) * map.slice_blocks(bucket);
+        const int64_t slice = (map.slices > 1 ? rank : 0) * map.slice_blocks(bucket);
         const int64_t block = map.first_block(bucket) + slice + first / STATE_BLOCK_ELEMS;
         return get_blocks(model, state == STATE_M, (StateBlock*)memory + block, n);
     }

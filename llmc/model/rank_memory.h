@@ -39,11 +39,11 @@ inline void add_values(GPT2& model, float* memory, int64_t at, int64_t n, const 
 inline void take_rank_piece(GPT2& model, RankState state, int64_t old, int64_t begin, const RankPiece& piece,
                             const float* values) {
     const ParameterLayout& layout = model.layout;
-    const int64_t slice = layout.slice_elems(piece.bucket), own = comm.rank * slice;
+    const int64_t slice = layout.slice_elems(piece.bucket), own = comm.shards.rank * slice;
     const bool whole = is_whole(state);
     const int64_t low = std::max(begin, whole ? 0 : own);
     const int64_t high = std::min(begin + piece.elems, whole ? layout.bucket_elems(piece.bucket) : own + slice);
-    if (low >= high || (whole && old % comm.processes != comm.rank)) return;
+    if (low >= high || (whole && old % comm.shards.processes != comm.shards.rank)) return;
     values += low - begin;
     const int64_t at = layout.bucket_begin[piece.bucket];
     if (float* memory = rank_memory(model, state))

@@ -86,11 +86,11 @@ template <class Model, class Device>
 void orthogonalize_matrices(Model& model, float* directions, const Device& device) {
     const ParameterLayout& layout = model.layout;
     const BucketPlaces& places = model.gradient_places;
-    const BucketSlice own{comm.processes, comm.rank};
+    const BucketSlice own{comm.shards.processes, comm.shards.rank};
     const int64_t L = layout.config.L, at_a_time = places.sharded ? BucketPlaces::LAYERS : L;
     const bool several = own.parts > 1, in_slices = model.slice.parts > 1;
     const auto bucket = [&](int64_t l) { return directions + places.whole(layout, l); };
-    const auto own_in_bucket = [&](int64_t l) { return bucket(l) + comm.rank * layout.slice_elems(l); };
+    const auto own_in_bucket = [&](int64_t l) { return bucket(l) + comm.shards.rank * layout.slice_elems(l); };
     const auto kept = [&](int64_t l) { return directions + places.own(layout, l); };
     for (int64_t first = 0, end; first < L; first = end) {
         end = std::min(L, first + at_a_time);

@@ -16,6 +16,20 @@ inline bool trains_apart(const Options& o) { return comm.processes > 1 && o.sync
 // The highest ZeRO stage that goes with these flags.
 inline int64_t most_stage(const Options& o) { return o.sync_every > 0 ? 0 : o.compress_gradients != "none" ? 1 : 3; }
 
+// Has buckets in slices among as many neighbours as the flags say. Exit 2 if that is not possible.
+inline void settle_shards(const Options& o) {
+    const int64_t N = o.shard_within, P = comm.processes;
+    if (N > 0 && P % N != 0)
+        usage_error("--shard-within %d, but %d processes cannot be divided into groups of %d", N, P, N);
+    if (N == 1 && P > 1) usage_error("--shard-within 1 would keep all on every process, as -z 0 does; 2.. is accepted");
+    if (N > 0 && o.zero_stage == 0)
+        usage_error("--shard-within %d has no effect with -z 0, which has no slices; -z 1, 2 and 3 are accepted", N);
+    if (N > 0 && N < P && o.compress_gradients != "none")
+        usage_error("--shard-within %d with --compress-gradients %s, whose codes go to all processes; one is accepted",
+                    N, o.compress_gradients);
+    comm_shard_within(N > 0 ? N : P);
+}
+
 // Exit 2 if gradients cannot be compressed as the flags say.
 inline void check_compression(NumberFormat format, const Options& o) {
     const char* kind = o.compress_gradients.c_str();

@@ -210,6 +210,8 @@ inline const std::vector<OptionRow>& option_table() {
               "1: what is kept for the backward pass is kept in 8 bits, so that gradients are no longer exact"),
         whole(EVERYDAY | PROCESSES, "-z", "--zero-stage", &O::zero_stage, 0, 3, "0, 1, 2, 3", "0",
               "sharded: 1 the optimizer's state, 2 also gradients, 3 also weights"),
+        whole(PROCESSES, "", "--shard-within", &O::shard_within, 0, 1 << 20, "0, 2..", "0 = all",
+              "with -z 1, 2, 3: slices among so many neighbours; groups of these have copies (those of a machine)"),
         text(SPEED, "", "--offload", &O::offload, "none, optimizer, activations, both", "none",
              "CPU: what lies in a file until it is needed: the optimizer's state, activations between segments (-r 3, "
              "4)"),

@@ -30,7 +30,7 @@ struct Options {
             recompute = 1, recompute_every = 0, compress_activations = 0, document_mask = 0, zero_stage = 0,
             log_gpu_every = -1;
     int64_t num_processes = -1, process_rank = -1, gpus_per_node = 8;  // -1: from the launcher
-    int64_t comm_timeout = 600, bucket_mb = 0;
+    int64_t comm_timeout = 600, bucket_mb = 0, shard_within = 0;
     std::string compress_gradients = "none";
     int64_t compress_warmup = 0, sync_every = 0;
     double outer_lr = 1, outer_momentum = 0;

@@ -87,7 +87,7 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
 
 // The weights before an update, of which --log-tensors needs a copy, but with AdamW (tensor_log.h).
 inline int64_t weights_before_bytes(const GPT2& model, const Options& o) {
-    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.processes * 4 : 0;
+    return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.shards.processes * 4 : 0;
 }
 
 // FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences

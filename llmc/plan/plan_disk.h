@@ -21,7 +21,7 @@ inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, cons
     for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
     const double model = (double)sizeof(Header) + (double)tensors * (double)s.file_bytes();
     header.set_version(optimizer, s.fp16);
-    return model + (double)(s.processes * state_file_bytes(layout, header, optimizer, master));
+    return model + (double)(s.slices() * state_file_bytes(layout, header, optimizer, master));
 }
 
 // The most checkpoints that a run of so many steps has at once. The newest is written before an old

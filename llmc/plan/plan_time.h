@@ -96,14 +96,14 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
     add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
     add_codes(kernels, s);
-    const ParameterLayout layout = parameter_layout(c, s.processes);
+    const ParameterLayout layout = parameter_layout(c, s.slices());
     add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
     if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) add(work::collect_factors((double)norm_elems), 1);
     const double v_elems = elems_with_v(layout, optimizer, update_elems), p = master ? 4 : x;
     if (s.whole_tensors) add(work::directions(OPTIMIZERS[optimizer], (double)update_elems, v_elems, p), 1);
     if (s.orthogonalizes) {
-        const auto matrices = orthogonalized_matrices(c, s.processes, x);
+        const auto matrices = orthogonalized_matrices(c, s.slices(), x);
         for (int i = 0; i < NUM_TENSORS; i++) add(orthogonalize_tensor(i, c, x), matrices[i]);
     }
     add(work::update(OPTIMIZERS[optimizer], (double)update_elems, master, x, g), 1);
@@ -140,7 +140,7 @@ struct Cluster {
 // The seconds that a process computes in a step: at the cluster's share of the peak, or the bound
 // where that is longer. model_flops: of all processes.
 inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
-    const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.processes);
+    const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.slices());
     return std::max(bound.seconds, flops / (c.flops * c.utilisation));
 }
 
@@ -149,20 +149,30 @@ struct ScalingEstimate {
     double step_s() const { return compute_s + communicate_s - hidden_s; }
 };
 
-// Estimates a step with communication. compute_s: what it takes without. wire_bytes: what each
-// process sends. Half of that, the reduce-scatter of the gradients, travels during the backward
-// pass of the last micro-step, which takes two thirds of that micro-step. Sharded weights: a third
-// in the forward, two thirds in the backward pass of each micro-step, all while it computes.
-inline ScalingEstimate estimate_scaling(const Cluster& c, double compute_s, double wire_bytes, int64_t processes,
-                                        int64_t node_processes, int64_t buckets, int64_t micro_steps,
-                                        bool sharded_weights = false) {
+// Bytes that each process sends in a step; of these to replicas of its slices (--shard-within).
+struct WireBytes {
+    int64_t all = 0, replicas = 0;
+};
+// Estimates a step of `processes` in groups of s.slices() with communication. compute_s: what it
+// takes without. Half of what members of a group send each other, the reduce-scatter of the
+// gradients, travels during the backward pass of the last micro-step, which takes two thirds of
+// that micro-step. Sharded weights: a third in the forward, two thirds in the backward pass of each
+// micro-step, all while it computes. Sums over replicas follow those of their groups.
+inline ScalingEstimate estimate_scaling(const Cluster& c, double compute_s, const WireBytes& bytes, const Sizes& s,
+                                        int64_t node_processes, bool sharded_weights) {
+    const int64_t members = s.slices(), replicas = s.processes / members;
+    const double buckets = (double)s.config.L + 1, micro_steps = (double)s.micro_steps;
     ScalingEstimate e;
     e.compute_s = compute_s;
-    const double bandwidth = processes <= node_processes ? c.node_bytes_s : c.network_bytes_s;
-    const double ways = sharded_weights ? 3 * (double)micro_steps : 2;
-    const double one_way_s = (double)buckets * (double)(processes - 1) * c.message_s + wire_bytes / ways / bandwidth;
-    e.communicate_s = ways * one_way_s;
+    const auto seconds = [&](int64_t processes, double sent, bool on_a_node, double ways) {
+        return ways * buckets * (double)(processes - 1) * c.message_s +
+               sent / (on_a_node ? c.node_bytes_s : c.network_bytes_s);
+    };
+    const double ways = sharded_weights ? 3 * micro_steps : 2;
+    const double in_group_s = seconds(members, (double)(bytes.all - bytes.replicas), members <= node_processes, ways);
+    const double replicas_s = seconds(replicas, (double)bytes.replicas, s.processes <= node_processes, 2);
+    e.communicate_s = in_group_s + replicas_s;
     e.hidden_s = sharded_weights ? std::min(e.communicate_s, compute_s)
-                                 : std::min(one_way_s, compute_s / (double)micro_steps * 2 / 3);
+                                 : std::min(in_group_s / ways + replicas_s, compute_s / micro_steps * 2 / 3);
     return e;
 }

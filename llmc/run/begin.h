@@ -18,10 +18,7 @@ inline std::string program_text(const GPT2& model) {
 inline void join_processes(Run& run) {
     const Options& o = run.options;
     comm.message_bytes = o.bucket_mb << 20;
-    if (o.plan && o.num_processes > 1) {
-        comm.processes = o.num_processes;
-        return;
-    }
+    if (o.plan && o.num_processes > 1) return comm_count(o.num_processes);
     comm_start(o.num_processes, o.process_rank, o.dist_init, o.server_ip, o.fs_path, o.comm_timeout,
                program_text(run.model), common_flags(o));
     claim_cores(run.options);
@@ -70,7 +67,8 @@ inline Sizes settle_run(Run& run) {
     settle_end_of_text(o, config);
     run.B = o.batch_size, run.T = o.seq_len;
     const int64_t micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
-    run.model.layout = parameter_layout(config, comm.processes);
+    settle_shards(o);
+    run.model.layout = parameter_layout(config, comm.shards.processes);
     const int64_t cache_T = cache_positions(o, config), logit_rows = 0;  // the device settles these rows
     // A run that only generates makes one forward pass over the prompt.
     const bool prompts = only_generates(o) && cache_T > 0;
@@ -78,7 +76,7 @@ inline Sizes settle_run(Run& run) {
     Sizes sizes{config, B, T, o.recompute, cache_T, logit_rows, o.max_steps != 0, micro_steps, comm.processes};
     sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
     sizes.dropout = o.dropout > 0, sizes.compressed_activations = o.compress_activations;
-    sizes.compressed_gradients = compression_of(o) != NOT_COMPRESSED;
+    sizes.compressed_gradients = compression_of(o) != NOT_COMPRESSED, sizes.shards = comm.shards.processes;
     return sizes;
 }
 

@@ -139,7 +139,7 @@ inline void save(Run& run) {
     header.rank_states = kept_rank_states(run.model);
     header.set_version(run.model.optimizer, run.model.sizes.fp16);
     const int64_t state_bytes = state_file_bytes(layout, header, run.model.optimizer, run.model.master);
-    const int64_t all_bytes = model_bytes + comm.processes * state_bytes;
+    const int64_t all_bytes = model_bytes + comm.shards.processes * state_bytes;
     const std::string step = format("step %d", run.state.step);
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
     expect_own_folder(run);

@@ -7,9 +7,9 @@
 #include "llmc/run/run.h"
 
 // What several GPUs would take for a step that computes for so long.
-inline void print_scaling(const Cluster& c, double compute_s, int64_t wire_bytes, const Options& o, const Sizes& s) {
-    const ScalingEstimate e = estimate_scaling(c, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node,
-                                               s.config.L + 1, s.micro_steps, o.zero_stage >= 3);
+inline void print_scaling(const Cluster& c, double compute_s, const WireBytes& bytes, const Options& o,
+                          const Sizes& s) {
+    const ScalingEstimate e = estimate_scaling(c, compute_s, bytes, s, o.gpus_per_node, o.zero_stage >= 3);
     printf(
         "on GPUs of %.0f TFLOP/s used to %.0f%%, %.0f GB/s between those of a node, %.0f GB/s a GPU between nodes of "
         "%lld, %.0f us a message:\n",
@@ -66,22 +66,20 @@ inline int64_t print_run_length(const Options& o) {
 
 // Seconds of a step that computes for so long. On GPUs the communication adds to it that the
 // backward pass does not hide.
-inline double with_communication(double compute_s, const Options& o, const Sizes& s, int64_t wire_bytes) {
+inline double with_communication(double compute_s, const Options& o, const Sizes& s, const WireBytes& bytes) {
     if (!s.gpu) return compute_s;
-    return estimate_scaling({}, compute_s, (double)wire_bytes, s.processes, o.gpus_per_node, s.config.L + 1,
-                            s.micro_steps, o.zero_stage >= 3)
-        .step_s();
+    return estimate_scaling({}, compute_s, bytes, s, o.gpus_per_node, o.zero_stage >= 3).step_s();
 }
 
 // Time and cost on a device: the least that the roofline allows, and at the share of the peak that
 // is often reached, where a step computes for usual_compute_s.
 inline void print_time(const Options& o, const Sizes& s, const PlanDevice& device, const TimeBound& bound,
-                       double usual_compute_s, int64_t wire_bytes) {
+                       double usual_compute_s, const WireBytes& bytes) {
     const int64_t steps = print_run_length(o);
     if (device.flops_s == 0) return;
     const double share = Cluster().utilisation, P = (double)s.processes;
-    const double least_s = with_communication(bound.seconds, o, s, wire_bytes);
-    const double usual_s = with_communication(usual_compute_s, o, s, wire_bytes);
+    const double least_s = with_communication(bound.seconds, o, s, bytes);
+    const double usual_s = with_communication(usual_compute_s, o, s, bytes);
     const bool counts_bytes = device.bytes_s > 0;
     printf("on %s (%.4g TFLOP/s, %s), a bound by the roofline of each kernel, not a promise:\n", device.name.c_str(),
            device.flops_s / 1e12,
@@ -118,6 +116,14 @@ inline void print_flops(double model_flops, const Options& o, const Sizes& s) {
 inline int64_t meeting_bytes(const GPT2& model) {
     return 2 * model.layout.total_elems() / comm.processes * 4 * (comm.processes - 1);
 }
+// Bytes that this process sends in a step to those that have the same slices (--shard-within).
+inline int64_t replica_bytes(const GPT2& model) {
+    const int64_t groups = comm.replicas.processes;
+    int64_t bytes = 0;
+    for (int64_t b = 0; b < model.layout.buckets(); b++)
+        bytes += 2 * (groups - 1) * (model.layout.slice_elems(b) / groups) * model.sizes.gradient_bytes();
+    return bytes;
+}
 // Bytes that this process sends in a step: gradients to be summed (from stage 2 on in every
 // micro-step), then gradients (stage 0) or updated weights (stages 1, 2) to all; in stage 3 weights
 // whenever they are needed. In between Muon shares directions and factors in slices
@@ -134,20 +140,23 @@ inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed, int64_t e
     const int64_t all = model.layout.total_elems(), layers = model.layout.bucket_begin[s.config.L];
     const int64_t shared = s.orthogonalizes ? layers + (in_slices ? factors.total_elems() : 0) : 0;
     const int64_t collected = factors.kept == KEEP_FACTORED ? factors.total_elems() : 0;
-    const int64_t sums = s.gpu ? 1 + (in_slices && s.whole_tensors ? all_tensors(s.config) : 0) : 0;
+    const int64_t N = comm.shards.processes, squares = sizeof(SquareSums);
+    const int64_t sums = s.gpu && in_slices && s.whole_tensors ? all_tensors(s.config) : 0;
     const int64_t collected_elems = model.weight_places.sharded ? fetched_elems(model) : all;
-    const int64_t others = shared * 8 / comm.processes + collected * 4 + sums * (int64_t)sizeof(SquareSums);
-    int64_t slices = (all * summed * sums_a_step + collected_elems * gathered) / comm.processes;
+    const int64_t others = shared * 8 / N + collected * 4 + sums * squares;
+    int64_t slices = (all * summed * sums_a_step + collected_elems * gathered) / N;
     const int64_t codes = compressed ? slice_code_bytes(model.compressed.kind, model.layout) : 0;
-    if (compressed) slices = codes + (in_slices ? all * gathered / comm.processes : codes);
+    if (compressed) slices = codes + (in_slices ? all * gathered / N : codes);
     if (model.apart) slices = 0;
-    return (slices + others) * (comm.processes - 1) + (model.apart ? meeting_bytes(model) / every : 0);
+    const int64_t results = s.gpu ? squares * (comm.processes - 1) : 0;
+    return (slices + others) * (N - 1) + results + replica_bytes(model) +
+           (model.apart ? meeting_bytes(model) / every : 0);
 }
 
 // The least that a step of training takes on a device.
 inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const GPT2& model) {
     if (!s.training) return {};
-    const int64_t norm_elems = model.layout.total_elems() / s.processes;
+    const int64_t norm_elems = model.layout.total_elems() / s.slices();
     const int64_t update_elems = model.slice.state_elems(model.layout);
     const bool fuses_gelu = s.gpu && gelu_fusion(o, s.recompute, device.hopper, model.format != FORMAT_FP32).forward;
     return time_bound(
@@ -170,10 +179,13 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
     const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
     const bool compressed = model.compressed.kind != NOT_COMPRESSED;
-    const int64_t wire_bytes = wire_bytes_per_step(model, compressed, o.sync_every);
+    const WireBytes bytes{wire_bytes_per_step(model, compressed, o.sync_every), replica_bytes(model)};
     print_flops(model_flops, o, s);
-    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)wire_bytes,
+    printf("bytes on the wire a step: %lld sent by each of %lld processes\n", (long long)bytes.all,
            (long long)s.processes);
+    if (comm.replicas.processes > 1)
+        printf("of these between the %lld replicas of a slice: %lld\n", (long long)comm.replicas.processes,
+               (long long)bytes.replicas);
     if (compressed && o.compress_warmup > 0)
         printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup,
                (long long)wire_bytes_per_step(model, false, 0));
@@ -184,6 +196,6 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     if (device.flops_s > 0) cluster.flops = device.flops_s;
     const TimeBound bound = step_bound(o, s, device, model);
     const double usual_compute_s = usual_seconds(cluster, model_flops, s, bound);
-    if (s.gpu) print_scaling(cluster, usual_compute_s, wire_bytes, o, s);
-    if (s.training) print_time(o, s, device, bound, usual_compute_s, wire_bytes);
+    if (s.gpu) print_scaling(cluster, usual_compute_s, bytes, o, s);
+    if (s.training) print_time(o, s, device, bound, usual_compute_s, bytes);
 }

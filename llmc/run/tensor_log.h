@@ -93,12 +93,12 @@ inline TensorSums measure_gradient(GPT2& model, const TensorPart& part, double l
 }
 template <class Each>
 inline void for_each_own_part(GPT2& model, Each each) {
-    for_each_part(model.layout, {comm.processes, comm.rank}, model.slice, each);
+    for_each_part(model.layout, {comm.shards.processes, comm.shards.rank}, model.slice, each);
 }
 inline void measure_before_update(Run& run, double loss_scale, BeforeUpdate& before) {
     GPT2& model = run.model;
     if (!logs_tensors(run) || model.optimizer == ADAMW) return;
-    before.weights.reserve(model.layout.total_elems() / comm.processes);
+    before.weights.reserve(model.layout.total_elems() / comm.shards.processes);
     for_each_own_part(model, [&](const TensorPart& part) {
         for_each_weight(model, part, [&](const float* values, int64_t, int64_t n) {
             before.weights.insert(before.weights.end(), values, values + n);
@@ -206,6 +206,8 @@ inline void log_tensors(Run& run, const UpdateSettings& settings, bool updated, 
     const Range range("log tensors");
     std::vector<TensorLine> lines;
     measure_parameters(run.model, settings, updated, before, lines);
+    if (comm.replicas.rank > 0)  // its slices are measured by another
+        for (TensorLine& line : lines) line.sums = line.before = {};
     measure_residuals(run.model, lines);
     sum_over_processes(lines);
     std::string text;

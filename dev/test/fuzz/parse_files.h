@@ -79,7 +79,7 @@ inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optim
     TinyModel tiny(processes);
     GPT2& model = tiny.model;
     model.optimizer = optimizer;
-    comm.processes = processes;
+    comm_count(processes);
     FileWriter weights(model_path(scratch, STATE_STEP));
     StateHeader header;
     header.step = STATE_STEP, header.position_windows = 14, header.T = 4, header.seed = 42;
@@ -87,11 +87,12 @@ inline std::map<std::string, std::string> checkpoint_of(int64_t processes, Optim
     header.set_version(optimizer, fp16), header.states = (int64_t)kept_states(model).size();
     if (fp16) header.loss_scale = {FIRST_SCALE, 3};
     weights.commit();
-    for (comm.rank = 0; comm.rank < processes; comm.rank++) {
-        header.rank = comm.rank, header.header_checksum = header.checksum();
+    for (int64_t rank = 0; rank < processes; rank++) {
+        comm_count(processes, rank);
+        header.rank = rank, header.header_checksum = header.checksum();
         write_state(scratch, header, model, nullptr);
     }
-    comm.processes = 1, comm.rank = 0;
+    comm_count(1);
     scratch_file(format("DONE_%08d", STATE_STEP), "");
     for (const CheckpointFile& file : checkpoint_files(scratch))
         files[file.path.substr(scratch.size() + 1)] = content_of(file.path);

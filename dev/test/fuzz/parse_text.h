@@ -72,16 +72,16 @@ inline void run_flags(const std::string& input) {
     if (!o.device.empty()) stated_device(o, true, true);
     check_round_trip(o);
     const GPT2Config config = config_from_descriptor(o.model);
-    comm.processes = std::max<int64_t>(1, o.num_processes);
+    comm_count(std::max<int64_t>(1, o.num_processes));
     o.out_dir = scratch;
     try {
         settle_sizes(o, config);
     } catch (...) {
-        comm.processes = 1;
+        comm_count(1);
         throw;
     }
     expect(o.total_batch_size % (o.batch_size * o.seq_len * comm.processes) == 0, "a step is whole micro-batches");
-    comm.processes = 1;
+    comm_count(1);
 }
 
 // ---- what a resumed run reads beside its checkpoint
