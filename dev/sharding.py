@@ -65,8 +65,8 @@ def measured_table(rounds):
                 plan, sent, _ = planned([*flags[stage], "-pn", processes])
                 peak = max(peak for _, peak in of_stage)
                 ratio = f"{fastest[stage] / fastest[1]:.2f}" if processes > 1 else ""
-                lines.append(f"| {processes} | {stage} | {fastest[stage]:,.0f} ms | {ratio} | {peak / 2**20:,.0f} MiB | "
-                             f"{plan / 2**20:,.0f} MiB | {sent / 2**20:,.0f} MiB |")
+                lines.append(f"| {processes} | {stage} | {fastest[stage]:,.0f} ms | {ratio} | "
+                             f"{peak / 2**20:,.0f} MiB | {plan / 2**20:,.0f} MiB | {sent / 2**20:,.0f} MiB |")
                 print(lines[-1], flush=True)
     return lines
 
