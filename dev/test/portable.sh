@@ -14,8 +14,8 @@ set -e
 out=build/portable/$1  # for each part, since they run side by side
 mkdir -p $out
 rm -f $out/t_*.bin
-trainer="train_gpt2_cpu.cpp llmc/run/services.cpp"
-once=llmc/cpu/compiled_once.cpp
+services=llmc/run/services.cpp once=llmc/cpu/compiled_once.cpp
+trainer="train_gpt2_cpu.cpp $services"
 flags="-std=c++17 -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -Wno-unknown-pragmas -pthread -I."
 fail() { echo "$*"; exit 1; }
 skip() { echo "SKIPPED $1 ($2)"; exit 77; }
@@ -155,9 +155,11 @@ aarch64() {
     command -v qemu-aarch64 > /dev/null || skip aarch64 "apt-get install qemu-user"
     libraries=/usr/aarch64-linux-gnu
     [ -d $libraries ] || libraries=$($compiler -print-sysroot)
+    $compiler $flags -O1 -march=armv8-a -c $services -o $out/services.o  # nothing in it asks for features
     for features in armv8-a armv8.2-a+bf16; do
         $compiler $flags -O2 -march=$features -c $once -o $out/once_$features.o
-        $compiler $flags -O1 -march=$features $trainer $out/once_$features.o -o $out/train_$features
+        $compiler $flags -O1 -march=$features train_gpt2_cpu.cpp $out/services.o $out/once_$features.o \
+            -o $out/train_$features
     done
     $compiler $flags -O2 -march=armv8.2-a+bf16 dev/test/test_kernels.cpp $out/once_armv8.2-a+bf16.o \
         -o $out/kernels_arm
