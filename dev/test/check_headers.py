@@ -95,7 +95,8 @@ def check(compiler, headers, folder, root=pathlib.Path()):
 def finds_planted(compiler, folder):
     """Each planted header is named, at the end of a chain as in its middle, and the right ones are not."""
     once = "#pragma once\n"
-    planted = {"a.h": once + "#include <string>\n", "b.h": once + '#include "a.h"\ninline std::string b() { return ""; }\n',
+    planted = {"a.h": once + "#include <string>\n",
+               "b.h": once + '#include "a.h"\ninline std::string b() { return ""; }\n',
                "c.h": once + "inline std::string c();\n", "d.h": once + '#include "c.h"\n#include "b.h"\n',
                "e.h": '#include "b.h"\nstruct E {};\n', "f.h": once + '#include "b.h"\n#include "e.h"\n'}
     for name, text in planted.items():
