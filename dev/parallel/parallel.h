@@ -57,8 +57,8 @@ using Floats = std::vector<float>;
 inline std::vector<int> read_tokens(const std::string& path) {
     FileReader file(path);
     std::vector<uint16_t> tokens(read_tokens_header(file));
-    if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     file.read(tokens.data(), 2 * tokens.size(), "the tokens");
+    if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     return {tokens.begin(), tokens.end()};
 }
 // The inputs of a micro-batch, of which number n of a run takes the n-th window; its targets begin
@@ -72,8 +72,8 @@ inline const int* window(const std::vector<int>& tokens, int64_t n) {
 struct Parameter {
     Floats weight, gradient, m, v;
 };
-// The part of the model that this process has. wte is in the first stage and in the last; its
-// gradient as an embedding has a place of its own, since the two are added at the end of a step.
+// What a process has of the model. The gradient of wte as an embedding has a place of its own:
+// it is added to the classifier's at the end of a step.
 struct Part {
     GPT2Config c;
     std::map<std::pair<int, int64_t>, Parameter> parameters;  // by tensor and layer
@@ -101,8 +101,7 @@ Part first_weights(const GPT2Config& c, uint64_t seed, Has has) {
         }
     return part;
 }
-// Update t = 1, 2, ... by AdamW, after which the gradients are 0. There is no clipping: its norm is
-// a sum over all processes.
+// Update t = 1, 2, ... by AdamW, without clipping; afterwards the gradients are 0.
 inline void update(Part& part, int64_t t) {
     const UpdateConstants k = update_constants(LEARNING_RATE, 0.9f, 0.95f, 1e-8f, 0, 1, t);
     for (auto& [name, p] : part.parameters) {
@@ -137,9 +136,8 @@ inline uint64_t checksum_of_weights(Part& part) {
 
 // ---- a layer
 
-// What a layer keeps of a micro-batch. Between the two halves of the backward pass, the gradients
-// of the outputs of its four products are where the values were that nobody needs any more: those
-// of qkv and fch in these, of attproj in input, of fcproj in residual2.
+// What a layer keeps of a micro-batch. Between the two halves of the backward pass the gradients of
+// its four products' outputs replace what nobody needs any more: qkv, fch, input, residual2.
 struct LayerRecord {
     Counted input, ln1, qkv, atty, residual2, ln2, fch, gelu, norms, lse;  // norms: means and deviations
 };

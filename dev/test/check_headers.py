@@ -21,8 +21,9 @@ if __name__ == "__main__" and "--help" in sys.argv:
 
 # Those left out are parts of a test, after the model.
 PARTS_OF_TESTS = re.compile(r"dev/test/.*_(tests|kernels)\.h")
-CPU = ["llmc/*/*.h", "dev/data/*.h", "dev/bench.h", "dev/bench_run.h", "dev/cpu/bench_cpu.h", "dev/talk/*.h",
-       "dev/test/*.h", "dev/test/fuzz/*.h", "dev/course/exercises/judge.h", "dev/course/exercises/ranks.h"]
+CPU = ["llmc/*/*.h", "dev/bench.h", "dev/bench_run.h", "dev/cpu/bench_cpu.h", "dev/data/*.h", "dev/parallel/*.h",
+       "dev/talk/*.h", "dev/test/*.h", "dev/test/fuzz/*.h", "dev/course/exercises/judge.h",
+       "dev/course/exercises/ranks.h"]
 SIMULATED = ["llmc/cuda/*.cuh", "dev/cusim/cusim.h", "dev/course/exercises/judge_cuda.h"]
 STRICT = ["-O0", "-Werror", "-Wno-unused-function", "-fsyntax-only", "-x", "c++"]
 SIM = ["-Ibuild/sim", "-Idev/cusim/include", "-Wno-unknown-pragmas"]
