@@ -145,53 +145,64 @@ struct LayerRecord {
 inline int64_t layer_record_elems(const GPT2Config& c) { return ROWS * (16 * c.C + 4 + c.NH); }
 
 inline LayerRecord layer_record(const GPT2Config& c, Counted&& input) {
-    const auto wide = [&](int64_t n) { return Counted(ROWS * n * c.C); };
+    const int64_t rows = (int64_t)input.size() / c.C;
+    const auto wide = [&](int64_t n) { return Counted(rows * n * c.C); };
     return {std::move(input), wide(1), wide(3), wide(1),           wide(1),
-            wide(1),          wide(4), wide(4), Counted(ROWS * 4), Counted(ROWS * c.NH)};
+            wide(1),          wide(4), wide(4), Counted(rows * 4), Counted(rows * c.NH)};
 }
-// out (ROWS, C) = the layer's output, from k.input; the rest of k is written.
-inline void layer_forward(Part& part, int64_t l, LayerRecord& k, float* out) {
-    const int64_t C = part.c.C;
+// Attention of a process that has all positions.
+struct WholeAttention {
+    void forward(const GPT2Config& c, LayerRecord& k) const {
+        kernels::attention_forward(k.atty.data(), k.lse.data(), k.qkv.data(), B, T, c.C, c.NH);
+    }
+    void backward(const GPT2Config& c, float* dqkv, const float* datty, LayerRecord& k) const {
+        kernels::attention_backward(dqkv, datty, k.atty.data(), k.lse.data(), k.qkv.data(), B, T, c.C, c.NH);
+    }
+};
+// out (rows, C) = the layer's output, from k.input; the rest of k is written.
+template <class Attention = WholeAttention>
+void layer_forward(Part& part, int64_t l, LayerRecord& k, float* out, const Attention& attention = {}) {
+    const int64_t C = part.c.C, rows = (int64_t)k.input.size() / C;
     const auto w = [&](int tensor) { return part.weight(tensor, l); };
     float* norms = k.norms.data();
-    Floats branch(ROWS * C);
-    kernels::layernorm_forward(k.ln1.data(), norms, norms + ROWS, k.input.data(), w(LN1W), w(LN1B), ROWS, C);
-    kernels::matmul_forward(k.qkv.data(), k.ln1.data(), w(QKVW), w(QKVB), ROWS, C, 3 * C);
-    kernels::attention_forward(k.atty.data(), k.lse.data(), k.qkv.data(), B, T, C, part.c.NH);
-    kernels::matmul_forward(branch.data(), k.atty.data(), w(ATTPROJW), w(ATTPROJB), ROWS, C, C);
-    kernels::residual_layernorm_forward(k.residual2.data(), k.ln2.data(), norms + 2 * ROWS, norms + 3 * ROWS,
-                                        k.input.data(), branch.data(), w(LN2W), w(LN2B), ROWS, C);
-    kernels::matmul_forward(k.fch.data(), k.ln2.data(), w(FCW), w(FCB), ROWS, C, 4 * C, k.gelu.data());
-    kernels::matmul_forward(branch.data(), k.gelu.data(), w(FCPROJW), w(FCPROJB), ROWS, 4 * C, C);
-    kernels::residual_forward(out, k.residual2.data(), branch.data(), ROWS * C);
+    Floats branch(rows * C);
+    kernels::layernorm_forward(k.ln1.data(), norms, norms + rows, k.input.data(), w(LN1W), w(LN1B), rows, C);
+    kernels::matmul_forward(k.qkv.data(), k.ln1.data(), w(QKVW), w(QKVB), rows, C, 3 * C);
+    attention.forward(part.c, k);
+    kernels::matmul_forward(branch.data(), k.atty.data(), w(ATTPROJW), w(ATTPROJB), rows, C, C);
+    kernels::residual_layernorm_forward(k.residual2.data(), k.ln2.data(), norms + 2 * rows, norms + 3 * rows,
+                                        k.input.data(), branch.data(), w(LN2W), w(LN2B), rows, C);
+    kernels::matmul_forward(k.fch.data(), k.ln2.data(), w(FCW), w(FCB), rows, C, 4 * C, k.gelu.data());
+    kernels::matmul_forward(branch.data(), k.gelu.data(), w(FCPROJW), w(FCPROJB), rows, 4 * C, C);
+    kernels::residual_forward(out, k.residual2.data(), branch.data(), rows * C);
 }
-// d (ROWS, C): from the gradient of the layer's output to that of its input.
-inline void layer_backward_inputs(Part& part, int64_t l, LayerRecord& k, float* d) {
-    const int64_t C = part.c.C;
+// d (rows, C): from the gradient of the layer's output to that of its input.
+template <class Attention = WholeAttention>
+void layer_backward_inputs(Part& part, int64_t l, LayerRecord& k, float* d, const Attention& attention = {}) {
+    const int64_t C = part.c.C, rows = (int64_t)k.input.size() / C;
     const auto w = [&](int tensor) { return part.weight(tensor, l); };
     const auto g = [&](int tensor) { return part.gradient(tensor, l); };
     float *const none = nullptr, *norms = k.norms.data();
-    Floats branch(ROWS * C);
-    Floats dfcproj(d, d + ROWS * C), dfch(ROWS * 4 * C), dqkv(ROWS * 3 * C);
-    kernels::matmul_backward(dfch.data(), none, none, d, k.gelu.data(), w(FCPROJW), ROWS, 4 * C, C, true, k.fch.data());
-    kernels::matmul_backward(branch.data(), none, none, dfch.data(), k.ln2.data(), w(FCW), ROWS, C, 4 * C, true);
-    kernels::layernorm_backward(d, g(LN2W), g(LN2B), branch.data(), k.residual2.data(), w(LN2W), norms + 2 * ROWS,
-                                norms + 3 * ROWS, ROWS, C, true);
-    const Floats dattproj(d, d + ROWS * C);
-    kernels::matmul_backward(branch.data(), none, none, d, k.atty.data(), w(ATTPROJW), ROWS, C, C, true);
-    kernels::attention_backward(dqkv.data(), branch.data(), k.atty.data(), k.lse.data(), k.qkv.data(), B, T, C,
-                                part.c.NH);
-    kernels::matmul_backward(branch.data(), none, none, dqkv.data(), k.ln1.data(), w(QKVW), ROWS, C, 3 * C, true);
-    kernels::layernorm_backward(d, g(LN1W), g(LN1B), branch.data(), k.input.data(), w(LN1W), norms, norms + ROWS, ROWS,
+    Floats branch(rows * C);
+    Floats dfcproj(d, d + rows * C), dfch(rows * 4 * C), dqkv(rows * 3 * C);
+    kernels::matmul_backward(dfch.data(), none, none, d, k.gelu.data(), w(FCPROJW), rows, 4 * C, C, true, k.fch.data());
+    kernels::matmul_backward(branch.data(), none, none, dfch.data(), k.ln2.data(), w(FCW), rows, C, 4 * C, true);
+    kernels::layernorm_backward(d, g(LN2W), g(LN2B), branch.data(), k.residual2.data(), w(LN2W), norms + 2 * rows,
+                                norms + 3 * rows, rows, C, true);
+    const Floats dattproj(d, d + rows * C);
+    kernels::matmul_backward(branch.data(), none, none, d, k.atty.data(), w(ATTPROJW), rows, C, C, true);
+    attention.backward(part.c, dqkv.data(), branch.data(), k);
+    kernels::matmul_backward(branch.data(), none, none, dqkv.data(), k.ln1.data(), w(QKVW), rows, C, 3 * C, true);
+    kernels::layernorm_backward(d, g(LN1W), g(LN1B), branch.data(), k.input.data(), w(LN1W), norms, norms + rows, rows,
                                 C, true);
     const auto keep = [](Counted& place, const Floats& gradient) { place.assign(gradient.begin(), gradient.end()); };
     keep(k.qkv, dqkv), keep(k.fch, dfch), keep(k.input, dattproj), keep(k.residual2, dfcproj);
 }
 inline void layer_backward_weights(Part& part, int64_t l, LayerRecord& k) {
-    const int64_t C = part.c.C;
+    const int64_t C = part.c.C, rows = (int64_t)k.ln1.size() / C;
     const auto product = [&](int weight, int bias, const Counted& dout, const Counted& inp, int64_t in, int64_t out) {
         kernels::matmul_backward((float*)nullptr, part.gradient(weight, l), part.gradient(bias, l), dout.data(),
-                                 inp.data(), part.weight(weight, l), ROWS, in, out, true);
+                                 inp.data(), part.weight(weight, l), rows, in, out, true);
     };
     product(FCPROJW, FCPROJB, k.residual2, k.gelu, 4 * C, C);
     product(FCW, FCB, k.fch, k.ln2, C, 4 * C);
