@@ -340,13 +340,7 @@ static void faults() {
         EXPECT(r.status == 1 && contains(r.out, "first not finite: ") && contains(r.err, "not finite"));
     }
     start_test("kill -9 of a rank in stage 3 ends all, and the run goes on");
-    const pid_t all = start(one_micro_step(CPU, 3, "-x 100000 -n 5 -nk 3 -z 3 -o " + dir("killed")));
-    EXPECT(wait_for_step("killed", 7));
-    kill(ranks_of(dir("killed"), 3)[1], SIGKILL);
-    const double begin = now_seconds();
-    const Outcome r = finish(all);
-    EXPECT(r.status != 0 && now_seconds() - begin < 30 && contains(r.out + r.err, "rank 1"));
-    EXPECT(contains(run(one_micro_step(CPU, 2, "-x 1 -y 1 -z 3 -o " + dir("killed"))).out, "the run in"));
+    kill_a_rank([](int n, const std::string& flags) { return one_micro_step(CPU, n, "-z 3 " + flags); });
 }
 
 // test_shards [GROUP...]: all tests, or those of the functions named.

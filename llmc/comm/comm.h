@@ -223,10 +223,9 @@ inline Collective comm_exchange_start(void* out, const void* data, int64_t bytes
     comm.transport.exchange_start({++comm.last, sent, group}, out, data, bytes);
     return comm.last;
 }
-// Start sending data (bytes) to one rank, and receiving it there; what was started is waited for
-// like a collective. Messages have no names: two ranks start those between them, and the
-// collectives among these, in the same order. So the one that receives must know in which order the
-// other sends.
+// Start sending data (bytes) to one rank, and receiving it there; waited for like a collective.
+// Messages have no names: two ranks start those between them, and the collectives among these, in
+// the same order, which the one that receives must know.
 inline Collective comm_send_start(const void* data, int64_t bytes, int64_t to) {
     const KernelWork sent = work::collective("send", (double)to, (double)bytes);
     const Range range(sent);
