@@ -198,7 +198,7 @@ inline void copy_input(GPT2& model, int64_t j, bool up, cudaStream_t stream) {
 // Layer l has read its input in the forward pass of training, and what it keeps of it is there. If
 // a segment begins with it: the input goes to the host. What is enqueued from now on may write the
 // next input, whose place has become free.
-inline void leave_input(GPT2& model, int64_t l) {
+static inline void leave_input(GPT2& model, int64_t l) {
     Offload& own = model.gpu->offload;
     const int64_t k = model.sizes.segment_layers(), j = l / k;
     if (!own.inputs || l % k != 0 || j == 0) return;
@@ -212,7 +212,7 @@ inline void leave_input(GPT2& model, int64_t l) {
 }
 // Before the backward pass of layer l, the last of a segment: what is enqueued from now on finds
 // the segment's input. That of the segment before begins to travel, to the place of the one behind.
-inline void fetch_input(GPT2& model, int64_t l) {
+static inline void fetch_input(GPT2& model, int64_t l) {
     Offload& own = model.gpu->offload;
     const int64_t k = model.sizes.segment_layers(), j = l / k, on_host = inputs_on_host(model.sizes);
     if (!own.inputs || ((l + 1) % k != 0 && l + 1 != model.layout.config.L)) return;
