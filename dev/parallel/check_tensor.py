@@ -80,7 +80,8 @@ def same_as_one():
 def smaller_ones(one):
     short = trained([], "--steps", 20)
     assert short[0] == one[0][:20]
-    assert max(apart(trained([], "--steps", 20, "--micro", 3), short)) > TOLERANCE, "other numbers are not told from these"
+    other = trained([], "--steps", 20, "--micro", 3)
+    assert max(apart(other, short)) > TOLERANCE, "other numbers are not told from these"
     print(check_same("2 processes, TCP, --sequence 2", short, trained(by_tcp(2), "--steps", 20, "--sequence", 2)))
     odd = ["--steps", 20, "--heads", 3, "--channels", 48, "--layers", 2]
     print(check_same("3 processes, TCP", trained([], *odd), trained(by_tcp(3), *odd)))
@@ -90,7 +91,7 @@ def refusals():
     wrong = {("--heads 3", 4): "--channels 32 do not divide among --heads 3",
              ("--heads 2", 4): "--heads 2 do not divide among 4 processes",
              ("--heads 5 --channels 40", 5): "a vocabulary of 384, with its padding, does not divide among 5 processes",
-             ("--heads 3 --channels 48 --sequence 1", 3): "the 64 tokens of a micro-batch do not divide among 3 processes",
+             ("--heads 3 --channels 48 --sequence 1", 3): "64 tokens of a micro-batch do not divide among 3 processes",
              ("--sequence 3", 4): '--sequence "3": whole numbers from 0 to 2', ("--head 4", 4): "--head is unknown"}
     for (flags, processes), sentence in wrong.items():
         said = run(by_tcp(processes), *flags.split(), status=2)

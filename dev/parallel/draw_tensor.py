@@ -29,7 +29,8 @@ LEFT, WIDTH, HEIGHT, TITLE, TICKS = 96, 720, 64, 26, 10
 
 def measure(sequence):
     launcher = check.by_tcp(PROCESSES if sequence is not None else 1)
-    said = check.run(launcher, "--layers", LAYERS, "--micro", 1, "--steps", 1, "--sequence", sequence or 0, "--trace", 1)
+    said = check.run(launcher, "--layers", LAYERS, "--micro", 1, "--steps", 1, "--trace", 1,
+                     "--sequence", sequence or 0)
     trace = [[name, int(kept), int(sent)] for name, kept, sent in re.findall(r"^trace (.*) (\d+) (\d+)$", said, re.M)]
     return {"trace": trace, "counts": [int(n) for n in check_tensor.PROCESS.search(said).groups()[::2]]}
 
@@ -68,8 +69,8 @@ def table(figures):
     lines = ["| | weights of a process | kept of a micro-batch, bytes | sent in a step, bytes |", "|---|---|---|---|"]
     for name, found in figures.items():
         lines.append(f"| {name} | " + " | ".join(f"{count:,}" for count in found["counts"]) + " |")
-    lines += ["", f"{LAYERS} layers of 32 channels and 4 heads, 64 tokens, one micro-batch a step; {PROCESSES} processes "
-              "where not said otherwise."]
+    lines += ["", f"{LAYERS} layers of 32 channels and 4 heads, 64 tokens, one micro-batch a step; {PROCESSES} "
+              "processes where not said otherwise."]
     return "\n".join(lines)
 
 

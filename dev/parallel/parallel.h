@@ -81,8 +81,8 @@ struct Part {
     float* weight(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).weight.data(); }
     float* gradient(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).gradient.data(); }
 };
-// The first weights: of each tensor what keep(tensor, layer, all) returns, {} for none. All are drawn,
-// in the order of llmc/model/initial_weights.h, whichever are kept.
+// The first weights: of each tensor what keep(tensor, layer, all) returns, {} for none. All are
+// drawn, in the order of llmc/model/initial_weights.h, whichever are kept.
 template <class Keep>
 Part first_weights(const GPT2Config& c, uint64_t seed, Keep keep) {
     Part part{c, {}, {}};

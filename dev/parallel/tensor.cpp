@@ -39,8 +39,10 @@ static int64_t record_elems(const Split& s) {
 }
 static LayerRecord record(const Split& s, const Floats& x) {
     const int64_t C = s.c.C, W = s.width(), rows = s.rows(), kept = s.kept_rows();
-    return {Counted(x.begin(), x.end()), Counted(kept * C),     Counted(ROWS * 3 * W), Counted(ROWS * W),
-            Counted(rows * C),           Counted(kept * C),     Counted(ROWS * 4 * W), Counted(ROWS * 4 * W),
+    return {Counted(x.begin(), x.end()), Counted(kept * C),
+            Counted(ROWS * 3 * W),       Counted(ROWS * W),
+            Counted(rows * C),           Counted(kept * C),
+            Counted(ROWS * 4 * W),       Counted(ROWS * 4 * W),
             Counted(rows * 4),           Counted(ROWS * s.c.NH / s.P())};
 }
 // all (ROWS, C) from own (rows, C), of which kept has as much as the backward pass is to find.
@@ -250,10 +252,11 @@ static int tensor(const Settings& o) {
     const Report wanted = formulas(split, o.micro);
     const std::vector<Report> found = comm_gather(measured(m), "the reports");
     for (int64_t r = 0; r < comm.processes && comm.rank == 0; r++)
-        printf("process %lld | has %lld weights, by the formula %lld | keeps %lld bytes, by the formula %lld | sends "
-               "%lld bytes, by the formula %lld\n",
-               (long long)r, (long long)found[r].weights, (long long)wanted.weights, (long long)found[r].kept_bytes,
-               (long long)wanted.kept_bytes, (long long)found[r].sent_bytes, (long long)wanted.sent_bytes);
+        printf(
+            "process %lld | has %lld weights, by the formula %lld | keeps %lld bytes, by the formula %lld | sends "
+            "%lld bytes, by the formula %lld\n",
+            (long long)r, (long long)found[r].weights, (long long)wanted.weights, (long long)found[r].kept_bytes,
+            (long long)wanted.kept_bytes, (long long)found[r].sent_bytes, (long long)wanted.sent_bytes);
     write_weights(split, m.part, o.weights);
     if (o.trace) print_trace([&] { micro_step(m, 0, 1); });
     return 0;

@@ -47,7 +47,7 @@ struct Split {
     int64_t sequence;  // 1: rows are split between layers. 2: and gathered again in the backward pass
 
     int64_t P() const { return group.processes; }
-    int64_t rows() const { return sequence ? ROWS / P() : ROWS; }       // between layers
+    int64_t rows() const { return sequence ? ROWS / P() : ROWS; }        // between layers
     int64_t kept_rows() const { return sequence == 2 ? rows() : ROWS; }  // of what column products read
     int64_t first_row() const { return sequence ? rows() * group.rank : 0; }
     int64_t width() const { return c.C / P(); }  // channels of the heads of this process
@@ -77,8 +77,8 @@ inline void all_rows(const Split& s, float* all, const float* own) {
     std::copy_n(own, n, all + s.first_row() * s.c.C);
     if (s.sequence) comm_wait(comm_all_gather_start(all, n, 0, s.group), "the rows");
 }
-// own (rows, C) = its rows of the sum of what all processes have in part (ROWS, C), which is undefined
-// afterwards.
+// own (rows, C) = its rows of the sum of what all processes have in part (ROWS, C), which is
+// undefined afterwards.
 inline void sum_rows(const Split& s, float* own, float* part) {
     const int64_t n = s.rows() * s.c.C;
     if (s.sequence) comm_wait(comm_reduce_scatter_start(part, n, 0, s.group), "the sums");
@@ -125,8 +125,7 @@ inline double softmax_losses(const Split& s, float* logits, const int* targets, 
             S += row.sum * std::exp(row.maximum - M), target += row.target;
         }
         loss += std::log(S) + M - target;
-        for (int64_t v = 0; v < n; v++)
-            logits[t * n + v] = v < here ? dloss * std::exp(logits[t * n + v] - M) / S : 0;
+        for (int64_t v = 0; v < n; v++) logits[t * n + v] = v < here ? dloss * std::exp(logits[t * n + v] - M) / S : 0;
     }
     for_own_tokens(s, targets, [&](int64_t t, int64_t v) { logits[t * n + v] -= dloss; });
     return loss;
@@ -134,12 +133,14 @@ inline double softmax_losses(const Split& s, float* logits, const int* targets, 
 
 // ---- the end of a step, and of a run
 
-// The gradients of layer norms, with --sequence: each process has them from its own rows, so the sum
-// over processes is missing. Whatever else has no cut comes from all rows.
+// The gradients of layer norms, with --sequence: each process has them from its own rows, so the
+// sum over processes is missing. Whatever else has no cut comes from all rows.
 inline void sum_norms(const Split& s, Part& part) {
     if (!s.sequence) return;
     Floats together;
-    const auto is_norm = [](int i) { return i == LN1W || i == LN1B || i == LN2W || i == LN2B || i == LNFW || i == LNFB; };
+    const auto is_norm = [](int i) {
+        return i == LN1W || i == LN1B || i == LN2W || i == LN2B || i == LNFW || i == LNFB;
+    };
     for (auto& [name, p] : part.parameters)
         if (is_norm(name.first)) together.insert(together.end(), p.gradient.begin(), p.gradient.end());
     comm_all_reduce(together.data(), (int64_t)together.size(), 0, s.group, "the gradients of layer norms");

@@ -6,8 +6,8 @@
 //     p    = e^(logit - M) / S           M: the maximum of all logits, S: the sum of all e^(logit - M)
 //     loss = log S + M - logit[target]
 //
-// logits (n) are replaced by their gradients, p - onehot(target). All ranks return the loss. No rank
-// sends its logits: no message is longer than 3 numbers.
+// logits (n) are replaced by their gradients, p - onehot(target). All ranks return the loss. No
+// rank sends its logits: no message is longer than 3 numbers.
 //
 //     me.rank, me.size
 //     me.all_reduce(data, n)            data (n) becomes the sum over the ranks
@@ -49,7 +49,8 @@ float split_softmax(Rank& me, float* logits, int64_t n, int64_t target) {
 //         float mine[3] =
 //     bytes: std::vector<float> all(3 * me.size); ==> std::vector<float> whole(n * me.size);
 //         me.all_gather(whole.data(), logits, n * me.size); std::vector<float> all(3 * me.size);
-//     deadlock: me.all_gather(all.data(), mine, 3 * me.size); ==> if (here) me.all_gather(all.data(), mine, 3 * me.size);
+//     deadlock: me.all_gather(all.data(), mine, 3 * me.size); ==> if (here) me.all_gather(all.data(), mine,
+//         3 * me.size);
 
 // ----- judge
 #include "dev/course/exercises/ranks.h"
@@ -79,7 +80,7 @@ static Arrays softmax_with(const std::vector<float>& logits, int size, int64_t n
 void judge(Judge& j, decltype(task::split_softmax)* split_softmax) {
     j.hints = {
         {"deadlock", "not all ranks make the same collective calls, in the same order."},
-        {"bytes", "a rank sends more than 3 numbers at a time: its maximum, its sum and the target's logit are enough."},
+        {"bytes", "more than 3 numbers are sent at a time: maximum, sum and the target's logit are enough."},
         {"overflow", "e^logit is infinite from 89 on: take the maximum of all ranks off first."},
         {"unscaled",
          "each rank's sum is of e^(logit - its own maximum): times e^(own maximum - M), before they are "
