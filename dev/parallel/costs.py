@@ -87,8 +87,8 @@ def state_bytes(model, layout, stage, g):
             g * places * (layout.zero >= 2))
 
 
-# The activations of the chunks that are kept; of one layer what is computed again; in the last stage logits of 4 B T V / t
-# bytes with their inputs, 4 B T C (2205.05198, section 4.3).
+# The activations of the chunks that are kept; of one layer what is computed again; in the last stage logits, of
+# 4 B T V / t bytes, with their inputs, 4 B T C (2205.05198, section 4.3).
 def memory_of(model, cards, layout, m):
     g, peak = cards.sum_bytes if m > 1 else WEIGHT, 0
     kept = kept_bytes(model, layout, layout.recompute)

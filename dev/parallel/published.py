@@ -1,26 +1,28 @@
 #!/usr/bin/env python3
-"""Sets what dev/parallel/costs.py says beside runs that others have measured, and has choose.py's verdicts in a table.
+"""Sets what dev/parallel/costs.py says beside runs that others have measured, and writes choose.py's verdicts.
 
     dev/parallel/published.py             prints the tables
     dev/parallel/published.py --write     puts them into dev/course/25-which-split.md
 
-No constant was fitted to these runs. Peaks, links and shares of peaks are those of choose.py; what differs is what the
-paper says of its program: attention's scores are stored, gradients are fp16 and are sent after the backward pass.
+No constant was fitted to these runs. Peaks, links and shares of peaks are those of choose.py. Of Megatron's program the
+paper says otherwise: attention's scores are stored, gradients are fp16, and are sent after the backward pass.
 """
 import collections
 import math
-import pathlib
 import sys
 
 if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
 
 import choose  # noqa: E402
+
+sys.path.insert(0, str(choose.ROOT / "dev/cusim"))  # for held_out
 from choose import best_of, cards_of, model_of, row_of  # noqa: E402
 from costs import Layout, Model, cost_of, model_elems  # noqa: E402
+from held_out import STEPS  # noqa: E402
 from readme import write_between  # noqa: E402
 
-CHAPTER = pathlib.Path(__file__).resolve().parents[1] / "course/25-which-split.md"
+CHAPTER = choose.ROOT / "dev/course/25-which-split.md"
 T, V = 2048, 51200
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: shape, t, p, cards, sequences of a step, TFLOP/s of a card. B, and
@@ -95,23 +97,38 @@ def table_1():
 
 
 def table_2():
-    lines = ["| model | cards | B | memory GiB | published s | modelled s | modelled / published |", "|" + "---|" * 7]
+    """ZeRO-3; again as if the rings of a node's eight cards shared one adapter."""
+    lines = ["| model | cards | B | memory GiB | GB sent | published s | modelled s | modelled / published "
+             "| modelled s, one adapter a node |", "|" + "---|" * 9]
     for run in TABLE_2:
-        _, layout, cost = theirs(run, zero=3)
+        cards, layout, cost = theirs(run, zero=3)
         seconds = published_seconds(run)
-        lines.append(f"| {run.name} | {run.n} | {run.B} | {cost.memory / 2**30:.1f} | {seconds:.2f} "
-                     f"| {cost.seconds:.2f} | {cost.seconds / seconds:.2f} |")
+        slow = cost_of(model_of_run(run), cards._replace(between=cards.between / 8), layout, run.sequences)
+        lines.append(f"| {run.name} | {run.n} | {run.B} | {cost.memory / 2**30:.1f} | {cost.data / 1e9:,.0f} "
+                     f"| {seconds:.1f} | {cost.seconds:.1f} | {cost.seconds / seconds:.2f} | {slow.seconds:.1f} |")
+    return lines
+
+
+def llmc_table():
+    """Steps of llm.c on eight cards, from dev/cuda/held_out.py: data parallel with ZeRO-1."""
+    lines = ["| model | cards | B | tokens a step | published s | modelled s | modelled / published |",
+             "|" + "---|" * 7]
+    for step in [step for step in STEPS if step.gpus > 1]:
+        model, cards = model_of(step.model), cards_of(step.chip, step.gpus)
+        cost = cost_of(model, cards, Layout(step.gpus, 1, 1, step.B, 1, False, 1, "selective"), step.tokens // model.T)
+        lines.append(f"| {step.model} | {step.gpus} x {step.chip} | {step.B} | {step.tokens:,} | {1e-3 * step.ms:.3f} "
+                     f"| {cost.seconds:.3f} | {1e3 * cost.seconds / step.ms:.2f} |")
     return lines
 
 
 def published_text():
     lines, found = table_1()
     ratios, places, slower = zip(*found)
-    lines += ["", f"Modelled over published lies between {min(ratios):.2f} and {max(ratios):.2f}, at "
-              f"{math.prod(ratios) ** (1 / len(ratios)):.2f} in the geometric mean. Of",
-              f"{len(found)} splits {sum(p <= 3 for p in places)} are among the three fastest that fit, and "
-              f"{sum(s <= 1.1 for s in slower)} within 10% of the fastest; the farthest is {max(slower):.2f} times it.",
-              "", "ZeRO-3 on the same cards, where each micro-batch moves all weights:", "", *table_2()]
+    lines += ["", f"Modelled over published lies between {min(ratios):.2f} and {max(ratios):.2f}, "
+              f"{math.prod(ratios) ** (1 / len(ratios)):.2f} in the geometric mean. Of {len(found)} splits "
+              f"{sum(p <= 3 for p in places)} are among the",
+              f"three fastest that fit, and {sum(s <= 1.1 for s in slower)} within 10% of the fastest; the farthest "
+              f"takes {max(slower):.2f} times as long."]
     return "\n".join(lines)
 
 
@@ -140,13 +157,21 @@ def verdicts_text():
     return "\n".join(lines)
 
 
+def texts():
+    """What the chapter shows, by the name of its place."""
+    return {"published layouts": published_text(), "published ZeRO-3": "\n".join(table_2()),
+            "published steps": "\n".join(llmc_table()), "layouts": verdicts_text()}
+
+
+def write_page(chapter):
+    for name, text in texts().items():
+        write_between(chapter, name, text)
+
+
 def main():
-    texts = {"published layouts": published_text(), "layouts": verdicts_text()}
-    for name, text in texts.items():
-        if "--write" in sys.argv:
-            write_between(CHAPTER, name, text)
-        else:
-            print(text, end="\n\n")
+    if "--write" in sys.argv:
+        return write_page(CHAPTER)
+    print("\n\n".join(texts().values()))
 
 
 if __name__ == "__main__":
