@@ -523,7 +523,7 @@ struct StepResults {
     StepResults() { check_cuda(cudaMemsetAsync(device, 0, 4 * sizeof(DeviceResults), stream), "clearing"); }
     void compute(const floatX* grads, const SliceMap& map, const UpdateSettings& settings) {
         sum_squares(device.data, partials.data, grads, map, 0, stream);
-        finish_norm(device.data, 1, settings, stream);
+        finish_norm(device.data, 1, 1, settings, stream);
     }
     DeviceResults copy() {
         DeviceResults r;

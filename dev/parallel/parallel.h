@@ -57,8 +57,8 @@ using Floats = std::vector<float>;
 inline std::vector<int> read_tokens(const std::string& path) {
     FileReader file(path);
     std::vector<uint16_t> tokens(read_tokens_header(file));
-    if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     file.read(tokens.data(), 2 * tokens.size(), "the tokens");
+    if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     return {tokens.begin(), tokens.end()};
 }
 // The inputs of a micro-batch, of which number n of a run takes the n-th window; its targets begin
@@ -72,8 +72,8 @@ inline const int* window(const std::vector<int>& tokens, int64_t n) {
 struct Parameter {
     Floats weight, gradient, m, v;
 };
-// The part of the model that this process has. wte is in the first stage and in the last; its
-// gradient as an embedding has a place of its own, since the two are added at the end of a step.
+// What a process has of the model. The gradient of wte as an embedding has a place of its own:
+// it is added to the classifier's at the end of a step.
 struct Part {
     GPT2Config c;
     std::map<std::pair<int, int64_t>, Parameter> parameters;  // by tensor and layer
@@ -101,8 +101,7 @@ Part first_weights(const GPT2Config& c, uint64_t seed, Has has) {
         }
     return part;
 }
-// Update t = 1, 2, ... by AdamW, after which the gradients are 0. There is no clipping: its norm is
-// a sum over all processes.
+// Update t = 1, 2, ... by AdamW, without clipping; afterwards the gradients are 0.
 inline void update(Part& part, int64_t t) {
     const UpdateConstants k = update_constants(LEARNING_RATE, 0.9f, 0.95f, 1e-8f, 0, 1, t);
     for (auto& [name, p] : part.parameters) {
@@ -137,9 +136,8 @@ inline uint64_t checksum_of_weights(Part& part) {
 
 // ---- a layer
 
-// What a layer keeps of a micro-batch. Between the two halves of the backward pass, the gradients
-// of the outputs of its four products are where the values were that nobody needs any more: those
-// of qkv and fch in these, of attproj in input, of fcproj in residual2.
+// What a layer keeps of a micro-batch. Between the two halves of the backward pass the gradients of
+// its four products' outputs replace what nobody needs any more: qkv, fch, input, residual2.
 struct LayerRecord {
     Counted input, ln1, qkv, atty, residual2, ln2, fch, gelu, norms, lse;  // norms: means and deviations
 };
@@ -147,53 +145,64 @@ struct LayerRecord {
 inline int64_t layer_record_elems(const GPT2Config& c) { return ROWS * (16 * c.C + 4 + c.NH); }
 
 inline LayerRecord layer_record(const GPT2Config& c, Counted&& input) {
-    const auto wide = [&](int64_t n) { return Counted(ROWS * n * c.C); };
+    const int64_t rows = (int64_t)input.size() / c.C;
+    const auto wide = [&](int64_t n) { return Counted(rows * n * c.C); };
     return {std::move(input), wide(1), wide(3), wide(1),           wide(1),
-            wide(1),          wide(4), wide(4), Counted(ROWS * 4), Counted(ROWS * c.NH)};
+            wide(1),          wide(4), wide(4), Counted(rows * 4), Counted(rows * c.NH)};
 }
-// out (ROWS, C) = the layer's output, from k.input; the rest of k is written.
-inline void layer_forward(Part& part, int64_t l, LayerRecord& k, float* out) {
-    const int64_t C = part.c.C;
+// Attention of a process that has all positions.
+struct WholeAttention {
+    void forward(const GPT2Config& c, LayerRecord& k) const {
+        kernels::attention_forward(k.atty.data(), k.lse.data(), k.qkv.data(), B, T, c.C, c.NH);
+    }
+    void backward(const GPT2Config& c, float* dqkv, const float* datty, LayerRecord& k) const {
+        kernels::attention_backward(dqkv, datty, k.atty.data(), k.lse.data(), k.qkv.data(), B, T, c.C, c.NH);
+    }
+};
+// out (rows, C) = the layer's output, from k.input; the rest of k is written.
+template <class Attention = WholeAttention>
+void layer_forward(Part& part, int64_t l, LayerRecord& k, float* out, const Attention& attention = {}) {
+    const int64_t C = part.c.C, rows = (int64_t)k.input.size() / C;
     const auto w = [&](int tensor) { return part.weight(tensor, l); };
     float* norms = k.norms.data();
-    Floats branch(ROWS * C);
-    kernels::layernorm_forward(k.ln1.data(), norms, norms + ROWS, k.input.data(), w(LN1W), w(LN1B), ROWS, C);
-    kernels::matmul_forward(k.qkv.data(), k.ln1.data(), w(QKVW), w(QKVB), ROWS, C, 3 * C);
-    kernels::attention_forward(k.atty.data(), k.lse.data(), k.qkv.data(), B, T, C, part.c.NH);
-    kernels::matmul_forward(branch.data(), k.atty.data(), w(ATTPROJW), w(ATTPROJB), ROWS, C, C);
-    kernels::residual_layernorm_forward(k.residual2.data(), k.ln2.data(), norms + 2 * ROWS, norms + 3 * ROWS,
-                                        k.input.data(), branch.data(), w(LN2W), w(LN2B), ROWS, C);
-    kernels::matmul_forward(k.fch.data(), k.ln2.data(), w(FCW), w(FCB), ROWS, C, 4 * C, k.gelu.data());
-    kernels::matmul_forward(branch.data(), k.gelu.data(), w(FCPROJW), w(FCPROJB), ROWS, 4 * C, C);
-    kernels::residual_forward(out, k.residual2.data(), branch.data(), ROWS * C);
+    Floats branch(rows * C);
+    kernels::layernorm_forward(k.ln1.data(), norms, norms + rows, k.input.data(), w(LN1W), w(LN1B), rows, C);
+    kernels::matmul_forward(k.qkv.data(), k.ln1.data(), w(QKVW), w(QKVB), rows, C, 3 * C);
+    attention.forward(part.c, k);
+    kernels::matmul_forward(branch.data(), k.atty.data(), w(ATTPROJW), w(ATTPROJB), rows, C, C);
+    kernels::residual_layernorm_forward(k.residual2.data(), k.ln2.data(), norms + 2 * rows, norms + 3 * rows,
+                                        k.input.data(), branch.data(), w(LN2W), w(LN2B), rows, C);
+    kernels::matmul_forward(k.fch.data(), k.ln2.data(), w(FCW), w(FCB), rows, C, 4 * C, k.gelu.data());
+    kernels::matmul_forward(branch.data(), k.gelu.data(), w(FCPROJW), w(FCPROJB), rows, 4 * C, C);
+    kernels::residual_forward(out, k.residual2.data(), branch.data(), rows * C);
 }
-// d (ROWS, C): from the gradient of the layer's output to that of its input.
-inline void layer_backward_inputs(Part& part, int64_t l, LayerRecord& k, float* d) {
-    const int64_t C = part.c.C;
+// d (rows, C): from the gradient of the layer's output to that of its input.
+template <class Attention = WholeAttention>
+void layer_backward_inputs(Part& part, int64_t l, LayerRecord& k, float* d, const Attention& attention = {}) {
+    const int64_t C = part.c.C, rows = (int64_t)k.input.size() / C;
     const auto w = [&](int tensor) { return part.weight(tensor, l); };
     const auto g = [&](int tensor) { return part.gradient(tensor, l); };
     float *const none = nullptr, *norms = k.norms.data();
-    Floats branch(ROWS * C);
-    Floats dfcproj(d, d + ROWS * C), dfch(ROWS * 4 * C), dqkv(ROWS * 3 * C);
-    kernels::matmul_backward(dfch.data(), none, none, d, k.gelu.data(), w(FCPROJW), ROWS, 4 * C, C, true, k.fch.data());
-    kernels::matmul_backward(branch.data(), none, none, dfch.data(), k.ln2.data(), w(FCW), ROWS, C, 4 * C, true);
-    kernels::layernorm_backward(d, g(LN2W), g(LN2B), branch.data(), k.residual2.data(), w(LN2W), norms + 2 * ROWS,
-                                norms + 3 * ROWS, ROWS, C, true);
-    const Floats dattproj(d, d + ROWS * C);
-    kernels::matmul_backward(branch.data(), none, none, d, k.atty.data(), w(ATTPROJW), ROWS, C, C, true);
-    kernels::attention_backward(dqkv.data(), branch.data(), k.atty.data(), k.lse.data(), k.qkv.data(), B, T, C,
-                                part.c.NH);
-    kernels::matmul_backward(branch.data(), none, none, dqkv.data(), k.ln1.data(), w(QKVW), ROWS, C, 3 * C, true);
-    kernels::layernorm_backward(d, g(LN1W), g(LN1B), branch.data(), k.input.data(), w(LN1W), norms, norms + ROWS, ROWS,
+    Floats branch(rows * C);
+    Floats dfcproj(d, d + rows * C), dfch(rows * 4 * C), dqkv(rows * 3 * C);
+    kernels::matmul_backward(dfch.data(), none, none, d, k.gelu.data(), w(FCPROJW), rows, 4 * C, C, true, k.fch.data());
+    kernels::matmul_backward(branch.data(), none, none, dfch.data(), k.ln2.data(), w(FCW), rows, C, 4 * C, true);
+    kernels::layernorm_backward(d, g(LN2W), g(LN2B), branch.data(), k.residual2.data(), w(LN2W), norms + 2 * rows,
+                                norms + 3 * rows, rows, C, true);
+    const Floats dattproj(d, d + rows * C);
+    kernels::matmul_backward(branch.data(), none, none, d, k.atty.data(), w(ATTPROJW), rows, C, C, true);
+    attention.backward(part.c, dqkv.data(), branch.data(), k);
+    kernels::matmul_backward(branch.data(), none, none, dqkv.data(), k.ln1.data(), w(QKVW), rows, C, 3 * C, true);
+    kernels::layernorm_backward(d, g(LN1W), g(LN1B), branch.data(), k.input.data(), w(LN1W), norms, norms + rows, rows,
                                 C, true);
     const auto keep = [](Counted& place, const Floats& gradient) { place.assign(gradient.begin(), gradient.end()); };
     keep(k.qkv, dqkv), keep(k.fch, dfch), keep(k.input, dattproj), keep(k.residual2, dfcproj);
 }
 inline void layer_backward_weights(Part& part, int64_t l, LayerRecord& k) {
-    const int64_t C = part.c.C;
+    const int64_t C = part.c.C, rows = (int64_t)k.ln1.size() / C;
     const auto product = [&](int weight, int bias, const Counted& dout, const Counted& inp, int64_t in, int64_t out) {
         kernels::matmul_backward((float*)nullptr, part.gradient(weight, l), part.gradient(bias, l), dout.data(),
-                                 inp.data(), part.weight(weight, l), ROWS, in, out, true);
+                                 inp.data(), part.weight(weight, l), rows, in, out, true);
     };
     product(FCPROJW, FCPROJB, k.residual2, k.gelu, 4 * C, C);
     product(FCW, FCB, k.fch, k.ln2, C, 4 * C);

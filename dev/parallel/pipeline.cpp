@@ -39,13 +39,13 @@ struct Stage {
     int64_t stage, layers, slow_ms;  // layers: of a place
     Part part;
     std::vector<int> tokens;
-    std::map<std::pair<int64_t, int64_t>, Record> kept;  // by micro-batch and chunk
-    std::map<Message, Floats> arrived;
-    std::map<int64_t, std::deque<Message>> expected;  // what other ranks send to this one, in their order
-    std::deque<std::pair<Collective, Floats>> sent;   // what is still on its way
+    std::map<std::pair<int64_t, int64_t>, Record> kept{};  // by micro-batch and chunk
+    std::map<Message, Floats> arrived{};
+    std::map<int64_t, std::deque<Message>> expected{};  // what other ranks send to this one, in their order
+    std::deque<std::pair<Collective, Floats>> sent{};   // what is still on its way
     int64_t first_window = 0;
     double loss = 0, began = 0;  // began: the step, and its events count from there
-    std::vector<Event> events;
+    std::vector<Event> events{};
 
     int64_t last_place() const { return shape.P * shape.v - 1; }
 };
@@ -68,6 +68,8 @@ static void send(Stage& s, const Message& m, Floats&& data) {
 // in the order of its actions, and those that are early stay in s.arrived.
 static Floats receive(Stage& s, const Message& wanted, int64_t from) {
     while (s.arrived.count(wanted) == 0) {
+        if (s.expected[from].empty())
+            runtime_failure("internal: no action of rank %d sends what rank %d needs", from, s.stage);
         const Message next = s.expected[from].front();
         s.expected[from].pop_front();
         Floats data(ROWS * s.part.c.C);
@@ -83,12 +85,10 @@ static Floats receive(Stage& s, const Message& wanted, int64_t from) {
 static void classify(Stage& s, Record& k, const Floats& out, const int* targets) {
     const GPT2Config& c = s.part.c;
     Floats lnf(ROWS * c.C), logits(classifier_chunk_rows(ROWS) * c.Vp), losses(ROWS);
-    float* none = nullptr;
     kernels::layernorm_forward(lnf.data(), k.norms.data(), k.norms.data() + ROWS, out.data(), s.part.weight(LNFW),
                                s.part.weight(LNFB), ROWS, c.C);
     kernels::classifier(losses.data(), k.dlnf.data(), s.part.gradient(WTE), logits.data(), lnf.data(),
-                        s.part.weight(WTE), targets, ROWS, c.C, c.V, c.Vp, 1.0f / (float)(ROWS * s.shape.m), true,
-                        none);
+                        s.part.weight(WTE), targets, ROWS, c.C, c.V, c.Vp, 1.0f / (float)(ROWS * s.shape.m), true);
     for (const float loss : losses) s.loss += loss;
 }
 // data: from the input of a place to its output.
@@ -96,7 +96,7 @@ static void forward(Stage& s, Record& k, const Action& a, int64_t place, Floats&
     const bool computes = s.slow_ms == 0, last = place == s.last_place();
     const int64_t C = s.part.c.C;
     const int* x = window(s.tokens, s.first_window + a.micro);
-    if (place == 0) data.resize(ROWS * C);
+    data.resize(ROWS * C);
     if (place == 0 && computes)
         kernels::encoder_forward(data.data(), x, s.part.weight(WTE), s.part.weight(WPE), B, T, C);
     for (int64_t i = 0; i < s.layers; i++) {
@@ -109,16 +109,16 @@ static void forward(Stage& s, Record& k, const Action& a, int64_t place, Floats&
 }
 // data: from the gradient of a place's output to that of its input.
 static void backward_inputs(Stage& s, Record& k, const Action& a, int64_t place, Floats& data) {
-    const bool computes = s.slow_ms == 0;
-    const int64_t C = s.part.c.C;
     Part& p = s.part;
+    const bool computes = s.slow_ms == 0;
+    const int64_t C = p.c.C;
     if (place == s.last_place()) {
         data.assign(ROWS * C, 0);
         if (computes)
             kernels::layernorm_backward(data.data(), p.gradient(LNFW), p.gradient(LNFB), k.dlnf.data(),
                                         k.residual3.data(), p.weight(LNFW), k.norms.data(), k.norms.data() + ROWS, ROWS,
                                         C, true);
-        k.residual3 = k.dlnf = k.norms = Counted();
+        for (Counted* done : {&k.residual3, &k.dlnf, &k.norms}) Counted().swap(*done);
     }
     for (int64_t i = s.layers - 1; i >= 0 && computes; i--, comm_progress())
         layer_backward_inputs(p, place * s.layers + i, k.layers[i], data.data());
@@ -126,10 +126,9 @@ static void backward_inputs(Stage& s, Record& k, const Action& a, int64_t place,
         kernels::encoder_backward(p.dembedding.data(), p.gradient(WPE), data.data(),
                                   window(s.tokens, s.first_window + a.micro), B, T, C, p.c.maxT, true);
 }
-// Sleeps as long as an action takes, which is divided among the chunks. MPI goes on meanwhile.
-static void sleep_for(const Stage& s, const Action& a, double begin) {
-    const double end = begin + 1e-3 * (double)(s.slow_ms * (a.kind == 'B' ? 2 : 1)) / (double)s.shape.v;
-    for (; now_seconds() < end; usleep(100)) comm_progress();
+// What an action takes when stages sleep; a stage's work is divided among its chunks.
+static double slow_seconds(const Stage& s, const Action& a) {
+    return 1e-3 * (double)(s.slow_ms * (a.kind == 'B' ? 2 : 1)) / (double)s.shape.v;
 }
 static void run_action(Stage& s, const Action& a) {
     const int64_t place = a.chunk * s.shape.P + s.stage, source = a.kind == 'F' ? place - 1 : place + 1;
@@ -138,7 +137,7 @@ static void run_action(Stage& s, const Action& a) {
         data = receive(s, {a.kind == 'F', a.micro, place}, source % s.shape.P);
     const double begin = now_seconds();
     Record& k = s.kept[{a.micro, a.chunk}];
-    if (s.slow_ms) sleep_for(s, a, begin);
+    for (const double end = begin + slow_seconds(s, a); now_seconds() < end; usleep(500)) comm_progress();
     if (a.kind == 'F') forward(s, k, a, place, data);
     if (a.kind == 'B' || a.kind == 'I') backward_inputs(s, k, a, place, data);
     for (int64_t i = 0; i < s.layers && (a.kind == 'B' || a.kind == 'W') && s.slow_ms == 0; i++)
@@ -163,8 +162,7 @@ static void join_embedding(Stage& s) {
     kernels::residual_forward(classifier, classifier, embedding, s.part.dembedding.size());
 }
 static void run_step(Stage& s, const Schedule& schedule, int64_t step) {
-    s.first_window = step * s.shape.m, s.loss = 0;
-    s.events.clear(), s.expected.clear();
+    s.first_window = step * s.shape.m, s.loss = 0, s.events.clear();
     for (int64_t r = 0; r < s.shape.P; r++)
         for (const Action& a : schedule.actions(s.shape, r)) {
             const Message m = sent_by(s.shape, a, r);
@@ -195,10 +193,9 @@ static Report formulas(const Stage& s, const Schedule& schedule) {
     return {0, 0, 4 * (schedule.kept(s.shape, s.stage) * s.layers * layer_record_elems(c) + heads),
             4 * (messages * ROWS * c.C + tied)};
 }
-// What this stage has done in a step.
 static Report measured(const Stage& s) {
     Report r{0, s.events.back().end, held.peak_bytes, 0};
-    for (const Event& e : s.events) r.busy_s += e.end - e.begin;
+    for (const Event& e : s.events) r.busy_s += s.slow_ms ? slow_seconds(s, e.action) : e.end - e.begin;
     for (const Span& span : trace.tracks[1].spans) r.sent_bytes += (int64_t)span.work.sent_bytes;
     return r;
 }
@@ -219,13 +216,13 @@ static void print_trace(const Stage& s) {
 
 struct Settings {
     std::string schedule = "1f1b", data = "build/parallel/bytes_train.bin";
-    int64_t micro = 8, chunks = 1, layers = 8, steps = 20, slow_ms = 0, stages = -1, trace = 0;
+    int64_t micro = 8, chunks = 1, layers = 8, steps = 20, slow_ms = 0, trace = 0;
 };
 static Settings settings_of(int argc, char** argv) {
     Settings o;
-    const std::map<std::string, int64_t*> numbers = {
-        {"--micro", &o.micro}, {"--chunks", &o.chunks},   {"--layers", &o.layers}, {"--steps", &o.steps},
-        {"--trace", &o.trace}, {"--slow-ms", &o.slow_ms}, {"--stages", &o.stages}};
+    const std::map<std::string, int64_t*> numbers = {{"--micro", &o.micro},     {"--chunks", &o.chunks},
+                                                     {"--layers", &o.layers},   {"--steps", &o.steps},
+                                                     {"--slow-ms", &o.slow_ms}, {"--trace", &o.trace}};
     for (int i = 1; i < argc; i += 2) {
         const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
         const auto number = numbers.find(name);
@@ -234,8 +231,7 @@ static Settings settings_of(int argc, char** argv) {
         else if (name == "--data") o.data = value;
         else if (number == numbers.end())
             usage_error(
-                "%s is unknown; --schedule, --data, --micro, --chunks, --layers, --steps, --stages, --slow-ms "
-                "and --trace are accepted",
+                "%s is unknown; the flags are --schedule --data --micro --chunks --layers --steps --slow-ms --trace",
                 name);
         else if (!parse_whole(value, *number->second) || *number->second < least || *number->second > 100000)
             usage_error("%s \"%s\": whole numbers from %d to 100000 are accepted", name, value, least);
@@ -248,11 +244,10 @@ static const Schedule& schedule_of(const Settings& o, int64_t P) {
     for (const Schedule& s : SCHEDULES) {
         names += (names.empty() ? "" : ", ") + std::string(s.name);
         if (s.name != o.schedule) continue;
-        if (o.stages > 0 && o.stages != P) usage_error("--stages %d, but %d processes were started", o.stages, P);
         if (o.chunks > 1 && s.actions != interleaved)
             usage_error("--chunks %d: only --schedule interleaved has chunks", o.chunks);
         if (o.layers % (P * o.chunks) != 0)
-            usage_error("--layers %d do not divide among %d stages of %d chunks", o.layers, P, o.chunks);
+            usage_error("--layers %d do not divide among %d processes, --chunks %d each", o.layers, P, o.chunks);
         if (s.actions != naive && o.micro < P)
             usage_error("--micro %d: %s keeps %d stages busy with %d micro-batches or more", o.micro, s.name, P, P);
         if (s.actions == interleaved && o.micro % P != 0)
@@ -262,20 +257,17 @@ static const Schedule& schedule_of(const Settings& o, int64_t P) {
     usage_error("--schedule %s is unknown; %s are accepted", o.schedule, names);
 }
 
-static int pipeline(const Settings& o) {
+static int train(const Settings& o) {
     const CommSession session;
-    const int64_t launched = launcher_value(LAUNCHER_SIZES);
-    const Schedule& schedule = schedule_of(o, std::max<int64_t>(launched, 1));
+    const Schedule& schedule = schedule_of(o, std::max<int64_t>(launcher_value(LAUNCHER_SIZES), 1));
     comm_start(-1, -1, "mpi", "", "", 60, "pipeline");
-    const Shape shape{comm.processes, o.micro, o.chunks};
     const GPT2Config c = small_model(o.layers);
-    const int64_t layers = o.layers / (shape.P * shape.v), stage = comm.rank, P = shape.P;
-    const auto has = [=](int tensor, int64_t layer) {
+    const int64_t P = comm.processes, stage = comm.rank, layers = o.layers / (P * o.chunks);
+    const auto has = [=](int tensor, int64_t layer) {  // outside the layers: the embeddings first, wte and lnf last
         if (TENSORS[tensor].per_layer) return layer / layers % P == stage;
         return (stage == 0 && (tensor == WTE || tensor == WPE)) || (stage == P - 1 && tensor != WPE);
     };
-    Stage s{shape, stage, layers, o.slow_ms, first_weights(c, 42, has), read_tokens(o.data), {}, {}, {}, {},
-            0,     0,     0,      {}};
+    Stage s{{P, o.micro, o.chunks}, stage, layers, o.slow_ms, first_weights(c, 42, has), read_tokens(o.data)};
     device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);
     allocate_scratch();
     trace.communication = 1;
@@ -289,18 +281,19 @@ static int pipeline(const Settings& o) {
         if (comm.rank == 0 && !o.slow_ms) printf("step %lld | loss %.9f\n", (long long)step + 1, loss), fflush(stdout);
     }
     if (o.trace) print_trace(s);
-    const std::vector<Report> found = comm_gather(measured(s), "the reports");
-    const std::vector<Report> wanted = comm_gather(formulas(s, schedule), "the formulas");
+    const std::vector<Report> found = comm_gather(measured(s), "the reports"),
+                              wanted = comm_gather(formulas(s, schedule), "the formulas");
     const uint64_t checksum = checksum_of_weights(s.part);
     for (int64_t r = 0; r < P && comm.rank == 0; r++)
         printf("stage %lld | keeps %lld bytes, by the formula %lld | sends %lld bytes, by the formula %lld\n",
                (long long)r, (long long)found[r].kept_bytes, (long long)wanted[r].kept_bytes,
                (long long)found[r].sent_bytes, (long long)wanted[r].sent_bytes);
-    if (comm.rank == 0 && o.slow_ms) printf("bubble %.4f, by the formula %.4f\n", least_bubble, schedule.bubble(shape));
+    if (comm.rank == 0 && o.slow_ms)
+        printf("bubble %.4f, by the formula %.4f\n", least_bubble, schedule.bubble(s.shape));
     else if (comm.rank == 0) printf("weights %016llx\n", (unsigned long long)checksum);
     return 0;
 }
 
 int main(int argc, char** argv) {
-    return run_program([&] { return pipeline(settings_of(argc, argv)); });
+    return run_program([&] { return train(settings_of(argc, argv)); });
 }

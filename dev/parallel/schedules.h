@@ -29,17 +29,18 @@ inline Actions gpipe(const Shape& s, int64_t) {
         for (int64_t i = 0; i < s.m; i++) actions.push_back({kind, i, 0});
     return actions;
 }
-// One forward, one backward, after `ahead` forward passes (PipeDream-Flush; Narayanan et al. 2020,
+// One forward, one backward, after so many forward passes (PipeDream-Flush; Narayanan et al. 2020,
 // arXiv:2006.09503). With v chunks a stage (Narayanan et al. 2021, arXiv:2104.04473, section 2.2)
 // groups of P micro-batches go through the chunks one after the other, backward in reverse.
-inline Actions alternating(const Shape& s, int64_t ahead) {
+inline Actions alternating(const Shape& s, int64_t most_ahead) {
+    const int64_t all = s.m * s.v, ahead = std::min(most_ahead, all);
     Actions actions;
     const auto add = [&](char kind, int64_t k) {
         const int64_t group = k / (s.P * s.v), within = k % (s.P * s.v), chunk = within / s.P;
         actions.push_back({kind, group * s.P + within % s.P, kind == 'F' ? chunk : s.v - 1 - chunk});
     };
-    for (int64_t k = -std::min(ahead, s.m * s.v); k < s.m * s.v; k++) {
-        if (k + ahead < s.m * s.v) add('F', k + ahead);
+    for (int64_t k = -ahead; k < all; k++) {
+        if (k + ahead < all) add('F', k + ahead);
         if (k >= 0) add('B', k);
     }
     return actions;

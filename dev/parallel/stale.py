@@ -246,8 +246,8 @@ def picture(figures):
 
 def write_page(figures, chapter, image):
     image.write_text(picture(figures))
-    note = (f"Losses per byte after {figures['steps']:,} steps of {BATCH} bytes, on text that was not trained on: medians "
-            f"of {len(SEEDS)} seeds.")
+    note = (f"Losses per byte of text that was not trained on, after {figures['steps']:,} steps of {BATCH} bytes;\n"
+            f"medians of {len(SEEDS)} seeds.")
     readme.write_between(chapter, "late gradients", "\n".join(
         [*delay_table(figures), "", note, "", f"![Losses with late gradients](pictures/{image.name})"]))
     readme.write_between(chapter, "pipelines", "\n".join(pipeline_table(figures)))

@@ -60,7 +60,7 @@ static void factored_update(Optimizer o) {
     StepResults results;
     DeviceResults* device = results.device.data;
     sum_squares(device, results.partials.data, d_grads.data, slice_map(model.layout, {}), 0, stream);
-    finish_norm(device, 1, settings, stream);
+    finish_norm(device, 1, 1, settings, stream);
     whole_tensors_update(o, tables, d_params.data, HALF ? d_master.data : nullptr, nullptr, nullptr, d_factors.data,
                          d_grads.data, {}, settings.constants, device, 7, stream, [] {});
     UpdateConstants k = settings.constants;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """dev/parallel/stale.py: its gradients against finite differences, which weights a late gradient is of, the highest
-stable rate, a run of all kinds at a tiny size; and the tables and the picture of chapter 25 are what the figures say."""
+stable rate, a run of all kinds at a tiny size; and tables and picture of chapter 25 are what the figures say."""
 import json
 import math
 import pathlib

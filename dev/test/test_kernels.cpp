@@ -266,6 +266,10 @@ static void matmul_results(Results& results, const Inputs& in) {
                              in.weight.data(), rows, C, OC, false);
     results.add("matmul dweight written", written, rows);
     results.add("matmul dbias written", bias_written, rows);
+    Floats alone(rows * C, NAN);
+    Kernels::matmul_backward(alone.data(), (float*)nullptr, (float*)nullptr, in.gy.data(), in.x.data(),
+                             in.weight.data(), rows, C, OC, true, in.x2.data());
+    EXPECT(alone == dinp);
 }
 
 template <class Kernels>

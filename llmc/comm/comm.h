@@ -26,8 +26,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/checksum.h"
-#include "llmc/comm/flag_sums.h"
 #include "llmc/trace/trace.h"
 
 // A collective that was started, by the number of those before it; ALL_COLLECTIVES: every one.
@@ -225,10 +223,9 @@ inline Collective comm_exchange_start(void* out, const void* data, int64_t bytes
     comm.transport.exchange_start({++comm.last, sent, group}, out, data, bytes);
     return comm.last;
 }
-// Start sending data (bytes) to one rank, and receiving it there; what was started is waited for
-// like a collective. Messages have no names: two ranks start those between them, and the
-// collectives among these, in the same order. So the one that receives must know in which order the
-// other sends.
+// Start sending data (bytes) to one rank, and receiving it there; waited for like a collective.
+// Messages have no names: two ranks start those between them, and the collectives among these, in
+// the same order, which the one that receives must know.
 inline Collective comm_send_start(const void* data, int64_t bytes, int64_t to) {
     const KernelWork sent = work::collective("send", (double)to, (double)bytes);
     const Range range(sent);
@@ -255,35 +252,6 @@ inline void comm_wait(Collective number, const char* what) {
 }
 // Waits until everything that was started is complete.
 inline void comm_wait(const char* what) { comm_wait(ALL_COLLECTIVES, what); }
-
-// Exit 1 unless all ranks pass the same text; names the ranks whose text differs from rank 0's.
-inline void comm_check_same(const std::string& mine, const char* what) {
-    Checksum sum;
-    sum.add(mine.data(), mine.size());
-    const std::vector<uint64_t> all = comm_gather(sum.value(), what);
-    std::string others;
-    for (int64_t r = 0; r < comm.processes; r++)
-        if (all[r] != all[0]) others += format("%s%d", others.empty() ? "" : ", ", r);
-    if (others.empty()) return;
-    if (comm.rank == 0)
-        runtime_failure(
-            "the %s of rank %s are not those of rank 0: all processes must be started alike, on the same files", what,
-            others);
-    comm_barrier("the end");  // rank 0 says so, and ends all
-}
-
-// Exit 1 unless all ranks have the same flags, texts such as "--batch-size 4"; names the first that
-// differs, and the lowest rank on which it does.
-inline void comm_check_flags(const std::vector<std::string>& flags) {
-    const std::vector<FlagSums> all = comm_gather(sums_of(flags), "the flags");
-    for (int64_t r = 0; r < comm.processes; r++) {
-        if (same_flags(all[r], all[0])) continue;
-        if (comm.rank == 0)
-            runtime_failure("on rank 0, %s; all processes of a run must have the same flags",
-                            other_flag_text(flags, all[r], format("rank %d", r).c_str()));
-        comm_barrier("the end");  // rank 0 says so, and ends all
-    }
-}
 
 // Ends all communication; MPI waits here for all processes.
 inline void comm_end() {

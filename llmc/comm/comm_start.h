@@ -1,6 +1,6 @@
 // How the processes of a run meet: by MPI, at an address or by a file in a shared folder.
 #pragma once
-#include "llmc/comm/comm.h"
+#include "llmc/comm/agree.h"
 #include "llmc/comm/comm_mpi.h"
 #include "llmc/comm/meeting_place.h"
 #include "llmc/comm/mesh.h"
