@@ -124,7 +124,8 @@ $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE
 $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
     build/bench/roofline 2 16 $p L2C48H3V300 1 && build/bench/roofline 2 16 $p L3C48H3V300 1 2 1))
 BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
-$(call check,reference,KERNELS=reference trains,$(CPU) gpt2,dev/test/reference_trainer.sh)
+$(call check,reference,KERNELS=reference trains,$(CPU) gpt2,\
+    dev/test/reference_trainer.sh "$(CXX)" "$(CXXFLAGS)" "$(LDLIBS)")
 $(call check,slow_build,a slow build says that it is one,$(CPU),dev/test/slow_build.sh)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
@@ -261,4 +262,4 @@ test-sanitized:                       ## unit tests and kernels under ASan, UBSa
 	@dev/test/sanitized.sh thread
 
 check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
-	@dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)"
+	@dev/test/check_headers.py "$(CXX)" "$(CXXFLAGS)"
