@@ -795,14 +795,22 @@ static void plan_tests() {
 #ifdef CUSIM
     // as if the processes had been connected
     check_cuda(cudaStreamCreateWithFlags(&gpu_comm.stream, cudaStreamNonBlocking), "making a stream");
-    for (const char* optimizer : {"adamw", "lamb", "muon", "adafactor", "adamw8bit"}) {  // T is less than C
-        start_test(
-            format("%s: the plan of one of four processes, stage 1, is what it allocates, to the byte", optimizer));
+    const auto pinned = [](const std::vector<PlanRow>& rows) {
+        int64_t bytes = 0;
+        for (const PlanRow& row : rows) bytes += row.name.find(", pinned") < row.name.size() ? row.bytes : 0;
+        return bytes;
+    };
+    for (int n = 0; n < 10; n++) {  // T is less than C
+        const char* const optimizer = std::array{"adamw", "lamb", "muon", "adafactor", "adamw8bit"}[n % 5];
+        start_test(format("%s%s: the plan of one of four processes, stage 1, is what it allocates, to the byte",
+                          optimizer, n < 5 ? "" : ", offloaded"));
         comm_count(4, 2);
         Options o;
-        o.zero_stage = 1, o.optimizer = optimizer;
-        const size_t before = cusim::requested_bytes();
-        Sizes sizes{GPT2Config{40, 97, 128, 3, 3, 48}, 1, 33, 1, 40, 0, true, 2, comm.processes};
+        o.zero_stage = 1, o.optimizer = optimizer, o.offload = n < 5 ? "none" : "both";
+        o.compress_gradients = n == 5 ? "1bit" : "none", o.compress_activations = n % 2;
+        const size_t before = cusim::requested_bytes(), pinned_before = cusim::pinned_bytes();
+        Sizes sizes{GPT2Config{40, 97, 128, 5, 3, 48}, 1, 33, n < 5 ? 1 : 3, 40, 0, true, 2, comm.processes};
+        sizes.compressed_activations = o.compress_activations, sizes.compressed_gradients = n == 5;
         GPT2 model;
         model.backend = &GPU_BACKEND<floatX>;
         model.layout = parameter_layout(sizes.config, comm.processes);
@@ -810,6 +818,8 @@ static void plan_tests() {
         model.backend->allocate(model, sizes, o);
         EXPECT((int64_t)(cusim::requested_bytes() - before) == plan_bytes(gpu_plan_rows(model, sizes, o)) &&
                model.slice.state_elems(model.layout) * 4 == model.layout.total_elems());
+        EXPECT((int64_t)(cusim::pinned_bytes() - pinned_before) == pinned(gpu_host_plan_rows(model, sizes, o)));
+        EXPECT((n < 5) == model.gpu->offload.states.empty() && (n < 5) == !model.gpu->offload.inputs);
         comm_count(1);
         free_model(model);
     }

@@ -97,6 +97,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
                                        C, stream);
         layer_forward(model, l, batch);
         if (leaves == LEAVES_CODES) encode_kept<floatX>(model, l, encode_activations<floatX>, stream);
+        if (leaves == LEAVES_CODES) leave_input(model, l);
         if (leaves == LEAVES_CACHE)
             fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
                        NH, stream);
@@ -265,7 +266,7 @@ void backward(GPT2& model, const Batch& batch) {
                                              rows, c.C, add_in_place, stream);
         sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
         for (int64_t l = last; l >= 0; l--) {
-            layer_recompute(model, l, batch);
+            fetch_input(model, l), layer_recompute(model, l, batch);
             fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
             sums = layer_backward(model, l, batch, add_in_place, sums);
             sum_layer_gradients(model, l, add);
@@ -316,8 +317,10 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     finish_norm(results, comm.processes, shard.parts, settings, stream);
     if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, settings);
     else
-        adamw_update(params, model.master, (float*)model.m, (float*)model.v, grads, slice_map(model, model.slice),
-                     settings.constants, model.gpu->decayed, results, settings.rounding_seed, stream);
+        for_each_stretch(model, [&](const StateStretch& s) {  // of the state: all of it, but with --offload
+            adamw_update(params, s.master, (float*)s.m, (float*)s.v, grads, s.mine, settings.constants,
+                         model.gpu->decayed, results, settings.rounding_seed, stream);
+        });
     check_cuda(cudaMemcpyAsync(model.gpu->host_results, results, sizeof(DeviceResults), cudaMemcpyDeviceToHost, stream),
                "copying results");
     model.phases.enter(NO_PHASE);

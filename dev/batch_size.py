@@ -11,7 +11,6 @@ figures that are there.
 """
 import children
 import argparse
-import json
 import math
 import os
 import pathlib
@@ -20,13 +19,12 @@ import sys
 
 import charts
 import readme
+import shakespeare_tokens
 import svg
 import sweep
 from run_data import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-CHAPTER, FIGURES = ROOT / "dev/course/19-batch-size.md", ROOT / "dev/course/batch-size.json"
-PICTURE = ROOT / "dev/course/pictures/batch-size.svg"
 MODEL, T, TARGET = "L2C64H2T64", 64, 2.4
 TOKENS = {128: 700_000, 512: 900_000, 2048: 1_200_000, 8192: 2_500_000, 32768: 4_500_000}  # of a run, by batch
 USUAL = 2e-3  # where the search begins with batches of 2048 tokens; it rises with the square root of the batch
@@ -79,9 +77,7 @@ def run_all(args):
     folder = args.folder.resolve()
     os.chdir(ROOT)
     folder.mkdir(parents=True, exist_ok=True)
-    data = folder / "bytes"
-    if not all(pathlib.Path(f"{data}{end}").exists() for end in ("_tokenizer.bin", "_train.bin", "_val.bin")):
-        children.run(["./tokenize", "--bytes", 1, "dev/data/shakespeare", "--val-split", "tail", "-o", data], cwd=ROOT)
+    data = shakespeare_tokens.made(folder / "bytes")
     command = ["./train_gpt2_cpu", "-e", MODEL, "-t", T, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "-s", 0,
                "-k", "constant", "-u", 20, "--noise-scale", 1]
     runs = sweep.Sweep(folder / "runs", command)
@@ -151,10 +147,9 @@ def picture(figures):
     return svg.picture(640, 350, charts.SIZE, panel.parts)
 
 
-def write_page(figures, chapter, image):
-    image.write_text(picture(figures))
-    shown = f"![Steps to a loss, by batch size](pictures/{image.name})"
-    readme.write_between(chapter, "batch size", f"{text_of(figures)}\n\n{shown}")
+COURSE = ROOT / "dev/course"
+SHOWN = readme.Shown(COURSE / "batch-size.json", COURSE / "19-batch-size.md", "batch size",
+                     COURSE / "pictures/batch-size.svg", "Steps to a loss, by batch size", text_of, picture)
 
 
 def main():
@@ -164,20 +159,14 @@ def main():
     parser.add_argument("--scale", type=float, default=1, help="of the tokens of all runs: below 1 to try the script")
     parser.add_argument("--most", type=int, default=9, help="learning rates tried for each batch size")
     parser.add_argument("--target", type=float, default=TARGET, help="the validation loss to reach")
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--page", action="store_true")
+    SHOWN.add_flags(parser)
     args = parser.parse_args()
     if args.page:
-        if not FIGURES.exists():
-            sys.exit(f"{FIGURES} is not there; --write makes it")
-        return write_page(json.loads(FIGURES.read_text()), CHAPTER, PICTURE)
+        return SHOWN.make_page()
     figures = run_all(args)
     if not best_of(figures):
         sys.exit(f"no run reached a loss of {args.target}; a higher --target is accepted")
-    print(text_of(figures))
-    if args.write:
-        sweep.write_whole(FIGURES, json.dumps(figures, indent=1) + "\n")
-        write_page(figures, CHAPTER, PICTURE)
+    SHOWN.show(figures, args.write)
 
 
 if __name__ == "__main__":

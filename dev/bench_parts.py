@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import shakespeare_tokens
 from bench_tasks import ROOT, Task, child, say
 from children import have
 
@@ -56,9 +57,7 @@ class Steps:
         command = ["./train_gpt2_cpu", "-e", self.model, "-b", self.B, "-t", self.T, "-x", self.steps + 1,
                    "-v", 0, "-s", 0, "-r", 0, "--threads", self.args.threads, *OURS[name]]
         if self.model == NANO:
-            command += ["-i", BYTES + "_train.bin"]
-            if not (ROOT / (BYTES + "_train.bin")).exists():
-                child(["./tokenize", "--bytes", 1, "dev/data/shakespeare", "--val-split", "tail", "-o", BYTES])
+            command += ["-i", shakespeare_tokens.made(BYTES) + "_train.bin"]
         output, rss = child(command)
         plan, _ = child(command + ["--plan"])
         self.plan[name] = float(re.search(r"total \d+ bytes, ([\d.]+) MiB", plan)[1])

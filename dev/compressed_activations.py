@@ -17,6 +17,7 @@ import re
 import statistics
 
 import readme
+import shakespeare_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/12-memory.md"
@@ -44,18 +45,10 @@ def kept_bytes(level, precision, compressed):
     return sum(map(int, rows)) / (PLANNED_B * PLANNED_T)
 
 
-def data_of(args):
-    """Shards of bytes, made if they are not there."""
-    data = args.folder.resolve() / "bytes"
-    if not pathlib.Path(f"{data}_val.bin").exists():
-        children.run(["./tokenize", "--bytes", 1, "dev/data/shakespeare", "--val-split", "tail", "-o", data], cwd=ROOT)
-    return data
-
-
 def command_of(args, kind, seed):
     """kind: a recompute level with codes, or one of the runs without."""
     flags = ["-r", 0] if kind in (EXACT, HALF) else ["-r", kind, "--compress-activations", 1]
-    data = data_of(args)
+    data = shakespeare_tokens.made(args.folder.resolve() / "bytes")
     return ["./train_gpt2_cpu", "-e", args.model, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "--tokenizer",
             f"{data}_tokenizer.bin", "-b", B, "-t", T, "-d", B * T, "-x", args.steps, "-l", 1e-3, "-u",
             args.steps // 10, "-q", 0.1, "-c", 0.1, "-v", args.steps, "-m", min(VAL_BATCHES, args.steps), "-s", 0,

@@ -11,22 +11,18 @@ figures that are there.
 """
 import children
 import argparse
-import json
 import os
 import pathlib
 import re
 import statistics
-import sys
 
 import charts
 import readme
+import shakespeare_tokens
 import svg
-import sweep
 from run_data import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-CHAPTER, FIGURES = ROOT / "dev/course/20-smaller-messages.md", ROOT / "dev/course/messages.json"
-PICTURE = ROOT / "dev/course/pictures/messages.svg"
 MODEL, T, BATCH, PROCESSES, SEEDS = "L2C64H2T64", 64, 2048, 4, (1, 2, 3)
 WARMUP, TRACED = 1 / 5, 50  # share of a run before gradients are compressed; the last steps, whose bytes are counted
 LINK = 1e9 / 8  # bytes a second, for the plan of a large model
@@ -77,9 +73,7 @@ def planned_bytes(flags):
 def run_all(args):
     os.chdir(ROOT)
     args.folder.mkdir(parents=True, exist_ok=True)
-    data = args.folder / "bytes"
-    if not all(pathlib.Path(f"{data}{end}").exists() for end in ("_tokenizer.bin", "_train.bin", "_val.bin")):
-        children.run(["./tokenize", "--bytes", 1, "dev/data/shakespeare", "--val-split", "tail", "-o", data], cwd=ROOT)
+    data = shakespeare_tokens.made(args.folder / "bytes")
     runs = [run_once(args, data, name, flags, seed) for seed in SEEDS for name, flags in kinds(args.steps)]
     return {"model": MODEL, "steps": args.steps, "batch": BATCH, "processes": PROCESSES, "cpu": readme.this_cpu()[1],
             "runs": runs, "planned": {name: planned_bytes(flags) for name, flags in kinds(1000)}}
@@ -150,29 +144,22 @@ def picture(figures):
     return svg.picture(880, 370, charts.SIZE, parts)
 
 
-def write_page(figures, chapter, image):
-    image.write_text(picture(figures))
-    shown = f"![Losses with smaller and fewer messages](pictures/{image.name})"
-    readme.write_between(chapter, "messages", f"{text_of(figures)}\n\n{shown}")
+COURSE = ROOT / "dev/course"
+SHOWN = readme.Shown(COURSE / "messages.json", COURSE / "20-smaller-messages.md", "messages",
+                     COURSE / "pictures/messages.svg", "Losses with smaller and fewer messages", text_of, picture)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/messages")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--page", action="store_true")
+    SHOWN.add_flags(parser)
     args = parser.parse_args()
     args.folder = args.folder.resolve()
     if args.page:
-        if not FIGURES.exists():
-            sys.exit(f"{FIGURES} is not there; --write makes it")
-        return write_page(json.loads(FIGURES.read_text()), CHAPTER, PICTURE)
+        return SHOWN.make_page()
     figures = run_all(args)
-    print(text_of(figures))
-    if args.write:
-        sweep.write_whole(FIGURES, json.dumps(figures, indent=1) + "\n")
-        write_page(figures, CHAPTER, PICTURE)
+    SHOWN.show(figures, args.write)
 
 
 if __name__ == "__main__":

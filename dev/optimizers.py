@@ -36,6 +36,7 @@ import time
 
 import charts
 import readme
+import shakespeare_tokens
 import svg
 import sweep
 
@@ -83,10 +84,8 @@ class Bench:
         self.precision = "bf16" if kind in ("amx", "avx512-bf16") else "fp32"
         args.folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=args.folder).close()  # fails at once if nothing can be written there
-        data = os.path.relpath(args.folder.resolve() / "text4096", ROOT)
-        if not all((ROOT / (data + end)).exists() for end in ("_tokenizer.bin", "_train.bin", "_val.bin")):
-            children.run(["./tokenize", "--train-vocab", 4096, "dev/data/shakespeare", "--val-split", "tail", "-o",
-                          data], cwd=ROOT)
+        data = shakespeare_tokens.made(os.path.relpath(args.folder.resolve() / "text4096", ROOT),
+                                       ("--train-vocab", 4096))
         self.flags = ["-e", args.model, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "-b", B, "-t", T,
                       "--precision", self.precision, "-x", args.steps, "-u", int(WARMUP_SHARE * args.steps), "-q", FRAC,
                       "-v", max(1, args.steps // VALIDATIONS), "-m", min(VAL_BATCHES, args.steps), "-s", 0, "-r", 0]

@@ -3,11 +3,14 @@
 Figures of one kind of machine are NAME KIND, <!-- bench amx begin -->: a run leaves those of other machines alone. The
 first run on a new kind puts its markers below the line <!-- NAME tables -->.
 """
+import dataclasses
+import json
 import os
 import pathlib
 import platform
 import re
 import sys
+import typing
 
 MEASURED = "dev/MEASURED.md"  # where comparisons with other programs go
 
@@ -38,6 +41,38 @@ def write_of_machine(path, name, kind, content):
         empty = f"{anchor}\n\n<!-- {name} {kind} begin -->\n<!-- {name} {kind} end -->\n"
         replace(path, text.replace(anchor + "\n", empty, 1))
     write_between(path, f"{name} {kind}", content)
+
+
+@dataclasses.dataclass
+class Shown:
+    """A text and a picture that a page shows between two markers, made from figures: what a script has measured, kept
+    in a .json. --write keeps new figures and makes the page from them, --page makes it from those that are there."""
+    figures: pathlib.Path
+    page: pathlib.Path
+    name: str
+    picture: pathlib.Path
+    caption: str
+    text_of: typing.Callable
+    picture_of: typing.Callable
+
+    @staticmethod
+    def add_flags(parser):
+        parser.add_argument("--write", action="store_true", help="keep the figures, and make the page from them")
+        parser.add_argument("--page", action="store_true", help="make the page from the figures that are there")
+
+    def make_page(self):
+        if not self.figures.exists():
+            sys.exit(f"{self.figures} is not there; --write makes it")
+        figures = json.loads(self.figures.read_text())
+        replace(self.picture, self.picture_of(figures))
+        link = os.path.relpath(self.picture, self.page.parent)
+        write_between(self.page, self.name, f"{self.text_of(figures)}\n\n![{self.caption}]({link})")
+
+    def show(self, figures, write):
+        print(self.text_of(figures))
+        if write:
+            replace(self.figures, json.dumps(figures, indent=1) + "\n")
+            self.make_page()
 
 
 # The kind of a CPU is the widest of these that it has: the flag of /proc/cpuinfo, the name in markers and in tables.

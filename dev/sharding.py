@@ -34,17 +34,20 @@ def planned(flags, program="./train_gpt2_cpu"):
             int(between[1]) if between else 0)
 
 
-def train(processes, stage, folder):
+def flags_of(processes, stage):
+    return ["-e", MODEL, "-b", WINDOWS // processes, "-t", T, "-x", STEPS, "-v", 0, "-s", 0, "-z", stage,
+            "--threads", 1, "-pg", processes]
+
+
+def train(processes, flags, folder):
     """Milliseconds of the steps but the first, and the peak of the process that takes most."""
     out = pathlib.Path(folder) / "run"
-    flags = ["-e", MODEL, "-b", WINDOWS // processes, "-t", T, "-x", STEPS, "-v", 0, "-s", 0, "-z", stage,
-             "--threads", 1, "-pg", processes]
     children.run([*MPIRUN, processes, "./train_gpt2_cpu", *flags, "-o", out, "--overwrite", 1], cwd=ROOT)
     rows = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
     columns = {name: i for i, name in enumerate(rows[0])}
     times = [float(row[columns["step_ms"]]) for row in rows[2:]]
     peak = max(float(row[columns["peak_bytes"]]) for row in rows[1:])
-    return times, peak, planned([*flags, "-pn", processes])
+    return times, peak
 
 
 def measured_table(rounds):
@@ -52,16 +55,18 @@ def measured_table(rounds):
              " sends a step |", "|" + "---|" * 7]
     with tempfile.TemporaryDirectory() as folder:
         for processes in (1, 2, 3, 4):
-            results = {}
+            flags = {stage: flags_of(processes, stage) for stage in (STAGES[:1] if processes == 1 else STAGES)}
+            runs = {stage: [] for stage in flags}
             for _ in range(rounds):
-                for stage in STAGES[:1] if processes == 1 else STAGES:
-                    times, peak, plan = train(processes, stage, folder)
-                    before = results.get(stage, ([], 0, plan))
-                    results[stage] = (before[0] + times, max(before[1], peak), plan)
-            for stage, (times, peak, (plan, sent, _)) in results.items():
-                ratio = f"{min(times) / min(results[1][0]):.2f}" if processes > 1 else ""
-                lines.append(f"| {processes} | {stage} | {min(times):,.0f} ms | {ratio} | {peak / 2**20:,.0f} MiB | "
-                             f"{plan / 2**20:,.0f} MiB | {sent / 2**20:,.0f} MiB |")
+                for stage in flags:
+                    runs[stage].append(train(processes, flags[stage], folder))
+            fastest = {stage: min(min(times) for times, _ in of_stage) for stage, of_stage in runs.items()}
+            for stage, of_stage in runs.items():
+                plan, sent, _ = planned([*flags[stage], "-pn", processes])
+                peak = max(peak for _, peak in of_stage)
+                ratio = f"{fastest[stage] / fastest[1]:.2f}" if processes > 1 else ""
+                lines.append(f"| {processes} | {stage} | {fastest[stage]:,.0f} ms | {ratio} | "
+                             f"{peak / 2**20:,.0f} MiB | {plan / 2**20:,.0f} MiB | {sent / 2**20:,.0f} MiB |")
                 print(lines[-1], flush=True)
     return lines
 

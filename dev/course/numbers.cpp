@@ -355,11 +355,38 @@ static void resume() {
     unlink(path.c_str()), unlink((path + ".tmp").c_str()), rmdir(folder);
 }
 
-static const Part CHAPTERS[] = {
-    {"lesson", lesson_zero},          {"linear", linear},         {"tokens", tokens},         {"rounding", rounding},
-    {"embedding", embedding},         {"layer-norm", layer_norm}, {"attention", attention},   {"gelu", gelu_layer},
-    {"cross-entropy", cross_entropy}, {"adamw", adamw},           {"optimizers", optimizers}, {"matmul", matmul},
-    {"noise-scale", noise_scale},     {"resume", resume}};
+// An MLP, forward and backward, which the twin divides among processes.
+static void mlp() {
+    const int64_t rows = 6, C = 8, OC = 4 * C;
+    const auto x = random_array("x", {rows, C}), fcw = random_array("fcw", {OC, C}, 0.3f),
+               fcb = random_array("fcb", {OC}, 0.1f), fcprojw = random_array("fcprojw", {C, OC}, 0.3f),
+               fcprojb = random_array("fcprojb", {C}, 0.1f), dout = random_array("dout", {rows, C});
+    auto fch = zeros(rows * OC), gelu = fch, dfch = fch, out = zeros(rows * C), dx = out, dfcw = zeros(OC * C),
+         dfcb = zeros(OC), dfcprojw = dfcw, dfcprojb = zeros(C);
+    matmul_forward(fch.data(), x.data(), fcw.data(), fcb.data(), rows, C, OC, gelu.data());
+    matmul_forward(out.data(), gelu.data(), fcprojw.data(), fcprojb.data(), rows, OC, C);
+    matmul_backward(dfch.data(), dfcprojw.data(), dfcprojb.data(), dout.data(), gelu.data(), fcprojw.data(), rows, OC,
+                    C, false, fch.data());
+    matmul_backward(dx.data(), dfcw.data(), dfcb.data(), dfch.data(), x.data(), fcw.data(), rows, C, OC, false);
+    show("out", {rows, C}, out), show("dx", {rows, C}, dx), show("dfcw", {OC, C}, dfcw), show("dfcb", {OC}, dfcb);
+    show("dfcprojw", {C, OC}, dfcprojw);
+}
+
+static const Part CHAPTERS[] = {{"lesson", lesson_zero},
+                                {"linear", linear},
+                                {"tokens", tokens},
+                                {"rounding", rounding},
+                                {"embedding", embedding},
+                                {"layer-norm", layer_norm},
+                                {"attention", attention},
+                                {"gelu", gelu_layer},
+                                {"cross-entropy", cross_entropy},
+                                {"adamw", adamw},
+                                {"optimizers", optimizers},
+                                {"matmul", matmul},
+                                {"noise-scale", noise_scale},
+                                {"resume", resume},
+                                {"tensor", mlp}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));

@@ -18,6 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "dev"))
 import children  # noqa: E402
+import shakespeare_tokens  # noqa: E402
 import argparse  # noqa: E402
 import csv  # noqa: E402
 import json  # noqa: E402
@@ -49,8 +50,7 @@ def data_of(size, folder):
     """The flags that name the token files of a size; they are made in the folder, GPT-2's by `make data`."""
     prefix = "dev/data/shakespeare" if size == GPT2 else f"{folder}/{size}"
     if size != GPT2:
-        children.run(["./tokenize", "--train-vocab", size, "dev/data/shakespeare", "--val-split", "tail", "-o", prefix],
-                     cwd=ROOT)
+        shakespeare_tokens.made(prefix, ("--train-vocab", size))
     return ["-i", f"{prefix}_train.bin", "-j", f"{prefix}_val.bin"]
 
 

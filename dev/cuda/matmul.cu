@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(32 * (CONSUMER_WARPS + 1), 1)
 }
 
 BENCH("matmul_forward", dims("rows", "C", "OC"),
-      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 56}, {130, 72, 8}, {70, 600, 264}}, counted({256, 256, 256}))) {
+      shapes({{8192, 768, 3072}, {64, 96, 80}, {33, 40, 264}, {130, 72, 8}, {70, 600, 24}}, counted({256, 256, 256}))) {
     const int64_t rows = shape[0], C = shape[1], OC = shape[2];
     float *inp = random_floats(rows * C), *weight = random_floats(OC * C), *out = buffer<float>(rows * OC);
     bf16 *d_inp = on_device<bf16>(inp, rows * C), *d_weight = on_device<bf16>(weight, OC * C),

@@ -114,5 +114,6 @@ FILE* dry_run();
 
 // Bytes of all cudaMalloc that have not been freed.
 size_t requested_bytes();
+size_t pinned_bytes();  // of the host
 
 }  // namespace cusim

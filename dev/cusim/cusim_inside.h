@@ -272,6 +272,9 @@ void synchronize(cudaStream_t stream);
 void synchronize_all();
 // Enqueues what takes time that the program cannot shorten: poll() is called until it returns true.
 void enqueue_polled(const char* name, cudaStream_t stream, std::function<bool()> poll);
+// Enqueues a copy between the device and pinned memory: with CUSIM_COPY_MS it begins as soon as it
+// can, and takes so many milliseconds at least, while other streams go on.
+void enqueue_copy(const char* name, cudaStream_t stream, std::function<void()> copy);
 bool has_highest_priority(cudaStream_t stream);
 bool is_captured(cudaStream_t stream);
 // Ends the program if any stream is captured; `what` is for the message.

@@ -131,6 +131,11 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) {
     pinned()[(char*)*p] = bytes;
     return cudaSuccess;
 }
+size_t cusim::pinned_bytes() {
+    size_t bytes = 0;
+    for (const auto& [begin, size] : pinned()) bytes += size;
+    return bytes;
+}
 cudaError_t cudaFreeHost(void* p) {
     synchronize_all();
     pinned().erase((char*)p);
@@ -153,7 +158,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
         return cudaSuccess;
     }
     const char* name = kind == cudaMemcpyDeviceToHost ? "cudaMemcpyAsync to the host" : "cudaMemcpyAsync";
-    enqueue_host(name, stream, [=] { memcpy(to, from, bytes); });
+    enqueue_copy(name, stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }
 // From pageable memory to the device it returns when the data has been read; it arrives later. Only

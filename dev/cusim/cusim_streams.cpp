@@ -24,6 +24,7 @@ struct Operation {
     uint64_t version = 0;  // of the event: which of its records
     enum Kind { WORK, RECORD, WAIT } kind = WORK;
     bool begun = false;
+    bool travels = false;  // CUSIM_COPY_MS: begins as soon as it can, and takes time
 };
 
 }  // namespace cusim
@@ -39,6 +40,7 @@ struct CusimStream {
     int priority;
     std::deque<cusim::Operation> queue;
     cudaGraph_t captured_by = nullptr;
+    bool copies = false;  // has had operations that travel
 };
 struct CusimEvent {
     uint64_t recorded = 0, reached = 0;  // versions: of the newest record in a queue, of the newest executed
@@ -86,6 +88,15 @@ static bool run_front(cudaStream_t s) {
     return true;
 }
 
+// Begins what travels, and ends it when its time is over: so does a GPU while it computes.
+static void advance_copies() {
+    const auto goes_on = [](cudaStream_t s) {
+        return ready(s) && (s->queue.front().kind != Operation::WORK || s->queue.front().travels);
+    };
+    for (cudaStream_t s : streams())
+        while (s->copies && goes_on(s) && run_front(s)) {}
+}
+
 // Runs operations until done() holds: those of the preferred stream, and of other streams only
 // while the preferred one waits for them, or for another process. With a seed: whatever is ready,
 // in random order. If an operation cannot be completed yet, goes on trying if it `waits`, else
@@ -95,7 +106,7 @@ static void run_until(cudaStream_t preferred, Done done, bool waits = true) {
     static uint64_t random = seed();
     if (DeviceAccess::open()) return;  // called by an operation that is being executed
     DeviceAccess access;
-    while (!done()) {
+    while (advance_copies(), !done()) {
         std::vector<cudaStream_t> candidates;
         if (!seed() && preferred && ready(preferred)) candidates.push_back(preferred);
         else
@@ -140,6 +151,18 @@ void enqueue_host(const char* name, cudaStream_t stream, std::function<void()> w
 void enqueue_polled(const char* name, cudaStream_t stream, std::function<bool()> poll) {
     if (is_captured(stream)) refuse_in_capture("a collective is enqueued");
     enqueue(stream, {name, std::move(poll)});
+}
+void enqueue_copy(const char* name, cudaStream_t stream, std::function<void()> copy) {
+    static const double seconds = 1e-3 * (double)environment_number("CUSIM_COPY_MS", 0);
+    if (seconds == 0 || is_captured(stream)) return enqueue_host(name, stream, copy);
+    Operation op{name, [copy, begin = 0.0]() mutable {
+                     if (begin == 0) begin = now_seconds();
+                     const bool over = now_seconds() - begin >= seconds;
+                     if (over) copy();
+                     return over;
+                 }};
+    op.travels = stream_of(stream)->copies = true;
+    enqueue(stream, std::move(op));
 }
 
 // -------------------------------------------------------------------------------------------------

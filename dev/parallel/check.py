@@ -27,6 +27,7 @@ STAGE = re.compile(r"^stage \d+ \| keeps (\d+) bytes, by the formula (\d+) \| se
                    re.M)
 # So long that what the system takes to wake processes up is little beside it.
 SLOW, TRIES = ["--slow-ms", "200", "--steps", "1"], 5
+ENDLESS = ["--slow-ms", "50", "--steps", "1000"]
 
 
 def by_tcp(processes):
@@ -79,9 +80,9 @@ def same_bits():
     return float(long_one[0][-1]), [float(loss) for loss in expected[0]]
 
 
-def as_trainer(losses, layers=8, sequences=8):
-    flags = (f"-e L{layers}C32H4T64V257 -i build/parallel/bytes_train.bin -b 1 -t 64 -d {64 * sequences} --shuffle 0 "
-             f"-k constant -l 0.003 --grad-clip 0 -v 0 -s 0 --threads 1 -x {len(losses)}")
+def as_trainer(losses, layers=8, micro=8, rate=0.003):
+    flags = (f"-e L{layers}C32H4T64V257 -i build/parallel/bytes_train.bin -b 1 -t 64 -d {64 * micro} --shuffle 0 "
+             f"-k constant -l {rate} --grad-clip 0 -v 0 -s 0 --threads 1 -x {len(losses)}")
     said = subprocess.run(["./train_gpt2_cpu", *flags.split()], stdout=subprocess.PIPE, text=True, check=True).stdout
     theirs = [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| loss ([\d.]+)", said, re.M)]
     assert len(theirs) == len(losses)
@@ -130,23 +131,23 @@ def refusals():
 
 def children_of(parent):
     """The processes of PROGRAM that descend from a process, by rank."""
-    found = {}
+    found, name = {}, pathlib.Path(PROGRAM).name + "\n"
     for stat in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
             variables = dict(part.split("=", 1) for part in stat.read_text().split("\0") if "=" in part)
-            if variables.get("PARALLEL_CHECK") == str(parent) and (stat.parent / "comm").read_text() == "pipeline\n":
+            if variables.get("PARALLEL_CHECK") == str(parent) and (stat.parent / "comm").read_text() == name:
                 found[int(variables.get("RANK", variables.get("OMPI_COMM_WORLD_RANK", -1)))] = int(stat.parent.name)
         except (OSError, ValueError):
             pass
     return found
 
 
-def death(launcher, sentence):
+def death(launcher, sentence, *flags):
     """Rank 2 is killed in the middle of a run: the others end at once, and it is named."""
     if not pathlib.Path("/proc/self/environ").exists():
         return
     mark = str(os.getpid())
-    running = subprocess.Popen([*launcher, PROGRAM, "--slow-ms", "50", "--steps", "1000"], stdout=subprocess.PIPE,
+    running = subprocess.Popen([*launcher, PROGRAM, *flags], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env={**os.environ, "PARALLEL_CHECK": mark})
     deadline = time.monotonic() + 30
     while len(children_of(mark)) < 4 and time.monotonic() < deadline:
@@ -165,9 +166,9 @@ def main():
     as_trainer(losses)
     check_bubbles()
     refusals()
-    death(by_tcp(4), "rank 2 has ended")
+    death(by_tcp(4), "rank 2 has ended", *ENDLESS)
     if by_mpi(4) != by_tcp(4):
-        death(by_mpi(4), r"rank 2 .*signal 9")
+        death(by_mpi(4), r"rank 2 .*signal 9", *ENDLESS)
 
 
 if __name__ == "__main__":

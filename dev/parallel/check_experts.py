@@ -51,8 +51,9 @@ def same_bits():
 
 def refusals():
     wrong = {"--experts 6": "--experts 6 do not divide among 4 processes", "--top 3": "--top 3: 1 or 2 are accepted",
-             "--capacity 0": "--capacity 0 leaves no place for a token", "--capacity x": '--capacity "x": numbers from 0',
-             "--alpha -1": '--alpha "-1": numbers from 0', "--experts": '--experts "": whole numbers',
+             "--capacity 0": "--capacity 0 leaves no place for a token",
+             "--capacity x": '--capacity "x": numbers from 0', "--alpha -1": '--alpha "-1": numbers from 0',
+             "--experts": '--experts "": whole numbers',
              "--expert 4": "--expert is unknown"}
     for flags, sentence in wrong.items():
         said = check.run(check.by_tcp(4), *flags.split(), status=2)

@@ -162,7 +162,7 @@ static int train(const Settings& o) {
     comm_start(-1, -1, "mpi", "", "", 60, "context");
     const GPT2Config c = small_model(o.layers);
     Model m{{way, comm.processes, comm.rank, o.slow_us, nullptr},
-            first_weights(c, 42, [](int, int64_t) { return true; }),
+            first_weights(c, 42, [](int, int64_t, Floats&& all) { return all; }),
             read_tokens(o.data)};
     m.context.rounds = &m.rounds;
     device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);

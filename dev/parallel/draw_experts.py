@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains a mixture of experts and a dense twin of the same FLOPs on the same tokens, from three seeds each: their losses
-and what is dropped, into the table of chapter 24; and where the tokens go, step by step, into its picture.
+"""Trains a mixture of experts and a dense twin of the same FLOPs on the same tokens, from three seeds each: their
+losses and what is dropped, into the table of chapter 24; and where the tokens go, step by step, into its picture.
 
     make parallel && dev/parallel/draw_experts.py [--write]
 
@@ -8,6 +8,7 @@ About two minutes on two idle cores. --write keeps what was measured in dev/cour
 what is there.
 """
 import json
+import math
 import pathlib
 import re
 import statistics
@@ -23,7 +24,7 @@ import svg  # noqa: E402
 
 FIGURES, PICTURE = ROOT / "dev/course/experts.json", ROOT / "dev/course/pictures/experts.svg"
 CHAPTER = ROOT / "dev/course/24-experts.md"
-SEEDS, STEPS, E, C, CAPACITY = (1, 2, 3), 600, 8, 32, 1.25
+SEEDS, STEPS, E, T, C, CAPACITY = (1, 2, 3), 600, 8, 64, 32, 1.25
 AT = (200, 600)  # losses are means of the 50 steps before
 LAYER, POINT = 1, 15  # of the picture: whose choices, and steps of which a point is the mean
 # name: experts, k, capacity, alpha. Hidden units of an expert: 4 C / k.
@@ -74,9 +75,13 @@ def table(figures):
             cells += [", ".join(f"{loss:.3f}" for loss in losses), "" if name == "dense" else f"{gap:+.3f}",
                       f"{statistics.mean(run['dropped'][i] for run in runs):.1%}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", f"Four layers of C = {C}, {E} experts in each, capacity {CAPACITY}, 256 bytes of Shakespeare a step; "
-              "means over the", "50 steps before. A token meets the same weights in all rows, but for k biases of the "
-              "output."]
+    few, all_of_them = math.ceil(CAPACITY * 2 * T / E), T
+    lines += ["", f"Four layers of C = {C}, {E} experts in each, capacity {CAPACITY}, {4 * T} bytes of Shakespeare a "
+              f"step; loss and drops",
+              "are means over the 50 steps before. A token meets the same weights in all rows, but for a second bias "
+              "with k = 2.",
+              f"Where nothing is dropped, an expert has {all_of_them} places in a sequence and not {few}: "
+              f"{all_of_them / few:.1f} times the messages."]
     return "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
-// Expert parallelism: every process has sequences of its own, as in data parallelism, but the MLP of
-// each layer is a mixture of experts (experts.h), which are divided among the P processes.
+// Expert parallelism: every process has sequences of its own, as in data parallelism, but the MLP
+// of each layer is a mixture of experts (experts.h), which are divided among the P processes.
 //
 //     mpirun -np 4 build/experts --experts 8 --top 2
 //     scripts/processes.sh -np 4 build/experts --experts 8 --top 2      without MPI
@@ -9,10 +9,10 @@
 // Gradients of what every process has, the router with it, are summed over the processes. Those of
 // experts are not: tokens of all processes have been there.
 //
-// A router decides: a difference in the last bit may send a token elsewhere. So all sums are taken in
-// the order of sequences, however these are divided: processes exchange their gradients after each
-// micro-step, and process r adds slice r of them. Capacity is counted for each sequence by itself, so
-// that the same tokens are dropped.
+// A router decides: a difference in the last bit may send a token elsewhere. So all sums are taken
+// in the order of sequences, however these are divided: processes exchange their gradients after
+// each micro-step, and process r adds slice r of them. Capacity is counted for each sequence by
+// itself, so that the same tokens are dropped.
 #include "dev/parallel/experts.h"
 
 constexpr int64_t SEQUENCES = 4;  // of a step
@@ -76,8 +76,8 @@ static void micro_step(Model& m, const int* inp) {
     }
     kernels::encoder_backward(p.gradient(WTE), p.gradient(WPE), x.data(), inp, B, T, C, p.c.maxT, true);
 }
-// Adds the gradients of this micro-step, in the order of processes, which is that of sequences. Process
-// r adds slice r of all; the gradients are 0 again.
+// Adds the gradients of this micro-step, in the order of processes, which is that of sequences.
+// Process r adds slice r of all; the gradients are 0 again.
 static void add_gradients(Model& m) {
     const int64_t n = m.slice_elems();
     Floats mine, all(m.sums.size());
@@ -146,8 +146,8 @@ static void print_step(const Model& m, int64_t step, bool traced) {
     double loss = 0;
     for (const double l : losses) loss += l;
     for (size_t i = 0; i < all.size(); i++) sums[i % n] += all[i];
-    printf("step %lld | loss %.9f | aux %.6f | dropped %.4f\n", (long long)step + 1, loss / (double)(T * SEQUENCES), aux,
-           (double)sums.back() / (double)(L * choices));
+    printf("step %lld | loss %.9f | aux %.6f | dropped %.4f\n", (long long)step + 1, loss / (double)(T * SEQUENCES),
+           aux, (double)sums.back() / (double)(L * choices));
     for (int64_t i = 0; i < L * x.E && traced; i++)
         printf("%s%lld%s", i % x.E == 0 ? format("loads %d %d ", step + 1, i / x.E).c_str() : "", (long long)sums[i],
                i % x.E == x.E - 1 ? "\n" : " ");
@@ -173,12 +173,9 @@ static uint64_t checksum_of(Model& m) {
 
 static Settings settings_of(int argc, char** argv) {
     Settings o;
-    const std::map<std::string, int64_t*> numbers = {{"--experts", &o.experts},
-                                                     {"--top", &o.top},
-                                                     {"--layers", &o.layers},
-                                                     {"--steps", &o.steps},
-                                                     {"--seed", &o.seed},
-                                                     {"--trace", &o.trace}};
+    const std::map<std::string, int64_t*> numbers = {{"--experts", &o.experts}, {"--top", &o.top},
+                                                     {"--layers", &o.layers},   {"--steps", &o.steps},
+                                                     {"--seed", &o.seed},       {"--trace", &o.trace}};
     const std::map<std::string, double*> reals = {{"--capacity", &o.capacity}, {"--alpha", &o.alpha}};
     for (int i = 1; i < argc; i += 2) {
         const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
@@ -190,8 +187,9 @@ static Settings settings_of(int argc, char** argv) {
             if (!parse_real(value, *real->second) || *real->second < 0 || *real->second > 1000)
                 usage_error("%s \"%s\": numbers from 0 to 1000 are accepted", name, value);
         } else if (number == numbers.end())
-            usage_error("%s is unknown; --experts --top --capacity --alpha --data --layers --steps --seed --trace are accepted",
-                        name);
+            usage_error(
+                "%s is unknown; --experts --top --capacity --alpha --data --layers --steps --seed --trace are accepted",
+                name);
         else if (!parse_whole(value, *number->second) || *number->second < least || *number->second > 100000)
             usage_error("%s \"%s\": whole numbers from %d to 100000 are accepted", name, value, least);
     }
@@ -213,7 +211,7 @@ static int train(const Settings& o) {
     experts_of(o, std::max<int64_t>(launcher_value(LAUNCHER_SIZES), 1), 0);
     comm_start(-1, -1, "mpi", "", "", 60, "experts");
     const GPT2Config c = small_model(o.layers);
-    const auto shared = [](int i, int64_t) { return i != FCW && i != FCB && i != FCPROJW && i != FCPROJB; };
+    const auto shared = [](int i, int64_t, Floats&& all) { return is_of_expert(i) ? Floats() : std::move(all); };
     Model m{experts_of(o, comm.processes, comm.rank), first_weights(c, o.seed, shared), {}, read_tokens(o.data)};
     const Experts& x = m.experts;
     add_routers(x, m.part, o.seed);

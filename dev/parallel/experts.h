@@ -10,9 +10,9 @@
 //
 //     capacity = ceil(factor k T / E)
 //
-// First choices before second ones, early positions before late ones; who comes too late is dropped.
-// That choice adds nothing to y, and the residual stream goes on. Places that stay empty travel and
-// are computed as zeros.
+// First choices before second ones, early positions before late ones; who comes too late is
+// dropped. That choice adds nothing to y, and the residual stream goes on. Places that stay empty
+// travel and are computed as zeros.
 //
 // Left to itself the router prefers who is chosen often, who then learns most. An auxiliary loss
 // pulls it to even loads: with f_e the share of the choices that fall on e, before any is dropped,
@@ -22,8 +22,9 @@
 //
 // f has no gradient: it counts.
 //
-// Sources: Shazeer et al. 2017, arXiv:1701.06538; Lepikhin et al. 2020, arXiv:2006.16668, section 2.2
-// (capacity, all-to-all, gates of two); Fedus et al. 2021, arXiv:2101.03961, section 2.2 (k = 1, aux).
+// Sources: Shazeer et al. 2017, arXiv:1701.06538; Lepikhin et al. 2020, arXiv:2006.16668, section
+// 2.2 (capacity, all-to-all, gates of two); Fedus et al. 2021, arXiv:2101.03961, section 2.2 (k =
+// 1, aux).
 #pragma once
 #include "dev/parallel/parallel.h"
 
@@ -34,7 +35,7 @@ struct Experts {
     float alpha;
 
     int64_t own() const { return E / P; }
-    int64_t places() const { return E * capacity; }  // of a sequence; as many on an expert's process
+    int64_t places() const { return E * capacity; }                    // of a sequence; as many on an expert's process
     int64_t hidden(const GPT2Config& c) const { return 4 * c.C / k; }  // so k experts have the FLOPs of one MLP
     int64_t piece_bytes(const GPT2Config& c) const { return own() * capacity * c.C * (int64_t)sizeof(float); }
 };
@@ -42,8 +43,9 @@ inline int64_t capacity_of(double factor, int64_t k, int64_t E) {
     return std::min(T, (int64_t)std::ceil(factor * (double)(k * T) / (double)E));
 }
 
-// What a layer keeps of a sequence. Of its tokens: probabilities (T, E), gates (T, k), and what came
-// back (E, capacity, C). Of the experts here: what arrived (P, E/P, capacity, C), fch and gelu.
+// What a layer keeps of a sequence. Of its tokens: probabilities (T, E), gates (T, k), and what
+// came back (E, capacity, C). Of the experts here: what arrived (P, E/P, capacity, C), fch and
+// gelu.
 struct ExpertsRecord {
     Counted probabilities, gates, returned, arrived, fch, gelu;
     std::vector<int64_t> chosen, places;  // (k, T); place: in (E, capacity), -1 where it was dropped
@@ -107,7 +109,8 @@ inline double auxiliary_loss(const Experts& x, const ExpertsRecord& r) {
     for (size_t i = 0; i < r.probabilities.size(); i++) sum += (double)n[i % x.E] * r.probabilities[i];
     return x.alpha * (double)x.E * sum / (double)(x.k * T * T);
 }
-// dinp (T, C) is written and dweight (E, C) added to, from dgates (T, k). With S the sum of the chosen p,
+// dinp (T, C) is written and dweight (E, C) added to, from dgates (T, k). With S the sum of the
+// chosen p,
 //
 //     k = 1:  dp_i = dg_i          k = 2:  dp_i = (dg_i - sum over j of g_j dg_j) / S
 //     dlogit_e = p_e (dp_e - sum over j of p_j dp_j)
@@ -119,8 +122,7 @@ inline void router_backward(const Experts& x, const ExpertsRecord& r, float* din
     Floats dlogits(T * x.E), dp(x.E);
     for (int64_t t = 0; t < T; t++) {
         const float *p = &r.probabilities[t * x.E], *g = &r.gates[t * x.k], *dg = &dgates[t * x.k];
-        for (int64_t e = 0; e < x.E; e++)
-            dp[e] = share * x.alpha * (float)(x.E * n[e]) / (float)(x.k * T * T);
+        for (int64_t e = 0; e < x.E; e++) dp[e] = share * x.alpha * (float)(x.E * n[e]) / (float)(x.k * T * T);
         float mean = 0, sum = 0;
         for (int64_t i = 0; i < x.k; i++) mean += g[i] * dg[i], sum += p[r.chosen[i * T + t]];
         for (int64_t i = 0; i < x.k; i++) dp[r.chosen[i * T + t]] += x.k == 1 ? dg[i] : (dg[i] - mean) / sum;
@@ -191,12 +193,13 @@ inline void experts_backward(const Experts& x, Part& part, std::vector<Part>& ow
 
 // ---- their weights
 
+inline bool is_of_expert(int i) { return i == FCW || i == FCB || i == FCPROJW || i == FCPROJB; }
 // Expert e begins as the MLP of a model drawn from seed + e: with one expert that is this model's.
 // With k = 2 only the first half of its hidden units stays.
 inline Part first_expert(const Experts& x, const GPT2Config& c, uint64_t seed, int64_t e) {
     const int64_t H = x.hidden(c);
-    const auto is_of_expert = [](int i, int64_t) { return i == FCW || i == FCB || i == FCPROJW || i == FCPROJB; };
-    return first_weights(c, seed + e, is_of_expert, [&](int i, Floats&& all) {
+    return first_weights(c, seed + e, [&](int i, int64_t, Floats&& all) {
+        if (!is_of_expert(i)) return Floats();
         if (i == FCW) all.resize(H * c.C);
         if (i == FCB) all.resize(H);
         for (int64_t row = 0; row < c.C && i == FCPROJW; row++) std::copy_n(&all[row * 4 * c.C], H, &all[row * H]);

@@ -70,8 +70,8 @@ void layer_forward(Part& part, int64_t l, LayerRecord& k, float* out, const Atte
     kernels::residual_forward(out, k.residual2.data(), branch.data(), rows * C);
 }
 inline void keep(Counted& place, const Floats& gradient) { place.assign(gradient.begin(), gradient.end()); }
-// d (rows, C): from the gradient of residual2 without the MLP, with that of ln2 (rows, C), to that of
-// the layer's input.
+// d (rows, C): from the gradient of residual2 without the MLP, with that of ln2 (rows, C), to that
+// of the layer's input.
 template <class Attention = WholeAttention>
 void attention_backward_inputs(Part& part, int64_t l, LayerRecord& k, float* d, const float* dln2,
                                const Attention& attention = {}) {

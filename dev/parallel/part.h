@@ -25,8 +25,7 @@ inline std::vector<int> read_tokens(const std::string& path) {
     if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     return {tokens.begin(), tokens.end()};
 }
-// The inputs of a micro-batch, of which number n of a run takes the n-th window; its targets begin
-// one later.
+// The inputs of micro-batch n of a run: the n-th window. Its targets begin one later.
 inline const int* window(const std::vector<int>& tokens, int64_t n) {
     return tokens.data() + n % (((int64_t)tokens.size() - 1) / T) * T;
 }
@@ -46,30 +45,29 @@ struct Part {
     float* weight(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).weight.data(); }
     float* gradient(int tensor, int64_t layer = 0) { return parameters.at({tensor, layer}).gradient.data(); }
 };
-// The first weights, of the tensors for which has(tensor, layer), and what cut() leaves of each. All
-// are drawn, in the order of llmc/model/initial_weights.h, whichever are kept.
-template <class Has, class Cut = Floats (*)(int, Floats&&)>
-Part first_weights(const GPT2Config& c, uint64_t seed, Has has, Cut cut = [](int, Floats&& all) { return all; }) {
-    Part part{c, {}, Floats(has(WTE, 0) ? c.Vp * c.C : 0)};
+// The first weights: of each tensor what keep(tensor, layer, all) returns, {} for none. All are
+// drawn, in the order of llmc/model/initial_weights.h, whichever are kept.
+template <class Keep>
+Part first_weights(const GPT2Config& c, uint64_t seed, Keep keep) {
+    Part part{c, {}, {}};
     MersenneTwister rng(seed);
     for (int64_t layer = -1; layer < c.L; layer++)
         for (int i = 0; i < NUM_TENSORS; i++) {
             if (TENSORS[i].per_layer != (layer >= 0)) continue;
-            const int64_t n = tensor_elems(i, c), drawn = i == WTE ? c.V * c.C : n;
+            const int64_t n = tensor_elems(i, c), drawn = i == WTE ? c.V * c.C : n, l = std::max<int64_t>(layer, 0);
             const InitialValue init = TENSORS[i].init;
             const float std = init == INIT_NORMAL ? 0.02f : (float)(0.02 / std::sqrt(2.0 * c.L));
             Floats values(n, init == INIT_ONE ? 1.0f : 0.0f);
             if (init == INIT_NORMAL || init == INIT_NORMAL_RESIDUAL) normal_fill(rng, values.data(), drawn, std);
-            const int64_t l = std::max<int64_t>(layer, 0);
-            if (!has(i, l)) continue;
-            const Floats mine = cut(i, std::move(values)), zeros(mine.size());
-            part.parameters[{i, l}] = {mine, zeros, zeros, zeros};
+            const Floats mine = keep(i, l, std::move(values)), zeros(mine.size());
+            if (!mine.empty()) part.parameters[{i, l}] = {mine, zeros, zeros, zeros};
         }
+    if (part.parameters.count({WTE, 0})) part.dembedding.resize(part.parameters[{WTE, 0}].weight.size());
     return part;
 }
 // Update t = 1, 2, ... by AdamW, without clipping; afterwards the gradients are 0.
-inline void update(Part& part, int64_t t) {
-    const UpdateConstants k = update_constants(LEARNING_RATE, 0.9f, 0.95f, 1e-8f, 0, 1, t);
+inline void update(Part& part, int64_t t, float rate = LEARNING_RATE) {
+    const UpdateConstants k = update_constants(rate, 0.9f, 0.95f, 1e-8f, 0, 1, t);
     for (auto& [name, p] : part.parameters) {
         kernels::adamw_update(p.weight.data(), (float*)nullptr, p.m.data(), p.v.data(), p.gradient.data(),
                               p.weight.size(), k);

@@ -263,11 +263,11 @@ static int train(const Settings& o) {
     comm_start(-1, -1, "mpi", "", "", 60, "pipeline");
     const GPT2Config c = small_model(o.layers);
     const int64_t P = comm.processes, stage = comm.rank, layers = o.layers / (P * o.chunks);
-    const auto has = [=](int tensor, int64_t layer) {  // outside the layers: the embeddings first, wte and lnf last
-        if (TENSORS[tensor].per_layer) return layer / layers % P == stage;
-        return (stage == 0 && (tensor == WTE || tensor == WPE)) || (stage == P - 1 && tensor != WPE);
+    const auto keep = [=](int tensor, int64_t layer, Floats&& all) {
+        const bool outside = tensor == WPE ? stage == 0 : stage == P - 1 || (tensor == WTE && stage == 0);
+        return (TENSORS[tensor].per_layer ? layer / layers % P == stage : outside) ? all : Floats();
     };
-    Stage s{{P, o.micro, o.chunks}, stage, layers, o.slow_ms, first_weights(c, 42, has), read_tokens(o.data)};
+    Stage s{{P, o.micro, o.chunks}, stage, layers, o.slow_ms, first_weights(c, 42, keep), read_tokens(o.data)};
     device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);
     allocate_scratch();
     trace.communication = 1;

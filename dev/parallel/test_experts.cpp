@@ -1,5 +1,5 @@
-// The mixture of experts on one process: gradients of router, experts and input against differences of
-// the loss, and who is chosen and who dropped.
+// The mixture of experts on one process: gradients of router, experts and input against differences
+// of the loss, and who is chosen and who dropped.
 #include "dev/parallel/experts.h"
 #include "dev/test/test.h"
 
@@ -31,7 +31,8 @@ struct Layer {
         for (size_t i = 0; i < out.size(); i++) sum += (double)weights[i] * out[i];
         return sum;
     }
-    // d(loss) / d(inp), also by way of the residual; the other gradients are written to their places.
+    // d(loss) / d(inp), also by way of the residual; the other gradients are written to their
+    // places.
     Floats backward(ExpertsRecord& r) {
         Floats dinp(inp.size());
         for (Part* p : parts())
@@ -47,9 +48,9 @@ struct Layer {
     }
 };
 
-// How far the gradient of some values is from the loss's difference, at most, along three directions in
-// which each moves by the same amount, up or down, as a share of the gradient's norm. Directions that change what
-// is chosen are left out: there the loss jumps.
+// How far the gradient of some values is from the loss's difference, at most, along three
+// directions in which each moves by the same amount, up or down, as a share of the gradient's norm.
+// Directions that change what is chosen are left out: there the loss jumps.
 static double error_of(Layer& layer, Floats& values, const Floats& gradient, MersenneTwister& rng) {
     const float step = 3e-4f;
     const Floats before = values;
@@ -80,7 +81,8 @@ static double error_of(Layer& layer, Floats& values, const Floats& gradient, Mer
 constexpr double MOST = 0.01;
 
 static void check_gradients(int64_t k, double factor) {
-    start_test(format("gradients of router, experts and input are differences of the loss: k = %d, capacity %g", k, factor));
+    start_test(
+        format("gradients of router, experts and input are differences of the loss: k = %d, capacity %g", k, factor));
     Layer layer(4, k, factor, 1000);  // aux is then as large as what comes by the gates
     MersenneTwister rng(11);
     ExpertsRecord r = experts_record(layer.x, layer.part.c);
@@ -104,7 +106,8 @@ static void check_gradients(int64_t k, double factor) {
 }
 
 static void check_choices() {
-    start_test("who is chosen and who is dropped: first choices before second ones, gates of two sum to 1, aux by hand");
+    start_test(
+        "who is chosen and who is dropped: first choices before second ones, gates of two sum to 1, aux by hand");
     Experts x{1, 0, 4, 2, 24, 1};
     ExpertsRecord r = experts_record(x, small_model(1));
     const float p[] = {0.1f, 0.4f, 0.2f, 0.3f};

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """dev/batch_size.py: its arithmetic on numbers made up, a small experiment, and the page that it writes."""
+import dataclasses
 import json
 import math
 import pathlib
@@ -55,23 +56,19 @@ def page(folder):
     figures = {"model": "L1", "T": 64, "target": 2.4, "cpu": "a CPU", "runs": runs}
     chapter = folder / "chapter.md"
     chapter.write_text("above\n<!-- batch size begin -->\nold\n<!-- batch size end -->\nbelow\n")
-    batch_size.write_page(figures, chapter, folder / "picture.svg")
+    shown = dataclasses.replace(batch_size.SHOWN, figures=folder / "figures.json", page=chapter,
+                                picture=folder / "picture.svg")
+    shown.show(figures, write=True)
     text = chapter.read_text()
     assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
     assert "S = 150 + 300,000 / B" in text and "critical batch size of 2,000 tokens" in text, text
     assert "| 2,048 | 1 | 296 | 607,200 | 1,900 |" in text, text
     circles = xml.dom.minidom.parse(str(folder / "picture.svg")).getElementsByTagName("circle")
     assert len(circles) == 7 + 4, len(circles)  # runs that reached the target, and the best of each batch
-    if batch_size.FIGURES.exists():  # the page that is there is made from the figures that are there
-        figures = json.loads(batch_size.FIGURES.read_text())
-        for best in batch_size.best_of(figures):  # which lies between two others
-            tried = [run["rate"] / best["rate"] for run in figures["runs"] if run["batch"] == best["batch"]]
-            assert all(any(math.isclose(t, factor, rel_tol=0.1) for t in tried) for factor in (0.5, 2)), best
-        for path in (batch_size.CHAPTER, batch_size.PICTURE):
-            (folder / path.name).write_text(path.read_text())
-        batch_size.write_page(figures, folder / batch_size.CHAPTER.name, folder / batch_size.PICTURE.name)
-        for path in (batch_size.CHAPTER, batch_size.PICTURE):
-            assert (folder / path.name).read_text() == path.read_text(), f"{path} is not what the figures say"
+    figures = json.loads(batch_size.SHOWN.figures.read_text())
+    for best in batch_size.best_of(figures):  # which lies between two others
+        tried = [run["rate"] / best["rate"] for run in figures["runs"] if run["batch"] == best["batch"]]
+        assert all(any(math.isclose(t, factor, rel_tol=0.1) for t in tried) for factor in (0.5, 2)), best
 
 
 def main():

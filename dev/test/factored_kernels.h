@@ -61,8 +61,10 @@ static void factored_update(Optimizer o) {
     DeviceResults* device = results.device.data;
     sum_squares(device, results.partials.data, d_grads.data, slice_map(model.layout, {}), 0, stream);
     finish_norm(device, 1, 1, settings, stream);
-    whole_tensors_update(o, tables, d_params.data, HALF ? d_master.data : nullptr, nullptr, nullptr, d_factors.data,
-                         d_grads.data, {}, settings.constants, device, 7, stream, [] {});
+    const StateStretch all{slice_map(model.layout, {}), {}, nullptr, nullptr, HALF ? d_master.data : nullptr};
+    const auto with_state = [&](auto f) { f(all); };
+    whole_tensors_update(o, tables, d_params.data, HALF, d_factors.data, d_grads.data, {}, settings.constants, device,
+                         7, stream, with_state, with_state, [] {});
     UpdateConstants k = settings.constants;
     k.grad_scale = results.copy().grad_scale;
     EXPECT(std::fabs(k.grad_scale - 0.5) < 1e-6);

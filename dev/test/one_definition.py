@@ -18,8 +18,11 @@ SIM = f"-I{BUILD}/sim -Idev/cusim/include -Wno-unknown-pragmas -DUSE_NCCL -x c++
 def definitions(source, more):
     """{symbol: file} of all that `source` defines and other files may define as well"""
     with tempfile.TemporaryDirectory() as folder:
-        program = os.path.join(folder, "object.o")
-        subprocess.run([CXX, *more, *FLAGS, "-c", source, "-o", program], check=True)
+        program = os.path.join(folder, "program")
+        subprocess.run([CXX, *more, *FLAGS, "-c", source, "-o", f"{program}.o"], check=True)
+        # Linked alone, whatever is missing: nm finds lines in one table much sooner than in one of each function.
+        link = ["-no-pie", "-Wl,--unresolved-symbols=ignore-all", f"{program}.o", "-o", program]
+        subprocess.run([CXX, *link], check=True)
         lines = subprocess.run(["nm", "-l", program], check=True, capture_output=True, text=True).stdout.splitlines()
     found = [re.match(r"\S+ [WTVu] (\S+)\t(.*):\d+$", line) for line in lines]
     return {match[1]: os.path.basename(match[2]) for match in found if match}

@@ -14,8 +14,8 @@ set -e
 out=build/portable/$1  # for each part, since they run side by side
 mkdir -p $out
 rm -f $out/t_*.bin
-trainer="train_gpt2_cpu.cpp llmc/run/services.cpp llmc/cpu/compiled_once.cpp"
-kernels="dev/test/test_kernels.cpp llmc/cpu/compiled_once.cpp"
+services=llmc/run/services.cpp once=llmc/cpu/compiled_once.cpp
+trainer="train_gpt2_cpu.cpp $services"
 flags="-std=c++17 -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -Wno-unknown-pragmas -pthread -I."
 fail() { echo "$*"; exit 1; }
 skip() { echo "SKIPPED $1 ($2)"; exit 77; }
@@ -105,7 +105,8 @@ built_by() {
     for source in $out/headers.cpp dev/data/tokenize.cpp; do
         $compiler $flags $strict -fsyntax-only $source || fail "$compiler does not accept $source"
     done
-    for source in "$trainer" "$kernels" dev/test/test_host.cpp; do
+    $compiler $flags $strict $level -c $once -o $out/once.o || fail "$compiler: $once"
+    for source in "$trainer $out/once.o" "dev/test/test_kernels.cpp $out/once.o" dev/test/test_host.cpp; do
         $compiler $flags $strict $level $source -o $out/$(basename ${source%% *} .cpp) || fail "$compiler: $source"
     done
     $out/test_kernels medium > $out/run.log || fail "$compiler, test_kernels: $(tail -n 20 $out/run.log)"
@@ -121,7 +122,7 @@ apple() {
     printf '#include "llmc/comm/socket.h"\nauto use = &sched_getaffinity;\n' > $out/linux_only.cpp
     ! ${CXX:-g++} $flags $pretend -fsyntax-only $out/linux_only.cpp 2> $out/refused ||
         fail "sched_getaffinity is accepted, as if macOS had it"
-    ${CXX:-g++} $flags $pretend -O1 -march=native $trainer -o $out/apple
+    ${CXX:-g++} $flags $pretend -O1 -march=native $trainer $once -o $out/apple
     losses ./train_gpt2_cpu > $out/here
     losses $out/apple > $out/there
     grep -q "Apple T1" $out/run.log || fail "the program does not ask macOS for the CPU's name: $(cat $out/run.log)"
@@ -129,7 +130,7 @@ apple() {
     for clang in clang++ clang++-19 clang++-16 clang++-14; do
         echo '#include <string>' > $out/string.cpp
         $clang -stdlib=libc++ -fsyntax-only $out/string.cpp 2>/dev/null || continue
-        $clang $flags -stdlib=libc++ -march=native -Werror -fsyntax-only $trainer
+        $clang $flags -stdlib=libc++ -march=native -Werror -fsyntax-only $trainer $once
         $clang $flags -stdlib=libc++ -march=native -Werror -fsyntax-only dev/data/tokenize.cpp
         return
     done
@@ -143,7 +144,7 @@ x86() {
         v4) needs=avx512vl ;;
     esac
     grep -qw $needs /proc/cpuinfo 2>/dev/null || skip "x86-64-$1" "a CPU with $needs tests it"
-    ${CXX:-g++} $flags -O1 -march=x86-64-$1 $kernels -o $out/kernels_$1
+    ${CXX:-g++} $flags -O1 -march=x86-64-$1 dev/test/test_kernels.cpp $once -o $out/kernels_$1
     $out/kernels_$1 small
 }
 
@@ -154,10 +155,14 @@ aarch64() {
     command -v qemu-aarch64 > /dev/null || skip aarch64 "apt-get install qemu-user"
     libraries=/usr/aarch64-linux-gnu
     [ -d $libraries ] || libraries=$($compiler -print-sysroot)
+    $compiler $flags -O1 -march=armv8-a -c $services -o $out/services.o  # nothing in it asks for features
     for features in armv8-a armv8.2-a+bf16; do
-        $compiler $flags -O1 -march=$features $trainer -o $out/train_$features
+        $compiler $flags -O2 -march=$features -c $once -o $out/once_$features.o
+        $compiler $flags -O1 -march=$features train_gpt2_cpu.cpp $out/services.o $out/once_$features.o \
+            -o $out/train_$features
     done
-    $compiler $flags -O2 -march=armv8.2-a+bf16 $kernels -o $out/kernels_arm
+    $compiler $flags -O2 -march=armv8.2-a+bf16 dev/test/test_kernels.cpp $out/once_armv8.2-a+bf16.o \
+        -o $out/kernels_arm
     for precision in fp32 bf16; do
         emulator=
         losses ./train_gpt2_cpu --precision $precision > $out/here

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Figures of a kind of machine are written between its own markers: those of others stay, a new kind gets its place.
-The first page shows six rows of them."""
+The first page shows six rows of them. Pages that are made from figures say what the figures do."""
+import dataclasses
+import json
 import pathlib
 import sys
 import tempfile
@@ -9,9 +11,12 @@ if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import batch_size
 import bench
 import first_page
+import messages
 import readme
+from run_script import script
 
 CPUINFO = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu {}\n"
 
@@ -44,8 +49,37 @@ def first_page_has_the_fastest():
         assert "`this trainer, bf16`" in str(error), error
 
 
+def pages_are_made_from_figures():
+    """--page of a script writes what is committed; with other figures, another page and picture."""
+    for module in batch_size, messages:
+        with tempfile.TemporaryDirectory() as name:
+            kept, folder = module.SHOWN, pathlib.Path(name)
+            places = {field: folder / getattr(kept, field).relative_to(module.COURSE)
+                      for field in ("figures", "page", "picture")}
+            (folder / "pictures").mkdir()
+            for field in "figures", "page":
+                places[field].write_text(getattr(kept, field).read_text())
+            module.SHOWN = dataclasses.replace(kept, **places)
+            try:
+                script(module, "--page")
+                for field in "page", "picture":
+                    assert places[field].read_text() == getattr(kept, field).read_text(), \
+                        f"{getattr(kept, field)} is not what its figures say: run {module.__file__} --page"
+                other = json.loads(kept.figures.read_text())
+                other["runs"], other["model"] = other["runs"][1:], "ANOTHER"
+                places["figures"].write_text(json.dumps(other))
+                script(module, "--page")
+                for field in "page", "picture":
+                    assert places[field].read_text() != getattr(kept, field).read_text(), getattr(kept, field)
+                places["figures"].unlink()
+                assert "--write makes it" in script(module, "--page", status=1)
+            finally:
+                module.SHOWN = kept
+
+
 def main():
     first_page_has_the_fastest()
+    pages_are_made_from_figures()
     with tempfile.TemporaryDirectory() as folder:
         bench.ROOT = root = pathlib.Path(folder)
         (root / "dev/cpu").mkdir(parents=True)

@@ -1,11 +1,12 @@
 #!/bin/sh
-# The trainer built on llmc/cpu/reference.h must give the losses of the fast one, to rounding; and of lesson zero.
+# reference_trainer.sh COMPILER "FLAGS" "LIBRARIES": the trainer built on llmc/cpu/reference.h must give the losses of
+# the fast one, to rounding; and of lesson zero.
 [ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 set -e
 mkdir -p build/reference
-${CXX:-g++} -std=c++17 -O2 -march=${ARCH:-native} -ffp-contract=fast -fno-math-errno -Wno-psabi -pthread \
-    -DKERNELS_REFERENCE -I. train_gpt2_cpu.cpp llmc/run/services.cpp llmc/cpu/compiled_once.cpp \
-    -o build/reference/train_gpt2_cpu
+# The services of a run know no kernels: those of the fast trainer serve.
+$1 $2 -O2 -DKERNELS_REFERENCE train_gpt2_cpu.cpp llmc/cpu/compiled_once.cpp build/services.o \
+    -o build/reference/train_gpt2_cpu $3
 losses() { sed -n 's/^step .*| loss \([0-9.]*\) .*norm \([0-9.]*\) .*/\1 \2/p'; }
 for optimizer in adamw lion lamb muon adafactor sm3 adamw8bit; do
     flags="-e L2C48H3T40 -b 2 -t 33 -x 3 -v 0 -s 0 -d 132 --threads 2 --optimizer $optimizer"

@@ -1,5 +1,6 @@
 // What the tests of runs of several processes share: the programs, and how to start and watch them.
 #pragma once
+#include <csignal>
 #include "dev/test/run_program.h"
 
 const std::string CPU = "./train_gpt2_cpu", SIM32 = "build/FP32/train_gpt2sim", SIM16 = "build/BF16/train_gpt2sim";
@@ -34,4 +35,18 @@ inline std::vector<pid_t> ranks_of(const std::string& mark, int n) {
         usleep(100000);
     }
     return pids;
+}
+
+// Kills rank 1 of 3: all end within 30 s, say which it was, and 2 go on. command(n, flags) runs n
+// processes.
+template <class Command>
+void kill_a_rank(const Command& command) {
+    const std::string out = " -o " + dir("killed");
+    const pid_t all = start(command(3, "-x 100000 -n 5 -nk 3" + out));
+    EXPECT(wait_for_step("killed", 7));
+    kill(ranks_of(dir("killed"), 3)[1], SIGKILL);
+    const double begin = now_seconds();
+    const Outcome r = finish(all);
+    EXPECT(r.status != 0 && now_seconds() - begin < 30 && contains(r.out + r.err, "rank 1"));
+    EXPECT(contains(run(command(2, "-x 1 -y 1" + out)).out, "the run in"));  // it is found, and past step 1
 }

@@ -124,7 +124,8 @@ $(call check,headers,every header compiles alone and twice,$(SIM_SOURCES),$(MAKE
 $(foreach p,fp32 bf16,$(call check,roofline_$p,the roofline of a step in $p,$(B)/bench/roofline,\
     build/bench/roofline 2 16 $p L2C48H3V300 1 && build/bench/roofline 2 16 $p L3C48H3V300 1 2 1))
 BENCHES := $(CPU) $(SIM16) $(B)/bench/roofline $(B)/bench/products $(B)/bench/reading
-$(call check,reference,KERNELS=reference trains,$(CPU) gpt2,dev/test/reference_trainer.sh)
+$(call check,reference,KERNELS=reference trains,$(CPU) gpt2,\
+    dev/test/reference_trainer.sh "$(CXX)" "$(CXXFLAGS)" "$(LDLIBS)")
 $(call check,slow_build,a slow build says that it is one,$(CPU),dev/test/slow_build.sh)
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
@@ -157,6 +158,9 @@ $(call check,recipes,fine-tuning and training on FineWeb by the lines of the man
 $(call check,plot,pictures of runs and of the memory of a step,$(CPU),dev/test/plot.py)
 $(call check,sweep,many runs with different flags and the best of them,$(CPU),dev/test/sweep.py)
 $(call check,batch_size,steps to a loss by batch size,$(CPU),dev/test/batch_size.py)
+$(call check,layouts,which split when: a layout by hand and the tables of the chapter,,dev/test/layouts.py)
+$(call check,stale,late gradients and the chapter about them,,\
+    dev/test/stale.py --packages || skip "pip install numpy"; dev/test/stale.py)
 $(call check,plot_packages,event files for TensorBoard and PNG,,\
     dev/test/plot.py packages --packages || skip "pip install cairosvg tensorboard"; dev/test/plot.py packages)
 EVALUATION := numpy tiktoken torch transformers
@@ -258,4 +262,4 @@ test-sanitized:                       ## unit tests and kernels under ASan, UBSa
 	@dev/test/sanitized.sh thread
 
 check-headers: $(SIM_SOURCES)         ## every header compiles alone, and twice
-	@dev/test/check_headers.sh "$(CXX)" "$(CXXFLAGS)"
+	@dev/test/check_headers.py "$(CXX)" "$(CXXFLAGS)"

@@ -98,7 +98,6 @@ static void planned() {
     for (const char* value : {"2", "-1", "yes"})
         EXPECT(refused(run(tiny_run(CPU, std::string("-x 1 --compress-activations ") + value)), 2,
                        "--compress-activations"));
-    EXPECT(refused(train(CPU, "-r 3 --offload activations"), 2, "--compress-activations"));
 }
 
 int main() {

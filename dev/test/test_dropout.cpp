@@ -14,6 +14,10 @@ static std::string in(const std::string& name) { return " -o " + dir(name) + " "
 static std::string weights(const std::string& name) { return model_path(dir(name), 6); }
 
 static void same_bits() {
+    // Two micro-steps show what six do.
+    const auto train = [](const std::string& program, const std::string& more) {
+        return ::train(program, "-d 64 " + more);
+    };
     const std::pair<const char*, std::string> programs[] = {
         {"fp32", CPU}, {"bf16", CPU + " --precision bf16"}, {"sim32", SIM32}, {"sim16", SIM16}};
     for (const auto& [name, program] : programs) {

@@ -123,7 +123,8 @@ static bool same_checkpoint(const std::string& a, const std::string& b, int64_t 
 }
 
 static void runs() {
-    const std::string training = "-c 0.1 -l 1e-3 -k constant -x 8 -n 4 --overwrite 1 -o ";
+    const std::string batch = "-d 96 ";  // of six windows
+    const std::string training = batch + "-c 0.1 -l 1e-3 -k constant -x 8 -n 4 --overwrite 1 -o ";
     const Outcome plain = run(several(CPU, 3, training + dir("plain")));
     for (const auto& [name, flags] : WAYS) {
         start_test(format("%s: the same bits by MPI and by shared memory, and resumed; other ones than without", name));
@@ -133,7 +134,7 @@ static void runs() {
         EXPECT(!same_files(model_path(dir("whole"), 8), model_path(dir("plain"), 8)));
         EXPECT(apart(steps_of(whole).losses, steps_of(plain).losses, 8) < 0.03);
         unlink(done_path(dir("by_mpi"), 8).c_str());
-        EXPECT(contains(run(several(CPU, 3, "-y 1 -o " + dir("by_mpi"))).out, "resumed at step 4"));
+        EXPECT(contains(run(several(CPU, 3, batch + "-y 1 -o " + dir("by_mpi"))).out, "resumed at step 4"));
         EXPECT(same_checkpoint("whole", "by_mpi", 8, 3));
         start_test(format("%s: in the simulator the losses of the CPU, and its own bits when resumed", name));
         const Outcome simulated = run(several(SIM32, 3, flags + training + dir("sim")));
@@ -142,16 +143,16 @@ static void runs() {
         const std::string once = model_path(dir("sim16"), 8), kept = dir("model_kept.bin");
         write_whole(kept, read_whole(once));
         unlink(done_path(dir("sim16"), 8).c_str());
-        EXPECT(contains(run(several(SIM16, 2, "-y 1 -o " + dir("sim16"))).out, "resumed at step 4"));
+        EXPECT(contains(run(several(SIM16, 2, batch + "-y 1 -o " + dir("sim16"))).out, "resumed at step 4"));
         EXPECT(same_files(once, kept));
     }
     start_test("TCP carries the same bits");
-    const std::string flags = SIGNS + "--shared-memory 0 -pn 3 -pi fs -n 4 -x 8 -c 0.1 -l 1e-3 -k constant ";
+    const std::string flags = batch + SIGNS + "--shared-memory 0 -pn 3 -pi fs -n 4 -x 8 -c 0.1 -l 1e-3 -k constant ";
     std::vector<pid_t> ranks;
     for (int r = 0; r < 3; r++)
-        ranks.push_back(start(
-            tiny_run(CPU, format("-b 1 -d 192 --threads 1 -pf %s -pr %d -o ", folder, r) + dir("tcp") + " " + flags),
-            format("rank%d", r)));
+        ranks.push_back(
+            start(tiny_run(CPU, format("-b 1 --threads 1 -pf %s -pr %d -o ", folder, r) + dir("tcp") + " " + flags),
+                  format("rank%d", r)));
     for (int r = 0; r < 3; r++) EXPECT(passed(finish(ranks[r], format("rank%d", r))));
     EXPECT(passed(run(several(CPU, 3, SIGNS + training + dir("whole")))) && same_checkpoint("whole", "tcp", 8, 3));
 }

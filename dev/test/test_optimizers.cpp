@@ -452,7 +452,8 @@ static void stages_and_resuming(const std::string& program, const std::string& n
         const int processes = 2 + (o + 1) % 3;
         start_test(format("%s: %s: %d processes: stages 0 and 1, and a resumed run, agree to the bit", name,
                           OPTIMIZERS[o].name, processes));
-        const std::string shape = "-e L2C32H2T16V300 ", flags = STEPS + shape + with(o);
+        const std::string shape = format("-e L2C32H2T16V300 -d %d ", 2 * 16 * processes);  // two micro-steps
+        const std::string flags = STEPS + shape + with(o);
         EXPECT(passed(run(several(program, processes, flags + "-x 4 -z 0 -o " + dir("stage0")))));
         EXPECT(passed(run(several(program, processes, flags + "-x 2 -z 1 -o " + dir("stage1")))));
         EXPECT(passed(run(several(program, processes, shape + "-y 1 -x 4 -z 1 -o " + dir("stage1")))));
@@ -465,7 +466,7 @@ static void same_losses() {
         // rmsprop begins with steps of 10 times the learning rate, whatever the size of the
         // gradient
         const std::string rate = o == RMSPROP ? "-l 1e-3 " : "-l 1e-2 ";
-        const std::string flags = "-x 4 -k constant -c 0.1 " + rate + with(o);
+        const std::string flags = "-d 64 -x 4 -k constant -c 0.1 " + rate + with(o);
         const Outcome cpu = run(several(CPU, 1, flags));
         // in 8 bits the slices of two processes have other blocks, and near ties go either way
         const double norm = o == ADAMW8BIT ? 1e-3 : 1e-4;

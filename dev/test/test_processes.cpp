@@ -8,7 +8,7 @@
 #include "llmc/comm/tcp.h"
 
 static void same_numbers() {
-    const std::string training = "-x 50 -l 3e-3 -u 3 -c 0.1 --grad-clip 0.8 ";
+    const std::string training = "-l 3e-3 -u 3 -c 0.1 --grad-clip 0.8 -x 50 ";
     const Outcome one = run(several(CPU, 1, training));
     for (int n : {2, 3, 4})
         for (const char* stage : {"0", "1"}) {
@@ -20,11 +20,12 @@ static void same_numbers() {
         EXPECT(agree(run(several(CPU, n, training + "--precision bf16 -z " + (n == 3 ? "0" : "1"))), one, 50, LOSS16,
                      NORM16));
     }
-    const Outcome sim32 = run(several(SIM32, 1, training)), sim16 = run(several(SIM16, 1, training));
+    const std::string simulated = training + "-x 20 ";  // the last -x wins
+    const Outcome sim32 = run(several(SIM32, 1, simulated)), sim16 = run(several(SIM16, 1, simulated));
     for (int n : {2, 3, 4}) {
-        start_test(format("50 steps on %d simulated GPUs are those of one: fp32 to 1e-4, bf16 to its rounding", n));
-        EXPECT(agree(run(several(SIM32, n, training + (n == 3 ? "-z 0" : "-z 1"))), sim32, 50, 1e-4, 1e-4));
-        EXPECT(agree(run(several(SIM16, n, training + (n == 3 ? "-z 1" : "-z 0"))), sim16, 50, LOSS16, NORM16));
+        start_test(format("20 steps on %d simulated GPUs are those of one: fp32 to 1e-4, bf16 to its rounding", n));
+        EXPECT(agree(run(several(SIM32, n, simulated + (n == 3 ? "-z 0" : "-z 1"))), sim32, 20, 1e-4, 1e-4));
+        EXPECT(agree(run(several(SIM16, n, simulated + (n == 3 ? "-z 1" : "-z 0"))), sim16, 20, LOSS16, NORM16));
     }
     for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
         for (int n : {2, 3}) {
@@ -75,24 +76,17 @@ static void checkpoints() {
 }
 
 static void deaths() {
-    const std::string endless = "-x 100000 -n 5 -nk 3 -z 1 -o ";
     start_test("kill -9 of one rank ends all within 30 s, says which, and the run goes on");
-    pid_t all = start(several(CPU, 3, endless + dir("killed")));
-    EXPECT(wait_for_step("killed", 7));
-    kill(ranks_of(dir("killed"), 3)[1], SIGKILL);
-    double begin = now_seconds();
-    Outcome r = finish(all);
-    EXPECT(r.status != 0 && now_seconds() - begin < 30 && contains(r.out + r.err, "rank 1"));
-    // the run is found, and past step 1
-    EXPECT(contains(run(several(CPU, 2, "-x 1 -y 1 -z 1 -o " + dir("killed"))).out, "the run in"));
+    kill_a_rank([](int n, const std::string& flags) { return several(CPU, n, "-z 1 " + flags); });
     start_test("a rank that hangs is noticed, and named by those who wait");
-    all = start(several(CPU, 2, endless + dir("hanging") + " --comm-timeout 2"));
+    const std::string endless = "-x 100000 -n 5 -nk 3 -z 1 -o ";
+    pid_t all = start(several(CPU, 2, endless + dir("hanging") + " --comm-timeout 2"));
     EXPECT(wait_for_step("hanging", 3));
     const pid_t stopped = ranks_of(dir("hanging"), 2)[1];
     kill(stopped, SIGSTOP);
     usleep(6000000);
     kill(stopped, SIGCONT);
-    r = finish(all);
+    Outcome r = finish(all);
     EXPECT(r.status != 0 && contains(r.err, "rank 0: waited 2 s in"));
     struct Stop {
         int processes, signal;

@@ -210,6 +210,39 @@ def test_overlap(folder):
     check(os.uname().sysname != "Linux" or shares["shared memory"] == 0, f"nothing is hidden there: {shares}")
 
 
+def test_offload(folder):
+    """What lies on the host travels while the GPU computes: copies take 20 ms, kernels begin and end meanwhile."""
+    events, _ = trace(folder, SIM, "-f", "0", "-r", "3", "-e", f"L6C{C}H{NH}T{T}V{V}", "--offload", "both",
+                      "--trace-steps", "2:3", before=["env", "CUSIM_COPY_MS=20"])
+    spans = tracks(events)
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    check(names[2] == "host to GPU" and names[3] == "GPU to host", f"two streams for copies: {names}")
+    for step in steps_of(spans[0, 0])[:2]:
+        def of_step(track, name):
+            inside = [e for e in spans[0, track] if step["ts"] <= e["ts"] < step["ts"] + step["dur"]]
+            return {int(e["name"].split()[-1]): e for e in inside if e["name"].startswith(name)}
+
+        def kernels_beside(copy):
+            end = copy["ts"] + copy["dur"]
+            return sum(copy["ts"] <= e["ts"] and e["ts"] + e["dur"] <= end for e in spans[0, 1])
+        up, down = of_step(2, "input to the GPU"), of_step(3, "input to the host")
+        check(set(up) == set(down) == {1, 2, 3, 4}, f"inputs of the segments but the first and the last: {up}, {down}")
+        # the last of them to come is waited for; the others, and all that go, have kernels beside them
+        for j in (1, 2, 3, 4):
+            check(kernels_beside(down[j]) > 0, f"input {j} goes while the GPU computes")
+            check(kernels_beside(up[j]) > 0, f"input {j} comes while the GPU computes")
+            check(down[j]["ts"] + down[j]["dur"] <= up[j]["ts"], f"input {j} has gone before it comes")
+        up, down = of_step(2, "state to the GPU"), of_step(3, "state to the host")
+        updates = sorted(e["ts"] for e in spans[0, 1] if e["name"] == "adamw" and is_kernel(e)
+                         and step["ts"] <= e["ts"] < step["ts"] + step["dur"])
+        check(len(up) == len(updates) >= 7 and len(down) >= len(up) - 3, f"stretches: {len(up)}, {len(updates)}")
+        ways = [(a, b) for a in up.values() for b in down.values()
+                if a["ts"] < b["ts"] + b["dur"] and b["ts"] < a["ts"] + a["dur"]]
+        check(len(ways) > len(up) / 2, f"state comes and goes at once: {len(ways)} of {len(up)}")
+        check(all(up[i]["ts"] + up[i]["dur"] <= updates[i] for i in up), "each update waits for its state")
+        check(up[1]["ts"] < updates[0], "the next state is on its way when a stretch is updated")
+
+
 def test_refused(folder):
     path = folder / "none.json"
     base = [CPU, "-i", tokens(folder), *RUN]
@@ -230,7 +263,8 @@ def test_refused(folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for test in (test_cpu, test_simulator, test_directions, test_processes, test_overlap, test_refused):
+        for test in (test_cpu, test_simulator, test_directions, test_processes, test_overlap, test_offload,
+                     test_refused):
             test(folder)
     sys.exit(failed > 0)
 

@@ -14,21 +14,6 @@
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_memory.h"
 
-// Exit 2 if --offload would have nothing to keep in a file, or codes, which stay in memory.
-inline void settle_offload(GPT2& model, const Sizes& s, const Options& o) {
-    model.offloads_state = s.training && offloads(o, "optimizer");
-    if (s.training && offloads(o, "activations") && s.recompute < 3)
-        usage_error("--offload %s keeps the inputs of recomputed layers in a file; it is accepted with -r 3 and -r 4",
-                    o.offload);
-    if (s.compressed_activations && s.training && offloads(o, "activations"))
-        usage_error(
-            "--offload %s with --compress-activations 1, whose codes stay in memory; one of the two is accepted",
-            o.offload);
-    if (!o.offload_dir.empty() && o.offload == "none")
-        usage_error("--offload-dir %s has no effect without --offload; optimizer, activations, both are accepted",
-                    o.offload_dir);
-}
-
 // Threads, and all sizes that depend on the device; before anything is allocated.
 template <class floatX>
 void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
@@ -47,7 +32,8 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     settle_stage(model, o.zero_stage);
     settle_messages(model, o);
-    settle_offload(model, sizes, o);
+    check_offload(o, sizes.training, sizes.recompute);
+    model.offloads_state = sizes.training && offloads(o, "optimizer");
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
 }
@@ -64,12 +50,13 @@ inline int64_t received_elems(const GPT2& model) {
     return (places.sharded ? places.places_elems(model.layout) : model.layout.total_elems()) / comm.shards.processes;
 }
 
-// Of the activations in a file two copies are in use at once.
+// Of the activations in a file, or their codes, two copies are in use at once.
 inline void plan_offloaded(std::vector<PlanRow>& rows, const ActivationLayout& layout) {
+    const Activation a = offloaded_activation(layout);
     const ActivationBytes in_file = offloaded_activations(layout);
-    const int64_t bytes = in_file.end - in_file.begin, in_use = 2 * layout.bytes[RESIDUAL3];
+    const int64_t bytes = in_file.end - in_file.begin, in_use = 2 * layout.bytes[a];
     if (bytes <= in_use) return;
-    rows.push_back({"activations", "in a file", "of residual3", in_use - bytes});
+    rows.push_back({"activations", "in a file", format("of %s", ACTIVATIONS[a].name), in_use - bytes});
 }
 
 // All memory of the process, row by row.
@@ -81,7 +68,8 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "all", model.gradient_places, layout,
                      s.gradient_bytes());
         const bool master = has_master(model.format, o);
-        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, master, model.offloads_state);
+        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, master,
+                       model.offloads_state ? "a file" : nullptr);
         if (model.offloads_state)
             rows.push_back({"scratch", "state in use", "of a bucket", most_offloaded_bytes(model, master)});
         plan_messages(rows, model);

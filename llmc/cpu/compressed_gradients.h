@@ -4,6 +4,7 @@
 #include "llmc/comm/comm.h"
 #include "llmc/compress/compressed_sum.h"
 #include "llmc/cpu/gradient_codes.h"
+#include "llmc/cpu/offload.h"
 #include "llmc/model/model.h"
 
 struct CompressOnCpu {
@@ -16,17 +17,23 @@ struct CompressOnCpu {
     }
     void add(float* out, const char* codes, int64_t bytes, int64_t n, int64_t slice, int64_t bucket) const {
         const Range range("add compressed");
-        decode_slices(out, codes, bytes, comm.processes, frozen_v(model, slice, bucket), model.compressed.limit, n,
-                      model.compressed.kind);
+        const float* const v = frozen_v(model, slice, bucket);
+        decode_slices(out, codes, bytes, comm.processes, v, model.compressed.limit, n, model.compressed.kind);
+        advise_v(model, v, n, MADV_DONTNEED);
     }
     void decode(float* out, const char* codes, int64_t n, int64_t slice, int64_t bucket) const {
-        decode_slices(out, codes, 0, 1, frozen_v(model, slice, bucket), model.compressed.limit, n,
-                      model.compressed.kind);
+        const float* const v = frozen_v(model, slice, bucket);
+        decode_slices(out, codes, 0, 1, v, model.compressed.limit, n, model.compressed.kind);
+        advise_v(model, v, n, MADV_DONTNEED);
     }
     void exchange(char* to, const char* from, int64_t bytes, int64_t bucket) const {
         comm_exchange_start(to, from, bytes, bucket);
+        advise_v(model, frozen_v(model, comm.rank, bucket), model.layout.slice_elems(bucket), MADV_WILLNEED);
     }
-    void gather(char* data, int64_t bytes, int64_t bucket) const { comm_all_gather_start(data, bytes, bucket); }
+    void gather(char* data, int64_t bytes, int64_t bucket) const {
+        comm_all_gather_start(data, bytes, bucket);
+        advise_v(model, frozen_v(model, 0, bucket), model.layout.bucket_elems(bucket), MADV_WILLNEED);
+    }
 };
 
 // Sends a bucket's gradients on their way.

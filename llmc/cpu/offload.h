@@ -13,8 +13,8 @@
 #include "llmc/base/folder.h"
 #include "llmc/base/mapped_file.h"
 #include "llmc/model/model_state.h"
+#include "llmc/options/offload.h"
 
-inline bool offloads(const Options& o, const char* what) { return o.offload == what || o.offload == "both"; }
 // The folder of the file: --offload-dir, else that of -o, or the nearest above it that is there.
 inline std::string offload_folder(const Options& o) {
     std::string folder = !o.offload_dir.empty() ? o.offload_dir : o.out_dir.empty() ? "." : o.out_dir;
@@ -35,26 +35,42 @@ inline int64_t most_offloaded_bytes(const GPT2& model, bool master) {
 }
 
 // The activations that may lie in a file, --offload activations: the copies of RESIDUAL3 that are
-// kept from the forward pass for the backward pass, in bytes of acts.
+// kept from the forward pass for the backward pass, or of their codes; in bytes of acts.
 struct ActivationBytes {
     int64_t begin = 0, end = 0;
 };
+inline Activation offloaded_activation(const ActivationLayout& layout) {
+    return layout.copies[CODES] ? CODES : RESIDUAL3;
+}
 inline ActivationBytes offloaded_activations(const ActivationLayout& layout) {
-    const int64_t shared = layout.segment_layers - 1;  // copies that serve the layers within a segment in turn
-    const int64_t first = layout.copy_offset(RESIDUAL3, shared);
-    const int64_t end = layout.copy_offset(RESIDUAL3, layout.copies[RESIDUAL3]);
+    const Activation a = offloaded_activation(layout);
+    const int64_t shared = a == CODES ? 0 : layout.segment_layers - 1;  // copies that serve within a segment in turn
+    const int64_t first = layout.copy_offset(a, shared), end = layout.copy_offset(a, layout.copies[a]);
     const ActivationBytes whole_pages{round_up(first, MAPPED_PAGE), end / MAPPED_PAGE * MAPPED_PAGE};
     return whole_pages.begin < whole_pages.end ? whole_pages : ActivationBytes{};
 }
-// What layer l reads from the residual stream: is not needed for some time; will be needed soon.
+// What the segment that begins with layer l reads from the residual stream: is not needed for some
+// time; will be needed soon.
 inline void advise_input(GPT2& model, int64_t l, int advice) {
-    if (!model.offloaded_acts || l < 1) return;
-    char* const copy = model.act<char>(RESIDUAL3, l - 1);
+    const ActivationLayout& acts = model.activations;
+    const int64_t k = acts.segment_layers;
+    if (!model.offloaded_acts || l < 1 || l % k != 0) return;
+    const Activation a = offloaded_activation(acts);
+    char* const copy = model.acts + (a == CODES ? acts.copy_offset(a, l / k - 1) : acts.offset(a, l - 1));
     char* const begin = std::max(model.offloaded_acts, copy);
-    advise_mapped(begin, std::min(model.offloaded_acts_end, copy + model.activations.bytes[RESIDUAL3]) - begin, advice);
+    advise_mapped(begin, std::min(model.offloaded_acts_end, copy + acts.bytes[a]) - begin, advice);
 }
 inline void leave_input(GPT2& model, int64_t l) { advise_input(model, l, MADV_DONTNEED); }
-inline void fetch_input(GPT2& model, int64_t l) { advise_input(model, l, MADV_WILLNEED); }
+// Before the backward pass of layer l, behind the last of a segment or within one.
+inline void fetch_input(GPT2& model, int64_t l) {
+    const int64_t k = model.activations.segment_layers;
+    advise_input(model, l / k * k, MADV_WILLNEED);
+}
+
+// v of a slice, which 1-bit Adam reads in the backward pass: will be needed soon; was read.
+inline void advise_v(const GPT2& model, const float* v, int64_t n, int advice) {
+    if (v && model.offloads_state) advise_mapped(v, n * (int64_t)sizeof(float), advice);
+}
 
 // While it exists, a bucket's state is in use; that of the next is on its way. Then it may leave.
 struct StateInUse {

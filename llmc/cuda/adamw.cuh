@@ -99,6 +99,16 @@ __device__ inline void store_weights(floatX* params, float* master, float (&p)[N
     store_updated(params + weight, p, !master && !to_nearest, seed, index);
 }
 
+// What an update finds of the optimizer's state: that of all elements that the process updates, or
+// with --offload of a stretch of them. Element 0 of m, v and master is the first of `mine`.
+struct StateStretch {
+    SliceMap mine;
+    BlockMap blocks;  // those of `mine`, where state has 8 bits
+    void *m = nullptr, *v = nullptr;
+    float* master = nullptr;
+    int64_t first_v = 0;  // the first of v, where only some elements have one
+};
+
 // Elements per thread. Tensors begin at multiples of 16, so one thread's elements are of one
 // tensor: all decayed, or none.
 constexpr int UPDATE_ELEMS = 8;

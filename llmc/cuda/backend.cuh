@@ -11,6 +11,7 @@
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/messages.cuh"
 #include "llmc/cuda/nvml.cuh"
+#include "llmc/cuda/offload_memory.cuh"
 #include "llmc/model/kept_codes.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"
@@ -31,7 +32,6 @@ inline int64_t grads_elems(const GPT2& model, const Sizes& s) {
 template <class floatX>
 void check_supported(const Sizes& s, const Options& o) {
     const GPT2Config& c = s.config;
-    if (o.offload != "none") usage_error("--offload %s is for CPUs; on a GPU none is accepted", o.offload);
 #ifdef CUSIM
     const char* program = "train_gpt2sim";
 #else
@@ -60,7 +60,9 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
             rows.push_back({"gradients", "of a micro-step", "one layer, rest", grads_elems(model, s) * s.floatX_bytes});
         plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "of a micro-step", model.gradient_places,
                      layout, s.gradient_bytes());
-        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o));
+        plan_optimizer(rows, OPTIMIZERS[model.optimizer], layout, model.slice, has_master(model.format, o),
+                       model.gpu->offload.states.empty() ? nullptr : "the host");
+        plan_offload(rows, model);
         plan_messages(rows, model);
         if (s.whole_tensors)
             rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->whole_tensors.bytes()});
@@ -113,6 +115,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     if (sizes.whole_tensors)
         model.gpu->whole_tensors =
             cut_into_pieces(model.optimizer, model.layout, model.slice, model.weight_places, model.gradient_places);
+    settle_offload(model, sizes, o);
     const double memory_bytes = gpu_memory_bytes<floatX>(o);
     sizes.logit_rows = classifier_chunk_rows(sizes.rows(), sizes.config.Vp * (int64_t)sizeof(floatX), memory_bytes);
     settle_recompute_level(model, sizes, o, memory_bytes);
@@ -129,6 +132,7 @@ inline std::vector<PlanRow> gpu_host_plan_rows(const GPT2& model, const Sizes& s
                                  {"host", "results, pinned", "", (int64_t)sizeof(DeviceResults)},
                                  {"host", "weights on load", "one tensor", largest * (4 + s.floatX_bytes)},
                                  {"host", "code, stacks", "", 12 << 20}};
+    plan_offload_on_host(rows, model, s);
     const int64_t before = weights_before_bytes(model, o);
     if (before > 0) rows.push_back({"host", "weights before", "of logged steps", before});
     return rows;
@@ -185,14 +189,16 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         if (s.sums_gradients()) take(model.grad_sums, model.gradient_places.elems(model.layout) * 4);
         const auto take_state = [&](auto*& p, OptimizerState state) {
             const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
-            if (bytes > 0) take(p, bytes);
+            if (void* const there = state_on_host(model, state, bytes)) p = (std::remove_reference_t<decltype(p)>)there;
+            else if (bytes > 0) take(p, bytes);
         };
         take_state(model.m, STATE_M), take_state(model.v, STATE_V), take_state(model.factors, STATE_FACTORS);
         if (has_master(model.format, o)) take_state(model.master, STATE_MASTER);
-        allocate_messages(model, [&](int64_t bytes) {
+        const auto taken = [&](int64_t bytes) {
             char* p = nullptr;
             return take(p, bytes), p;
-        });
+        };
+        allocate_messages(model, taken), allocate_offload(model, taken);
         if (s.whole_tensors)
             take(own.whole_tensors.memory, own.whole_tensors.bytes()), own.whole_tensors.upload(own.stream);
     }
@@ -214,9 +220,10 @@ inline void free_model(GPT2& model) {
     for (void* p : {(void*)c.residual, (void*)c.sum_residual, (void*)c.sent, (void*)c.received, (void*)c.sums,
                     (void*)model.outer_weights, (void*)model.outer_momentum})
         check_cuda(cudaFree(p), "freeing memory");
-    for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.master, model.m, model.v,
-                    (void*)model.factors, (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
+    for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.factors,
+                    (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
+    free_offload(model);
     check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");
     model.gpu->phases.free();
@@ -226,16 +233,20 @@ inline void free_model(GPT2& model) {
 
 inline void copy_from_gpu(GPT2& model, void* to, const void* from, int64_t bytes) {
     gpu_comm_join(model.gpu->stream);  // weights may still be arriving
-    copy_to_host(to, from, bytes, model.gpu->stream);
+    if (lies_on_host(model, from)) memcpy(to, from, bytes);
+    else copy_to_host(to, from, bytes, model.gpu->stream);
 }
 inline void copy_to_gpu(GPT2& model, void* to, const void* from, int64_t bytes) {
-    copy_to_device(to, from, bytes, model.gpu->stream);
+    if (lies_on_host(model, to)) memcpy(to, from, bytes);
+    else copy_to_device(to, from, bytes, model.gpu->stream);
 }
 
 inline double known_peak_flops(GPT2& model, double reached) { return model.peak >= reached ? model.peak : 0; }
 inline void name_streams(const GPT2& model) {
     std::vector<std::pair<const char*, cudaStream_t>> streams = {{"GPU, computing", model.gpu->stream}};
     if (gpu_comm.stream) streams.push_back({"GPU, communicating", gpu_comm.stream});
+    const Offload& offload = model.gpu->offload;
+    if (offload.up) streams.push_back({"host to GPU", offload.up}), streams.push_back({"GPU to host", offload.down});
     trace_streams(streams);
 }
 #ifdef CUSIM

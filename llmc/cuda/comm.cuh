@@ -19,6 +19,15 @@ inline void order_streams(cudaStream_t first, cudaStream_t second) {
     check_cuda(cudaEventRecord(gpu_comm.event, first), "ordering streams");
     check_cuda(cudaStreamWaitEvent(second, gpu_comm.event, 0), "ordering streams");
 }
+// An event that is reached when the work enqueued in `stream` so far is done.
+inline void record_event(cudaEvent_t& event, cudaStream_t stream) {
+    if (!event) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    check_cuda(cudaEventRecord(event, stream), "ordering streams");
+}
+// Work enqueued in `stream` from now on starts after an event, if it was ever recorded.
+inline void wait_in_stream(cudaEvent_t event, cudaStream_t stream) {
+    if (event) check_cuda(cudaStreamWaitEvent(stream, event, 0), "ordering streams");
+}
 // The host waits for all collectives enqueued so far. To be called before much work is enqueued
 // behind them: the driver keeps about a thousand launches of a stream, and if another process
 // hangs, the launch after those would wait for ever.

@@ -101,6 +101,12 @@ __device__ inline UpdateConstants constants_for(const Piece& piece, UpdateConsta
     return k;
 }
 
+// Whether the state of a piece is there.
+__device__ inline bool is_in(const StateStretch& state, const Piece& piece) {
+    const int64_t at = piece.state - state.mine.first;
+    return at >= 0 && at < state.mine.elems();
+}
+
 // Calls f(i) for the elements of a piece that this thread has, UPDATE_ELEMS at a time.
 template <class F>
 __device__ inline void for_each_of_piece(const Piece& piece, F f) {
@@ -112,32 +118,36 @@ __device__ inline void for_each_of_piece(const Piece& piece, F f) {
 // their place the factors of the element's row and column.
 template <Optimizer optimizer, class floatX>
 __global__ void __launch_bounds__(PIECE_THREADS)
-    directions_kernel(float* grads, const floatX* params, const float* master, float* m, float* all_v, float* factors,
+    directions_kernel(float* grads, const floatX* params, StateStretch state, float* factors,
                       const FactorTensor* factored, const float* row_scales, const Piece* pieces, SquareSums* partials,
                       UpdateConstants constants, const DeviceResults* results) {
     constexpr int N = UPDATE_ELEMS;
     constexpr bool keeps_m = OPTIMIZERS[optimizer].keeps.m == KEEP_ALL;
     const Piece piece = pieces[blockIdx.x];
-    if (!results->wanted) return;
-    float* const v = piece.v.state == NUM_STATES ? nullptr : (piece.v.state == STATE_V ? all_v : factors) + piece.v.at;
+    if (!results->wanted || !is_in(state, piece)) return;
+    float* const v = piece.v.state == NUM_STATES ? nullptr
+                     : piece.v.state == STATE_V  ? (float*)state.v + piece.v.at - state.first_v
+                                                 : factors + piece.v.at;
+    float *const m = (float*)state.m, *const master = state.master;
+    const int64_t kept = piece.state - state.mine.first;  // of the elements that m and master have here
     const float grad_scale = results->grad_scale;
     const RuleConstants k = rule_constants(constants_for(piece, constants), piece.decayed);
     double weights = 0, directions = 0;
     for_each_of_piece(piece, [&](int i) {
         float g[N], mi[N], vi[N] = {}, p[N], squares = 0, direction_squares = 0;
         load_packs(g, grads + piece.gradient + i);
-        if constexpr (keeps_m) load_packs(mi, m + piece.state + i);
+        if constexpr (keeps_m) load_packs(mi, m + kept + i);
         if (v) load_packs(vi, v + i);
         if constexpr (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED)
             load_factors<optimizer>(mi, vi, factors, factored[piece.number], row_scales + piece.number,
                                     piece.index + i);
-        load_weights(p, params, master, piece.weight + i, piece.state + i);
+        load_weights(p, params, master, piece.weight + i, kept + i);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             g[j] = RuleOf<optimizer>::direction(p[j], mi[j], vi[j], g[j] * grad_scale, k);
             squares += p[j] * p[j], direction_squares += g[j] * g[j];
         }
-        if constexpr (keeps_m) store_packs(m + piece.state + i, mi);
+        if constexpr (keeps_m) store_packs(m + kept + i, mi);
         if (v) store_packs(v + i, vi);
         store_packs(grads + piece.gradient + i, g);
         weights += squares, directions += direction_squares;
@@ -159,11 +169,13 @@ __global__ void tensor_sums_kernel(Sums* sums, const Sums* partials, const Piece
 
 template <Optimizer optimizer, class floatX>
 __global__ void __launch_bounds__(PIECE_THREADS)
-    along_kernel(floatX* params, float* master, const float* directions, const Piece* pieces, const SquareSums* sums,
-                 int processes, int tensors, UpdateConstants constants, const DeviceResults* results, uint64_t seed) {
+    along_kernel(floatX* params, StateStretch state, const float* directions, const Piece* pieces,
+                 const SquareSums* sums, int processes, int tensors, UpdateConstants constants,
+                 const DeviceResults* results, uint64_t seed) {
     constexpr int N = UPDATE_ELEMS;
     const Piece piece = pieces[blockIdx.x];
-    if (!results->wanted) return;
+    if (!results->wanted || !is_in(state, piece)) return;
+    const int64_t kept = piece.state - state.mine.first;  // of the elements that the master has here
     SquareSums total{};
     for (int rank = 0; rank < processes; rank++) total.add(sums[rank * tensors + piece.number]);
     constants = constants_for(piece, constants);
@@ -172,10 +184,10 @@ __global__ void __launch_bounds__(PIECE_THREADS)
     for_each_of_piece(piece, [&](int i) {
         float d[N], p[N], none = 0;
         load_packs(d, directions + piece.gradient + i);
-        load_weights(p, params, master, piece.weight + i, piece.state + i);
+        load_weights(p, params, state.master, piece.weight + i, kept + i);
 #pragma unroll
         for (int j = 0; j < N; j++) RuleOf<optimizer>::update(p[j], none, none, d[j], k);
-        store_weights(params, master, p, constants.round_to_nearest, seed, piece.index + i, piece.weight + i,
-                      piece.state + i);
+        store_weights(params, state.master, p, constants.round_to_nearest, seed, piece.index + i, piece.weight + i,
+                      kept + i);
     });
 }

@@ -40,17 +40,21 @@ struct SliceMap {
     // Whether a process keeps these alone (gpt2/bucket_places.h), as it does of the optimizer's
     // state.
     bool weights_sliced = false, gradients_sliced = false;
-    __host__ __device__ int64_t elems() const { return (layers_end + last_elems) / parts; }
+    // Of these elements only `count` from `first` on, which are numbered from 0 again (-1: all);
+    // with --offload a part of the state at a time is on the GPU.
+    int64_t first = 0, count = -1;
+    __host__ __device__ int64_t elems() const { return count >= 0 ? count : (layers_end + last_elems) / parts; }
     // The index of element i among all parameters.
     __host__ __device__ int64_t index(int64_t i) const {
+        i += first;
         if (parts == 1) return i;
         const int64_t slice = layer_elems / parts, in_layers = layers_end / parts;
         if (i < in_layers) return i / slice * layer_elems + part * slice + i % slice;
         return layers_end + last_elems / parts * part + i - in_layers;
     }
     // Where its weight and its gradient lie.
-    __host__ __device__ int64_t weight(int64_t i) const { return weights_sliced ? i : index(i); }
-    __host__ __device__ int64_t gradient(int64_t i) const { return gradients_sliced ? i : index(i); }
+    __host__ __device__ int64_t weight(int64_t i) const { return weights_sliced ? first + i : index(i); }
+    __host__ __device__ int64_t gradient(int64_t i) const { return gradients_sliced ? first + i : index(i); }
 };
 inline SliceMap slice_map(const ParameterLayout& layout, const BucketSlice& slice) {
     const int64_t L = layout.config.L;

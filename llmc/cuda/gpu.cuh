@@ -9,6 +9,27 @@
 #include "llmc/model/model.h"
 #include "llmc/plan/device_reading.h"
 
+// --offload (cuda/offload.cuh): what lies in pinned memory of the host, and how it travels.
+struct StretchBegin {
+    int64_t elem, block;  // of what this process keeps state of
+};
+constexpr int64_t STATE_PLACES = 3;
+struct Offload {
+    cudaStream_t up = nullptr, down = nullptr;
+    std::vector<OptimizerState> states;  // of m, v and master weights those that lie on the host
+    std::vector<StretchBegin> begins;    // of stretches of state, and the end
+    char* places = nullptr;              // on the GPU: STATE_PLACES stretches
+    cudaEvent_t came[STATE_PLACES] = {}, used[STATE_PLACES] = {}, left[STATE_PLACES] = {};  // what a place has
+    cudaEvent_t state_left = nullptr;  // all that the last pass has changed
+    int64_t next = 0;                  // stretches so far
+    float* frozen_v = nullptr;         // on the GPU: v of a slice
+    char* inputs = nullptr;            // pinned: of segments
+    cudaEvent_t input_came[INPUT_PLACES] = {}, input_left[INPUT_PLACES] = {};
+    cudaEvent_t reached = nullptr;  // how far the GPU must be before a copy
+
+    int64_t stretches() const { return begins.empty() ? 0 : (int64_t)begins.size() - 1; }
+};
+
 struct Gpu {
     cudaStream_t stream = nullptr;
     int* host_tokens = nullptr;             // pinned: inputs, targets and their order, of each micro-step
@@ -20,6 +41,7 @@ struct Gpu {
     GeluFusion gelu_fusion{};
     GpuPhaseClock phases;
     StepGraphs graphs;
+    Offload offload;
     DeviceReading reading;  // of this step
     int64_t allocated_bytes = 0;
 };

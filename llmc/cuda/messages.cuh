@@ -5,6 +5,7 @@
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/cuda/gradient_codes.cuh"
+#include "llmc/cuda/offload.cuh"
 #include "llmc/model/rank_memory.h"
 
 struct CompressOnGpu {
@@ -16,12 +17,12 @@ struct CompressOnGpu {
         encode_slice(codes, residual, values, n, model.compressed.kind, stream);
     }
     void add(float* out, const char* codes, int64_t bytes, int64_t n, int64_t slice, int64_t bucket) const {
-        decode_slices(out, codes, bytes, comm.processes, frozen_v(model, slice, bucket), model.compressed.limit, n,
-                      model.compressed.kind, stream);
+        const float* const v = v_on_gpu(model, frozen_v(model, slice, bucket), n);
+        decode_slices(out, codes, bytes, comm.processes, v, model.compressed.limit, n, model.compressed.kind, stream);
     }
     void decode(float* out, const char* codes, int64_t n, int64_t slice, int64_t bucket) const {
-        decode_slices(out, codes, 0, 1, frozen_v(model, slice, bucket), model.compressed.limit, n,
-                      model.compressed.kind, stream);
+        const float* const v = v_on_gpu(model, frozen_v(model, slice, bucket), n);
+        decode_slices(out, codes, 0, 1, v, model.compressed.limit, n, model.compressed.kind, stream);
     }
     void exchange(char* to, const char* from, int64_t bytes, int64_t bucket) const {
         gpu_all_to_all((float*)to, (const float*)from, bytes / 4, bucket, stream);

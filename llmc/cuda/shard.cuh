@@ -19,15 +19,6 @@ struct ShardEvents {
 };
 inline ShardEvents shard_events;
 
-inline void record_event(cudaEvent_t& event) {
-    if (!event) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
-    check_cuda(cudaEventRecord(event, gpu_comm.stream), "ordering streams");
-}
-// Work enqueued in `stream` from now on starts after an event, if it was ever recorded.
-inline void wait_in_stream(cudaEvent_t event, cudaStream_t stream) {
-    if (event) check_cuda(cudaStreamWaitEvent(stream, event, 0), "ordering streams");
-}
-
 // Starts collecting the weights of a bucket in its place, behind the work enqueued so far.
 template <class floatX>
 static void start_fetch(GPT2& model, int64_t bucket) {
@@ -38,7 +29,8 @@ static void start_fetch(GPT2& model, int64_t bucket) {
     if (fetched) wait_for_event(fetched, "the weights of the other processes");  // LAYERS_AHEAD says why
     gpu_all_gather(params + places.whole(layout, bucket), layout.slice_elems(bucket), bucket, model.gpu->stream,
                    params + places.own(layout, bucket));
-    record_event(fetched), record_event(shard_events.filled[places.place_of(layout, bucket)]);
+    record_event(fetched, gpu_comm.stream);
+    record_event(shard_events.filled[places.place_of(layout, bucket)], gpu_comm.stream);
 }
 // What is enqueued from now on finds the weights of a bucket; those of `next` (-1: none) travel
 // meanwhile. Where every process keeps all weights, it finds those that the others have updated.
@@ -74,7 +66,7 @@ void sum_over_processes(GPT2& model, floatG* grads, int64_t bucket, const Batch&
     if constexpr (sizeof(floatG) == 4)
         if (add && comm.shards.processes > 1) add_gradients(kept, own, elems, true, gpu_comm.stream);
     if (batch.last) gpu_sum_over_replicas(kept, elems, bucket, model.gpu->stream);
-    if (comm.shards.processes > 1) record_event(shard_events.freed[places.place_of(layout, bucket)]);
+    if (comm.shards.processes > 1) record_event(shard_events.freed[places.place_of(layout, bucket)], gpu_comm.stream);
 }
 
 // The elements of `slice`, as kernels of the update find them.

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(BLOCK_UPDATE_THREADS)
     const int64_t block = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (block >= map.blocks() || !results->wanted) return;
     int elems;
-    const int64_t i = map.begin(block, elems) + lane * N;
+    const int64_t i = map.begin(block, elems) - mine.first + lane * N;
     const bool inside = lane * N < elems;  // lanes behind the end of a short block have zeros
     float g[N], mi[N] = {}, vi[N] = {}, p[N];
     if (inside) {

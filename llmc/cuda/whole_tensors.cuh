@@ -88,13 +88,15 @@ inline WholeTensorTables cut_into_pieces(Optimizer optimizer, const ParameterLay
 }
 
 // Turns grads, complete in what this process updates, into directions, and moves the weights along
-// them. params and master are as in update_by(), m, v (Muon's: of the last bucket alone) and
-// factors as optimizer_state.h says, or null. between() enqueues what else is done with the
-// directions.
-template <class floatX, class Between>
-void whole_tensors_update(Optimizer optimizer, const WholeTensorTables& d, floatX* params, float* master, float* m,
-                          float* v, float* factors, float* grads, const BucketSlice& slice, const UpdateConstants& k,
-                          const DeviceResults* results, uint64_t seed, cudaStream_t stream, Between between) {
+// them. params is as in update_by(), factors as optimizer_state.h says, or null.
+// with_moments(f) calls f(stretch) for stretches of the state, of which f changes m and v, and
+// with_master(f) for those of which it changes the master weights. between() enqueues what else is
+// done with the directions.
+template <class floatX, class WithMoments, class WithMaster, class Between>
+void whole_tensors_update(Optimizer optimizer, const WholeTensorTables& d, floatX* params, bool has_master,
+                          float* factors, float* grads, const BucketSlice& slice, const UpdateConstants& k,
+                          const DeviceResults* results, uint64_t seed, cudaStream_t stream, WithMoments with_moments,
+                          WithMaster with_master, Between between) {
     const OptimizerInfo& info = OPTIMIZERS[optimizer];
     const PieceTables& tables = d.tables;
     const WholeTensorTables::Arrays device = d.arrays();
@@ -104,11 +106,13 @@ void whole_tensors_update(Optimizer optimizer, const WholeTensorTables& d, float
     collect_factors(optimizer, d.factors, device.factors, factors, grads, results, stream);
     if (!needs_old_factors(optimizer)) renew();
     with_direction(optimizer, [&](auto constant) {
-        const int weight_bytes = master ? 4 : sizeof(floatX);
+        const int weight_bytes = has_master ? 4 : sizeof(floatX);
         const StreamRange in_stream(work::directions(info, tables.elems, tables.v_elems, weight_bytes), stream);
-        launch("directions", directions_kernel<constant.value, floatX>, pieces, PIECE_THREADS, 0, stream, grads, params,
-               master, m, v, factors, device.factors.tensors, device.factors.row_scales, device.pieces, device.partials,
-               k, results);
+        with_moments([&](const StateStretch& state) {
+            launch("directions", directions_kernel<constant.value, floatX>, pieces, PIECE_THREADS, 0, stream, grads,
+                   params, state, factors, device.factors.tensors, device.factors.row_scales, device.pieces,
+                   device.partials, k, results);
+        });
         launch("tensor_sums", tensor_sums_kernel<SquareSums>, ranges, 256, 0, stream, device.sums, device.partials,
                device.ranges);
     });
@@ -119,9 +123,11 @@ void whole_tensors_update(Optimizer optimizer, const WholeTensorTables& d, float
     }
     between();
     with_direction(optimizer, [&](auto constant) {
-        const StreamRange in_stream(work::update(info, tables.elems, master, sizeof(floatX), 4), stream);
-        launch(info.name, along_kernel<constant.value, floatX>, pieces, PIECE_THREADS, 0, stream, params, master, grads,
-               device.pieces, device.sums, processes, tensors, k, results, seed);
+        const StreamRange in_stream(work::update(info, tables.elems, has_master, sizeof(floatX), 4), stream);
+        with_master([&](const StateStretch& state) {
+            launch(info.name, along_kernel<constant.value, floatX>, pieces, PIECE_THREADS, 0, stream, params, state,
+                   grads, device.pieces, device.sums, processes, tensors, k, results, seed);
+        });
     });
 }
 

@@ -39,6 +39,7 @@ struct Sizes {
     bool dropout = false;                 // it takes no memory, but time (dropout.h)
     bool compressed_activations = false;  // --compress-activations 1
     bool compressed_gradients = false;    // travel compressed between processes (compress/gradient_codes.h)
+    bool inputs_on_host = false;          // of segments: a GPU keeps INPUT_PLACES of them (cuda/offload.cuh)
     int64_t shards = 0;                   // processes among which a bucket is in slices; 0: all
 
     int64_t rows() const { return B * T; }
@@ -104,6 +105,9 @@ struct ActivationInfo {
 };
 
 constexpr int NEVER = 99;
+// With --offload activations the inputs of segments that are on a GPU at once: one is read, the
+// next on its way.
+constexpr int64_t INPUT_PLACES = 2;
 
 // Layers of a segment at recompute level 4, unless a flag says: sqrt(L), as Chen et al. propose.
 inline int64_t default_recompute_every(int64_t L) { return std::lround(std::sqrt((double)L)); }
@@ -201,19 +205,21 @@ inline int64_t activation_copies(int a, const Sizes& s) {
     if (info.purpose == ActivationInfo::GENERATION && s.cache_T == 0) return 0;
     const int64_t L = s.config.L, k = s.segment_layers();
     if (info.copies == ActivationInfo::ONE) return 1;
+    const int64_t inputs = s.inputs_on_host && s.recompute >= 3 ? INPUT_PLACES : L;  // at most
     if (info.copies == ActivationInfo::CODED)
-        return s.compressed_activations && s.training ? s.recomputed_layers() / k : 0;
+        return s.compressed_activations && s.training ? std::min(inputs, s.recomputed_layers() / k) : 0;
     if (!s.training && info.purpose == ActivationInfo::LAYER) return 1;
     if (is_coded(a, s)) return k;
-    if (info.copies == ActivationInfo::SEGMENTS) return L / k + k - 1;
+    if (info.copies == ActivationInfo::SEGMENTS) return std::min(inputs, L / k) + k - 1;
     return s.recompute >= info.dropped_at ? k : L;
 }
 // The number of the copy that a layer uses. SEGMENTS: the copies that are kept follow the k-1
-// others; without training there is one, and k where codes are kept.
+// others; without training there is one, and k where codes are kept. Where fewer are kept on a GPU,
+// they serve in turn.
 inline int64_t copy_of_layer(int a, int64_t layer, int64_t copies, int64_t k) {
     const bool ends_segment = (layer + 1) % k == 0;
     if (ACTIVATIONS[a].copies == ActivationInfo::SEGMENTS && copies > k)
-        return ends_segment ? k - 1 + layer / k : layer % k;
+        return ends_segment ? k - 1 + layer / k % (copies - (k - 1)) : layer % k;
     return copies > 0 ? layer % copies : 0;
 }
 

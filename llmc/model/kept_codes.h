@@ -14,7 +14,7 @@
 // The codes of an activation of a layer; of the residual stream a layer that ends a segment.
 inline ActivationCodes codes_of(GPT2& model, int a, int64_t layer) {
     const ActivationLayout& acts = model.activations;
-    char* copy = model.acts + acts.copy_offset(CODES, layer / acts.segment_layers);
+    char* copy = model.acts + acts.copy_offset(CODES, layer / acts.segment_layers % acts.copies[CODES]);
     return codes_at(copy + codes_offset(a, model.sizes), ACTIVATIONS[a].elems(model.sizes));
 }
 

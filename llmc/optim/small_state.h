@@ -60,20 +60,23 @@ struct BlockMap {
     int64_t layers, slices;           // slices: of each bucket, those that the process keeps
     int64_t layer_elems, last_elems;  // of a slice of a layer's bucket, of a slice of the last bucket
     int64_t layer_blocks, last_blocks;
+    // Of these blocks only `count` from `first` on, which are numbered from 0 again (-1: all).
+    int64_t first = 0, count = -1;
 
-    HOST_DEVICE int64_t blocks() const { return first_block(layers) + slices * last_blocks; }
+    HOST_DEVICE int64_t blocks() const { return count >= 0 ? count : first_block(layers) + slices * last_blocks; }
     HOST_DEVICE int64_t first_block(int64_t bucket) const { return bucket * slices * layer_blocks; }
     int64_t slice_blocks(int64_t bucket) const { return bucket < layers ? layer_blocks : last_blocks; }
     // The first element of a block, among all of which the process keeps state, and how many
     // elements the block has.
     HOST_DEVICE int64_t begin(int64_t block, int& elems) const {
         const int64_t in_layers = layers * slices;  // slices
+        block += first;
         const bool last = block >= in_layers * layer_blocks;
         const int64_t of_slice = last ? last_elems : layer_elems, blocks = last ? last_blocks : layer_blocks;
         if (last) block -= in_layers * layer_blocks;
-        const int64_t first = block % blocks * STATE_BLOCK_ELEMS, left = of_slice - first;
+        const int64_t at = block % blocks * STATE_BLOCK_ELEMS, left = of_slice - at;
         elems = left < STATE_BLOCK_ELEMS ? (int)left : STATE_BLOCK_ELEMS;
-        return (last ? in_layers * layer_elems : 0) + block / blocks * of_slice + first;
+        return (last ? in_layers * layer_elems : 0) + block / blocks * of_slice + at;
     }
 };
 inline BlockMap block_map(const ParameterLayout& layout, const BucketSlice& slice) {

@@ -213,9 +213,9 @@ inline const std::vector<OptionRow>& option_table() {
         whole(PROCESSES, "", "--shard-within", &O::shard_within, 0, 1 << 20, "0, 2..", "0 = all",
               "with -z 1, 2, 3: slices among so many neighbours; groups of these have copies (those of a machine)"),
         text(SPEED, "", "--offload", &O::offload, "none, optimizer, activations, both", "none",
-             "CPU: what lies in a file until it is needed: the optimizer's state, activations between segments (-r 3, "
-             "4)"),
-        text(SPEED, "", "--offload-dir", &O::offload_dir, "folder", "that of -o, else .", "where that file is"),
+             "what lies in a file (GPUs: in the host's memory) until needed: state, activations between segments (-r "
+             "3, 4)"),
+        text(SPEED, "", "--offload-dir", &O::offload_dir, "folder", "that of -o, else .", "CPU: where that file is"),
         whole(CHECKPOINTS, "-lg", "--log-gpu-every", &O::log_gpu_every, -1, many, "-1, 1..", "-1 = off",
               "steps between lines on clocks, power, temperature, memory"),
         whole(PROCESSES, "-pn", "--num-processes", &O::num_processes, 1, 1 << 20, "1..", "from the launcher, else 1",

@@ -10,12 +10,12 @@ struct PlanRow {
     std::string category, name, shape;
     int64_t bytes;
     std::string lives_in = "";  // of activations: when they are needed (activations.h)
-    bool in_file = false;       // takes no memory, but room on a disk
+    bool elsewhere = false;     // takes none of this memory, but of a disk, or a GPU's of its host's
 };
 
 inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
     int64_t total = 0;
-    for (const PlanRow& row : rows) total += row.in_file ? 0 : row.bytes;
+    for (const PlanRow& row : rows) total += row.elsewhere ? 0 : row.bytes;
     return total;
 }
 
@@ -44,9 +44,9 @@ inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Si
     if (!model.weight_places.sharded) return plan_tensors(rows, s, model.layout);
     plan_buckets(rows, "parameters", "", model.weight_places, model.layout, s.floatX_bytes);
 }
-// The state of the optimizer that this process keeps.
+// The state of the optimizer that this process keeps: in memory, or `elsewhere`.
 inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,
-                           const BucketSlice& slice, bool master, bool in_file = false) {
+                           const BucketSlice& slice, bool master, const char* elsewhere = nullptr) {
     for (OptimizerState state : states_of(optimizer, master)) {
         const StateLayout of_state = state_layout(layout, optimizer, state);
         const char* whole[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns", "bf16", "8 bits"};
@@ -54,9 +54,9 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& opti
         std::string shape = whole[of_state.kept];
         if (slice.parts > 1 && !of_state.replicated()) shape = format("1/%d%s", slice.parts, sliced[of_state.kept]);
         const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
-        const bool offloaded = in_file && state != STATE_FACTORS;
+        const bool offloaded = elsewhere && state != STATE_FACTORS;
         rows.push_back({offloaded ? "offloaded" : "optimizer", name, shape, of_state.held_bytes(slice),
-                        offloaded ? "a file" : "", offloaded});
+                        offloaded ? elsewhere : "", offloaded});
     }
 }
 // What compressed gradients need: what waits of them, and the codes of a bucket on their way; and

@@ -118,6 +118,7 @@ inline double bound_seconds(double flops, double bytes, const PlanDevice& device
 
 struct TimeBound {
     double seconds = 0, of_bytes_s = 0;  // in all; of the kernels whose bytes take longer than their FLOPs
+    double from_host_s = 0;              // in which the update waits for state that lies on the host (--offload)
 };
 inline TimeBound time_bound(const std::vector<KernelWork>& kernels, const PlanDevice& device) {
     TimeBound bound;
@@ -136,12 +137,19 @@ struct Cluster {
     double flops = 312e12, utilisation = 0.45;            // of an A100, bf16 dense; the share that is reached
     double node_bytes_s = 240e9, network_bytes_s = 25e9;  // NVLink in a ring; 200 Gb/s for each GPU
     double message_s = 10e-6;
+    double host_bytes_s =
+        25e9;  // to the host, and from it at once: PCIe 4.0 with 16 lanes, 31.5 less what packets take
 };
+// What the stretches of state that come from the host and go back (--offload) add to an update,
+// which computes for so long meanwhile; bytes: one way.
+inline double offloaded_update_seconds(const Cluster& c, double bytes, double compute_s) {
+    return std::max(0.0, bytes / c.host_bytes_s - compute_s);
+}
 // The seconds that a process computes in a step: at the cluster's share of the peak, or the bound
 // where that is longer. model_flops: of all processes.
 inline double usual_seconds(const Cluster& c, double model_flops, const Sizes& s, const TimeBound& bound) {
     const double flops = model_flops / (double)s.processes + orthogonalize_flops(s, s.slices());
-    return std::max(bound.seconds, flops / (c.flops * c.utilisation));
+    return std::max(bound.seconds - bound.from_host_s, flops / (c.flops * c.utilisation)) + bound.from_host_s;
 }
 
 struct ScalingEstimate {

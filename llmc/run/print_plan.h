@@ -153,14 +153,26 @@ inline int64_t wire_bytes_per_step(const GPT2& model, bool compressed, int64_t e
            (model.apart ? meeting_bytes(model) / every : 0);
 }
 
+// The optimizer's state that lies elsewhere.
+inline int64_t offloaded_bytes(const std::vector<PlanRow>& rows) {
+    int64_t bytes = 0;
+    for (const PlanRow& row : rows) bytes += row.elsewhere ? row.bytes : 0;
+    return bytes;
+}
 // The least that a step of training takes on a device.
-inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const GPT2& model) {
+inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& device, const GPT2& model,
+                            const std::vector<PlanRow>& rows) {
     if (!s.training) return {};
     const int64_t norm_elems = model.layout.total_elems() / s.slices();
     const int64_t update_elems = model.slice.state_elems(model.layout);
     const bool fuses_gelu = s.gpu && gelu_fusion(o, s.recompute, device.hopper, model.format != FORMAT_FP32).forward;
-    return time_bound(
-        step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu), device);
+    const auto kernels =
+        step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu);
+    TimeBound bound = time_bound(kernels, device);
+    const double update_s = time_bound({kernels.back()}, device).seconds;
+    if (s.gpu) bound.from_host_s = offloaded_update_seconds({}, (double)offloaded_bytes(rows), update_s);
+    bound.seconds += bound.from_host_s;
+    return bound;
 }
 
 inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
@@ -186,6 +198,9 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     if (comm.replicas.processes > 1)
         printf("of these between the %lld replicas of a slice: %lld\n", (long long)comm.replicas.processes,
                (long long)bytes.replicas);
+    if (const int64_t offloaded = offloaded_bytes(rows); offloaded > 0 && s.gpu)
+        printf("state from the host a step: %lld bytes, and back: %s each way at %.0f GB/s\n", (long long)offloaded,
+               time_text((double)offloaded / Cluster().host_bytes_s).c_str(), Cluster().host_bytes_s / 1e9);
     if (compressed && o.compress_warmup > 0)
         printf("in the first %lld updates, which send fp32: %lld\n", (long long)o.compress_warmup,
                (long long)wire_bytes_per_step(model, false, 0));
@@ -194,7 +209,7 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
                (long long)meeting_bytes(model));
     Cluster cluster;
     if (device.flops_s > 0) cluster.flops = device.flops_s;
-    const TimeBound bound = step_bound(o, s, device, model);
+    const TimeBound bound = step_bound(o, s, device, model, rows);
     const double usual_compute_s = usual_seconds(cluster, model_flops, s, bound);
     if (s.gpu) print_scaling(cluster, usual_compute_s, bytes, o, s);
     if (s.training) print_time(o, s, device, bound, usual_compute_s, bytes);

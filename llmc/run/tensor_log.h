@@ -163,7 +163,8 @@ inline void measure_parameters(GPT2& model, const UpdateSettings& settings, bool
     });
 }
 
-// The residual stream that the last micro-step has left in memory.
+// The residual stream that the last micro-step has left in memory: with --offload activations a GPU
+// has no more of it than its beginning.
 inline void measure_residuals(GPT2& model, std::vector<TensorLine>& lines) {
     const Sizes& s = model.sizes;
     const int64_t elems = s.rows() * s.config.C, k = s.segment_layers();
@@ -180,7 +181,7 @@ inline void measure_residuals(GPT2& model, std::vector<TensorLine>& lines) {
     };
     measure(ENCODED, 0);
     const int64_t end = s.compressed_activations ? s.recomputed_layers() : s.config.L;
-    for (int64_t l = k - 1; l < end; l += k) measure(RESIDUAL3, l);
+    for (int64_t l = k - 1; l < end && !s.inputs_on_host; l += k) measure(RESIDUAL3, l);
 }
 
 // Adds what all processes have measured.

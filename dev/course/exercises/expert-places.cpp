@@ -1,8 +1,8 @@
 // ----- task
 // Which tokens find a place with the experts that they have chosen (Lepikhin et al. 2020,
 // arXiv:2006.16668, section 2.2). Each of T tokens has chosen two of E experts: chosen[2 t] first,
-// chosen[2 t + 1] second. An expert takes at most `capacity` tokens, in this order: all first choices
-// before all second ones, and among each of these, early tokens before late ones.
+// chosen[2 t + 1] second. An expert takes at most `capacity` tokens, in this order: all first
+// choices before all second ones, and among each of these, early tokens before late ones.
 //
 // Write places (2 T): number n of those that expert e takes, counted from 0, has place e capacity +
 // n; a choice that is dropped has -1.
@@ -43,10 +43,11 @@ static Arrays places_of(const std::vector<int>& chosen, int T, int E, int capaci
 }
 
 void judge(Judge& j, decltype(task::expert_places)* expert_places) {
-    j.hints = {{"by-token", "each token's two choices are taken together; all first choices come before all second ones."},
-               {"one-more", "an expert takes one token more than its capacity, into a place of the next expert."},
-               {"last-place", "who comes too late has no place: -1, instead of the last one, which is another's."},
-               {"apart", "second choices are counted from 0 again, and get places that first choices have."}};
+    j.hints = {
+        {"by-token", "each token's two choices are taken together; all first choices come before all second ones."},
+        {"one-more", "an expert takes one token more than its capacity, into a place of the next expert."},
+        {"last-place", "who comes too late has no place: -1, instead of the last one, which is another's."},
+        {"apart", "second choices are counted from 0 again, and get places that first choices have."}};
     for (auto [T, E, capacity] : {std::array<int, 3>{1, 2, 1}, {4, 2, 3}, {16, 4, 8}, {64, 8, 12}, {33, 3, 33}}) {
         j.sizes("%d tokens, %d experts with %d places", T, E, capacity);
         std::vector<int> chosen(2 * T), places(2 * T, -9);

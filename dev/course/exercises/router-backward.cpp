@@ -36,21 +36,23 @@ void router_backward(float* dlogits, const float* p, const int* chosen, const fl
 #include "dev/course/exercises/judge.h"
 void judge(Judge& j, decltype(task::router_backward)* router_backward) {
     j.hints = {
-        {"gates", "nothing comes by the gates: only the auxiliary loss reaches the router, which then learns even loads."},
+        {"gates",
+         "nothing comes by the gates: only the auxiliary loss reaches the router, which then learns even loads."},
         {"not-divided", "the gates are p divided by S, and S depends on both: dg minus its mean by the gates."},
         {"scale", "a gate is p / S, so its gradient is divided by S."},
         {"aux", "the auxiliary loss adds weight[e] to the gradient of every p[e]."},
         {"softmax", "this is the gradient of p; the softmax leads from there to the logits."},
-        {"chosen-only", "the logits of experts that were not chosen have a gradient, too: the softmax has all in its sum."}};
+        {"chosen-only",
+         "the logits of experts that were not chosen have a gradient, too: the softmax has all in its sum."}};
     for (const int E : {2, 4, 8, 33}) {
         j.sizes("%d experts", E);
-        std::vector<float> p = j.random(E), dg = j.random(2), weight = j.random(E), dlogits(E);
+        std::vector<float> p = j.random(E), dg = j.random(2), weight = j.random(E), dlogits = begins(E);
         double sum = 0;
         for (float& x : p) x = std::exp(x), sum += x;
         for (float& x : p) x = (float)(x / sum);
         const std::vector<int> chosen{E - 1, E / 3};
         router_backward(dlogits.data(), p.data(), chosen.data(), dg.data(), weight.data(), E);
-        j.check({{"dlogits", {E}, dlogits}}, [&](const Key& wrong) -> Arrays {
+        j.check({{"dlogits", {E}, dlogits, begins(E)}}, [&](const Key& wrong) -> Arrays {
             const double S = (double)p[chosen[0]] + p[chosen[1]];
             const double mean = (p[chosen[0]] * (double)dg[0] + p[chosen[1]] * (double)dg[1]) / S;
             std::vector<double> dp(weight.begin(), weight.end()), D(E);
