@@ -21,7 +21,7 @@ import children  # noqa: E402
 from readme import write_between  # noqa: E402
 
 PAGE = ROOT / "dev/course/11-sixteen-bits.md"
-STRUCTS = {"ColumnSums": "fp32", "DeviceResults": "fp64", "SquareSums": "fp64",
+STRUCTS = {"ColumnSums": "fp32", "StateStretch": "fp32", "DeviceResults": "fp64", "SquareSums": "fp64",
            "StateBlock": "8 bits"}  # what they hold, or point to
 PRODUCTS = "matrix products (cuBLASLt)"
 # In the order of a step, which is that of the table. Kernels that have the same formats may share a row.
@@ -55,8 +55,8 @@ REASONS = {
     "collect_factors": "Adafactor, SM3: sums and maxima over rows and columns, of squares of gradients",
     "gather_tiles": "the end of these, in a fixed order: few numbers, so fp32 costs little",
     "renew_factors": "running means and growing maxima, of which a later step changes only a small part",
-    "directions": "optimizers that look at whole tensors: a direction replaces its gradient, in fp32; the squares of "
-                  "directions and weights are summed by tensor",
+    "directions": "optimizers that look at whole tensors (their state: m, v and master): a direction replaces its "
+                  "gradient, in fp32; the squares of directions and weights are summed by tensor",
     "tensor_sums": "the end of these sums, in a fixed order",
     "sum_norm": "Muon: the end of the sum of a matrix's squares, which `global_norm` begins",
     "normalize": "Muon: divided in fp32, rounded once, as operands of the products",

@@ -83,7 +83,7 @@ def smaller_ones(one):
     other = trained([], "--steps", 20, "--micro", 3)
     assert max(apart(other, short)) > TOLERANCE, "other numbers are not told from these"
     print(check_same("2 processes, TCP, --sequence 2", short, trained(by_tcp(2), "--steps", 20, "--sequence", 2)))
-    odd = ["--steps", 20, "--heads", 3, "--channels", 48, "--layers", 2]
+    odd = ["--steps", 20, "--micro", 8, "--heads", 3, "--channels", 48, "--layers", 2]
     print(check_same("3 processes, TCP", trained([], *odd), trained(by_tcp(3), *odd)))
 
 

@@ -31,12 +31,13 @@ struct BatchAhead {
 
 // What a step that is being computed needs until it is logged.
 struct StepInWork {
-    std::optional<Range> range;  // in the trace
-    double begin = 0;            // by now_seconds()
-    double tokens = 0;           // of the step that count
-    float dloss = 0;             // the gradient of each position's loss
-    double rate = 0;             // the learning rate
-    BeforeUpdate before;         // for tensors.csv
+    std::optional<Range> range;          // in the trace
+    double begin = 0;                    // by now_seconds()
+    double tokens = 0;                   // of the step that count
+    float dloss = 0;                     // the gradient of each position's loss
+    double rate = 0;                     // the learning rate
+    BeforeUpdate before;                 // for tensors.csv
+    const StateHeader* after = nullptr;  // while the step is logged: what the run's state will be
 };
 
 struct Run {

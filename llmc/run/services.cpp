@@ -223,6 +223,12 @@ void end_step(Run& run, const UpdateSettings& settings, const StepResult& result
     const double loss_z = step.tokens > 0 ? state.loss_outlier.z_score(result.loss) : NAN;
     const bool overflow = gradients_overflowed(result) && can_lower(state.loss_scale, o);
     const double norm_z = step.tokens > 0 && !overflow ? state.norm_outlier.z_score(result.norm) : NAN;
+    StateHeader after = state;
+    after.loss_scale = next_scale(run.model.format, state.loss_scale, o, overflow);
+    if (!result.wanted) after.loss_scale.skipped++;
+    after.step++, after.position_windows += run.step_windows;
+    step.after = &after;  // who is lost from here on, is lost after the step
+    run.model.in_update = false;
     {
         const Range range("log");
         StepReport report;
@@ -238,11 +244,8 @@ void end_step(Run& run, const UpdateSettings& settings, const StepResult& result
         }
         log_tensors(run, settings, result.wanted, step.before);
     }
-    state.loss_scale = next_scale(run.model.format, state.loss_scale, o, overflow);
-    if (!result.wanted) log_skipped_update(run, result, settings, state.loss_scale.scale), state.loss_scale.skipped++;
-    state.step++;
-    state.position_windows += run.step_windows;
-    run.model.in_update = false;
+    if (!result.wanted) log_skipped_update(run, result, settings, after.loss_scale.scale);
+    state = after, step.after = nullptr;
     step.range.reset();
     end_trace(run);
 }
