@@ -307,7 +307,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     sum_squares(results, (double*)model.act32(NORM_PARTIALS), grads, own_slices, comm.rank, stream);
     gpu_group(KernelWork{{"sums and gradients"}}, [&] {
         // of every rank its loss and its squares
-        gpu_all_gather<double>((double*)rank_sums(results), 2, -1, stream, nullptr, ALL_GPUS);
+        gpu_all_gather((double*)rank_sums(results), 2, -1, stream, (const double*)nullptr, ALL_GPUS);
         for (int64_t b = 0; b < layout.buckets() && gathers; b++)
             gpu_all_gather(grads + layout.bucket_begin[b], layout.slice_elems(b), b, stream);
     });

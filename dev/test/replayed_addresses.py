@@ -23,8 +23,8 @@ from cache_replay import COPIED, KEPT, Tiles, accesses_of_block  # noqa: E402
 X, CHUNK = 2, 16  # bytes of bf16, and of a copy
 CACHE_BYTES = 64 << 10  # the second-level cache of the simulator: of so little that these shapes have several groups
 # B, T, C, heads, and the rows of a block, at which the ladders check their variants: small, some of odd sizes
-SHAPES = [(2, 67, 64, 1, 128), (1, 130, 96, 3, 128), (1, 70, 96, 3, 128), (1, 33, 128, 1, 64), (1, 256, 128, 2, 128),
-          (2, 290, 128, 2, 128), (1, 270, 80, 1, 64)]
+SHAPES = [(2, 67, 64, 1, 128), (2, 67, 128, 2, 128), (1, 130, 96, 3, 128), (1, 70, 96, 3, 128), (1, 33, 128, 1, 64),
+          (1, 256, 128, 2, 128), (2, 290, 128, 2, 128), (1, 261, 64, 1, 128), (1, 270, 80, 1, 64)]
 COLUMNS = {"attention_forward": 64, "attention_backward_kv": 32, "attention_backward_q": 32}
 # which thirds of qkv, and whether dout with them, a kernel keeps and copies again and again
 OPERANDS = {"attention_forward": (("q", False), ("kv", False)), "attention_backward_q": (("q", True), ("kv", False)),
