@@ -25,6 +25,7 @@ PROGRAM = "build/pipeline"
 SCHEDULES = {"naive": [], "gpipe": [], "1f1b": [], "interleaved": ["--chunks", "2"], "zb-h1": []}
 STAGE = re.compile(r"^stage \d+ \| keeps (\d+) bytes, by the formula (\d+) \| sends (\d+) bytes, by the formula (\d+)$",
                    re.M)
+# Long runs are by TCP, too: MPI waits by asking, which takes the time of others on a busy machine.
 # So long that what the system takes to wake processes up is little beside it.
 SLOW, TRIES = ["--slow-ms", "200", "--steps", "1"], 5
 ENDLESS = ["--slow-ms", "50", "--steps", "1000"]
@@ -43,7 +44,7 @@ def by_mpi(processes):
 
 def run(launcher, *flags, status=0):
     command = [*launcher, PROGRAM, *map(str, flags)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     assert done.returncode == status, f"{' '.join(command)}: status {done.returncode}, not {status}: {done.stdout}"
     return done.stdout
 
@@ -75,7 +76,7 @@ def same_bits():
     for processes, flags in ((2, ["--chunks", 4]), (1, ["--chunks", 2])):  # where both neighbours are one process
         said = run(by_tcp(processes), "--steps", 20, "--schedule", "interleaved", *flags)
         assert result(said) == expected, f"interleaved on {processes}: not the losses and weights of one process"
-    said = run(by_mpi(4), "--steps", 200)
+    said = run(by_tcp(4), "--steps", 200)
     assert result(said) == long_one, "200 steps: not the losses and weights of one process"
     return float(long_one[0][-1]), [float(loss) for loss in expected[0]]
 

@@ -37,7 +37,7 @@ def same_losses():
     check_counts(said, 1)
     one = losses(said)
     assert len(one) == 200
-    for way, processes, launcher in (("ring", 2, check.by_tcp), ("ring", 4, check.by_mpi), ("zigzag", 4, check.by_mpi),
+    for way, processes, launcher in (("ring", 2, check.by_tcp), ("ring", 4, check.by_mpi), ("zigzag", 4, check.by_tcp),
                                      ("zigzag", 1, check.by_tcp), ("ulysses", 4, check.by_tcp)):
         steps = 200 if way == "zigzag" else 20
         said = check.run(launcher(processes), "--way", way, "--steps", steps)

@@ -38,7 +38,7 @@ def same_bits():
         one = result(said)
         assert len(one[0]) == steps and one not in expected.values(), "other numbers are not told from these"
         expected[str(flags)] = one
-        launchers = [(2, check.by_tcp), (4, check.by_mpi)] if steps == STEPS else [(4, check.by_tcp)]
+        launchers = [(2, check.by_tcp), (4, check.by_tcp)] if steps == STEPS else [(4, check.by_mpi)]
         for processes, by in launchers:
             said = check.run(by(processes), "--steps", steps, *flags)
             check_counts(said, processes)

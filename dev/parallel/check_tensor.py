@@ -66,8 +66,8 @@ def same_as_one():
     one = trained([], "--steps", 200)
     as_trainer(one[0], 4, 4, 0.001)
     print(f"loss {one[0][-1]:.3f} after 200 steps, as the trainer's")
-    split = [trained(by_mpi(4), "--steps", 200, "--sequence", sequence) for sequence in (0, 1)]
-    again = trained(by_mpi(4), "--steps", 20, "--sequence", 2)
+    split = [trained(by_tcp(4), "--steps", 200, "--sequence", sequence) for sequence in (0, 1)]
+    again = trained(by_tcp(4), "--steps", 20, "--sequence", 2)
     for name, run_of_four in zip(("4 processes", "4 processes, --sequence 1"), split):
         print(check_same(name, one, run_of_four))
     assert again[0] == split[1][0][:20], "--sequence 2: not the bits of --sequence 1"
@@ -82,7 +82,7 @@ def smaller_ones(one):
     assert short[0] == one[0][:20]
     other = trained([], "--steps", 20, "--micro", 3)
     assert max(apart(other, short)) > TOLERANCE, "other numbers are not told from these"
-    print(check_same("2 processes, TCP, --sequence 2", short, trained(by_tcp(2), "--steps", 20, "--sequence", 2)))
+    print(check_same("2 processes, MPI, --sequence 2", short, trained(by_mpi(2), "--steps", 20, "--sequence", 2)))
     odd = ["--steps", 20, "--micro", 8, "--heads", 3, "--channels", 48, "--layers", 2]
     print(check_same("3 processes, TCP", trained([], *odd), trained(by_tcp(3), *odd)))
 
