@@ -461,7 +461,7 @@ PICTURES = {"merges": merges, "vocabularies": vocabularies, "gelu": gelu, "atten
 MEASURED = {"batch-size": "dev/batch_size.py", "optimizers": "dev/optimizers.py",
             "messages": "dev/messages.py", "pipeline": "dev/parallel/draw.py",
             "tensor": "dev/parallel/draw_tensor.py", "context": "dev/parallel/draw_context.py",
-            "stale": "dev/parallel/stale.py"}
+            "experts": "dev/parallel/draw_experts.py", "stale": "dev/parallel/stale.py"}
 
 
 def read_facts():
