@@ -128,26 +128,27 @@ __global__ void __launch_bounds__(PIECE_THREADS)
     float* const v = piece.v.state == NUM_STATES ? nullptr
                      : piece.v.state == STATE_V  ? (float*)state.v + piece.v.at - state.first_v
                                                  : factors + piece.v.at;
-    float *const m = (float*)state.m, *const master = state.master;
     const int64_t kept = piece.state - state.mine.first;  // of the elements that m and master have here
+    float* const m = keeps_m ? (float*)state.m + kept : nullptr;
+    const float* const master = state.master ? state.master + kept : nullptr;
     const float grad_scale = results->grad_scale;
     const RuleConstants k = rule_constants(constants_for(piece, constants), piece.decayed);
     double weights = 0, directions = 0;
     for_each_of_piece(piece, [&](int i) {
         float g[N], mi[N], vi[N] = {}, p[N], squares = 0, direction_squares = 0;
         load_packs(g, grads + piece.gradient + i);
-        if constexpr (keeps_m) load_packs(mi, m + kept + i);
+        if constexpr (keeps_m) load_packs(mi, m + i);
         if (v) load_packs(vi, v + i);
         if constexpr (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED)
             load_factors<optimizer>(mi, vi, factors, factored[piece.number], row_scales + piece.number,
                                     piece.index + i);
-        load_weights(p, params, master, piece.weight + i, kept + i);
+        load_weights(p, params, master, piece.weight + i, i);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             g[j] = RuleOf<optimizer>::direction(p[j], mi[j], vi[j], g[j] * grad_scale, k);
             squares += p[j] * p[j], direction_squares += g[j] * g[j];
         }
-        if constexpr (keeps_m) store_packs(m + kept + i, mi);
+        if constexpr (keeps_m) store_packs(m + i, mi);
         if (v) store_packs(v + i, vi);
         store_packs(grads + piece.gradient + i, g);
         weights += squares, directions += direction_squares;
