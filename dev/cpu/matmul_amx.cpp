@@ -22,6 +22,18 @@ static void on_amx(F f) {
     f((AmxTwin*)nullptr);
 }
 
+struct Registers {
+#ifdef __x86_64__
+    const bool amx = has_matrix_unit(UNIT_AMX);
+    Registers() {
+        if (amx) Amx::open();
+    }
+    ~Registers() {
+        if (amx) Amx::close();
+    }
+#endif
+};
+
 // out = finished sums + bias.
 static Epilogue with_bias(const Layer& l) {
     const bf16* bias = l.bias;
@@ -35,6 +47,7 @@ template <int STRIPS, int COLS>
 static void in_registers(const Layer& l) {
     pack_tiles(l.tiles, {l.weight, 1, l.C}, 0, l.C, 0, l.OC);
     const int64_t k_tiles = l.C / TILE_K, rows = STRIPS * TILE_ROWS, columns = COLS * TILE_COLS;
+    const Registers registers;
     on_amx([&](auto* type) {
         std::remove_pointer_t<decltype(type)> unit;
         for (int64_t m = 0; m < l.rows; m += rows)
@@ -59,6 +72,7 @@ static void in_strips(const Layer& l, const bf16* A, MatrixView<bf16> B, int64_t
     const int64_t columns = round_up(N, TILE_COLS);
     for (int64_t k = 0; k < K && way.packs; k += INNER)
         pack_tiles(l.tiles + k * columns, B, k, std::min(INNER, K - k), 0, N);
+    const Registers registers;
     on_amx([&](auto* type) {
         for (int64_t m = 0; m < M; m += BF16_ROWS) {
             const bf16* a = A + m * K;

@@ -588,6 +588,7 @@ static void planted_bf16_errors() {
     Halves tiles(K * N);
     pack_tiles(tiles.data(), {hb.data(), N, 1}, 0, K, 0, N);
     auto product_is_right = [&](int64_t k_tiles) {
+        const MatrixRegisters registers;
         multiply_tiles({got.data(), N, ha.data(), K, 2, tiles.data(), 2 * TILE_ELEMS, 3, k_tiles, false});
         return relative_error(got, want) <= sum_tolerance(K);
     };

@@ -93,6 +93,7 @@ inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t st
 
 // The forward pass of one head; arguments: attention.h.
 inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64_t T, int64_t C, int64_t HS) {
+    const MatrixRegisters registers;
     const HeadSizes s(T, HS);
     const float scale = 1.0f / std::sqrt((float)HS);
     const bf16 *q = qkv, *k = q + C, *v = q + 2 * C;
@@ -169,6 +170,7 @@ inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scor
 // The backward pass of one head; arguments: attention.h.
 inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
                                     int64_t T, int64_t C, int64_t HS) {
+    const MatrixRegisters registers;
     const HeadSizes s(T, HS);
     const float scale = 1.0f / std::sqrt((float)HS);
     const int64_t kt_stride = transposed_stride(s.Tp);

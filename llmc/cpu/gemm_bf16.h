@@ -33,33 +33,29 @@
 constexpr int64_t BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
 
 // How a product is cut. Blocks of C have at most mc x nc elements, and are computed over kc of k at
-// a time, of which the unit takes `inner` in one call. copies_a: 32 rows of A are copied before
-// they are used. few_rows: the most rows of A for which a forward product is computed as its
-// transpose.
+// a time, of which the unit takes `inner` in one call, for `panel` columns. few_rows: the most rows
+// of A for which a forward product is computed as its transpose.
 struct Bf16Blocking {
-    int64_t mc, nc, kc, inner;
-    bool copies_a;
-    int64_t few_rows;
+    int64_t mc, nc, kc, inner, panel, few_rows;
 };
-// AVX-512 and the portable code multiply rows of A where they lie.
-constexpr Bf16Blocking BF16_IN_PLACE{1024, 192, 768, 768, false, 256};
-// AMX multiplies 16 times as fast as FMA units do, so what counts is memory. Blocks of B are as
-// large as a second-level cache of 2 MiB allows, so that A is read few times. Rows of A are copied,
-// because a matrix register that is loaded from beyond the first-level cache waits for each of its
-// 16 rows. With 256 of k in one call, 32 rows of A take 16 KiB, and two columns of tiles of B as
-// much: the first-level cache holds them beside the sums.
-constexpr Bf16Blocking BF16_SHORT_K{int64_t(1) << 40, 768, 1024, 256, true, 256};  // K fits kc: no sums are kept
-constexpr Bf16Blocking BF16_LONG_K{512, 384, 768, 256, true, 256};
+inline bool unit_is_amx() { return device.unit == UNIT_AMX || device.unit == UNIT_AMX_TWIN; }
+constexpr int64_t BF16_TILES_ELEMS = 384 * 1024;  // the largest kc * nc
+constexpr int64_t BF16_SUMS_ELEMS = 384 * 1024;   // the largest mc * nc, or 32 * nc where no sums are kept
 
+// AMX multiplies 16 times as fast as FMA units do, so what counts is memory. A block of B takes 768
+// KiB of a second-level cache of 2 MiB. With 256 of k in one call, 32 rows of A take 16 KiB, and two
+// columns of tiles of B as much: the first-level cache holds them beside a square of 32 x 32 sums.
+// AVX-512 and the portable code multiply slower, and in smaller blocks.
 inline Bf16Blocking bf16_blocking(int64_t K) {
-    if (device.unit != UNIT_AMX && device.unit != UNIT_AMX_TWIN) return BF16_IN_PLACE;
-    return K <= BF16_SHORT_K.kc ? BF16_SHORT_K : BF16_LONG_K;
+    constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40;
+    if (!unit_is_amx()) return {1024, 192, 768, 768, 192, 256};
+    if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / AMX_KC, AMX_KC, 256, 32, 256};
+    const int64_t nc = BF16_TILES_ELEMS / round_up(K, TILE_K) / 32 * 32;
+    return {ALL, std::min<int64_t>(nc, 1536), AMX_KC, 256, 32, 256};  // no sums are kept
 }
 
 constexpr int64_t BF16_TRANSPOSED_ROWS = 256;        // of A in one piece of work: 512 bytes of each row of A^T
 constexpr int64_t BF16_COPY_STRIDE = 1024 + TILE_K;  // of the copy of rows of A; no power of two, for the cache's sets
-constexpr int64_t BF16_TILES_ELEMS = 1024 * 768;     // the largest kc * nc
-constexpr int64_t BF16_SUMS_ELEMS = 1024 * 192;      // the largest mc * nc, or 32 * nc where no sums are kept
 constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_COPY_STRIDE / 2;
 
 // How A (M, K) lies in device.transposed, where its columns are contiguous: the distance of its
@@ -80,11 +76,12 @@ struct RowsOfA {
 inline bool rows_fit_cache(int64_t stride) { return stride * sizeof(bf16) % 2048 != 0; }
 
 // Returns `rows` rows of A from m on, k_elems values from k0 on, as the unit wants them: where they
-// lie, or in `copy`, filled with zeros up to whole tiles.
-inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* copy) {
+// lie, or in `copy`, filled with zeros up to whole tiles. A matrix register that is loaded from
+// beyond the first-level cache waits for each of its 16 rows.
+inline RowsOfA rows_for_unit(RowsOfA A, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* copy) {
     const bf16* a = A.data + m * A.stride + k0;
-    if (A.weights && rows_fit_cache(A.stride)) copies = false;
-    if (!copies && (A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0))) return {a, A.stride, true, A.weights};
+    const bool whole = A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0);
+    if (whole && (!unit_is_amx() || rows_fit_cache(A.stride))) return {a, A.stride, true, A.weights};
     const int64_t width = round_up(k_elems, TILE_K);
     copy_padded(copy, BF16_COPY_STRIDE, round_up(rows, TILE_ROWS), width, a, A.stride, rows, k_elems);
     return {copy, BF16_COPY_STRIDE, true, false};
@@ -94,30 +91,42 @@ inline RowsOfA rows_for_unit(RowsOfA A, bool copies, int64_t m, int64_t rows, in
 // all k. The epilogue stores it.
 inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K,
                        const Epilogue& epilogue, const bf16* epilogue_reads, int64_t ldc) {
+    const MatrixRegisters registers;
     const Bf16Blocking by = bf16_blocking(K);
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
     bf16 *tiles = (bf16*)(sums + BF16_SUMS_ELEMS), *a_copy = tiles + BF16_TILES_ELEMS;
     const int64_t k_blocks = ceil_div(K, by.kc), kc = round_up(ceil_div(K, k_blocks), TILE_K);
     const int64_t inner_blocks = ceil_div(kc, by.inner);
     const int64_t inner = round_up(ceil_div(kc, inner_blocks), TILE_K);
-    const int64_t columns = n1 - n0, column_tiles = ceil_div(columns, TILE_COLS);
-    const int64_t sums_stride = column_tiles * TILE_COLS;
+    const int64_t columns = round_up(n1 - n0, TILE_COLS), panel = std::min(by.panel, columns);
+    const int64_t panels = ceil_div(columns, panel), sums_of_strip = panels * panel * BF16_ROWS;
     for (int64_t k0 = 0; k0 < K; k0 += kc) {
         const int64_t k_elems = std::min(kc, K - k0);
-        const bool last = k0 + kc >= K;
         for (int64_t k = 0; k < k_elems; k += inner)
-            pack_tiles(tiles + k * sums_stride, B, k0 + k, std::min(inner, k_elems - k), n0, columns);
+            pack_tiles(tiles + k * columns, B, k0 + k, std::min(inner, k_elems - k), n0, n1 - n0);
         for (int64_t m = m0; m < m1; m += BF16_ROWS) {
             const int64_t rows = std::min(BF16_ROWS, m1 - m), strips = ceil_div(rows, TILE_ROWS);
-            const RowsOfA a = rows_for_unit(A, by.copies_a, m, rows, k0, k_elems, a_copy);
-            if (last && epilogue_reads) fetch_ahead(epilogue_reads + m * ldc + n0, ldc, rows, columns);
-            float* c = sums + (k_blocks > 1 ? m - m0 : 0) * sums_stride;
+            const RowsOfA a = rows_for_unit(A, m, rows, k0, k_elems, a_copy);
+            const int64_t next = unit_is_amx() || a.weights ? std::clamp<int64_t>(m1 - m - BF16_ROWS, 0, BF16_ROWS) : 0;
+            float* strip = sums + (k_blocks > 1 ? (m - m0) / BF16_ROWS * sums_of_strip : 0);
             for (int64_t k = 0; k < k_elems; k += inner) {
                 const int64_t k_tiles = ceil_div(std::min(inner, k_elems - k), TILE_K);
-                multiply_tiles({c, sums_stride, a.data + k, a.stride, strips, tiles + k * sums_stride,
-                                k_tiles * TILE_ELEMS, column_tiles, k_tiles, k0 + k > 0, a.weights});
+                const bool last = k0 + k + inner >= K;
+                for (int64_t p = 0; p < panels; p++) {
+                    const int64_t n = p * panel, width = std::min(panel, columns - n);
+                    float* c = strip + n * BF16_ROWS;
+                    TileProduct product{c, panel, a.data + k, a.stride, strips, tiles + k * columns + n * k_tiles * TILE_K,
+                                    k_tiles * TILE_ELEMS, width / TILE_COLS, k_tiles, k0 + k > 0};
+                    if (next > 0) {
+                        const int64_t from = p * next / panels;
+                        product.next = A.data + (m + BF16_ROWS + from) * A.stride + k0 + k;
+                        product.next_stride = A.stride, product.next_rows = (p + 1) * next / panels - from;
+                    }
+                    if (last && epilogue_reads) fetch_ahead(epilogue_reads + m * ldc + n0 + n, ldc, rows, width);
+                    multiply_tiles(product);
+                    if (last) epilogue({c, panel, m, rows, n0 + n, std::min(width, n1 - n0 - n)});
+                }
             }
-            if (last) epilogue({c, sums_stride, m, rows, n0, columns});
         }
     }
 }
@@ -131,11 +140,11 @@ inline BlockSize bf16_block_size(int64_t M, int64_t N, int64_t K) {
     int64_t m_blocks = ceil_div(M, by.mc), n_blocks = ceil_div(N, by.nc);
     // With AMX the columns are split among the threads, although each of them then copies all of A;
     // unless A is by far the larger operand.
-    if (by.copies_a && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
+    if (unit_is_amx() && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
     const int64_t nc = round_up(ceil_div(N, n_blocks), TILE_COLS);
     n_blocks = ceil_div(N, nc);
     const auto too_few = [&](int64_t pieces) {
-        return by.copies_a ? 8 * (round_up(pieces, device.threads) - pieces) > pieces : too_few_pieces(pieces);
+        return unit_is_amx() ? 8 * (round_up(pieces, device.threads) - pieces) > pieces : too_few_pieces(pieces);
     };
     int64_t mc = round_up(ceil_div(M, m_blocks), BF16_ROWS);
     while (too_few(ceil_div(M, mc) * n_blocks) && M / (m_blocks + 1) >= 2 * BF16_ROWS)
@@ -184,6 +193,22 @@ inline void gemm_of_rows(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int6
                          const Epilogue& epilogue) {
     if (M > bf16_blocking(K).few_rows) return gemm(A, B, M, N, K, epilogue, nullptr, N);
     gemm(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nullptr, M, true);
+}
+
+// The epilogue that stores the sums in C past the caches: for gradients, which are not read soon.
+template <class floatC>
+Epilogue streaming_epilogue(floatC* C, int64_t ldc) {
+    return [=](const FinishedSums& of) {
+        for (int64_t i = 0; i < of.rows; i++) {
+            const float* sums = of.sums + i * of.stride;
+            floatC* out = C + (of.row + i) * ldc + of.column;
+            int64_t j = 0;
+            for (; (uintptr_t)out % 64 == 0 && j + 2 * VEC_FLOATS <= of.columns; j += 2 * VEC_FLOATS)
+                stream(out + j, load(sums + j), load(sums + j + VEC_FLOATS));
+            copy_values(out + j, sums + j, of.columns - j);
+        }
+        streams_done();
+    };
 }
 
 // C (M, N), fp32 or bf16, rows ldc apart, = A B; then the epilogue. C must not overlap A or B. Or

@@ -101,6 +101,11 @@ void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX*
     if (dinp)
         gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
              pre_gelu ? epilogue_of(dinp, C, through_gelu) : nullptr, pre_gelu);
-    if (dweight) gemm(dweight, C, MatrixView<floatX>{dout, 1, OC}, MatrixView<floatX>{inp, C, 1}, OC, C, rows, add);
+    if (dweight) {
+        const MatrixView<floatX> A{dout, 1, OC}, B{inp, C, 1};
+        if constexpr (sizeof(floatX) == 2)
+            gemm(dweight, C, A, B, OC, C, rows, add, add ? nullptr : streaming_epilogue(dweight, C));
+        else gemm(dweight, C, A, B, OC, C, rows, add);
+    }
     if (dbias) column_sums(dbias, dout, rows, OC, add);
 }

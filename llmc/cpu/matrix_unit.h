@@ -28,8 +28,8 @@
 
 // C = A B, or += if add. A has 16 * strips rows of 32 * k_tiles values, a_stride elements apart. B
 // has `columns` columns of k_tiles tiles each, b_stride elements apart. C is fp32, its rows ldc
-// elements apart. fetches: meanwhile the rows below those of A are prefetched, for the next
-// product.
+// elements apart. next: next_rows rows that a later product reads are prefetched meanwhile,
+// next_stride elements apart.
 struct TileProduct {
     float* C;
     int64_t ldc;
@@ -37,7 +37,9 @@ struct TileProduct {
     int64_t a_stride, strips;
     const bf16* B;
     int64_t b_stride, columns, k_tiles;
-    bool add, fetches = false;
+    bool add;
+    const bf16* next = nullptr;
+    int64_t next_stride = 0, next_rows = 0;
 };
 
 // ROWS rows of A times one column of tiles. The accumulators take ROWS * 16 floats.
@@ -107,8 +109,8 @@ inline void multiply_neon(const TileProduct& t) {
 
 #ifdef __x86_64__
 // 8 rows of A times COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B. Each
-// pair of A is broadcast from memory. FETCHES: the next rows of A are prefetched. It is not
-// inlined: as a part of its caller it was 4% slower.
+// pair of A is broadcast from memory. FETCHES: the 8 rows below are prefetched, of which the last are
+// those that come next. It is not inlined: as a part of its caller it was 4% slower.
 template <int COLS, bool FETCHES>
 __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx512(const TileProduct& t, int64_t row,
                                                                                   int64_t column) {
@@ -155,7 +157,7 @@ inline auto rows_avx512(int64_t cols) {
 inline void multiply_avx512(const TileProduct& t) {
     for (int64_t column = 0; column < t.columns;) {
         const int64_t cols = std::min<int64_t>(t.columns - column == 4 ? 2 : 3, t.columns - column);
-        const auto multiply = t.fetches && column == 0 ? rows_avx512<true>(cols) : rows_avx512<false>(cols);
+        const auto multiply = t.next && column == 0 ? rows_avx512<true>(cols) : rows_avx512<false>(cols);
         for (int64_t row = 0; row < t.strips * TILE_ROWS; row += 8) multiply(t, row, column);
         column += cols;
     }
@@ -177,11 +179,11 @@ struct alignas(64) AmxConfig {
 // The instructions of AMX. Compilers do not use its registers by themselves, so no compiler option
 // is needed and no other code changes them.
 struct Amx {
-    Amx() {
+    static void open() {
         static constexpr AmxConfig config;
         asm volatile("ldtilecfg %0" ::"m"(config));
     }
-    ~Amx() { asm volatile("tilerelease"); }
+    static void close() { asm volatile("tilerelease"); }
     template <int T>
     void zero() {
         asm volatile("tilezero %%tmm%c0" ::"i"(T));
@@ -234,14 +236,10 @@ private:
     }
 };
 
-// Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each. Of the strips below these,
-// it prefetches a share of the rows that is as large as that of the columns in B, to the
-// second-level cache.
+// Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each.
 template <int STRIPS, int COLS, class Unit>
 inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
-    constexpr int64_t ROWS = STRIPS * TILE_ROWS;
     constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
-    const int64_t fetch_begin = ROWS + ROWS * column / t.columns, fetch_end = ROWS + ROWS * (column + COLS) / t.columns;
     const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
     float* c = t.C + strip * TILE_ROWS * t.ldc + column * TILE_COLS;
     const int64_t a_bytes = t.a_stride * 2, c_bytes = t.ldc * 4, below = TILE_ROWS * t.ldc;
@@ -257,8 +255,8 @@ inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, 
         if constexpr (STRIPS == 2 && COLS == 2) unit.template zero<3>();
     }
     for (int64_t k = 0; k < t.k_tiles; k++, a += TILE_K, b += TILE_ELEMS) {
-        for (int64_t i = fetch_begin; t.fetches && i < fetch_end; i++)
-            __builtin_prefetch(a + i * t.a_stride, 0, SECOND_LEVEL);
+        for (int64_t i = 0; i < t.next_rows; i++)
+            __builtin_prefetch(t.next + i * t.next_stride + k * TILE_K, 0, SECOND_LEVEL);
         unit.template load<4>(a, a_bytes);
         unit.template load<6>(b, 64);
         unit.template multiply<0, 4, 6>();
@@ -335,7 +333,23 @@ inline MatrixUnit best_matrix_unit() {
     return UNIT_PORTABLE;
 }
 
-// Computes the product on device.unit.
+// The matrix registers of the calling thread, which multiply_tiles() uses: while this is open, and not opened twice.
+// Opening takes as long as a few instructions that multiply.
+struct MatrixRegisters {
+#ifdef __x86_64__
+    MatrixRegisters() {
+        if (device.unit == UNIT_AMX) Amx::open();
+    }
+    ~MatrixRegisters() {
+        if (device.unit == UNIT_AMX) Amx::close();
+    }
+#else
+    MatrixRegisters() {}
+#endif
+    MatrixRegisters(const MatrixRegisters&) = delete;
+};
+
+// Computes the product on device.unit, whose MatrixRegisters are open.
 inline void multiply_tiles(const TileProduct& t) {
 #ifdef __x86_64__
     if (device.unit == UNIT_AMX) return multiply_amx<Amx>(t);

@@ -161,39 +161,48 @@ inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t
     }
 }
 
+// pack_tiles() where the columns of B are contiguous. Prefetches the next columns, which are too far
+// apart for the CPU's own prefetcher.
+inline void pack_tiles_by_columns(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
+    alignas(64) bf16 padded[TILE_ELEMS];  // a copy of a part of B that does not fill a tile
+    for (int64_t n = 0; n < N; n += TILE_COLS)
+        for (int64_t k = 0; k < K; k += TILE_K, out += TILE_ELEMS) {
+            const bf16* from = B.at(k0 + k, n0 + n);
+            // Pairs are read as 32-bit values, so they must be aligned.
+            const bool in_place =
+                K - k >= TILE_K && N - n >= TILE_COLS && B.col_stride % 2 == 0 && (uintptr_t)from % 4 == 0;
+            if (!in_place) copy_padded(padded, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, N - n, K - k);
+            for (int j = 0; j < TILE_COLS; j++) __builtin_prefetch(from + (TILE_COLS + j) * B.col_stride);
+            pack_tile_of_columns(out, in_place ? from : padded, in_place ? B.col_stride : TILE_K);
+        }
+}
+// pack_tiles() where the rows of B are contiguous: two rows after two rows, each read in one run.
+// The next ones are prefetched to the second-level cache.
+inline void pack_tiles_by_rows(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
+    constexpr int64_t ROWS_AHEAD = 8, LINE = 64 / sizeof(bf16);
+    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
+    const int64_t k_tiles = ceil_div(K, TILE_K), padded_N = round_up(N, TILE_COLS);
+    for (int64_t k = 0; k < k_tiles * TILE_K; k += 2) {
+        const bf16 *even = B.at(k0 + k, n0), *odd = even + B.row_stride, *ahead = even + ROWS_AHEAD * B.row_stride;
+        for (int64_t n = 0; n < N; n += LINE) {
+            __builtin_prefetch(ahead + n, 0, SECOND_LEVEL);
+            __builtin_prefetch(ahead + B.row_stride + n, 0, SECOND_LEVEL);
+        }
+        const auto pair_at = [&](int64_t n) {
+            return out + (n / TILE_COLS * k_tiles + k / TILE_K) * TILE_ELEMS + k % TILE_K * TILE_COLS + n % TILE_COLS * 2;
+        };
+        int64_t n = 0;
+        for (; k + 1 < K && n + VEC_FLOATS <= N; n += VEC_FLOATS)
+            store((float*)pair_at(n), pairs(load_bits(even + n), load_bits(odd + n)));
+        for (; n < padded_N; n++)
+            pair_at(n)[0] = k < K && n < N ? even[n] : bf16(), pair_at(n)[1] = k + 1 < K && n < N ? odd[n] : bf16();
+    }
+}
 // Packs the K rows of B from k0 on, in the N columns from n0 on, into tiles, filled with zeros. The
 // tiles of one column of tiles follow each other: tile (n, k) is at out + (n * k_tiles + k) *
-// TILE_ELEMS. Prefetches the next columns, or the next rows, which are too far apart for the CPU's
-// own prefetcher.
+// TILE_ELEMS.
 inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
-    alignas(64) bf16 padded[TILE_ELEMS];  // a copy of a part of B that does not fill a tile
-    const bool by_columns = B.row_stride == 1;
-    const int64_t k_tiles = ceil_div(K, TILE_K), n_tiles = ceil_div(N, TILE_COLS);
-    auto pack = [&](int64_t tile_n, int64_t tile_k) {
-        const int64_t n = tile_n * TILE_COLS, k = tile_k * TILE_K, rows = K - k, columns = N - n;
-        const bf16* from = B.at(k0 + k, n0 + n);
-        bf16* tile = out + (tile_n * k_tiles + tile_k) * TILE_ELEMS;
-        // Where the columns are contiguous, pairs are read as 32-bit values, so they must be
-        // aligned.
-        const bool in_place = rows >= TILE_K && columns >= TILE_COLS &&
-                              (!by_columns || (B.col_stride % 2 == 0 && (uintptr_t)from % 4 == 0));
-        if (by_columns) {
-            if (!in_place) copy_padded(padded, TILE_K, TILE_COLS, TILE_K, from, B.col_stride, columns, rows);
-            for (int j = 0; j < TILE_COLS; j++) __builtin_prefetch(from + (TILE_COLS + j) * B.col_stride);
-            pack_tile_of_columns(tile, in_place ? from : padded, in_place ? B.col_stride : TILE_K);
-        } else {
-            if (!in_place) copy_padded(padded, TILE_COLS, TILE_K, TILE_COLS, from, B.row_stride, rows, columns);
-            // A cache line is two tiles wide.
-            for (int j = 0; j < TILE_K && tile_n % 2 == 0; j++) __builtin_prefetch(from + (TILE_K + j) * B.row_stride);
-            pack_tile_of_rows(tile, in_place ? from : padded, in_place ? B.row_stride : TILE_COLS);
-        }
-    };
-    if (by_columns)
-        for (int64_t n = 0; n < n_tiles; n++)
-            for (int64_t k = 0; k < k_tiles; k++) pack(n, k);
-    else
-        for (int64_t k = 0; k < k_tiles; k++)
-            for (int64_t n = 0; n < n_tiles; n++) pack(n, k);
+    (B.row_stride == 1 ? pack_tiles_by_columns : pack_tiles_by_rows)(out, B, k0, K, n0, N);
 }
 
 // Transposes a matrix A whose columns are contiguous, so that its rows are: inp is A^T, with K rows

@@ -38,9 +38,11 @@ __attribute__((target("avx512f,avx512bf16"))) inline void avx512_chains() {
 }
 inline void amx_chains() {
     Amx unit;
+    Amx::open();
     unit.zero<0>(), unit.zero<1>(), unit.zero<2>(), unit.zero<3>(), unit.zero<4>(), unit.zero<6>();
     for (int64_t r = 0; r < PEAK_ROUNDS; r++)
         unit.multiply<0, 4, 6>(), unit.multiply<1, 4, 6>(), unit.multiply<2, 4, 6>(), unit.multiply<3, 4, 6>();
+    Amx::close();
 }
 #endif
 

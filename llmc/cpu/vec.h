@@ -65,6 +65,30 @@ VEC_INLINE vhalf narrow(vfloat v) {
 }
 VEC_INLINE vfloat load(const bf16* p) { return widen(load_bits(p)); }
 VEC_INLINE void store(bf16* p, vfloat v) { *(vhalf_anywhere*)p = narrow(v); }
+// Stores 2 vectors, at a multiple of 64 bytes, past the caches where the CPU can: for what is not
+// read soon. streams_done() comes before other threads read it.
+VEC_INLINE void stream(bf16* p, vfloat first, vfloat second) {
+#ifdef __AVX512F__
+    const vhalf halves[2] = {narrow(first), narrow(second)};
+    __m512i both;
+    memcpy(&both, halves, sizeof(both));
+    _mm512_stream_si512((__m512i*)p, both);
+#else
+    store(p, first), store(p + VEC_FLOATS, second);
+#endif
+}
+VEC_INLINE void stream(float* p, vfloat first, vfloat second) {
+#ifdef __AVX512F__
+    _mm512_stream_ps(p, (__m512)first), _mm512_stream_ps(p + VEC_FLOATS, (__m512)second);
+#else
+    store(p, first), store(p + VEC_FLOATS, second);
+#endif
+}
+VEC_INLINE void streams_done() {
+#ifdef __AVX512F__
+    _mm_sfence();
+#endif
+}
 // v as it is after a store to memory of type floatX and a load.
 template <class floatX>
 VEC_INLINE vfloat as_stored(vfloat v) {

@@ -52,7 +52,9 @@ static float next_value() {
 static long differing(int strips, int columns, int k_tiles, bool add) {
     for (int i = 0; i < STRIPS * TILE_ROWS * LDC; i++) with_amx[i] = portable[i] = 0.5f;
     TileProduct product{with_amx, LDC, a, A_STRIDE, strips, tiles, K_TILES * TILE_ELEMS, columns, k_tiles, add};
+    Amx::open();
     multiply_amx<Amx>(product);
+    Amx::close();
     product.C = portable;
     multiply_portable(product);
     long count = 0;
