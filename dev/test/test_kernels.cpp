@@ -556,7 +556,7 @@ static void bf16_classifier(const Shape& s) {
     const Halves first = dwte;
     run(sums.data());
     EXPECT(memcmp(first.data(), dwte.data(), first.size() * sizeof(bf16)) == 0);
-    if (rows > classifier_chunk_rows(rows)) return;
+    if (rows > classifier_chunk_rows<bf16>(rows)) return;
     run(nullptr);  // in one chunk, the sums over chunks change nothing
     EXPECT(memcmp(first.data(), dwte.data(), first.size() * sizeof(bf16)) == 0);
 }

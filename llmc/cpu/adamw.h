@@ -44,15 +44,17 @@ VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64
     for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, index + j));
 }
 
-// Stores updated weights p, the first `count` lanes: in master and, rounded to nearest, in params;
-// or if there is no master, in params alone, bf16 stochastically unless to_nearest.
+// Stores updated weights p, the first `count` lanes, in params: bf16 rounded to nearest if there is a
+// master copy or if to_nearest, else stochastically.
 template <class floatX>
-VEC_INLINE void store_weights(floatX* params, float* master, vfloat p, size_t count, bool to_nearest, uint64_t seed,
+VEC_INLINE void store_weights(floatX* params, bool master, vfloat p, size_t count, bool to_nearest, uint64_t seed,
                               int64_t index) {
-    if (master) store_some(master, p, count);
     if (sizeof(floatX) == 2 && !master && !to_nearest) store_stochastically((uint16_t*)params, p, count, seed, index);
     else store_some(params, p, count);
 }
+
+// How far ahead of the update its state is prefetched: 2 KiB of each.
+constexpr size_t ADAMW_ELEMS_AHEAD = 512;
 
 // Updates params (n_elems), elements of one tensor, with grads; also master, if it is not null.
 // constants.weight_decay is that of the tensor. What is rounded stochastically gets random bits
@@ -62,17 +64,33 @@ void adamw_update(floatX* params, float* master, float* m, float* v, const float
                   const UpdateConstants& constants, uint64_t seed = 0, int64_t index = 0) {
     const Range range(work::update(OPTIMIZERS[ADAMW], n_elems, master, sizeof(floatX), sizeof(floatG)));
     const RuleConstants k = rule_constants(constants, true);
+    // m, v and master of `count` elements, the first of them i; returns the weights.
+    const auto updated = [=](size_t i, size_t count) {
+        const size_t ahead = i + ADAMW_ELEMS_AHEAD;
+        __builtin_prefetch(m + ahead, 1), __builtin_prefetch(v + ahead, 1), __builtin_prefetch(grads + ahead);
+        if (master) __builtin_prefetch(master + ahead, 1);
+        const vfloat g = load_some(grads + i, count) * constants.grad_scale;
+        vfloat mi = load_some(m + i, count), vi = load_some(v + i, count);
+        vfloat p = master ? load_some(master + i, count) : load_some(params + i, count);
+        AdamWRule::update(p, mi, vi, g, k);
+        store_some(m + i, mi, count);
+        store_some(v + i, vi, count);
+        if (master) store_some(master + i, p, count);
+        return p;
+    };
     parallel_ranges(n_elems, 1 << 15, [&](int64_t begin, int64_t end) {
-        for_each_vector(end - begin, [&](size_t first, size_t count) {
-            const size_t i = begin + first;
-            const vfloat g = load_some(grads + i, count) * constants.grad_scale;
-            vfloat mi = load_some(m + i, count), vi = load_some(v + i, count);
-            vfloat p = master ? load_some(master + i, count) : load_some(params + i, count);
-            AdamWRule::update(p, mi, vi, g, k);
-            store_some(m + i, mi, count);
-            store_some(v + i, vi, count);
-            store_weights(params + i, master ? master + i : nullptr, p, count, constants.round_to_nearest, seed,
-                          index + (int64_t)i);
+        const auto f = updated;  // a copy, which stays in registers
+        size_t i = begin;
+        // With a master copy the weights are written and not read.
+        for (; master && (uintptr_t)(params + i) % 64 == 0 && i + 2 * VEC_FLOATS <= (size_t)end; i += 2 * VEC_FLOATS) {
+            const vfloat first = f(i, VEC_FLOATS);
+            stream(params + i, first, f(i + VEC_FLOATS, VEC_FLOATS));
+        }
+        for_each_vector(end - i, [&](size_t j, size_t count) {
+            const vfloat p = f(i + j, count);
+            store_weights(params + i + j, master != nullptr, p, count, constants.round_to_nearest, seed,
+                          index + (int64_t)(i + j));
         });
+        streams_done();
     });
 }

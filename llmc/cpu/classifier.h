@@ -21,18 +21,23 @@
 
 // The rows of a chunk: enough that reading wte and adding to dwte takes little time beside the
 // arithmetic, few enough that their logits take little memory.
-static inline int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
+template <class floatX>
+int64_t classifier_chunk_rows(int64_t rows) {
+    return std::min<int64_t>(rows, 2048 / sizeof(floatX));
+}
 
 // Elements of device.transposed that classifier needs: for the gradients of one chunk's logits.
 template <class floatX>
 int64_t classifier_transposed_elems(int64_t rows, int64_t Vp) {
-    return matmul_transposed_elems<floatX>(classifier_chunk_rows(rows), Vp);
+    return matmul_transposed_elems<floatX>(classifier_chunk_rows<floatX>(rows), Vp);
 }
 
 // The loss of one row. Its logits (Vp) are replaced by their gradients, dloss (p - onehot(target)),
-// or left as they are if dloss is 0. If the target is IGNORED_TARGET, loss and gradient are 0.
+// or left as they are if dloss is 0. If the target is IGNORED_TARGET, loss and gradient are 0. exps (V)
+// is scratch, if floatX is bf16.
 template <class floatX>
-VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t Vp, float dloss) {
+VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t Vp, float dloss,
+                                  float* exps = nullptr) {
     if (target == IGNORED_TARGET) {
         if (dloss != 0) std::fill(logits, logits + Vp, floatX(0.0f));
         return 0;
@@ -46,26 +51,22 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
     float top = max(highest);
     for (int64_t i = whole; i < V; i++) top = (float)logits[i] > top ? (float)logits[i] : top;
     const float target_logit = logits[target];
-    auto exp_at = [&](int64_t i) { return exp(load(logits + i) - top); };
-    auto exp_tail = [&] {  // of the last, partial vector; 0 from V on
-        vfloat e = exp(load_first(logits + whole, V - whole) - top), kept{};
-        memcpy(&kept, &e, (V - whole) * sizeof(float));
-        return kept;
-    };
-    // The exponentials are kept in the logits' place until the sum is known. In bf16 that would
-    // round them, so they are computed again.
-    const bool keep_exp = sizeof(floatX) == 4 && dloss != 0;
+    // The exponentials are kept until their sum is known: in the logits' place, or where that has 16
+    // bits and would round them, in exps.
+    float* kept = exps;
+    if constexpr (sizeof(floatX) == 4)
+        if (dloss != 0) kept = logits;
     for (int64_t i = 0; i < whole; i += VEC_FLOATS) {
-        const vfloat e = exp_at(i);
-        if (keep_exp) store(logits + i, e);
+        const vfloat e = exp(load(logits + i) - top);
+        if (dloss != 0) store(kept + i, e);
         total += e;
     }
-    const vfloat tail = exp_tail();
+    vfloat last = exp(load_first(logits + whole, V - whole) - top), tail{};  // 0 from V on
+    memcpy(&tail, &last, (V - whole) * sizeof(float));
     const float denominator = sum(total + tail), scale = dloss / denominator,
                 loss = std::log(denominator) - (target_logit - top);
     if (dloss == 0) return loss;
-    for (int64_t i = 0; i < whole; i += VEC_FLOATS)
-        store(logits + i, (keep_exp ? load(logits + i) : exp_at(i)) * scale);
+    for (int64_t i = 0; i < whole; i += VEC_FLOATS) store(logits + i, load(kept + i) * scale);
     store_first(logits + whole, tail * scale, V - whole);
     for (int64_t i = V; i < Vp; i++) logits[i] = 0.0f;
     logits[target] = std::exp(target_logit - top) * scale - dloss;
@@ -82,12 +83,13 @@ void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
                 float* dwte_sums = nullptr) {
     const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(floatG)));
-    const int64_t chunk = classifier_chunk_rows(rows);
+    const int64_t chunk = classifier_chunk_rows<floatX>(rows);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
         matmul_forward(logits, inp + r * C, wte, (const floatX*)nullptr, n, C, Vp);
         parallel_for(n, [&](int64_t i) {
-            losses[r + i] = softmax_loss_row(logits + i * Vp, targets[r + i], V, Vp, dinp ? dloss : 0.0f);
+            float* exps = sizeof(floatX) == 2 ? thread_scratch(V) : nullptr;
+            losses[r + i] = softmax_loss_row(logits + i * Vp, targets[r + i], V, Vp, dinp ? dloss : 0.0f, exps);
         });
         if (dinp && dwte_sums)
             matmul_backward(dinp + r * C, dwte_sums, (float*)nullptr, logits, inp + r * C, wte, n, C, Vp, r > 0);

@@ -14,13 +14,18 @@
 template <class floatX>
 double global_norm_squared(const floatX* grads, size_t n_elems) {
     const Range range(work::gradient_norm(n_elems, sizeof(floatX)));
+    constexpr int64_t ELEMS_AHEAD = 1024;
     const int64_t grain = 1 << 16;
     std::vector<double> pieces(ceil_div(n_elems, grain));
     parallel_ranges(n_elems, grain, [&](int64_t begin, int64_t end) {
         vfloat total[4] = {};
         const int64_t quarter = (end - begin) / (4 * VEC_FLOATS) * VEC_FLOATS;
         for (int64_t i = begin; i < begin + quarter; i += VEC_FLOATS)
-            for (int j = 0; j < 4; j++) total[j] += load(grads + i + j * quarter) * load(grads + i + j * quarter);
+            for (int j = 0; j < 4; j++) {
+                const floatX* at = grads + i + j * quarter;
+                __builtin_prefetch(at + ELEMS_AHEAD);
+                total[j] += load(at) * load(at);
+            }
         const floatX* rest = grads + begin + 4 * quarter;
         for_each_vector(end - begin - 4 * quarter, [&](size_t k, size_t count) {
             total[0] += load_some(rest + k, count) * load_some(rest + k, count);

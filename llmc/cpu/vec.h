@@ -68,11 +68,8 @@ VEC_INLINE void store(bf16* p, vfloat v) { *(vhalf_anywhere*)p = narrow(v); }
 // Stores 2 vectors, at a multiple of 64 bytes, past the caches where the CPU can: for what is not
 // read soon. streams_done() comes before other threads read it.
 VEC_INLINE void stream(bf16* p, vfloat first, vfloat second) {
-#ifdef __AVX512F__
-    const vhalf halves[2] = {narrow(first), narrow(second)};
-    __m512i both;
-    memcpy(&both, halves, sizeof(both));
-    _mm512_stream_si512((__m512i*)p, both);
+#ifdef __AVX512BF16__
+    _mm512_stream_si512((__m512i*)p, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
 #else
     store(p, first), store(p + VEC_FLOATS, second);
 #endif
@@ -199,8 +196,14 @@ VEC_INLINE vfloat exp(vfloat x) {
 }
 
 VEC_INLINE vfloat sqrt(vfloat v) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_maskz_sqrt_ps(0xFFFF, (__m512)v);
+#elif defined(__AVX2__)
+    return (vfloat)_mm256_sqrt_ps((__m256)v);
+#else
     for (int i = 0; i < VEC_FLOATS; i++) v[i] = __builtin_sqrtf(v[i]);  // compiled to one instruction
     return v;
+#endif
 }
 
 // Calls f(i, count) for each vector of a row of n values. It begins at value i and has `count`
