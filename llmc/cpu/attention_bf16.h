@@ -198,7 +198,7 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
     pack_tiles(do_columns, {d_o, 1, C}, 0, s.HS, 0, T);
     pack_tiles(q_tiles, {q, 3 * C, 1}, 0, T, 0, s.HS);
     pack_tiles(do_tiles, {d_o, C, 1}, 0, T, 0, s.HS);
-    pack_rows(k_transposed, kt_stride, k, 3 * C, 0, s.HS, s.HSn, T);
+    pack_rows<false>(k_transposed, kt_stride, k, 3 * C, 0, s.HS, s.HSn, T);
     memset(dk, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
     memset(dv, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
     auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {

@@ -163,8 +163,8 @@ inline void gemm(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, i
             runtime_failure("internal: a transposed matrix of %d elements does not fit the %d planned",
                             gemm_transposed_elems(M, K), device.transposed_elems);
         parallel_ranges(round_up(M, BF16_ROWS), BF16_TRANSPOSED_ROWS, [&](int64_t begin, int64_t end) {
-            pack_rows(device.transposed + begin * stride, stride, A.data, A.col_stride, begin, std::min(M, end) - begin,
-                      end - begin, K);
+            pack_rows<true>(device.transposed + begin * stride, stride, A.data, A.col_stride, begin,
+                            std::min(M, end) - begin, end - begin, K);
         });
         rows = {device.transposed, stride, true, false};
     }

@@ -121,7 +121,8 @@ inline void pack_panels(float* out, MatrixView<float> B, int64_t k0, int64_t K, 
 constexpr int TILE_ROWS = 16, TILE_COLS = 16, TILE_K = 32, TILE_PAIRS = TILE_K / 2, TILE_ELEMS = TILE_K * TILE_COLS;
 
 // out (16, 16) = the transpose of inp (16, 16), of fp32 values or pairs of bf16. Strides count
-// 32-bit values.
+// 32-bit values. PAST_CACHES: out is at a multiple of 64 bytes, and so are its rows.
+template <bool PAST_CACHES = false>
 VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, int64_t inp_stride) {
     for (int i = 0; i < 16; i += VEC_FLOATS)
         for (int j = 0; j < 16; j += VEC_FLOATS) {
@@ -130,7 +131,10 @@ VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, i
             for (int k = 0; k < VEC_FLOATS; k++) v[k] = load(inp + (i + k) * inp_stride + j);
             transpose_square(v);
 #pragma GCC unroll 16
-            for (int k = 0; k < VEC_FLOATS; k++) store(out + (j + k) * out_stride + i, v[k]);
+            for (int k = 0; k < VEC_FLOATS; k++) {
+                float* to = out + (j + k) * out_stride + i;
+                PAST_CACHES ? stream(to, v[k]) : store(to, v[k]);
+            }
         }
 }
 // Interleaves VEC_FLOATS values of two rows into pairs.
@@ -208,8 +212,10 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
 // Transposes a matrix A whose columns are contiguous, so that its rows are: inp is A^T, with K rows
 // that are inp_stride apart. Rows 0 to M - 1 of out, out_stride apart, are the columns of inp from
 // m0 on, K values each. Zeros fill K up to whole tiles, and M up to out_rows, whole strips of 16
-// rows. 32 rows of inp are read at a time, along the rows, and the next 32 prefetched.
-inline void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M,
+// rows. 32 rows of inp are read at a time, along the rows, and the next 32 prefetched. PAST_CACHES:
+// as for transpose_16().
+template <bool PAST_CACHES>
+void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M,
                       int64_t out_rows, int64_t K) {
     alignas(64) bf16 padded[TILE_ELEMS], tile[TILE_ELEMS];
     for (int64_t k = 0; k < K; k += TILE_K)
@@ -220,6 +226,8 @@ inline void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t in
             for (int j = 0; j < TILE_K && m % (2 * TILE_ROWS) == 0; j++)
                 __builtin_prefetch(from + (TILE_K + j) * inp_stride);  // a cache line is two tiles wide
             pack_tile_of_rows(tile, whole ? from : padded, whole ? inp_stride : TILE_ROWS);
-            transpose_16((float*)(out + m * out_stride + k), out_stride / 2, (const float*)tile, TILE_COLS);
+            transpose_16<PAST_CACHES>((float*)(out + m * out_stride + k), out_stride / 2, (const float*)tile,
+                                      TILE_COLS);
         }
+    if (PAST_CACHES) streams_done();
 }

@@ -65,18 +65,19 @@ VEC_INLINE vhalf narrow(vfloat v) {
 }
 VEC_INLINE vfloat load(const bf16* p) { return widen(load_bits(p)); }
 VEC_INLINE void store(bf16* p, vfloat v) { *(vhalf_anywhere*)p = narrow(v); }
-// Stores 2 vectors, at a multiple of 64 bytes, past the caches where the CPU can: for what is not
-// read soon. streams_done() comes before other threads read it.
+// Store a vector, or two of bf16, at a multiple of 64 bytes, past the caches where the CPU can: for
+// what is not read soon. streams_done() comes before other threads read it.
+VEC_INLINE void stream(float* p, vfloat v) {
+#ifdef __AVX512F__
+    _mm512_stream_ps(p, (__m512)v);
+#else
+    store(p, v);
+#endif
+}
+VEC_INLINE void stream(float* p, vfloat first, vfloat second) { stream(p, first), stream(p + VEC_FLOATS, second); }
 VEC_INLINE void stream(bf16* p, vfloat first, vfloat second) {
 #ifdef __AVX512BF16__
     _mm512_stream_si512((__m512i*)p, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
-#else
-    store(p, first), store(p + VEC_FLOATS, second);
-#endif
-}
-VEC_INLINE void stream(float* p, vfloat first, vfloat second) {
-#ifdef __AVX512F__
-    _mm512_stream_ps(p, (__m512)first), _mm512_stream_ps(p + VEC_FLOATS, (__m512)second);
 #else
     store(p, first), store(p + VEC_FLOATS, second);
 #endif
