@@ -30,7 +30,7 @@ static void for_pieces(const Context& x, F f) {
 static void classify(Model& m, Floats& x, const int* inp) {
     const GPT2Config& c = m.part.c;
     const int64_t rows = m.context.rows(), C = c.C;
-    Floats lnf(rows * C), dlnf(rows * C), logits(classifier_chunk_rows<float>(rows) * c.Vp), losses(rows), norms(2 * rows);
+    Floats lnf(rows * C), dlnf(rows * C), logits(classifier_chunk_rows(rows) * c.Vp), losses(rows), norms(2 * rows);
     const Floats residual3 = x;
     std::vector<int> targets(rows);
     for_pieces(m.context, [&](int64_t row, int64_t t, int64_t n) { std::copy_n(inp + t + 1, n, &targets[row]); });

@@ -37,7 +37,7 @@ struct Model {
 static void classify(Model& m, Floats& x, const int* targets) {
     const GPT2Config& c = m.part.c;
     const int64_t C = c.C;
-    Floats lnf(T * C), dlnf(T * C), logits(classifier_chunk_rows<float>(T) * c.Vp), losses(T), norms(2 * T);
+    Floats lnf(T * C), dlnf(T * C), logits(classifier_chunk_rows(T) * c.Vp), losses(T), norms(2 * T);
     const Floats residual3 = x;
     kernels::layernorm_forward(lnf.data(), norms.data(), norms.data() + T, x.data(), m.part.weight(LNFW),
                                m.part.weight(LNFB), T, C);

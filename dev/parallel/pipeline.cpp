@@ -84,7 +84,7 @@ static Floats receive(Stage& s, const Message& wanted, int64_t from) {
 // which it has at hand.
 static void classify(Stage& s, Record& k, const Floats& out, const int* targets) {
     const GPT2Config& c = s.part.c;
-    Floats lnf(ROWS * c.C), logits(classifier_chunk_rows<float>(ROWS) * c.Vp), losses(ROWS);
+    Floats lnf(ROWS * c.C), logits(classifier_chunk_rows(ROWS) * c.Vp), losses(ROWS);
     kernels::layernorm_forward(lnf.data(), k.norms.data(), k.norms.data() + ROWS, out.data(), s.part.weight(LNFW),
                                s.part.weight(LNFB), ROWS, c.C);
     kernels::classifier(losses.data(), k.dlnf.data(), s.part.gradient(WTE), logits.data(), lnf.data(),

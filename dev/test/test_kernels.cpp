@@ -17,14 +17,13 @@
 using Floats = std::vector<float>;
 
 static void use_threads(int threads) {
-    static std::vector<float> scratch;
-    static std::vector<bf16> transposed;
+    if (device.scratch) free_scratch();
     device.threads = threads;
     device.scratch_elems = std::max(thread_scratch_elems<float>(300, 256), thread_scratch_elems<bf16>(300, 256));
-    transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
-    device.transposed = transposed.data();
-    scratch.assign(threads * device.scratch_elems, NAN);  // a kernel may only read what it has written
-    device.scratch = scratch.data();
+    device.transposed_elems = 1 << 20;
+    allocate_scratch();  // a kernel may only read what it has written
+    std::fill_n(device.transposed, device.transposed_elems, bf16(NAN));
+    std::fill_n(device.scratch, threads * device.scratch_elems, NAN);
 }
 
 // Every element of `gradient` (or 40 of them) against a central difference of the objective, which
@@ -556,7 +555,7 @@ static void bf16_classifier(const Shape& s) {
     const Halves first = dwte;
     run(sums.data());
     EXPECT(memcmp(first.data(), dwte.data(), first.size() * sizeof(bf16)) == 0);
-    if (rows > classifier_chunk_rows<bf16>(rows)) return;
+    if (rows > classifier_chunk_rows(rows)) return;
     run(nullptr);  // in one chunk, the sums over chunks change nothing
     EXPECT(memcmp(first.data(), dwte.data(), first.size() * sizeof(bf16)) == 0);
 }

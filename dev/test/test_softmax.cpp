@@ -10,15 +10,14 @@
 #include "llmc/run/sampler.h"
 #include "llmc/cpu/compiled_once.h"
 
-static std::vector<float> scratch;
-static std::vector<bf16> transposed;
 static void prepare(int threads, MatrixUnit unit) {
+    if (device.scratch) free_scratch();
     device.threads = threads, device.unit = unit;
     device.scratch_elems = std::max(thread_scratch_elems<float>(100, 64), thread_scratch_elems<bf16>(100, 64));
-    transposed.assign(device.transposed_elems = 1 << 20, bf16(NAN));
-    device.transposed = transposed.data();
-    scratch.assign(threads * device.scratch_elems, NAN);
-    device.scratch = scratch.data();
+    device.transposed_elems = 1 << 20;
+    allocate_scratch();
+    std::fill_n(device.transposed, device.transposed_elems, bf16(NAN));
+    std::fill_n(device.scratch, threads * device.scratch_elems, NAN);
 }
 template <class floatX>
 static std::vector<float> floats(const std::vector<floatX>& values) {

@@ -44,8 +44,8 @@ VEC_INLINE void store_stochastically(uint16_t* p, vfloat v, size_t count, uint64
     for (size_t j = 0; j < count; j++) p[j] = stochastic_bits(bits[j], hash_bits(seed, index + j));
 }
 
-// Stores updated weights p, the first `count` lanes, in params: bf16 rounded to nearest if there is a
-// master copy or if to_nearest, else stochastically.
+// Stores updated weights p, the first `count` lanes, in params: bf16 rounded to nearest if there is
+// a master copy or if to_nearest, else stochastically.
 template <class floatX>
 VEC_INLINE void store_weights(floatX* params, bool master, vfloat p, size_t count, bool to_nearest, uint64_t seed,
                               int64_t index) {

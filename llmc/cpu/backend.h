@@ -24,7 +24,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
     model.format = format_of<floatX>();
     model.optimizer = find_optimizer(o.optimizer.c_str());
     sizes.whole_tensors = OPTIMIZERS[model.optimizer].whole_tensors, sizes.orthogonalizes = model.optimizer == MUON;
-    sizes.logit_rows = kernels::classifier_chunk_rows<floatX>(sizes.rows());
+    sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
     device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
     device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
     if (sizes.training && sizes.orthogonalizes)

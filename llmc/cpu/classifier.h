@@ -21,20 +21,17 @@
 
 // The rows of a chunk: enough that reading wte and adding to dwte takes little time beside the
 // arithmetic, few enough that their logits take little memory.
-template <class floatX>
-int64_t classifier_chunk_rows(int64_t rows) {
-    return std::min<int64_t>(rows, 2048 / sizeof(floatX));
-}
+static inline int64_t classifier_chunk_rows(int64_t rows) { return std::min<int64_t>(rows, 512); }
 
 // Elements of device.transposed that classifier needs: for the gradients of one chunk's logits.
 template <class floatX>
 int64_t classifier_transposed_elems(int64_t rows, int64_t Vp) {
-    return matmul_transposed_elems<floatX>(classifier_chunk_rows<floatX>(rows), Vp);
+    return matmul_transposed_elems<floatX>(classifier_chunk_rows(rows), Vp);
 }
 
 // The loss of one row. Its logits (Vp) are replaced by their gradients, dloss (p - onehot(target)),
-// or left as they are if dloss is 0. If the target is IGNORED_TARGET, loss and gradient are 0. exps (V)
-// is scratch, if floatX is bf16.
+// or left as they are if dloss is 0. If the target is IGNORED_TARGET, loss and gradient are 0. exps
+// (V) is scratch, if floatX is bf16.
 template <class floatX>
 VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t Vp, float dloss,
                                   float* exps = nullptr) {
@@ -51,8 +48,8 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
     float top = max(highest);
     for (int64_t i = whole; i < V; i++) top = (float)logits[i] > top ? (float)logits[i] : top;
     const float target_logit = logits[target];
-    // The exponentials are kept until their sum is known: in the logits' place, or where that has 16
-    // bits and would round them, in exps.
+    // The exponentials are kept until their sum is known: in the logits' place, or where that has
+    // 16 bits and would round them, in exps.
     float* kept = exps;
     if constexpr (sizeof(floatX) == 4)
         if (dloss != 0) kept = logits;
@@ -83,7 +80,7 @@ void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
                 float* dwte_sums = nullptr) {
     const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(floatG)));
-    const int64_t chunk = classifier_chunk_rows<floatX>(rows);
+    const int64_t chunk = classifier_chunk_rows(rows);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
         matmul_forward(logits, inp + r * C, wte, (const floatX*)nullptr, n, C, Vp);

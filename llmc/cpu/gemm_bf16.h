@@ -43,9 +43,9 @@ constexpr int64_t BF16_TILES_ELEMS = 384 * 1024;  // the largest kc * nc
 constexpr int64_t BF16_SUMS_ELEMS = 384 * 1024;   // the largest mc * nc, or 32 * nc where no sums are kept
 
 // AMX multiplies 16 times as fast as FMA units do, so what counts is memory. A block of B takes 768
-// KiB of a second-level cache of 2 MiB. With 256 of k in one call, 32 rows of A take 16 KiB, and two
-// columns of tiles of B as much: the first-level cache holds them beside a square of 32 x 32 sums.
-// AVX-512 and the portable code multiply slower, and in smaller blocks.
+// KiB of a second-level cache of 2 MiB. With 256 of k in one call, 32 rows of A take 16 KiB, and
+// two columns of tiles of B as much: the first-level cache holds them beside a square of 32 x 32
+// sums. AVX-512 and the portable code multiply slower, and in smaller blocks.
 inline Bf16Blocking bf16_blocking(int64_t K) {
     constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40;
     if (!unit_is_amx()) return {1024, 192, 768, 768, 192, 256};
@@ -115,8 +115,16 @@ inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, in
                 for (int64_t p = 0; p < panels; p++) {
                     const int64_t n = p * panel, width = std::min(panel, columns - n);
                     float* c = strip + n * BF16_ROWS;
-                    TileProduct product{c, panel, a.data + k, a.stride, strips, tiles + k * columns + n * k_tiles * TILE_K,
-                                    k_tiles * TILE_ELEMS, width / TILE_COLS, k_tiles, k0 + k > 0};
+                    TileProduct product{c,
+                                        panel,
+                                        a.data + k,
+                                        a.stride,
+                                        strips,
+                                        tiles + k * columns + n * k_tiles * TILE_K,
+                                        k_tiles * TILE_ELEMS,
+                                        width / TILE_COLS,
+                                        k_tiles,
+                                        k0 + k > 0};
                     if (next > 0) {
                         const int64_t from = p * next / panels;
                         product.next = A.data + (m + BF16_ROWS + from) * A.stride + k0 + k;
@@ -140,7 +148,8 @@ inline BlockSize bf16_block_size(int64_t M, int64_t N, int64_t K) {
     int64_t m_blocks = ceil_div(M, by.mc), n_blocks = ceil_div(N, by.nc);
     // With AMX the columns are split among the threads, although each of them then copies all of A;
     // unless A is by far the larger operand.
-    if (unit_is_amx() && M < 4 * N) n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
+    if (unit_is_amx() && M < 4 * N)
+        n_blocks = std::min(round_up(n_blocks, device.threads), std::max(n_blocks, N / 192));
     const int64_t nc = round_up(ceil_div(N, n_blocks), TILE_COLS);
     n_blocks = ceil_div(N, nc);
     const auto too_few = [&](int64_t pieces) {

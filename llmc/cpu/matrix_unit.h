@@ -109,8 +109,8 @@ inline void multiply_neon(const TileProduct& t) {
 
 #ifdef __x86_64__
 // 8 rows of A times COLS columns of tiles: 8 COLS accumulators, COLS vectors of pairs of B. Each
-// pair of A is broadcast from memory. FETCHES: the 8 rows below are prefetched, of which the last are
-// those that come next. It is not inlined: as a part of its caller it was 4% slower.
+// pair of A is broadcast from memory. FETCHES: the 8 rows below are prefetched, of which the last
+// are those that come next. It is not inlined: as a part of its caller it was 4% slower.
 template <int COLS, bool FETCHES>
 __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx512(const TileProduct& t, int64_t row,
                                                                                   int64_t column) {
@@ -333,8 +333,8 @@ inline MatrixUnit best_matrix_unit() {
     return UNIT_PORTABLE;
 }
 
-// The matrix registers of the calling thread, which multiply_tiles() uses: while this is open, and not opened twice.
-// Opening takes as long as a few instructions that multiply.
+// The matrix registers of the calling thread, which multiply_tiles() uses: while this is open, and
+// not opened twice. Opening takes as long as a few instructions that multiply.
 struct MatrixRegisters {
 #ifdef __x86_64__
     MatrixRegisters() {

@@ -165,8 +165,8 @@ inline void copy_padded(bf16* out, int64_t out_stride, int64_t out_rows, int64_t
     }
 }
 
-// pack_tiles() where the columns of B are contiguous. Prefetches the next columns, which are too far
-// apart for the CPU's own prefetcher.
+// pack_tiles() where the columns of B are contiguous. Prefetches the next columns, which are too
+// far apart for the CPU's own prefetcher.
 inline void pack_tiles_by_columns(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
     alignas(64) bf16 padded[TILE_ELEMS];  // a copy of a part of B that does not fill a tile
     for (int64_t n = 0; n < N; n += TILE_COLS)
@@ -193,7 +193,8 @@ inline void pack_tiles_by_rows(bf16* out, MatrixView<bf16> B, int64_t k0, int64_
             __builtin_prefetch(ahead + B.row_stride + n, 0, SECOND_LEVEL);
         }
         const auto pair_at = [&](int64_t n) {
-            return out + (n / TILE_COLS * k_tiles + k / TILE_K) * TILE_ELEMS + k % TILE_K * TILE_COLS + n % TILE_COLS * 2;
+            return out + (n / TILE_COLS * k_tiles + k / TILE_K) * TILE_ELEMS + k % TILE_K * TILE_COLS +
+                   n % TILE_COLS * 2;
         };
         int64_t n = 0;
         for (; k + 1 < K && n + VEC_FLOATS <= N; n += VEC_FLOATS)
@@ -216,7 +217,7 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
 // as for transpose_16().
 template <bool PAST_CACHES>
 void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M,
-                      int64_t out_rows, int64_t K) {
+               int64_t out_rows, int64_t K) {
     alignas(64) bf16 padded[TILE_ELEMS], tile[TILE_ELEMS];
     for (int64_t k = 0; k < K; k += TILE_K)
         for (int64_t m = 0; m < out_rows; m += TILE_ROWS) {

@@ -374,10 +374,7 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
 }
 
 // How many rows of logits the classifier needs memory for: here all.
-template <class floatX>
-int64_t classifier_chunk_rows(int64_t rows) {
-    return rows;
-}
+static inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 
 // The end of the network: a score for each token of the vocabulary, the softmax, the cross-entropy
 // with the token that came next, and the gradient of all three.
