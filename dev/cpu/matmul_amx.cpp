@@ -62,16 +62,17 @@ static void in_registers(const Layer& l) {
 }
 
 struct Way {
-    bool packs, copies, fetches;
+    bool packs, copies, blocks, squares, fetches;
 };
-// The epilogue gets A (M, K) B (K, N), 32 rows of A at a time, and 256 of k: 16 KiB of A, and as
-// much of each two columns of tiles of B.
-static void in_strips(const Layer& l, const bf16* A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, Way way,
-                      const Epilogue& epilogue) {
+// The epilogue gets A (M, K) B (K, N), N columns from n0 on, 32 rows of A at a time, and 256 of k:
+// 16 KiB of A, and as much of each two columns of tiles of B.
+static void in_strips(const Layer& l, const bf16* A, MatrixView<bf16> B, int64_t M, int64_t n0, int64_t N, int64_t K,
+                      Way way, const Epilogue& epilogue) {
     constexpr int64_t INNER = 256;
-    const int64_t columns = round_up(N, TILE_COLS);
+    bf16* tiles = l.tiles + n0 * K;
+    const int64_t columns = round_up(N, TILE_COLS), panel = way.squares ? 2 * TILE_COLS : columns;
     for (int64_t k = 0; k < K && way.packs; k += INNER)
-        pack_tiles(l.tiles + k * columns, B, k, std::min(INNER, K - k), 0, N);
+        pack_tiles(tiles + k * columns, B, k, std::min(INNER, K - k), n0, N);
     const Registers registers;
     on_amx([&](auto* type) {
         for (int64_t m = 0; m < M; m += BF16_ROWS) {
@@ -80,19 +81,42 @@ static void in_strips(const Layer& l, const bf16* A, MatrixView<bf16> B, int64_t
             if (way.copies) copy_padded(l.copy, stride, BF16_ROWS, K, a, K, rows, K), a = l.copy;
             for (int64_t k = 0; k < K; k += INNER) {
                 const int64_t k_tiles = std::min(INNER, K - k) / TILE_K;
-                multiply_amx<std::remove_pointer_t<decltype(type)>>({l.sums, columns, a + k, stride, BF16_STRIPS,
-                                                                     l.tiles + k * columns, k_tiles * TILE_ELEMS,
-                                                                     columns / TILE_COLS, k_tiles, k > 0, way.fetches});
+                for (int64_t n = 0; n < columns; n += panel) {
+                    const int64_t width = std::min(panel, columns - n), next = std::min(BF16_ROWS, M - m - BF16_ROWS);
+                    TileProduct product{l.sums + n * BF16_ROWS,
+                                        panel,
+                                        a + k,
+                                        stride,
+                                        BF16_STRIPS,
+                                        tiles + k * columns + n * k_tiles * TILE_K,
+                                        k_tiles * TILE_ELEMS,
+                                        width / TILE_COLS,
+                                        k_tiles,
+                                        k > 0};
+                    if (way.fetches && next > 0) {
+                        const int64_t from = n * next / columns;
+                        product.next = A + (m + BF16_ROWS + from) * K + k;
+                        product.next_stride = K, product.next_rows = (n + width) * next / columns - from;
+                    }
+                    multiply_amx<std::remove_pointer_t<decltype(type)>>(product);
+                    if (k + INNER >= K)
+                        epilogue({l.sums + n * BF16_ROWS, panel, m, rows, n0 + n, std::min(width, N - n)});
+                }
             }
-            epilogue({l.sums, columns, m, rows, 0, N});
         }
     });
 }
+// blocks: 512 columns of B at a time, 768 KiB of a second-level cache of 2 MiB.
+static void in_blocks(const Layer& l, const bf16* A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, Way way,
+                      const Epilogue& epilogue) {
+    const int64_t columns = way.blocks ? 512 : N;
+    for (int64_t n = 0; n < N; n += columns) in_strips(l, A, B, M, n, std::min(columns, N - n), K, way, epilogue);
+}
 static void rows_first(const Layer& l, Way way) {
-    in_strips(l, l.inp, {l.weight, 1, l.C}, l.rows, l.OC, l.C, way, with_bias(l));
+    in_blocks(l, l.inp, {l.weight, 1, l.C}, l.rows, l.OC, l.C, way, with_bias(l));
 }
 static void weights_first(const Layer& l, Way way) {
-    in_strips(l, l.weight, {l.inp, 1, l.C}, l.OC, l.rows, l.C, way, transposed_epilogue(with_bias(l)));
+    in_blocks(l, l.weight, {l.inp, 1, l.C}, l.OC, l.rows, l.C, way, transposed_epilogue(with_bias(l)));
 }
 
 BENCH("matmul_amx", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 768, 3072}, {33, 96, 64}})) {
@@ -133,18 +157,36 @@ BENCH("matmul_amx", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 76
             "32 rows of inp and 256 of k at a time, with all weights: inp and a part of the weight stay in the "
             "first-level cache, but the sums are loaded and stored for each 256 of k",
             run([=] {
-                rows_first(l, {true, false, false});
+                rows_first(l, {true, false, false, false, false});
             }),
             IN_BF16);
     requested(4 * products / 32 + weight_packed + inp_packed + sums_of_strips);
-    variant("copied", "the 32 rows are copied first: a register that is loaded waits for none of them", run([=] {
-                rows_first(l, {true, true, false});
+    variant("copied", "the 32 rows are copied first, so that they lie in few pages", run([=] {
+                rows_first(l, {true, true, false, false, false});
             }),
             IN_BF16);
-    requested(4 * products / 32 + inp_packed + sums_of_strips);
+    requested(4 * products / 32 + weight_packed + inp_packed + sums_of_strips);
+    variant("blocks", "512 weights at a time, whose tiles the second-level cache holds", run([=] {
+                rows_first(l, {true, true, true, false, false});
+            }),
+            IN_BF16);
+    requested(4 * products / 32 + weight_packed + sums_of_strips);
+    variant("squares",
+            "sums as squares of 32 x 32, each a run of 4 KiB, and finished while the first-level cache has it; the "
+            "rows of inp where they lie",
+            run([=] {
+                rows_first(l, {true, false, true, true, false});
+            }),
+            IN_BF16);
+    requested(4 * products / 32 + weight_packed + sums_of_strips);
+    variant("prefetched", "while 32 rows are multiplied, the next 32 come to the second-level cache", run([=] {
+                rows_first(l, {true, false, true, true, true});
+            }),
+            IN_BF16);
+    requested(4 * products / 32 + sums_of_strips);
     variant("packed-before", "as if the weight lay in tiles already: what packing it costs, with so many rows",
             run([=] {
-                rows_first(l, {false, true, false});
+                rows_first(l, {false, false, true, true, true});
             }),
             IN_BF16);
     requested(4 * products / 32 + inp_packed + sums_of_strips);
@@ -152,13 +194,7 @@ BENCH("matmul_amx", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 76
             "out^T = weight inp^T: inp is packed, the weight is read where it lies, and the sums are transposed on "
             "their way",
             run([=] {
-                weights_first(l, {true, false, false});
-            }),
-            IN_BF16);
-    requested(4 * products / 32 + inp_packed + sums_of_strips);
-    variant("prefetched", "while 32 rows of the weight are multiplied, the next 32 come to the second-level cache",
-            run([=] {
-                weights_first(l, {true, false, true});
+                weights_first(l, {true, false, true, true, true});
             }),
             IN_BF16);
     variant(
