@@ -25,12 +25,12 @@ PROGRAM = "build/pipeline"
 SCHEDULES = {"naive": [], "gpipe": [], "1f1b": [], "interleaved": ["--chunks", "2"], "zb-h1": []}
 STAGE = re.compile(r"^stage \d+ \| keeps (\d+) bytes, by the formula (\d+) \| sends (\d+) bytes, by the formula (\d+)$",
                    re.M)
-# Long runs are by TCP, too: MPI waits by asking, which takes the time of others on a busy machine.
 # So long that what the system takes to wake processes up is little beside it.
 SLOW, TRIES = ["--slow-ms", "200", "--steps", "1"], 5
 ENDLESS = ["--slow-ms", "50", "--steps", "1000"]
 
 
+# Long runs are by TCP, too: MPI waits by asking, which takes the time of others on a busy machine.
 def by_tcp(processes):
     return ["scripts/processes.sh", "-np", str(processes)] if processes > 1 else []
 

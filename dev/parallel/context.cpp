@@ -98,7 +98,7 @@ static Report formulas(const Model& m) {
 }
 static Report measured(const Model& m) {
     Report r{0, m.end - m.began, 0, held.peak_bytes, 0};
-    for (const Round& round : m.rounds) { r.busy_s += round.end - round.begin, r.pairs += round.pairs; }
+    for (const Round& round : m.rounds) r.busy_s += round.end - round.begin, r.pairs += round.pairs;
     r.pairs /= 2 * MICRO_STEPS * m.part.c.L;
     for (const Span& span : trace.tracks[1].spans) r.sent_bytes += (int64_t)span.work.sent_bytes;
     return r;
