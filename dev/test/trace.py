@@ -64,10 +64,10 @@ def tracks(events):
         spans.sort(key=lambda e: (e["ts"], -e["dur"]))
         open_ends = []
         for e in spans:
-            while open_ends and open_ends[-1] <= e["ts"] + 1e-3:  # times are rounded to nanoseconds
+            begin, end = round(1000 * e["ts"]), round(1000 * e["ts"]) + round(1000 * e["dur"])  # whole nanoseconds
+            while open_ends and open_ends[-1] <= begin:
                 open_ends.pop()
-            end = e["ts"] + e["dur"]
-            check(not open_ends or end <= open_ends[-1] + 2e-3, f"a span that is not within the one around it: {e}")
+            check(not open_ends or end <= open_ends[-1], f"a span that is not within the one around it: {e}")
             open_ends.append(end)
     return found
 

@@ -6,6 +6,7 @@
 // by a barrier, so ranks on machines with different clocks are shown together.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include "llmc/base/json_text.h"
 #include "llmc/plan/plan_time.h"
@@ -26,9 +27,11 @@ inline TraceSteps trace_steps(const Options& o) {
     return {first, last};
 }
 
-// A span as a complete event ("X"); times in microseconds.
+// A span as a complete event ("X"); times in microseconds, of whole nanoseconds, so that a span that
+// begins where another ends does so in the file.
 inline std::string event_json(const Span& span, double start, int64_t rank, int64_t track) {
     const double seconds = span.end - span.begin;
+    const double begin_ns = std::round(1e9 * (span.begin - start)), end_ns = std::round(1e9 * (span.end - start));
     std::string args;
     const auto arg = [&](const char* name, double value) {
         if (value > 0) args += format("%s\"%s\":%.6g", args.empty() ? "" : ",", name, value);
@@ -36,7 +39,7 @@ inline std::string event_json(const Span& span, double start, int64_t rank, int6
     arg("FLOPs", span.work.flops), arg("bytes", span.work.bytes), arg("sent bytes", span.work.sent_bytes);
     if (seconds > 0) arg("GFLOP/s", 1e-9 * span.work.flops / seconds), arg("GB/s", 1e-9 * span.work.bytes / seconds);
     return format("{\"name\":%s,\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d%s}",
-                  json_text(span.work.name.str()), 1e6 * (span.begin - start), 1e6 * seconds, rank, track,
+                  json_text(span.work.name.str()), 1e-3 * begin_ns, 1e-3 * (end_ns - begin_ns), rank, track,
                   args.empty() ? "" : ",\"args\":{" + args + "}");
 }
 inline std::string name_json(const char* what, const std::string& name, int64_t rank, int64_t track) {
