@@ -437,14 +437,11 @@ int main(int argc, char** argv) {
         const DenormalsAreZero mode;  // on this thread as on all others (denormals.h)
         Run run;
         run.options = options_of_command(argc, argv);
-        const std::string& precision = run.options.precision;
-        if (precision == "fp16") usage_error("--precision fp16 is for GPUs; on a CPU fp32 and bf16 are accepted");
-        if (precision != "bf16") return train<float>(run);
-#ifdef KERNELS_REFERENCE
-        usage_error("--precision bf16: the kernels of KERNELS=reference compute in fp32; fp32 is accepted");
-#else
-        return train<bf16>(run);
+        [[maybe_unused]] const bool in_bf16 = computes_in_bf16(run.options);
+#ifndef KERNELS_REFERENCE
+        if (in_bf16) return train<bf16>(run);
 #endif
+        return train<float>(run);
     });
 }
 #endif

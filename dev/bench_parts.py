@@ -12,12 +12,15 @@ import time
 import shakespeare_tokens
 from bench_tasks import ROOT, Task, child, say
 from children import have
+from readme import this_cpu
 
 # The shape for -e, and for dev/torch_step.py. NANO is that of scripts/shakespeare_char.sh.
 NANO, BYTES = "L4C128H4T64V257", "dev/data/shakespeare_bytes"
 MODELS = {"d12": "12,768,12,50257", "L2C64H2T64": "2,64,2,50257", NANO: "4,128,4,257"}
 OURS = {"fp32": ["--precision", "fp32"], "bf16, fp32 master": ["--precision", "bf16"],
         "bf16, no master": ["--precision", "bf16", "-w", "0"]}
+if this_cpu()[0] == "amx":  # elsewhere it does not pay
+    OURS["fp32x3"] = ["--precision", "fp32x3"]
 # precision, mode: bf16 is autocast with fp32 weights, all-bf16 has no fp32 anywhere
 PEERS = ["fp32 eager", "fp32 compile", "fp32 tuned", "bf16 eager", "bf16 compile", "bf16 tuned", "all-bf16 tuned"]
 
@@ -44,7 +47,7 @@ class Steps:
                 start = 8 if "eager" in peer else 45
                 seconds = start + (steps + 2) * tokens * (0.0048 if "fp32" in peer else 0.002)
                 tasks.append(Task(f"{what}, PyTorch, {peer}", seconds, lambda peer=peer: self.torch(peer)))
-        for precision in ("fp32", "bf16"):
+        for precision in dict.fromkeys(name.split(",")[0] for name in OURS):
             tasks.append(Task(f"{what}, kernel by kernel, {precision}", 5 + 4 * tokens * 0.0015,
                               lambda precision=precision: self.roofline(precision)))
         return tasks + [Task("", 0, self.rows)]
@@ -82,7 +85,7 @@ class Steps:
         for name, ms in self.times.items():
             ms.sort()
             if name in OURS:
-                bound = self.bound[name[:4]]
+                bound = self.bound[name.split(",")[0]]
                 note = f"{100 * bound / ms[0]:.0f}% of its roofline ({bound:.0f} ms); plan {self.plan[name]:.0f} MiB"
                 who = f"this trainer, {name}"
             else:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """How well does each number format train?
 
-Runs the same small training from the same weights on the same batches: this trainer in fp32, in bf16 with fp32 master
-weights, in bf16 without them, rounded stochastically and to nearest, with AdamW's m and v in bf16 and in 8 bits, with
-factored state (adafactor, whose learning rate is another), and PyTorch in fp32. Prints bytes per parameter, the time of
-a step, and the validation loss at the end; then what rounding the weights does to small updates. Exit 1 if fp32 or one
-of the formats that should train as well ends more than 0.5% from PyTorch. --write puts the tables into chapter 11 of
-the course and into dev/MEASURED.md, there with the curves. The CPU has no fp16: --fp16 names a program that has, for
-one row more, without a time.
+Runs the same small training from the same weights on the same batches: this trainer in fp32, with products of fp32 as
+three of bf16 (fp32x3), in bf16 with fp32 master weights, in bf16 without them, rounded stochastically and to nearest,
+with AdamW's m and v in bf16 and in 8 bits, with factored state (adafactor, whose learning rate is another), and PyTorch
+in fp32. Prints bytes per parameter, the time of a step, and the validation loss at the end; then what rounding the
+weights does to small updates. Exit 1 if fp32 or one of the formats that should train as well ends more than 0.5% from
+PyTorch. --write puts the tables into chapter 11 of the course and into dev/MEASURED.md, there with the curves. The CPU
+has no fp16: --fp16 names a program that has, for one row more, without a time.
 
     pip install torch                   # without it, this trainer alone
     make build/FP16/train_gpt2sim       # the simulator, half an hour; on a GPU: make PRECISION=FP16 train_gpt2cu
@@ -41,6 +41,7 @@ STOCHASTIC, NEAREST = "this trainer, bf16, stochastic rounding", "this trainer, 
 IN_8_BITS = "this trainer, bf16, fp32 master, m and v in 8 bits"
 FACTORED = "this trainer, bf16, fp32 master, factored state"
 OURS = {FP32: ["--precision", "fp32"],
+        "this trainer, fp32x3": ["--precision", "fp32x3"],
         "this trainer, bf16, fp32 master": ["--precision", "bf16"],
         STOCHASTIC: ["--precision", "bf16", "-w", "0"],
         NEAREST: ["--precision", "bf16", "-w", "0", "--rounding", "nearest"],

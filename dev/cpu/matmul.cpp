@@ -320,4 +320,12 @@ BENCH("matmul_fp32x3", dims("rows", "C", "OC"), shapes({{1024, 768, 3072}, {256,
                 multiply(inp_high, weight_low, true);
                 multiply(inp_low, weight_high, true);
             });
+    variant("shipped",
+            "the three are added to one square of sums while it is in the first-level cache; the weight is split where "
+            "it is packed (llmc/cpu/split_fp32.h)",
+            [=] {
+                device.splits_fp32 = true;
+                matmul_forward(out, inp, weight, no_bias, rows, C, OC);
+                device.splits_fp32 = false;
+            });
 }

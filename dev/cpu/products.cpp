@@ -3,7 +3,7 @@
 // weights and gradients, so that they come from memory as they do in training. dev/products.py does
 // the same in PyTorch, oneDNN and OpenBLAS.
 //
-//     build/bench/products ROWS fp32|bf16 [MODEL [PASSES [THREADS]]]        MODEL as for -e; d12 unless given
+//     build/bench/products ROWS fp32|fp32x3|bf16 [MODEL [PASSES [THREADS]]]   MODEL as for -e; d12 unless given
 //
 // Prints the measured peak, then one line of JSON per pass: for each product the milliseconds of
 // all its calls.
@@ -56,7 +56,8 @@ static void measure(int64_t rows, const GPT2Config& config, int passes, int thre
     constexpr int N = 5, HEAD = 4;
     if (device.unit != UNIT_PORTABLE) {
         unmap_memory(device.transposed, device.transposed_elems * sizeof(bf16));
-        device.transposed_elems = std::max(gemm_transposed_elems(config.Vp, rows), gemm_transposed_elems(4 * C, rows));
+        device.transposed_elems =
+            std::max(matmul_transposed_elems<floatX>(rows, config.Vp), matmul_transposed_elems<floatX>(rows, 4 * C));
         device.transposed = (bf16*)map_memory(device.transposed_elems * sizeof(bf16));
     }
     Operands<floatX> operands[N];
@@ -94,11 +95,12 @@ static void measure(int64_t rows, const GPT2Config& config, int passes, int thre
 
 int main(int argc, char** argv) {
     const std::string precision = argc > 2 ? argv[2] : "";
-    if (precision != "fp32" && precision != "bf16")
-        usage_error("products ROWS fp32|bf16 [MODEL [PASSES [THREADS]]] is accepted");
+    if (precision != "fp32" && precision != "fp32x3" && precision != "bf16")
+        usage_error("products ROWS fp32|fp32x3|bf16 [MODEL [PASSES [THREADS]]] is accepted");
     const int64_t rows = atoll(argv[1]);
     const int passes = argc > 4 ? atoi(argv[4]) : 3, threads = argc > 5 ? atoi(argv[5]) : 0;
     if (rows < 1 || passes < 1) usage_error("ROWS and PASSES must be 1 or more");
+    device.splits_fp32 = precision == "fp32x3";
     const GPT2Config config = config_from_descriptor(argc > 3 ? argv[3] : "d12");
     precision == "bf16" ? measure<bf16>(rows, config, passes, threads) : measure<float>(rows, config, passes, threads);
     return 0;

@@ -4,8 +4,8 @@
 // bytes at that of the memory, whichever is longer. The code of the trainer itself runs; each of
 // its calls of a kernel is timed.
 //
-//     build/bench/roofline B T fp32|bf16 [MODEL [STEPS [THREADS [LEVEL]]]]   MODEL as for -e; d12 unless given
-//     build/bench/roofline prompt T fp32|bf16 [MODEL [STEPS [THREADS]]]   T tokens, read STEPS times
+//     build/bench/roofline B T fp32|fp32x3|bf16 [MODEL [STEPS [THREADS [LEVEL]]]]   MODEL as for -e; d12 unless given
+//     build/bench/roofline prompt T fp32|fp32x3|bf16 [MODEL [STEPS [THREADS]]]   T tokens, read STEPS times
 //
 // LEVEL: what is kept is kept as codes (--compress-activations 1), at this level of recomputation.
 //
@@ -46,7 +46,7 @@ static void check_planned_work(const std::vector<KernelTime>& ran, const std::ve
 struct Pass {
     bool prompt;
     int64_t B, T;
-    std::string model;
+    std::string model, precision;
     int64_t level = -1;  // of recomputation, with codes; -1: nothing is recomputed or encoded
 };
 
@@ -79,7 +79,7 @@ static void report(const Pass& pass, int steps, int threads) {
     GPT2 model;
     model.backend = &cpu_backend<floatX>();
     Options o;
-    o.threads = threads;
+    o.threads = threads, o.precision = pass.precision;
     model.layout = parameter_layout(config_from_descriptor(pass.model), 1);
     const GPT2Config& c = model.layout.config;
     if (T > c.maxT) usage_error("%s has %d positions", pass.model, c.maxT);
@@ -118,8 +118,11 @@ static void report(const Pass& pass, int steps, int threads) {
     if (!pass.prompt)
         check_planned_work(best, step_kernels(model.sizes, ADAMW, elems, updated, has_master(model.format, o)));
     PlanDevice peaks;
-    peaks.flops_s = machine.flops_s[sizeof(floatX) == 2 ? IN_BF16 : IN_FP32], peaks.bytes_s = machine.memory_bytes_s;
-    const std::string unit = sizeof(floatX) == 2 ? format("bf16 on %s", MATRIX_UNIT_NAMES[device.unit]) : "fp32";
+    const bool on_unit = unit_multiplies(model);
+    peaks.flops_s = machine.flops_s[on_unit ? IN_BF16 : IN_FP32] / unit_products();
+    peaks.bytes_s = machine.memory_bytes_s;
+    const std::string unit =
+        on_unit ? format("%s on %s", pass.precision, MATRIX_UNIT_NAMES[device.unit]) : pass.precision;
     const std::string what = pass.prompt ? format("a prompt of %d tokens", T) : format("(B,T) = (%d,%d)", B, T);
     printf("%s, %s, %s, %d thread%s: peaks %.0f GFLOP/s, %.1f GB/s\n", pass.model.c_str(), what.c_str(), unit.c_str(),
            device.threads, device.threads == 1 ? "" : "s", 1e-9 * peaks.flops_s, 1e-9 * peaks.bytes_s);
@@ -128,14 +131,15 @@ static void report(const Pass& pass, int steps, int threads) {
 }
 
 int main(int argc, char** argv) {
-    if (argc < 4 || (std::string(argv[3]) != "fp32" && std::string(argv[3]) != "bf16"))
-        usage_error("roofline B|prompt T fp32|bf16 [MODEL [STEPS [THREADS [LEVEL]]]] is accepted");
+    const std::string precision = argc > 3 ? argv[3] : "";
+    if (precision != "fp32" && precision != "fp32x3" && precision != "bf16")
+        usage_error("roofline B|prompt T fp32|fp32x3|bf16 [MODEL [STEPS [THREADS [LEVEL]]]] is accepted");
     const bool prompt = std::string(argv[1]) == "prompt";
-    const Pass pass{prompt, prompt ? 1 : atoll(argv[1]), atoll(argv[2]), argc > 4 ? argv[4] : "d12",
-                    argc > 7 ? atoll(argv[7]) : -1};
+    const Pass pass{prompt,    prompt ? 1 : atoll(argv[1]),   atoll(argv[2]), argc > 4 ? argv[4] : "d12",
+                    precision, argc > 7 ? atoll(argv[7]) : -1};
     const int steps = argc > 5 ? atoi(argv[5]) : 3, threads = argc > 6 ? atoi(argv[6]) : 0;
     if (pass.B < 1 || pass.T < 1 || steps < 1 || pass.level > 3)
         usage_error("B, T and STEPS must be 1 or more, LEVEL at most 3");
-    std::string(argv[3]) == "bf16" ? report<bf16>(pass, steps, threads) : report<float>(pass, steps, threads);
+    precision == "bf16" ? report<bf16>(pass, steps, threads) : report<float>(pass, steps, threads);
     return 0;
 }

@@ -149,16 +149,14 @@ int main(int argc, char** argv) {
         for (const std::string& name : o.given)
             if (!FLAGS.count(name))
                 usage_error("%s has no effect on a conversation; --help lists what is accepted", name);
-        if (o.precision == "fp16") usage_error("--precision fp16 is for GPUs; on a CPU fp32 and bf16 are accepted");
         if (chat.on && (o.given.count("--stop") || o.samples > 1))
             usage_error(
                 "--chat 1 has one answer for each turn, up to its end; --stop and --samples have no effect on it");
         if (chat.on) o.stop = END_OF_TURN;
-        if (o.precision != "bf16") return talk<float>(run, chat);
-#ifdef KERNELS_REFERENCE
-        usage_error("--precision bf16: the kernels of KERNELS=reference compute in fp32; fp32 is accepted");
-#else
-        return talk<bf16>(run, chat);
+        [[maybe_unused]] const bool in_bf16 = computes_in_bf16(o);
+#ifndef KERNELS_REFERENCE
+        if (in_bf16) return talk<bf16>(run, chat);
 #endif
+        return talk<float>(run, chat);
     });
 }

@@ -20,7 +20,7 @@ static void use_threads(int threads) {
     if (device.scratch) free_scratch();
     device.threads = threads;
     device.scratch_elems = std::max(thread_scratch_elems<float>(300, 256), thread_scratch_elems<bf16>(300, 256));
-    device.transposed_elems = 1 << 20;
+    device.transposed_elems = 1 << 21;
     allocate_scratch();  // a kernel may only read what it has written
     std::fill_n(device.transposed, device.transposed_elems, bf16(NAN));
     std::fill_n(device.scratch, threads * device.scratch_elems, NAN);
@@ -358,54 +358,70 @@ static Floats random_bf16(size_t n, double scale = 1) {
     for (float& v : values) v = (float)bf16(v);
     return values;
 }
+static Floats random_fp32(size_t n, double scale) { return random_values(n, scale); }
 static Halves halves(const Floats& values) { return Halves(values.begin(), values.end()); }
 static Floats floats(const Halves& values) { return Floats(values.begin(), values.end()); }
 
 // Compares a result with the reference's for the same inputs. Its values are sums of `terms` terms
 // with `roundings` roundings to bf16 on the way.
-static void compare(const char* name, const Floats& got, const Floats& want, double roundings, double terms) {
-    const double error = relative_error(got, want),
-                 tolerance = roundings > 0 ? bf16_tolerance(roundings, terms) : sum_tolerance(terms);
+static void compare(const char* name, const Floats& got, const Floats& want, double roundings, double terms,
+                    double roundoff = BF16_ROUNDOFF) {
+    const double error = relative_error(got, want), tolerance = bf16_tolerance(roundings, terms, roundoff);
     if (!EXPECT(error <= tolerance)) printf("    %s: error %.3g, tolerance %.3g\n", name, error, tolerance);
 }
 
-// Inputs of the products of one shape, and the reference's results, with which all units compare.
+// Inputs of the products of one shape, of bf16 or of fp32, and the reference's results, with which
+// all units compare.
 struct Products {
     const int rows, C, OC;
-    const Floats x = random_bf16(rows * C), w = random_bf16(OC * C), b = random_bf16(OC);
-    const Floats dout = random_bf16(rows * OC), pre = random_bf16(rows * C, 3);
-    Floats y = Floats(rows * OC), gelu_y = y, dx = Floats(rows * C), dw = Floats(OC * C), db = Floats(OC);
+    Floats x, w, b, dout, pre, y, gelu_y, dx, dw, db;
 
-    explicit Products(const Shape& s) : rows(s.B * s.T), C(s.C), OC(s.OC) {
+    Products(const Shape& s, Floats (*random)(size_t n, double scale)) : rows(s.B * s.T), C(s.C), OC(s.OC) {
+        x = random(rows * C, 1), w = random(OC * C, 1), b = random(OC, 1);
+        dout = random(rows * OC, 1), pre = random(rows * C, 3);
+        y = gelu_y = Floats(rows * OC), dx = Floats(rows * C), dw = Floats(OC * C), db = Floats(OC);
         reference::matmul_forward(y.data(), x.data(), w.data(), b.data(), rows, C, OC, gelu_y.data());
         reference::matmul_backward(dx.data(), dw.data(), db.data(), dout.data(), x.data(), w.data(), rows, C, OC, false,
                                    pre.data());
     }
 };
 
-static void bf16_products(const Products& p, MatrixUnit unit) {
+// Of bf16, or of fp32 as two bf16 (--precision fp32x3): the error of a product is 2^-15 of it at
+// most (split_fp32.h), that of four roundings to 16 bits; results are not rounded.
+template <class floatX>
+static void products_on_unit(const Products& p, MatrixUnit unit) {
+    constexpr bool SPLIT = sizeof(floatX) == 4;
+    constexpr double SPLIT_ROUNDOFF = 1.0 / (1 << 16);
     const int rows = p.rows, C = p.C, OC = p.OC;
-    device.unit = unit;
-    start_test(format("bf16 products on %s, rows %d C %d OC %d", MATRIX_UNIT_NAMES[unit], rows, C, OC));
-    const Halves hx = halves(p.x), hw = halves(p.w), hb = halves(p.b), hdout = halves(p.dout), hpre = halves(p.pre);
-    Halves out(rows * OC), gelu_out(rows * OC), dinp(rows * C), dweight(OC * C), dbias(OC);
+    device.unit = unit, device.splits_fp32 = SPLIT;
+    start_test(format("%s products on %s, rows %d C %d OC %d", SPLIT ? "fp32x3" : "bf16", MATRIX_UNIT_NAMES[unit], rows,
+                      C, OC));
+    typedef std::vector<floatX> Values;
+    const auto values = [](const Floats& of) { return Values(of.begin(), of.end()); };
+    const auto check = [](const char* name, const auto& got, const Floats& want, double roundings, double terms) {
+        compare(name, {got.begin(), got.end()}, want, SPLIT ? 4 : roundings, terms,
+                SPLIT ? SPLIT_ROUNDOFF : BF16_ROUNDOFF);
+    };
+    const Values hx = values(p.x), hw = values(p.w), hb = values(p.b), hdout = values(p.dout), hpre = values(p.pre);
+    Values out(rows * OC), gelu_out(rows * OC), dinp(rows * C), dweight(OC * C), dbias(OC);
     matmul_forward(out.data(), hx.data(), hw.data(), hb.data(), rows, C, OC, gelu_out.data());
     matmul_backward(dinp.data(), dweight.data(), dbias.data(), hdout.data(), hx.data(), hw.data(), rows, C, OC, false,
                     hpre.data());
-    compare("out", floats(out), p.y, 1, C);
-    compare("gelu", floats(gelu_out), p.gelu_y, 2, C);
-    compare("dinp", floats(dinp), p.dx, 1, OC);
-    compare("dweight", floats(dweight), p.dw, 1, rows);
-    compare("dbias", floats(dbias), p.db, 1, rows);
+    check("out", out, p.y, 1, C);
+    check("gelu", gelu_out, p.gelu_y, 2, C);
+    check("dinp", dinp, p.dx, 1, OC);
+    check("dweight", dweight, p.dw, 1, rows);
+    check("dbias", dbias, p.db, 1, rows);
 
     // gradients in fp32, which are not rounded
     Floats sums(OC * C, 0.5f), bias_sums(OC, 0.5f), dw = p.dw, db = p.db;
     for (float& v : dw) v += 0.5f;
     for (float& v : db) v += 0.5f;
-    matmul_backward((bf16*)nullptr, sums.data(), bias_sums.data(), hdout.data(), hx.data(), hw.data(), rows, C, OC,
+    matmul_backward((floatX*)nullptr, sums.data(), bias_sums.data(), hdout.data(), hx.data(), hw.data(), rows, C, OC,
                     true);
-    compare("dweight, fp32, added to", sums, dw, 0, rows);
-    compare("dbias, fp32, added to", bias_sums, db, 0, rows);
+    check("dweight, fp32, added to", sums, dw, 0, rows);
+    check("dbias, fp32, added to", bias_sums, db, 0, rows);
+    device.splits_fp32 = false;
 }
 
 // A few rows are multiplied by another kernel, in bf16 a few more as columns: against the
@@ -807,7 +823,12 @@ int main(int argc, char** argv) {
             for (const auto& [C, OC] : std::vector<std::pair<int, int>>{{31, 5}, {97, 130}, {800, 57}, {1024, 70}})
                 device.unit = unit, few_rows<bf16>(rows, C, OC);
     for (const Shape& s : product_shapes)
-        if (!left_out(s)) on_each([products = Products(s)](MatrixUnit unit) { bf16_products(products, unit); });
+        if (!left_out(s)) {
+            const Products in_bf16(s, random_bf16), in_fp32(s, random_fp32);
+            on_each([&](MatrixUnit unit) {
+                products_on_unit<bf16>(in_bf16, unit), products_on_unit<float>(in_fp32, unit);
+            });
+        }
     for (const Shape& s : attention_shapes)
         if (!left_out(s)) on_each([&](MatrixUnit unit) { bf16_attention(s, unit); });
     for (MatrixUnit unit : units) device.unit = unit, planted_bf16_errors();

@@ -225,9 +225,12 @@ static void system_state() {
     EXPECT(large.status == 0 && large.err.empty());
     start_test("the line of the device: the CPU, cores, memory, precision, kernels");
     const std::string cpu = "(^|\\n)device: .+ \\(.+\\), ([0-9]+ of )?[0-9]+ cores?, [0-9.]+ [MG]iB: ";
-    const std::regex device(cpu + "(fp32|bf16) on [^,]+, 2 threads\n");
+    const std::regex device(cpu + "(fp32|fp32x3|bf16) on [^,]+, 2 threads\n");
     EXPECT(std::regex_search(large.out, device) && contains(large.out, cpu_name()));
-    EXPECT(std::regex_search(run(tiny("-x 1 --precision bf16")).out, device));
+    for (const char* precision : {"bf16", "fp32x3"}) {
+        const Outcome r = run(tiny(format("-x 1 --precision %s", precision)));
+        EXPECT(std::regex_search(r.out, device) && contains(r.out, format(": %s on ", precision)));
+    }
 }
 
 // The last lines of a run that has trained to its end.

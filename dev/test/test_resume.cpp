@@ -107,8 +107,8 @@ static void hard_times() {
     start_test("a loss that is not finite stops the run with the step and the last good checkpoint");
     r = run(tiny("-x 50 -n 1 -l 1e30 -k constant --grad-clip 0 -c 1 -o " + dir("nan")));
     EXPECT(refused(r, 1, "not finite") && contains(r.err, "of step ") && contains(r.err, "model_0000"));
-    for (const char* more : {"", "--precision bf16", "--precision bf16 -w 0", "--precision bf16 -b 4 -d 2048",
-                             "--precision bf16 -b 2 -t 200 -d 400"}) {
+    for (const char* more : {"", "--precision fp32x3", "--precision bf16", "--precision bf16 -w 0",
+                             "--precision bf16 -b 4 -d 2048", "--precision bf16 -b 2 -t 200 -d 400"}) {
         start_test(format("peak memory is what --plan says, within 5%%: %s", more));
         const std::string flags =
             "./train_gpt2_cpu -e L4C256H4T256 -b 4 -t 256 -x 3 -v 0 -s 0 --threads 2 " + std::string(more);

@@ -229,6 +229,14 @@ static void bf16_runs() {
     EXPECT(agree(master, exact, 30, LOSS16, NORM16));
     start_test("bf16 with stochastic rounding: the losses of fp32, to what 30 steps of it may add up to");
     EXPECT(agree(rounded, exact, 30, 4 * LOSS16, 4 * NORM16));
+    start_test(
+        "fp32x3: nearer to fp32 than bf16 is, by more than a hundred times; another number of threads, -r 3: the same");
+    const std::string split = flags + "--precision fp32x3 ";
+    const Outcome three = run(tiny(split));
+    EXPECT(contains(three.out, ": fp32x3 on ") && agree(three, exact, 30, LOSS16 / 100, NORM16 / 100));
+    EXPECT(steps_of(three).norms != steps_of(exact).norms);
+    EXPECT(steps_of(run(tiny(split + "--threads 3 -r 3"))).norms == steps_of(three).norms);
+    EXPECT(refused(run(tiny("-x 1 --precision fp16")), 2, "fp32, fp32x3 and bf16 are accepted"));
     start_test("bf16: the same numbers again, on another number of threads, with other recomputation");
     EXPECT(steps_of(run(tiny(half + "--threads 3 -r 3"))).losses == steps_of(master).losses &&
            steps_of(run(tiny(half + "-w 0 --threads 1 -r 0"))).norms == steps_of(rounded).norms);

@@ -14,19 +14,31 @@
 #include "llmc/plan/device_reading.h"
 #include "llmc/plan/plan_memory.h"
 
+// Whether --precision asks for bf16; exit 2 if it is none that these kernels have.
+inline bool computes_in_bf16(const Options& o) {
+    if (o.precision == "fp16") usage_error("--precision fp16 is for GPUs; on a CPU fp32, fp32x3 and bf16 are accepted");
+#ifdef KERNELS_REFERENCE
+    if (!o.precision.empty() && o.precision != "fp32")
+        usage_error("--precision %s: the kernels of KERNELS=reference compute in fp32; fp32 is accepted", o.precision);
+#endif
+    return o.precision == "bf16";
+}
+
 // Threads, and all sizes that depend on the device; before anything is allocated.
 template <class floatX>
 void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
     const GPT2Config& c = sizes.config;
     device.threads = threads_of(o);
-    if (sizeof(floatX) == 2) device.unit = best_matrix_unit();
+    device.splits_fp32 = o.precision == "fp32x3";
+    if (sizeof(floatX) == 2 || device.splits_fp32) device.unit = best_matrix_unit();
     sizes.floatX_bytes = sizeof(floatX);
     model.format = format_of<floatX>();
     model.optimizer = find_optimizer(o.optimizer.c_str());
     sizes.whole_tensors = OPTIMIZERS[model.optimizer].whole_tensors, sizes.orthogonalizes = model.optimizer == MUON;
     sizes.logit_rows = kernels::classifier_chunk_rows(sizes.rows());
     device.scratch_elems = thread_scratch_elems<floatX>(sizes.T, c.C / c.NH);
-    device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp) : 0;
+    device.transposed_elems = sizes.training ? backward_transposed_elems<floatX>(sizes.rows(), c.C, c.Vp)
+                                             : matmul_forward_split_elems<floatX>(sizes.rows(), 4 * c.C);
     if (sizes.training && sizes.orthogonalizes)
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
@@ -104,11 +116,15 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     return rows;
 }
 
+// Whether the matrix unit multiplies, and how many products of it are one of the model's.
+inline bool unit_multiplies(const GPT2& model) { return model.format == FORMAT_BF16 || device.splits_fp32; }
+inline double unit_products() { return device.splits_fp32 ? 3 : 1; }
+
 inline int64_t machine_bytes() { return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
 inline PlanDevice this_cpu(const GPT2& model, const Options&) {
-    const PeakRange peak = find_peak_range(model.format == FORMAT_BF16);
-    PlanDevice machine{"this machine", peak.most, find_memory_peak(), (double)machine_bytes()};
-    machine.least_flops_s = peak.least;
+    const PeakRange peak = find_peak_range(unit_multiplies(model));
+    PlanDevice machine{"this machine", peak.most / unit_products(), find_memory_peak(), (double)machine_bytes()};
+    machine.least_flops_s = peak.least / unit_products();
     return machine;
 }
 
@@ -160,7 +176,7 @@ inline void copy_on_cpu(GPT2&, void* to, const void* from, int64_t bytes) { memc
 inline double cpu_peak_flops(GPT2& model, double reached) {
     static int measurements = 0;
     for (; model.peak < reached && measurements < 4; measurements++)
-        model.peak = std::max(model.peak, find_peak(model.format == FORMAT_BF16));
+        model.peak = std::max(model.peak, find_peak(unit_multiplies(model)) / unit_products());
     return model.peak >= reached ? model.peak : 0;
 }
 
@@ -168,12 +184,13 @@ inline DetectedDevice detected_cpu(const GPT2& model) {
 #ifdef KERNELS_REFERENCE
     const std::string kernels = "in naive loops";
 #else
-    const bool has_unit = model.format == FORMAT_BF16 && device.unit != UNIT_PORTABLE;
+    const bool has_unit = unit_multiplies(model) && device.unit != UNIT_PORTABLE;
     const std::string unit = has_unit ? format("%s and ", MATRIX_UNIT_NAMES[device.unit]) : "";
     const std::string kernels = "on " + unit + vector_name(VEC_BYTES);
 #endif
     return {format("%s, %s: %s %s, %d thread%s", cpu_text(), memory_text((double)machine_bytes()),
-                   NUMBER_FORMAT_NAMES[model.format], kernels, device.threads, device.threads == 1 ? "" : "s"),
+                   device.splits_fp32 ? "fp32x3" : NUMBER_FORMAT_NAMES[model.format], kernels, device.threads,
+                   device.threads == 1 ? "" : "s"),
             unused_vectors()};
 }
 

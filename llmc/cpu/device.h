@@ -25,6 +25,7 @@ struct Device {
     bf16* transposed = nullptr;  // one matrix, for all threads (gemm_bf16.h)
     size_t transposed_elems = 0;
     MatrixUnit unit = UNIT_PORTABLE;
+    bool splits_fp32 = false;  // products of fp32 are computed on the unit as well (split_fp32.h)
 };
 inline Device device;
 

@@ -148,9 +148,9 @@ VEC_INLINE void compute_tile(float* c, int64_t ldc, const float* const (&a)[MR],
 
 // Computes one block of C: rows m0 to m1 - 1, columns n0 to n1 - 1, for all k. The epilogue is
 // applied to each register tile after its last k, while it is still in the first-level cache.
-inline void gemm_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
-                       int64_t n0, int64_t n1, int64_t K, bool add, const Epilogue& epilogue,
-                       const float* epilogue_reads) {
+inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
+                            int64_t n0, int64_t n1, int64_t K, bool add, const Epilogue& epilogue,
+                            const float* epilogue_reads) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
     const Blocking by = packed_a ? GEMM_PACKED : GEMM_IN_PLACE;
@@ -200,8 +200,8 @@ inline bool too_few_pieces(int64_t pieces) {
 // C (M, N), rows ldc apart, = A (M, K) B (K, N), or += if add; then the epilogue. C must not
 // overlap A or B. If the epilogue reads a matrix of the shape and strides of C, it can be given as
 // epilogue_reads, and is prefetched while the product runs.
-inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
-                 bool add, const Epilogue& epilogue = nullptr, const float* epilogue_reads = nullptr) {
+inline void gemm_fp32(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
+                      bool add, const Epilogue& epilogue = nullptr, const float* epilogue_reads = nullptr) {
     // With A in place, a block has all rows of C, so that B is packed once; if there are too few
     // blocks then, the rows are cut too. With A packed, each block packs its part of A and of B: if
     // there are too few, the longer side is cut, for a square has the least to pack.
@@ -222,6 +222,6 @@ inline void gemm(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B
     const int64_t n_blocks = ceil_div(N, nc);
     parallel_for(ceil_div(M, mc) * n_blocks, [&](int64_t block) {
         int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
-        gemm_block(C, ldc, A, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);
+        gemm_fp32_block(C, ldc, A, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);
     });
 }

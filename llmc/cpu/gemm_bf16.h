@@ -23,14 +23,22 @@
 //
 //     C^T = B^T A^T       B^T = weight, whose rows are read where they lie, once; A^T = inp^T is packed, which is small
 //
+// fp32 can be multiplied here, too, each value as two bf16 (split_fp32.h; --precision fp32x3). A is
+// split as a whole, into device.transposed, and B where it is packed.
+//
 // The blocks of C are independent. Each is computed whole by one thread, with k in the same order
 // always, so the bits do not depend on the number of threads. Packing moves each value of B, and of
 // A if it is transposed, once: 2 bytes read, 2 written.
 #pragma once
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/matrix_unit.h"
+#include "llmc/cpu/split_fp32.h"
 
 constexpr int64_t BF16_STRIPS = 2, BF16_ROWS = BF16_STRIPS * TILE_ROWS;
+
+// Parts of a value that are multiplied: bf16 as it is, fp32 as two bf16 (split_fp32.h).
+template <class floatX>
+constexpr int64_t BF16_PARTS = sizeof(floatX) / sizeof(bf16);
 
 // How a product is cut. Blocks of C have at most mc x nc elements, and are computed over kc of k at
 // a time, of which the unit takes `inner` in one call, for `panel` columns. few_rows: the most rows
@@ -45,13 +53,16 @@ constexpr int64_t BF16_SUMS_ELEMS = 384 * 1024;   // the largest mc * nc, or 32 
 // AMX multiplies 16 times as fast as FMA units do, so what counts is memory. A block of B takes 768
 // KiB of a second-level cache of 2 MiB. With 256 of k in one call, 32 rows of A take 16 KiB, and
 // two columns of tiles of B as much: the first-level cache holds them beside a square of 32 x 32
-// sums. AVX-512 and the portable code multiply slower, and in smaller blocks.
-inline Bf16Blocking bf16_blocking(int64_t K) {
-    constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40;
-    if (!unit_is_amx()) return {1024, 192, 768, 768, 192, 256};
-    if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / AMX_KC, AMX_KC, 256, 32, 256};
-    const int64_t nc = BF16_TILES_ELEMS / round_up(K, TILE_K) / 32 * 32;
-    return {ALL, std::min<int64_t>(nc, 1536), AMX_KC, 256, 32, 256};  // no sums are kept
+// sums; of fp32, in two parts, 192. AVX-512 and the portable code multiply slower, and in smaller
+// blocks.
+template <class floatX>
+Bf16Blocking bf16_blocking(int64_t K) {
+    constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40, PARTS = BF16_PARTS<floatX>;
+    constexpr int64_t inner = PARTS == 1 ? 256 : 192, few_rows = PARTS == 1 ? 256 : 0;
+    if (!unit_is_amx()) return {1024, 192, 768 / PARTS, 768 / PARTS, 192, few_rows};
+    if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / PARTS / AMX_KC, AMX_KC, inner, 32, few_rows};
+    const int64_t nc = BF16_TILES_ELEMS / PARTS / round_up(K, TILE_K) / 32 * 32;
+    return {ALL, std::min<int64_t>(nc, 1536), AMX_KC, inner, 32, few_rows};  // no sums are kept
 }
 
 constexpr int64_t BF16_TRANSPOSED_ROWS = 256;        // of A in one piece of work: 512 bytes of each row of A^T
@@ -59,16 +70,17 @@ constexpr int64_t BF16_COPY_STRIDE = 1024 + TILE_K;  // of the copy of rows of A
 constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_COPY_STRIDE / 2;
 
 // How A (M, K) lies in device.transposed, where its columns are contiguous: the distance of its
-// rows, and the elements of all.
+// rows, and the elements of all. In fp32 low parts follow high parts.
 inline int64_t transposed_stride(int64_t K) { return round_up(K, TILE_K) + TILE_K; }
 inline int64_t gemm_transposed_elems(int64_t M, int64_t K) { return round_up(M, BF16_ROWS) * transposed_stride(K); }
 
 // Rows of A, contiguous along k. padded: zeros follow up to whole tiles, and up to whole strips.
-// weights: they come from memory, once, so the next ones are prefetched.
+// weights: they come from memory, once, so the next ones are prefetched. low: of fp32, split.
 struct RowsOfA {
     const bf16* data;
     int64_t stride;
     bool padded, weights;
+    int64_t low = 0;
 };
 
 // Whether the first-level cache holds 32 rows of 256 values, this far apart, beside each other: a
@@ -81,18 +93,37 @@ inline bool rows_fit_cache(int64_t stride) { return stride * sizeof(bf16) % 2048
 inline RowsOfA rows_for_unit(RowsOfA A, int64_t m, int64_t rows, int64_t k0, int64_t k_elems, bf16* copy) {
     const bf16* a = A.data + m * A.stride + k0;
     const bool whole = A.padded || (rows == BF16_ROWS && k_elems % TILE_K == 0);
-    if (whole && (!unit_is_amx() || rows_fit_cache(A.stride))) return {a, A.stride, true, A.weights};
+    if (whole && (!unit_is_amx() || rows_fit_cache(A.stride) || A.low)) return {a, A.stride, true, A.weights, A.low};
     const int64_t width = round_up(k_elems, TILE_K);
     copy_padded(copy, BF16_COPY_STRIDE, round_up(rows, TILE_ROWS), width, a, A.stride, rows, k_elems);
     return {copy, BF16_COPY_STRIDE, true, false};
 }
 
+// The parts of tiles follow each other, `low` elements apart.
+inline void pack_parts(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
+    pack_tiles(out, B, k0, K, n0, N);
+}
+inline void pack_parts(bf16* out, MatrixView<float> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
+    pack_tiles(out, round_up(K, TILE_K) * round_up(N, TILE_COLS), B, k0, K, n0, N);
+}
+// A product of the high parts, and in fp32 the two with a low part.
+template <class floatX>
+void multiply_parts(TileProduct product, int64_t low_of_A, int64_t low_of_B) {
+    multiply_tiles(product);
+    if (BF16_PARTS<floatX> == 1) return;
+    product.add = true, product.next += low_of_A;  // the next rows have low parts as well
+    product.B += low_of_B, multiply_tiles(product);
+    product.B -= low_of_B, product.A += low_of_A, product.next_rows = 0, multiply_tiles(product);
+}
+
 // Computes one block of C: rows m0 to m1 - 1, at most mc, and columns n0 to n1 - 1, at most nc, for
 // all k. The epilogue stores it.
-inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K,
-                       const Epilogue& epilogue, const bf16* epilogue_reads, int64_t ldc) {
+template <class floatX>
+void gemm_block(RowsOfA A, MatrixView<floatX> B, int64_t m0, int64_t m1, int64_t n0, int64_t n1, int64_t K,
+                const Epilogue& epilogue, const floatX* epilogue_reads, int64_t ldc) {
     const MatrixRegisters registers;
-    const Bf16Blocking by = bf16_blocking(K);
+    constexpr int64_t PARTS = BF16_PARTS<floatX>;
+    const Bf16Blocking by = bf16_blocking<floatX>(K);
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
     bf16 *tiles = (bf16*)(sums + BF16_SUMS_ELEMS), *a_copy = tiles + BF16_TILES_ELEMS;
     const int64_t k_blocks = ceil_div(K, by.kc), kc = round_up(ceil_div(K, k_blocks), TILE_K);
@@ -103,7 +134,7 @@ inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, in
     for (int64_t k0 = 0; k0 < K; k0 += kc) {
         const int64_t k_elems = std::min(kc, K - k0);
         for (int64_t k = 0; k < k_elems; k += inner)
-            pack_tiles(tiles + k * columns, B, k0 + k, std::min(inner, k_elems - k), n0, n1 - n0);
+            pack_parts(tiles + PARTS * k * columns, B, k0 + k, std::min(inner, k_elems - k), n0, n1 - n0);
         for (int64_t m = m0; m < m1; m += BF16_ROWS) {
             const int64_t rows = std::min(BF16_ROWS, m1 - m), strips = ceil_div(rows, TILE_ROWS);
             const RowsOfA a = rows_for_unit(A, m, rows, k0, k_elems, a_copy);
@@ -120,7 +151,7 @@ inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, in
                                         a.data + k,
                                         a.stride,
                                         strips,
-                                        tiles + k * columns + n * k_tiles * TILE_K,
+                                        tiles + PARTS * k * columns + n * k_tiles * TILE_K,
                                         k_tiles * TILE_ELEMS,
                                         width / TILE_COLS,
                                         k_tiles,
@@ -131,7 +162,7 @@ inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, in
                         product.next_stride = A.stride, product.next_rows = (p + 1) * next / panels - from;
                     }
                     if (last && epilogue_reads) fetch_ahead(epilogue_reads + m * ldc + n0 + n, ldc, rows, width);
-                    multiply_tiles(product);
+                    multiply_parts<floatX>(product, a.low, k_tiles * TILE_K * columns);
                     if (last) epilogue({c, panel, m, rows, n0 + n, std::min(width, n1 - n0 - n)});
                 }
             }
@@ -143,8 +174,9 @@ inline void gemm_block(RowsOfA A, MatrixView<bf16> B, int64_t m0, int64_t m1, in
 struct BlockSize {
     int64_t mc, nc;
 };
-inline BlockSize bf16_block_size(int64_t M, int64_t N, int64_t K) {
-    const Bf16Blocking by = bf16_blocking(K);
+template <class floatX>
+BlockSize bf16_block_size(int64_t M, int64_t N, int64_t K) {
+    const Bf16Blocking by = bf16_blocking<floatX>(K);
     int64_t m_blocks = ceil_div(M, by.mc), n_blocks = ceil_div(N, by.nc);
     // With AMX the columns are split among the threads, although each of them then copies all of A;
     // unless A is by far the larger operand.
@@ -161,23 +193,31 @@ inline BlockSize bf16_block_size(int64_t M, int64_t N, int64_t K) {
     return {mc, nc};
 }
 
+// A as the unit wants it as a whole: transposed, if its columns are contiguous, and in fp32 split.
+template <class floatX>
+RowsOfA arranged_rows(MatrixView<floatX> A, int64_t M, int64_t K) {
+    constexpr int64_t PARTS = BF16_PARTS<floatX>;
+    const int64_t stride = transposed_stride(K), low = gemm_transposed_elems(M, K);
+    if (PARTS * low > (int64_t)device.transposed_elems)
+        runtime_failure("internal: a transposed matrix of %d elements does not fit the %d planned", PARTS * low,
+                        device.transposed_elems);
+    const int64_t grain = A.col_stride == 1 ? BF16_ROWS : BF16_TRANSPOSED_ROWS;
+    parallel_ranges(round_up(M, BF16_ROWS), grain, [&](int64_t begin, int64_t end) {
+        bf16* const out = device.transposed + begin * stride;
+        const int64_t rows = std::min(M, end) - begin;
+        if constexpr (PARTS == 2) split_rows(out, low, stride, A, begin, rows, end - begin, K);
+        else pack_rows<true>(out, stride, A.data, A.col_stride, begin, rows, end - begin, K);
+    });
+    return {device.transposed, stride, true, false, PARTS == 2 ? low : 0};
+}
 // The epilogue gets A (M, K) B (K, N); epilogue_reads as in gemm.h, rows ldc apart. In A the rows
 // or the columns must be contiguous, and in B as well. weights: A is read from memory, once.
-inline void gemm(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, const Epilogue& epilogue,
-                 const bf16* epilogue_reads, int64_t ldc, bool weights = false) {
-    RowsOfA rows{A.data, A.row_stride, false, weights};
-    if (A.col_stride != 1) {
-        const int64_t stride = transposed_stride(K);
-        if (gemm_transposed_elems(M, K) > (int64_t)device.transposed_elems)
-            runtime_failure("internal: a transposed matrix of %d elements does not fit the %d planned",
-                            gemm_transposed_elems(M, K), device.transposed_elems);
-        parallel_ranges(round_up(M, BF16_ROWS), BF16_TRANSPOSED_ROWS, [&](int64_t begin, int64_t end) {
-            pack_rows<true>(device.transposed + begin * stride, stride, A.data, A.col_stride, begin,
-                            std::min(M, end) - begin, end - begin, K);
-        });
-        rows = {device.transposed, stride, true, false};
-    }
-    const BlockSize size = bf16_block_size(M, N, K);
+template <class floatX>
+void gemm_on_unit(MatrixView<floatX> A, MatrixView<floatX> B, int64_t M, int64_t N, int64_t K, const Epilogue& epilogue,
+                  const floatX* epilogue_reads, int64_t ldc, bool weights = false) {
+    const bool in_place = BF16_PARTS<floatX> == 1 && A.col_stride == 1;
+    const RowsOfA rows = in_place ? RowsOfA{(const bf16*)A.data, A.row_stride, false, weights} : arranged_rows(A, M, K);
+    const BlockSize size = bf16_block_size<floatX>(M, N, K);
     const int64_t n_blocks = ceil_div(N, size.nc);
     parallel_for(ceil_div(M, size.mc) * n_blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * size.mc, n = block % n_blocks * size.nc;
@@ -200,8 +240,9 @@ inline Epilogue transposed_epilogue(const Epilogue& epilogue) {
 // the product itself or as its transpose.
 inline void gemm_of_rows(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K,
                          const Epilogue& epilogue) {
-    if (M > bf16_blocking(K).few_rows) return gemm(A, B, M, N, K, epilogue, nullptr, N);
-    gemm(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nullptr, M, true);
+    const bf16* const nothing = nullptr;
+    if (M > bf16_blocking<bf16>(K).few_rows) return gemm_on_unit(A, B, M, N, K, epilogue, nothing, N);
+    gemm_on_unit(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nothing, M, true);
 }
 
 // The epilogue that stores the sums in C past the caches: for gradients, which are not read soon.
@@ -222,11 +263,13 @@ Epilogue streaming_epilogue(floatC* C, int64_t ldc) {
 
 // C (M, N), fp32 or bf16, rows ldc apart, = A B; then the epilogue. C must not overlap A or B. Or
 // without an epilogue, C += A B if add.
-template <class floatC>
-void gemm(floatC* C, int64_t ldc, MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K, bool add,
-          const Epilogue& epilogue = nullptr, const bf16* epilogue_reads = nullptr) {
+template <class floatC, class floatX>
+void gemm(floatC* C, int64_t ldc, MatrixView<floatX> A, MatrixView<floatX> B, int64_t M, int64_t N, int64_t K, bool add,
+          const Epilogue& epilogue = nullptr, const floatX* epilogue_reads = nullptr) {
+    if constexpr (sizeof(floatX) == 4)
+        if (!device.splits_fp32) return gemm_fp32(C, ldc, A, B, M, N, K, add, epilogue, epilogue_reads);
     const auto sum = [=](int64_t row, int64_t column, vfloat v, size_t count) {
         return add ? v + load_some(C + row * ldc + column, count) : v;
     };
-    gemm(A, B, M, N, K, epilogue ? epilogue : epilogue_of(C, ldc, sum), epilogue_reads, ldc);
+    gemm_on_unit(A, B, M, N, K, epilogue ? epilogue : epilogue_of(C, ldc, sum), epilogue_reads, ldc);
 }

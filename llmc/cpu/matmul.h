@@ -79,11 +79,17 @@ void column_sums(floatG* sums, const floatX* inp, int64_t rows, int64_t n, bool 
     });
 }
 
-// Elements of device.transposed that matmul_backward needs: in bf16 Dout^T, the left operand of
-// Dweight, is made as a whole (gemm_bf16.h).
+// Elements of device.transposed that matmul_backward needs: in bf16 for Dout^T, the left operand of
+// Dweight, which is made as a whole (gemm_bf16.h); in fp32, where it is split, for Dout as well.
 template <class floatX>
 int64_t matmul_transposed_elems(int64_t rows, int64_t OC) {
-    return sizeof(floatX) == 2 ? gemm_transposed_elems(OC, rows) : 0;
+    if (sizeof(floatX) == 2) return gemm_transposed_elems(OC, rows);
+    return device.splits_fp32 ? 2 * std::max(gemm_transposed_elems(OC, rows), gemm_transposed_elems(rows, OC)) : 0;
+}
+// Elements of device.transposed that matmul_forward needs: where fp32 is split, for inp.
+template <class floatX>
+int64_t matmul_forward_split_elems(int64_t rows, int64_t C) {
+    return sizeof(floatX) == 4 && device.splits_fp32 ? 2 * gemm_transposed_elems(rows, C) : 0;
 }
 
 // dinp (rows, C) = dout (rows, OC) weight (OC, C) is written. dweight (OC, C) and dbias (OC) are
@@ -103,9 +109,8 @@ void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX*
              pre_gelu ? epilogue_of(dinp, C, through_gelu) : nullptr, pre_gelu);
     if (dweight) {
         const MatrixView<floatX> A{dout, 1, OC}, B{inp, C, 1};
-        if constexpr (sizeof(floatX) == 2)
-            gemm(dweight, C, A, B, OC, C, rows, add, add ? nullptr : streaming_epilogue(dweight, C));
-        else gemm(dweight, C, A, B, OC, C, rows, add);
+        const bool streams = !add && (sizeof(floatX) == 2 || device.splits_fp32);
+        gemm(dweight, C, A, B, OC, C, rows, add, streams ? streaming_epilogue(dweight, C) : nullptr);
     }
     if (dbias) column_sums(dbias, dout, rows, OC, add);
 }

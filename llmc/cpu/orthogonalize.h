@@ -15,7 +15,7 @@
 // iteration is away from U V^T. 5 (4 n^2 m + 2 n^3) FLOPs, m the larger side.
 #pragma once
 #include <cmath>
-#include "llmc/cpu/gemm_bf16.h"
+#include "llmc/cpu/matmul.h"
 #include "llmc/cpu/global_norm.h"
 #include "llmc/optim/newton_schulz.h"
 
@@ -54,5 +54,5 @@ void orthogonalize(float* d, int64_t rows, int64_t cols, const OrthogonalScratch
 // channels.
 template <class floatX>
 int64_t orthogonalize_transposed_elems(int64_t C) {
-    return sizeof(floatX) == 2 ? gemm_transposed_elems(C, 4 * C) : 0;
+    return matmul_transposed_elems<floatX>(4 * C, C);
 }

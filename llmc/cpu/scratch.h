@@ -8,13 +8,14 @@
 // heads of HS channels. A multiple of 16: each thread's part begins at a multiple of 64 bytes.
 template <class floatX>
 size_t thread_scratch_elems(int64_t T, int64_t HS) {
-    const size_t elems = sizeof(floatX) == 2 ? std::max(GEMM_BF16_SCRATCH_ELEMS, attention_bf16_scratch_elems(T, HS))
-                                             : std::max(GEMM_SCRATCH_ELEMS, attention_scratch_elems(T, HS));
-    return round_up(elems, 16);
+    const bool on_unit = sizeof(floatX) == 2 || device.splits_fp32;
+    const size_t attention = sizeof(floatX) == 2 ? attention_bf16_scratch_elems(T, HS) : attention_scratch_elems(T, HS);
+    return round_up(std::max(on_unit ? GEMM_BF16_SCRATCH_ELEMS : GEMM_SCRATCH_ELEMS, attention), 16);
 }
 
 // Elements of the one transposed matrix of a backward pass over rows = B*T positions: that of the
-// widest layer, fc (4C outputs), or that of the classifier.
+// widest layer, fc (4C outputs), or that of the classifier. In fp32, split, a forward pass needs no
+// more: fcproj (4C inputs) is its widest layer.
 template <class floatX>
 int64_t backward_transposed_elems(int64_t rows, int64_t C, int64_t Vp) {
     return std::max(matmul_transposed_elems<floatX>(rows, 4 * C), classifier_transposed_elems<floatX>(rows, Vp));

@@ -37,6 +37,8 @@ void check_supported(const Sizes& s, const Options& o) {
 #else
     const char* program = "train_gpt2cu";
 #endif
+    if (o.precision == "fp32x3")
+        usage_error("--precision fp32x3 is for CPUs; this program is built for %s", type_name<floatX>());
     std::string upper = o.precision;
     for (char& letter : upper) letter = (char)toupper(letter);
     if (!o.precision.empty() && o.precision != type_name<floatX>())

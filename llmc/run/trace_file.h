@@ -27,8 +27,8 @@ inline TraceSteps trace_steps(const Options& o) {
     return {first, last};
 }
 
-// A span as a complete event ("X"); times in microseconds, of whole nanoseconds, so that a span that
-// begins where another ends does so in the file.
+// A span as a complete event ("X"); times in microseconds, of whole nanoseconds, so that a span
+// that begins where another ends does so in the file.
 inline std::string event_json(const Span& span, double start, int64_t rank, int64_t track) {
     const double seconds = span.end - span.begin;
     const double begin_ns = std::round(1e9 * (span.begin - start)), end_ns = std::round(1e9 * (span.end - start));
