@@ -459,9 +459,10 @@ PICTURES = {"merges": merges, "vocabularies": vocabularies, "gelu": gelu, "atten
 
 # drawn by the scripts that measure them
 MEASURED = {"batch-size": "dev/batch_size.py", "optimizers": "dev/optimizers.py",
-            "messages": "dev/messages.py", "pipeline": "dev/parallel/draw.py",
+            "messages": "dev/messages.py", "pipeline": "dev/parallel/draw_pipeline.py",
             "tensor": "dev/parallel/draw_tensor.py", "context": "dev/parallel/draw_context.py",
-            "experts": "dev/parallel/draw_experts.py", "stale": "dev/parallel/stale.py"}
+            "experts": "dev/parallel/draw_experts.py", "stale": "dev/parallel/stale.py",
+            "together": "dev/parallel/draw_together.py"}
 
 
 def read_facts():

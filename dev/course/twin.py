@@ -5,7 +5,8 @@
     dev/course/twin.py layer-norm     those of one: a part of the page's name
 
 In a page, ```python twin NAME``` begins one. It finds in `ours` the inputs and results that build/course_numbers NAME
-prints, as tensors by name (without NAME: none), and compares with same(OURS, THEIRS). Those of "threads" and
+prints, as tensors by name (without NAME: none), and compares with same(OURS, THEIRS). processes(P, f) returns f(rank)
+of P processes of torch.distributed, which have met by gloo. Those of "threads" and
 "fragments" come from build/course_numbers_gpu; "counts" are the simulator's counts of the kernels in
 dev/cusim/test/counts.cu, by kernel. Needs: pip install torch numpy
 """
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import traceback
 
 if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
@@ -58,12 +60,41 @@ class Comparison:
         self.largest, self.count = max(self.largest, apart), self.count + 1
 
 
+def processes(count, work):
+    """[work(rank)] of so many processes; tensors, for they come from other processes."""
+    import torch
+    import torch.distributed as dist
+
+    def run_rank(rank):
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+        torch.save(work(rank), f"{folder}/{rank}")
+        dist.destroy_process_group()
+
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(count):
+            child = os.fork()
+            if child == 0:
+                try:
+                    run_rank(rank)
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+                os._exit(0)
+            children.append(child)
+        ends = [os.waitpid(child, 0)[1] for child in children]
+        assert not any(ends), "a process has failed"
+        return [torch.load(f"{folder}/{rank}") for rank in range(count)]
+
+
 def run(page):
     twins = TWIN.findall(page.read_text())
     for name, code in twins:
         same = Comparison()
         try:
-            exec(compile(code, f"the twin {name} in {page.name}", "exec"), {"ours": our_numbers(name), "same": same})
+            exec(compile(code, f"the twin {name} in {page.name}", "exec"), {"ours": our_numbers(name), "same": same,
+                                                                            "processes": processes})
         except AssertionError as error:
             sys.exit(f"{page.name}, twin {name}: {error}")
         assert same.count, f"{page.name}: the twin {name} compares nothing"

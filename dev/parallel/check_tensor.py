@@ -7,20 +7,16 @@ by the formulas; what it says of numbers that do not divide, and of a process th
 import array
 import itertools
 import pathlib
-import re
 import sys
 import tempfile
 
-import check
-from check import as_trainer, by_mpi, by_tcp, death, run
+from programs import Program, as_trainer, by_tcp, counts, losses
 
 if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
 
-check.PROGRAM = "build/tensor"
+TENSOR = Program("tensor")
 TOLERANCE = 1e-5
-PROCESS = re.compile(r"^process \d+ \| has (\d+) weights, by the formula (\d+) \| keeps (\d+) bytes, by the formula "
-                     r"(\d+) \| sends (\d+) bytes, by the formula (\d+)$", re.M)
 
 
 def weights_of(path):
@@ -39,14 +35,9 @@ def trained(launcher, *flags):
     """Losses, weights, and what the processes count, which is that of the formulas."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "weights"
-        said = run(launcher, *flags, "--weights", path)
-        processes = [list(map(int, counts)) for counts in PROCESS.findall(said)]
-        assert len(processes) == int(launcher[-1] if launcher else 1), said
-        for has, has_formula, keeps, keeps_formula, sends, sends_formula in processes:
-            assert has == has_formula and sends == sends_formula, f"not the counts of the formulas: {said}"
-            assert abs(keeps - keeps_formula) <= 0.05 * keeps_formula, f"memory is not that of the formula: {said}"
-        losses = [float(loss) for loss in re.findall(r"^step \d+ \| loss (\S+)$", said, re.M)]
-        return losses, weights_of(path), processes[0][2::2]
+        said = TENSOR.run(launcher, *flags, "--weights", path)
+        first = counts(said, int(launcher[-1]) if launcher else 1)[0]
+        return losses(said), weights_of(path), (first["keeps"], first["sends"])
 
 
 def apart(one, other):
@@ -82,7 +73,7 @@ def smaller_ones(one):
     assert short[0] == one[0][:20]
     other = trained([], "--steps", 20, "--micro", 3)
     assert max(apart(other, short)) > TOLERANCE, "other numbers are not told from these"
-    print(check_same("2 processes, MPI, --sequence 2", short, trained(by_mpi(2), "--steps", 20, "--sequence", 2)))
+    print(check_same("2 processes, MPI, --sequence 2", short, trained(TENSOR.by_mpi(2), "--steps", 20, "--sequence", 2)))
     odd = ["--steps", 20, "--micro", 8, "--heads", 3, "--channels", 48, "--layers", 2]
     print(check_same("3 processes, TCP", trained([], *odd), trained(by_tcp(3), *odd)))
 
@@ -94,16 +85,13 @@ def refusals():
              ("--heads 3 --channels 48 --sequence 1", 3): "64 tokens of a micro-batch do not divide among 3 processes",
              ("--sequence 3", 4): '--sequence "3": whole numbers from 0 to 2', ("--head 4", 4): "--head is unknown"}
     for (flags, processes), sentence in wrong.items():
-        said = run(by_tcp(processes), *flags.split(), status=2)
-        assert sentence in said and said.count(sentence) == said.count("error: "), said
+        TENSOR.refuses(by_tcp(processes), flags, sentence)
 
 
 def main():
     smaller_ones(same_as_one())
     refusals()
-    death(by_tcp(4), "rank 2 has ended", "--steps", "100000")
-    if by_mpi(4) != by_tcp(4):
-        death(by_mpi(4), r"rank 2 .*signal 9", "--steps", "100000")
+    TENSOR.deaths("--steps", "100000")
 
 
 if __name__ == "__main__":

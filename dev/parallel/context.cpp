@@ -11,6 +11,7 @@
 // With --slow-us N attention sleeps N microseconds for each pair of a query and a key, in place of
 // computing: then the time in which processes are idle is that of the way and not of the machine.
 #include "dev/parallel/context.h"
+#include "dev/parallel/program.h"
 #include "llmc/comm/all_reduce.h"
 
 struct Model {
@@ -79,9 +80,13 @@ static void run_step(Model& m, int64_t step) {
 // ---- a run
 
 struct Report {
-    double busy_s, end_s;
-    int64_t pairs, kept_bytes, sent_bytes;
+    Counts counts;
+    int64_t pairs;
 };
+static std::string beside_formula(const Report& found, const Report& wanted) {
+    return format("pairs %d, by the formula %d | %s", found.pairs, wanted.pairs,
+                  beside_formula(found.counts, wanted.counts));
+}
 // By the formulas: pairs of a micro-batch and a pass; what a process keeps at most, and sends in a
 // step. A block of keys and values goes P - 1 times forward and P - 1 times backward, its gradient
 // P times; an all-to-all sends (P - 1) / P of 4 C channels forward, of 5 C backward.
@@ -93,24 +98,24 @@ static Report formulas(const Model& m) {
     const int64_t attention = x.way == ULYSSES ? 9 * rows * c.C / P * (P - 1) : P > 1 ? (3 * P - 2) * block : 0;
     int64_t sums = 0;
     for (const auto& [name, p] : m.part.parameters) sums += 2 * ((int64_t)p.gradient.size() / P) * (P - 1);
-    return {0, 0, x.way == RING ? early : all / P, 4 * (c.L * record + 4 * block),
-            4 * (MICRO_STEPS * c.L * attention + sums)};
+    return {{4 * (c.L * record + 4 * block), 4 * (MICRO_STEPS * c.L * attention + sums)},
+            x.way == RING ? early : all / P};
 }
 static Report measured(const Model& m) {
-    Report r{0, m.end - m.began, 0, held.peak_bytes, 0};
-    for (const Round& round : m.rounds) r.busy_s += round.end - round.begin, r.pairs += round.pairs;
+    Report r{counts(), 0};
+    for (const Round& round : m.rounds) r.pairs += round.pairs;
     r.pairs /= 2 * MICRO_STEPS * m.part.c.L;
-    for (const Span& span : trace.tracks[1].spans) r.sent_bytes += (int64_t)span.work.sent_bytes;
     return r;
 }
-// The share of all processes' time in which they wait. By the formula: for the one with most pairs.
-static double idle_of(const std::vector<Report>& all) {
-    double busy = 0, end = 0;
-    for (const Report& r : all) busy += r.busy_s, end = std::max(end, r.end_s);
-    return 1 - busy / (end * (double)all.size());
+static Busy busy(const Model& m) {
+    Busy found{0, m.end - m.began};
+    for (const Round& round : m.rounds) found.busy_s += round.end - round.begin;
+    return found;
 }
-static double idle_by_formula(const std::vector<Report>& all) {
+// The share of idle time by the formula: processes wait for the one that has most pairs.
+static double idle_by_formula(const Report& mine) {
     double pairs = 0, most = 0;
+    const std::vector<Report> all = comm_gather(mine, "the formulas");
     for (const Report& r : all) pairs += (double)r.pairs, most = std::max(most, (double)r.pairs);
     return 1 - pairs / (most * (double)all.size());
 }
@@ -125,24 +130,17 @@ static void print_trace(const Model& m) {
 }
 
 struct Settings {
-    std::string way = "zigzag", data = "build/parallel/bytes_train.bin";
+    std::string way = "zigzag", data = BYTES_OF_TEXTS;
     int64_t steps = 20, layers = 2, slow_us = 0, trace = 0;
 };
 static Settings settings_of(int argc, char** argv) {
     Settings o;
-    const std::map<std::string, int64_t*> numbers = {
-        {"--steps", &o.steps}, {"--layers", &o.layers}, {"--slow-us", &o.slow_us}, {"--trace", &o.trace}};
-    for (int i = 1; i < argc; i += 2) {
-        const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
-        const auto number = numbers.find(name);
-        const int64_t least = name == "--slow-us" || name == "--trace" ? 0 : 1;
-        if (name == "--way") o.way = value;
-        else if (name == "--data") o.data = value;
-        else if (number == numbers.end())
-            usage_error("%s is unknown; --way --data --steps --layers --slow-us --trace are accepted", name);
-        else if (!parse_whole(value, *number->second) || *number->second < least || *number->second > 100000)
-            usage_error("%s \"%s\": whole numbers from %d to 100000 are accepted", name, value, least);
-    }
+    read_flags(argc, argv,
+               {{{"--way", &o.way}, {"--data", &o.data}},
+                {{"--steps", {&o.steps}},
+                 {"--layers", {&o.layers}},
+                 {"--slow-us", {&o.slow_us, 0}},
+                 {"--trace", {&o.trace, 0, 1}}}});
     return o;
 }
 // The way, if it suits the number of processes; else exit 2.
@@ -158,36 +156,27 @@ static Way way_of(const Settings& o, int64_t P) {
 
 static int train(const Settings& o) {
     const CommSession session;
-    const Way way = way_of(o, std::max<int64_t>(launcher_value(LAUNCHER_SIZES), 1));
-    comm_start(-1, -1, "mpi", "", "", 60, "context");
+    const Way way = way_of(o, launched_processes());
+    meet("context");
     const GPT2Config c = small_model(o.layers);
     Model m{{way, comm.processes, comm.rank, o.slow_us, nullptr},
             first_weights(c, 42, [](int, int64_t, Floats&& all) { return all; }),
             read_tokens(o.data)};
     m.context.rounds = &m.rounds;
-    device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);
-    allocate_scratch();
-    trace.communication = 1;
+    prepare_kernels(c);
     double least_idle = 1;
     for (int64_t step = 0; step < o.steps; step++) {
-        trace.tracks = {{"process", {}}, {"messages", {}}}, trace.on = true;
-        run_step(m, step);
-        trace.on = false;
-        least_idle = std::min(least_idle, idle_of(comm_gather(measured(m), "the reports")));
+        counted_step([&] { run_step(m, step); });
+        least_idle = std::min(least_idle, idle_share(busy(m)));
         const double loss = comm_sum(m.loss, "the loss") / (double)(T * MICRO_STEPS);
         if (comm.rank == 0 && !o.slow_us) printf("step %lld | loss %.9f\n", (long long)step + 1, loss), fflush(stdout);
     }
     if (o.trace) print_trace(m);
-    const std::vector<Report> found = comm_gather(measured(m), "the reports"),
-                              wanted = comm_gather(formulas(m), "the formulas");
     checksum_of_weights(m.part);  // all have the same
-    for (int64_t r = 0; r < comm.processes && comm.rank == 0; r++)
-        printf(
-            "process %lld | pairs %lld, by the formula %lld | keeps %lld bytes, by the formula %lld | sends %lld bytes,"
-            " by the formula %lld\n",
-            (long long)r, (long long)found[r].pairs, (long long)wanted[r].pairs, (long long)found[r].kept_bytes,
-            (long long)wanted[r].kept_bytes, (long long)found[r].sent_bytes, (long long)wanted[r].sent_bytes);
-    if (comm.rank == 0 && o.slow_us) printf("idle %.4f, by the formula %.4f\n", least_idle, idle_by_formula(wanted));
+    const Report wanted = formulas(m);
+    print_reports("process", measured(m), wanted);
+    const double idle = idle_by_formula(wanted);
+    if (comm.rank == 0 && o.slow_us) printf("idle %.4f, by the formula %.4f\n", least_idle, idle);
     return 0;
 }
 

@@ -4,26 +4,16 @@ losses and what is dropped, into the table of chapter 24; and where the tokens g
 
     make parallel && dev/parallel/draw_experts.py [--write]
 
-About two minutes on two idle cores. --write keeps what was measured in dev/course/experts.json, and draws; --page draws
-what is there.
+About two minutes on two idle cores.
 """
-import json
 import math
-import pathlib
 import re
 import statistics
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "dev"))
-sys.path.insert(0, str(ROOT / "dev/parallel"))
-import charts  # noqa: E402
-import check  # noqa: E402
-import readme  # noqa: E402
-import svg  # noqa: E402
+import drawn
+from check_experts import EXPERTS
+from drawn import charts, svg
 
-FIGURES, PICTURE = ROOT / "dev/course/experts.json", ROOT / "dev/course/pictures/experts.svg"
-CHAPTER = ROOT / "dev/course/24-experts.md"
 SEEDS, STEPS, E, T, C, CAPACITY = (1, 2, 3), 600, 8, 64, 32, 1.25
 AT = (200, 600)  # losses are means of the 50 steps before
 LAYER, POINT = 1, 15  # of the picture: whose choices, and steps of which a point is the mean
@@ -40,8 +30,8 @@ def mean_before(values, step):
 
 def measure(name, seed):
     experts, k, capacity, alpha = KINDS[name]
-    said = check.run([], "--steps", STEPS, "--seed", seed, "--experts", experts, "--top", k, "--capacity", capacity,
-                     "--alpha", alpha, "--trace", 1)
+    said = EXPERTS.run([], "--steps", STEPS, "--seed", seed, "--experts", experts, "--top", k, "--capacity", capacity,
+                       "--alpha", alpha, "--trace", 1)
     steps = [(float(loss), float(dropped)) for loss, dropped in
              re.findall(r"^step \d+ \| loss (\S+) \| .* dropped (\S+)$", said, re.M)]
     loads = [list(map(int, line.split())) for line in re.findall(rf"^loads \d+ {LAYER} (.*)$", said, re.M)]
@@ -101,21 +91,6 @@ def picture(figures):
     return svg.picture(880, 370, charts.SIZE, parts)
 
 
-def main():
-    if "--help" in sys.argv:
-        return print(__doc__)
-    if "--page" not in sys.argv:
-        check.PROGRAM = "build/experts"
-        figures = {name: [measure(name, seed) for seed in SEEDS] for name in KINDS}
-        print(table(figures))
-        if "--write" not in sys.argv:
-            return
-        FIGURES.write_text(json.dumps(figures) + "\n")
-    figures = json.loads(FIGURES.read_text())
-    PICTURE.write_text(picture(figures))
-    readme.write_between(CHAPTER, "experts", table(figures) +
-                         f"\n\n![Shares of the choices by expert in layer {LAYER}](pictures/experts.svg)")
-
-
 if __name__ == "__main__":
-    main()
+    drawn.run(__doc__, "experts", "24-experts.md", f"Shares of the choices by expert in layer {LAYER}",
+              lambda: {name: [measure(name, seed) for seed in SEEDS] for name in KINDS}, table, picture)

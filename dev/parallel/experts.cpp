@@ -14,11 +14,12 @@
 // each micro-step, and process r adds slice r of them. Capacity is counted for each sequence by
 // itself, so that the same tokens are dropped.
 #include "dev/parallel/experts.h"
+#include "dev/parallel/program.h"
 
 constexpr int64_t SEQUENCES = 4;  // of a step
 
 struct Settings {
-    std::string data = "build/parallel/bytes_train.bin";
+    std::string data = BYTES_OF_TEXTS;
     int64_t experts = 8, top = 2, layers = 4, steps = 20, seed = 42, trace = 0;
     double capacity = 1.25, alpha = 0.01;
 };
@@ -114,12 +115,9 @@ static void run_step(Model& m, int64_t step) {
 
 // ---- a run
 
-struct Report {
-    int64_t kept_bytes, sent_bytes;
-};
 // By the formulas: what a process keeps at most, and sends in a step. Tokens travel to experts and
 // back, forward and backward, so four times a layer; a process keeps a piece of P for itself.
-static Report formulas(const Model& m) {
+static Counts formulas(const Model& m) {
     const Experts& x = m.experts;
     const GPT2Config& c = m.part.c;
     const int64_t attention = layer_record_elems(c) - T * 8 * c.C, micro_steps = SEQUENCES / x.P, others = x.P - 1;
@@ -128,11 +126,6 @@ static Report formulas(const Model& m) {
     const int64_t slice_bytes = 4 * ceil_div(elems, x.P);
     return {4 * c.L * (attention + experts_record_elems(x, c)),
             others * (micro_steps * (4 * c.L * x.piece_bytes(c) + slice_bytes) + slice_bytes)};
-}
-static Report measured() {
-    Report r{held.peak_bytes, 0};
-    for (const Span& span : trace.tracks[1].spans) r.sent_bytes += (int64_t)span.work.sent_bytes;
-    return r;
 }
 // The losses of a step, what was dropped, and with --trace each layer's choices by expert.
 static void print_step(const Model& m, int64_t step, bool traced) {
@@ -173,26 +166,15 @@ static uint64_t checksum_of(Model& m) {
 
 static Settings settings_of(int argc, char** argv) {
     Settings o;
-    const std::map<std::string, int64_t*> numbers = {{"--experts", &o.experts}, {"--top", &o.top},
-                                                     {"--layers", &o.layers},   {"--steps", &o.steps},
-                                                     {"--seed", &o.seed},       {"--trace", &o.trace}};
-    const std::map<std::string, double*> reals = {{"--capacity", &o.capacity}, {"--alpha", &o.alpha}};
-    for (int i = 1; i < argc; i += 2) {
-        const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
-        const auto number = numbers.find(name);
-        const auto real = reals.find(name);
-        const int64_t least = name == "--trace" ? 0 : 1;
-        if (name == "--data") o.data = value;
-        else if (real != reals.end()) {
-            if (!parse_real(value, *real->second) || *real->second < 0 || *real->second > 1000)
-                usage_error("%s \"%s\": numbers from 0 to 1000 are accepted", name, value);
-        } else if (number == numbers.end())
-            usage_error(
-                "%s is unknown; --experts --top --capacity --alpha --data --layers --steps --seed --trace are accepted",
-                name);
-        else if (!parse_whole(value, *number->second) || *number->second < least || *number->second > 100000)
-            usage_error("%s \"%s\": whole numbers from %d to 100000 are accepted", name, value, least);
-    }
+    read_flags(argc, argv,
+               {{{"--data", &o.data}},
+                {{"--experts", {&o.experts}},
+                 {"--top", {&o.top}},
+                 {"--layers", {&o.layers}},
+                 {"--steps", {&o.steps}},
+                 {"--seed", {&o.seed}},
+                 {"--trace", {&o.trace, 0, 1}}},
+                {{"--capacity", &o.capacity}, {"--alpha", &o.alpha}}});
     return o;
 }
 // The experts, if they suit the number of processes; else exit 2.
@@ -208,8 +190,8 @@ static Experts experts_of(const Settings& o, int64_t P, int64_t rank) {
 
 static int train(const Settings& o) {
     const CommSession session;
-    experts_of(o, std::max<int64_t>(launcher_value(LAUNCHER_SIZES), 1), 0);
-    comm_start(-1, -1, "mpi", "", "", 60, "experts");
+    experts_of(o, launched_processes(), 0);
+    meet("experts");
     const GPT2Config c = small_model(o.layers);
     const auto shared = [](int i, int64_t, Floats&& all) { return is_of_expert(i) ? Floats() : std::move(all); };
     Model m{experts_of(o, comm.processes, comm.rank), first_weights(c, o.seed, shared), {}, read_tokens(o.data)};
@@ -219,22 +201,13 @@ static int train(const Settings& o) {
     for (const auto& [name, p] : m.part.parameters) elems += (int64_t)p.weight.size();
     m.sums.resize(round_up(elems, x.P));
     for (int64_t e = x.rank * x.own(); e < (x.rank + 1) * x.own(); e++) m.own.push_back(first_expert(x, c, o.seed, e));
-    device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);
-    allocate_scratch();
-    trace.communication = 1;
+    prepare_kernels(c);
     for (int64_t step = 0; step < o.steps; step++) {
-        trace.tracks = {{"process", {}}, {"messages", {}}}, trace.on = true;
-        run_step(m, step);
-        trace.on = false;
+        counted_step([&] { run_step(m, step); });
         print_step(m, step, o.trace);
     }
-    const std::vector<Report> found = comm_gather(measured(), "the reports"),
-                              wanted = comm_gather(formulas(m), "the formulas");
+    print_reports("process", counts(), formulas(m));
     const uint64_t checksum = checksum_of(m);
-    for (int64_t r = 0; r < x.P && comm.rank == 0; r++)
-        printf("process %lld | keeps %lld bytes, by the formula %lld | sends %lld bytes, by the formula %lld\n",
-               (long long)r, (long long)found[r].kept_bytes, (long long)wanted[r].kept_bytes,
-               (long long)found[r].sent_bytes, (long long)wanted[r].sent_bytes);
     if (comm.rank == 0) printf("weights %016llx\n", (unsigned long long)checksum);
     return 0;
 }

@@ -12,6 +12,7 @@
 // twice as long for the backward pass. Then the bubble, the share of time in which stages have
 // nothing to do, is that of the schedule and not that of the machine.
 #include "dev/parallel/parallel.h"
+#include "dev/parallel/program.h"
 #include "dev/parallel/schedules.h"
 
 // ---- a stage
@@ -42,7 +43,7 @@ struct Stage {
     std::map<std::pair<int64_t, int64_t>, Record> kept{};  // by micro-batch and chunk
     std::map<Message, Floats> arrived{};
     std::map<int64_t, std::deque<Message>> expected{};  // what other ranks send to this one, in their order
-    std::deque<std::pair<Collective, Floats>> sent{};   // what is still on its way
+    Outbox outbox{};
     int64_t first_window = 0;
     double loss = 0, began = 0;  // began: the step, and its events count from there
     std::vector<Event> events{};
@@ -60,9 +61,7 @@ static void send(Stage& s, const Message& m, Floats&& data) {
     if (m.place < 0) return;
     const int64_t to = m.place % s.shape.P;
     if (to == s.stage) return s.arrived[m].swap(data);
-    s.sent.emplace_back(0, std::move(data));
-    auto& [number, floats] = s.sent.back();
-    number = comm_send_start(floats.data(), (int64_t)(floats.size() * sizeof(float)), to);
+    s.outbox.send(std::move(data), to);
 }
 // Waits for a message. Messages have no names, but the list of the other stage is known: they come
 // in the order of its actions, and those that are early stay in s.arrived.
@@ -72,9 +71,7 @@ static Floats receive(Stage& s, const Message& wanted, int64_t from) {
             runtime_failure("internal: no action of rank %d sends what rank %d needs", from, s.stage);
         const Message next = s.expected[from].front();
         s.expected[from].pop_front();
-        Floats data(ROWS * s.part.c.C);
-        comm_wait(comm_receive_start(data.data(), (int64_t)(data.size() * sizeof(float)), from), "the pipeline");
-        s.arrived[next].swap(data);
+        s.arrived[next] = receive_message(ROWS * s.part.c.C, from);
     }
     const auto node = s.arrived.extract(wanted);
     return std::move(node.mapped());
@@ -137,7 +134,7 @@ static void run_action(Stage& s, const Action& a) {
         data = receive(s, {a.kind == 'F', a.micro, place}, source % s.shape.P);
     const double begin = now_seconds();
     Record& k = s.kept[{a.micro, a.chunk}];
-    for (const double end = begin + slow_seconds(s, a); now_seconds() < end; usleep(500)) comm_progress();
+    sleep_until(begin + slow_seconds(s, a));
     if (a.kind == 'F') forward(s, k, a, place, data);
     if (a.kind == 'B' || a.kind == 'I') backward_inputs(s, k, a, place, data);
     for (int64_t i = 0; i < s.layers && (a.kind == 'B' || a.kind == 'W') && s.slow_ms == 0; i++)
@@ -145,7 +142,7 @@ static void run_action(Stage& s, const Action& a) {
     if (a.kind == 'B' || a.kind == 'W') s.kept.erase({a.micro, a.chunk});
     s.events.push_back({a, begin - s.began, now_seconds() - s.began});
     send(s, sent_by(s.shape, a, s.stage), std::move(data));
-    while (!s.sent.empty() && comm_is_complete(s.sent.front().first)) s.sent.pop_front();
+    s.outbox.forget_complete();
 }
 // wte is in the first stage, as the embedding, and in the last, as the classifier. Each sends the
 // other its gradient, and both add them in the same order: the classifier's, then the embedding's.
@@ -171,39 +168,28 @@ static void run_step(Stage& s, const Schedule& schedule, int64_t step) {
     comm_barrier("the step");
     s.began = now_seconds();
     for (const Action& a : schedule.actions(s.shape, s.stage)) run_action(s, a);
-    comm_wait("the end of the step");
-    s.sent.clear();
+    s.outbox.wait();
     join_embedding(s);
     if (s.slow_ms == 0) update(s.part, step + 1);
 }
 
 // ---- a run
 
-struct Report {
-    double busy_s, end_s;
-    int64_t kept_bytes, sent_bytes;
-};
 // By the formulas: what a stage keeps at most, and what it sends in a step.
-static Report formulas(const Stage& s, const Schedule& schedule) {
+static Counts formulas(const Stage& s, const Schedule& schedule) {
     const auto& [P, m, v] = s.shape;
     const GPT2Config& c = s.part.c;
     const bool first = s.stage == 0, last = s.stage == P - 1;
     const int64_t heads = last ? ROWS * (2 * c.C + 2) * (schedule.actions == gpipe ? m : 1) : 0;
-    const int64_t messages = m * (2 * v - first - last), tied = P > 1 && (first || last) ? c.Vp * c.C : 0;
-    return {0, 0, 4 * (schedule.kept(s.shape, s.stage) * s.layers * layer_record_elems(c) + heads),
+    const int64_t messages = P > 1 ? m * (2 * v - first - last) : 0;
+    const int64_t tied = P > 1 && (first || last) ? c.Vp * c.C : 0;
+    return {4 * (schedule.kept(s.shape, s.stage) * s.layers * layer_record_elems(c) + heads),
             4 * (messages * ROWS * c.C + tied)};
 }
-static Report measured(const Stage& s) {
-    Report r{0, s.events.back().end, held.peak_bytes, 0};
-    for (const Event& e : s.events) r.busy_s += s.slow_ms ? slow_seconds(s, e.action) : e.end - e.begin;
-    for (const Span& span : trace.tracks[1].spans) r.sent_bytes += (int64_t)span.work.sent_bytes;
-    return r;
-}
-// The share of the time of all stages in which none of them had something to do.
-static double bubble_of(const std::vector<Report>& stages) {
-    double busy = 0, end = 0;
-    for (const Report& r : stages) busy += r.busy_s, end = std::max(end, r.end_s);
-    return 1 - busy / (end * (double)stages.size());
+static Busy busy(const Stage& s) {
+    Busy found{0, s.events.back().end};
+    for (const Event& e : s.events) found.busy_s += s.slow_ms ? slow_seconds(s, e.action) : e.end - e.begin;
+    return found;
 }
 // One line for each action of each stage: trace STAGE KIND MICRO-BATCH CHUNK BEGIN END.
 static void print_trace(const Stage& s) {
@@ -215,27 +201,19 @@ static void print_trace(const Stage& s) {
 }
 
 struct Settings {
-    std::string schedule = "1f1b", data = "build/parallel/bytes_train.bin";
+    std::string schedule = "1f1b", data = BYTES_OF_TEXTS;
     int64_t micro = 8, chunks = 1, layers = 8, steps = 20, slow_ms = 0, trace = 0;
 };
 static Settings settings_of(int argc, char** argv) {
     Settings o;
-    const std::map<std::string, int64_t*> numbers = {{"--micro", &o.micro},     {"--chunks", &o.chunks},
-                                                     {"--layers", &o.layers},   {"--steps", &o.steps},
-                                                     {"--slow-ms", &o.slow_ms}, {"--trace", &o.trace}};
-    for (int i = 1; i < argc; i += 2) {
-        const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
-        const auto number = numbers.find(name);
-        const int64_t least = name == "--slow-ms" || name == "--trace" ? 0 : 1;
-        if (name == "--schedule") o.schedule = value;
-        else if (name == "--data") o.data = value;
-        else if (number == numbers.end())
-            usage_error(
-                "%s is unknown; the flags are --schedule --data --micro --chunks --layers --steps --slow-ms --trace",
-                name);
-        else if (!parse_whole(value, *number->second) || *number->second < least || *number->second > 100000)
-            usage_error("%s \"%s\": whole numbers from %d to 100000 are accepted", name, value, least);
-    }
+    read_flags(argc, argv,
+               {{{"--schedule", &o.schedule}, {"--data", &o.data}},
+                {{"--micro", {&o.micro}},
+                 {"--chunks", {&o.chunks}},
+                 {"--layers", {&o.layers}},
+                 {"--steps", {&o.steps}},
+                 {"--slow-ms", {&o.slow_ms, 0}},
+                 {"--trace", {&o.trace, 0, 1}}}});
     return o;
 }
 // The schedule, if it suits the numbers; else exit 2.
@@ -259,8 +237,8 @@ static const Schedule& schedule_of(const Settings& o, int64_t P) {
 
 static int train(const Settings& o) {
     const CommSession session;
-    const Schedule& schedule = schedule_of(o, std::max<int64_t>(launcher_value(LAUNCHER_SIZES), 1));
-    comm_start(-1, -1, "mpi", "", "", 60, "pipeline");
+    const Schedule& schedule = schedule_of(o, launched_processes());
+    meet("pipeline");
     const GPT2Config c = small_model(o.layers);
     const int64_t P = comm.processes, stage = comm.rank, layers = o.layers / (P * o.chunks);
     const auto keep = [=](int tensor, int64_t layer, Floats&& all) {
@@ -268,26 +246,17 @@ static int train(const Settings& o) {
         return (TENSORS[tensor].per_layer ? layer / layers % P == stage : outside) ? all : Floats();
     };
     Stage s{{P, o.micro, o.chunks}, stage, layers, o.slow_ms, first_weights(c, 42, keep), read_tokens(o.data)};
-    device.scratch_elems = thread_scratch_elems<float>(T, c.C / c.NH);
-    allocate_scratch();
-    trace.communication = 1;
+    prepare_kernels(c);
     double least_bubble = 1;
     for (int64_t step = 0; step < o.steps; step++) {
-        trace.tracks = {{"stage", {}}, {"messages", {}}}, trace.on = true;
-        run_step(s, schedule, step);
-        trace.on = false;
-        least_bubble = std::min(least_bubble, bubble_of(comm_gather(measured(s), "the reports")));
+        counted_step([&] { run_step(s, schedule, step); });
+        least_bubble = std::min(least_bubble, idle_share(busy(s)));
         const double loss = comm_gather(s.loss, "the loss")[P - 1] / (double)(ROWS * o.micro);
         if (comm.rank == 0 && !o.slow_ms) printf("step %lld | loss %.9f\n", (long long)step + 1, loss), fflush(stdout);
     }
     if (o.trace) print_trace(s);
-    const std::vector<Report> found = comm_gather(measured(s), "the reports"),
-                              wanted = comm_gather(formulas(s, schedule), "the formulas");
+    print_reports("stage", counts(), formulas(s, schedule));
     const uint64_t checksum = checksum_of_weights(s.part);
-    for (int64_t r = 0; r < P && comm.rank == 0; r++)
-        printf("stage %lld | keeps %lld bytes, by the formula %lld | sends %lld bytes, by the formula %lld\n",
-               (long long)r, (long long)found[r].kept_bytes, (long long)wanted[r].kept_bytes,
-               (long long)found[r].sent_bytes, (long long)wanted[r].sent_bytes);
     if (comm.rank == 0 && o.slow_ms)
         printf("bubble %.4f, by the formula %.4f\n", least_bubble, schedule.bubble(s.shape));
     else if (comm.rank == 0) printf("weights %016llx\n", (unsigned long long)checksum);

@@ -150,10 +150,11 @@ inline void sum_norms(const Split& s, Part& part) {
 }
 
 // Writes the whole weights to a file, "" for none: of each tensor a line with its name, layer and
-// number of elements, then these. Exit 1 if processes differ in what all of them have.
+// number of elements, then these. Exit 1 if processes differ in what all of them have. All of the
+// group call it.
 inline void write_weights(const Split& s, Part& part, const std::string& path) {
-    FILE* file = path.empty() || comm.rank ? nullptr : fopen(path.c_str(), "wb");
-    if (!path.empty() && !comm.rank && !file) runtime_failure("%s could not be written", path);
+    FILE* file = path.empty() || s.group.rank ? nullptr : fopen(path.c_str(), "wb");
+    if (!path.empty() && s.group.rank == 0 && !file) runtime_failure("%s could not be written", path);
     for (auto& [name, p] : part.parameters) {
         const int64_t n = (int64_t)p.weight.size(), P = s.P();
         Floats all(P * n), whole = p.weight;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """dev/parallel/choose.py: a layout computed by hand, what must hold of all layouts, sizes of models, refusals; and the
-tables of chapter 25 are what dev/parallel/published.py writes. Standard library only."""
+tables of chapters 21 to 25 are what dev/parallel/published.py and on_gpus.py write. Standard library only."""
 import math
 import pathlib
 import re
@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "dev/parallel"))
 import choose  # noqa: E402
 import costs  # noqa: E402
+import on_gpus  # noqa: E402
 import published  # noqa: E402
 
 MODEL = costs.Model(L=4, C=8, NH=2, T=4, V=128)
@@ -127,6 +128,10 @@ def page():
         chapter.write_text(published.CHAPTER.read_text())
         published.write_page(chapter)
         assert chapter.read_text() == published.CHAPTER.read_text(), "run dev/parallel/published.py --write"
+    for page, text_of in on_gpus.PAGES.items():
+        text = (on_gpus.COURSE / page).read_text()
+        shown = f"<!-- on GPUs begin -->\n{text_of()}\n<!-- on GPUs end -->"
+        assert shown in text, "run dev/parallel/on_gpus.py --write"
     _, found = published.table_1()
     assert all(0.8 < ratio < 1 for ratio, _, _ in found), found  # the chapter says: too fast, by much the same factor
 

@@ -48,6 +48,11 @@ $make ARCH=armv8.2-a train_gpt2_cpu
 expect "trainers compiled after ARCH changed" "$(compiled 'o build/train_gpt2_cpu')" 2
 $make data
 expect "shards made" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2
+# The trainers do not know of the programs that split models.
+rm -r dev/parallel
+! grep -l 'dev/parallel' -r llmc train_gpt2_cpu.cpp train_gpt2.cu test_gpt2.cu --include='*.[hc]*' || exit 1
+$make -B train_gpt2_cpu
+expect "trainers compiled without dev/parallel" "$(compiled 'o build/train_gpt2_cpu')" 3
 rm dev/data/shakespeare_train.bin
 $make data
 expect "shards made again" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2

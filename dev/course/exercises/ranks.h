@@ -59,6 +59,13 @@ struct Rank {
             for (int64_t i = 0; i < n; i++) data[i] = sum_of(all, i);
         });
     }
+    // The same among some ranks, all of which call it, with the same list.
+    void sum_among(float* data, int64_t n, const std::vector<int>& ranks) {
+        for (int r : ranks) send(r, data, n);
+        std::vector<std::vector<float>> all(ranks.size(), std::vector<float>(n));
+        for (size_t r = 0; r < ranks.size(); r++) receive(ranks[r], all[r].data(), n);
+        for (int64_t i = 0; i < n; i++) data[i] = sum_of(all, i);
+    }
     void reduce_scatter(float* slice, const float* data,
                         int64_t n) {  // slice (n / size) gets the sum of all slices `rank`
         exchange(data, n, [&](const std::vector<std::vector<float>>& all) {
