@@ -63,7 +63,7 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
         const int64_t first = k * part / parts, end = k * (part + 1) / parts;
         const MatrixView<float> left_part{left.at(0, first), left.row_stride, left.col_stride},
             right_part{right.at(first, 0), right.row_stride, right.col_stride};
-        gemm(sums.data(), m, left_part, right_part, n, m, end - first, part > 0);
+        gemm_fp32(sums.data(), m, left_part, right_part, n, m, end - first, part > 0);
     }
     device = before;
     std::vector<float> bias_gradient(m);

@@ -73,7 +73,8 @@ def smaller_ones(one):
     assert short[0] == one[0][:20]
     other = trained([], "--steps", 20, "--micro", 3)
     assert max(apart(other, short)) > TOLERANCE, "other numbers are not told from these"
-    print(check_same("2 processes, MPI, --sequence 2", short, trained(TENSOR.by_mpi(2), "--steps", 20, "--sequence", 2)))
+    by_two = trained(TENSOR.by_mpi(2), "--steps", 20, "--sequence", 2)
+    print(check_same("2 processes, MPI, --sequence 2", short, by_two))
     odd = ["--steps", 20, "--micro", 8, "--heads", 3, "--channels", 48, "--layers", 2]
     print(check_same("3 processes, TCP", trained([], *odd), trained(by_tcp(3), *odd)))
 

@@ -25,7 +25,8 @@ def layout(p=1, t=1):
 
 # A stage waits for its messages; the bubble is of a step of m micro-batches.
 def pipelines():
-    lines = ["| stages of 8 cards | a stage's micro-batch, ms | its messages, ms | bubble, 8 micro-batches | 32 | 128 |",
+    lines = ["| stages of 8 cards | a stage's micro-batch, ms | its messages, ms | bubble, 8 micro-batches | 32 "
+             "| 128 |",
              "|" + "---|" * 6]
     for p in (2, 4, 8, 16):
         cards, one = cards_of(CHIP, 8 * p), layout(p, 8)
@@ -50,7 +51,8 @@ def tensors():
 # received. It hides if n > FLOP/s / bytes/s; zigzag has half as many pairs.
 def rings():
     cards = cards_of(CHIP, 8)
-    lines = ["| positions of a process | a round, ms | its block by NVLink, ms | by network, ms | NVLink hides | network hides |",
+    lines = ["| positions of a process | a round, ms | its block by NVLink, ms | by network, ms | NVLink hides "
+             "| network hides |",
              "|" + "---|" * 6]
     for n in (1024, 4096, 16384, 65536):
         compute, sent = 2 * n * n * MODEL.C / cards.products / cards.flops, 4 * n * MODEL.C
@@ -58,8 +60,8 @@ def rings():
         lines.append(f"| {n:,} | {1e3 * compute:.2f} | " + " | ".join(f"{1e3 * time:.2f}" for time in times) + " | "
                      + " | ".join("yes" if time < compute else "no" for time in times) + " |")
     least = [2 * cards.products * cards.flops / rate for rate in (cards.within, cards.between)]
-    return "\n".join([*lines, "", f"Modelled: C = {MODEL.C}, zigzag, forward, on {CHIP}. From {least[0]:,.0f} positions of a "
-                      f"process on NVLink hides, from {least[1]:,.0f} on the", "network."])
+    return "\n".join([*lines, "", f"Modelled: C = {MODEL.C}, zigzag, forward, on {CHIP}. NVLink hides from {least[0]:,.0f} "
+                      f"positions of a process on,", f"the network from {least[1]:,.0f} on."])
 
 
 # A token of bf16: 8 factor k C bytes there and back in both passes, 48 C^2 FLOPs in k experts of 4 C / k hidden units.
@@ -72,7 +74,8 @@ def experts():
     return "\n".join([*lines, "", f"Modelled: C = {C}, k = {k}, factor {factor}, on {CHIP}."])
 
 
-PAGES = {"21-pipelines.md": pipelines, "22-tensors.md": tensors, "23-long-sequences.md": rings, "24-experts.md": experts}
+PAGES = {"21-pipelines.md": pipelines, "22-tensors.md": tensors, "23-long-sequences.md": rings,
+         "24-experts.md": experts}
 
 
 def main():

@@ -34,7 +34,7 @@ void mesh_gradients(Rank& me, float* weight, float* norm, float* wte, int64_t n,
 // ----- mistakes
 //     no-norm: me.sum_among(norm, n, parts); ==> ;
 //     weight-parts: me.sum_among(norm, n, parts); ==> me.sum_among(norm, n, parts); me.sum_among(weight, n, parts);
-//     wte-apart: if (P > 1 && ends) me.sum_among(wte, n, {replica * N + part, ((P - 1) * D + replica) * N + part}); ==> ;
+//     wte-apart: if (P > 1 && ends) me.sum_among(wte, ==> if (P < 0) me.sum_among(wte,
 //     wte-twice: if (P > 1 && ends) ==> if (P == 1) for (int64_t i = 0; i < n; i++) wte[i] *= 2; else if (ends)
 //     no-replicas: me.sum_among(weight, n, replicas); ==> ;
 //     norm-replicas: me.sum_among(norm, n, replicas); ==> ;
@@ -54,15 +54,18 @@ static Arrays gradients_with(const Gradients& g, const Key& wrong) {
     for (int rank = 0; rank < D * P * N; rank++)
         for (int64_t i = 0; i < g.n; i++) {
             const int p = rank % N, d = rank / N % D, s = rank / (N * D);
-            double &weight = found[0][rank * g.n + i], &norm = found[1][rank * g.n + i], &wte = found[2][rank * g.n + i];
+            const int64_t here = rank * g.n + i;
+            double &weight = found[0][here], &norm = found[1][here], &wte = found[2][here];
             const bool ends = s == 0 || s == P - 1;
-            if (!ends) wte = g.wte[rank * g.n + i];
+            if (!ends) wte = g.wte[here];
             for (int replica = 0; replica < D; replica++) {
                 const auto at = [&](int stage, int part) { return ((stage * D + replica) * N + part) * g.n + i; };
                 for (int part = 0; part < N; part++) {
                     const bool own = replica == d, mine = part == p;
-                    if ((own || wrong != "no-replicas") && (mine || wrong == "weight-parts")) weight += g.weight[at(s, part)];
-                    if ((own || wrong != "norm-replicas") && (mine || wrong != "no-norm")) norm += g.norm[at(s, part)];
+                    if ((own || wrong != "no-replicas") && (mine || wrong == "weight-parts"))
+                        weight += g.weight[at(s, part)];
+                    if ((own || wrong != "norm-replicas") && (mine || wrong != "no-norm"))
+                        norm += g.norm[at(s, part)];
                 }
                 if (!ends) continue;
                 wte += g.wte[at(s, p)] * (P == 1 && wrong == "wte-twice" ? 2 : 1);
@@ -74,7 +77,7 @@ static Arrays gradients_with(const Gradients& g, const Key& wrong) {
 
 void judge(Judge& j, decltype(task::mesh_gradients)* mesh_gradients) {
     j.hints = {{"deadlock", "not all of the ranks that a sum is among take part in it, in the same order."},
-               {"no-norm", "each part has the gradient of norm from its own tokens: the sum over the parts is missing."},
+               {"no-norm", "each part has norm's gradient from its own tokens: the sum over the parts is missing."},
                {"weight-parts", "each part has weights of its own: their gradients are no sums over the parts."},
                {"wte-apart", "wte is in the first and in the last stage: each has only its own half of the gradient."},
                {"wte-twice", "with one stage, first and last are the same process: wte must not be added to itself."},

@@ -75,7 +75,8 @@ static Arrays attention_with(const Heads& a, const Key& wrong) {
                 const int64_t last = from == r || wrong == "offset" ? t : n - 1;
                 for (int64_t t2 = 0; t2 <= last; t2++) {
                     double score = 0;
-                    for (int64_t h = 0; h < H; h++) score += (double)q[(r * n + t) * H + h] * k[(from * n + t2) * H + h];
+                    for (int64_t h = 0; h < H; h++)
+                        score += (double)q[(r * n + t) * H + h] * k[(from * n + t2) * H + h];
                     if (wrong != "no-scale") score /= std::sqrt((double)H);
                     const double highest = wrong == "overflow" ? 0 : std::max(top, score);
                     const double shrink = wrong == "shrink" || wrong == "overflow" ? 1 : std::exp(top - highest);

@@ -45,7 +45,7 @@ static Arrays rows_of(int64_t T, int64_t P, int64_t r, const Key& wrong) {
 }
 
 void judge(Judge& j, decltype(task::zigzag_rows)* zigzag_rows) {
-    j.hints = {{"contiguous", "these are positions next to each other: the last process has most pairs, all wait for it."},
+    j.hints = {{"contiguous", "these are neighbouring positions: the last process has most pairs, all wait for it."},
                {"second-piece", "the second piece is the r-th of the second half; it must be the r-th from the end."},
                {"mirrored", "the second piece is written backwards: positions increase."},
                {"one-late", "pieces are counted from 0, so the last one is piece 2 P - 1."},
