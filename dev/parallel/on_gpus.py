@@ -60,8 +60,8 @@ def rings():
         lines.append(f"| {n:,} | {1e3 * compute:.2f} | " + " | ".join(f"{1e3 * time:.2f}" for time in times) + " | "
                      + " | ".join("yes" if time < compute else "no" for time in times) + " |")
     least = [2 * cards.products * cards.flops / rate for rate in (cards.within, cards.between)]
-    return "\n".join([*lines, "", f"Modelled: C = {MODEL.C}, zigzag, forward, on {CHIP}. NVLink hides from {least[0]:,.0f} "
-                      f"positions of a process on,", f"the network from {least[1]:,.0f} on."])
+    return "\n".join([*lines, "", f"Modelled: C = {MODEL.C}, zigzag, forward, on {CHIP}. Positions of a process from "
+                      "which on a block is", f"hidden: {least[0]:,.0f} by NVLink, {least[1]:,.0f} by network."])
 
 
 # A token of bf16: 8 factor k C bytes there and back in both passes, 48 C^2 FLOPs in k experts of 4 C / k hidden units.
