@@ -6,11 +6,12 @@
 //     mpirun -np 8 build/together --data 2 --pipeline 2 --tensor 2
 //     build/together                                     one process: the same losses, to rounding
 //
-// With --folder F a run ends with a checkpoint there, and one that begins with F goes on from it. It
-// has a file for each stage and part, which all replicas read: so another --data goes on as well.
+// With --folder F a run ends with a checkpoint there, and one that begins with F goes on from it.
+// It has a file for each stage and part, which all replicas read: so another --data goes on as
+// well.
 //
-// With --slow-ms MS stages sleep in place of computing, as in pipeline.cpp, so that the time line of
-// --trace is that of the mesh and not of the machine.
+// With --slow-ms MS stages sleep in place of computing, as in pipeline.cpp, so that the time line
+// of --trace is that of the mesh and not of the machine.
 #include "dev/parallel/mesh.h"
 #include "dev/parallel/program.h"
 #include "dev/parallel/schedules.h"

@@ -64,8 +64,7 @@ static Arrays gradients_with(const Gradients& g, const Key& wrong) {
                     const bool own = replica == d, mine = part == p;
                     if ((own || wrong != "no-replicas") && (mine || wrong == "weight-parts"))
                         weight += g.weight[at(s, part)];
-                    if ((own || wrong != "norm-replicas") && (mine || wrong != "no-norm"))
-                        norm += g.norm[at(s, part)];
+                    if ((own || wrong != "norm-replicas") && (mine || wrong != "no-norm")) norm += g.norm[at(s, part)];
                 }
                 if (!ends) continue;
                 wte += g.wte[at(s, p)] * (P == 1 && wrong == "wte-twice" ? 2 : 1);

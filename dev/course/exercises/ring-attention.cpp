@@ -1,8 +1,8 @@
 // ----- task
-// Causal attention of a sequence that is divided among processes (Liu et al. 2023, arXiv:2310.01889).
-// Rank r has n positions, from r n on: q, k, v (n, H), one head of H channels. Keys and values go
-// around a ring, to the next rank in each round; a rank never has more than its own block and
-// another one. So the softmax is online: before all its scores are known.
+// Causal attention of a sequence that is divided among processes (Liu et al. 2023,
+// arXiv:2310.01889). Rank r has n positions, from r n on: q, k, v (n, H), one head of H channels.
+// Keys and values go around a ring, to the next rank in each round; a rank never has more than its
+// own block and another one. So the softmax is online: before all its scores are known.
 //
 //     out[t] = sum over t2 <= t of p[t2] v[t2],   p = softmax of q[t] . k[t2] / sqrt(H)
 //
@@ -31,8 +31,7 @@ void ring_attention(Rank& me, float* out, const float* q, const float* k, const 
                 const float highest = std::max(top[t], score);
                 const float shrink = std::exp(top[t] - highest), e = std::exp(score - highest);
                 sum[t] = sum[t] * shrink + e, top[t] = highest;
-                for (int64_t h = 0; h < H; h++)
-                    out[t * H + h] = out[t * H + h] * shrink + e * block[(n + t2) * H + h];
+                for (int64_t h = 0; h < H; h++) out[t * H + h] = out[t * H + h] * shrink + e * block[(n + t2) * H + h];
             }
         }
         if (step + 1 == me.size) break;
