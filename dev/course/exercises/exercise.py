@@ -23,6 +23,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -173,7 +174,8 @@ def namespace(e):
 
 
 def prelude(includes, cuda):
-    headers = "\n".join(['#include "dev/course/exercises/judge.h"'] + includes)
+    headers = "#define EXERCISE_IN_CUDA\n" if cuda else ""
+    headers += "\n".join(['#include "dev/course/exercises/judge.h"'] + includes)
     return headers + "\n" + ("" if cuda else definitions(LESSON, ["Tokens", "Tensor"]))
 
 
@@ -184,7 +186,7 @@ def student_program(e):
     judge = judge_text(e, [], includes)
     arguments = "".join(f", mine::{f}" for f in e.functions)
     return (prelude(includes, e.cuda) + mine + judge +
-            f'int main() {{\nJudge j;\n{namespace(e)}::judge(j{arguments});\nreturn j.verdict();\n}}\n')
+            f'int main() {{\nJudge j;\nj.begin();\n{namespace(e)}::judge(j{arguments});\nreturn j.verdict();\n}}\n')
 
 
 def candidates_of(e):
@@ -202,7 +204,7 @@ def proof_program(exercises):
             arguments = "".join(f", {namespace(e)}::{candidate}::{f}" for f in e.functions)
             calls += f'if (asked == "{e.name} {candidate}") {namespace(e)}::judge(j{arguments}), known = true;\n'
     return (prelude(includes, any(e.cuda for e in exercises)) + judges +
-            "int main(int argc, char** argv) {\nJudge j;\nbool known = false;\n"
+            "int main(int argc, char** argv) {\nJudge j;\nj.begin();\nbool known = false;\n"
             'const std::string asked = argc == 3 ? argv[1] + std::string(" ") + argv[2] : "";\n'
             f"{calls}return known ? j.verdict() : 2;\n}}\n")
 
@@ -242,7 +244,9 @@ def compile_program(name, text, kind):
 
 
 def run_judge(program, arguments, e, limit=120):
-    """Runs the judge; in CUDA in several orders of blocks, warps and lanes. Returns (passed, what was printed)."""
+    """Runs the judge; in CUDA in several orders of blocks, warps and lanes. Returns (passed, what was printed). Only the
+    judge knows the token that it gets on its standard input, and says after "passed"."""
+    token = secrets.token_hex(8)
     text, counts = "", program.with_name(f"{program.name}_{'_'.join(arguments)}.counts")
     counts.unlink(missing_ok=True)
     for seed in range(CUDA_SEEDS if e.cuda else 1):
@@ -250,21 +254,25 @@ def run_judge(program, arguments, e, limit=120):
         if e.limits and seed == 0 and os.environ.get("EXERCISE_COUNT"):
             settings["CUSIM_COUNT"] = str(counts)
         try:
-            done = subprocess.run([str(program), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  timeout=limit, errors="replace", env={**os.environ, **settings})
+            done = subprocess.run([str(program), *arguments], input=f" {token}\n", stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, timeout=limit, errors="replace",
+                                  env={**os.environ, **settings})
         except subprocess.TimeoutExpired as late:
             return False, ((late.stdout or b"").decode(errors="replace") +
                            f"\nhint (endless): not finished after {limit} s: a loop that does not end.\n")
         if done.returncode != 0:
             if e.cuda and "hint (unknown)" in done.stdout and changes_with_order(program, arguments, done.stdout):
                 return False, done.stdout.split("hint (")[0] + RACE
-            return False, done.stdout.replace("passed\n", "") + explain(done, seed)
+            return False, done.stdout.replace(f"passed {token}\n", "") + explain(done, seed)
+        if done.stdout.count(token) != 1 or not done.stdout.endswith(f"passed {token}\n"):
+            return False, (done.stdout.replace(token, "") + done.stderr + "\nhint (unfinished): the program has ended "
+                           "before its judge had: the function must return, once.\n")
         if seed > 0 and done.stdout != text:
             return False, text + ("hint (order): not the same bits when the threads run in another order "
                                   f"(CUSIM_SEED={seed}): several threads add to the same number.\n")
         text = done.stdout
     passed, counted = judge_counts(e, counts)
-    return passed, text.replace("passed\n", "" if counted else "passed\n") + counted
+    return passed, done.stderr + text.replace(f"passed {token}\n", "" if counted else "passed\n") + counted
 
 
 def metric(kernel, name):
@@ -300,7 +308,7 @@ RACE = ("hint (race): other results when the threads run in another order. A __s
 
 
 def changes_with_order(program, arguments, before):
-    said = (subprocess.run([str(program), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    said = (subprocess.run([str(program), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                            errors="replace", env={**os.environ, "CUSIM_SEED": str(seed)}).stdout
             for seed in range(1, 1 + CUDA_SEEDS))
     return any(text != before for text in said)

@@ -59,6 +59,7 @@ void flash_attention(float* out, const float* q, const float* k, const float* v,
 //     rescale-out: o[i] *= rescale ==> o[i] *= 1
 //     rescale-sum: sum[t] * rescale + added ==> sum[t] + added
 //     divided: out[t * HS + i] /= sum[t] ==> out[t * HS + i] /= 1
+//     memory: largest(T, -INFINITY), ==> scores(T * T), largest(T, -INFINITY),
 //     slow: s += q[t * HS + i] * kt[i] ==> for (int64_t u = 0; u < n; u++) { volatile float x = q[t * HS + i] *
 //         k[(first + u) * HS + i]; s[u] += x; }
 
@@ -118,6 +119,7 @@ void judge(Judge& j, decltype(task::flash_attention)* flash_attention) {
         {"rescale-out", "out is not scaled by e^(old largest - new largest) when a larger score comes."},
         {"rescale-sum", "the sum is not scaled by e^(old largest - new largest) when a larger score comes."},
         {"divided", "out is not divided by the sums."},
+        {"memory", "more memory is allocated than 4 matrices (T, HS) take: is there one of T x T?"},
         {"slow",
          "the 16 scores of a tile should be one Vec, from a tile of k that is transposed once for all queries."}};
     for (auto [T, scale] : {std::pair<int64_t, double>{1, 1}, {16, 1}, {37, 1}, {64, 4}}) {
@@ -137,6 +139,8 @@ void judge(Judge& j, decltype(task::flash_attention)* flash_attention) {
     const int64_t T = 512;
     const std::vector<float> q = j.random(T * 64), k = j.random(T * 64), v = j.random(T * 64);
     std::vector<float> out(T * 64);
+    j.within(4 * T * 64 * sizeof(float), "memory",
+             [&] { flash_attention(out.data(), q.data(), k.data(), v.data(), T); });
     j.faster(
         "query by query", [&] { naive_attention(out.data(), q.data(), k.data(), v.data(), T); },
         [&] { flash_attention(out.data(), q.data(), k.data(), v.data(), T); }, 2);

@@ -28,6 +28,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -36,6 +37,7 @@
 #include <string>
 #include <utility>
 #include <vector>
+#include "dev/course/exercises/margins.h"
 
 using Key = std::string;
 using Arrays = std::vector<std::vector<double>>;
@@ -80,6 +82,7 @@ struct Judge {
     double tolerance = 2e-5;  // of the largest magnitude in an array
     bool failed = false;
     bool cuda = false;            // NaN may come from memory that no thread has written yet
+    std::string token;            // what follows "passed": nobody else can say it
     double (*clock)() = nullptr;  // in seconds; by default the processor's, of this thread
 
     // Names the case that begins. It is printed at once: if the program crashes, it is the last
@@ -99,7 +102,11 @@ struct Judge {
     void faster(const char* than, const std::function<void()>& naive, const std::function<void()>& mine, double asked,
                 double seconds = 0.3);
 
-    int verdict() const;  // prints it; the exit status of the program
+    // f() may allocate so many bytes, else the exercise fails with this hint.
+    void within(int64_t bytes, const Key& key, const std::function<void()>& f);
+
+    void begin() { std::getline(std::cin, token); }  // before anything else
+    int verdict() const;                             // prints it; the exit status of the program
 
 private:
     std::mt19937 generator{20240607};
@@ -280,6 +287,13 @@ inline void Judge::faster(const char* than, const std::function<void()>& naive, 
     if (!(ratio >= asked)) failed = true, first_key = "slow", first_text = text_of("slow"), unwritten = false;
 }
 
+inline void Judge::within(int64_t bytes, const Key& key, const std::function<void()>& f) {
+    const int64_t before = allocated_bytes;
+    f();
+    const int64_t taken = allocated_bytes - before;
+    expect(taken <= bytes, key, "%lld bytes of memory are allocated, asked: %lld", (long long)taken, (long long)bytes);
+}
+
 inline std::string Judge::text_of(const Key& key) const {
     for (const Hint& hint : hints)
         if (hint.key == key) return hint.text;
@@ -288,7 +302,7 @@ inline std::string Judge::text_of(const Key& key) const {
 
 inline int Judge::verdict() const {
     if (!failed && cuda) printf("  bits %016llx\n", (unsigned long long)bits);
-    if (!failed) return printf("passed\n"), 0;
+    if (!failed) return printf("passed%s\n", token.c_str()), 0;
     Key key = first_key;
     std::string text = first_text;
     if (unwritten) {

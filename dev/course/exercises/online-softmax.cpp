@@ -10,7 +10,8 @@
 // largest score so far, the sum and the result so far; when a larger one comes, scale what you have
 // by e^(old largest - new largest).
 //
-// result (HS) is written. There is at least one score.
+// result (HS) is written. There is at least one score. Memory for a piece or two is at hand, not
+// for all.
 using Next = std::function<bool(const float*& score, const float*& v, int& n)>;
 void weighted_mean(float* result, int HS, const Next& next) {
     // your code
@@ -40,6 +41,7 @@ void weighted_mean(float* result, int HS, const Next& next) {
 //     zero: largest = -INFINITY ==> largest = 0
 //     transposed: v[u * HS + i] ==> v[i * n + u]
 //     largest: const float larger = std::max(largest, score[u]) ==> const float larger = largest = 0
+//     memory: const float *score, *v; ==> const float *score, *v; std::vector<float> all(400 * (HS + 1));
 
 // ----- judge
 static std::vector<double> mean_with(const std::vector<float>& score, const std::vector<float>& v, int HS,
@@ -62,6 +64,7 @@ static std::vector<double> mean_with(const std::vector<float>& score, const std:
     return result;
 }
 
+using task::Next;
 void judge(Judge& j, decltype(task::weighted_mean)* weighted_mean) {
     j.hints = {
         {"rescale-sum", "the sum is not scaled by e^(old largest - new largest) when a larger score comes."},
@@ -71,26 +74,29 @@ void judge(Judge& j, decltype(task::weighted_mean)* weighted_mean) {
         {"largest", "e^score overflows, or becomes 0 everywhere: the largest score so far must be subtracted."},
         {"zero",
          "the largest score begins at 0, which is wrong where all scores are far below: e^score is 0 for all "
-         "of them."}};
+         "of them."},
+        {"memory", "what comes is collected first: the mean must go on from piece to piece."}};
     struct Case {
         int n, HS;
         double add, scale;
     };
-    for (const Case& c : {Case{1, 3, 0, 1}, {5, 2, 0, 1}, {50, 7, 0, 30}, {20, 4, 300, 5}, {40, 4, -300, 5}}) {
+    for (const Case& c :
+         {Case{1, 3, 0, 1}, {5, 2, 0, 1}, {50, 7, 0, 30}, {20, 4, 300, 5}, {40, 4, -300, 5}, {400, 6, 0, 3}}) {
         j.sizes("%d scores of %g +- %g, HS %d", c.n, c.add, c.scale, c.HS);
         std::vector<float> score = j.random(c.n, c.scale), v = j.random(c.n * c.HS), result = begins(c.HS);
         for (float& s : score) s += (float)c.add;
         int given = 0;
         float piece_scores[16];
         std::vector<float> piece(16 * c.HS);
-        weighted_mean(result.data(), c.HS, [&](const float*& s, const float*& values, int& n) {
+        const Next next = [&](const float*& s, const float*& values, int& n) {
             n = std::min(c.n - given, given == 0 ? 3 : 16);
             std::copy_n(&score[0] + given, n, piece_scores);  // overwrites the piece before
             std::copy_n(&v[0] + given * c.HS, n * c.HS, piece.begin());
             s = piece_scores, values = piece.data();
             given += n;
             return n > 0;
-        });
+        };
+        j.within(2 * 16 * (c.HS + 1) * sizeof(float), "memory", [&] { weighted_mean(result.data(), c.HS, next); });
         j.check({{"result", {c.HS}, result}},
                 [&](const Key& wrong) -> Arrays { return {mean_with(score, v, c.HS, wrong)}; });
     }
