@@ -90,17 +90,18 @@ said 1 "hint (crash)" $exercise judge softmax
 # beyond an array.
 solved='float m = x[0], sum = 0; for (int64_t i = 1; i < n; i++) m = std::max(m, x[i]);
     for (int64_t i = 0; i < n; i++) sum += p[i] = std::exp(x[i] - m); for (int64_t i = 0; i < n; i++) p[i] /= sum;'
-for cheat in 'exit(0);' 'printf("passed\n"), fflush(stdout), _exit(0);' "$solved static int once = fork(); (void)once;"; do
-    echo "void softmax(float* p, const float* x, int64_t n) { $cheat }" > "$my/softmax.cpp"
+softmax_is() { echo "void softmax(float* p, const float* x, int64_t n) { $1 }" > "$my/softmax.cpp"; }
+for cheat in 'exit(0);' 'printf("passed\n"), fflush(stdout), _exit(0);' "$solved static int once = fork();"; do
+    softmax_is "$cheat"
     said 1 "hint (unfinished)" $exercise judge softmax
 done
-echo "void softmax(float* p, const float* x, int64_t n) { $solved }" > "$my/softmax.cpp"
+softmax_is "$solved"
 said 0 "passed" $exercise judge softmax
-echo "void softmax(float* p, const float* x, int64_t n) { $solved }" | sed 's/i < n; i++) m/i <= n; i++) m/' > "$my/softmax.cpp"
+edit 's/i < n; i++) m/i <= n; i++) m/' "$my/softmax.cpp"
 said 1 "hint (" $exercise judge softmax
-echo "void softmax(float* p, const float* x, int64_t n) { $solved p[n] = 0; }" > "$my/softmax.cpp"
+softmax_is "$solved p[n] = 0;"
 said 1 "hint (bounds)" $exercise judge softmax
-echo "void softmax(float* p, const float* x, int64_t n) { $solved exit(0); }" > "$my/softmax.cpp"
+softmax_is "$solved exit(0);"
 said 1 "hint (unfinished)" $exercise judge softmax
 said 0 "1 of " $exercise grade
 said 2 "there is no exercise 'nothing'" $exercise judge nothing

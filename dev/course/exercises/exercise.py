@@ -244,8 +244,8 @@ def compile_program(name, text, kind):
 
 
 def run_judge(program, arguments, e, limit=120):
-    """Runs the judge; in CUDA in several orders of blocks, warps and lanes. Returns (passed, what was printed). Only the
-    judge knows the token that it gets on its standard input, and says after "passed"."""
+    """Runs the judge; in CUDA in several orders of blocks, warps and lanes. Returns (passed, what was printed). Only
+    the judge knows the token that it gets on its standard input, and says after "passed"."""
     token = secrets.token_hex(8)
     text, counts = "", program.with_name(f"{program.name}_{'_'.join(arguments)}.counts")
     counts.unlink(missing_ok=True)
@@ -308,8 +308,9 @@ RACE = ("hint (race): other results when the threads run in another order. A __s
 
 
 def changes_with_order(program, arguments, before):
-    said = (subprocess.run([str(program), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           errors="replace", env={**os.environ, "CUSIM_SEED": str(seed)}).stdout
+    said = (subprocess.run([str(program), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, errors="replace",
+                           env={**os.environ, "CUSIM_SEED": str(seed)}).stdout
             for seed in range(1, 1 + CUDA_SEEDS))
     return any(text != before for text in said)
 

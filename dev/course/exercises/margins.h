@@ -1,7 +1,7 @@
-// Memory of the exercises' programs. Each block begins as NaN and lies between margins of 3.4e38, the
-// largest in any sum and any maximum: what is read beyond an array, or before it is written, shows
-// in the results. What is written beyond it ends the program. Blocks are counted, so that a judge
-// can limit them (Judge::within).
+// Memory of the exercises' programs. Each block begins as NaN and lies between margins of 3.4e38,
+// the largest in any sum and any maximum: what is read beyond an array, or before it is written,
+// shows in the results. What is written beyond it ends the program. Blocks are counted, so that a
+// judge can limit them (Judge::within).
 #pragma once
 #include <unistd.h>
 #include <atomic>
