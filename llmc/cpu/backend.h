@@ -100,7 +100,10 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     }
     plan_activations(rows, s);
     if (s.training && offloads(o, "activations")) plan_offloaded(rows, activation_layout(s));
-    if (transposed_bytes() > 0) rows.push_back({"scratch", "transposed", "one dout", transposed_bytes()});
+    const bool split = device.splits_fp32;
+    if (transposed_bytes() > 0)
+        rows.push_back(
+            {"scratch", split ? "split" : "transposed", split ? "one operand" : "one dout", transposed_bytes()});
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), thread_scratch_bytes()});
     // Weights are read one tensor at a time, as fp32. A run that trains has room for that in its
     // gradients, whose memory is untouched until the first backward pass.

@@ -111,7 +111,8 @@ template <class floatX>
 void multiply_parts(TileProduct product, int64_t low_of_A, int64_t low_of_B) {
     multiply_tiles(product);
     if (BF16_PARTS<floatX> == 1) return;
-    product.add = true, product.next += low_of_A;  // the next rows have low parts as well
+    product.add = true;
+    if (product.next) product.next += low_of_A;  // the next rows have low parts as well
     product.B += low_of_B, multiply_tiles(product);
     product.B -= low_of_B, product.A += low_of_A, product.next_rows = 0, multiply_tiles(product);
 }
