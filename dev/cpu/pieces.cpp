@@ -17,7 +17,8 @@ static std::vector<Loop> loops;
 
 template <class F>
 inline void parallel_for(int64_t n, F) {
-    loops.push_back({n, strstr(__PRETTY_FUNCTION__, "gemm(") != nullptr});
+    const char* name = __PRETTY_FUNCTION__;
+    loops.push_back({n, strstr(name, "gemm_fp32(") || strstr(name, "gemm_on_unit")});
 }
 template <class F>
 inline void parallel_ranges(int64_t n, int64_t grain, F) {
