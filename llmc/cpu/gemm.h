@@ -107,13 +107,14 @@ template <class floatC, class Function>
 Epilogue epilogue_of(floatC* C, int64_t ldc, Function function) {
     return [=](const FinishedSums& of) {
         const Function finish = function;  // a copy, which stays in registers: no store can change it
-        for (int64_t row = of.row, end = of.row + of.rows, column = of.column; row < end; row++) {
-            const float* sums = of.sums + (row - of.row) * of.stride;
-            floatC* out = C + row * ldc + column;
-            for_each_vector(of.columns, [&](size_t i, size_t count) {
-                store_some(out + i, finish(row, column + i, load_some(sums + i, count), count), count);
-            });
-        }
+        const int64_t end = of.row + of.rows;
+        // Column by column, so that what `finish` computes with stays in registers.
+        for_each_vector(of.columns, [&](size_t i, size_t count) {
+            const float* sums = of.sums + i;
+            floatC* out = C + of.row * ldc + of.column + i;
+            for (int64_t row = of.row; row < end; row++, sums += of.stride, out += ldc)
+                store_some(out, finish(row, of.column + i, load_some(sums, count), count), count);
+        });
     };
 }
 

@@ -140,13 +140,16 @@ VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, i
 // Interleaves VEC_FLOATS values of two rows into pairs.
 VEC_INLINE vfloat pairs(vhalf even, vhalf odd) { return (vfloat)(zero_extend(even) | zero_extend(odd) << 16); }
 
-// tile = 32 rows of 16 values each; rows are row_stride apart.
-VEC_INLINE void pack_tile_of_rows(bf16* tile, const bf16* rows, int64_t row_stride) {
+// TILES tiles of 32 rows of 16 values each, which lie side by side; two are a cache line of each
+// row. Rows are row_stride apart.
+template <int TILES>
+VEC_INLINE void pack_tiles_of_rows(bf16* const (&tiles)[TILES], const bf16* rows, int64_t row_stride) {
 #pragma GCC unroll 4
     for (int p = 0; p < TILE_PAIRS; p++)
-        for (int j = 0; j < TILE_COLS; j += VEC_FLOATS) {
+        for (int j = 0; j < TILES * TILE_COLS; j += VEC_FLOATS) {
             const bf16* row = rows + 2 * p * row_stride + j;
-            store((float*)(tile + p * TILE_K + 2 * j), pairs(load_bits(row), load_bits(row + row_stride)));
+            bf16* const to = tiles[j / TILE_COLS] + p * TILE_K + 2 * (j % TILE_COLS);
+            store((float*)to, pairs(load_bits(row), load_bits(row + row_stride)));
         }
 }
 // tile = 16 columns of 32 contiguous values each; columns are column_stride apart, an even number.
@@ -180,28 +183,27 @@ inline void pack_tiles_by_columns(bf16* out, MatrixView<bf16> B, int64_t k0, int
             pack_tile_of_columns(out, in_place ? from : padded, in_place ? B.col_stride : TILE_K);
         }
 }
-// pack_tiles() where the rows of B are contiguous: two rows after two rows, each read in one run.
-// The next ones are prefetched to the second-level cache.
+// Prefetches a cache line of each of 32 rows.
+VEC_INLINE void fetch_rows_of_tiles(const bf16* rows, int64_t row_stride) {
+    for (int j = 0; j < TILE_K; j++) __builtin_prefetch(rows + j * row_stride);
+}
+// pack_tiles() where the rows of B are contiguous: 32 rows, two tiles wide, at a time. Prefetches
+// the next 32 rows.
 inline void pack_tiles_by_rows(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
-    constexpr int64_t ROWS_AHEAD = 8, LINE = 64 / sizeof(bf16);
-    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
-    const int64_t k_tiles = ceil_div(K, TILE_K), padded_N = round_up(N, TILE_COLS);
-    for (int64_t k = 0; k < k_tiles * TILE_K; k += 2) {
-        const bf16 *even = B.at(k0 + k, n0), *odd = even + B.row_stride, *ahead = even + ROWS_AHEAD * B.row_stride;
-        for (int64_t n = 0; n < N; n += LINE) {
-            __builtin_prefetch(ahead + n, 0, SECOND_LEVEL);
-            __builtin_prefetch(ahead + B.row_stride + n, 0, SECOND_LEVEL);
+    constexpr int64_t WIDTH = 2 * TILE_COLS;
+    alignas(64) bf16 padded[TILE_K * WIDTH], beyond[TILE_ELEMS];
+    const int64_t k_tiles = ceil_div(K, TILE_K);
+    for (int64_t k = 0; k < k_tiles; k++)
+        for (int64_t n = 0; n < N; n += WIDTH) {
+            const bf16* from = B.at(k0 + k * TILE_K, n0 + n);
+            const int64_t rows = K - k * TILE_K, columns = N - n;
+            const bool whole = rows >= TILE_K && columns >= WIDTH;
+            if (!whole) copy_padded(padded, WIDTH, TILE_K, WIDTH, from, B.row_stride, rows, columns);
+            fetch_rows_of_tiles(from + TILE_K * B.row_stride, B.row_stride);
+            bf16* const tile = out + (n / TILE_COLS * k_tiles + k) * TILE_ELEMS;
+            bf16* const tiles[] = {tile, columns > TILE_COLS ? tile + k_tiles * TILE_ELEMS : beyond};
+            pack_tiles_of_rows(tiles, whole ? from : padded, whole ? B.row_stride : WIDTH);
         }
-        const auto pair_at = [&](int64_t n) {
-            return out + (n / TILE_COLS * k_tiles + k / TILE_K) * TILE_ELEMS + k % TILE_K * TILE_COLS +
-                   n % TILE_COLS * 2;
-        };
-        int64_t n = 0;
-        for (; k + 1 < K && n + VEC_FLOATS <= N; n += VEC_FLOATS)
-            store((float*)pair_at(n), pairs(load_bits(even + n), load_bits(odd + n)));
-        for (; n < padded_N; n++)
-            pair_at(n)[0] = k < K && n < N ? even[n] : bf16(), pair_at(n)[1] = k + 1 < K && n < N ? odd[n] : bf16();
-    }
 }
 // Packs the K rows of B from k0 on, in the N columns from n0 on, into tiles, filled with zeros. The
 // tiles of one column of tiles follow each other: tile (n, k) is at out + (n * k_tiles + k) *
@@ -218,17 +220,19 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
 template <bool PAST_CACHES>
 void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M,
                int64_t out_rows, int64_t K) {
-    alignas(64) bf16 padded[TILE_ELEMS], tile[TILE_ELEMS];
+    constexpr int64_t WIDTH = 2 * TILE_ROWS;
+    alignas(64) bf16 padded[TILE_K * WIDTH], left[TILE_ELEMS], right[TILE_ELEMS];
+    bf16* const tiles[] = {left, right};
     for (int64_t k = 0; k < K; k += TILE_K)
-        for (int64_t m = 0; m < out_rows; m += TILE_ROWS) {
+        for (int64_t m = 0; m < out_rows; m += WIDTH) {
             const bf16* from = inp + k * inp_stride + m0 + m;
-            const bool whole = K - k >= TILE_K && M - m >= TILE_ROWS;
-            if (!whole) copy_padded(padded, TILE_ROWS, TILE_K, TILE_ROWS, from, inp_stride, K - k, M - m);
-            for (int j = 0; j < TILE_K && m % (2 * TILE_ROWS) == 0; j++)
-                __builtin_prefetch(from + (TILE_K + j) * inp_stride);  // a cache line is two tiles wide
-            pack_tile_of_rows(tile, whole ? from : padded, whole ? inp_stride : TILE_ROWS);
-            transpose_16<PAST_CACHES>((float*)(out + m * out_stride + k), out_stride / 2, (const float*)tile,
-                                      TILE_COLS);
+            const bool whole = K - k >= TILE_K && M - m >= WIDTH;
+            if (!whole) copy_padded(padded, WIDTH, TILE_K, WIDTH, from, inp_stride, K - k, M - m);
+            fetch_rows_of_tiles(from + TILE_K * inp_stride, inp_stride);
+            pack_tiles_of_rows(tiles, whole ? from : padded, whole ? inp_stride : WIDTH);
+            for (int i = 0; i < 2 && m + i * TILE_ROWS < out_rows; i++)
+                transpose_16<PAST_CACHES>((float*)(out + (m + i * TILE_ROWS) * out_stride + k), out_stride / 2,
+                                          (const float*)tiles[i], TILE_COLS);
         }
     if (PAST_CACHES) streams_done();
 }

@@ -41,7 +41,7 @@ inline void pack_tiles(bf16* out, int64_t low, MatrixView<float> B, int64_t k0, 
             else split_padded(parts[0], TILE_ELEMS, TILE_COLS, TILE_K, TILE_COLS, from, stride, K - k, N - n);
             for (int i = 0; i < 2; i++)
                 columns ? pack_tile_of_columns(out + i * low, parts[i], TILE_K)
-                        : pack_tile_of_rows(out + i * low, parts[i], TILE_COLS);
+                        : pack_tiles_of_rows({out + i * low}, parts[i], TILE_COLS);
         }
 }
 
@@ -59,7 +59,7 @@ inline void split_rows(bf16* out, int64_t low, int64_t out_stride, MatrixView<fl
             for (int i = 0; i < TILE_K; i++) __builtin_prefetch(from + (TILE_K + i) * A.col_stride);
             split_padded(parts[0], TILE_ELEMS, TILE_ROWS, TILE_K, TILE_ROWS, from, A.col_stride, K - k, M - m);
             for (int i = 0; i < 2; i++) {
-                pack_tile_of_rows(tile, parts[i], TILE_ROWS);
+                pack_tiles_of_rows({tile}, parts[i], TILE_ROWS);
                 transpose_16((float*)(out + i * low + m * out_stride + k), out_stride / 2, (const float*)tile,
                              TILE_COLS);
             }
