@@ -58,7 +58,7 @@ constexpr int64_t BF16_SUMS_ELEMS = 384 * 1024;   // the largest mc * nc, or 32 
 template <class floatX>
 Bf16Blocking bf16_blocking(int64_t K) {
     constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40, PARTS = BF16_PARTS<floatX>;
-    constexpr int64_t inner = PARTS == 1 ? 256 : 192, few_rows = PARTS == 1 ? 256 : 0;
+    constexpr int64_t inner = PARTS == 1 ? 384 : 192, few_rows = PARTS == 1 ? 256 : 0;
     if (!unit_is_amx()) return {1024, 192, 768 / PARTS, 768 / PARTS, 192, few_rows};
     if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / PARTS / AMX_KC, AMX_KC, inner, 32, few_rows};
     const int64_t nc = BF16_TILES_ELEMS / PARTS / round_up(K, TILE_K) / 32 * 32;

@@ -192,6 +192,11 @@ struct Amx {
     void load(const void* from, int64_t stride_bytes) {
         asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(T) : "memory");
     }
+    // The same for values that are not read again soon: they do not drive others from the first-level cache.
+    template <int T>
+    void load_once(const void* from, int64_t stride_bytes) {
+        asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(T) : "memory");
+    }
     template <int T>
     void store(void* to, int64_t stride_bytes) {
         asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride_bytes), "i"(T) : "memory");
@@ -213,6 +218,10 @@ struct AmxTwin {
     template <int T>
     void load(const void* from, int64_t stride_bytes) {
         copy_rows(tile[T], 64, from, stride_bytes);
+    }
+    template <int T>
+    void load_once(const void* from, int64_t stride_bytes) {
+        load<T>(from, stride_bytes);
     }
     template <int T>
     void store(void* to, int64_t stride_bytes) {
@@ -244,10 +253,10 @@ inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, 
     float* c = t.C + strip * TILE_ROWS * t.ldc + column * TILE_COLS;
     const int64_t a_bytes = t.a_stride * 2, c_bytes = t.ldc * 4, below = TILE_ROWS * t.ldc;
     if (t.add) {
-        unit.template load<0>(c, c_bytes);
-        if constexpr (COLS == 2) unit.template load<1>(c + TILE_COLS, c_bytes);
-        if constexpr (STRIPS == 2) unit.template load<2>(c + below, c_bytes);
-        if constexpr (STRIPS == 2 && COLS == 2) unit.template load<3>(c + below + TILE_COLS, c_bytes);
+        unit.template load_once<0>(c, c_bytes);
+        if constexpr (COLS == 2) unit.template load_once<1>(c + TILE_COLS, c_bytes);
+        if constexpr (STRIPS == 2) unit.template load_once<2>(c + below, c_bytes);
+        if constexpr (STRIPS == 2 && COLS == 2) unit.template load_once<3>(c + below + TILE_COLS, c_bytes);
     } else {
         unit.template zero<0>();
         if constexpr (COLS == 2) unit.template zero<1>();
@@ -258,10 +267,10 @@ inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, 
         for (int64_t i = 0; i < t.next_rows; i++)
             __builtin_prefetch(t.next + i * t.next_stride + k * TILE_K, 0, SECOND_LEVEL);
         unit.template load<4>(a, a_bytes);
-        unit.template load<6>(b, 64);
+        unit.template load_once<6>(b, 64);
         unit.template multiply<0, 4, 6>();
         if constexpr (COLS == 2) {
-            unit.template load<7>(b + t.b_stride, 64);
+            unit.template load_once<7>(b + t.b_stride, 64);
             unit.template multiply<1, 4, 7>();
         }
         if constexpr (STRIPS == 2) {
