@@ -223,6 +223,7 @@ void gemm_on_unit(MatrixView<floatX> A, MatrixView<floatX> B, int64_t M, int64_t
     parallel_for(ceil_div(M, size.mc) * n_blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * size.mc, n = block % n_blocks * size.nc;
         gemm_block(rows, B, m, std::min(m + size.mc, M), n, std::min(n + size.nc, N), K, epilogue, epilogue_reads, ldc);
+        streams_done();
     });
 }
 
@@ -258,7 +259,6 @@ Epilogue streaming_epilogue(floatC* C, int64_t ldc) {
                 stream(out + j, load(sums + j), load(sums + j + VEC_FLOATS));
             copy_values(out + j, sums + j, of.columns - j);
         }
-        streams_done();
     };
 }
 
