@@ -107,14 +107,19 @@ template <class floatC, class Function>
 Epilogue epilogue_of(floatC* C, int64_t ldc, Function function) {
     return [=](const FinishedSums& of) {
         const Function finish = function;  // a copy, which stays in registers: no store can change it
-        const int64_t end = of.row + of.rows;
-        // Column by column, so that what `finish` computes with stays in registers.
-        for_each_vector(of.columns, [&](size_t i, size_t count) {
-            const float* sums = of.sums + i;
-            floatC* out = C + of.row * ldc + of.column + i;
-            for (int64_t row = of.row; row < end; row++, sums += of.stride, out += ldc)
-                store_some(out, finish(row, of.column + i, load_some(sums, count), count), count);
-        });
+        const auto finish_some = [&](int64_t i, int64_t j, size_t count) {
+            const int64_t row = of.row + i, column = of.column + j;
+            store_some(C + row * ldc + column, finish(row, column, load_some(of.sums + i * of.stride + j, count), count),
+                       count);
+        };
+        constexpr int64_t LINE = std::max<int64_t>(VEC_FLOATS, 64 / sizeof(floatC));  // a cache line of each row
+        int64_t begin = 0;
+        for (; begin + LINE <= of.columns; begin += LINE)
+            for (int64_t i = 0; i < of.rows; i++)
+#pragma GCC unroll 16
+                for (int64_t j = 0; j < LINE; j += VEC_FLOATS) finish_some(i, begin + j, VEC_FLOATS);
+        for (int64_t i = 0; begin < of.columns && i < of.rows; i++)
+            for_each_vector(of.columns - begin, [&](size_t j, size_t count) { finish_some(i, begin + j, count); });
     };
 }
 
