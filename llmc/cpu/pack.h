@@ -183,9 +183,11 @@ inline void pack_tiles_by_columns(bf16* out, MatrixView<bf16> B, int64_t k0, int
             pack_tile_of_columns(out, in_place ? from : padded, in_place ? B.col_stride : TILE_K);
         }
 }
-// Prefetches a cache line of each of 32 rows.
+// Prefetches a cache line of each of 32 rows to the second-level cache: far apart, they may not fit
+// the sets of the first.
 VEC_INLINE void fetch_rows_of_tiles(const bf16* rows, int64_t row_stride) {
-    for (int j = 0; j < TILE_K; j++) __builtin_prefetch(rows + j * row_stride);
+    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
+    for (int j = 0; j < TILE_K; j++) __builtin_prefetch(rows + j * row_stride, 0, SECOND_LEVEL);
 }
 // pack_tiles() where the rows of B are contiguous: 32 rows, two tiles wide, at a time. Prefetches
 // the next 32 rows.
