@@ -61,26 +61,27 @@ static void in_registers(const Layer& l) {
     });
 }
 
+// inner: of k, at a time. 256 are 16 KiB of A, and as much of each two columns of tiles of B.
 struct Way {
     bool packs, copies, blocks, squares, fetches;
+    int64_t inner = 256;
 };
-// The epilogue gets A (M, K) B (K, N), N columns from n0 on, 32 rows of A at a time, and 256 of k:
-// 16 KiB of A, and as much of each two columns of tiles of B.
+// The epilogue gets A (M, K) B (K, N), N columns from n0 on, 32 rows of A at a time.
 static void in_strips(const Layer& l, const bf16* A, MatrixView<bf16> B, int64_t M, int64_t n0, int64_t N, int64_t K,
                       Way way, const Epilogue& epilogue) {
-    constexpr int64_t INNER = 256;
+    const int64_t inner = way.inner;
     bf16* tiles = l.tiles + n0 * K;
     const int64_t columns = round_up(N, TILE_COLS), panel = way.squares ? 2 * TILE_COLS : columns;
-    for (int64_t k = 0; k < K && way.packs; k += INNER)
-        pack_tiles(tiles + k * columns, B, k, std::min(INNER, K - k), n0, N);
+    for (int64_t k = 0; k < K && way.packs; k += inner)
+        pack_tiles(tiles + k * columns, B, k, std::min(inner, K - k), n0, N);
     const Registers registers;
     on_amx([&](auto* type) {
         for (int64_t m = 0; m < M; m += BF16_ROWS) {
             const bf16* a = A + m * K;
             const int64_t stride = way.copies ? K + TILE_K : K, rows = std::min(BF16_ROWS, M - m);
             if (way.copies) copy_padded(l.copy, stride, BF16_ROWS, K, a, K, rows, K), a = l.copy;
-            for (int64_t k = 0; k < K; k += INNER) {
-                const int64_t k_tiles = std::min(INNER, K - k) / TILE_K;
+            for (int64_t k = 0; k < K; k += inner) {
+                const int64_t k_tiles = std::min(inner, K - k) / TILE_K;
                 for (int64_t n = 0; n < columns; n += panel) {
                     const int64_t width = std::min(panel, columns - n), next = std::min(BF16_ROWS, M - m - BF16_ROWS);
                     TileProduct product{l.sums + n * BF16_ROWS,
@@ -99,7 +100,7 @@ static void in_strips(const Layer& l, const bf16* A, MatrixView<bf16> B, int64_t
                         product.next_stride = K, product.next_rows = (n + width) * next / columns - from;
                     }
                     multiply_amx<std::remove_pointer_t<decltype(type)>>(product);
-                    if (k + INNER >= K)
+                    if (k + inner >= K)
                         epilogue({l.sums + n * BF16_ROWS, panel, m, rows, n0 + n, std::min(width, N - n)});
                 }
             }
@@ -144,7 +145,7 @@ BENCH("matmul_amx", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 76
     // packed
     const double products = (double)rows * C * OC, sums = 8.0 * rows * OC, results = 2.0 * rows * OC;
     const double weight_packed = 4.0 * OC * C, inp_packed = 4.0 * rows * C;
-    const double sums_of_strips = sums * ceil_div(C, 256) + results;
+    const double sums_of_strips = sums * ceil_div(C, 256) + results, longer = sums * ceil_div(C, 384) + results;
     const auto run = [](auto f) { return [=] { on_one_thread(f); }; };
     requested(4 * products / 16 + weight_packed + sums + results);
     variant("one-tile", "the weight packed in tiles; two tiles are loaded for each instruction that multiplies",
@@ -183,18 +184,26 @@ BENCH("matmul_amx", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 76
                 rows_first(l, {true, false, true, true, true});
             }),
             IN_BF16);
-    requested(4 * products / 32 + sums_of_strips);
-    variant("packed-before", "as if the weight lay in tiles already: what packing it costs, with so many rows",
+    requested(4 * products / 32 + weight_packed + longer);
+    variant("longer",
+            "384 of k at a time: 24 KiB of inp stay in the first-level cache, since tiles of weights and sums are "
+            "loaded as used once (tileloaddt1); the sums move twice, not three times",
             run([=] {
-                rows_first(l, {false, false, true, true, true});
+                rows_first(l, {true, false, true, true, true, 384});
             }),
             IN_BF16);
-    requested(4 * products / 32 + inp_packed + sums_of_strips);
+    requested(4 * products / 32 + longer);
+    variant("packed-before", "as if the weight lay in tiles already: what packing it costs, with so many rows",
+            run([=] {
+                rows_first(l, {false, false, true, true, true, 384});
+            }),
+            IN_BF16);
+    requested(4 * products / 32 + inp_packed + longer);
     variant("weights-first",
             "out^T = weight inp^T: inp is packed, the weight is read where it lies, and the sums are transposed on "
             "their way",
             run([=] {
-                weights_first(l, {true, false, true, true, true});
+                weights_first(l, {true, false, true, true, true, 384});
             }),
             IN_BF16);
     variant(
