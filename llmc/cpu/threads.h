@@ -1,5 +1,7 @@
-// The threads behind parallel_for (device.h). The pieces of a loop are numbers from a shared
-// counter. The calling thread and the workers of a pool take them one by one, each when it is free.
+// The threads behind parallel_for (device.h): the calling thread and the workers of a pool. Of the
+// pieces of a loop each thread has a share, consecutive ones, which it takes one by one; a thread
+// that has no more takes from the shares of others. So the same rows go to the same thread in loop
+// after loop, and are in its cache, or in the memory next to it.
 //
 // A step has about a thousand loops, microseconds apart. Waking a sleeping thread takes longer than
 // that, so a waiting thread spins for a short time. After that it gives up its core in between: on
@@ -10,12 +12,14 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include "llmc/base/check.h"
 #include "llmc/base/clock.h"
+#include "llmc/base/integer_math.h"
 #include "llmc/cpu/denormals.h"
 #include "llmc/trace/trace.h"
 
@@ -74,13 +78,18 @@ struct ThreadPool {
     // inside.
     static constexpr uint64_t OPEN = 1ull << 31, INSIDE = OPEN - 1, NUMBER = 1ull << 32;
     std::atomic<uint64_t> loop{0};
-    alignas(64) std::atomic<int64_t> left{0};  // pieces that no thread has taken yet; 0 or less when there are none
+    std::atomic<bool> all_taken{false};  // of the pieces
     alignas(64) std::atomic_flag busy = ATOMIC_FLAG_INIT;
     int workers = 0;  // that have been started
     // The current loop: how many threads may take part, the number of pieces, the function that
     // runs one.
     int threads = 0;
-    int64_t n = 0;
+    // The pieces of a share that no thread has taken yet: from `next` to end - 1.
+    struct alignas(64) Share {
+        std::atomic<int64_t> next{0};
+        int64_t end = 0;
+    };
+    std::deque<Share> shares;  // by thread; a deque, whose elements stay where they are when it grows
     Piece piece = nullptr;
     void* context = nullptr;
     std::exception_ptr failure;  // the first exception that a piece threw
@@ -90,9 +99,17 @@ struct ThreadPool {
     void take_pieces() {
         const ThreadSpan span(thread_number);
         try {
-            for (int64_t i; (i = left.fetch_sub(1, std::memory_order_relaxed)) > 0;) piece(context, n - i);
+            for (int i = 0; i < threads && !all_taken; i++) {
+                Share& share = shares[(thread_number + i) % threads];
+                while (share.next.load(std::memory_order_relaxed) < share.end) {
+                    const int64_t number = share.next.fetch_add(1, std::memory_order_relaxed);
+                    if (number < share.end) piece(context, number);
+                }
+            }
+            all_taken = true;
         } catch (...) {
-            left = 0;
+            all_taken = true;
+            for (Share& share : shares) share.next = share.end;
             std::lock_guard<std::mutex> lock(failure_mutex);
             if (!failure) failure = std::current_exception();
         }
@@ -105,7 +122,7 @@ struct ThreadPool {
             uint64_t now = 0;
             for_loop.wait([&] { return now = loop, (now & OPEN) && now / NUMBER != seen; });
             seen = now / NUMBER;
-            while ((now & OPEN) && now / NUMBER == seen && left > 0) {
+            while ((now & OPEN) && now / NUMBER == seen && !all_taken) {
                 if (!loop.compare_exchange_weak(now, now + 1)) continue;
                 if (number < threads) take_pieces();
                 if ((--loop & (OPEN | INSIDE)) == 0) for_end.wake();
@@ -134,9 +151,12 @@ struct ThreadPool {
             for (int64_t i = 0; i < n_pieces; i++) make(argument, i);
             return;
         }
-        threads = n_threads, n = n_pieces, piece = make, context = argument, failure = nullptr;
+        threads = n_threads, piece = make, context = argument, failure = nullptr;
         start_workers();
-        left = n;
+        while ((int)shares.size() < threads) shares.emplace_back();
+        for (int t = 0; t < threads; t++)
+            shares[t].end = ceil_div((t + 1) * n_pieces, threads), shares[t].next = ceil_div(t * n_pieces, threads);
+        all_taken = false;
         loop = (loop / NUMBER + 1) * NUMBER | OPEN;
         for_loop.wake();
         inside_loop = true;
