@@ -109,8 +109,8 @@ Epilogue epilogue_of(floatC* C, int64_t ldc, Function function) {
         const Function finish = function;  // a copy, which stays in registers: no store can change it
         const auto finish_some = [&](int64_t i, int64_t j, size_t count) {
             const int64_t row = of.row + i, column = of.column + j;
-            store_some(C + row * ldc + column, finish(row, column, load_some(of.sums + i * of.stride + j, count), count),
-                       count);
+            store_some(C + row * ldc + column,
+                       finish(row, column, load_some(of.sums + i * of.stride + j, count), count), count);
         };
         constexpr int64_t LINE = std::max<int64_t>(VEC_FLOATS, 64 / sizeof(floatC));  // a cache line of each row
         int64_t begin = 0;
