@@ -192,7 +192,7 @@ struct Amx {
     void load(const void* from, int64_t stride_bytes) {
         asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(T) : "memory");
     }
-    // The same for values that are not read again soon: they do not drive others from the
+    // As load(), of values that are not read again soon: they do not drive others from the
     // first-level cache.
     template <int T>
     void load_once(const void* from, int64_t stride_bytes) {
