@@ -147,6 +147,7 @@ BENCH("matmul_amx", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 76
     const double weight_packed = 4.0 * OC * C, inp_packed = 4.0 * rows * C;
     const double sums_of_strips = sums * ceil_div(C, 256) + results, longer = sums * ceil_div(C, 384) + results;
     const auto run = [](auto f) { return [=] { on_one_thread(f); }; };
+    const auto by_rows = [=](Way way) { return run([=] { rows_first(l, way); }); };
     requested(4 * products / 16 + weight_packed + sums + results);
     variant("one-tile", "the weight packed in tiles; two tiles are loaded for each instruction that multiplies",
             run([=] { in_registers<1, 1>(l); }), IN_BF16);
@@ -157,53 +158,35 @@ BENCH("matmul_amx", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024, 76
     variant("strips",
             "32 rows of inp and 256 of k at a time, with all weights: inp and a part of the weight stay in the "
             "first-level cache, but the sums are loaded and stored for each 256 of k",
-            run([=] {
-                rows_first(l, {true, false, false, false, false});
-            }),
-            IN_BF16);
+            by_rows({true, false, false, false, false}), IN_BF16);
     requested(4 * products / 32 + weight_packed + inp_packed + sums_of_strips);
-    variant("copied", "the 32 rows are copied first, so that they lie in few pages", run([=] {
-                rows_first(l, {true, true, false, false, false});
-            }),
-            IN_BF16);
+    variant("copied", "the 32 rows are copied first, so that they lie in few pages",
+            by_rows({true, true, false, false, false}), IN_BF16);
     requested(4 * products / 32 + weight_packed + inp_packed + sums_of_strips);
-    variant("blocks", "512 weights at a time, whose tiles the second-level cache holds", run([=] {
-                rows_first(l, {true, true, true, false, false});
-            }),
-            IN_BF16);
+    variant("blocks", "512 weights at a time, whose tiles the second-level cache holds",
+            by_rows({true, true, true, false, false}), IN_BF16);
     requested(4 * products / 32 + weight_packed + sums_of_strips);
     variant("squares",
             "sums as squares of 32 x 32, each a run of 4 KiB, and finished while the first-level cache has it; the "
             "rows of inp where they lie",
-            run([=] {
-                rows_first(l, {true, false, true, true, false});
-            }),
-            IN_BF16);
+            by_rows({true, false, true, true, false}), IN_BF16);
     requested(4 * products / 32 + weight_packed + sums_of_strips);
-    variant("prefetched", "while 32 rows are multiplied, the next 32 come to the second-level cache", run([=] {
-                rows_first(l, {true, false, true, true, true});
-            }),
-            IN_BF16);
+    variant("prefetched", "while 32 rows are multiplied, the next 32 come to the second-level cache",
+            by_rows({true, false, true, true, true}), IN_BF16);
     requested(4 * products / 32 + weight_packed + longer);
     variant("longer",
             "384 of k at a time: 24 KiB of inp stay in the first-level cache, since tiles of weights and sums are "
             "loaded as used once (tileloaddt1); the sums move twice, not three times",
-            run([=] {
-                rows_first(l, {true, false, true, true, true, 384});
-            }),
-            IN_BF16);
+            by_rows({true, false, true, true, true, 384}), IN_BF16);
     requested(4 * products / 32 + longer);
     variant("packed-before", "as if the weight lay in tiles already: what packing it costs, with so many rows",
-            run([=] {
-                rows_first(l, {false, false, true, true, true, 384});
-            }),
-            IN_BF16);
+            by_rows({false, false, true, true, true, 384}), IN_BF16);
     requested(4 * products / 32 + inp_packed + longer);
     variant("weights-first",
             "out^T = weight inp^T: inp is packed, the weight is read where it lies, and the sums are transposed on "
             "their way",
             run([=] {
-                weights_first(l, {true, false, true, true, true, 384});
+                weights_first(l, Way{true, false, true, true, true, 384});
             }),
             IN_BF16);
     variant(

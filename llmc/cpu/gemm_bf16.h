@@ -51,15 +51,17 @@ constexpr int64_t BF16_TILES_ELEMS = 384 * 1024;  // the largest kc * nc
 constexpr int64_t BF16_SUMS_ELEMS = 384 * 1024;   // the largest mc * nc, or 32 * nc where no sums are kept
 
 // AMX multiplies 16 times as fast as FMA units do, so what counts is memory. A block of B takes 768
-// KiB of a second-level cache of 2 MiB. With 256 of k in one call, 32 rows of A take 16 KiB, and
-// two columns of tiles of B as much: the first-level cache holds them beside a square of 32 x 32
-// sums; of fp32, in two parts, 192. AVX-512 and the portable code multiply slower, and in smaller
-// blocks.
+// KiB of a second-level cache of 2 MiB. With 384 of k in one call, 32 rows of A take 24 KiB: the
+// first-level cache keeps them, since tiles of B and C are loaded as used once (matrix_unit.h); of
+// fp32, in two parts, 192. Weights as A come from memory while they are multiplied, and 256 of k,
+// 16 KiB, leave room for the lines that arrive. AVX-512 and the portable code multiply slower, and
+// in smaller blocks.
 template <class floatX>
-Bf16Blocking bf16_blocking(int64_t K) {
+Bf16Blocking bf16_blocking(int64_t K, bool weights = false) {
     constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40, PARTS = BF16_PARTS<floatX>;
-    constexpr int64_t inner = PARTS == 1 ? 384 : 192, few_rows = PARTS == 1 ? 256 : 0;
+    constexpr int64_t few_rows = PARTS == 1 ? 256 : 0;
     if (!unit_is_amx()) return {1024, 192, 768 / PARTS, 768 / PARTS, 192, few_rows};
+    const int64_t inner = PARTS == 2 ? 192 : weights ? 256 : 384;
     if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / PARTS / AMX_KC, AMX_KC, inner, 32, few_rows};
     const int64_t nc = BF16_TILES_ELEMS / PARTS / round_up(K, TILE_K) / 32 * 32;
     return {ALL, std::min<int64_t>(nc, 1536), AMX_KC, inner, 32, few_rows};  // no sums are kept
@@ -83,8 +85,8 @@ struct RowsOfA {
     int64_t low = 0;
 };
 
-// Whether the first-level cache holds 32 rows of 256 values, this far apart, beside each other: a
-// cache of 64 sets has those whose distance is a multiple of 2 KiB in one or two of them.
+// Whether the first-level cache holds 32 rows of `inner` values, this far apart, beside each other:
+// a cache of 64 sets has those whose distance is a multiple of 2 KiB in one or two of them.
 inline bool rows_fit_cache(int64_t stride) { return stride * sizeof(bf16) % 2048 != 0; }
 
 // Returns `rows` rows of A from m on, k_elems values from k0 on, as the unit wants them: where they
@@ -124,7 +126,7 @@ void gemm_block(RowsOfA A, MatrixView<floatX> B, int64_t m0, int64_t m1, int64_t
                 const Epilogue& epilogue, const floatX* epilogue_reads, int64_t ldc) {
     const MatrixRegisters registers;
     constexpr int64_t PARTS = BF16_PARTS<floatX>;
-    const Bf16Blocking by = bf16_blocking<floatX>(K);
+    const Bf16Blocking by = bf16_blocking<floatX>(K, A.weights);
     float* sums = thread_scratch(GEMM_BF16_SCRATCH_ELEMS);
     bf16 *tiles = (bf16*)(sums + BF16_SUMS_ELEMS), *a_copy = tiles + BF16_TILES_ELEMS;
     const int64_t k_blocks = ceil_div(K, by.kc), kc = round_up(ceil_div(K, k_blocks), TILE_K);
@@ -248,6 +250,7 @@ inline void gemm_of_rows(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int6
 }
 
 // The epilogue that stores the sums in C past the caches: for gradients, which are not read soon.
+// gemm_on_unit() calls streams_done() after each block.
 template <class floatC>
 Epilogue streaming_epilogue(floatC* C, int64_t ldc) {
     return [=](const FinishedSums& of) {

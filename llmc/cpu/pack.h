@@ -140,8 +140,7 @@ VEC_INLINE void transpose_16(float* out, int64_t out_stride, const float* inp, i
 // Interleaves VEC_FLOATS values of two rows into pairs.
 VEC_INLINE vfloat pairs(vhalf even, vhalf odd) { return (vfloat)(zero_extend(even) | zero_extend(odd) << 16); }
 
-// TILES tiles of 32 rows of 16 values each, which lie side by side; two are a cache line of each
-// row. Rows are row_stride apart.
+// TILES tiles of 32 rows of 16 values each, which lie side by side. Rows are row_stride apart.
 template <int TILES>
 VEC_INLINE void pack_tiles_of_rows(bf16* const (&tiles)[TILES], const bf16* rows, int64_t row_stride) {
 #pragma GCC unroll 4
@@ -183,28 +182,27 @@ inline void pack_tiles_by_columns(bf16* out, MatrixView<bf16> B, int64_t k0, int
             pack_tile_of_columns(out, in_place ? from : padded, in_place ? B.col_stride : TILE_K);
         }
 }
-// Prefetches a cache line of each of 32 rows to the second-level cache: far apart, they may not fit
-// the sets of the first.
-VEC_INLINE void fetch_rows_of_tiles(const bf16* rows, int64_t row_stride) {
-    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
-    for (int j = 0; j < TILE_K; j++) __builtin_prefetch(rows + j * row_stride, 0, SECOND_LEVEL);
+// Two tiles, side by side a cache line of each of 32 rows, of which rows x columns values are
+// there; zeros follow. Prefetches the next 32 rows, to the second-level cache: far apart, they may
+// not fit the sets of the first.
+VEC_INLINE void pack_two_tiles(bf16* left, bf16* right, const bf16* from, int64_t stride, int64_t rows,
+                               int64_t columns) {
+    constexpr int WIDTH = 2 * TILE_COLS, SECOND_LEVEL = 2;  // for __builtin_prefetch
+    for (int k = 0; k < TILE_K; k++) __builtin_prefetch(from + (TILE_K + k) * stride, 0, SECOND_LEVEL);
+    if (rows >= TILE_K && columns >= WIDTH) return pack_tiles_of_rows({left, right}, from, stride);
+    alignas(64) bf16 padded[TILE_K * WIDTH];
+    copy_padded(padded, WIDTH, TILE_K, WIDTH, from, stride, rows, columns);
+    pack_tiles_of_rows({left, right}, padded, WIDTH);
 }
-// pack_tiles() where the rows of B are contiguous: 32 rows, two tiles wide, at a time. Prefetches
-// the next 32 rows.
+// pack_tiles() where the rows of B are contiguous.
 inline void pack_tiles_by_rows(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int64_t n0, int64_t N) {
-    constexpr int64_t WIDTH = 2 * TILE_COLS;
-    alignas(64) bf16 padded[TILE_K * WIDTH], beyond[TILE_ELEMS];
-    const int64_t k_tiles = ceil_div(K, TILE_K);
+    alignas(64) bf16 beyond[TILE_ELEMS];
+    const int64_t k_tiles = ceil_div(K, TILE_K), next = k_tiles * TILE_ELEMS;
     for (int64_t k = 0; k < k_tiles; k++)
-        for (int64_t n = 0; n < N; n += WIDTH) {
-            const bf16* from = B.at(k0 + k * TILE_K, n0 + n);
-            const int64_t rows = K - k * TILE_K, columns = N - n;
-            const bool whole = rows >= TILE_K && columns >= WIDTH;
-            if (!whole) copy_padded(padded, WIDTH, TILE_K, WIDTH, from, B.row_stride, rows, columns);
-            fetch_rows_of_tiles(from + TILE_K * B.row_stride, B.row_stride);
+        for (int64_t n = 0; n < N; n += 2 * TILE_COLS) {
             bf16* const tile = out + (n / TILE_COLS * k_tiles + k) * TILE_ELEMS;
-            bf16* const tiles[] = {tile, columns > TILE_COLS ? tile + k_tiles * TILE_ELEMS : beyond};
-            pack_tiles_of_rows(tiles, whole ? from : padded, whole ? B.row_stride : WIDTH);
+            pack_two_tiles(tile, N - n > TILE_COLS ? tile + next : beyond, B.at(k0 + k * TILE_K, n0 + n), B.row_stride,
+                           K - k * TILE_K, N - n);
         }
 }
 // Packs the K rows of B from k0 on, in the N columns from n0 on, into tiles, filled with zeros. The
@@ -217,21 +215,14 @@ inline void pack_tiles(bf16* out, MatrixView<bf16> B, int64_t k0, int64_t K, int
 // Transposes a matrix A whose columns are contiguous, so that its rows are: inp is A^T, with K rows
 // that are inp_stride apart. Rows 0 to M - 1 of out, out_stride apart, are the columns of inp from
 // m0 on, K values each. Zeros fill K up to whole tiles, and M up to out_rows, whole strips of 16
-// rows. 32 rows of inp are read at a time, along the rows, and the next 32 prefetched. PAST_CACHES:
-// as for transpose_16().
+// rows. 32 rows of inp are read at a time, along the rows. PAST_CACHES: as for transpose_16().
 template <bool PAST_CACHES>
 void pack_rows(bf16* out, int64_t out_stride, const bf16* inp, int64_t inp_stride, int64_t m0, int64_t M,
                int64_t out_rows, int64_t K) {
-    constexpr int64_t WIDTH = 2 * TILE_ROWS;
-    alignas(64) bf16 padded[TILE_K * WIDTH], left[TILE_ELEMS], right[TILE_ELEMS];
-    bf16* const tiles[] = {left, right};
+    alignas(64) bf16 tiles[2][TILE_ELEMS];
     for (int64_t k = 0; k < K; k += TILE_K)
-        for (int64_t m = 0; m < out_rows; m += WIDTH) {
-            const bf16* from = inp + k * inp_stride + m0 + m;
-            const bool whole = K - k >= TILE_K && M - m >= WIDTH;
-            if (!whole) copy_padded(padded, WIDTH, TILE_K, WIDTH, from, inp_stride, K - k, M - m);
-            fetch_rows_of_tiles(from + TILE_K * inp_stride, inp_stride);
-            pack_tiles_of_rows(tiles, whole ? from : padded, whole ? inp_stride : WIDTH);
+        for (int64_t m = 0; m < out_rows; m += 2 * TILE_ROWS) {
+            pack_two_tiles(tiles[0], tiles[1], inp + k * inp_stride + m0 + m, inp_stride, K - k, M - m);
             for (int i = 0; i < 2 && m + i * TILE_ROWS < out_rows; i++)
                 transpose_16<PAST_CACHES>((float*)(out + (m + i * TILE_ROWS) * out_stride + k), out_stride / 2,
                                           (const float*)tiles[i], TILE_COLS);
