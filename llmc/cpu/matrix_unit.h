@@ -42,6 +42,10 @@ struct TileProduct {
     int64_t next_stride = 0, next_rows = 0;
 };
 
+// The two values of each pair, as fp32.
+VEC_INLINE void widen_pairs(vfloat& first, vfloat& second, vuint pairs) {
+    first = (vfloat)(pairs << 16), second = (vfloat)(pairs & 0xFFFF0000u);
+}
 // ROWS rows of A times one column of tiles. The accumulators take ROWS * 16 floats.
 template <int ROWS>
 inline void multiply_rows_portable(const TileProduct& t, int64_t row, int64_t column) {
@@ -50,13 +54,13 @@ inline void multiply_rows_portable(const TileProduct& t, int64_t row, int64_t co
     const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
     for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p++, a += 2, b += 2 * TILE_COLS) {
         vfloat even[PARTS], odd[PARTS];
-        for (int j = 0; j < PARTS; j++) {
-            const vuint both = (vuint)load((const float*)b + j * VEC_FLOATS);
-            even[j] = (vfloat)(both << 16), odd[j] = (vfloat)(both & 0xFFFF0000u);
-        }
+        for (int j = 0; j < PARTS; j++) widen_pairs(even[j], odd[j], (vuint)load((const float*)b + j * VEC_FLOATS));
 #pragma GCC unroll 16
         for (int i = 0; i < ROWS; i++) {
-            const vfloat first = broadcast((float)a[i * t.a_stride]), second = broadcast((float)a[i * t.a_stride + 1]);
+            float pair;  // bits of both values: as a float it is broadcast from memory by one instruction
+            memcpy(&pair, a + i * t.a_stride, 4);
+            vfloat first, second;
+            widen_pairs(first, second, (vuint)broadcast(pair));
             for (int j = 0; j < PARTS; j++) acc[i][j] = acc[i][j] + second * odd[j] + first * even[j];
         }
     }
