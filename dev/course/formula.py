@@ -19,6 +19,7 @@ RELATIONS = ("=", "+=", "<-", "<=", "<")
 FOLDS = {"sum": sum, "mean": lambda values: sum(values) / len(values), "max": max}
 KNOWN = {"pi": np.pi, "e": np.e, "log": np.log, "ln": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "sin": np.sin,
          "max": max, "min": min, "ceil": lambda x: np.ceil(x - 1e-9), "round": np.round}
+APPLIED = ("log", "ln", "sin")
 TOKEN = re.compile(r"""\s*(?P<derivative>d(?:\([^()]*\)|\w+)(?:\[[^\]]*\])?/d[A-Za-z]\w*(?:\[[^\]]*\])?)
                      |\s*(?P<number>\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)|\s*(?P<name>[A-Za-z]\w*'*)|\s*(?P<rest>\.\.\.)
                      |\s*(?P<sign>\+=|<-|<=|>=|[-+*/^()\[\],=<>|.·])""", re.X)
@@ -146,7 +147,8 @@ class Parser:
             self.bars -= 1
             return ("abs", tree)
         if kind == "derivative":
-            return self.indexed(*re.sub(r"\[([^\]]*)\]", "", text).split("\0"), ",".join(re.findall(r"\[(.*?)\]", text)))
+            indices = ",".join(re.findall(r"\[(.*?)\]", text))
+            return self.indexed(re.sub(r"\[[^\]]*\]", "", text), indices)
         if text in FOLDS and self.next()[1] == "over":
             self.at += 1
             index, sign, bound = self.next()[1], None, None
@@ -161,6 +163,8 @@ class Parser:
             first = self.primary()
             self.expect("...")
             return ("softmax", first, self.primary())
+        if text in APPLIED and self.begins() and (self.next()[1] != "(" or self.next()[2]):  # log p
+            return ("call", text, [self.power()])
         if kind == "name":
             return self.named(text)
         raise Unreadable(f"cannot read on at {text!r}")
@@ -182,14 +186,16 @@ def statements(text, names=()):
     """The relations in a displayed block: (sides, signs, the text). What has no sign of a relation is a remark."""
     found, open_ = [], None
     for line in text.splitlines():
-        here = []
+        here, goes_on = [], False
         for piece in filter(None, re.split(r"\s{2,}", line.strip())):
             if re.match(r"(?:=|\+=|<-|<=|<|\+|-)\s", piece) and (here or open_):  # it goes on
                 (here[-1] if here else open_)[0] += " " + piece
+                goes_on = goes_on or not here
             else:
                 here.append([re.sub(r"^(?:[^:(\[]*:|as(?= \w+ = ))\s*", "", piece).rstrip(",;")])
         found += here
-        open_ = next((piece for piece in here[::-1] if RELATION.search(piece[0])), here[0] if here else open_)
+        open_ = next((piece for piece in here[::-1] if RELATION.search(piece[0])),
+                     open_ if goes_on or not here else here[0])
     result = []
     for part in itertools.chain.from_iterable(split(piece) for (piece,) in found):
         if RELATION.search(part):
@@ -216,18 +222,22 @@ def times(a, b):
         return a(b)
     a, b = np.asarray(a), np.asarray(b)
     matrices = a.ndim == 2 and b.ndim == 2 and 1 not in a.shape + b.shape
-    return a @ b if matrices and a.shape != b.shape and a.shape[1] == b.shape[0] else a * b
+    return a @ b if matrices and a.shape[1] == b.shape[0] else a * b
 
 
-def lookup(name, values, bound=()):
+def subscripted(name):
+    """p_ij' is ij of p'."""
+    base, _, letters = name.rstrip("'").partition("_")
+    return base + "'" * (len(name) - len(name.rstrip("'"))), letters
+
+
+def lookup(name, values):
     """The value of a name; p_i is p[i]."""
     if name in values:
         return values[name]
-    if "_" in name:
-        base, _, letters = name.rstrip("'").partition("_")
-        base += "'" * (len(name) - len(name.rstrip("'")))
-        if base in values and letters and all(i in values for i in letters):
-            return values[base][tuple(int(values[i]) for i in letters)]
+    base, letters = subscripted(name)
+    if base in values and letters and all(i in values for i in letters):
+        return values[base][tuple(int(values[i]) for i in letters)]
     if name in KNOWN:
         return KNOWN[name]
     raise KeyError(name)
@@ -243,9 +253,8 @@ def find_ranges(tree, values, ranges, bound=frozenset()):
     name, letters = None, []
     if kind == "index" and parts[0] in values:
         name, letters = parts[0], [i[1] if i[0] == "name" else None for i in parts[1]]
-    if kind == "name" and tree[1] not in values and "_" in tree[1]:
-        base, _, subscript = tree[1].rstrip("'").partition("_")
-        base += "'" * (len(tree[1]) - len(tree[1].rstrip("'")))
+    if kind == "call" or kind == "name" and tree[1] not in values:
+        base, subscript = subscripted(tree[1])
         if base in values:
             name, letters = base, list(subscript)
     for axis, letter in enumerate(letters):
@@ -337,6 +346,8 @@ def mathml(tree):
         return f"<msub>{name_mathml(parts[0])}<mrow>{comma(parts[1])}</mrow></msub>"
     if kind == "call" and parts[0] == "sqrt":
         return f"<msqrt>{comma(parts[1])}</msqrt>"
+    if kind == "call" and parts[0] in APPLIED:
+        return f'<mrow>{name_mathml(parts[0])}<mspace width="0.2em"/>{mathml(parts[1][0])}</mrow>'
     if kind == "call":
         return f"<mrow>{name_mathml(parts[0])}<mo>(</mo>{comma(parts[1])}<mo>)</mo></mrow>"
     if kind == "fold":

@@ -14,10 +14,11 @@ it is written is in dev/course/formula.py. Behind its block or quote stands a co
     holds(x=x, mean=x.mean(1), C=4)
     -->
 
-holds(name=value, ...) demands that what stands on the sides of the formulas is equal, with these values, at every index.
-run(name=value, ...) takes the formulas as assignments, one after another, and returns all values; what it returns is
-compared by same(a, b). A check finds np, normal(*shape), slope(f, x), the gradient of a number by differences, and
-jacobian(f, x). lines=(0, 2) takes some of the formulas, where=lambda t, u: u <= t some of the places.
+holds(name=value, ...) demands that the sides of the formulas are equal, with these values, at every index.
+run(name=value, ...) takes the formulas as assignments, one after another, and returns all values. What is computed by
+itself is compared by same(a, b). sides(0, name=value, ...) returns the sides of formula 0. A check finds np,
+normal(*shape), slope(f, x), the gradient of a number by differences, and jacobian(f, x). lines=(0, 2) takes some of the
+formulas, where=lambda t, u: u <= t some of the places.
 Needs: pip install numpy
 """
 import pathlib
@@ -34,6 +35,8 @@ if "--packages" in sys.argv:
 import numpy as np  # noqa: E402
 
 import formula  # noqa: E402
+
+np.seterr(all="ignore")  # what a check compares has to be finite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = re.compile(r"""(?P<quote>^<!--\ quote\ [^\n]*-->\n.*?^<!--\ end\ quote\ -->\n)|(?P<fence>^```.*?^```\n)
@@ -71,10 +74,10 @@ class Check:
     """What the code of one check finds."""
 
     def __init__(self, shown):
-        self.shown, self.held, self.compared = shown, set(), 0
+        self.shown, self.held, self.compared, self.count = shown, set(), 0, 0
         random = np.random.default_rng(7)
-        self.names = {"np": np, "holds": self.holds, "run": self.run, "same": self.same, "slope": slope,
-                      "jacobian": jacobian, "normal": lambda *shape: random.standard_normal(shape)}
+        self.names = {"np": np, "holds": self.holds, "run": self.run, "sides": self.sides, "same": self.same,
+                      "slope": slope, "jacobian": jacobian, "normal": lambda *shape: random.standard_normal(shape)}
 
     def same(self, a, b, tolerance=1e-6):
         a, b = np.asarray(a), np.asarray(b)
@@ -86,7 +89,8 @@ class Check:
         self.compared += 1
 
     def relations(self, values, lines):
-        found = formula.statements(self.shown, values)
+        found = formula.statements(self.shown, [name for name in values if " " in name])
+        self.count = len(found)
         for number, relation in enumerate(found):
             if lines is None or number in lines:
                 self.held.add(number)
@@ -98,17 +102,18 @@ class Check:
             for place, at in formula.places(sides, values, where):
                 try:
                     results = [formula.compute(side, place) for side in sides]
+                    if sides[-1][0] == "softmax":
+                        results[-1] = results[-1][at[-1]]
                 except IndexError:
                     continue
-                if sides[-1][0] == "softmax":
-                    results[-1] = results[-1][at[-1]]
                 for left, sign, right in zip(results, signs, results[1:]):
                     if sign in ("<", "<="):
                         if not formula.COMPARE[sign](left, right).all():
                             raise Drifted(f"{text}: {left} and {right}")
                         self.compared += 1
                     else:
-                        scale = np.abs(values[sides[0][1]]).max() if sides[0][0] == "index" else 0
+                        name = sides[0][1] if sides[0][0] == "index" else formula.subscripted(str(sides[0][1]))[0]
+                        scale = 0 if callable(values.get(name, len)) else np.abs(values[name]).max()
                         difference = np.abs(np.asarray(left) - right).max()
                         if not difference <= tolerance * max(np.abs(right).max(), scale, 1e-300):
                             raise Drifted(f"{text}: {np.round(left, 6)} and {np.round(right, 6)}, at {at}")
@@ -116,6 +121,10 @@ class Check:
                 count += 1
             if not count:
                 raise Drifted(f"{text}: holds at no place")
+
+    def sides(self, line, **values):
+        (sides, _, _), = self.relations(values, (line,))
+        return [formula.compute(side, values) for side in sides]
 
     def run(self, lines=None, **values):
         for (target, *sides), signs, text in self.relations(values, lines):
@@ -156,64 +165,70 @@ def jacobian(f, x, h=1e-5):
 def run_check(shown, code):
     check = Check(shown)
     exec(compile(code, "a check", "exec"), check.names)
-    missing = [r[2] for n, r in enumerate(formula.statements(shown, ("",))) if n not in check.held] \
-        if " " not in "".join(check.names) else []
+    missing = set(range(check.count)) - check.held
     if missing:
-        raise Drifted(f"nothing is computed for: {missing[0]}")
+        raise Drifted(f"nothing is computed for formula {min(missing)} of the block")
     if not check.compared:
         raise Drifted("its check compares nothing")
     return len(check.held)
 
 
-def changed(shown):
+def changed_blocks(shown):
     """The block with one sign or one number changed, in every way."""
-    for relation in formula.statements(shown):
-        for part in [relation[2]]:
-            for old, new in CHANGES.items():
-                for match in re.finditer(re.escape(old), part):
-                    yield part, part[:match.start()] + new + part[match.end():]
-            for match in re.finditer(r"(?<![\w.^-])\d+(?![\w.])", part):
-                yield part, part[:match.start()] + str(int(match[0]) + 1) + part[match.end():]
+    for part in re.finditer(r"\S+(?: \S+)*", shown):
+        if not part[0].startswith(("= ", "+ ", "- ")) and (part[0][-1] == ":" or not formula.RELATION.search(part[0])):
+            continue
+        for old, new in CHANGES.items():
+            for match in re.finditer(re.escape(old), part[0]):
+                yield part[0], place(shown, part.start() + match.start(), old, new)
+        for match in re.finditer(r"(?<![\w.^-])\d+(?![\w.])", part[0]):
+            yield part[0], place(shown, part.start() + match.start(), match[0], str(int(match[0]) + 1))
+
+
+def place(text, at, old, new):
+    return text[:at] + new + text[at + len(old):]
+
+
+def check_page(page, changed=False):
+    """How many formulas are computed, what is wrong, and how many changes were tried."""
+    formulas, wrong, changes = 0, [], 0
+    try:
+        blocks = displayed(page)
+    except Drifted as problem:
+        return 0, [f"{page.name}: {problem}"], 0
+    for shown, code, line, _ in blocks:
+        try:
+            if code is None:
+                raise Drifted("a displayed formula has no <!-- check ... --> behind it")
+            formulas += run_check(shown, code)
+        except Exception as problem:  # whatever a check may raise
+            wrong.append(f"{page.name}:{line}: {problem if isinstance(problem, Drifted) else repr(problem)}")
+            continue
+        for part, new in changed_blocks(shown) if changed else ():
+            changes += 1
+            try:
+                run_check(new, code)
+                wrong.append(f"{page.name}:{line}: no check notices that {part!r} has become\n{new}")
+            except Exception:
+                pass
+    return formulas, wrong, changes
 
 
 def main():
     options = [a for a in sys.argv[1:] if a.startswith("--")]
     wanted = ([a for a in sys.argv[1:] if not a.startswith("--")] + [""])[0]
-    failed = formulas = changes = 0
-    for page in sorted(ROOT.glob("dev/course/[0-9]*.md")):
-        if wanted not in page.name:
-            continue
-        try:
-            blocks = displayed(page)
-        except Drifted as problem:
-            print(f"{page.name}: {problem}")
-            failed += 1
-            continue
-        for shown, code, line, _ in blocks:
-            try:
-                if "--list" in options:
-                    print(page.name, line, *[f"\n    {text}" for _, _, text in formula.statements(shown)])
-                    continue
-                if code is None:
-                    raise Drifted("a displayed formula has no <!-- check ... --> behind it")
-                formulas += run_check(shown, code)
-            except Exception as problem:
-                print(f"{page.name}:{line}: {type(problem).__name__ if not isinstance(problem, Drifted) else ''} {problem}")
-                failed += 1
-                continue
-            if "--changed" in options:
-                for old, new in changed(shown):
-                    changes += 1
-                    try:
-                        run_check(" ".join(shown.split(" ")).replace(old, new), code)
-                    except Exception:
-                        continue
-                    print(f"{page.name}:{line}: nobody notices that {old} has become {new}")
-                    failed += 1
-    if not formulas and "--list" not in options:
+    pages = [page for page in sorted(ROOT.glob("dev/course/[0-9]*.md")) if wanted in page.name]
+    if "--list" in options:
+        for page in pages:
+            for shown, _, line, _ in displayed(page):
+                print(f"{page.name}:{line}:", shown.strip().replace("\n", "\n    "), sep="\n    ")
+        sys.exit()
+    results = [check_page(page, "--changed" in options) for page in pages]
+    formulas, wrong, changes = (sum(column, start) for column, start in zip(zip(*results), (0, [], 0)))
+    if not formulas and not wrong:
         sys.exit(f"no chapter with a formula has {wanted!r} in its name")
-    print(f"{formulas} formulas are computed" + (f", {changes} changes are noticed" if changes and not failed else ""))
-    sys.exit(failed > 0)
+    print(*wrong, f"{formulas} formulas are computed" + f", {changes} changes were tried" * bool(changes), sep="\n")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":
