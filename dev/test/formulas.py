@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""dev/course/formulas.py finds what is wrong: faults planted in copies of chapters are named, and nothing else is."""
+"""dev/course/formulas.py and pages.py find what is wrong: faults planted in copies of chapters are named, and nothing else is."""
 import pathlib
 import sys
 import tempfile
@@ -10,6 +10,7 @@ if __name__ == "__main__" and "--help" in sys.argv:
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "dev/course"))
 import formulas  # noqa: E402
+import pages  # noqa: E402
 
 CHECK = "<!-- check\nholds(x=2, y=3, z=6)\n-->\n"
 FAULTS = [  # what stands on the page, what must be said; nothing: it is right
@@ -22,7 +23,7 @@ FAULTS = [  # what stands on the page, what must be said; nothing: it is right
     ("    z < x\n\n" + CHECK, "z < x: 6 and 2"),
     ("    z = x of y\n\n" + CHECK, "cannot read on at 'of'"),
     ("    z = x w\n\n" + CHECK, "'w'"),
-    ("    z = x y          y = x\n\n<!-- check\nholds((0,), x=2, y=3, z=6)\n-->\n", "nothing is computed for formula 1"),
+    ("    z = x y          y = x\n\n<!-- check\nholds((0,), x=2, y=3, z=6)\n-->\n", "is computed for formula 1"),
     ("    z = x y\n\n<!-- check\nrun(x=2, y=3)\n-->\n", "compares nothing"),
     ("    z = x y\n\n<!-- check\nholds(x=2, y=np.nan, z=np.nan)\n-->\n", "nan and nan"),
     ("    z = x y\n\n<!-- check\nsame(run(x=2, y=3)['z'], 5)\n-->\n", "apart by 2.0e-01"),
@@ -48,6 +49,10 @@ def main():
     lax = formulas.check_page(ROOT / "dev/course/04-layer-norm.md", changed=True)
     if lax[1] or lax[2] < 20:
         print("chapter 4:", *lax)
+        failed += 1
+    page = "## Exercises\n\n1. What?\n2. Why?\n3. `make exercise EX=a`: that.\n\n<details>\n1. This.\n</details>\n"
+    if pages.unanswered(page) != ["question 2 has no answer"]:
+        print("questions without an answer:", pages.unanswered(page))
         failed += 1
     sys.exit(failed > 0)
 
