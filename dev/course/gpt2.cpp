@@ -144,11 +144,11 @@ void linear_backward(Tensor& out, Tensor& x, Tensor& weight, Tensor* bias) {
 // and variance 1, then scaled and shifted by a gain and a bias per channel, which are learned. It
 // keeps the numbers in range however many layers there are. For one row x of C channels:
 //
-//     mean = (sum over c of x[c]) / C
-//     var  = (sum over c of (x[c] - mean)^2) / C
-//     s    = 1 / sqrt(var + 1e-5)                        1e-5, so that a constant row is no division by 0
-//     n[c] = (x[c] - mean) s                             the normalised row
-//     out  = n[c] gain[c] + bias[c]
+//     mean   = (sum over c of x[c]) / C
+//     var    = (sum over c of (x[c] - mean)^2) / C
+//     s      = 1 / sqrt(var + 1e-5)                      1e-5, so that a constant row is no division by 0
+//     n[c]   = (x[c] - mean) s                           the normalised row
+//     out[c] = n[c] gain[c] + bias[c]
 struct RowStatistics {
     float mean, s;
 };
@@ -336,8 +336,8 @@ void residual_backward(Tensor& out, Tensor& x, Tensor& branch) {
 // that did come next, its mean over all rows. logits (rows, Vp) are the scores; the columns from V
 // on are padding and take no part. probs (rows, Vp) is kept for the backward pass.
 //
-//     p    = softmax of logits[r,0] ... logits[r,V-1]
-//     loss = (sum over r of -log p[r,target[r]]) / rows
+//     p[r,v] = softmax of logits[r,0] ... logits[r,V-1]
+//     loss   = (sum over r of -log p[r,target[r]]) / rows
 //
 // A model that knows nothing gives each token 1/V, and has the loss log V: 5.545 for 256 bytes.
 //

@@ -2,7 +2,7 @@
 """Puts the code that ships into the first page and the course, so that what a page shows cannot drift from it.
 
     dev/course/pages.py             quotes again
-    dev/course/pages.py --check     names pages that differ from the sources, and exercises that are not there
+    dev/course/pages.py --check     names pages that differ from the sources, exercises that are not there, questions without answer
 
 In a page, what follows one of these lines up to <!-- end quote --> is replaced:
 
@@ -85,7 +85,18 @@ def filled(page):
     for name, minutes in re.findall(r"^ +make exercise EX=(\S+) +# (\d+) minutes", new, re.M):
         if not re.search(rf"^ +{re.escape(name)} +{minutes} ", exercises, re.M):
             wrong.append(f"there is no exercise {name} of {minutes} minutes")
-    return new, wrong
+    return new, wrong + unanswered(new)
+
+
+def unanswered(text):
+    """The questions of a chapter are numbered; each that is no exercise for the judge has an answer, folded."""
+    questions, _, rest = text.partition("<details>")
+    asked = re.search(r"^## (?:Exercises|Things to try|Questions)$(.*?)(?=^## |^The exercises begin|\Z)", questions,
+                      re.M | re.S)
+    numbers = lambda lines, ends="": re.findall(rf"^(\d+)\. {ends}", lines, re.M)
+    answers = numbers(rest.partition("</details>")[0])
+    return [f"question {number} has no answer" for number in numbers(asked[1], "(?!`make exercise)")
+            if number not in answers] if asked else []
 
 
 def main():

@@ -110,9 +110,10 @@ inline void ring_forward(const Context& x, const GPT2Config& c, LayerRecord& k) 
         for (int64_t n = 0; n < hs; n++) k.atty[t * hs + n] /= sums[t];
     }
 }
-// dqkv (rows, 3, C), which is 0, from datty (rows, C). With D the sum over n of datty[n] atty[n],
+// dqkv (rows, 3, C), which is 0, from datty (rows, C). With the
+// gradient of x called Dx, and delta the sum over n of Datty[n] atty[n],
 //
-//     dv += p datty,   dp = datty v,   ds = p (dp - D) / sqrt(hs),   dq += ds k,   dk += ds q
+//     Dv += p Datty,   Dp = Datty . v,   Ds = p (Dp - delta) / sqrt(hs),   Dq += Ds k,   Dk += Ds q
 inline void ring_backward(const Context& x, const GPT2Config& c, float* dqkv, const float* datty, LayerRecord& k) {
     const int64_t C = c.C, NH = c.NH, hs = C / NH, rows = x.rows();
     const float scale = 1 / std::sqrt((float)hs);

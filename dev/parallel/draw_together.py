@@ -35,8 +35,8 @@ def measure():
 
 
 def picture(figures):
-    D, P, N = MESH
-    rows = [f"{rank}: {rank // (D * N)}, {rank // N % D}, {rank % N}" for rank in range(D * P * N)]
+    R, P, N = MESH
+    rows = [f"{rank}: {rank // (R * N)}, {rank // N % R}, {rank % N}" for rank in range(R * P * N)]
     boxes = [(rank, KINDS[kind][0], 0.85, "" if kind == "S" else micro, begin, end)
              for rank, kind, micro, begin, end in figures["trace"]]
     return drawn.time_lines({"rank: stage, replica, part": boxes}, rows, max(box[5] for box in boxes),

@@ -109,11 +109,11 @@ inline double auxiliary_loss(const Experts& x, const ExpertsRecord& r) {
     for (size_t i = 0; i < r.probabilities.size(); i++) sum += (double)n[i % x.E] * r.probabilities[i];
     return x.alpha * (double)x.E * sum / (double)(x.k * T * T);
 }
-// dinp (T, C) is written and dweight (E, C) added to, from dgates (T, k). With S the sum of the
-// chosen p,
+// dinp (T, C) is written and dweight (E, C) added to, from dgates (T, k). With Dx the
+// gradient of x, and S the sum of the chosen p,
 //
-//     k = 1:  dp_i = dg_i          k = 2:  dp_i = (dg_i - sum over j of g_j dg_j) / S
-//     dlogit_e = p_e (dp_e - sum over j of p_j dp_j)
+//     k = 1:  Dp_i = Dg_i          k = 2:  Dp_i = (Dg_i - sum over j of g_j Dg_j) / S
+//     Dlogit_e = p_e (Dp_e - sum over f of p_f Dp_f)
 //
 // share: of a sequence in the step, by which aux is weighted.
 inline void router_backward(const Experts& x, const ExpertsRecord& r, float* dinp, float* dweight, const Floats& dgates,

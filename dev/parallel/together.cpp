@@ -1,5 +1,5 @@
-// Data, pipeline and tensor parallelism together, on a mesh of D x P x N processes (mesh.h): the
-// micro-batches of a step are divided among D replicas, the layers of each among P stages, and each
+// Data, pipeline and tensor parallelism together, on a mesh of R x P x N processes (mesh.h): the
+// micro-batches of a step are divided among R replicas, the layers of each among P stages, and each
 // layer among N processes (tensor_layers.h). Stages take turns as 1F1B says (schedules.h).
 //
 //     scripts/processes.sh -np 8 build/together --data 2 --pipeline 2 --tensor 2
@@ -57,7 +57,7 @@ static void forward(Model& m, MicroBatch& k, const int* inp, Floats& x) {
         k.layers.push_back(record(m.split, x));
         layer_forward(m, m.mesh.stage * m.layers() + l, k.layers.back(), x);
     }
-    if (m.mesh.last()) classify(m, x, inp + 1, 1.0f / (float)(ROWS * m.micro * m.mesh.D));
+    if (m.mesh.last()) classify(m, x, inp + 1, 1.0f / (float)(ROWS * m.micro * m.mesh.R));
 }
 // dx: from the gradient of a stage's output to that of its input.
 static void backward(Model& m, MicroBatch& k, const int* inp, Floats& dx) {
@@ -102,7 +102,7 @@ static int64_t sent_by(bool messages) {
 }
 static void run_step(Model& m, int64_t step) {
     m.loss = 0, m.events.clear();
-    m.first_window = (step * m.mesh.D + m.mesh.replica) * m.micro;
+    m.first_window = (step * m.mesh.R + m.mesh.replica) * m.micro;
     comm_barrier("the step");
     m.began = now_seconds();
     for (const Action& a : one_f_one_b({m.mesh.P, m.micro, 1}, m.mesh.stage)) run_action(m, a);
@@ -124,7 +124,7 @@ struct Checkpoint {
     int64_t step, P, N, layers, sequence, micro;
 };
 static Checkpoint checkpoint_of(const Model& m, int64_t step) {
-    return {step, m.mesh.P, m.mesh.N, m.split.c.L, m.split.sequence, m.micro * m.mesh.D};
+    return {step, m.mesh.P, m.mesh.N, m.split.c.L, m.split.sequence, m.micro * m.mesh.R};
 }
 static std::string latest_file(const Settings& o) { return o.folder + "/latest"; }
 static std::string part_file(const Settings& o, const Model& m, int64_t step) {
@@ -187,7 +187,7 @@ static std::string beside_formula(const Report& found, const Report& wanted) {
 // By the formulas: each axis is as if it were alone, with the layers of a stage and the
 // micro-batches of a replica. 1F1B keeps at most P - stage of these.
 static Report formulas(const Model& m) {
-    const auto& [D, P, N, replica, stage, part, parts, replicas] = m.mesh;
+    const auto& [R, P, N, replica, stage, part, parts, replicas] = m.mesh;
     const Split& s = m.split;
     const int64_t C = s.c.C, ends = m.mesh.first() + m.mesh.last(), kept = std::min(P - stage, m.micro);
     const int64_t sums = 4 * m.layers() + ends, again = s.sequence == 2 ? 2 * m.layers() : 0;
@@ -195,11 +195,11 @@ static Report formulas(const Model& m) {
     const int64_t norms = s.sequence ? (4 * m.layers() + 2 * m.mesh.last()) * C : 0;
     const int64_t tied = P > 1 && ends ? s.vocabulary() * C : 0;
     int64_t gradients = 0;
-    for (const auto& [name, p] : m.part.parameters) gradients += (int64_t)p.gradient.size() / D;
+    for (const auto& [name, p] : m.part.parameters) gradients += (int64_t)p.gradient.size() / R;
     const int64_t last = m.mesh.last() ? s.rows() * (C + 2) : 0;
     return {4 * (kept * m.layers() * record_elems(s) + last),
             4 * (N - 1) * (m.micro * ((2 * sums + again) * ROWS * C / N + softmax) + 2 * norms / N),
-            4 * (m.micro * (2 - ends) * m.message_elems() + tied), 4 * 2 * (D - 1) * gradients};
+            4 * (m.micro * (2 - ends) * m.message_elems() + tied), 4 * 2 * (R - 1) * gradients};
 }
 static Report measured(const Model& m) {
     return {held.peak_bytes, m.sent_parts, m.sent_stages, sent_bytes() - m.sent_parts - m.sent_stages};
@@ -215,7 +215,7 @@ static double loss_of(const Model& m) {
     double loss = 0;
     const bool counts = m.mesh.last() && m.mesh.part == 0;
     for (const double one : comm_gather(counts ? m.loss : 0.0, "the loss")) loss += one;
-    return loss / (double)(ROWS * m.micro * m.mesh.D);
+    return loss / (double)(ROWS * m.micro * m.mesh.R);
 }
 // One line for each event of each process: trace RANK KIND MICRO-BATCH BEGIN END.
 static void print_trace(const Model& m) {
@@ -244,14 +244,14 @@ static Settings settings_of(int argc, char** argv) {
 }
 // Exit 2 if the mesh is not that of the processes, or does not suit the model.
 static void check_divides(const Settings& o, const GPT2Config& c, int64_t processes) {
-    const int64_t D = o.data, P = o.pipeline, N = o.tensor;
-    if (D * P * N != processes)
-        usage_error("--data %d --pipeline %d --tensor %d are %d processes, and there are %d", D, P, N, D * P * N,
+    const int64_t R = o.data, P = o.pipeline, N = o.tensor;
+    if (R * P * N != processes)
+        usage_error("--data %d --pipeline %d --tensor %d are %d processes, and there are %d", R, P, N, R * P * N,
                     processes);
     if (o.layers % P != 0) usage_error("--layers %d do not divide among --pipeline %d", o.layers, P);
     if (c.NH % N != 0) usage_error("%d heads do not divide among --tensor %d", c.NH, N);
-    if (o.micro % D != 0) usage_error("--micro %d do not divide among --data %d", o.micro, D);
-    if (o.micro / D < P) usage_error("--micro %d / --data %d do not keep %d stages busy", o.micro, D, P);
+    if (o.micro % R != 0) usage_error("--micro %d do not divide among --data %d", o.micro, R);
+    if (o.micro / R < P) usage_error("--micro %d / --data %d do not keep %d stages busy", o.micro, R, P);
 }
 // What this process has of the whole model: the layers of its stage, and of these its part.
 static Model model_of(const Settings& o, const GPT2Config& c, const Mesh& mesh) {
@@ -261,7 +261,7 @@ static Model model_of(const Settings& o, const GPT2Config& c, const Mesh& mesh) 
         const bool here = TENSORS[tensor].per_layer ? layer / (c.L / mesh.P) == mesh.stage : outside;
         return here ? part_of(split, tensor, std::move(all)) : Floats();
     };
-    return {{split, first_weights(c, 42, keep)}, mesh, o.micro / mesh.D, o.slow_ms, read_tokens(o.tokens)};
+    return {{split, first_weights(c, 42, keep)}, mesh, o.micro / mesh.R, o.slow_ms, read_tokens(o.tokens)};
 }
 
 static int train(const Settings& o) {

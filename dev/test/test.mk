@@ -92,6 +92,10 @@ $(call check,readme_tables,tables of several machines on one page and those of t
     dev/test/readme_tables.py && dev/first_page.py --check)
 $(call check,course,lesson zero trains as train_gpt2_cpu does,train_gpt2_cpu gpt2,dev/test/course.py)
 $(call check,course_pages,the chapters quote the code that ships,,dev/course/pages.py --check)
+$(call check,course_formulas,the formulas of the chapters are computed,,\
+    dev/course/formulas.py --packages || skip "pip install numpy"; dev/course/formulas.py --changed)
+$(call check,course_formulas_find,the check of formulas finds what is wrong,,\
+    dev/course/formulas.py --packages || skip "pip install numpy"; dev/test/formulas.py)
 $(call check,operations,messages that troubleshooting quotes and what the Dockerfile runs,,dev/test/operations.py)
 $(call check,trace,time lines of traced steps,$(CPU) $(SIM16),dev/test/trace.py)
 SHORT := $(PARTS)

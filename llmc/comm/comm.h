@@ -123,7 +123,7 @@ inline CommGroup comm_make_group(CommGroup group) {
 // Has buckets in slices among N neighbours: ranks 0 to N-1, N to 2N-1, ...; N divides the number of
 // processes. Processes of different groups that have the same slices are replicas.
 //
-//     N = 2, of 6:   shards    {0, 1} {2, 3} {4, 5}
+//     2 of 6:        shards    {0, 1} {2, 3} {4, 5}
 //                    replicas  {0, 2, 4} {1, 3, 5}
 inline void comm_shard_within(int64_t N) {
     const int64_t P = comm.processes, r = comm.rank;

@@ -203,14 +203,14 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
 }
 
 // The softmax of one block, backward: the scores q.k in p become probabilities, and dp in ds
-// becomes the gradient of q.k. lse and D belong to the queries.
+// becomes the gradient of q.k. lse and delta belong to the queries.
 template <bool DIAGONAL>
-inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* D, int64_t queries,
+inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* delta, int64_t queries,
                                    float scale) {
     for (int64_t i = 0; i < queries; i++)
         for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
             float *p_ij = p + i * ATT_BLOCK + j, *ds_ij = ds + i * ATT_BLOCK + j;
-            vfloat prob = exp(load(p_ij) * scale - lse[i]), grad = prob * (load(ds_ij) - D[i]) * scale;
+            vfloat prob = exp(load(p_ij) * scale - lse[i]), grad = prob * (load(ds_ij) - delta[i]) * scale;
             if (DIAGONAL) prob = seen(i, j) ? prob : vfloat{}, grad = seen(i, j) ? grad : vfloat{};
             store(p_ij, prob);
             store(ds_ij, grad);
