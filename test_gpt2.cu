@@ -378,7 +378,8 @@ static void attention_kernels(const Shape& s) {
 // Both passes of attention, on sequences that are cut into documents if there are starts (B,T).
 struct AttentionRun {
     Floats out, lse, dqkv;
-    AttentionRun(const Shape& s, const Floats& qkv, const Floats& dout, const std::vector<int>& starts) {
+    AttentionRun(const Shape& s, const Floats& qkv, const Floats& dout, const std::vector<int>& starts,
+                 int64_t window = 0) {
         const int64_t rows = s.B * s.T;
         Array d_qkv(qkv), d_dout(dout), d_out(rows * s.C), d_dqkv(rows * 3 * s.C);
         Array32 d_lse(s.B * s.NH * s.T), d_D(s.B * s.NH * s.T);
@@ -391,9 +392,9 @@ struct AttentionRun {
             copy_to_device(d_tiles.data, tiles.data(), 12 * count, stream);
             documents = {(DocumentTile*)d_tiles.data, count};
         }
-        attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream, documents);
+        attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH, stream, documents, window);
         attention_backward(d_dqkv.data, d_D.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T, s.C, s.NH,
-                           stream, documents);
+                           stream, documents, nullptr, window);
         out = d_out.values(), lse = d_lse.values(), dqkv = d_dqkv.values();
     }
     bool same_bits(const AttentionRun& o) const { return out == o.out && lse == o.lse && dqkv == o.dqkv; }
@@ -418,6 +419,8 @@ static void document_as_if_alone(const Shape& s, const Floats& qkv, const Floats
         EXPECT(std::equal(&alone.lse[h * length], &alone.lse[h * length] + length,
                           &among.lse[(b * s.NH + h) * s.T + first]));
 }
+
+#include "dev/test/window_kernels.h"
 
 static void attention_with_documents(const Shape& s, const DocumentLayout& layout) {
     start_test(format("attention, documents %s, ", layout.name) + shape_text(s));
@@ -667,6 +670,8 @@ static void kernel_tests(bool quick) {
     for (const DocumentLayout& layout : DOCUMENT_LAYOUTS)
         for (const Shape& s : {Shape{2, 33, 48, 3}, Shape{1, 130, 64, 1}, Shape{1, 70, 144, 1}})
             if (!quick || (s.T == 33 && &layout == &DOCUMENT_LAYOUTS[2])) attention_with_documents(s, layout);
+    for (const Shape& s : {Shape{1, 1, 16, 1}, Shape{2, 33, 48, 3}, Shape{1, 100, 64, 1}, Shape{1, 170, 144, 1}})
+        if (!quick || s.T == 33) attention_with_windows(s);
     const int widest = (int)layernorm_most_channels<floatX>();
     for (auto [rows, C] :
          {std::pair<int, int>{33, 48}, {1, 16}, {300, 40}, {37, 1024}, {7, 1600}, {3, 4104}, {2, widest}})

@@ -68,7 +68,7 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const cudaStream_t stream = model.gpu->stream;
     matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C, stream);
-    attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream, model.gpu->documents);
+    attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream, model.gpu->documents, model.window(l));
     matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C, stream);
     dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C), stream);
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
@@ -203,7 +203,7 @@ ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, 
     matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), sums, dattention, act(ATTY), param(ATTPROJW), rows, C, C,
                     add, stream);
     sums = attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream,
-                              model.gpu->documents, partials);
+                              model.gpu->documents, partials, model.window(l));
     matmul_backward(dbranch, grad(QKVW), grad(QKVB), sums, dwide, act(LN1), param(QKVW), rows, C, 3 * C, add, stream);
     return layernorm_backward(dresidual, grad(LN1W), grad(LN1B), partials, dbranch, layer_input<floatX>(model, l),
                               param(LN1W), act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add, stream);
@@ -384,7 +384,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1, C, stream);
         matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C, stream);
         attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position, model.sizes.cache_T, C,
-                         c.NH, stream);
+                         c.NH, stream, model.window(l));
         matmul_forward(branch, act(ATTY), param(ATTPROJW), param(ATTPROJB), 1, C, C, stream);
         residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch, param(LN2W),
                                    param(LN2B), 1, C, stream);

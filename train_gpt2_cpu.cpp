@@ -48,7 +48,7 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C);
-    kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model));
+    kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model), model.window(l));
     kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C);
     kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
@@ -193,7 +193,8 @@ void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
     const floatX* dattention = kernels::dropout(dwide, dresidual, rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
     kernels::matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), dattention, act(ATTY), param(ATTPROJW), rows, C,
                              C, add);
-    kernels::attention_backward(dwide, dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model));
+    kernels::attention_backward(dwide, dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model),
+                                model.window(l));
     kernels::matmul_backward(dbranch, grad(QKVW), grad(QKVB), dwide, act(LN1), param(QKVW), rows, C, 3 * C, add);
     kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dbranch, layer_input<floatX>(model, l), param(LN1W),
                                 act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);
@@ -387,7 +388,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
                                    C);
         kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C);
         kernels::attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position,
-                                  model.sizes.cache_T, C, c.NH);
+                                  model.sizes.cache_T, C, c.NH, model.window(l));
         kernels::matmul_forward(branch, act(ATTY), param(ATTPROJW), param(ATTPROJB), 1, C, C);
         kernels::residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch,
                                             param(LN2W), param(LN2B), 1, C);

@@ -3,7 +3,7 @@
 .PHONY: course exercise grade simulated-exercise prove-model prove-fast prove-cuda
 .PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
         step-model gpu_day_programs format dist
-NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp %/pieces.cpp %/tcp.cpp
+NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp %/pieces.cpp %/tcp.cpp %/window.cpp
 LADDERS := $(patsubst dev/cpu/%.cpp,$(B)/bench/%,$(filter-out $(NO_LADDERS),$(wildcard dev/cpu/*.cpp)))
 NVCC_LADDERS := $(CUDA_LADDERS:%=build/nvcc/%)
 

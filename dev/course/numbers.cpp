@@ -106,14 +106,17 @@ static void layer_norm() {
     show("dx", {rows, C}, dx), show("dweight", {C}, dweight), show("dbias", {C}, dbias);
 }
 
-static void attention() {
+static void attention_within(int64_t window) {
     const int64_t B = 2, T = 9, C = 8, NH = 2;
     const auto qkv = random_array("qkv", {B, T, 3 * C}), dout = random_array("dout", {B, T, C});
     auto out = zeros(B * T * C), lse = zeros(B * NH * T), dqkv = zeros(B * T * 3 * C);
-    attention_forward(out.data(), lse.data(), qkv.data(), B, T, C, NH);
-    attention_backward(dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), B, T, C, NH);
+    attention_forward(out.data(), lse.data(), qkv.data(), B, T, C, NH, nullptr, window);
+    attention_backward(dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), B, T, C, NH, nullptr, window);
     show("out", {B, T, C}, out), show("lse", {B, NH, T}, lse), show("dqkv", {B, T, 3 * C}, dqkv);
 }
+
+static void attention() { attention_within(0); }
+static void window() { attention_within(4); }
 
 static void gelu_layer() {
     const auto x = random_array("x", {16}, 2), dy = random_array("dy", {16});
@@ -372,21 +375,14 @@ static void mlp() {
     show("dfcprojw", {C, OC}, dfcprojw);
 }
 
-static const Part CHAPTERS[] = {{"lesson", lesson_zero},
-                                {"linear", linear},
-                                {"tokens", tokens},
-                                {"rounding", rounding},
-                                {"embedding", embedding},
-                                {"layer-norm", layer_norm},
-                                {"attention", attention},
-                                {"gelu", gelu_layer},
-                                {"cross-entropy", cross_entropy},
-                                {"adamw", adamw},
-                                {"optimizers", optimizers},
-                                {"matmul", matmul},
-                                {"noise-scale", noise_scale},
-                                {"resume", resume},
-                                {"tensor", mlp}};
+static const Part CHAPTERS[] = {{"lesson", lesson_zero},  {"linear", linear},
+                                {"tokens", tokens},       {"rounding", rounding},
+                                {"embedding", embedding}, {"layer-norm", layer_norm},
+                                {"attention", attention}, {"window", window},
+                                {"gelu", gelu_layer},     {"cross-entropy", cross_entropy},
+                                {"adamw", adamw},         {"optimizers", optimizers},
+                                {"matmul", matmul},       {"noise-scale", noise_scale},
+                                {"resume", resume},       {"tensor", mlp}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));

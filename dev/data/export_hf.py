@@ -128,6 +128,9 @@ def main():
         fail(f"{options.model} is not there")
     table = model_table(options.model)
     model = options.model / table["file"] if table["file"] else options.model
+    if table["window"]:
+        fail(f"{model} has a window of {table['window']} positions, which GPT-2 in transformers has not; a model "
+             "without one is accepted")
     precision = next(name for name, version in table["versions"].items() if version == table["version"])
     tokenizer, end_of_text, notice = tokenizer_to_export(options, table)
     config = config_of(table, TORCH_NAME[precision], end_of_text)

@@ -9,7 +9,8 @@ NAME_after.bin (weights after them); NAME_bf16.txt: the same in bf16 mixed preci
 each tensor's gradient against fp32, then the ten steps; NAME_fp16.txt: likewise in fp16, the ten steps by autocast and
 GradScaler. init_42.bin: the weights that PyTorch draws from seed 42.
 b_documents_debug_state.bin: the same of model b where attention does not cross token 0, which begins a document.
-b_cut_debug_state.bin: of model b, each sequence cut into two.
+a_window_debug_state.bin: of model a, whose layer 1 has a window of 7 positions. b_window_debug_state.bin: of model b,
+with a window of 16 and documents. b_cut_debug_state.bin: of model b, each sequence cut into two.
 schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin. optimizers.txt: ten steps of each optimizer, which
 `python3 dev/data/fixtures.py optimizers` makes alone.
 """
@@ -127,6 +128,42 @@ def documents(path, model):
     x[0, [5, 6, 7, 31, 32, 64]] = 0
     x[1, [0, 33, 69]] = 0
     write_debug_state(path, model, x, y, *loss_of_documents(model, x, y, 0))
+
+
+def loss_of_windows(model, x, y, windows, end_of_text):
+    """Logits and loss by scaled_dot_product_attention with a mask of each layer: a position sees its own document, and
+    of it the last windows[layer] positions, or all if that is 0."""
+    T = x.shape[1]
+    behind = torch.arange(T)[:, None] - torch.arange(T)
+    document = (x == end_of_text).cumsum(1)
+    same = (document[:, :, None] == document[:, None, :])[:, None]
+
+    def mask_of(window):
+        sees = same & (behind >= 0) & (behind < (window or T))
+        return torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)
+
+    def in_layer(window):
+        return lambda module, args, kwargs: (args, {**kwargs, "attention_mask": mask_of(window)})
+
+    usual = model.config._attn_implementation
+    model.set_attn_implementation("sdpa")
+    hooks = [block.attn.register_forward_pre_hook(in_layer(window), with_kwargs=True)
+             for block, window in zip(model.transformer.h, windows)]
+    result = loss_of(model, x, y)
+    for hook in hooks:
+        hook.remove()
+    model.set_attn_implementation(usual)
+    return result
+
+
+def windows(path, model, windows, B, T, begins):
+    """begins: positions of token 0, which begins a document."""
+    torch.manual_seed(11)
+    x, y = torch.randint(1, model.config.vocab_size, (2, B, T))
+    x[:, begins] = 0
+    logits, loss = loss_of_windows(model, x, y, windows, 0)
+    assert (logits - loss_of_windows(model, x, y, [0] * len(windows), 0)[0]).abs().max() > 1e-3
+    write_debug_state(path, model, x, y, logits, loss)
 
 
 def cut(path, model):
@@ -581,8 +618,11 @@ def main():
         model = make_model(*shape, seed=len(name) + shape[1])
         write_model(OUT / f"{name}.bin", model)
         x, y = debug_state(OUT / f"{name}_debug_state.bin", model, B, T)
-        if name == "b":
-            with torch.random.fork_rng():
+        with torch.random.fork_rng():
+            if name == "a":
+                windows(OUT / "a_window_debug_state.bin", model, [0, 7], 2, 34, [])
+            if name == "b":
+                windows(OUT / "b_window_debug_state.bin", model, [16], 2, 70, [5, 40])
                 documents(OUT / "b_documents_debug_state.bin", model)
                 cut(OUT / "b_cut_debug_state.bin", model)
         error_lines = {precision: " ".join(f"{e:.4g}" for e in half_errors(model, x, y, dtype))

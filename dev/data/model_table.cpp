@@ -56,11 +56,11 @@ int main(int argc, char** argv) {
     }
     printf(
         "{\"file\": %s, \"version\": %d, \"magic\": %d, \"versions\": {\"fp32\": %d, \"bf16\": %d},\n"
-        " \"maxT\": %lld, \"V\": %lld, \"Vp\": %lld, \"L\": %lld, \"NH\": %lld, \"C\": %lld, "
+        " \"maxT\": %lld, \"V\": %lld, \"Vp\": %lld, \"L\": %lld, \"NH\": %lld, \"C\": %lld, \"window\": %lld, "
         "\"layernorm_eps\": %.6g, \"parameters\": %lld, \"tensors\": [",
         json_text(name).c_str(), version, MODEL_MAGIC, MODEL_VERSION_FP32, MODEL_VERSION_BF16, (long long)c.maxT,
-        (long long)c.V, (long long)c.Vp, (long long)c.L, (long long)c.NH, (long long)c.C, LAYERNORM_EPS,
-        (long long)parameter_count(c));
+        (long long)c.V, (long long)c.Vp, (long long)c.L, (long long)c.NH, (long long)c.C, (long long)c.window.positions,
+        LAYERNORM_EPS, (long long)parameter_count(c));
     for (int i = 0; i < NUM_TENSORS; i++) print_tensor(i, c);
     printf("]}\n");
 }

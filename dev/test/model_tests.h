@@ -117,15 +117,10 @@ static void losses_alone(Model& model, const DebugState& d) {
     EXPECT(std::fabs(total - loss_sum(model)) < 1e-6 * total);
 }
 
-static void against_pytorch(const std::string& name, const std::string& folder = FIXTURES) {
-    const GPT2Config c = load_config(folder + name + ".bin");
-    const DebugState d = load_debug_state(folder + name + "_debug_state.bin", c);
+// Logits through the cache of generation: one position at a time, and after prompts.
+static void generation_as_pytorchs(const std::string& name, Model& model, const DebugState& d) {
+    const GPT2Config& c = model.layout.config;
     const double tolerance = model_tolerance(c.L);
-    Model model = make_model(c, d.B, d.T, 0, 2, 1);
-    load_model(model, folder + name + ".bin");
-    start_test(name + ": loss and gradients are PyTorch's");
-    const std::vector<double> errors = step_as_pytorchs(model, d);
-    if (HALF) half_errors_as_pytorchs(name, errors, tolerance);
     start_test(name + ": logits, one position at a time through the key/value cache, are PyTorch's");
     for (int64_t b = 0; b < d.B; b++)
         for (int64_t t = 0; t < d.T; t++)
@@ -142,6 +137,18 @@ static void against_pytorch(const std::string& name, const std::string& folder =
             if (n < d.T)
                 EXPECT(relative_error(model.decode(model, d.x[b * d.T + n], n), theirs + c.V, c.V) < tolerance);
         }
+}
+
+static void against_pytorch(const std::string& name, const std::string& folder = FIXTURES) {
+    const GPT2Config c = load_config(folder + name + ".bin");
+    const DebugState d = load_debug_state(folder + name + "_debug_state.bin", c);
+    const double tolerance = model_tolerance(c.L);
+    Model model = make_model(c, d.B, d.T, 0, 2, 1);
+    load_model(model, folder + name + ".bin");
+    start_test(name + ": loss and gradients are PyTorch's");
+    const std::vector<double> errors = step_as_pytorchs(model, d);
+    if (HALF) half_errors_as_pytorchs(name, errors, tolerance);
+    generation_as_pytorchs(name, model, d);
     start_test(name + ": losses without gradients are those with");
     losses_alone(model, d);
     free_model(model);
@@ -174,6 +181,44 @@ static void documents() {
     EXPECT(!(relative_error(gradients_with_documents(d, -1), gradients_with_documents(d, 0)) < model_tolerance(c.L)));
     for (int& token : d.x) token = std::max(token, 1);
     EXPECT(gradients_with_documents(d, -1) == gradients_with_documents(d, 0));
+}
+
+// Windows of attention: the gradients at a recompute level.
+static std::vector<float> gradients_with_window(const std::string& name, const DebugState& d, AttentionWindow window,
+                                                int end_of_text, int64_t recompute) {
+    Options o;
+    o.end_of_text = end_of_text, o.recompute_every = 2;
+    GPT2Config c = load_config(FIXTURES + name + ".bin");
+    c.window = window;
+    Model model = make_model(c, d.B, d.T, recompute, 2, 1, o);
+    load_model(model, FIXTURES + name + ".bin");
+    micro_step(model, {d.x.data(), d.y.data(), d.B, d.T, 1.0f / (float)(d.B * d.T)});
+    const std::vector<float> grads = all_gradients(model);
+    free_model(model);
+    return grads;
+}
+static void window(const std::string& name, AttentionWindow window, int end_of_text) {
+    GPT2Config c = load_config(FIXTURES + name + ".bin");
+    c.window = window;
+    const DebugState d = load_debug_state(FIXTURES + name + "_window_debug_state.bin", c);
+    Options o;
+    o.end_of_text = end_of_text;
+    Model model = make_model(c, d.B, d.T, 0, 2, 1, o);
+    load_model(model, FIXTURES + name + ".bin");
+    const std::string text = name + format(" with a window of %d", (int)window.positions);
+    start_test(text + ": loss and gradients are PyTorch's");
+    step_as_pytorchs(model, d);
+    if (end_of_text < 0) generation_as_pytorchs(text, model, d);
+    start_test(text + ": losses without gradients are those with");
+    losses_alone(model, d);
+    free_model(model);
+    const auto gradients = [&](AttentionWindow w, int64_t recompute = 0) {
+        return gradients_with_window(name, d, w, end_of_text, recompute);
+    };
+    start_test(text + ": others than without, and without if it is as long as the sequence; -r changes no bit");
+    EXPECT(!(relative_error(gradients(window), gradients({})) < model_tolerance(c.L)));
+    EXPECT(gradients({d.T}) == gradients({}));
+    for (int64_t level : {1, 2, 3, 4}) EXPECT(gradients(window, level) == gradients(window));
 }
 
 // --seq-warmup: the rows of a batch (B,T) are cut, and computed as (2B,T/2), after a step on (B,T).
@@ -564,6 +609,8 @@ static void model_tests() {
     invariants("b");
     recomputation();
     documents();
+    window("a", {7, true}, -1);
+    window("b", {16}, 0);
     cut_sequences();
     initial_weights();
     accumulation();

@@ -298,6 +298,47 @@ static void document_mask() {
            !contains(run(tiny("--plan")).out, "document"));
 }
 
+static void windows() {
+    const std::string flags = "-e L2C32H2T16V257 -l 1e-2 -k constant -d 64 -x 6 -v 3 -m -1 ", window = "--window 4 ";
+    const auto same = [&](const Outcome& a, const Outcome& b) {
+        const Steps x = steps_of(a), y = steps_of(b);
+        return x.losses.size() == 6 && x.losses == y.losses && x.norms == y.norms;
+    };
+    const auto val_loss = [](const Outcome& r) {
+        return r.out.substr(std::min(r.out.rfind("val loss"), r.out.size()), 17);
+    };
+    const Outcome plain = run(tiny(flags)), local = run(tiny(flags + window + "-o " + dir("local")));
+    const Outcome every_other = run(tiny(flags + "--window 4,alternate -o " + dir("every_other")));
+    start_test("--window changes losses, in all layers others than in every other one; not if it is as long as T");
+    EXPECT(local.status == 0 && every_other.status == 0 && !same(plain, local) && !same(local, every_other));
+    EXPECT(same(plain, run(tiny(flags + "--window 16"))) && same(plain, run(tiny(flags + "--window 0"))));
+    start_test("--window: the same numbers on another number of threads, with other recomputation");
+    EXPECT(same(local, run(tiny(flags + window + "--threads 1 -r 3"))));
+    EXPECT(same(every_other, run(tiny(flags + "--window 4,alternate --threads 1 -r 4"))));
+    start_test("--window is kept: a run goes on with its own, and with no other; files of models have it");
+    EXPECT(run(tiny(flags + window + "-x 3 -o " + dir("window"))).status == 0);
+    const std::string goes_on = "./train_gpt2_cpu --threads 2 -x 6 -y 1 -o " + dir("window");
+    for (const char* other : {" --window 5", " --window 0", " --window 4,alternate"})
+        EXPECT(refused(run(goes_on + other), 2, "--window"));
+    EXPECT(run(goes_on).status == 0 && same_files(model_path(dir("window"), 6), model_path(dir("local"), 6)));
+    const std::string evaluates = "-x 0 -v 1 -m -1 -e " + model_path(dir("local"), 6);
+    const Outcome own = run(tiny(evaluates)), whole = run(tiny(evaluates + " --window 0"));
+    EXPECT(val_loss(own) != "" && val_loss(own) == val_loss(local) && val_loss(whole) != val_loss(own));
+    EXPECT(val_loss(run(tiny(evaluates + " --window 4"))) == val_loss(own));
+    start_test("--window that is none: exit 2");
+    for (const char* bad : {"-1", "x", "4,other", "0,alternate", "4,", "4,alternate,", "1048577", "1.5", ",alternate"})
+        EXPECT(refused(run(tiny(flags + "--window " + bad)), 2, format("--window %s", bad)));
+    start_test("--plan counts the FLOPs of windows");
+    const auto flops = [&](const std::string& more) {
+        const std::string text = run(tiny("-e L2C32H2T1024V257 -t 1024 -b 1 --plan " + more)).out;
+        const size_t at = text.find("FLOPs");
+        return at == text.npos ? std::string() : text.substr(at, text.find('\n', at) - at);
+    };
+    EXPECT(flops("") != "" && flops("--window 64") != flops("") &&
+           flops("--window 64") != flops("--window 64,alternate"));
+    EXPECT(flops("--window 1024") == flops("") && flops("--window 0") == flops(""));
+}
+
 int main() {
     make_test_folder();
     flags();
@@ -307,5 +348,6 @@ int main() {
     bf16_runs();
     rounded_weights();
     document_mask();
+    windows();
     return report_and_clean();
 }

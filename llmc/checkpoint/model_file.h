@@ -1,7 +1,7 @@
 // Model files, in llm.c's layout: a header of 256 int32 (20240326; version, 3 for fp32 and 5 for
-// bf16; maxT; V; L; NH; C; Vp), then the tensors in the order of tensors.h, each over all layers
-// before the next. Weights that are not finite are neither read nor written: training cannot
-// recover from them.
+// bf16; maxT; V; L; NH; C; Vp; of models with a window, W and whether it alternates, else 0), then
+// the tensors in the order of tensors.h, each over all layers before the next. Weights that are not
+// finite are neither read nor written: training cannot recover from them.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -45,15 +45,17 @@ inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
     if (version != MODEL_VERSION_FP32 && version != MODEL_VERSION_BF16)
         runtime_failure("%s has version %d of the model layout; 3 (fp32) and 5 (bf16) are accepted", file.path,
                         version);
-    config = {h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]};
+    config = {h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6], {h.value[8], h.value[9] == 1}};
     const bool sane = config.maxT > 0 && config.maxT <= 1 << 20 && config.V > 0 && config.V <= MAX_VOCAB &&
                       config.L > 0 && config.L <= 1000 && config.NH > 0 && config.C > 0 && config.C <= 1 << 16 &&
-                      config.C % config.NH == 0 && config.Vp == padded_vocab(config.V);
+                      config.C % config.NH == 0 && config.Vp == padded_vocab(config.V) &&
+                      config.window.positions >= 0 && config.window.positions <= MOST_WINDOW &&
+                      h.value[9] == (config.window.alternate ? 1 : 0);
     if (!sane)
         runtime_failure(
             "%s is damaged: its header says context %d, vocabulary %d padded to %d, %d layers, %d heads, "
-            "%d channels",
-            file.path, h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6]);
+            "%d channels, window %d",
+            file.path, h.value[2], h.value[3], h.value[7], h.value[4], h.value[5], h.value[6], h.value[8]);
     file.expect_size(model_file_bytes(config, version == MODEL_VERSION_FP32 ? 4 : 2));
     return version;
 }
@@ -126,9 +128,16 @@ inline uint64_t write_model(FileWriter& file, const GPT2Config& config, int32_t 
                             Progress* progress = nullptr) {
     Header h;
     std::vector<uint16_t> halves;
-    const int32_t sizes[] = {MODEL_MAGIC,       version,           (int32_t)config.maxT,
-                             (int32_t)config.V, (int32_t)config.L, (int32_t)config.NH,
-                             (int32_t)config.C, (int32_t)config.Vp};
+    const int32_t sizes[] = {MODEL_MAGIC,
+                             version,
+                             (int32_t)config.maxT,
+                             (int32_t)config.V,
+                             (int32_t)config.L,
+                             (int32_t)config.NH,
+                             (int32_t)config.C,
+                             (int32_t)config.Vp,
+                             (int32_t)config.window.positions,
+                             config.window.alternate};
     memcpy(h.value, sizes, sizeof(sizes));
     file.write(h.value, sizeof(h.value));
     auto write_piece = [&](const float* values, int64_t elems) {

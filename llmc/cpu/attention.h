@@ -30,6 +30,8 @@
 // Where a sequence holds several documents that must not see each other (documents.h), j begins at
 // start(i), the first position of query i's document. A document then is what a sequence is above:
 // its blocks are counted from its first position, and the code beneath never reads another's rows.
+// With a window of W positions (window.h) j begins at i-W+1 at the earliest, and blocks of keys
+// that no query of a block sees are left out.
 //
 // Forward takes two products of 2 T^2/2 HS FLOPs per head, backward five. Memory: q, k, v and out
 // are read or written once; scratch per thread is O(T HS). Queries, keys and values are read from
@@ -37,12 +39,11 @@
 #pragma once
 #include <cmath>
 #include <limits>
+#include "llmc/cpu/attention_mask.h"
 #include "llmc/cpu/gemm.h"
-#include "llmc/gpt2/documents.h"
 
 // The register tile, as in gemm.h.
 constexpr int ATT_NV = VEC_REGISTERS == 32 ? 4 : 2, ATT_NR = ATT_NV * VEC_FLOATS, ATT_MR = VEC_REGISTERS == 32 ? 6 : 4;
-constexpr int64_t ATT_BLOCK = 64;  // queries, or keys, in a block
 static_assert(ATT_BLOCK % ATT_NR == 0, "a block of keys is whole panels");
 
 // Scratch elements per thread for sequences of T and heads of HS, enough for both passes.
@@ -91,41 +92,23 @@ inline void block_product(float* C, int64_t ldc, const float* a, int64_t row_str
     }
 }
 
-// One head of one document: its number of positions, and where its first one lies in buffers
-// (B,T,3C), (B,T,C) and (B,NH,T).
-struct DocumentHead {
-    int64_t length, in_qkv, in_out, in_lse;
-};
-
-// Calls f(DocumentHead) for each head of each document, the heads of a batch in parallel. starts
-// (B,T) as in documents.h, or null where each sequence is one document.
-template <class F>
-inline void for_each_document_head(const int* starts, int64_t B, int64_t T, int64_t C, int64_t NH, F f) {
-    parallel_for(B * NH, [&](int64_t bh) {
-        const int64_t b = bh / NH, channel = bh % NH * (C / NH);
-        for_each_document(starts ? starts + b * T : nullptr, T, [&](int64_t first, int64_t length) {
-            const int64_t row = b * T + first;
-            f(DocumentHead{length, row * 3 * C + channel, row * C + channel, bh * T + first});
-        });
-    });
-}
-
-// Whether query i of a block on the diagonal sees key j + lane, for each lane.
-VEC_INLINE vint seen(int64_t i, int64_t j) { return lane_numbers() + (int32_t)j <= (int32_t)i; }
+// m of a query that has met no key yet: as e^(-infinity - m) is 0, so is p of keys that it does not
+// see.
+constexpr float NO_SCORE = std::numeric_limits<float>::lowest();
 
 // The softmax of one block: p = e^(scale score - m), or 0 where a query does not see the key. It
 // updates m (queries), the largest scaled score of each row so far; l (queries, VEC_FLOATS),
 // partial sums of p; and o (queries, o_cols), the sums of values so far, which are scaled to the
 // new m. The maxima of all rows are computed first and the exponentials then, so that no row waits
 // for its own maximum. p may be scores.
-template <bool DIAGONAL, class floatP>
+template <Mask MASK, class floatP>
 inline void softmax_block(floatP* p, const float* scores, float* m, float* l, float* o, int64_t o_cols, int64_t queries,
-                          float scale) {
+                          float scale, BlockPlace at) {
     constexpr int PARTS = ATT_BLOCK / VEC_FLOATS;
     const vfloat never = broadcast(-std::numeric_limits<float>::infinity());
     auto scaled = [&](int64_t i, int part) {
         const vfloat v = load(scores + i * ATT_BLOCK + part * VEC_FLOATS) * scale;
-        return DIAGONAL ? seen(i, part * VEC_FLOATS) ? v : never : v;
+        return MASK == NONE ? v : seen<MASK>(i, part * VEC_FLOATS, at) ? v : never;
     };
     float top[ATT_BLOCK];
     for (int64_t i = 0; i < queries; i++) {
@@ -147,16 +130,24 @@ inline void softmax_block(floatP* p, const float* scores, float* m, float* l, fl
         }
         const float shrink = top[i] == m[i] ? 1.0f : std::exp(m[i] - top[i]);
         store(l + i * VEC_FLOATS, load(l + i * VEC_FLOATS) * shrink + total);
-        if (shrink != 1 && m[i] > never[0])
+        if (shrink != 1 && m[i] > NO_SCORE)
             for (int64_t c = 0; c < o_cols; c += VEC_FLOATS)
                 store(o + i * o_cols + c, load(o + i * o_cols + c) * shrink);
         m[i] = top[i];
     }
 }
 
+template <class floatP>
+inline auto softmax_of(Mask mask) {
+    return mask == NONE       ? softmax_block<NONE, floatP>
+           : mask == DIAGONAL ? softmax_block<DIAGONAL, floatP>
+                              : softmax_block<BAND, floatP>;
+}
+
 // The forward pass of one head of a document of T positions: from its rows of qkv, 3C apart, to its
-// rows of out, C apart, and to lse (T).
-inline void attention_forward_head(float* out, float* lse, const float* qkv, int64_t T, int64_t C, int64_t HS) {
+// rows of out, C apart, and to lse (T). A query sees `window` keys at most.
+inline void attention_forward_head(float* out, float* lse, const float* qkv, int64_t T, int64_t C, int64_t HS,
+                                   int64_t window) {
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
     const MatrixView<float> q{qkv, 3 * C, 1}, k{qkv + C, 3 * C, 1}, v{qkv + 2 * C, 3 * C, 1};
@@ -172,12 +163,13 @@ inline void attention_forward_head(float* out, float* lse, const float* qkv, int
         const int64_t queries = std::min(ATT_BLOCK, T - q0);
         memset(o, 0, queries * HSp * sizeof(float));
         memset(l, 0, queries * VEC_FLOATS * sizeof(float));
-        for (int64_t i = 0; i < queries; i++) m[i] = -std::numeric_limits<float>::infinity();
-        for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
+        for (int64_t i = 0; i < queries; i++) m[i] = NO_SCORE;
+        for (int64_t k0 = first_key_block(q0, window); k0 < q0 + queries; k0 += ATT_BLOCK) {
             const int64_t keys = std::min(ATT_BLOCK, T - k0);
+            const BlockPlace at{q0, k0, queries, window};
             block_product(s, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
                           queries, ceil_div(keys, ATT_NR), HS, false);
-            (k0 == q0 ? softmax_block<true, float> : softmax_block<false, float>)(s, s, m, l, o, HSp, queries, scale);
+            softmax_of<float>(at.mask())(s, s, m, l, o, HSp, queries, scale, at);
             block_product(o, HSp, s, ATT_BLOCK, 1, v_rows, T, k0, queries, HSp / ATT_NR, keys, true,
                           k0 == q0 ? LOWER : WHOLE);
         }
@@ -192,35 +184,46 @@ inline void attention_forward_head(float* out, float* lse, const float* qkv, int
 }
 
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds queries, then
-// keys, then values, each NH heads of C/NH channels. starts: see for_each_document_head.
+// keys, then values, each NH heads of C/NH channels. starts: see for_each_document_head. A query
+// sees the last `window` positions alone, its own the last; 0: all before it.
 template <class floatX>
 void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                       const int* starts = nullptr) {
-    const Range range(work::attention(B * T, T, C, sizeof(floatX)));
+                       const int* starts = nullptr, int64_t window = 0) {
+    const Range range(work::attention(B * T, twice_seen(T, window), C, sizeof(floatX)));
     for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
-        attention_forward_head(out + d.in_out, lse + d.in_lse, qkv + d.in_qkv, d.length, C, C / NH);
+        attention_forward_head(out + d.in_out, lse + d.in_lse, qkv + d.in_qkv, d.length, C, C / NH,
+                               window > 0 ? window : T);
     });
 }
 
 // The softmax of one block, backward: the scores q.k in p become probabilities, and dp in ds
 // becomes the gradient of q.k. lse and delta belong to the queries.
-template <bool DIAGONAL>
+template <Mask MASK>
 inline void softmax_block_backward(float* p, float* ds, const float* lse, const float* delta, int64_t queries,
-                                   float scale) {
+                                   float scale, BlockPlace at) {
     for (int64_t i = 0; i < queries; i++)
         for (int64_t j = 0; j < ATT_BLOCK; j += VEC_FLOATS) {
             float *p_ij = p + i * ATT_BLOCK + j, *ds_ij = ds + i * ATT_BLOCK + j;
             vfloat prob = exp(load(p_ij) * scale - lse[i]), grad = prob * (load(ds_ij) - delta[i]) * scale;
-            if (DIAGONAL) prob = seen(i, j) ? prob : vfloat{}, grad = seen(i, j) ? grad : vfloat{};
+            if (MASK != NONE) {
+                const vint sees = seen<MASK>(i, j, at);
+                prob = sees ? prob : vfloat{}, grad = sees ? grad : vfloat{};
+            }
             store(p_ij, prob);
             store(ds_ij, grad);
         }
 }
 
+inline auto softmax_backward_of(Mask mask) {
+    return mask == NONE       ? softmax_block_backward<NONE>
+           : mask == DIAGONAL ? softmax_block_backward<DIAGONAL>
+                              : softmax_block_backward<BAND>;
+}
+
 // The backward pass of one head of a document of T positions: from its rows of dout, out (C apart)
 // and qkv (3C apart), and lse (T), to its rows of dqkv.
 inline void attention_backward_head(float* dqkv, const float* dout, const float* out, const float* lse,
-                                    const float* qkv, int64_t T, int64_t C, int64_t HS) {
+                                    const float* qkv, int64_t T, int64_t C, int64_t HS, int64_t window) {
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
     const MatrixView<float> q{qkv, 3 * C, 1}, k{qkv + C, 3 * C, 1}, v{qkv + 2 * C, 3 * C, 1}, o{out, C, 1},
@@ -259,14 +262,14 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
             D[i] = sum(total);
         }
         memset(dq, 0, queries * HSp * sizeof(float));
-        for (int64_t k0 = 0; k0 < q0 + queries; k0 += ATT_BLOCK) {
+        for (int64_t k0 = first_key_block(q0, window); k0 < q0 + queries; k0 += ATT_BLOCK) {
             const int64_t keys = std::min(ATT_BLOCK, T - k0), key_panels = ceil_div(keys, ATT_NR);
+            const BlockPlace at{q0, k0, queries, window};
             block_product(p, ATT_BLOCK, q.at(q0, 0), q.row_stride, 1, k_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
                           queries, key_panels, HS, false);
             block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
                           queries, key_panels, HS, false);
-            (k0 == q0 ? softmax_block_backward<true> : softmax_block_backward<false>)(p, ds, lse + q0, D, queries,
-                                                                                      scale);
+            softmax_backward_of(at.mask())(p, ds, lse + q0, D, queries, scale, at);
             block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true,
                           k0 == q0 ? UPPER : WHOLE);
             block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true,
@@ -283,10 +286,10 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
 // dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv of the forward pass.
 template <class floatX>
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
-                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
-    const Range range(work::attention_backward(B * T, T, C, sizeof(floatX)));
+                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr, int64_t window = 0) {
+    const Range range(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(floatX)));
     for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
         attention_backward_head(dqkv + d.in_qkv, dout + d.in_out, out + d.in_out, lse + d.in_lse, qkv + d.in_qkv,
-                                d.length, C, C / NH);
+                                d.length, C, C / NH, window > 0 ? window : T);
     });
 }

@@ -92,7 +92,8 @@ inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t st
 }
 
 // The forward pass of one head; arguments: attention.h.
-inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64_t T, int64_t C, int64_t HS) {
+inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64_t T, int64_t C, int64_t HS,
+                                   int64_t window) {
     const MatrixRegisters registers;
     const HeadSizes s(T, HS);
     const float scale = 1.0f / std::sqrt((float)HS);
@@ -112,15 +113,15 @@ inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64
         const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = ceil_div(queries, TILE_ROWS);
         const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, q_copy);
         memset(o, 0, strips * TILE_ROWS * s.HSn * sizeof(float));
-        for (int64_t i = 0; i < queries; i++) m[i] = -std::numeric_limits<float>::infinity();
+        for (int64_t i = 0; i < queries; i++) m[i] = NO_SCORE;
         memset(l, 0, queries * VEC_FLOATS * sizeof(float));
-        for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
+        for (int64_t k0 = first_key_block(q0, window); k0 <= q0; k0 += ATT_BLOCK) {
             const int64_t keys = std::min(ATT_BLOCK, T - k0);
             const Triangle part = k0 == q0 ? LOWER : WHOLE;
+            const BlockPlace at{q0, k0, queries, window};
             scores_product(scores, q_rows, k_tiles + k0 * s.HSk, strips, ceil_div(keys, TILE_COLS), s.channel_tiles(),
                            part);
-            (part == LOWER ? softmax_block<true, bf16> : softmax_block<false, bf16>)(p, scores, m, l, o, s.HSn, queries,
-                                                                                     scale);
+            softmax_of<bf16>(at.mask())(p, scores, m, l, o, s.HSn, queries, scale, at);
             memset((void*)(p + queries * ATT_BLOCK), 0, (strips * TILE_ROWS - queries) * ATT_BLOCK * sizeof(bf16));
             positions_product(o, p, v_tiles + k0 / TILE_K * TILE_ELEMS, strips, ceil_div(keys, TILE_K), s, part);
         }
@@ -135,14 +136,14 @@ inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64
 }
 
 // Computes p and ds, which are P^T and dS^T of one block, from its scores S^T and dP^T. All are 64
-// x 64, with a row for each key and a column for each query. If MASKED, only the first `keys` rows
-// and `queries` columns are there, and key i is seen by the queries from first + i on. lse and D
-// belong to the queries. ds_tiles is dS^T as tiles.
-template <bool MASKED>
+// x 64, with a row for each key and a column for each query. If there is a mask, only the first
+// `keys` rows and `queries` columns are there, and key i is seen by the queries from first + i on,
+// in a BAND by `window` of them. lse and D belong to the queries. ds_tiles is dS^T as tiles.
+template <Mask MASK>
 inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse,
-                            const float* D, int64_t keys, int64_t queries, int64_t first, float scale) {
-    const int64_t rows = MASKED ? round_up(keys, TILE_K) : ATT_BLOCK,
-                  columns = MASKED ? round_up(queries, TILE_K) : ATT_BLOCK;
+                            const float* D, int64_t keys, int64_t queries, int64_t first, int64_t window, float scale) {
+    const int64_t rows = MASK != NONE ? round_up(keys, TILE_K) : ATT_BLOCK,
+                  columns = MASK != NONE ? round_up(queries, TILE_K) : ATT_BLOCK;
     for (int64_t j = 0; j < columns; j += VEC_FLOATS) {
         const vfloat log_sums = load(lse + j), d = load(D + j);
         const vint query = lane_numbers() + (int32_t)j, there = query < (int32_t)queries;
@@ -152,8 +153,9 @@ inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scor
             for (int k = 0; k < 2; k++) {
                 const int64_t at = (i + k) * ATT_BLOCK + j;
                 vfloat prob = exp(load(scores + at) * scale - log_sums), grad = prob * (load(dp + at) - d) * scale;
-                if (MASKED) {
-                    const vint keep = there & (query >= (int32_t)(first + i + k));
+                if (MASK != NONE) {
+                    vint keep = there & (query >= (int32_t)(first + i + k));
+                    if (MASK == BAND) keep &= query < (int32_t)(first + i + k + window);
                     prob = keep ? prob : vfloat{}, grad = keep ? grad : vfloat{};
                 }
                 store(p + at, prob);
@@ -169,7 +171,7 @@ inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scor
 
 // The backward pass of one head; arguments: attention.h.
 inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
-                                    int64_t T, int64_t C, int64_t HS) {
+                                    int64_t T, int64_t C, int64_t HS, int64_t window) {
     const MatrixRegisters registers;
     const HeadSizes s(T, HS);
     const float scale = 1.0f / std::sqrt((float)HS);
@@ -219,20 +221,23 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
             D[i] = sum(total);
             log_sums[i] = i < queries ? lse[q0 + i] : 0;
         }
-        for (int64_t k0 = 0; k0 <= q0; k0 += ATT_BLOCK) {
+        const int64_t first = first_key_block(q0, window);
+        for (int64_t k0 = first; k0 <= q0; k0 += ATT_BLOCK) {
             const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = ceil_div(keys, TILE_ROWS);
             const Triangle part = k0 == q0 ? UPPER : WHOLE;
             scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_copy), q_columns + q0 * s.HSk, strips,
                            columns, s.channel_tiles(), part);
             scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_copy), do_columns + q0 * s.HSk, strips,
                            columns, s.channel_tiles(), part);
-            (part == WHOLE && queries == ATT_BLOCK
-                 ? scores_backward<false>
-                 : scores_backward<true>)(p, ds, ds_tiles, scores, dp, log_sums, D, keys, queries, k0 - q0, scale);
+            const Mask mask = BlockPlace{q0, k0, queries, window}.mask();
+            const auto softmax = mask == BAND                            ? scores_backward<BAND>
+                                 : part == WHOLE && queries == ATT_BLOCK ? scores_backward<NONE>
+                                                                         : scores_backward<DIAGONAL>;
+            softmax(p, ds, ds_tiles, scores, dp, log_sums, D, keys, queries, k0 - q0, window, scale);
             positions_product(dv + k0 * s.HSn, p, do_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
             positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
             multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles,
-                            ATT_TILES * TILE_ELEMS, columns, ceil_div(keys, TILE_K), k0 > 0});
+                            ATT_TILES * TILE_ELEMS, columns, ceil_div(keys, TILE_K), k0 > first});
         }
         for (int64_t c = 0; c < s.HSn; c += TILE_ROWS)
             for (int64_t i = 0; i < columns * TILE_COLS; i += TILE_COLS)

@@ -69,11 +69,12 @@ inline void weighted_sum(floatX* out, const float* p, const floatX* values, int6
 }
 
 // Attention of one new position, `last`: its key and value are added to the cache, then its query
-// meets all keys up to its own. out (C) is written from qkv (3C). scores (NH, maxT) is scratch.
+// meets all keys up to its own, or the last `window` of them. out (C) is written from qkv (3C).
+// scores (NH, maxT) is scratch.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
-                      int64_t maxT, int64_t C, int64_t NH) {
-    const int64_t HS = C / NH, n = last + 1;
+                      int64_t maxT, int64_t C, int64_t NH, int64_t window = 0) {
+    const int64_t HS = C / NH, n = window > 0 ? std::min(window, last + 1) : last + 1, first = last + 1 - n;
     const float scale = 1.0f / std::sqrt((float)HS);
     const floatX* const no_bias = nullptr;
     parallel_for(NH, [&](int64_t h) {
@@ -81,8 +82,8 @@ void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* q
         const floatX* q = qkv + h * HS;
         float* p = scores + h * maxT;
         fill_cache_head(k, v, q, last, 1, C, HS);
-        dot_product_columns<1>(p, q, k, no_bias, 1, HS, n, 0, n);
+        dot_product_columns<1>(p, q, k + first * HS, no_bias, 1, HS, n, 0, n);
         const float factor = 1.0f / exponentials(p, n, scale);
-        weighted_sum(out + h * HS, p, v, n, HS, factor);
+        weighted_sum(out + h * HS, p, v + first * HS, n, HS, factor);
     });
 }

@@ -22,10 +22,12 @@
   X void decode_activations(floatX*, ActivationCodes, size_t); \
   X void gelu_forward(floatX*, const floatX*, size_t); \
   X void matmul_forward(floatX*, const floatX*, const floatX*, const floatX*, int64_t, int64_t, int64_t, floatX*); \
-  X void attention_forward(floatX*, float*, const floatX*, int64_t, int64_t, int64_t, int64_t, const int*); \
+  X void attention_forward(floatX*, float*, const floatX*, int64_t, int64_t, int64_t, int64_t, const int*, \
+                              int64_t); \
   X void attention_backward(floatX*, const floatX*, const floatX*, const float*, const floatX*, int64_t, int64_t, \
-                               int64_t, int64_t, const int*); \
-  X void attention_decode(floatX*, floatX*, floatX*, const floatX*, float*, int64_t, int64_t, int64_t, int64_t); \
+                               int64_t, int64_t, const int*, int64_t); \
+  X void attention_decode(floatX*, floatX*, floatX*, const floatX*, float*, int64_t, int64_t, int64_t, int64_t, \
+                             int64_t); \
   X void fill_cache(floatX*, floatX*, const floatX*, int64_t, int64_t, int64_t, int64_t); \
   X double global_norm_squared(const floatX*, size_t);
 #define FUNCTIONS_OF_TYPES(X, floatX, floatG) \

@@ -263,8 +263,12 @@ void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX*
 // does not change by that.
 //
 // With a document mask t sees start(t) <= t2 <= t, where start(t) is the first position of its
-// document (llmc/gpt2/documents.h): in all these sums, positions before start(t) are left out.
-inline int64_t first_seen(const int* starts, int64_t b, int64_t t, int64_t T) { return starts ? starts[b * T + t] : 0; }
+// document (llmc/gpt2/documents.h), and with a window of W positions t-W+1 <= t2 <= t
+// (llmc/gpt2/window.h): in all these sums, the positions before are left out.
+inline int64_t first_seen(const int* starts, int64_t window, int64_t b, int64_t t, int64_t T) {
+    const int64_t start = starts ? starts[b * T + t] : 0;
+    return window > 0 ? std::max(start, t - window + 1) : start;
+}
 
 // The score of key t2 for query t, in sequence b and head h.
 template <class floatX>
@@ -279,16 +283,16 @@ float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds the queries of all
 // heads, NH times HS values, then all keys, then all values; a row of out holds all heads likewise.
 // The backward pass recomputes p from lse, so that its T x T values need not be kept. starts (B,T)
-// is the document mask, or null.
+// is the document mask, or null; window: of positions, or 0.
 template <class floatX>
 void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                       const int* starts = nullptr) {
+                       const int* starts = nullptr, int64_t window = 0) {
     const int64_t HS = C / NH;
     std::vector<float> scores(T);  // of one query
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < NH; h++)
             for (int64_t t = 0; t < T; t++) {
-                const int64_t start = first_seen(starts, b, t, T);
+                const int64_t start = first_seen(starts, window, b, t, T);
                 float highest = -INFINITY, total = 0;
                 for (int64_t t2 = start; t2 <= t; t2++) {
                     scores[t2] = attention_score(qkv, b, t, t2, h, T, C, HS);
@@ -318,7 +322,7 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
 // code ds is Ds / sqrt(HS).
 template <class floatX>
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
-                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr) {
+                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr, int64_t window = 0) {
     const int64_t HS = C / NH;
     const float scale = 1.0f / std::sqrt((float)HS);
     for (int64_t i = 0; i < B * T * 3 * C; i++) dqkv[i] = 0;
@@ -330,7 +334,7 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
                 floatX* dq = dqkv + (b * T + t) * 3 * C + h * HS;
                 float D = 0;
                 for (int64_t i = 0; i < HS; i++) D += d_o[i] * o[i];
-                for (int64_t t2 = first_seen(starts, b, t, T); t2 <= t; t2++) {
+                for (int64_t t2 = first_seen(starts, window, b, t, T); t2 <= t; t2++) {
                     const floatX *k = qkv + (b * T + t2) * 3 * C + C + h * HS, *v = k + C;
                     floatX *dk = dqkv + (b * T + t2) * 3 * C + C + h * HS, *dv = dk + C;
                     float p = std::exp(attention_score(qkv, b, t, t2, h, T, C, HS) - lse[(b * NH + h) * T + t]), dp = 0;
@@ -348,26 +352,26 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
 // Attention in generation, for one new position `last` of one sequence. The keys and values of the
 // positions before it are kept in a cache, to which its own are added: row `last` of each head of
 // keys (NH,maxT,HS) and values (NH,maxT,HS) is written. out (C) is written from qkv (3C). scores
-// (NH,maxT) is scratch.
+// (NH,maxT) is scratch. It sees the last `window` positions, or with 0 all.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
-                      int64_t maxT, int64_t C, int64_t NH) {
-    const int64_t HS = C / NH;
+                      int64_t maxT, int64_t C, int64_t NH, int64_t window = 0) {
+    const int64_t HS = C / NH, first = window > 0 ? std::max<int64_t>(0, last + 1 - window) : 0;
     for (int64_t h = 0; h < NH; h++) {
         const floatX *q = qkv + h * HS, *new_k = q + C, *new_v = q + 2 * C;
         floatX *k = keys + h * maxT * HS, *v = values + h * maxT * HS;
         float *p = scores + h * maxT, highest = -INFINITY, total = 0;
         for (int64_t i = 0; i < HS; i++) k[last * HS + i] = new_k[i], v[last * HS + i] = new_v[i];
-        for (int64_t t = 0; t <= last; t++) {
+        for (int64_t t = first; t <= last; t++) {
             p[t] = 0;
             for (int64_t i = 0; i < HS; i++) p[t] += q[i] * k[t * HS + i];
             p[t] /= std::sqrt((float)HS);
             highest = std::fmax(highest, p[t]);
         }
-        for (int64_t t = 0; t <= last; t++) total += std::exp(p[t] - highest);
+        for (int64_t t = first; t <= last; t++) total += std::exp(p[t] - highest);
         for (int64_t i = 0; i < HS; i++) {
             float mix = 0;
-            for (int64_t t = 0; t <= last; t++) mix += std::exp(p[t] - highest) / total * v[t * HS + i];
+            for (int64_t t = first; t <= last; t++) mix += std::exp(p[t] - highest) / total * v[t * HS + i];
             out[h * HS + i] = mix;
         }
     }

@@ -62,13 +62,14 @@ struct AttentionForward {
     int64_t B, T, C, NH;
     cudaStream_t stream;
     DocumentTiles documents;
+    int64_t window;
     template <int HS, int KEYS, int COLS, int M>
     void run() {
         const size_t shared_bytes = attention_forward_shared_bytes<HS, KEYS, M>();
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
-        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents);
+        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents, window);
         auto kernel = attention_forward_kernel<HS, KEYS, M>;
         allow_shared(kernel, shared_bytes, "attention_forward");
         launch("attention_forward", kernel, grid, ATTENTION_THREADS, shared_bytes, stream, out, lse, qkv, (int)T,
@@ -85,6 +86,7 @@ struct AttentionBackward {
     int64_t B, T, C, NH;
     cudaStream_t stream;
     DocumentTiles documents;
+    int64_t window;
     float* partials = nullptr;
     int64_t parts = 0;  // that the kernels have left there
     template <int HS, int KEYS, int COLS, int M>
@@ -92,7 +94,7 @@ struct AttentionBackward {
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
-        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents);
+        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents, window);
         const bool leaves_sums = partials && !documents.tiles && B * grid.y <= ATTENTION_PARTS;
         parts = leaves_sums ? B * grid.y : 0;
         auto run_kernel = [&](const char* name, auto kernel, size_t shared_bytes, auto... tensors) {
@@ -107,9 +109,9 @@ struct AttentionBackward {
     }
 };
 inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream, DocumentTiles documents = {}) {
-    const StreamRange in_stream(work::attention(B * T, T, C, sizeof(halfX)), stream);
-    AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents};
+                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0) {
+    const StreamRange in_stream(work::attention(B * T, twice_seen(T, window), C, sizeof(halfX)), stream);
+    AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents, window};
     for_head_size(C / NH, forward);
 }
 // Attention backward in 16 bits. D (B,NH,T) is scratch. partials, if it is not null, has room for
@@ -117,9 +119,9 @@ inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t 
 // returned, unless there are more of them, or documents.
 inline ColumnSums attention_backward(halfX* dqkv, float* D, const halfX* dout, const halfX* out, const float* lse,
                                      const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                                     DocumentTiles documents = {}, float* partials = nullptr) {
-    const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(halfX)), stream);
-    AttentionBackward backward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents, partials};
+                                     DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0) {
+    const StreamRange in_stream(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(halfX)), stream);
+    AttentionBackward backward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents, window, partials};
     for_head_size(C / NH, backward);
     return {partials, backward.parts, 3 * C};
 }

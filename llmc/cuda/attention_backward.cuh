@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     load_tile<HS, ROWS>(q, head, block.stride, block.first, block.length, head_size);
     load_tile<HS, ROWS>(d_o, dout_head, block.C, block.first, block.length, head_size);
     copy_async_commit();
-    load_keys(0);
+    const int first_tile = first_key_of(block.first, order.window) / COLS;
+    load_keys(first_tile);
     copy_async_commit();
 
     const int warp_row = threadIdx.x / 32 * WARP_ROWS, first_query = block.first + warp_row, lane = threadIdx.x % 32;
@@ -96,17 +97,16 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     const int end = min(block.length, block.first + ROWS), tiles = ceil_div(end, COLS);
     float dq[M][HS / 8][4] = {};
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = first_tile; tile < tiles; tile++) {
         if (tile + 1 < tiles) load_keys(tile + 1);
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();  // this tile has arrived, for all threads
         const int first_key = tile * COLS;
-        if (any_query && first_key < first_query + WARP_ROWS) {
+        if (any_query && first_key < first_query + WARP_ROWS && first_key + COLS + order.window > first_query + 1) {
             float p[M][COLS / 8][4], ds[M][COLS / 8][4];
             multiply_transposed<COLS>(p, queries, keys(tile));
-            if (first_key + COLS - 1 > first_query)
-                mask(p, first_query, first_key, [](int query, int key) { return key > query; });
+            mask_keys(p, first_query, first_key, order.window);
             multiply_transposed<COLS>(ds, douts, values(tile));
 #pragma unroll
             for (int m = 0; m < M; m++)
@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     const bool any_key = first_key < block.length;
     const RowsInShared<HS, M> keys{k, warp_row}, values{v, warp_row};
     float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
-    const int tiles = ceil_div(block.length - block.first, COLS);  // queries before the first key see none of the keys
+    // Queries before the first key see none of the keys, nor do those a window after the last.
+    const int end = min(block.length - block.first, ROWS - 1 + order.window), tiles = ceil_div(end, COLS);
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile++) {
         const int first_query = block.first + tile * COLS;
@@ -175,12 +176,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();  // this tile has arrived, for all threads
-        if (any_key && first_query + COLS > first_key) {
+        if (any_key && first_query + COLS > first_key && first_query < first_key + WARP_ROWS - 1 + order.window) {
             const float *lse_tile = lse_and_D(tile), *D_tile = lse_tile + COLS;
             float p[M][COLS / 8][4], ds[M][COLS / 8][4];
             multiply_transposed<COLS>(p, keys, q(tile));
             if (first_key + WARP_ROWS - 1 > first_query)
                 mask(p, first_key, first_query, [](int key, int query) { return key > query; });
+            if (first_key + order.window < first_query + COLS)
+                mask(p, first_key, first_query, [&](int key, int query) { return key + order.window <= query; });
             multiply_transposed<COLS>(ds, values, d_o(tile));
 #pragma unroll
             for (int n = 0; n < COLS / 8; n++)

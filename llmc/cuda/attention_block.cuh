@@ -14,9 +14,14 @@
 // document. A block finds its document in a list that the host makes, longest first; a document is
 // short, so heads need no groups. A tile of a document's last few rows costs as much as a whole
 // one, except that warps without a row do nothing.
+//
+// With a window (llmc/gpt2/window.h) a query sees `window` keys that end with its own. Tiles that
+// no row of a block sees are neither loaded nor counted in its walk; in those that a window begins
+// in, keys before it are masked.
 #pragma once
 #include "llmc/cuda/common.cuh"
 #include "llmc/gpt2/documents.h"
+#include "llmc/gpt2/window.h"
 
 // The documents of a batch in tiles, on the device (cut_documents in documents.h); without a
 // document mask tiles is null, and each sequence is one document.
@@ -50,14 +55,19 @@ __host__ __device__ inline AttentionPlace attention_place(int block, int heads, 
 }
 
 // What tells a kernel which blocks it has: the tiles of documents, or if that is null the heads of
-// a group.
+// a group; and how many keys a query sees at most.
+constexpr int ALL_KEYS = 1 << 30;
 struct AttentionOrder {
     const DocumentTile* documents;
-    int group;
+    int group, window;
 };
-inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t NH, int64_t row_bytes, DocumentTiles documents) {
-    return {documents.tiles, attention_group(B * NH, T, row_bytes, device_attribute(cudaDevAttrL2CacheSize))};
+inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t NH, int64_t row_bytes, DocumentTiles documents,
+                                      int64_t window) {
+    const int group = attention_group(B * NH, T, row_bytes, device_attribute(cudaDevAttrL2CacheSize));
+    return {documents.tiles, group, window > 0 ? (int)window : ALL_KEYS};
 }
+// The first key that a query sees.
+__device__ inline int first_key_of(int query, int window) { return query >= window ? query - window + 1 : 0; }
 
 // The tiles with the most work: the last queries see the most keys, the first keys are seen by the
 // most queries.

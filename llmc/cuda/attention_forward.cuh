@@ -30,8 +30,12 @@
 // tile. The barrier after the wait makes the copies of all threads visible. A second barrier, after
 // the products, keeps the next copies from overwriting a tile that another warp still reads.
 #pragma once
+#include <cfloat>
 #include "llmc/cuda/attention_block.cuh"
 #include "llmc/cuda/attention_products.cuh"
+
+// m of a query that has met no key yet: e^(-infinity - m) is 0, that of a key that it does not see.
+constexpr float NO_SCORE = -FLT_MAX;
 
 // Maximum and sum over the four lanes that hold one row of a C fragment.
 __device__ inline float row_max(float x) {
@@ -91,7 +95,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     };
     load_tile<HS, ROWS>(q, head, block.stride, block.first, block.length, head_size);
     copy_async_commit();
-    load_keys(0);
+    const int first_tile = first_key_of(block.first, order.window) / KEYS;
+    load_keys(first_tile);
     copy_async_commit();
     copy_async_wait<1>();
     __syncthreads();  // the queries have arrived, for all threads
@@ -101,19 +106,18 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     const int end = min(block.length, block.first + ROWS), tiles = ceil_div(end, KEYS);
     const KeptRows<HS, M> queries(RowsInShared<HS, M>{q, warp_row});
     float o[M][HS / 8][4] = {}, m[M][2], l[M][2] = {};
-    for (int i = 0; i < 2 * M; i++) m[i / 2][i % 2] = -INFINITY;
+    for (int i = 0; i < 2 * M; i++) m[i / 2][i % 2] = NO_SCORE;
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = first_tile; tile < tiles; tile++) {
         if (tile + 1 < tiles) load_keys(tile + 1);
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();  // this tile has arrived, for all threads
         const int first_key = tile * KEYS;
-        if (any_query && first_key < first_query + WARP_ROWS) {
+        if (any_query && first_key < first_query + WARP_ROWS && first_key + KEYS + order.window > first_query + 1) {
             float s[M][KEYS / 8][4];
             multiply_transposed<KEYS>(s, queries, keys(tile));
-            if (first_key + KEYS - 1 > first_query)
-                mask(s, first_query, first_key, [](int query, int key) { return key > query; });
+            mask_keys(s, first_query, first_key, order.window);
 #pragma unroll
             for (int i = 0; i < M; i++) softmax_step<HS, KEYS>(s[i], o[i], m[i], l[i], scale);
             multiply<KEYS>(o, s, values(tile));

@@ -13,6 +13,7 @@
 //
 // FLOPs and bytes: as attention.cuh, with 4 bytes per value.
 #pragma once
+#include <cfloat>
 #include "llmc/cuda/attention_block.cuh"
 #include "llmc/cuda/column_sums.cuh"
 
@@ -77,9 +78,10 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     const AttentionBlock<TILE, LAST_TILE_FIRST> block(order, T, NH, head_size);
     const int first = block.first, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
     const float* head = qkv + block.qkv_offset;
-    float o[2][CHANNELS] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    float o[2][CHANNELS] = {}, m[2] = {-FLT_MAX, -FLT_MAX}, l[2] = {0, 0};
     q.load(head, block.stride, first, block.length);
-    for (int first_key = 0; first_key < first + TILE && first_key < block.length; first_key += TILE) {
+    const int first_tile = first_key_of(first, order.window) / TILE;
+    for (int first_key = first_tile * TILE; first_key < first + TILE && first_key < block.length; first_key += TILE) {
         __syncthreads();
         kv.load(head + block.C, block.stride, first_key, block.length);
         __syncthreads();
@@ -90,7 +92,8 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             const int row = 2 * ty + i;
             float top = m[i], sum = 0;
             for (int j = 0; j < 2; j++) {
-                if (first_key + tx + j * (TILE / 2) > first + row) s[i][j] = -INFINITY;
+                const int key = first_key + tx + j * (TILE / 2), query = first + row;
+                if (key > query || key + order.window <= query) s[i][j] = -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
             for (int distance = TILE / 4; distance > 0; distance /= 2)
@@ -152,7 +155,9 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
         }
     }
     float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
-    for (int other = KEYS_MINE ? mine : 0; KEYS_MINE ? other < length : other <= mine; other += TILE) {
+    const int begin = KEYS_MINE ? mine : first_key_of(mine, order.window) / TILE * TILE;
+    const int end = KEYS_MINE ? min(length, mine + TILE - 1 + order.window) : mine + 1;
+    for (int other = begin; other < end; other += TILE) {
         __syncthreads();
         if (KEYS_MINE) load_queries(other);
         else load_keys(other);
@@ -164,7 +169,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2),
                       key = KEYS_MINE ? mine + row : other + column, query = KEYS_MINE ? other + column : mine + row;
             float prob = 0, grad = 0;
-            if (key <= query && query < length) {
+            if (key <= query && key + order.window > query && query < length) {
                 prob = expf(s[i / 2][i % 2] * scale - lse[block.row_offset + query]);
                 grad = prob * (dp[i / 2][i % 2] - D[block.row_offset + query]) * scale;
             }
@@ -182,12 +187,12 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
 
 template <int TILE, int CHANNELS>
 void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                             cudaStream_t stream, DocumentTiles documents) {
+                             cudaStream_t stream, DocumentTiles documents, int64_t window) {
     const int HS = (int)(C / NH);
     const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
-    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents);
+    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents, window);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
     allow_shared(kernel, bytes, "attention_forward");
     launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, (int)NH, HS, scale,
@@ -196,21 +201,21 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
 // The rows of a tile, TILE, by head size.
 inline int64_t attention_fp32_rows(int64_t head_size) { return head_size <= 128 ? 32 : 16; }
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream, DocumentTiles documents = {}) {
-    const StreamRange in_stream(work::attention(B * T, T, C, sizeof(float)), stream);
+                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0) {
+    const StreamRange in_stream(work::attention(B * T, twice_seen(T, window), C, sizeof(float)), stream);
     const auto run =
         attention_fp32_rows(C / NH) == 32 ? attention_forward_tiles<32, 8> : attention_forward_tiles<16, 32>;
-    run(out, lse, qkv, B, T, C, NH, stream, documents);
+    run(out, lse, qkv, B, T, C, NH, stream, documents, window);
 }
 template <int TILE, int CHANNELS>
 void attention_backward_tiles(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                              DocumentTiles documents) {
+                              DocumentTiles documents, int64_t window) {
     const int HS = (int)(C / NH);
     const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
-    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents);
+    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents, window);
     auto run_kernel = [&](const char* name, auto kernel) {
         allow_shared(kernel, bytes, name);
         launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, D, dout, out, lse, qkv, (int)T, (int)NH, HS,
@@ -222,10 +227,10 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
 // Attention backward in fp32. It leaves no sums over rows.
 inline ColumnSums attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
                                      const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                                     DocumentTiles documents = {}, float* partials = nullptr) {
-    const StreamRange in_stream(work::attention_backward(B * T, T, C, sizeof(float)), stream);
+                                     DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0) {
+    const StreamRange in_stream(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(float)), stream);
     const auto run =
         attention_fp32_rows(C / NH) == 32 ? attention_backward_tiles<32, 8> : attention_backward_tiles<16, 32>;
-    run(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents);
+    run(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents, window);
     return {partials};
 }

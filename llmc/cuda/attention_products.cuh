@@ -104,3 +104,13 @@ __device__ inline void mask(float (&s)[M][N8][4], int first_row, int first_colum
             for (int i = 0; i < 4; i++)
                 if (hidden(row + m * 16 + i / 2 * 8, column + n * 8 + i % 2)) s[m][n][i] = -INFINITY;
 }
+
+// Masks the keys that a warp's queries do not see: those after a query, and those a window or more
+// before it. A tile that no edge crosses is left as it is.
+template <int M, int N8>
+__device__ inline void mask_keys(float (&s)[M][N8][4], int first_query, int first_key, int window) {
+    if (first_key + 8 * N8 - 1 > first_query)
+        mask(s, first_query, first_key, [](int query, int key) { return key > query; });
+    if (first_key + window < first_query + 16 * M)
+        mask(s, first_query, first_key, [&](int query, int key) { return key + window <= query; });
+}

@@ -7,11 +7,13 @@
 #include <string>
 #include "llmc/base/check.h"
 #include "llmc/base/integer_math.h"
+#include "llmc/gpt2/window.h"
 
 struct GPT2Config {
     int64_t maxT = 1024;            // longest sequence (context)
     int64_t V = 50257, Vp = 50304;  // vocabulary, and the same padded to a multiple of 128
     int64_t L = 12, NH = 12, C = 768;
+    AttentionWindow window = {};
 };
 
 constexpr int64_t MAX_VOCAB = 65536;  // token files have 16 bits per token

@@ -105,7 +105,8 @@ struct GPT2 {
     const float* (*decode)(GPT2&, int token, int64_t position) = nullptr;
     const Backend* backend = nullptr;  // what its device provides
 
-    // A tensor of the parameters, of one layer; an activation in floatX, and one in fp32.
+    // A tensor of the parameters, of one layer; an activation in floatX, and one in fp32; and the
+    // window of a layer's attention.
     template <class floatX>
     floatX* param(int tensor, int64_t layer = 0) {
         return (floatX*)params + weight_places.whole(layout, layout.bucket_of(tensor, layer)) +
@@ -115,6 +116,7 @@ struct GPT2 {
     floatX* act(int a, int64_t layer = 0) {
         return (floatX*)(acts + activations.offset(a, layer));
     }
+    int64_t window(int64_t layer) const { return layout.config.window.of_layer(layer); }
     float* act32(int a, int64_t layer = 0) { return act<float>(a, layer); }
     int* ints(int a) { return act<int>(a); }
 

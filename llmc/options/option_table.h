@@ -96,6 +96,8 @@ inline const std::vector<OptionRow>& option_table() {
         text(EVERYDAY | MODEL, "-e", "--model", &O::model, "file or folder or descriptor", "d12",
              "model.bin, a run's folder (its newest checkpoint), or d12, gpt3:c768, L6C384H6T256V512 and the like: "
              "from scratch"),
+        text(MODEL, "", "--window", &O::window, "W or W,alternate; 0 = off", "that of -e",
+             "a position sees W positions, itself the last, in all layers or, alternate, in layers 1, 3, 5, ..."),
         text(EVERYDAY | CHECKPOINTS, "-o", "--out-dir", &O::out_dir, "folder", "none",
              "logs and checkpoints; created if it is not there"),
         whole(EVERYDAY | CHECKPOINTS, "-n", "--checkpoint-every", &O::checkpoint_every, 0, many, "0..", "0",

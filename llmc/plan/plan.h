@@ -91,10 +91,12 @@ inline int64_t weights_before_bytes(const GPT2& model, const Options& o) {
 }
 
 // FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences
-// of T (two products forward, five backward, each over half of the positions).
+// of T (two products forward, five backward, each over half of the positions, or those of a
+// window).
 inline double flops_per_token(const GPT2Config& c, int64_t T) {
-    double matmul_params = (double)c.V * c.C + (double)c.L * 12 * c.C * c.C;
-    return 6 * matmul_params + 3.5 * 2 * T * c.C * c.L;
+    double matmul_params = (double)c.V * c.C + (double)c.L * 12 * c.C * c.C, seen = 0;
+    for (int64_t l = 0; l < c.L; l++) seen += twice_seen((double)T, (double)c.window.of_layer(l));
+    return 6 * matmul_params + 3.5 * 2 * seen * c.C;
 }
 
 inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {

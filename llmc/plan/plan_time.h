@@ -59,6 +59,20 @@ inline void add_codes(std::vector<KernelWork>& kernels, const Sizes& s) {
     }
 }
 
+// How many layers have a window, and how many have none; of these how many are among the first
+// `again`.
+struct LayersOfWindow {
+    int64_t window, count = 0, again = 0;
+};
+inline std::vector<LayersOfWindow> layers_by_window(const Sizes& s, int64_t again) {
+    LayersOfWindow whole{0}, local{s.config.window.positions};
+    for (int64_t l = 0; l < s.config.L; l++) {
+        LayersOfWindow& kind = s.config.window.of_layer(l) > 0 ? local : whole;
+        kind.count++, kind.again += l < again;
+    }
+    return {whole, local};
+}
+
 // The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
 // sums the squares of, and which it updates. fuses_gelu: GELU is in the epilogue of the product
 // before it, so that recomputing GELU takes this product.
@@ -81,7 +95,8 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::dropout(n * C, x), s.dropout ? m * (2 + 2 * L) + 2 * forwards : 0);
     add(work::layernorm(n, C, x), first_norms);
     add(work::matmul(n, C, 3 * C, false, x), forwards);
-    add(work::attention(n, T, C, x), forwards);
+    for (const auto& [window, count, counted_again] : layers_by_window(s, again))
+        add(work::attention(n, twice_seen(T, (double)window), C, x), m * (count + counted_again));
     add(work::matmul(n, C, C, false, x), forwards);
     add(work::residual_layernorm(n, C, x), m * (2 * L + (again > 0 ? 2 * again - segments : 0)));
     add(work::matmul(n, C, 4 * C, true, x), forwards + (fuses_gelu ? gelus_again : 0));
@@ -92,7 +107,8 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::matmul_backward(n, 4 * C, C, true, x, written), layers);
     add(work::matmul_backward(n, C, 4 * C, false, x, written), layers);
     add(work::matmul_backward(n, C, C, false, x, written), layers);
-    add(work::attention_backward(n, T, C, x), layers);
+    for (const auto& [window, count, counted_again] : layers_by_window(s, again))
+        add(work::attention_backward(n, twice_seen(T, (double)window), C, x), m * count);
     add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
     add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
     add_codes(kernels, s);

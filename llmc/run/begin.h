@@ -56,7 +56,8 @@ inline Sizes settle_run(Run& run) {
     check_loss_mask(o);
     check_number_format(run.model.format, o);
     if (!resumed) settle_model(o);  // a checkpoint has its own weights
-    const GPT2Config config = config_of_model(o, run.model_file);
+    GPT2Config config = config_of_model(o, run.model_file);
+    settle_window(o, config, resumed);
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
     settle_optimizer(o);

@@ -4,6 +4,7 @@
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/checkpoint/earlier_run.h"
 #include "llmc/options/run_json.h"
+#include "llmc/options/window_flag.h"
 #include "llmc/data/vocabulary.h"
 #include "llmc/options/warmup.h"
 

@@ -1,0 +1,56 @@
+// What is left out of attention's square of queries and keys: what is above the diagonal, other
+// documents (gpt2/documents.h), and what is before a window (gpt2/window.h). Whole blocks are not
+// computed; in those that an edge crosses, single keys are masked:
+//
+//               keys   0..63  64..127  128..191  192..255
+//     queries   0..63    D                                   D: DIAGONAL
+//             64..127    B       D                           #: NONE, every query sees every key
+//            128..191    B       #        D                  B: BAND, here of a window of 128
+//            192..255            B        #         D
+#pragma once
+#include "llmc/cpu/device.h"
+#include "llmc/cpu/vec.h"
+#include "llmc/gpt2/documents.h"
+#include "llmc/gpt2/window.h"
+
+constexpr int64_t ATT_BLOCK = 64;  // queries, or keys, in a block
+
+// One head of one document: its number of positions, and where its first one lies in buffers
+// (B,T,3C), (B,T,C) and (B,NH,T).
+struct DocumentHead {
+    int64_t length, in_qkv, in_out, in_lse;
+};
+
+// Calls f(DocumentHead) for each head of each document, the heads of a batch in parallel. starts
+// (B,T) as in documents.h, or null where each sequence is one document.
+template <class F>
+inline void for_each_document_head(const int* starts, int64_t B, int64_t T, int64_t C, int64_t NH, F f) {
+    parallel_for(B * NH, [&](int64_t bh) {
+        const int64_t b = bh / NH, channel = bh % NH * (C / NH);
+        for_each_document(starts ? starts + b * T : nullptr, T, [&](int64_t first, int64_t length) {
+            const int64_t row = b * T + first;
+            f(DocumentHead{length, row * 3 * C + channel, row * C + channel, bh * T + first});
+        });
+    });
+}
+
+// What the queries of a block see of a block of keys: all; on the diagonal the keys up to
+// themselves; where a window begins in the block, `window` keys that end with themselves.
+enum Mask { NONE, DIAGONAL, BAND };
+// Where queries q0 to q0 + queries - 1 meet a block of keys from k0 on.
+struct BlockPlace {
+    int64_t q0, k0, queries, window;
+    Mask mask() const { return q0 + queries - window > k0 ? BAND : k0 == q0 ? DIAGONAL : NONE; }
+};
+// The first block of keys that a query of the block from q0 on sees.
+inline int64_t first_key_block(int64_t q0, int64_t window) {
+    return std::max<int64_t>(0, q0 - window + 1) / ATT_BLOCK * ATT_BLOCK;
+}
+// Whether query i of a block sees key j + lane, for each lane.
+template <Mask MASK>
+VEC_INLINE vint seen(int64_t i, int64_t j, BlockPlace at) {
+    const vint key = lane_numbers() + (int32_t)j;
+    if (MASK == DIAGONAL) return key <= (int32_t)i;
+    const int64_t own = at.q0 + i - at.k0;
+    return (key <= (int32_t)own) & (key > (int32_t)(own - at.window));
+}
