@@ -133,12 +133,12 @@ static std::vector<double> attention_with(const std::vector<bf16>& q, const std:
             larger = std::max(larger, score);
         }
         if (wrong == "largest") larger = 0;
-        const double scale = std::exp(m - larger);
+        const double scale = float_exp(m - larger);
         sum *= wrong == "rescale-sum" ? 1 : scale;
         for (double& lane : lane_sums) lane *= scale;
         for (double& o : out) o *= wrong == "rescale-out" ? 1 : scale;
         for (int u = 0; u < 16; u++) {
-            const double p = wrong == "largest" ? float_exp(s[u]) : std::exp(s[u] - larger);
+            const double p = float_exp(s[u] - larger);
             sum += p, lane_sums[u % 8 / 2] += p;
             for (int i = 0; i < HS; i++) {
                 int row = u, column = i;

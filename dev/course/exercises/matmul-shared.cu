@@ -51,12 +51,12 @@ __global__ void matmul(float* out, const float* inp, const float* weight, int ro
 //     divergent: b[x][k];\n        __syncthreads(); ==> b[x][k];\n        if (row < rows) __syncthreads();
 
 // ----- limits
-//     counted load-sectors <= 4, strided: the lanes of a warp load from different rows of weight: threadIdx.x must
-//         run along
-//         C, as it does for inp.
 //     counted longest <= 2, alone: one row of threads loads the whole tile while the others wait: each thread loads one
 //         element of each tile.
 //     counted reads <= 4.01, reuse: each value must be loaded once per tile of 32 outputs, not once per output.
+//     counted load-sectors <= 4, strided: the lanes of a warp load from different rows of weight: threadIdx.x must
+//         run along
+//         C, as it does for inp.
 //     counted conflicts <= 0, conflicts: threads with different x read different rows of one column of a tile: in
 //         the same
 //         bank, unless a row has one element more.

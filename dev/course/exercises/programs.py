@@ -239,11 +239,13 @@ def refused_object(path, limited):
     static_bytes = 0
     for line in said.stdout.split("\n"):
         *numbers, kind, name = line.split() if len(line.split()) > 1 else ("", "")
+        if "5Judge" in name:
+            return f"it calls its judge ({name})."
         if kind == "U":
             for pattern, what in REFUSED + ([MEMORY] if limited else []):
                 if re.fullmatch(pattern, name.split("@")[0]):
                     return f"it {what} ({name})."
-        elif kind in tuple("TDBRG") and not re.search("4mine|4task|student_", name):
+        if kind in tuple("TDBRG") and not re.search("4mine|4task|student_", name):
             return f"it defines {name} outside of its namespace."
         if kind in tuple("bBdD") and len(numbers) == 2:
             static_bytes += int(numbers[1], 16)

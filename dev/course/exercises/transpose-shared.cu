@@ -41,7 +41,6 @@ __global__ void transpose(float* out, const float* inp, int rows, int cols) {
 //         int y = 0; y < TILE && threadIdx.y == 0; y++)\n        if (first_col
 //     part: y < TILE; y += STEP)\n        if (first_row ==> y < TILE; y += TILE)\n        if (first_row ;;
 //         y < TILE; y += STEP)\n        if (first_col ==> y < TILE; y += TILE)\n        if (first_col
-//     divergent: __syncthreads(); ==> if (first_row + threadIdx.y < rows) __syncthreads();
 
 // ----- limits
 //     counted load-sectors <= 4, strided-load: the lanes of a warp read from different rows of inp: threadIdx.x
