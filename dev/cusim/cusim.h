@@ -82,6 +82,9 @@ void async_copy(void* to, const void* from, size_t bytes, size_t bytes_read, Loc
 void async_commit();
 void async_wait(int groups_left);
 
+// *p = compute(*p, operand) by one thread at a time. Returns what was there.
+uint32_t atomic_update(uint32_t* p, uint32_t operand, uint32_t (*compute)(uint32_t there, uint32_t operand));
+
 // Builds with COUNT=1 count accesses to memory, and the rows that lanes pass to ldmatrix.
 #ifdef CUSIM_COUNTS
 void forget_counts();  // of the kernels that have run

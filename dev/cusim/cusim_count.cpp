@@ -95,6 +95,7 @@ struct Touched {
 // One kernel with one configuration of its launch, over all its launches.
 struct KernelCounts {
     uint64_t launches = 0, blocks = 0, barriers = 0;
+    uint64_t accesses = 0, longest_thread = 0;  // by all threads; by the one with most of them
     uint64_t read_bytes = 0, read_sectors = 0, written_bytes = 0, written_sectors = 0;  // each counted once per launch
     std::map<std::string, uint64_t> collectives;
     std::map<const Site*, Tally> sites;
@@ -109,6 +110,7 @@ struct Counter {
     std::map<std::string, KernelCounts> kernels;  // by the part of the JSON that identifies them
     std::vector<std::string> order;
     uint32_t requests = 0;
+    uint64_t of_thread[MOST_THREADS] = {};  // accesses in this block
     bool paused = false;
 };
 static Counter& counter() {
@@ -246,6 +248,7 @@ static void add_access(Kind kind, const void* p, uint32_t bytes, const void* cod
     if ((int)site.warps.size() <= warp) site.warps.resize(warp + 1);
     Asked& asked = site.warps[warp];
     const uint32_t execution = asked.executions[lane]++;
+    c.of_thread[worker->current->id]++;
     if (asked.requests.empty()) c.pending.push_back({&site, warp});
     if (execution >= asked.requests.size()) asked.requests.emplace_back(), asked.requests.back().order = c.requests++;
     Request& r = asked.requests[execution];
@@ -257,11 +260,25 @@ static void add_access(Kind kind, const void* p, uint32_t bytes, const void* cod
 
 static bool in_shared(const void* p) { return (uintptr_t)p - (uintptr_t)worker->shared < SHARED_REGION_BYTES; }
 
+// A GPU would carry out what is read beyond its memory, or what lands in an array beside it.
+static void check_bounds(bool shared, const char* p, uint32_t bytes, const void* code) {
+    const Allocation* a = shared ? nullptr : find_allocation(p);
+    const SharedVariable* v = shared ? shared_variable_before(*worker, p) : nullptr;
+    if (a && p >= a->user && p + bytes > a->user + a->bytes)
+        fail(location_of((const char*)code - 1), "access to %p, byte %zu of a device buffer of %zu bytes", p,
+             (size_t)(p - a->user), a->bytes);
+    if (shared && !v) fail(location_of((const char*)code - 1), "access to shared memory before its first variable");
+    if (v && p + bytes > v->begin + v->bytes)
+        fail(location_of((const char*)code - 1), "access beyond the end of the shared variable %s, at byte %zu of %zu",
+             v->name, (size_t)(p - v->begin), v->bytes);
+}
+
 // Accesses of the host, and those to the stack, which stands for registers, are none.
 void count_access(Access access, const void* p, uint32_t bytes, const void* code) {
     if (!worker || !worker->current || counter().paused) return;
     const bool shared = in_shared(p);
     if (!shared && (in_stack(worker->current->fiber, p) || !find_allocation(p))) return;
+    check_bounds(shared, (const char*)p, bytes, code);
     const Kind kind = (Kind)((shared ? SHARED : GLOBAL) + access);
     // what is not aligned to its size, or has no power of two, takes an instruction for each 4
     // bytes, or less
@@ -282,6 +299,7 @@ static void write_copy(const Copy& copy) {
     fprintf(file, "%s %u,%u,%u %zu %zu %zu\n", worker->kernel->name.c_str(), b.x, b.y, b.z, from->bytes,
             (size_t)((const char*)copy.from - from->user), copy.bytes_read);
 }
+void count_atomic(const void* p, const void* code) { count_access(ATOMIC, p, 4, code); }
 void count_copy(const Copy& copy, const void* code) {
     if (copy.bytes_read) write_copy(copy);
     if (copy.bytes_read) add_access(ASYNC_GLOBAL, copy.from, (uint32_t)copy.bytes_read, code);
@@ -314,8 +332,13 @@ void count_barrier() {
     finish_requests(-1);
 }
 void count_block() {
-    counter().now.blocks++;
+    Counter& c = counter();
+    c.now.blocks++;
     finish_requests(-1);
+    for (uint64_t& n : c.of_thread) {
+        c.now.accesses += n, c.now.longest_thread = std::max(c.now.longest_thread, n);
+        n = 0;
+    }
 }
 void pause_counting(bool paused) { counter().paused = paused; }
 void forget_counts() { counter().kernels.clear(), counter().order.clear(); }
@@ -326,6 +349,7 @@ void forget_counts() { counter().kernels.clear(), counter().order.clear(); }
 static void write_kernel(FILE* file, const std::string& launch, const KernelCounts& k) {
     fprintf(file, "{%s, \"launches\": %zu, \"blocks\": %zu, \"barriers\": %zu, ", launch.c_str(), k.launches, k.blocks,
             k.barriers);
+    fprintf(file, "\"accesses\": %zu, \"longest_thread\": %zu, ", k.accesses, k.longest_thread);
     fprintf(
         file,
         "\"read_bytes\": %zu, \"read_sectors\": %zu, \"written_bytes\": %zu, \"written_sectors\": %zu, \"warps\": {",
@@ -382,6 +406,7 @@ void count_kernel(const Kernel& k) {
     if (!c.kernels.count(text)) c.order.push_back(text);
     KernelCounts& all = c.kernels[text];
     all.launches++, all.blocks += c.now.blocks, all.barriers += c.now.barriers;
+    all.accesses += c.now.accesses, all.longest_thread = std::max(all.longest_thread, c.now.longest_thread);
     c.read.take(all.read_bytes, all.read_sectors);
     c.written.take(all.written_bytes, all.written_sectors);
     for (auto& [what, n] : c.now.collectives) all.collectives[what] += n;

@@ -227,6 +227,8 @@ void wait_here(Worker& w);
 // redzone has changed.
 void reset_shared(Worker& w);
 void check_shared(Worker& w);
+// The last shared variable of the block that begins at p or before; null if there is none.
+const SharedVariable* shared_variable_before(const Worker& w, const void* p);
 
 // -------------------------------------------------------------------------------------------------
 // cusim_hopper.cpp
@@ -255,6 +257,8 @@ struct DeviceAccess {
 void fill(void* p, unsigned char value, size_t bytes);
 // Faults become a message that names kernel, block, thread and line.
 void catch_faults();
+// File and line of an instruction of this program, where addr2line is installed.
+Location location_of(const void* instruction);
 // Checks after a kernel that no redzone has changed.
 void check_guards(const char* kernel);
 // The allocation that holds p, with its redzones; null if there is none.
@@ -296,6 +300,7 @@ std::map<const void*, size_t>& dynamic_shared_limits();
 constexpr bool COUNTING = true;  // then one OS thread runs all blocks
 enum Access { LOAD, STORE, ATOMIC };
 void count_access(Access access, const void* p, uint32_t bytes, const void* code);  // by the running lane
+void count_atomic(const void* p, const void* code);
 void count_copy(const Copy& copy, const void* code);
 void count_collective(const Thread& one);  // all its lanes have arrived
 void count_wgmma(const Thread& one);       // all threads of its warpgroup have arrived
@@ -306,6 +311,7 @@ void count_kernel(const Kernel& kernel);  // has ended
 void pause_counting(bool paused);
 #else
 constexpr bool COUNTING = false;
+inline void count_atomic(const void*, const void*) {}
 inline void count_copy(const Copy&, const void*) {}
 inline void count_collective(const Thread&) {}
 inline void count_wgmma(const Thread&) {}

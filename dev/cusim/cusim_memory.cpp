@@ -140,8 +140,7 @@ const Allocation* find_allocation(const void* p) {
     return p < a.map + a.map_bytes ? &a : nullptr;
 }
 
-// File and line of an instruction of this program, where addr2line is installed.
-static Location location_of(const void* instruction) {
+Location location_of(const void* instruction) {
     static char text[512];
     Dl_info info;
     if (!dladdr(instruction, &info)) return NOWHERE;

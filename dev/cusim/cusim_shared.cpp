@@ -58,6 +58,13 @@ void* dynamic_shared_memory() {
     return w.variables[0].begin;  // reset_shared put it there
 }
 
+const SharedVariable* shared_variable_before(const Worker& w, const void* p) {
+    const SharedVariable* nearest = nullptr;
+    for (const SharedVariable& v : w.variables)
+        if (v.begin <= p && (!nearest || v.begin > nearest->begin)) nearest = &v;
+    return nearest;
+}
+
 void check_shared([[maybe_unused]] Worker& w) {
 #ifndef CUSIM_SANITIZE_address
     for (const SharedVariable& v : w.variables)
@@ -66,6 +73,14 @@ void check_shared([[maybe_unused]] Worker& w) {
                 fail(NOWHERE, "a write beyond the end of the shared variable %s, at byte %zu of %zu", v.name,
                      v.bytes + i, v.bytes);
 #endif
+}
+
+uint32_t atomic_update(uint32_t* p, uint32_t operand, uint32_t (*compute)(uint32_t, uint32_t)) {
+    count_atomic(p, __builtin_return_address(0));
+    uint32_t there = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(p, &there, compute(there, operand), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return there;
 }
 
 void misaligned(const void* p, size_t bytes, Location location) {

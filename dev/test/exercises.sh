@@ -32,6 +32,31 @@ if [ "${2:-}" = cuda ]; then
         > "$my/vector-add.new" && mv "$my/vector-add.new" "$my/vector-add.cu"
     edit 's|i < n|i <= n|' "$my/vector-add.cu"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
+    # Reads that only luck makes right, in device memory and in shared memory. What llmc has of these names is not used.
+    vector_add_is() { printf '%s\n__global__ void vector_add(float* out, const float* a, const float* b, int n) { %s }\n' \
+        "${2-}" "$1" > "$my/vector-add.cu"; }
+    vector_add_is "$loop { const float over = a[i + 1]; out[i] = a[i] + b[i] + 0 * (over > 0); }"
+    said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
+    vector_add_is "__shared__ float s [32], t[32]; s[threadIdx.x % 32] = t[threadIdx.x % 32] = 1; $loop
+        out[i] = fmaxf(a[i] + b[i], -1e30f * (s[32 + threadIdx.x % 2] > 0));"
+    said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
+    vector_add_is "warp_sum(1.0f);"
+    said 2 "does not compile" "$make" -s CXX=g++ exercise EX=vector-add
+    vector_add_is "::warp_sum(1.0f);"
+    said 2 "hint (forbidden)" "$make" -s CXX=g++ exercise EX=vector-add
+    # CUDA as others write it: what is shared in one line, a sum by __shfl_down_sync, floats added by atomicAdd.
+    said 0 "about" "$make" -s CXX=g++ exercise EX=warp-sum
+    cat > "$my/warp-sum.cu" <<'END'
+__global__ void row_sums(float* sums, const float* x, int rows, int C) {
+    int row = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (row >= rows) return;
+    float sum = 0;
+    for (int c = lane; c < C; c += 32) sum += x[row * C + c];
+    for (int distance = 16; distance; distance >>= 1) sum += __shfl_down_sync(0xFFFFFFFFu, sum, distance);
+    if (!lane) sums[row] = sum;
+}
+END
+    said 0 "passed" "$make" -s CXX=g++ exercise EX=warp-sum
     exit
 fi
 exercise="python3 dev/course/exercises/exercise.py"
@@ -86,23 +111,56 @@ edit 's/float sum/flat sum/; s/float m/flat m/' "$my/softmax.cpp"
 said 1 "does not compile" $exercise judge softmax
 printf 'void softmax(float* p, const float*, int64_t) { *(volatile float*)nullptr = p[0]; }\n' > "$my/softmax.cpp"
 said 1 "hint (crash)" $exercise judge softmax
-# Cheats and what shows only by luck: ending before the judge does, saying what it says, being two, reading or writing
-# beyond an array.
+# Cheats: ending before the judge does, saying what it says, being two, reading what it gets or the files that it is made
+# of, taking the place of its functions, never ending. Each is refused in one sentence.
 solved='float m = x[0], sum = 0; for (int64_t i = 1; i < n; i++) m = std::max(m, x[i]);
     for (int64_t i = 0; i < n; i++) sum += p[i] = std::exp(x[i] - m); for (int64_t i = 0; i < n; i++) p[i] /= sum;'
-softmax_is() { echo "void softmax(float* p, const float* x, int64_t n) { $1 }" > "$my/softmax.cpp"; }
-for cheat in 'exit(0);' 'printf("passed\n"), fflush(stdout), _exit(0);' "$solved static int once = fork();"; do
-    softmax_is "$cheat"
-    said 1 "hint (unfinished)" $exercise judge softmax
-done
+softmax_is() { printf '%s\nvoid softmax(float* p, const float* x, int64_t n) { %s }\n' "${2-}" "$1" > "$my/softmax.cpp"; }
+cheat() {  # cheat HINT BODY [BEFORE]
+    softmax_is "$2" "${3-}"
+    EXERCISE_SECONDS=1 said 1 "hint ($1): " $exercise judge softmax
+    [ "$(grep -c '^passed' "$my/out")" = 0 ] || [ "$1" = unfinished ] || { echo "it says passed: $2"; exit 1; }
+}
+cheat unfinished 'exit(0);'
+cheat unfinished 'printf("passed\n"), fflush(stdout), _Exit(0);'
+cheat unfinished "$solved exit(0);"
+cheat endless 'for (volatile int i = 0;; i = 1) p[0] = x[0];'
+cheat flood 'for (;;) puts("passed passed passed passed passed passed passed passed passed passed passed passed");'
+cheat crash 'throw 1;'
+cheat forbidden "$solved static int once = fork();" '#include <unistd.h>'
+cheat forbidden 'char t[99]; if (fgets(t, 99, stdin)) printf("passed%s", t), _Exit(0);'
+cheat forbidden 'exit(0);' 'static int early = [] { std::string t; std::getline(std::cin, t); return puts(t.c_str()); }();'
+cheat forbidden 'std::ifstream("dev/course/exercises/softmax.cpp");' '#include <fstream>'
+cheat forbidden 'if (FILE* f = fopen("build/exercises/judge_softmax.cpp", "r")) fclose(f);'
+cheat forbidden 'system("true");'
+cheat forbidden 'Judge().verdict();'
+cheat forbidden '' '#include "dev/course/gpt2.cpp"'
+cheat forbidden 'asm("syscall");'
+cheat forbidden "$solved" 'extern "C" double exp(double x) { return x; }'
+cheat forbidden "$solved" '} double judged(double x) { return x; } namespace mine {'
+cheat forbidden 'std::thread([] {}).detach();' '#include <thread>'
+cheat forbidden "$solved atexit([] { puts(\"passed\"); });"
 softmax_is "$solved"
 said 0 "passed" $exercise judge softmax
 edit 's/i < n; i++) m/i <= n; i++) m/' "$my/softmax.cpp"
 said 1 "hint (" $exercise judge softmax
 softmax_is "$solved p[n] = 0;"
 said 1 "hint (bounds)" $exercise judge softmax
-softmax_is "$solved exit(0);"
-said 1 "hint (unfinished)" $exercise judge softmax
+softmax_is 'fprintf(stderr, "n is %d\n", (int)n);'
+said 1 "n is 33" $exercise judge softmax
+softmax_is "$solved"
+said 0 "passed" $exercise judge softmax
+# Where memory is limited: what operator new does not see.
+said 0 "about" $exercise judge online-softmax
+for hidden in 'static float all[1 << 16]; all[HS] = 1; result[0] = all[HS];' 'result[0] = *(float*)malloc(1 << 16);'; do
+    edit "s|// your code|$hidden|; s|^void weighted_mean.*|void weighted_mean(float* result, int HS, const Next\&) { $hidden|" \
+        "$my/online-softmax.cpp"
+    said 1 "hint (forbidden)" $exercise judge online-softmax
+done
+edit "s|^void weighted_mean.*|void weighted_mean(float* result, int HS, const Next\&) { float all[1 << 16]; all[HS] = 1; \
+    result[0] = all[HS * 2];|" "$my/online-softmax.cpp"
+said 1 "does not compile" $exercise judge online-softmax
+rm "$my/online-softmax.cpp"
 said 0 "1 of " $exercise grade
 said 2 "there is no exercise 'nothing'" $exercise judge nothing
 $exercise table --check

@@ -35,6 +35,12 @@ __global__ void embedding_backward(float* dtable, const float* dout, const int* 
 //     channels: int c = threadIdx.x; c < C; c += blockDim.x ==> int c = threadIdx.x; c < C; c = C
 //     bounds: c < C; ==> c < C + 32;
 //     strided: dout[r * C + c] ==> dout[c * rows + r]
+//     order: const int v = blockIdx.x; ==> const int V = gridDim.x; ;; float sum = 0; ==> ;; for (int r = 0; r <
+//         rows; r++) ==>
+//         for (int r = blockIdx.x; r < rows; r += V) ;; if (tokens[r] == v) sum += dout[r * C + c]; ==>
+//         atomicAdd(&dtable[tokens[r] * C + c], dout[r * C + c]); ;; dtable[v * C + c] += sum; ==> ;
+//     atomics: dtable[v * C + c] += sum ==> atomicAdd(&dtable[v * C + c], sum)
+//     alone: int c = threadIdx.x; c < C; c += blockDim.x ==> int c = 0; c < C && threadIdx.x == 0; c++
 
 // ----- limits
 //     counted load-sectors <= 4.01, sectors: the threads of a warp must read neighbouring channels of one row of

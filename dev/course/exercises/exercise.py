@@ -15,7 +15,7 @@ An exercise is one file, NAME.cpp or NAME.cu, in sections that begin with `// --
     shipped    optional: the same by functions of llmc/; the judge must pass it too
     mistakes   `//     KEY: OLD ==> NEW` replaces all OLD in the solution (`;;` and more of that), and the judge must
                give the hint KEY
-    limits     optional: `//     KERNEL METRIC <= NUMBER, KEY: HINT` of the simulator's counts
+    limits     optional: `//     KERNEL METRIC <= NUMBER, KEY: HINT` (or >=) of the simulator's counts
     judge      void judge(Judge&, decltype(task::FUNCTION)*...), see judge.h
 """
 import hashlib
@@ -23,8 +23,6 @@ import json
 import os
 import pathlib
 import re
-import secrets
-import subprocess
 import sys
 import time
 
@@ -34,44 +32,14 @@ if __name__ == "__main__" and "--help" in sys.argv:
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 os.chdir(ROOT)
-sys.path.insert(0, str(HERE.parent))
-from pages import quoted  # noqa: E402
+sys.path.insert(0, str(HERE))
+import programs  # noqa: E402
+from programs import Problem, definitions  # noqa: E402
+from runs import MEANING, limits_of, run_judge  # noqa: E402
 
 MY = pathlib.Path(os.environ.get("EXERCISE_MY", "dev/course/my"))
-BUILD = pathlib.Path(os.environ.get("B", "build")) / "exercises"
-LESSON = pathlib.Path("dev/course/gpt2.cpp")
 SECTION = re.compile(r"^// ----- (task|solution|shipped|mistakes|limits|judge)(?:: (.*))?$")
-CUDA_SEEDS = 4
 UNTIMED = os.environ.get("EXERCISE_TIMES") == "no"  # judge.h, faster()
-
-# What the simulator says when it stops a kernel, the key of the mistake, and what it means.
-SIMULATOR = [
-    ("wrote beyond its memory|byte .* of a device buffer|before a device buffer|beyond the end of the shared|"
-     "no device memory", "bounds", "an index is out of range: the last block or the last pass of a loop may have more "
-     "threads than elements."),
-    ("the same barrier|at the __syncthreads|never come", "divergent", "not all threads of the block reach the same "
-     "__syncthreads(): it must not stand where some threads have branched off."),
-    ("with mask", "mask", "all lanes that the mask names must come to the same shuffle: none may leave a loop early."),
-    ("is not aligned|misaligned", "misaligned", "a vector of n bytes must lie at a multiple of n bytes."),
-    ("shared memory|__shared__", "shared", "too much shared memory, or none was given at the launch."),
-]
-MEANING = {"load-sectors": "sectors of 32 bytes per load of a warp",
-           "store-sectors": "sectors of 32 bytes per store of a warp",
-           "conflicts": "bank conflicts", "shared-requests": "accesses to shared memory", "atomics": "atomics",
-           "reads": "bytes asked for per byte that is read", "writes": "bytes stored per byte that is written",
-           "barriers": "barriers per block", "mma": "mma instructions"}
-
-
-class Problem(Exception):
-    """Becomes one sentence and status 2."""
-
-
-def definitions(path, names):
-    """The definitions of these names at the top level of a C++ file."""
-    try:
-        return "".join("\n".join(quoted(path, f"{name} body")) + "\n" for name in names)
-    except LookupError as error:
-        raise Problem(f"{path} {error}")
 
 
 def chapters():
@@ -106,8 +74,8 @@ class Exercise:
             raise Problem(f"{self.path} has no section {', '.join(sorted(missing))}")
         self.functions = re.findall(r"decltype\(task::(\w+)\)\s*\*", self.sections["judge"])
         limits = re.sub(r"\n//      +", " ", self.sections.get("limits", ""))
-        self.limits = [(kernel, name, float(most), key, hint) for kernel, name, most, key, hint in
-                       re.findall(r"^//     (\w+) ([\w-]+) <= ([\d.]+), ([\w-]+): (.+)$", limits, re.M)]
+        self.limits = [(kernel, name, sign, float(bound), key, hint) for kernel, name, sign, bound, key, hint in
+                       re.findall(r"^//     (\w+) ([\w-]+) ([<>]=) ([\d.]+), ([\w-]+): (.+)$", limits, re.M)]
         self.kind = "cuda" if self.cuda else "fast" if "j.faster(" in self.sections["judge"] else "model"
 
     def mistakes(self):
@@ -145,198 +113,6 @@ def exercise_of(name):
     raise Problem(f"there is no exercise {name!r}; make grade lists them")
 
 
-# ---- programs
-
-def split_includes(text):
-    """Includes must stand outside of namespaces. Lines stay lines."""
-    includes = re.findall(r"^#include .*$", text, re.M)
-    return includes, re.sub(r"^#include .*$", "", text, flags=re.M)
-
-
-def in_namespace(name, path, line, text, includes):
-    more, text = split_includes(text)
-    includes += [i for i in more if i not in includes]
-    return f'namespace {name} {{\n#line {line} "{path}"\n{text}\n}}\n'
-
-
-def judge_text(e, candidates, includes):
-    """The judge of an exercise, in a namespace of its own with these (name, text) beside it."""
-    text = in_namespace("task", e.path, e.lines["task"], e.sections["task"], includes)
-    for name, candidate in candidates:
-        text += in_namespace(name, f"{e.path}: {name}", 1, candidate, includes)
-    judge = split_includes(e.sections["judge"])
-    includes += [i for i in judge[0] if i not in includes]
-    return f'namespace {namespace(e)} {{\n{text}\n#line {e.lines["judge"]} "{e.path}"\n{judge[1]}\n}}\n'
-
-
-def namespace(e):
-    return e.name.replace("-", "_") + "_exercise"
-
-
-def prelude(includes, cuda):
-    headers = "#define EXERCISE_IN_CUDA\n" if cuda else ""
-    headers += "\n".join(['#include "dev/course/exercises/judge.h"'] + includes)
-    return headers + "\n" + ("" if cuda else definitions(LESSON, ["Tokens", "Tensor"]))
-
-
-def student_program(e):
-    """The student's file is in a namespace: it may define names that llmc has too."""
-    includes = []
-    mine = in_namespace("mine", e.my, 1, e.my.read_text(), includes)
-    judge = judge_text(e, [], includes)
-    arguments = "".join(f", mine::{f}" for f in e.functions)
-    return (prelude(includes, e.cuda) + mine + judge +
-            f'int main() {{\nJudge j;\nj.begin();\n{namespace(e)}::judge(j{arguments});\nreturn j.verdict();\n}}\n')
-
-
-def candidates_of(e):
-    named = [("solution", e.sections["solution"])]
-    named += [("shipped", e.sections["shipped"])] if "shipped" in e.sections else []
-    return named + [(f"mistake_{i}", text) for i, (_, text) in enumerate(e.mistakes())]
-
-
-def proof_program(exercises):
-    """One program for several exercises: PROGRAM EXERCISE CANDIDATE judges one of its candidates."""
-    includes, judges, calls = [], "", ""
-    for e in exercises:
-        judges += judge_text(e, candidates_of(e), includes)
-        for candidate in ["task"] + [name for name, _ in candidates_of(e)]:
-            arguments = "".join(f", {namespace(e)}::{candidate}::{f}" for f in e.functions)
-            calls += f'if (asked == "{e.name} {candidate}") {namespace(e)}::judge(j{arguments}), known = true;\n'
-    return (prelude(includes, any(e.cuda for e in exercises)) + judges +
-            "int main(int argc, char** argv) {\nJudge j;\nj.begin();\nbool known = false;\n"
-            'const std::string asked = argc == 3 ? argv[1] + std::string(" ") + argv[2] : "";\n'
-            f"{calls}return known ? j.verdict() : 2;\n}}\n")
-
-
-def compile_program(name, text, kind):
-    """Compiles with what make hands over in CXX and EXERCISE_*; returns (program, what the compiler said)."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    source, program = BUILD / f"{name}.cpp", BUILD / name
-    if kind == "cuda":
-        text = subprocess.run(["sed", "-E", "-f", "dev/cusim/rewrite.sed"], input=text, text=True, check=True,
-                              stdout=subprocess.PIPE).stdout
-    source.write_text(text)
-    compiler = os.environ.get("CXX", "g++").split()
-    flags = os.environ.get("EXERCISE_FLAGS", "-std=c++17 -O3 -march=native -g1 -pthread -I.").split()
-    flags += [f"-Wno-{what}" for what in ("unused-parameter", "unused-variable", "unused-function",
-                                          "unused-but-set-variable", "unknown-pragmas", "sign-compare")]
-    libraries = os.environ.get("EXERCISE_LIBRARIES", "").split()
-    if kind != "fast":
-        flags.append("-O1")
-    steps = [compiler + flags + ["-x", "c++", str(source), "-o", str(program)] + libraries]
-    if kind == "cuda":
-        simulator, objects, count = (os.environ.get(f"EXERCISE_{what}", "").split()
-                                     for what in ("SIM", "OBJECTS", "COUNT"))
-        if not objects:
-            raise Problem("exercises in CUDA are compiled by make: make exercise EX=NAME")
-        sanitizer = [f for f in flags if f.startswith("-fsanitize")]
-        steps = [compiler + simulator + flags + count + ["-x", "c++", "-c", str(source), "-o", f"{program}.o"],
-                 compiler + sanitizer + ["-pthread", f"{program}.o"] + objects + ["-rdynamic", "-ldl", "-o", program] +
-                 libraries]
-    said = ""
-    for step in steps:
-        done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        said += done.stdout
-        if done.returncode != 0:
-            return None, said
-    return program, said
-
-
-def run_judge(program, arguments, e, limit=120):
-    """Runs the judge; in CUDA in several orders of blocks, warps and lanes. Returns (passed, what was printed). Only
-    the judge knows the token that it gets on its standard input, and says after "passed"."""
-    token = secrets.token_hex(8)
-    text, counts = "", program.with_name(f"{program.name}_{'_'.join(arguments)}.counts")
-    counts.unlink(missing_ok=True)
-    for seed in range(CUDA_SEEDS if e.cuda else 1):
-        settings = {"CUSIM_SEED": str(seed)}
-        if e.limits and seed == 0 and os.environ.get("EXERCISE_COUNT"):
-            settings["CUSIM_COUNT"] = str(counts)
-        try:
-            done = subprocess.run([str(program), *arguments], input=f" {token}\n", stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, timeout=limit, errors="replace",
-                                  env={**os.environ, **settings})
-        except subprocess.TimeoutExpired as late:
-            return False, ((late.stdout or b"").decode(errors="replace") +
-                           f"\nhint (endless): not finished after {limit} s: a loop that does not end.\n")
-        if done.returncode != 0:
-            if e.cuda and "hint (unknown)" in done.stdout and changes_with_order(program, arguments, done.stdout):
-                return False, done.stdout.split("hint (")[0] + RACE
-            return False, done.stdout.replace(f"passed {token}\n", "") + explain(done, seed)
-        if done.stdout.count(token) != 1 or not done.stdout.endswith(f"passed {token}\n"):
-            return False, (done.stdout.replace(token, "") + done.stderr + "\nhint (unfinished): the program has ended "
-                           "before its judge had: the function must return, once.\n")
-        if seed > 0 and done.stdout != text:
-            return False, text + ("hint (order): not the same bits when the threads run in another order "
-                                  f"(CUSIM_SEED={seed}): several threads add to the same number.\n")
-        text = done.stdout
-    passed, counted = judge_counts(e, counts)
-    return passed, done.stderr + text.replace(f"passed {token}\n", "" if counted else "passed\n") + counted
-
-
-def metric(kernel, name):
-    """A figure of the counts of a kernel (dev/cusim/README.md); see the limits of an exercise."""
-    if name.endswith("-sectors"):  # per request of a warp
-        tally = kernel["global_" + name.partition("-")[0]]
-        return tally["sectors"] / max(tally["requests"], 1)
-    shared = [kernel[kind] for kind in ("shared_load", "shared_store", "cp_async_shared", "ldmatrix")]
-    return {"conflicts": sum(t["wavefronts"] - t["wavefronts_without_conflicts"] for t in shared),
-            "shared-requests": sum(t["requests"] for t in shared),
-            "reads": kernel["global_load"]["bytes"] / max(kernel["read_bytes"], 1),
-            "writes": kernel["global_store"]["bytes"] / max(kernel["written_bytes"], 1),
-            "atomics": kernel["global_atomic"]["requests"], "barriers": kernel["barriers"] / kernel["blocks"],
-            "mma": kernel["warps"].get("mma", 0)}[name]
-
-
-def judge_counts(e, path):
-    """Compares what the simulator counted with the limits of the exercise."""
-    if not path.exists():
-        return True, ""
-    kernels = {k["kernel"]: k for k in map(json.loads, path.read_text().split("\n")[1:-1])}
-    text = ""
-    for kernel, name, most, key, hint in e.limits:
-        value = metric(kernels[kernel], name)
-        text += f"  {kernel}: {MEANING[name]} {value:.4g}, asked: at most {most:g}\n"
-        if not value <= most:
-            return False, text + f"hint ({key}): {hint}\n"
-    return True, text + "passed\n"
-
-
-RACE = ("hint (race): other results when the threads run in another order. A __syncthreads() is missing between the "
-        "write of one thread to memory and the read of another, or between a read and the next write.\n")
-
-
-def changes_with_order(program, arguments, before):
-    said = (subprocess.run([str(program), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, text=True, errors="replace",
-                           env={**os.environ, "CUSIM_SEED": str(seed)}).stdout
-            for seed in range(1, 1 + CUDA_SEEDS))
-    return any(text != before for text in said)
-
-
-def explain(done, seed):
-    """What to add to the output of a judge that did not pass."""
-    if done.returncode < 0:
-        return ("\n" + done.stderr + f"\nhint (crash): the program crashed (signal {-done.returncode}) at the sizes of "
-                "the last line: an index out of range, or a null pointer. make exercise EX=... SANITIZE=address names "
-                "the line.\n")
-    if re.search(r"^hint \(", done.stdout, re.M):
-        if seed == 0:
-            return done.stderr
-        return "\n" + RACE
-    where = "\n".join(re.findall(r"^ *#0 .*|^.*of size .*|^SUMMARY: .*", done.stderr, re.M))
-    if "ThreadSanitizer: data race" in done.stderr:
-        return (f"\n{where}\nhint (race): two threads access the same memory, one of them writes, and no barrier is "
-                "between the two.\n")
-    if "AddressSanitizer" in done.stderr:
-        return f"\n{where}\nhint (bounds): this line accesses memory that is not the function's.\n"
-    for pattern, key, meaning in SIMULATOR:
-        if re.search(pattern, done.stderr):
-            return f"\n{done.stderr}hint ({key}): {meaning}\n"
-    return f"\n{done.stderr}hint (stopped): the program ended with status {done.returncode}.\n"
-
-
 # ---- what students call
 
 def results():
@@ -352,10 +128,12 @@ def digest(e):
 
 def judge(e):
     """Judges the student's file and keeps the result. Returns (passed, what to print)."""
-    program, said = compile_program("my_" + e.name.replace("-", "_"), student_program(e), e.kind)
+    program, said, refused = programs.student_program(e)
     if program:
         passed, text = run_judge(program, [], e)
         text = said + re.sub(r"^  bits .*\n", "", text, flags=re.M)  # run_judge compares them
+    elif refused:
+        passed, text = False, f"{said}hint (forbidden): {refused}\n"
     else:
         passed, text = False, said + f"\n{e.my} does not compile. The function must stay as the stub declares it.\n"
     known = results()
@@ -382,7 +160,8 @@ def judge_command(name):
     if give_stub(e):
         print(f"{e.my} is yours: {e.title}, about {e.minutes} minutes.\nWrite the body of {' and '.join(e.functions)}; "
               f"the comment says what it computes. Then, to have it judged:\n\n    make exercise EX={e.name}\n")
-        print(how_judged(e))
+        print(how_judged(e), flush=True)
+        programs.compile_judge(e)
         return 0
     begin = time.time()
     passed, text = judge(e)
@@ -405,7 +184,8 @@ def how_judged(e):
     if e.cuda:
         ways.append("in the simulator; it needs no GPU: out of bounds, uninitialised memory, barriers that do not "
                     "match, races")
-    ways += [f"by its counts: {MEANING[name]}, at most {most:g}" for _, name, most, _, _ in e.limits]
+    ways += [f"by its counts: {MEANING[name]}, at {'most' if sign == '<=' else 'least'} {bound:g}"
+             for _, name, sign, bound, *_ in limits_of(e)]
     return "It is judged\n" + "\n".join(f"  - {w}" for w in ways)
 
 
@@ -476,7 +256,7 @@ def prove_command(kinds):
     failures = 0
     for kind in sorted({e.kind for e in exercises}):
         group = [e for e in exercises if e.kind == kind]
-        program, said = compile_program("proof_" + "_".join(kinds), proof_program(group), kind)
+        program, said = programs.proof_program("proof_" + "_".join(kinds), group, kind)
         if not program:
             print(said)
             return 1

@@ -35,6 +35,12 @@ __global__ void layernorm(float* out, const float* inp, const float* gain, const
 //     pieces: int c = lane; c < C; c += 32 ==> int c = lane * ((C + 31) / 32); c < C && c < (lane + 1) * ((C + 31)
 //         / 32); c++
 //     gain: gain[c] ==> gain[lane % C]
+//     one-pass: squares += (x[c] - mean) * (x[c] - mean) ==> squares += x[c] * x[c] ;;
+//         rsqrtf(sum_over_warp(squares) / C + 1e-5f) ==> rsqrtf(sum_over_warp(squares) / C - mean * mean + 1e-5f)
+//     alone: int c = lane; c < C; c += 32) sum ==> int c = 0; c < C && lane == 0; c++) sum ;; int c = lane; c < C; c += 32)
+//         squares ==> int c = 0; c < C && lane == 0; c++) squares ;; int c = lane; c < C; c += 32) out ==>
+//         int c = 0; c < C && lane == 0; c++) out
+//     bias: + bias[c] ==> + bias[lane % C]
 
 // ----- limits
 //     counted load-sectors <= 4.01, pieces: the lanes of a warp read from far apart: lane i must read channels i,
@@ -49,14 +55,22 @@ void judge(Judge& j, decltype(task::layernorm)* layernorm) {
     j.hints = {{"partial-mean", "each lane takes its own sum for that of the row: add over the warp before dividing."},
                {"biased", "the variance is divided by C - 1. Layer normalisation divides by C."},
                {"eps", "1e-5 is missing in sqrt(var + 1e-5): rows of small variance show it."},
-               {"gain", "the gain of channel c is gain[c], also where the loop has gone on by 32."}};
+               {"gain", "the gain of channel c is gain[c], also where the loop has gone on by 32."},
+               {"bias", "the bias of channel c is bias[c], also where the loop has gone on by 32."},
+               {"one-pass",
+                "the mean of the squares minus the square of the mean: both are large where the mean is, and their "
+                "difference is lost to rounding. Sum up (x - mean)^2 once the mean is known."}};
     struct Case {
         int rows, C;
         double scale;
+        float add;
     };
-    for (const Case& c : {Case{4, 32, 1}, {1, 5, 1}, {7, 48, 0.003}, {3, 100, 1}, {8, 256, 2}}) {
-        j.sizes("rows %d, C %d, x up to %g", c.rows, c.C, c.scale);
-        const std::vector<float> x = j.random(c.rows * c.C, c.scale), g = j.random(c.C), b = j.random(c.C);
+    for (const Case& c :
+         {Case{4, 32, 1, 0}, {1, 5, 1, 0}, {7, 48, 0.003, 0}, {3, 100, 1, 0}, {8, 256, 2, 0}, {2, 64, 0.5, 30}}) {
+        j.sizes("rows %d, C %d, x %g +- %g", c.rows, c.C, c.add, c.scale);
+        std::vector<float> x = j.random(c.rows * c.C, c.scale);
+        for (float& v : x) v += c.add;
+        const std::vector<float> g = j.random(c.C), b = j.random(c.C);
         OnDevice<float> out(begins(c.rows * c.C)), inp(x), gain(g), bias(b);
         run(c.rows == 8 ? "counted" : "layernorm", layernorm, (c.rows + 3) / 4, 128, out, inp, gain, bias, c.rows, c.C);
         j.check({{"out", {c.rows, c.C}, out.fetch()}}, [&](const Key& wrong) -> Arrays {
@@ -71,8 +85,10 @@ void judge(Judge& j, decltype(task::layernorm)* layernorm) {
                 for (int i = 0; i < c.C; i++) var += std::pow(row[i] - mean[i % 32], 2);
                 const double s = 1 / std::sqrt(var / (wrong == "biased" ? c.C - 1 : c.C) + (wrong == "eps" ? 0 : 1e-5));
                 for (int i = 0; i < c.C; i++)
-                    expected[r * c.C + i] = (row[i] - mean[i % 32]) * s * g[wrong == "gain" ? i % 32 % c.C : i] + b[i];
+                    expected[r * c.C + i] = (row[i] - mean[i % 32]) * s * g[wrong == "gain" ? i % 32 % c.C : i] +
+                                            b[wrong == "bias" ? i % 32 % c.C : i];
             }
+            if (wrong == "one-pass" && c.add > 0) std::fill(expected.begin(), expected.end(), ANY);
             return {expected};
         });
     }

@@ -42,12 +42,21 @@ __global__ void matmul(float* out, const float* inp, const float* weight, int ro
 //     bounds: if (row < rows && col < OC) out ==> if (row < rows) out
 //     last: first < C; ==> first + TILE <= C;
 //     uninitialised: float sum = 0; ==> float sum = 0; if (row >= rows || col >= OC) return;
+//     alone: a[y][x] = row < rows && first + x < C ? inp[row * C + first + x] : 0.0f;\n        b[y][x] = b_row < OC &&
+//         first + x < C ? weight[b_row * C + first + x] : 0.0f; ==> if (y == 0) for (int i = 0; i < TILE; i++) {
+//         a[i][x] = row + i < rows && first + x < C ? inp[(row + i) * C + first + x] : 0.0f;
+//         b[i][x] = b_row + i < OC && first + x < C ? weight[(b_row + i) * C + first + x] : 0.0f; }
+//     reuse: sum += a[y][k] * b[x][k] ==> sum += row < rows && col < OC && first + k < C ? inp[row * C + first + k] *
+//         weight[col * C + first + k] : 0.0f
+//     divergent: b[x][k];\n        __syncthreads(); ==> b[x][k];\n        if (row < rows) __syncthreads();
 
 // ----- limits
+//     counted longest <= 2, alone: one row of threads loads the whole tile while the others wait: each thread loads one
+//         element of each tile.
+//     counted reads <= 4.01, reuse: each value must be loaded once per tile of 32 outputs, not once per output.
 //     counted load-sectors <= 4, strided: the lanes of a warp load from different rows of weight: threadIdx.x must
 //         run along
 //         C, as it does for inp.
-//     counted reads <= 4.01, reuse: each value must be loaded once per tile of 32 outputs, not once per output.
 //     counted conflicts <= 0, conflicts: threads with different x read different rows of one column of a tile: in
 //         the same
 //         bank, unless a row has one element more.

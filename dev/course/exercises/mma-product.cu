@@ -42,8 +42,17 @@ __global__ void product(float* out, const bf16* A, const bf16* B, int K) {
 //     swapped: g = lane / 4, t = lane % 4 ==> g = lane % 8, t = lane / 8
 //     first-step: k < K; k += 16 ==> k < 16; k += 16
 //     last-step: uint32_t a[4]; ==> uint32_t a[4]; c[0] = c[1] = c[2] = c[3] = 0;
+//     scalar: mma(c, a, two_bf16(B + g * K + k + 2 * t), two_bf16(B + g * K + k + 2 * t + 8)); ==>
+//         for (int i = 0; i < 4; i++) for (int s = k; s < k + 16; s++)
+//         c[i] += (float)A[(g + i / 2 * 8) * K + s] * (float)B[(2 * t + i % 2) * K + s];
+//     alone: const int lane = threadIdx.x, g = lane / 4, t = lane % 4; ==> const int lane = threadIdx.x, g = lane / 4,
+//         t = lane % 4; if (lane == 0) { for (int i = 0; i < 128; i++) { float s = 0; for (int k = 0; k < K; k++)
+//         s += (float)A[i / 8 * K + k] * (float)B[i % 8 * K + k]; out[i] = s; } } if (lane < 40) return;
+//     mma: mma(c, a, ==> float none[4] = {}; mma(none, a, 0, 0); mma(c, a,
 
 // ----- limits
+//     counted longest <= 4, alone: one lane does all of the product. An mma is done by the warp, each lane holds a part.
+//     counted mma >= 4, scalar: the products are made one by one, not on tensor cores: an mma for each step of 16.
 //     counted mma <= 4, mma: an mma does 16 columns of the whole tile: one per step is enough.
 
 // ----- judge

@@ -42,6 +42,11 @@ __global__ void softmax(float* p, const float* x, int rows, int n) {
 //         x[row * n + i]);
 //     nan: m = -3e38f ==> m = -INFINITY
 //     order: p[row * n + i] = ==> p[row * n + n - 1 - i] =
+//     largest: larger = fmaxf(m, score) ==> larger = 0 ;; larger = fmaxf(m, other_m) ==> larger = 0
+//     alone: int i = lane; i < n; i += 32) { ==> int i = 0; i < n && lane == 0; i++) { ;;
+//         int i = lane; i < n; i += 32) p ==> int i = 0; i < n && lane == 0; i++) p
+//     pieces: int i = lane; i < n; i += 32) p ==> int i = lane * ((n + 31) / 32); i < n && i < (lane + 1) * ((n + 31) / 32);
+//         i++) p
 
 // ----- limits
 //     counted reads <= 2.01, passes: each score is read more than twice: the largest and the sum are found in one
@@ -74,12 +79,14 @@ void judge(Judge& j, decltype(task::softmax)* softmax) {
         {"nan",
          "a lane without scores computes -infinity minus -infinity, which is NaN. Begin with a very low number "
          "such as -3e38, or treat this case by itself."},
-        {"order", "each row is written in reverse order."}};
+        {"order", "each row is written in reverse order."},
+        {"largest",
+         "nothing is subtracted from the scores before e^x: it overflows from 89 on, and all of them are 0 below -104."}};
     struct Case {
         int rows, n;
         double add, scale;
     };
-    for (const Case& c : {Case{4, 64, 0, 1}, {1, 5, 0, 1}, {7, 100, 0, 50}, {3, 33, -300, 2}, {8, 256, 0, 3}}) {
+    for (const Case& c : {Case{4, 64, 0, 1}, {1, 5, 0, 1}, {7, 100, 0, 50}, {3, 33, -300, 2}, {2, 40, 200, 5}, {8, 256, 0, 3}}) {
         j.sizes("rows %d, n %d, scores %g +- %g", c.rows, c.n, c.add, c.scale);
         std::vector<float> x = j.random(c.rows * c.n, c.scale);
         for (float& score : x) score += (float)c.add;
@@ -90,6 +97,7 @@ void judge(Judge& j, decltype(task::softmax)* softmax) {
             for (int r = 0; r < c.rows; r++) {
                 std::vector<double> row = online_softmax(&x[r * c.n], c.n, wrong);
                 if (wrong == "nan" && c.n < 32) std::fill(row.begin(), row.end(), NAN);
+                if (wrong == "largest" && std::fabs(c.add) > 100) std::fill(row.begin(), row.end(), NAN);
                 if (wrong == "zero" && c.add < -200) std::fill(row.begin(), row.end(), NAN);  // 0 / 0
                 all.insert(all.end(), row.begin(), row.end());
             }

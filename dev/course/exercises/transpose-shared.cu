@@ -36,6 +36,11 @@ __global__ void transpose(float* out, const float* inp, int rows, int cols) {
 //     tiles: out[(first_col + y) * rows + first_row + x] = tile[x][y] ==> out[(first_col + y) * rows + first_row +
 //         x] =
 //         tile[y][x]
+//     alone: int y = threadIdx.y; y < TILE; y += STEP)\n        if (first_row ==> int y = 0; y < TILE && threadIdx.y == 0;
+//         y++)\n        if (first_row ;; int y = threadIdx.y; y < TILE; y += STEP)\n        if (first_col ==>
+//         int y = 0; y < TILE && threadIdx.y == 0; y++)\n        if (first_col
+//     part: y < TILE; y += STEP)\n        if (first_row ==> y < TILE; y += TILE)\n        if (first_row ;;
+//         y < TILE; y += STEP)\n        if (first_col ==> y < TILE; y += TILE)\n        if (first_col
 
 // ----- limits
 //     counted load-sectors <= 4, strided-load: the lanes of a warp read from different rows of inp: threadIdx.x
@@ -52,7 +57,8 @@ __global__ void transpose(float* out, const float* inp, int rows, int cols) {
 #include "dev/course/exercises/judge_cuda.h"
 void judge(Judge& j, decltype(task::transpose)* transpose) {
     j.cuda = true;
-    j.hints = {{"tiles", "the tiles change places, but each of them is not transposed: write tile[x][y]."}};
+    j.hints = {{"tiles", "the tiles change places, but each of them is not transposed: write tile[x][y]."},
+               {"part", "8 of the 32 rows of a tile are done: a thread does 4 elements, y, y + 8, y + 16, y + 24."}};
     for (auto [rows, cols] : {std::pair<int, int>{32, 32}, {3, 5}, {33, 70}, {65, 32}, {64, 96}}) {
         j.sizes("rows %d, cols %d", rows, cols);
         const std::vector<float> inp = j.random(rows * cols);
@@ -67,7 +73,8 @@ void judge(Judge& j, decltype(task::transpose)* transpose) {
                     size_t from = r * cols + c, to = c * rows + r;
                     if (wrong == "tiles") from = (r - x + y) * cols + c - y + x;
                     const bool exists = wrong != "tiles" || (r - x + y < rows && c - y + x < cols);
-                    expected[to] = exists ? inp[from] : ANY;
+                    if (wrong == "part" && c % 32 >= 8) continue;
+                    expected[to] = wrong == "part" && r % 32 >= 8 ? NAN : exists ? inp[from] : ANY;
                 }
             return {expected};
         });

@@ -24,6 +24,11 @@ __global__ void vector_add(float* out, const float* a, const float* b, int n) {
 //     pieces: int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += threads) ==>
 //             int k = blockIdx.x * blockDim.x + threadIdx.x, i = k * ((n + threads - 1) / threads);
 //             i < n && i < (k + 1) * ((n + threads - 1) / threads); i++)
+//     alone: int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += threads) ==>
+//             int i = 0; i < n && blockIdx.x + threadIdx.x == 0; i++)
+//     idle: for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += threads) out[i] = a[i] + b[i] ==>
+//         if (threadIdx.x % 4 == 0) for (int k = blockIdx.x * blockDim.x + threadIdx.x; k < n; k += threads)
+//         for (int i = k; i < n && i < k + 4; i++) out[i] = a[i] + b[i]
 
 // ----- limits
 //     counted reads <= 1.01, repeated: elements are computed by more than one thread: the stride is the number of

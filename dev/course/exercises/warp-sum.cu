@@ -43,9 +43,20 @@ __global__ void row_sums(float* sums, const float* x, int rows, int C) {
 //     pieces: int c = lane; c < C; c += 32 ==> int c = lane * ((C + 31) / 32); c < C && c < (lane + 1) * ((C + 31)
 //         / 32); c++
 //     double: float sum = 0 ==> float sum = lane < C ? x[row * C + lane] : 0
+//     alone: int c = lane; c < C; c += 32 ==> int c = 0; c < C && lane == 0; c++
+//     steps: sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance) ==> ;; int distance = 16; distance > 0; distance /= 2 ==>
+//         int other = 0; other < 1; other++ ;; if (lane == 0) sums[row] = sum ==> float all = 0;
+//         for (int i = 0; i < 32; i++) all += __shfl_sync(0xFFFFFFFFu, sum, i); if (lane == 0) sums[row] = all
+//     shuffles: for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum,
+//         distance) ==> ;; float sum = 0; ==> float sum = 0; if (lane == 0) sums[row] = 0; __syncwarp(); ;;
+//         if (lane == 0) sums[row] = sum ==> for (int i = 0; i < 32; i++) { if (lane == i) sums[row] += sum;
+//         __syncwarp(); }
 
 // ----- limits
 //     counted shared-requests <= 0, shared: the sum over a warp needs no shared memory: registers and shuffles do.
+//     counted shuffles >= 40, shuffles: the lanes hand their sums to each other by shuffles, not through memory: 5 for
+//         each of the 8 warps.
+//     counted shuffles <= 40, steps: 5 shuffles are enough for 32 lanes: each doubles the number of lanes in a sum.
 //     counted barriers <= 0, barrier: the lanes of a warp need no __syncthreads() for shuffles.
 //     counted load-sectors <= 4.01, pieces: the lanes of a warp read from far apart: lane i must read elements i,
 //         i + 32,

@@ -61,6 +61,50 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int distance, cusim::Location location = CUSIM_HERE) {
     return cusim::shuffle(mask, value, cusim::lane() ^ distance, "__shfl_xor_sync", location);
 }
+// The lane that is so many numbers higher, or lower; the caller's own value where there is none.
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, int distance, cusim::Location location = CUSIM_HERE) {
+    const int lane = cusim::lane(), from = lane + distance;
+    return cusim::shuffle(mask, value, from < 32 ? from : lane, "__shfl_down_sync", location);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, int distance, cusim::Location location = CUSIM_HERE) {
+    const int lane = cusim::lane(), from = lane - distance;
+    return cusim::shuffle(mask, value, from >= 0 ? from : lane, "__shfl_up_sync", location);
+}
+// One bit for each lane: whether its condition holds.
+inline unsigned __ballot_sync(unsigned mask, int condition, cusim::Location location = CUSIM_HERE) {
+    struct Vote {
+        int condition;
+        unsigned all;
+    } mine{condition, 0};
+    cusim::warp_collective(mask, "__ballot_sync", location, &mine, [](void** lanes) {
+        unsigned all = 0;
+        for (int i = 0; i < 32; i++)
+            if (lanes[i] && ((Vote*)lanes[i])->condition) all |= 1u << i;
+        for (int i = 0; i < 32; i++)
+            if (lanes[i]) ((Vote*)lanes[i])->all = all;
+    });
+    return mine.all;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
+// *p += value, as one step that no other thread comes into; returns what was there. For numbers of
+// 4 bytes.
+template <class T>
+__forceinline__ T atomicAdd(T* p, std::common_type_t<T> value) {
+    static_assert(sizeof(T) == 4);
+    T before;
+    uint32_t there, operand;
+    memcpy(&operand, &value, 4);
+    there = cusim::atomic_update((uint32_t*)p, operand, [](uint32_t a, uint32_t b) {
+        T x, y;
+        memcpy(&x, &a, 4), memcpy(&y, &b, 4);
+        x += y;
+        return memcpy(&a, &x, 4), a;
+    });
+    return memcpy(&before, &there, 4), before;
+}
 
 // Loads and stores with cache hints, which mean nothing here; they must be aligned.
 template <class T>

@@ -2,7 +2,6 @@
 // the largest in any sum and any maximum: what is read beyond an array, or before it is written,
 // shows in the results. What is written beyond it ends the program. Blocks are counted, so that a
 // judge can limit them (Judge::within).
-#pragma once
 #include <unistd.h>
 #include <atomic>
 #include <cstdio>
@@ -10,7 +9,7 @@
 #include <cstring>
 #include <new>
 
-inline std::atomic<long long> allocated_bytes{0};
+std::atomic<long long> allocated_bytes{0};
 
 // The sanitizers replace these themselves; in CUDA the simulator has margins of its own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(EXERCISE_IN_CUDA)
