@@ -21,6 +21,7 @@
 #include "llmc/base/program.h"
 #include "llmc/cpu/compiled_once.h"  // kernels::, and what the services need of a CPU
 #include "llmc/cpu/shard.h"
+#include "llmc/cpu/weights.h"
 #include "llmc/run/services.h"
 
 // The gradient of a tensor of one layer: floatG is fp32 where 16-bit gradients would be summed over
@@ -47,15 +48,15 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
-    kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C);
+    linear(model, l, act(QKV), act(LN1), QKVW, QKVB, rows);
     kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model), model.window(l));
-    kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C);
+    linear(model, l, act(BRANCH), act(ATTY), ATTPROJW, ATTPROJB, rows);
     kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
     kernels::residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
                                         layer_input<floatX>(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C);
-    kernels::matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, act(FCH_GELU));  // and GELU
-    kernels::matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C);
+    linear(model, l, act(FCH), act(LN2), FCW, FCB, rows, act(FCH_GELU));  // and GELU
+    linear(model, l, act(BRANCH), act(FCH_GELU), FCPROJW, FCPROJB, rows);
     kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_MLP, l, C));
 }
 
@@ -91,7 +92,7 @@ void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTH
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     fetch_weights<floatX>(model, L, 0);
     if (documents(model)) find_documents(documents(model), batch.x, B, T, model.sizes.end_of_text);
-    kernels::encoder_forward(act(ENCODED), batch.x, param(WTE), param(WPE), B, T, C);
+    embed(model, act(ENCODED), batch.x, B, T);
     kernels::dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
     forward_layers<floatX>(model, 0, L, batch, leaves);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
@@ -126,11 +127,8 @@ void forward(GPT2& model, const Batch& batch) {
 template <class floatX>
 void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, float* losses) {
     const Range range("evaluate");
-    const GPT2Config& c = model.layout.config;
-    floatX* const none = nullptr;
-    const auto [param, act, act32] = of_layer<floatX>(model, 0);
     forward_to_lnf<floatX>(model, {x, y, B, T});
-    kernels::classifier(losses, none, none, act(LOGITS), act(LNF), param(WTE), y, B * T, c.C, c.V, c.Vp, 0.0f, false);
+    losses_of(model, losses, model.act<floatX>(LNF), y, B * T);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -356,11 +354,9 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
 // The scores of all tokens (V) of what follows a position, from its row of lnf.
 template <class floatX>
 const float* logits_of(GPT2& model, const floatX* lnf) {
-    const GPT2Config& c = model.layout.config;
-    const floatX* const no_bias = nullptr;
     floatX* logits = model.act<floatX>(LOGITS);
-    kernels::matmul_forward(logits, lnf, model.param<floatX>(WTE), no_bias, 1, c.C, c.Vp);
-    return to_host(model, format_of<floatX>(), logits, c.V);
+    linear(model, 0, logits, lnf, WTE, NO_BIAS, 1);
+    return to_host(model, format_of<floatX>(), logits, model.layout.config.V);
 }
 
 // The logits (V) of what follows n tokens, at most T of Sizes, which are positions 0 to n - 1. One
@@ -380,20 +376,20 @@ const float* decode(GPT2& model, int token, int64_t position) {
     const int64_t C = c.C;
     floatX *residual = model.act<floatX>(ENCODED), *branch = model.act<floatX>(BRANCH);
     fetch_weights<floatX>(model, c.L, 0);
-    kernels::encoder_forward(residual, &token, model.param<floatX>(WTE), model.param<floatX>(WPE), 1, 1, C, position);
+    embed(model, residual, &token, 1, 1, position);
     for (int64_t l = 0; l < c.L; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1,
                                    C);
-        kernels::matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C);
+        linear(model, l, act(QKV), act(LN1), QKVW, QKVB, 1);
         kernels::attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position,
                                   model.sizes.cache_T, C, c.NH, model.window(l));
-        kernels::matmul_forward(branch, act(ATTY), param(ATTPROJW), param(ATTPROJB), 1, C, C);
+        linear(model, l, branch, act(ATTY), ATTPROJW, ATTPROJB, 1);
         kernels::residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch,
                                             param(LN2W), param(LN2B), 1, C);
-        kernels::matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), 1, C, 4 * C, act(FCH_GELU));
-        kernels::matmul_forward(branch, act(FCH_GELU), param(FCPROJW), param(FCPROJB), 1, 4 * C, C);
+        linear(model, l, act(FCH), act(LN2), FCW, FCB, 1, act(FCH_GELU));
+        linear(model, l, branch, act(FCH_GELU), FCPROJW, FCPROJB, 1);
         kernels::residual_forward(residual, residual, branch, C);
     }
     const auto [param, act, act32] = of_layer<floatX>(model, c.L - 1);

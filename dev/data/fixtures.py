@@ -12,7 +12,8 @@ b_documents_debug_state.bin: the same of model b where attention does not cross 
 a_window_debug_state.bin: of model a, whose layer 1 has a window of 7 positions. b_window_debug_state.bin: of model b,
 with a window of 16 and documents. b_cut_debug_state.bin: of model b, each sequence cut into two.
 schedules.txt, sampling.txt, tokenizer_text.bin, tokenizer_ids.bin. optimizers.txt: ten steps of each optimizer, which
-`python3 dev/data/fixtures.py optimizers` makes alone.
+`python3 dev/data/fixtures.py optimizers` makes alone. weight_codes.bin: weights in 8 and 4 bits, by NumPy, bitsandbytes
+and ggml's gguf; `pip install bitsandbytes gguf && python3 dev/data/fixtures.py weight_codes` makes it alone.
 """
 import contextlib
 import pathlib
@@ -607,8 +608,29 @@ def optimizers():
     (OUT / "optimizers.txt").write_text("\n".join(lines) + "\n")
 
 
+def weight_codes(rows=12, columns=192):
+    """Weights, then for each format codes, one a byte, and scales: int8 by rows in NumPy, int4 as ggml's q4_0, nf4."""
+    import bitsandbytes.functional
+    import gguf
+
+    weights = np.random.default_rng(5).standard_normal((rows, columns)).astype("<f4") * np.float32(0.02)
+    weights[1, 64:128] = 0
+    weights[2, 7], weights[3] = 1.5, -np.abs(weights[3])
+    scale = np.abs(weights).max(1, keepdims=True) / np.float32(127)
+    int8 = np.rint(weights * (np.float32(1) / scale)).astype("i1")
+    blocks = gguf.quants.quantize(weights, gguf.GGMLQuantizationType.Q4_0).reshape(-1, 18)
+    int4 = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], 1)
+    packed, state = bitsandbytes.functional.quantize_4bit(torch.tensor(weights), blocksize=64, quant_type="nf4",
+                                                          compress_statistics=False)
+    nf4 = np.stack([packed.numpy().ravel() >> 4, packed.numpy().ravel() & 15], 1)
+    parts = [np.array([rows, columns], "<i4"), weights, int8, scale, int4, blocks[:, :2], nf4, state.absmax.numpy()]
+    (OUT / "weight_codes.bin").write_bytes(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
+    if sys.argv[1:] == ["weight_codes"]:
+        return weight_codes()
     if sys.argv[1:] == ["optimizers"]:
         return optimizers()
     torch.set_num_threads(1)
@@ -629,6 +651,7 @@ def main():
                        for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16))}
         train(name, model, B, T, schedule, error_lines)
     initial_weights()
+    weight_codes()
     optimizers()
     schedules()
     sampling()

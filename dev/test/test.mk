@@ -13,7 +13,7 @@ $(B)/test_%: dev/test/test_%.cpp $(FLAGS_FILE)
 	$(compile)
 # Programs that include the trainer, and those that test the kernels as they are in it.
 $(B)/test_model $(B)/test_model_bf16 $(B)/test_peak $(B)/bench/roofline: $(B)/services.o $(B)/compiled_once.o
-$(B)/test_kernels $(B)/test_softmax $(B)/test_documents $(B)/test_window: $(B)/compiled_once.o
+$(B)/test_kernels $(B)/test_softmax $(B)/test_documents $(B)/test_window $(B)/test_weight_codes: $(B)/compiled_once.o
 $(B)/fake_nvml/libnvidia-ml.so.1: dev/test/fake_nvml.cpp $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(TIMED) $(CXX) $(CXXFLAGS) -shared -fPIC $< -o $@
@@ -44,7 +44,7 @@ SIM16 := $(B)/BF16/train_gpt2sim
 SIM32 := $(B)/FP32/train_gpt2sim
 # Test programs: those that test headers, those that run the CPU's programs, and those that run the simulator's.
 TESTS     := test_kernels test_model test_model_bf16 test_softmax test_documents test_window test_threads test_peak \
-             test_host test_course
+             test_host test_course test_weight_codes
 TESTS_CPU := test_runs test_resume test_checkpoints test_start_stop test_output test_rendezvous test_tokenize \
              test_token_shards test_meeting_place test_vocab test_data_files test_metrics test_evaluate test_sources
 TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_loss_mask test_tensor_log

@@ -42,6 +42,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
     if (sizes.training && sizes.orthogonalizes)
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
+    model.codes = {weight_format(o.weights, sizes.training), c};
     settle_stage(model, o.zero_stage);
     settle_messages(model, o);
     check_offload(o, sizes.training, sizes.recompute);
@@ -142,6 +143,10 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     const int64_t weights_bytes = model.weight_places.elems(model.layout) * s.floatX_bytes;
     model.params = map_memory(weights_bytes);
     spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
+    if (model.codes) {
+        model.codes.memory = (uint8_t*)map_memory(model.codes.bytes());
+        model.decoded_strip = map_memory(model.codes.strip_elems() * s.floatX_bytes);
+    }
     if (s.training) {
         model.grads = map_memory(model.gradient_places.elems(model.layout) * s.gradient_bytes());
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
@@ -219,6 +224,7 @@ const Backend& cpu_backend() {
         allocate_on_cpu,
         copy_on_cpu,
         copy_on_cpu,
+        kernels::encode_weights,
         meet_on_cpu<floatX>,
         this_cpu,
         detected_cpu,

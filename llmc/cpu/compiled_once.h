@@ -29,6 +29,9 @@
   X void attention_decode(floatX*, floatX*, floatX*, const floatX*, float*, int64_t, int64_t, int64_t, int64_t, \
                              int64_t); \
   X void fill_cache(floatX*, floatX*, const floatX*, int64_t, int64_t, int64_t, int64_t); \
+  X void coded_matmul(floatX*, const floatX*, const CodeMatrix&, const floatX*, int64_t, floatX*, void*); \
+  X void coded_encoder(floatX*, const int*, const CodeMatrix&, const floatX*, int64_t, int64_t, int64_t); \
+  X void coded_classifier(float*, floatX*, const floatX*, const CodeMatrix&, const int*, int64_t, int64_t, void*); \
   X double global_norm_squared(const floatX*, size_t);
 #define FUNCTIONS_OF_TYPES(X, floatX, floatG) \
   X void encoder_backward(floatG*, floatG*, const floatX*, const int*, int64_t, int64_t, int64_t, int64_t, bool); \

@@ -6,6 +6,7 @@
 #include "llmc/cpu/optimizer_passes.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
+#include "llmc/cpu/code_products.h"
 #include "llmc/cpu/directions.h"
 #include "llmc/cpu/dropout.h"
 #include "llmc/cpu/encoder.h"
@@ -15,6 +16,7 @@
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/reference_optimizers.h"
+#include "llmc/cpu/reference_weight_codes.h"
 #include "llmc/cpu/scratch.h"
 
 #if defined(KERNELS_REFERENCE)
@@ -22,8 +24,8 @@ namespace kernels = reference;
 #else
 namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
-    ::classifier_chunk_rows, ::collect_factors, ::directions_from_state, ::encoder_backward, ::encoder_forward,
-    ::decode_activations, ::directions_from_factors, ::dropout, ::encode_activations, ::gelu_forward,
+    ::classifier_chunk_rows, ::coded_classifier, ::coded_encoder, ::coded_matmul, ::collect_factors, ::directions_from_state, ::encoder_backward, ::encoder_forward,
+    ::decode_activations, ::directions_from_factors, ::dropout, ::encode_activations, ::encode_weights, ::gelu_forward,
     ::global_norm_squared, ::layernorm_backward, ::layernorm_forward, ::matmul_backward, ::matmul_forward,
     ::optimizer_update, ::orthogonalize, ::residual_forward, ::residual_layernorm_forward;
 }

@@ -34,6 +34,21 @@ void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weigh
     });
 }
 
+// As above for more rows, with the rows of out and gelu_out `stride` apart.
+template <class floatX>
+void matmul_forward_many_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows,
+                              int64_t C, int64_t OC, floatX* gelu_out, int64_t stride) {
+    const auto add_bias = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+        if (bias) v += load_some(bias + col, count);
+        if (gelu_out) store_some(gelu_out + row * stride + col, gelu(as_stored<floatX>(v)), count);
+        return v;
+    };
+    const MatrixView<floatX> A{inp, C, 1}, B{weight, 1, C};
+    const Epilogue epilogue = epilogue_of(out, stride, add_bias);
+    if constexpr (sizeof(floatX) == 2) gemm_of_rows(A, B, rows, OC, C, epilogue);
+    else gemm(out, stride, A, B, rows, OC, C, false, epilogue);
+}
+
 // out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), written; bias may be null. If
 // gelu_out (rows, OC) is not null, gelu(out) is written to it. out and gelu_out overlap nothing.
 template <class floatX>
@@ -45,15 +60,7 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
             rows == 1 ? matmul_forward_few_rows<1, floatX> : matmul_forward_few_rows<MATMUL_FEW_ROWS, floatX>;
         return product(out, inp, weight, bias, rows, C, OC, gelu_out);
     }
-    const auto add_bias = [=](int64_t row, int64_t col, vfloat v, size_t count) {
-        if (bias) v += load_some(bias + col, count);
-        if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
-        return v;
-    };
-    const MatrixView<floatX> A{inp, C, 1}, B{weight, 1, C};
-    const Epilogue epilogue = epilogue_of(out, OC, add_bias);
-    if constexpr (sizeof(floatX) == 2) gemm_of_rows(A, B, rows, OC, C, epilogue);
-    else gemm(out, OC, A, B, rows, OC, C, false, epilogue);
+    matmul_forward_many_rows(out, inp, weight, bias, rows, C, OC, gelu_out, OC);
 }
 
 // sums (n) = the sum over rows of inp (rows, n), or += if add.

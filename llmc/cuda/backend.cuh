@@ -101,6 +101,8 @@ inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Option
 template <class floatX>
 void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported<floatX>(sizes, o);
+    if (!o.weights.empty())
+        usage_error("--weights %s has kernels for CPUs alone; ./train_gpt2_cpu takes it", o.weights);
     if (!model.gpu) model.gpu = std::make_shared<Gpu>();
     model.format = format_of<floatX>();
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
@@ -287,6 +289,7 @@ const Backend GPU_BACKEND = {
     allocate_on_gpu<floatX>,
     copy_from_gpu,
     copy_to_gpu,
+    nullptr,
     meet_on_gpu<floatX>,
     this_gpu<floatX>,
     detected_gpu<floatX>,

@@ -66,6 +66,8 @@ inline int64_t dimension(Dimension d, const GPT2Config& c) {
 }
 
 inline bool is_layer_matrix(int tensor) { return TENSORS[tensor].per_layer && TENSORS[tensor].rows != DIM_1; }
+// Whether inputs are multiplied with it.
+inline bool is_product_matrix(int tensor) { return tensor == WTE || is_layer_matrix(tensor); }
 
 // Elements of a tensor, of one layer if it is per layer.
 inline int64_t tensor_elems(int tensor, const GPT2Config& c) {
@@ -124,7 +126,8 @@ struct BucketSlice {
     }
 };
 
-inline ParameterLayout parameter_layout(const GPT2Config& config, int64_t processes) {
+// in_codes: the matrices lie elsewhere, as codes (adapt/weight_codes.h), and take no room here.
+inline ParameterLayout parameter_layout(const GPT2Config& config, int64_t processes, bool in_codes = false) {
     const int64_t piece = 16;  // 64 bytes of fp32
     ParameterLayout layout;
     layout.config = config, layout.processes = processes;
@@ -132,7 +135,7 @@ inline ParameterLayout parameter_layout(const GPT2Config& config, int64_t proces
     for (int i = 0; i < NUM_TENSORS; i++) {
         int64_t& at = TENSORS[i].per_layer ? layer_elems : outside_elems;
         layout.offset_in_bucket[i] = at;
-        at += round_up(tensor_elems(i, config), piece);
+        at += in_codes && is_product_matrix(i) ? 0 : round_up(tensor_elems(i, config), piece);
     }
     auto pad = [&](int64_t n) { return round_up(n, piece * processes); };
     layout.bucket_begin.push_back(0);

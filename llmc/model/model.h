@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <tuple>
+#include "llmc/adapt/weight_codes.h"
 #include "llmc/base/bf16.h"
 #include "llmc/base/fp16.h"
 #include "llmc/compress/gradient_codes.h"
@@ -57,6 +58,9 @@ struct GPT2 {
 
     // ---- in the memory of the device
     void* params = nullptr;  // weight_places.elems() in floatX
+    // --weights: the matrices, in place of those in params; and room for a strip of one in floatX.
+    WeightCodes codes;
+    void* decoded_strip = nullptr;
     // Gradients, and their sums in fp32 where there are some (Sizes::sums_gradients()), else null.
     // A CPU adds to the sums at once, and has nothing else: grads are grad_sums. On a GPU grads are
     // those of one micro-step.
@@ -202,6 +206,8 @@ struct Backend {
     // Bytes of the model's memory as they are, to the host or from it.
     void (*copy_out)(GPT2& model, void* to, const void* from, int64_t bytes);
     void (*copy_in)(GPT2& model, void* to, const void* from, int64_t bytes);
+    // Stores fp32 values of a matrix, on the host, as codes (--weights).
+    void (*encode)(const CodeMatrix& matrix, const float* values);
 
     // With --sync-every: the processes of a run meet; all call it.
     void (*meet)(GPT2& model, Meeting meeting);

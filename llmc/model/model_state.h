@@ -188,6 +188,8 @@ inline void* weight_at(const GPT2& model, int tensor, int64_t layer, int64_t fir
 // One tensor of the weights, of one layer, from fp32 values on the host: what this process keeps of
 // it; and of its master copy.
 inline void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) {
+    if (model.codes && is_product_matrix(tensor))
+        return model.backend->encode(model.codes.matrix(tensor, layer), values);
     const auto [low, high] = kept_elements(model, tensor, layer);
     if (low < high) to_device(model, model.format, weight_at(model, tensor, layer, low), values + low, high - low);
     if (!model.master) return;

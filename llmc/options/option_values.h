@@ -40,6 +40,7 @@ struct Options {
     std::string offload = "none", offload_dir;
     int64_t seed = 42, shuffle = 1, threads = 0;  // 0: threads_of()
     std::string precision;                        // empty: the trainer's own
+    std::string weights;                          // empty: as precision says
     std::string loss_scale = "dynamic", rounding = "stochastic";
     std::string device;  // for --plan; empty: this machine
     double price = 0;    // of a device for an hour

@@ -29,9 +29,10 @@ inline void plan_buckets(std::vector<PlanRow>& rows, const char* category, const
 }
 
 // The rows of the parameters (tensors.h).
-inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const ParameterLayout& layout) {
+inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const ParameterLayout& layout, bool in_codes) {
     int64_t tensors = 0;
     for (int i = 0; i < NUM_TENSORS; i++) {
+        if (in_codes && is_product_matrix(i)) continue;
         const int64_t elems = tensor_elems(i, s.config) * tensor_layers(i, s.config);
         tensors += elems;
         rows.push_back(
@@ -41,7 +42,13 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
 }
 // The rows of the weights: by tensor, if this process keeps all of them.
 inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Sizes& s) {
-    if (!model.weight_places.sharded) return plan_tensors(rows, s, model.layout);
+    if (const WeightCodes& codes = model.codes) {
+        for (int i = 0; i < NUM_TENSORS; i++)
+            if (is_product_matrix(i))
+                rows.push_back({"parameters", TENSORS[i].name, WEIGHT_FORMAT_NAMES[codes.format], codes.bytes(i)});
+        rows.push_back({"scratch", "matrix in numbers", "a strip", codes.strip_elems() * s.floatX_bytes});
+    }
+    if (!model.weight_places.sharded) return plan_tensors(rows, s, model.layout, (bool)model.codes);
     plan_buckets(rows, "parameters", "", model.weight_places, model.layout, s.floatX_bytes);
 }
 // The state of the optimizer that this process keeps: in memory, or `elsewhere`.

@@ -49,7 +49,7 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
 inline int64_t trial_bytes(const GPT2& model, const Options& o, Sizes s) {
     GPT2 trial;
     trial.format = model.format, trial.backend = model.backend;
-    trial.layout = parameter_layout(s.config, s.slices());
+    trial.layout = parameter_layout(s.config, s.slices(), !o.weights.empty());
     s.recompute = o.recompute, s.recompute_every = std::max<int64_t>(1, o.recompute_every);
     s.compressed_activations = o.compress_activations;
     s.B = o.batch_size, s.T = o.seq_len, s.micro_steps = o.total_batch_size / (s.B * s.T * s.processes);

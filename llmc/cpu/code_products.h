@@ -1,0 +1,264 @@
+// Products with weights that are codes (adapt/weight_codes.h).
+//
+// For one row of inputs, as in generation, memory limits them, and what is to be had is that there
+// are fewer bytes: so a core must compute with codes as fast as they arrive, tens of billions in a
+// second. It multiplies whole numbers of 16 bits, twice as many at a time as fp32 numbers, and adds
+// pairs of products in the same instruction (AVX2, AVX-512 BW: pmaddwd; VNNI: vpdpwssd; NEON:
+// smlal). Inputs are rounded to 14 bits and a sign once for a row,
+//
+//     out = x_scale sum over blocks scale (sum over the block of level[code] x),   x = round(inp / x_scale),
+//
+// which is finer than bf16 for all but the smallest of them. int8's levels are the codes. Levels of
+// 4-bit codes come from a table of 16 in a register, those of nf4 rounded to 14 bits as well, so
+// that no sum of 8 products leaves 32 bits.
+//
+// For many rows the arithmetic limits: a strip of the weights at a time is turned into numbers, with
+// which the products of matmul.h compute.
+#pragma once
+#include "llmc/cpu/classifier.h"
+#include "llmc/cpu/encoder.h"
+#include "llmc/cpu/weight_codes.h"
+
+constexpr int VEC_SHORTS = VEC_BYTES / 2, WHOLE_LIMIT = 16383;  // of inputs and of levels
+typedef int16_t vshort __attribute__((vector_size(VEC_BYTES)));
+typedef int16_t vshort_anywhere __attribute__((vector_size(VEC_BYTES), aligned(2), may_alias));
+VEC_INLINE vshort load_shorts(const int16_t* p) { return *(const vshort_anywhere*)p; }
+// VEC_SHORTS codes of 8 bits.
+VEC_INLINE vshort load_shorts(const int8_t* p) {
+#if defined(__AVX512BW__)
+    return (vshort)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    return (vshort)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p));
+#else
+    typedef int8_t bytes __attribute__((vector_size(VEC_SHORTS), aligned(1), may_alias));
+    return __builtin_convertvector(*(const bytes*)p, vshort);
+#endif
+}
+// sums + a b: a lane of the sums gets two products.
+VEC_INLINE vint add_products(vint sums, vshort a, vshort b) {
+#if defined(__AVX512VNNI__)
+    return (vint)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+    return sums + (vint)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    return sums + (vint)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__aarch64__)
+    return (vint)vmlal_high_s16(vmlal_s16((int32x4_t)sums, vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b)),
+                                (int16x8_t)a, (int16x8_t)b);
+#else
+    const vint x = (vint)a, y = (vint)b;
+    return sums + (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
+
+// The levels of 4-bit codes as whole numbers: level = unit * whole. Also their lower and upper
+// bytes, each 16 twice, for instructions that look bytes up.
+struct WholeLevels {
+    alignas(64) int16_t whole[32];
+    alignas(32) uint8_t low[32], high[32];
+    float unit;
+
+    explicit WholeLevels(WeightFormat format) {
+        unit = format == WEIGHTS_INT4 ? 1.0f : 1.0f / WHOLE_LIMIT;
+        for (int i = 0; i < 32; i++) {
+            const float level = NF4_LEVELS[i % 16] * WHOLE_LIMIT;
+            whole[i] = format == WEIGHTS_INT4 ? i % 16 - 8 : (int16_t)(level < 0 ? level - 0.5f : level + 0.5f);
+            low[i] = (uint8_t)whole[i], high[i] = (uint8_t)((uint16_t)whole[i] >> 8);
+        }
+    }
+};
+
+// levels (64) of a group of 4-bit codes: of the lower halves of its 32 bytes, then of the upper. In
+// the order that inputs are brought into (order_inputs()).
+constexpr int HALF_VECTORS = 32 / VEC_SHORTS;
+VEC_INLINE void load_levels(vshort (&levels)[2][HALF_VECTORS], const uint8_t* group, const WholeLevels& table) {
+#if defined(__AVX512BW__)
+    const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)group)),
+                  whole = _mm512_load_si512(table.whole);
+    levels[0][0] = (vshort)_mm512_permutexvar_epi16(bytes, whole);  // it looks at the lower 5 bits
+    levels[1][0] = (vshort)_mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), whole);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    const __m256i bytes = _mm256_loadu_si256((const __m256i*)group), lower = _mm256_set1_epi8(15),
+                  low = _mm256_load_si256((const __m256i*)table.low),
+                  high = _mm256_load_si256((const __m256i*)table.high);
+    const __m256i codes[2] = {_mm256_and_si256(bytes, lower), _mm256_and_si256(_mm256_srli_epi16(bytes, 4), lower)};
+    for (int h = 0; h < 2; h++) {
+        const __m256i l = _mm256_shuffle_epi8(low, codes[h]), u = _mm256_shuffle_epi8(high, codes[h]);
+        levels[h][0] = (vshort)_mm256_unpacklo_epi8(l, u), levels[h][1] = (vshort)_mm256_unpackhi_epi8(l, u);
+    }
+#elif defined(__aarch64__)
+    const uint8x16_t low = vld1q_u8(table.low), high = vld1q_u8(table.high);
+    for (int i = 0; i < 2; i++) {
+        const uint8x16_t bytes = vld1q_u8(group + 16 * i);
+        const uint8x16_t codes[2] = {vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8(bytes, 4)};
+        for (int h = 0; h < 2; h++) {
+            const uint8x16_t l = vqtbl1q_u8(low, codes[h]), u = vqtbl1q_u8(high, codes[h]);
+            levels[h][2 * i] = (vshort)vzip1q_u8(l, u), levels[h][2 * i + 1] = (vshort)vzip2q_u8(l, u);
+        }
+    }
+#else
+    for (int i = 0; i < 32; i++) {
+        levels[0][i / VEC_SHORTS][i % VEC_SHORTS] = table.whole[group[i] & 15];
+        levels[1][i / VEC_SHORTS][i % VEC_SHORTS] = table.whole[group[i] >> 4];
+    }
+#endif
+}
+// AVX2 unpacks bytes in each half of a register for itself: of 32 levels, 8 to 15 and 16 to 23
+// change places. So do inputs, once.
+inline void order_inputs(int16_t* x, int64_t n) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    for (int64_t i = 0; i < n; i += 32) std::swap_ranges(x + i + 8, x + i + 16, x + i + 16);
+#else
+    (void)x, (void)n;
+#endif
+}
+
+// x (whole groups) = inp (C) as whole numbers, and zeros behind them. Returns their scale.
+template <class floatX>
+float round_inputs(int16_t* x, const floatX* inp, int64_t C, WeightFormat format) {
+    typedef int16_t shorts __attribute__((vector_size(VEC_FLOATS * 2)));
+    const float scale = largest_magnitude(inp, C) / WHOLE_LIMIT, inverse = inverse_or_zero(scale);
+    for_each_vector(C, [&](size_t i, size_t count) {
+        const vint whole = whole_numbers(round_whole(load_some(inp + i, count) * inverse));
+        const shorts v = __builtin_convertvector(whole, shorts);
+        memcpy(x + i, &v, count * 2);
+    });
+    std::fill(x + C, x + round_up(C, CODE_GROUP), 0);
+    if (format != WEIGHTS_INT8) order_inputs(x, round_up(C, CODE_GROUP));
+    return scale;
+}
+
+constexpr int64_t CODES_AT_ONCE = 1024;  // of a row: their sums of int8 codes stay within 32 bits
+
+// sums[s] = the product of x with row `row` + s * stride of m, but for x's scale. Codes are
+// prefetched `ahead` bytes before they are read.
+template <int STREAMS>
+VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const CodeMatrix& m, const WholeLevels& table,
+                              int64_t row, int64_t stride, int64_t ahead) {
+    const int64_t n = m.padded_C();
+    const bool bytes = m.format == WEIGHTS_INT8;
+    vfloat total[STREAMS] = {};
+    for (int64_t c = 0; c < n; c += CODES_AT_ONCE) {
+        const int64_t end = std::min(n, c + CODES_AT_ONCE);
+        if (bytes) {
+            vint part[STREAMS] = {};
+            for (int64_t i = c; i < end; i += CODE_GROUP)
+                for (int s = 0; s < STREAMS; s++) {
+                    const int8_t* codes = (const int8_t*)m.codes(row + s * stride) + i;
+                    __builtin_prefetch(codes + ahead);
+#pragma GCC unroll 8
+                    for (int64_t j = 0; j < CODE_GROUP; j += VEC_SHORTS)
+                        part[s] = add_products(part[s], load_shorts(codes + j), load_shorts(x + i + j));
+                }
+            for (int s = 0; s < STREAMS; s++) total[s] += __builtin_convertvector(part[s], vfloat);
+            continue;
+        }
+        float scales[STREAMS][CODES_AT_ONCE / 32];
+        for (int s = 0; s < STREAMS; s++)
+            for (int64_t h = c / 32; h < end / 32; h++) scales[s][h - c / 32] = scale_of_half(m, row + s * stride, h);
+        for (int64_t i = c; i < end; i += CODE_GROUP)
+            for (int s = 0; s < STREAMS; s++) {
+                const uint8_t* group = m.codes(row + s * stride) + i / 2;
+                __builtin_prefetch(group + ahead);
+                vshort levels[2][HALF_VECTORS];
+                load_levels(levels, group, table);
+                for (int h = 0; h < 2; h++) {
+                    vint part{};
+#pragma GCC unroll 8
+                    for (int j = 0; j < HALF_VECTORS; j++)
+                        part = add_products(part, levels[h][j], load_shorts(x + i + 32 * h + j * VEC_SHORTS));
+                    total[s] += __builtin_convertvector(part, vfloat) * scales[s][(i - c) / 32 + h];
+                }
+            }
+    }
+    for (int s = 0; s < STREAMS; s++)
+        sums[s] = sum(total[s]) * (bytes ? *m.scales(row + s * stride) : table.unit);
+}
+
+// Columns `begin` to `end` - 1 of out (m.rows), one row of outputs, in STREAMS streams as in
+// dot_products.h. Returns the first column that is left.
+template <int STREAMS, class floatX>
+int64_t code_product_streams(floatX* out, const int16_t* x, float x_scale, const CodeMatrix& m,
+                             const WholeLevels& table, const floatX* bias, int64_t begin, int64_t end) {
+    const int64_t columns = (end - begin) / STREAMS;
+    for (int64_t o = begin; o < begin + columns; o++) {
+        const int64_t ahead = std::min<int64_t>(DOT_AHEAD, (begin + columns - 1 - o) * m.row_code_bytes());
+        float sums[STREAMS];
+        code_products(sums, x, m, table, o, columns, ahead);
+        for (int s = 0; s < STREAMS; s++) {
+            const int64_t column = o + s * columns;
+            out[column] = sums[s] * x_scale + (bias ? (float)bias[column] : 0.0f);
+        }
+    }
+    return begin + columns * STREAMS;
+}
+
+// One row of coded_matmul().
+template <class floatX>
+void coded_matmul_row(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, floatX* gelu_out,
+                      int16_t* x) {
+    const WholeLevels table(m.format);
+    const float x_scale = round_inputs(x, inp, m.C, m.format);
+    const int64_t row_bytes = m.row_bytes(), least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
+    parallel_shrinking_ranges(m.rows, least, DOT_MOST_BYTES / row_bytes, [&](int64_t begin, int64_t end) {
+        const int64_t left = code_product_streams<DOT_STREAMS>(out, x, x_scale, m, table, bias, begin, end);
+        code_product_streams<1>(out, x, x_scale, m, table, bias, left, end);
+        if (!gelu_out) return;
+        for_each_vector(end - begin, [&](size_t i, size_t count) {
+            store_some(gelu_out + begin + i, gelu(load_some(out + begin + i, count)), count);
+        });
+    });
+}
+
+// out (rows, OC) = inp (rows, C) m^T + bias (OC), and gelu_out = gelu(out), as matmul_forward().
+// scratch: WeightCodes::strip_elems() elements.
+template <class floatX>
+void coded_matmul(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, int64_t rows,
+                  floatX* gelu_out, void* scratch) {
+    const int64_t C = m.C, OC = m.rows, strip = WeightCodes::strip_rows(m);
+    KernelWork work = work::matmul(rows, C, OC, gelu_out, sizeof(floatX));
+    work.bytes += m.bytes() - C * OC * (int64_t)sizeof(floatX);
+    const Range range(work);
+    for (int64_t r = 0; r < rows && rows <= MATMUL_FEW_ROWS; r++)
+        coded_matmul_row(out + r * OC, inp + r * C, m, bias, gelu_out ? gelu_out + r * OC : nullptr, (int16_t*)scratch);
+    for (int64_t o = 0; o < OC && rows > MATMUL_FEW_ROWS; o += strip) {
+        const int64_t columns = std::min(strip, OC - o);
+        floatX* const weights = (floatX*)scratch;
+        parallel_ranges(columns, 16, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i++) decode_row(weights + i * C, m, o + i);
+        });
+        matmul_forward_many_rows<floatX>(out + o, inp, weights, bias ? bias + o : nullptr, rows, C, columns,
+                                         gelu_out ? gelu_out + o : nullptr, OC);
+    }
+}
+
+// As encoder_forward(), with wte in codes.
+template <class floatX>
+void coded_encoder(floatX* out, const int* inp, const CodeMatrix& wte, const floatX* wpe, int64_t B, int64_t T,
+                   int64_t first) {
+    const int64_t C = wte.C;
+    const Range range(work::embedding(B * T, C, sizeof(floatX)));
+    parallel_ranges(B * T, 16, [&](int64_t begin, int64_t end) {
+        float* const token = thread_scratch(C);
+        for (int64_t row = begin; row < end; row++) {
+            decode_row(token, wte, inp[row]);
+            add_row(out + row * C, token, wpe + (first + row % T) * C, C);
+        }
+    });
+}
+
+// As classifier() without gradients, with wte in codes.
+template <class floatX>
+void coded_classifier(float* losses, floatX* logits, const floatX* inp, const CodeMatrix& wte, const int* targets,
+                      int64_t rows, int64_t V, void* scratch) {
+    const int64_t C = wte.C, Vp = wte.rows, chunk = classifier_chunk_rows(rows);
+    const Range range(work::classifier(rows, C, Vp, false, sizeof(floatX), 0));
+    for (int64_t r = 0; r < rows; r += chunk) {
+        const int64_t n = std::min(chunk, rows - r);
+        coded_matmul(logits, inp + r * C, wte, (const floatX*)nullptr, n, (floatX*)nullptr, scratch);
+        parallel_for(n, [&](int64_t i) {
+            float* exps = sizeof(floatX) == 2 ? thread_scratch(V) : nullptr;
+            losses[r + i] = softmax_loss_row(logits + i * Vp, targets[r + i], V, Vp, 0.0f, exps);
+        });
+    }
+}
