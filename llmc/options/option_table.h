@@ -141,6 +141,19 @@ inline const std::vector<OptionRow>& option_table() {
         single(TRAINING, "", "--dropout", &O::dropout, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
                "share of the embeddings' sum and of what layers add to it that each step sets to 0; not of attention's "
                "weights, which its kernels never store"),
+        nonempty(
+            TRAINING, "", "--train", &O::train, "`all` or names", "all",
+            "the tensors that train: some of wte, wpe, ln, bias, qkv, attproj, fc, fcproj, lnf, head, layers; with "
+            "=N or =A-B of these layers alone: wte,ln,layers=8-11"),
+        whole(TRAINING, "", "--lora", &O::lora, 0, 1024, "0..1024", "0 = off",
+              "the model stays as it is, and adapters of this rank are trained beside its matrices; checkpoints hold "
+              "them alone"),
+        nonempty(TRAINING, "", "--lora-on", &O::lora_on, "names", "qkv,attproj,fc,fcproj",
+                 "the matrices that have one"),
+        real(TRAINING, "", "--lora-alpha", &O::lora_alpha, 0, 1e6, R::CLOSED, "0..1000000", "0 = twice the rank",
+             "what adapters add is multiplied by this, over the rank"),
+        text(MODEL, "", "--adapter", &O::adapter, "file or folder", "none",
+             "adapters that --lora has trained of the model of -e: a model_*.bin of that run, or its folder"),
         text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optim/optimizers.h); each has an -l of its own unless that is "
              "given"),
