@@ -20,14 +20,16 @@
 #include <numeric>
 #include "llmc/base/program.h"
 #include "llmc/cpu/compiled_once.h"  // kernels::, and what the services need of a CPU
+#include "llmc/cpu/linear.h"
 #include "llmc/cpu/shard.h"
-#include "llmc/cpu/weights.h"
 #include "llmc/run/services.h"
 
-// The gradient of a tensor of one layer: floatG is fp32 where 16-bit gradients would be summed over
-// micro-steps or processes (Sizes::sums_gradients()), else floatX.
+// The gradient of a tensor of one layer; null if it does not train (--train). floatG is fp32 where
+// 16-bit gradients would be summed over micro-steps or processes (Sizes::sums_gradients()), else
+// floatX.
 template <class floatG>
 floatG* grad(GPT2& model, int tensor, int64_t layer = 0) {
+    if (!trains(model.layout.config, tensor, layer)) return nullptr;
     return (floatG*)model.grads + model.gradient_at(tensor, layer);
 }
 // The fp32 sums of the gradient of wte over the classifier's chunks; null if there are none.
@@ -48,15 +50,15 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
-    linear(model, l, act(QKV), act(LN1), QKVW, QKVB, rows);
+    linear_forward(model, l, QKVW, act(QKV), act(LN1), rows, C, 3 * C);
     kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model), model.window(l));
-    linear(model, l, act(BRANCH), act(ATTY), ATTPROJW, ATTPROJB, rows);
+    linear_forward(model, l, ATTPROJW, act(BRANCH), act(ATTY), rows, C, C);
     kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
     kernels::residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
                                         layer_input<floatX>(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C);
-    linear(model, l, act(FCH), act(LN2), FCW, FCB, rows, act(FCH_GELU));  // and GELU
-    linear(model, l, act(BRANCH), act(FCH_GELU), FCPROJW, FCPROJB, rows);
+    linear_forward(model, l, FCW, act(FCH), act(LN2), rows, C, 4 * C, act(FCH_GELU));  // and GELU
+    linear_forward(model, l, FCPROJW, act(BRANCH), act(FCH_GELU), rows, 4 * C, C);
     kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_MLP, l, C));
 }
 
@@ -183,18 +185,18 @@ void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
     const floatX* dmlp = kernels::dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C));
     // act(FCH): and back through GELU
-    kernels::matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), dmlp, act(FCH_GELU), param(FCPROJW), rows, 4 * C, C,
-                             add, act(FCH));
-    kernels::matmul_backward(dbranch, grad(FCW), grad(FCB), dwide, act(LN2), param(FCW), rows, C, 4 * C, add);
+    linear_backward(model, l, FCPROJW, grad, dwide, dmlp, act(FCH_GELU), rows, 4 * C, C, add, act(FCH));
+    linear_backward(model, l, FCW, grad, dbranch, dwide, act(LN2), rows, C, 4 * C, add);
     kernels::layernorm_backward(dresidual, grad(LN2W), grad(LN2B), dbranch, act(RESIDUAL2), param(LN2W),
                                 act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add);
     const floatX* dattention = kernels::dropout(dwide, dresidual, rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
-    kernels::matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), dattention, act(ATTY), param(ATTPROJW), rows, C,
-                             C, add);
+    linear_backward(model, l, ATTPROJW, grad, dbranch, dattention, act(ATTY), rows, C, C, add);
     kernels::attention_backward(dwide, dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model),
                                 model.window(l));
-    kernels::matmul_backward(dbranch, grad(QKVW), grad(QKVB), dwide, act(LN1), param(QKVW), rows, C, 3 * C, add);
-    kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dbranch, layer_input<floatX>(model, l), param(LN1W),
+    floatX* dln1 = model.layout.goes_below(l) ? dbranch : nullptr;
+    linear_backward(model, l, QKVW, grad, dln1, dwide, act(LN1), rows, C, 3 * C, add);
+    if (!dln1) return;
+    kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dln1, layer_input<floatX>(model, l), param(LN1W),
                                 act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);
 }
 
@@ -238,7 +240,8 @@ void backward_to(GPT2& model, const Batch& batch) {
            rows * c.C * sizeof(floatX));  // layernorm_backward adds to it, from d(lnf) in BRANCH
     kernels::layernorm_backward(act(DRESIDUAL), grad<floatG>(model, LNFW), grad<floatG>(model, LNFB), act(BRANCH),
                                 act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
-    for (int64_t l = last; l >= 0; l--) {
+    const int64_t lowest = model.layout.lowest_trained();  // -1 unless some tensors do not train
+    for (int64_t l = last; l >= std::max<int64_t>(0, lowest); l--) {
         layer_recompute<floatX>(model, l, batch);
         fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
         fetch_input(model, l - 1);
@@ -248,9 +251,11 @@ void backward_to(GPT2& model, const Batch& batch) {
         if (model.sends(batch)) reduce_gradients<floatG>(model, l, batch);
         comm_progress();
     }
-    kernels::dropout(act(DRESIDUAL), act(DRESIDUAL), rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C));
-    kernels::encoder_backward(grad<floatG>(model, WTE), grad<floatG>(model, WPE), act(DRESIDUAL), batch.x, B, T, c.C,
-                              c.maxT, add);
+    if (lowest < 0) {
+        kernels::dropout(act(DRESIDUAL), act(DRESIDUAL), rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C));
+        kernels::encoder_backward(grad<floatG>(model, WTE), grad<floatG>(model, WPE), act(DRESIDUAL), batch.x, B, T,
+                                  c.C, c.maxT, add);
+    }
     if (batch.micro == 0) note_first_gradients<floatG>(model, c.L);
     if (model.sends(batch)) reduce_gradients<floatG>(model, c.L, batch);
 }
@@ -355,7 +360,7 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
 template <class floatX>
 const float* logits_of(GPT2& model, const floatX* lnf) {
     floatX* logits = model.act<floatX>(LOGITS);
-    linear(model, 0, logits, lnf, WTE, NO_BIAS, 1);
+    linear_forward(model, 0, WTE, logits, lnf, 1, c.C, c.Vp);
     return to_host(model, format_of<floatX>(), logits, model.layout.config.V);
 }
 
@@ -382,14 +387,14 @@ const float* decode(GPT2& model, int token, int64_t position) {
         fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);
         kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1,
                                    C);
-        linear(model, l, act(QKV), act(LN1), QKVW, QKVB, 1);
+        linear_forward(model, l, QKVW, act(QKV), act(LN1), 1, C, 3 * C);
         kernels::attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position,
                                   model.sizes.cache_T, C, c.NH, model.window(l));
-        linear(model, l, branch, act(ATTY), ATTPROJW, ATTPROJB, 1);
+        linear_forward(model, l, ATTPROJW, branch, act(ATTY), 1, C, C);
         kernels::residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch,
                                             param(LN2W), param(LN2B), 1, C);
-        linear(model, l, act(FCH), act(LN2), FCW, FCB, 1, act(FCH_GELU));
-        linear(model, l, branch, act(FCH_GELU), FCPROJW, FCPROJB, 1);
+        linear_forward(model, l, FCW, act(FCH), act(LN2), 1, C, 4 * C, act(FCH_GELU));
+        linear_forward(model, l, FCPROJW, branch, act(FCH_GELU), 1, 4 * C, C);
         kernels::residual_forward(residual, residual, branch, C);
     }
     const auto [param, act, act32] = of_layer<floatX>(model, c.L - 1);

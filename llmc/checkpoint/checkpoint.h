@@ -1,6 +1,7 @@
 // Saving a run and loading it again, so that it goes on as if nothing had happened.
 // checkpoint_files.h describes what is on the disk, checkpoint_find.h finds what can be loaded.
 #pragma once
+#include "llmc/checkpoint/adapter_file.h"
 #include "llmc/checkpoint/checkpoint_find.h"
 #include "llmc/model/gathered.h"
 #include "llmc/model/rank_memory.h"
@@ -70,13 +71,15 @@ inline void clear_checkpoint(const std::string& dir, int64_t step) {
     flush_folder(dir);
 }
 
-// Writes the model's weights; returns their checksum. Where every process keeps a slice of them,
-// the others call give_weights() meanwhile.
+// Writes the model's weights, or of a model with adapters these alone; returns their checksum.
+// Where every process keeps a slice of them, the others call give_weights() meanwhile.
 inline uint64_t write_weights(FileWriter& file, GPT2& model, Progress* progress = nullptr) {
     auto get = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
         return gathered_tensor_data(model, tensor, layer, first, elems);
     };
-    return write_model(file, model.layout.config, model_version(model.format), get, progress);
+    const GPT2Config& c = model.layout.config;
+    if (c.lora.rank > 0) return write_adapters(file, c, model_version(model.format), get, progress);
+    return write_model(file, c, model_version(model.format), get, progress);
 }
 inline void give_weights(GPT2& model) {
     if (!model.weight_places.sharded) return;
@@ -88,7 +91,7 @@ inline void give_weights(GPT2& model) {
 // Fills in what the states of a checkpoint say of this rank.
 inline void complete_header(StateHeader& header, const GPT2& model) {
     header.processes = comm.shards.processes, header.rank = comm.shards.rank;
-    header.rank_states = kept_rank_states(model);
+    header.rank_states = kept_rank_states(model), header.trained = trained_identity(model.layout.config);
     header.set_version(model.optimizer, model.sizes.fp16), header.states = (int64_t)kept_states(model).size();
     header.header_checksum = header.checksum();
 }
@@ -188,11 +191,12 @@ inline void load_state(const std::string& path, const StateHeader& verified, int
     if (sum != stored) changed();
 }
 
-// Loads weights and optimizer state of the checkpoint that newest_checkpoint() found. Any number of
-// processes may have written it.
+// Loads weights, or adapters, and optimizer state of the checkpoint that newest_checkpoint() found.
+// Any number of processes may have written it.
 inline void load_checkpoint(const std::string& dir, const StateHeader& verified, FileReader& model_file, GPT2& model,
                             Progress* progress = nullptr) {
-    load_model(model, model_file, progress);
+    if (model.layout.config.lora.rank > 0) load_adapters(model, model_file, progress);
+    else load_model(model, model_file, progress);
     if (model_file.checksum.value() != verified.model_checksum)
         runtime_failure("%s has changed since it was verified", model_file.path);
     for (int64_t rank = 0; rank < verified.processes; rank++)

@@ -24,9 +24,10 @@
 // The versions of state files. 2: with AdamW. 3: with another optimizer, whose name ends the
 // header. 4: of a run in fp16; the name and the loss scale end the header. 5: of a run in another
 // format that has skipped updates; the header is as in 4, but the scale is 0. 6: of ranks that keep
-// something of their own, which ends the header; else as in 4 or 5.
+// something of their own, which ends the header; else as in 4 or 5. 7: of a run that trains some
+// tensors alone; else as in 6.
 constexpr int32_t STATE_MAGIC = 20261121, STATE_VERSION = 2, STATE_VERSION_NAMED = 3, STATE_VERSION_FP16 = 4,
-                  STATE_VERSION_SKIPPED = 5, STATE_VERSION_RANK = 6;
+                  STATE_VERSION_SKIPPED = 5, STATE_VERSION_RANK = 6, STATE_VERSION_TRAINED = 7;
 
 // The header of a state file: where the run is, and what must not change when it is resumed.
 struct StateHeader {
@@ -42,10 +43,12 @@ struct StateHeader {
     char optimizer[16] = "adamw";  // from version 3 on
     LossScale loss_scale;          // of the next step; from version 4 on
     int64_t rank_states = 0;       // bits of RankState; from version 6 on
+    uint64_t trained = 0;          // trained_identity() of the run; from version 7 on
 
     static int64_t least_bytes() { return offsetof(StateHeader, optimizer); }
     int64_t bytes() const {
-        if (version >= STATE_VERSION_RANK) return sizeof(StateHeader);
+        if (version >= STATE_VERSION_TRAINED) return sizeof(StateHeader);
+        if (version >= STATE_VERSION_RANK) return offsetof(StateHeader, trained);
         if (version >= STATE_VERSION_FP16) return offsetof(StateHeader, rank_states);
         return version == STATE_VERSION_NAMED ? offsetof(StateHeader, loss_scale) : least_bytes();
     }
@@ -54,6 +57,7 @@ struct StateHeader {
         version = fp16 ? STATE_VERSION_FP16 : o == ADAMW ? STATE_VERSION : STATE_VERSION_NAMED;
         if (!fp16 && loss_scale.skipped > 0) version = STATE_VERSION_SKIPPED;
         if (rank_states != 0) version = STATE_VERSION_RANK;
+        if (trained != 0) version = STATE_VERSION_TRAINED;
         snprintf(optimizer, sizeof(optimizer), "%s", OPTIMIZERS[o].name);
     }
     uint64_t checksum() const {
@@ -63,14 +67,14 @@ struct StateHeader {
         return sum.value();
     }
 };
-static_assert(sizeof(StateHeader) == offsetof(StateHeader, optimizer) + 16 + 16 + 8, "no padding");
+static_assert(sizeof(StateHeader) == offsetof(StateHeader, optimizer) + 16 + 16 + 16, "no padding");
 
 // Reads the header of a state file; false if that fails, or the file is of no version known.
 // file.problem is empty in the latter case.
 inline bool try_read_header(FileReader& file, StateHeader& h) {
     const int64_t least = StateHeader::least_bytes();
     if (!file.try_read((void*)&h, least, "the header")) return false;
-    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_RANK) return false;
+    if (h.magic != STATE_MAGIC || h.version < STATE_VERSION || h.version > STATE_VERSION_TRAINED) return false;
     if (!file.try_read(h.optimizer, h.bytes() - least, "the header")) return false;
     h.optimizer[sizeof(h.optimizer) - 1] = 0;
     return find_optimizer(h.optimizer) < NUM_OPTIMIZERS;

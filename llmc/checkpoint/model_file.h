@@ -60,13 +60,13 @@ inline int32_t read_model_header(FileReader& file, GPT2Config& config) {
     return version;
 }
 
-// Reads the tensors after the header, and calls put(tensor, layer, values) with each of them, in
-// fp32. Exit 1 if the file ends early or a value is not finite.
+// Reads tensors `first` to end - 1 after the header, and calls put(tensor, layer, values) with each
+// of them, in fp32. Exit 1 if the file ends early or a value is not finite.
 template <class Put>
-inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Config& config, Put put) {
+inline void read_tensors(FileReader& file, int32_t version, const GPT2Config& config, int first, int end, Put put) {
     std::vector<float> values;
     std::vector<uint16_t> halves;
-    for (int i = 0; i < NUM_TENSORS; i++)
+    for (int i = first; i < end; i++)
         for (int64_t l = 0; l < tensor_layers(i, config); l++) {
             values.resize(tensor_elems(i, config));
             if (version == MODEL_VERSION_FP32) file.read(values.data(), values.size() * 4, TENSORS[i].name);
@@ -82,6 +82,10 @@ inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Conf
                 runtime_failure("%s is damaged: %s has values that are not finite", file.path, tensor_text(i, l));
             put(i, l, values.data());
         }
+}
+template <class Put>
+inline void read_model_tensors(FileReader& file, int32_t version, const GPT2Config& config, Put put) {
+    read_tensors(file, version, config, 0, NUM_TENSORS, put);
 }
 
 // The version of the layout in which model files keep weights of this format. It has none for fp16,
@@ -109,25 +113,48 @@ inline void load_model(GPT2& model, const std::string& path) {
     load_model(model, file);
 }
 
-// Calls each(tensor, layer, first, elems) with the pieces of a model file, in its order.
+// Calls each(tensor, layer, first, elems) with the pieces of a file of tensors `begin` to end - 1,
+// in its order.
 template <class Each>
-inline void for_each_model_piece(const GPT2Config& config, Each each) {
+inline void for_each_model_piece(const GPT2Config& config, Each each, int begin = 0, int end = NUM_TENSORS) {
     constexpr int64_t PIECE_ELEMS = 1 << 20;  // 4 MiB: saving needs little memory of its own
-    for (int i = 0; i < NUM_TENSORS; i++)
+    for (int i = begin; i < end; i++)
         for (int64_t l = 0, elems = tensor_elems(i, config); l < tensor_layers(i, config); l++)
             for (int64_t first = 0; first < elems; first += PIECE_ELEMS)
                 each(i, l, first, std::min(PIECE_ELEMS, elems - first));
 }
 
+// Writes tensors `first` to end - 1. get(tensor, layer, first, elems) returns elements first to
+// first + elems of a tensor in fp32; values of a bf16 model fit bf16 exactly, so their lower 16
+// bits are dropped. Exit 1 if a value is not finite or the disk fails; no file is left then.
+template <class Get>
+inline void write_tensors(FileWriter& file, int32_t version, const GPT2Config& config, int begin, int end, Get get,
+                          Progress* progress) {
+    std::vector<uint16_t> halves;
+    auto write_piece = [&](const float* values, int64_t elems) {
+        if (progress) progress->add(elems * (version == MODEL_VERSION_FP32 ? 4 : 2));
+        if (version == MODEL_VERSION_FP32) return file.write(values, elems * 4);
+        halves.resize(elems);
+        for (int64_t k = 0; k < elems; k++) {
+            uint32_t bits;
+            memcpy(&bits, values + k, 4);
+            halves[k] = (uint16_t)(bits >> 16);
+        }
+        file.write(halves.data(), elems * 2);
+    };
+    const auto write = [&](int i, int64_t l, int64_t first, int64_t elems) {
+        const float* values = get(i, l, first, elems);
+        if (!all_finite(values, elems)) file.refuse(tensor_text(i, l) + " has values that are not finite");
+        write_piece(values, elems);
+    };
+    for_each_model_piece(config, write, begin, end);
+}
 // Writes the contents of a model file, which the caller then flushes and publishes; returns its
-// checksum. get(tensor, layer, first, elems) returns elements first to first + elems of a tensor in
-// fp32; values of a bf16 model fit bf16 exactly, so their lower 16 bits are dropped. Exit 1 if a
-// value is not finite or the disk fails; no file is left then.
+// checksum.
 template <class Get>
 inline uint64_t write_model(FileWriter& file, const GPT2Config& config, int32_t version, Get get,
                             Progress* progress = nullptr) {
     Header h;
-    std::vector<uint16_t> halves;
     const int32_t sizes[] = {MODEL_MAGIC,
                              version,
                              (int32_t)config.maxT,
@@ -140,21 +167,6 @@ inline uint64_t write_model(FileWriter& file, const GPT2Config& config, int32_t 
                              config.window.alternate};
     memcpy(h.value, sizes, sizeof(sizes));
     file.write(h.value, sizeof(h.value));
-    auto write_piece = [&](const float* values, int64_t elems) {
-        if (progress) progress->add(elems * (version == MODEL_VERSION_FP32 ? 4 : 2));
-        if (version == MODEL_VERSION_FP32) return file.write(values, elems * 4);
-        halves.resize(elems);
-        for (int64_t k = 0; k < elems; k++) {
-            uint32_t bits;
-            memcpy(&bits, values + k, 4);
-            halves[k] = (uint16_t)(bits >> 16);
-        }
-        file.write(halves.data(), elems * 2);
-    };
-    for_each_model_piece(config, [&](int i, int64_t l, int64_t first, int64_t elems) {
-        const float* values = get(i, l, first, elems);
-        if (!all_finite(values, elems)) file.refuse(tensor_text(i, l) + " has values that are not finite");
-        write_piece(values, elems);
-    });
+    write_tensors(file, version, config, 0, NUM_TENSORS, get, progress);
     return file.checksum.value();
 }

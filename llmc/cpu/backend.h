@@ -140,7 +140,8 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
             "out of memory: the run needs %.0f MiB, the machine has %.0f MiB; --plan shows what for, a smaller -e, -b "
             "or -t or a higher -r lowers it",
             needed / MIB, present / MIB);
-    const int64_t weights_bytes = model.weight_places.elems(model.layout) * s.floatX_bytes;
+    const int64_t weights_bytes =
+        (model.weight_places.elems(model.layout) + model.layout.frozen_elems) * s.floatX_bytes;
     model.params = map_memory(weights_bytes);
     spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
     if (model.codes) {

@@ -12,8 +12,8 @@
 // 4-bit codes come from a table of 16 in a register, those of nf4 rounded to 14 bits as well, so
 // that no sum of 8 products leaves 32 bits.
 //
-// For many rows the arithmetic limits: a strip of the weights at a time is turned into numbers, with
-// which the products of matmul.h compute.
+// For many rows the arithmetic limits: a strip of the weights at a time is turned into numbers,
+// with which the products of matmul.h compute.
 #pragma once
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
@@ -171,8 +171,7 @@ VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const Co
                 }
             }
     }
-    for (int s = 0; s < STREAMS; s++)
-        sums[s] = sum(total[s]) * (bytes ? *m.scales(row + s * stride) : table.unit);
+    for (int s = 0; s < STREAMS; s++) sums[s] = sum(total[s]) * (bytes ? *m.scales(row + s * stride) : table.unit);
 }
 
 // Columns `begin` to `end` - 1 of out (m.rows), one row of outputs, in STREAMS streams as in

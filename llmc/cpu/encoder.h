@@ -39,14 +39,14 @@ VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
     });
 }
 
-// dwte (Vp,C) is added to. dwpe (maxT,C) is written, with zeros from T on, or added to if add. dout
-// (B,T,C), inp (B,T).
+// dwte (Vp,C) is added to. dwpe (maxT,C) is written, with zeros from T on, or added to if add. Each
+// may be null if it is not wanted. dout (B,T,C), inp (B,T).
 template <class floatX, class floatG>
 void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
                       int64_t maxT, bool add) {
     const Range range(work::embedding_backward(B * T, C, maxT, sizeof(floatX), sizeof(floatG)));
     std::vector<int> order(B * T), begin(B * T + 1);
-    const int64_t tokens = sort_by_token(order.data(), begin.data(), inp, B * T).segments;
+    const int64_t tokens = dwte ? sort_by_token(order.data(), begin.data(), inp, B * T).segments : 0;
     parallel_ranges(tokens, 8, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; i++) {
             floatG* token = dwte + inp[order[begin[i]]] * C;
@@ -60,7 +60,7 @@ void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int*
             add_row(token, total, dout + order[begin[i + 1] - 1] * C, C);
         }
     });
-    parallel_ranges(maxT, 16, [&](int64_t begin, int64_t end) {
+    parallel_ranges(dwpe ? maxT : 0, 16, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; t++)
             for_each_vector(C, [&](size_t i, size_t count) {
                 vfloat total{};

@@ -94,8 +94,8 @@ void residual_forward(floatX* out, const floatX* inp1, const floatX* inp2, size_
 }
 
 // dinp (rows, C) is added to: it already holds the gradient that came past the branch. dweight (C)
-// and dbias (C) are written, or added to if add. dout (rows, C); inp, mean and rstd are those of
-// the forward pass.
+// and dbias (C) are written, or added to if add. Each may be null if it is not wanted. dout (rows,
+// C); inp, mean and rstd are those of the forward pass.
 template <class floatX, class floatG>
 void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
                         const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
@@ -104,7 +104,8 @@ void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floa
     // thread does all of a piece and sums its dweight and dbias; then the sums of the pieces are
     // added in order.
     const int64_t piece_rows = ceil_div(rows, LAYERNORM_PIECES), pieces = ceil_div(rows, piece_rows);
-    std::vector<float> sums(pieces * 2 * C);
+    const bool wanted = dweight || dbias;
+    std::vector<float> sums(wanted ? pieces * 2 * C : 0);
     parallel_for(pieces, [&](int64_t piece) {
         float *dw = sums.data() + piece * 2 * C, *db = dw + C;
         for (int64_t r = piece * piece_rows; r < std::min(rows, (piece + 1) * piece_rows); r++) {
@@ -116,6 +117,7 @@ void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floa
                 const vfloat di = load_some(d + i, count), xhat = (load_some(x + i, count) - m) * s,
                              g = di * load_some(weight + i, count);
                 g_sum[half] += g, gx_sum[half] += g * xhat;
+                if (!wanted) return;
                 store_some(dw + i, load_some(dw + i, count) + di * xhat, count);
                 store_some(db + i, load_some(db + i, count) + di, count);
             });
@@ -128,6 +130,7 @@ void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floa
             });
         }
     });
+    if (!wanted) return;
     parallel_ranges(C, 4 * VEC_FLOATS, [&](int64_t begin, int64_t end) {
         for_each_vector(end - begin, [&](size_t i, size_t count) {
             const size_t c = begin + i;
@@ -135,8 +138,8 @@ void layernorm_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floa
             for (int64_t p = 0; p < pieces; p++)
                 dw += load_some(sums.data() + p * 2 * C + c, count),
                     db += load_some(sums.data() + (p * 2 + 1) * C + c, count);
-            store_some(dweight + c, add ? load_some(dweight + c, count) + dw : dw, count);
-            store_some(dbias + c, add ? load_some(dbias + c, count) + db : db, count);
+            if (dweight) store_some(dweight + c, add ? load_some(dweight + c, count) + dw : dw, count);
+            if (dbias) store_some(dbias + c, add ? load_some(dbias + c, count) + db : db, count);
         });
     });
 }

@@ -62,12 +62,12 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
 template <class floatX>
 void encoder_backward(floatX* dwte, floatX* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
                       int64_t maxT, bool add) {
-    for (int64_t i = 0; i < maxT * C && !add; i++) dwpe[i] = 0;
+    for (int64_t i = 0; i < maxT * C && !add && dwpe; i++) dwpe[i] = 0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
             for (int64_t c = 0; c < C; c++) {
-                dwte[inp[b * T + t] * C + c] += dout[(b * T + t) * C + c];
-                dwpe[t * C + c] += dout[(b * T + t) * C + c];
+                if (dwte) dwte[inp[b * T + t] * C + c] += dout[(b * T + t) * C + c];
+                if (dwpe) dwpe[t * C + c] += dout[(b * T + t) * C + c];
             }
 }
 
@@ -159,7 +159,8 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
 template <class floatX>
 void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floatX* dout, const floatX* inp,
                         const floatX* weight, const float* mean, const float* rstd, int64_t rows, int64_t C, bool add) {
-    for (int64_t c = 0; c < C && !add; c++) dweight[c] = dbias[c] = 0;
+    for (int64_t c = 0; c < C && !add && dweight; c++) dweight[c] = 0;
+    for (int64_t c = 0; c < C && !add && dbias; c++) dbias[c] = 0;
     for (int64_t r = 0; r < rows; r++) {
         const floatX *x = inp + r * C, *d = dout + r * C;
         float g_mean = 0, gx_mean = 0;
@@ -172,8 +173,8 @@ void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, const floa
         gx_mean /= C;
         for (int64_t c = 0; c < C; c++) {
             float xhat = (x[c] - mean[r]) * rstd[r], g = d[c] * weight[c];
-            dweight[c] += d[c] * xhat;
-            dbias[c] += d[c];
+            if (dweight) dweight[c] += d[c] * xhat;
+            if (dbias) dbias[c] += d[c];
             dinp[r * C + c] += rstd[r] * (g - g_mean - xhat * gx_mean);
         }
     }

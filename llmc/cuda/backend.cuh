@@ -187,7 +187,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         check_cuda(cudaMalloc(&p, bytes), "allocating");
         check_cuda(cudaMemsetAsync(p, 0, bytes, own.stream), "clearing memory");
     };
-    take(model.params, model.weight_places.elems(model.layout) * s.floatX_bytes);
+    take(model.params, (model.weight_places.elems(model.layout) + model.layout.frozen_elems) * s.floatX_bytes);
     if (s.training) {
         take(model.grads, grads_elems(model, s) * s.floatX_bytes);
         if (s.sums_gradients()) take(model.grad_sums, model.gradient_places.elems(model.layout) * 4);

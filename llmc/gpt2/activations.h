@@ -70,7 +70,7 @@ struct Sizes {
     // if all gradients are 16-bit and it is summed in parts: on a GPU always, on a CPU where the
     // classifier takes its rows in several chunks.
     bool has_dwte_sums() const {
-        return training && floatX_bytes < 4 && !sums_gradients() && (gpu || rows() > logit_rows);
+        return training && floatX_bytes < 4 && !sums_gradients() && (gpu || rows() > logit_rows) && trains(config, WTE);
     }
     // Whether these sums borrow the memory of the layers' gradients, if it is large enough. On a
     // CPU they can: they are rounded before the backward pass writes the gradient of any layer.
@@ -147,6 +147,7 @@ inline int64_t layer_codes_bytes(const Sizes& s);  // see codes_offset()
   X(DOCUMENT_STARTS,"document_starts","(B,T)",          ONE,  NEVER, FORWARD,    INT32,  ALL, s.starts_elems()) \
   /* scratch of every pass */ \
   X(BRANCH,         "branch",         "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, scratch * C) \
+  X(LOW_RANK,       "low_rank",       "(2,B,T,R)",      ONE,  NEVER, FORWARD,    FLOATX, ALL, 2 * rows * s.config.lora.rank) \
   X(LOGITS,         "logits",         "(chunk,Vp)",     ONE,  NEVER, CLASSIFIER, FLOATX, ALL, s.logit_rows * Vp) \
   /* scratch of the backward pass */ \
   X(DRESIDUAL,      "dresidual",      "(B,T,C)",        ONE,  NEVER, BACKWARD,   FLOATX, ALL, scratch * C) \

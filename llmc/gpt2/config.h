@@ -5,15 +5,30 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 #include "llmc/base/check.h"
 #include "llmc/base/integer_math.h"
 #include "llmc/gpt2/window.h"
+
+// Adapters of low rank beside matrices of the layers (--lora): which, of which rank.
+struct LowRank {
+    int64_t rank = 0;   // 0: there are none
+    uint32_t on = 0;    // which: 1 qkv, 2 attproj, 4 fc, 8 fcproj
+    float alpha = 0;    // what an adapter adds is multiplied by alpha / rank
+    uint64_t base = 0;  // a checksum of the model that it was trained on, 0: unknown
+
+    float scale() const { return alpha / (float)rank; }
+};
 
 struct GPT2Config {
     int64_t maxT = 1024;            // longest sequence (context)
     int64_t V = 50257, Vp = 50304;  // vocabulary, and the same padded to a multiple of 128
     int64_t L = 12, NH = 12, C = 768;
     AttentionWindow window = {};
+    // Which tensors train, a bit for each, of every layer and then of what is outside the layers;
+    // empty: all do.
+    std::vector<uint32_t> trained = {};
+    LowRank lora = {};
 };
 
 constexpr int64_t MAX_VOCAB = 65536;  // token files have 16 bits per token

@@ -17,7 +17,7 @@ struct TensorPart {
 // How many tensors a model has, each layer's counted.
 inline int64_t all_tensors(const GPT2Config& c) {
     int64_t n = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) n += tensor_layers(i, c);
+    for (int i = 0; i < ALL_TENSORS; i++) n += tensor_layers(i, c);
     return n;
 }
 // Rows of a tensor, without the padding of the vocabulary.
@@ -25,15 +25,16 @@ inline int64_t real_rows(int tensor, const GPT2Config& c) {
     return tensor == WTE ? c.V : dimension(TENSORS[tensor].rows, c);
 }
 
-// Calls each(part) for every tensor of every layer: the part that `own` holds of it, which may be
-// empty. kept: the slices of which this process keeps state; they contain own.
+// Calls each(part) for every tensor of every layer that trains: the part that `own` holds of it,
+// which may be empty. kept: the slices of which this process keeps state; they contain own.
 template <class Each>
 inline void for_each_part(const ParameterLayout& layout, const BucketSlice& own, const BucketSlice& kept, Each each) {
     const GPT2Config& c = layout.config;
     int number = 0;
-    for (int i = 0; i < NUM_TENSORS; i++)
+    for (int i = 0; i < ALL_TENSORS; i++)
         for (int64_t l = 0; l < tensor_layers(i, c); l++, number++) {
-            const int64_t bucket = layout.bucket_of(i, l), begin = layout.offset_in_bucket[i];
+            if (!trains(c, i, l)) continue;
+            const int64_t bucket = layout.bucket_of(i, l), begin = layout.offset_in_bucket(i, l);
             const int64_t elems = real_rows(i, c) * dimension(TENSORS[i].cols, c);
             const int64_t low = std::max(begin, own.begin(layout, bucket));
             const int64_t high = std::max(low, std::min(begin + elems, own.end(layout, bucket)));

@@ -14,7 +14,7 @@ inline const float* gathered_tensor_data(GPT2& model, int tensor, int64_t layer,
     gathered.resize(n);
     for (int64_t done = 0, count; done < n; done += count) {
         count = std::min(CONVERTED_ELEMS, n - done);
-        const int64_t begin = layout.offset_in_bucket[tensor] + first + done;  // in the bucket
+        const int64_t begin = layout.offset_in_bucket(tensor, layer) + first + done;  // in the bucket
         const auto in_slice = [&](int64_t rank) {
             return BucketSlice{shards.processes, rank}.within(layout, bucket, begin, count);
         };

@@ -25,3 +25,20 @@ inline void initialize_weights(GPT2& model, uint64_t seed, Progress* progress = 
         for (int i = 0; i < NUM_TENSORS; i++)
             if (TENSORS[i].per_layer) fill(i, l);
 }
+
+// The adapters of a model: A as PyTorch draws the matrix of a linear layer, layer by layer; B is 0,
+// so that at first they add nothing.
+inline void initialize_adapters(GPT2& model, uint64_t seed) {
+    const GPT2Config& c = model.layout.config;
+    MersenneTwister rng(seed);
+    std::vector<float> values;
+    for (int64_t l = 0; l < c.L; l++)
+        for (int i = NUM_TENSORS; i < ALL_TENSORS; i++) {
+            if (tensor_elems(i, c) == 0) continue;
+            values.assign(tensor_elems(i, c), 0.0f);
+            const float bound = 1 / std::sqrt((float)dimension(TENSORS[i].cols, c));
+            for (float& value : values)
+                if (TENSORS[i].init == INIT_UNIFORM) value = bound * (2 * rng.uniform_float() - 1);
+            set_tensor(model, i, l, values.data());
+        }
+}

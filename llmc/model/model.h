@@ -57,7 +57,7 @@ struct GPT2 {
     NumberFormat format = FORMAT_FP32;
 
     // ---- in the memory of the device
-    void* params = nullptr;  // weight_places.elems() in floatX
+    void* params = nullptr;  // weight_places.elems() in floatX, then layout.frozen_elems
     // --weights: the matrices, in place of those in params; and room for a strip of one in floatX.
     WeightCodes codes;
     void* decoded_strip = nullptr;
@@ -114,7 +114,7 @@ struct GPT2 {
     template <class floatX>
     floatX* param(int tensor, int64_t layer = 0) {
         return (floatX*)params + weight_places.whole(layout, layout.bucket_of(tensor, layer)) +
-               layout.offset_in_bucket[tensor];
+               layout.offset_in_bucket(tensor, layer);
     }
     template <class floatX>
     floatX* act(int a, int64_t layer = 0) {
@@ -126,7 +126,7 @@ struct GPT2 {
 
     // Where the gradient of a tensor of one layer begins in its memory, in elements.
     int64_t gradient_at(int tensor, int64_t layer = 0) const {
-        return gradient_places.whole(layout, layout.bucket_of(tensor, layer)) + layout.offset_in_bucket[tensor];
+        return gradient_places.whole(layout, layout.bucket_of(tensor, layer)) + layout.offset_in_bucket(tensor, layer);
     }
     // Whether a micro-batch adds to the gradients of those before it, else it writes its own; and
     // whether the processes sum them at once. Sharded gradients are summed over processes first.

@@ -176,8 +176,10 @@ inline void set_state(GPT2& model, int state, int64_t bucket, int64_t first, int
 inline BucketSlice kept_weights(const GPT2& model) { return model.weight_places.sharded ? model.slice : BucketSlice{}; }
 inline ElementRange kept_elements(const GPT2& model, int tensor, int64_t layer) {
     const ParameterLayout& layout = model.layout;
-    return kept_weights(model).within(layout, layout.bucket_of(tensor, layer), layout.offset_in_bucket[tensor],
-                                      tensor_elems(tensor, layout.config));
+    const int64_t elems = tensor_elems(tensor, layout.config);
+    if (!trains(layout.config, tensor, layer)) return {0, elems};
+    return kept_weights(model).within(layout, layout.bucket_of(tensor, layer), layout.offset_in_bucket(tensor, layer),
+                                      elems);
 }
 // Element `first` of a tensor of one layer, in the memory of the device; one that this process
 // keeps.
@@ -192,9 +194,9 @@ inline void set_tensor(GPT2& model, int tensor, int64_t layer, const float* valu
         return model.backend->encode(model.codes.matrix(tensor, layer), values);
     const auto [low, high] = kept_elements(model, tensor, layer);
     if (low < high) to_device(model, model.format, weight_at(model, tensor, layer, low), values + low, high - low);
-    if (!model.master) return;
+    if (!model.master || !trains(model.layout.config, tensor, layer)) return;
     const int64_t bucket = model.layout.bucket_of(tensor, layer), elems = tensor_elems(tensor, model.layout.config);
-    set_state(model, STATE_MASTER, bucket, model.layout.offset_in_bucket[tensor], elems, values);
+    set_state(model, STATE_MASTER, bucket, model.layout.offset_in_bucket(tensor, layer), elems, values);
     leave_states(model, bucket);
 }
 // Elements first..first+elems of a tensor of the weights, which this process keeps, as fp32 on the

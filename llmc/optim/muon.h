@@ -43,7 +43,7 @@ inline void for_each_without_result(const ParameterLayout& layout, const BucketS
     const int64_t slice_begin = slice.begin(layout, layer), slice_end = slice.end(layout, layer);
     for (int i = 0; i < NUM_TENSORS; i++) {
         if (!TENSORS[i].per_layer) continue;
-        const int64_t begin = layout.offset_in_bucket[i], end = begin + tensor_elems(i, layout.config);
+        const int64_t begin = layout.offset_in_bucket(i), end = begin + tensor_elems(i, layout.config);
         if (is_layer_matrix(i)) {
             if (matrix_number(i, layer) % slice.parts != slice.part) zero(begin, end);
             continue;
@@ -106,7 +106,7 @@ void orthogonalize_matrices(Model& model, float* directions, const Device& devic
         for (int64_t l = first; l < end; l++) {
             for (int i = 0; i < NUM_TENSORS; i++)
                 if (is_layer_matrix(i) && matrix_number(i, l) % own.parts == own.part)
-                    device.orthogonalize(bucket(l) + layout.offset_in_bucket[i],
+                    device.orthogonalize(bucket(l) + layout.offset_in_bucket(i),
                                          dimension(TENSORS[i].rows, layout.config),
                                          dimension(TENSORS[i].cols, layout.config));
             if (!several) continue;

@@ -50,7 +50,10 @@ struct StateLayout {
             return kept == KEEP_NONE || (kept == KEEP_OUTSIDE && in_layers) ? 0 : parameters->bucket_elems(bucket);
         return round_up(factor_offset(NUM_TENSORS, in_layers), 16 * parameters->processes);
     }
-    int64_t bucket_begin(int64_t bucket) const { return bucket * bucket_elems(0); }
+    int64_t bucket_begin(int64_t bucket) const {
+        if (replicated()) return bucket * bucket_elems(0);
+        return kept == KEEP_NONE || kept == KEEP_OUTSIDE ? 0 : parameters->bucket_begin[bucket];
+    }
     int64_t total_elems() const { return bucket_begin(parameters->config.L) + bucket_elems(parameters->config.L); }
     // Where the factors of a tensor lie in their bucket.
     int64_t factor_offset(int tensor, bool per_layer) const {

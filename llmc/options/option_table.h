@@ -143,6 +143,19 @@ inline const std::vector<OptionRow>& option_table() {
         single(TRAINING, "", "--dropout", &O::dropout, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
                "share of the embeddings' sum and of what layers add to it that each step sets to 0; not of attention's "
                "weights, which its kernels never store"),
+        nonempty(
+            TRAINING, "", "--train", &O::train, "`all` or names", "all",
+            "the tensors that train: some of wte, wpe, ln, bias, qkv, attproj, fc, fcproj, lnf, head, layers; with "
+            "=N or =A-B of these layers alone: wte,ln,layers=8-11"),
+        whole(TRAINING, "", "--lora", &O::lora, 0, 1024, "0..1024", "0 = off",
+              "the model stays as it is, and adapters of this rank are trained beside its matrices; checkpoints hold "
+              "them alone"),
+        nonempty(TRAINING, "", "--lora-on", &O::lora_on, "names", "qkv,attproj,fc,fcproj",
+                 "the matrices that have one"),
+        real(TRAINING, "", "--lora-alpha", &O::lora_alpha, 0, 1e6, R::CLOSED, "0..1000000", "0 = twice the rank",
+             "what adapters add is multiplied by this, over the rank"),
+        text(MODEL, "", "--adapter", &O::adapter, "file or folder", "none",
+             "adapters that --lora has trained of the model of -e: a model_*.bin of that run, or its folder"),
         text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optim/optimizers.h); each has an -l of its own unless that is "
              "given"),
@@ -252,8 +265,9 @@ inline const std::vector<OptionRow>& option_table() {
               "CPU; the processes on a machine share them"),
         text(EVERYDAY | SPEED, "", "--precision", &O::precision, "fp32, fp32x3, bf16, fp16",
              "CPU: fp32; CUDA: as built", "of weights and activations; fp16 on CUDA alone"),
-        text(EVERYDAY | SPEED, "", "--weights", &O::weights, "int8, int4, nf4", "as --precision",
-             "with -x 0: generation and evaluation with matrices in 8 or 4 bits a weight, in fewer bytes and less time"),
+        text(
+            EVERYDAY | SPEED, "", "--weights", &O::weights, "int8, int4, nf4", "as --precision",
+            "with -x 0: generation and evaluation with matrices in 8 or 4 bits a weight, in fewer bytes and less time"),
         text(SPEED, "", "--loss-scale", &O::loss_scale, "`dynamic` or a number above 0", "dynamic",
              "fp16: what the loss is multiplied by for the backward pass; dynamic: lowered when a gradient overflows"),
         text(CHECKPOINTS, "", "--trace", &O::trace, "file", "none", "a time line of some steps, for ui.perfetto.dev"),

@@ -22,7 +22,8 @@ inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
 // The rows of all weights, or of all gradients: one if a process keeps all of them, called `name`.
 inline void plan_buckets(std::vector<PlanRow>& rows, const char* category, const char* name, const BucketPlaces& places,
                          const ParameterLayout& layout, int64_t elem_bytes) {
-    if (!places.sharded) return rows.push_back({category, name, "as parameters", places.elems(layout) * elem_bytes});
+    const char* whole = layout.frozen_elems > 0 ? "of what trains" : "as parameters";
+    if (!places.sharded) return rows.push_back({category, name, whole, places.elems(layout) * elem_bytes});
     const std::string share = format("1/%d of %s", layout.processes, category);
     rows.push_back({category, "own slices", share, places.slices_elems(layout) * elem_bytes});
     rows.push_back({category, "whole buckets", "2 layers, rest", places.places_elems(layout) * elem_bytes});
@@ -31,14 +32,16 @@ inline void plan_buckets(std::vector<PlanRow>& rows, const char* category, const
 // The rows of the parameters (tensors.h).
 inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const ParameterLayout& layout, bool in_codes) {
     int64_t tensors = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) {
+    for (int i = 0; i < ALL_TENSORS; i++) {
         if (in_codes && is_product_matrix(i)) continue;
         const int64_t elems = tensor_elems(i, s.config) * tensor_layers(i, s.config);
         tensors += elems;
+        if (elems == 0) continue;
         rows.push_back(
             {"parameters", TENSORS[i].name, TENSORS[i].per_layer ? "L layers" : "one", elems * s.floatX_bytes});
     }
-    rows.push_back({"parameters", "padding", "", (layout.total_elems() - tensors) * s.floatX_bytes});
+    const int64_t padding = layout.total_elems() + layout.frozen_elems - tensors;
+    rows.push_back({"parameters", "padding", "", padding * s.floatX_bytes});
 }
 // The rows of the weights: by tensor, if this process keeps all of them.
 inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Sizes& s) {
@@ -59,6 +62,7 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& opti
         const char* whole[] = {"", "as parameters", "outside layers", "as vectors", "rows, columns", "bf16", "8 bits"};
         const char* sliced[] = {"", " of parameters", " of those outside", "", "", ", bf16", ", 8 bits"};
         std::string shape = whole[of_state.kept];
+        if (of_state.kept == KEEP_ALL && layout.frozen_elems > 0) shape = "of what trains";
         if (slice.parts > 1 && !of_state.replicated()) shape = format("1/%d%s", slice.parts, sliced[of_state.kept]);
         const char* name = state == STATE_MASTER ? "master weights" : STATE_NAMES[state];
         const bool offloaded = elsewhere && state != STATE_FACTORS;
@@ -97,10 +101,26 @@ inline int64_t weights_before_bytes(const GPT2& model, const Options& o) {
     return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.shards.processes * 4 : 0;
 }
 
+// FLOPs of one token, forward and backward, where some tensors do not train: two for each parameter
+// of a matrix forward; backward two where the gradient goes on below it, and two where it trains.
+inline double partial_flops_per_token(const GPT2Config& c, int64_t T) {
+    const ParameterLayout layout = parameter_layout(c, 1);
+    const double wte = (double)c.V * (double)c.C;
+    double flops = (4 + 2 * trains(c, WTE)) * wte;
+    for (int64_t l = 0; l < c.L; l++) {
+        const bool backward = l >= layout.lowest_trained();
+        flops += 2 * twice_seen((double)T, (double)c.window.of_layer(l)) * (double)c.C * (backward ? 3.5 : 1);
+        for (int i = 0; i < ALL_TENSORS; i++)
+            if (is_layer_matrix(i))
+                flops += (double)tensor_elems(i, c) * (2 + (backward ? 2 : 0) + (trains(c, i, l) ? 2 : 0));
+    }
+    return flops;
+}
 // FLOPs of one token, forward and backward: its matrix products, and causal attention at sequences
 // of T (two products forward, five backward, each over half of the positions, or those of a
 // window).
 inline double flops_per_token(const GPT2Config& c, int64_t T) {
+    if (!c.trained.empty()) return partial_flops_per_token(c, T);
     double matmul_params = (double)c.V * c.C + (double)c.L * 12 * c.C * c.C, seen = 0;
     for (int64_t l = 0; l < c.L; l++) seen += twice_seen((double)T, (double)c.window.of_layer(l));
     return 6 * matmul_params + 3.5 * 2 * seen * c.C;

@@ -9,7 +9,6 @@
 // hold every state in the plan once.
 inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, const ParameterLayout& layout,
                                        const std::vector<PlanRow>& rows) {
-    int64_t tensors = 0;
     bool master = false;
     StateHeader header;
     for (const PlanRow& row : rows) {
@@ -18,8 +17,8 @@ inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, cons
             if (row.category == "compression" && "the " + row.name == RANK_STATES[state])
                 header.rank_states |= 1 << state;
     }
-    for (int i = 0; i < NUM_TENSORS; i++) tensors += tensor_elems(i, s.config) * tensor_layers(i, s.config);
-    const double model = (double)sizeof(Header) + (double)tensors * (double)s.file_bytes();
+    const double model = (double)saved_model_bytes(s.config, s.file_bytes());
+    header.trained = trained_identity(s.config);
     header.set_version(optimizer, s.fp16);
     return model + (double)(s.slices() * state_file_bytes(layout, header, optimizer, master));
 }

@@ -34,6 +34,7 @@ inline int64_t find_checkpoint(Run& run) {
                              : newest_checkpoint(o.out_dir, run.state, &run.model_file, &run.logger);
     if (step < 0) return -1;
     run.whole[step] = true;
+    if (is_adapter_file(*run.model_file)) run.adapter_file = std::move(run.model_file);
     if (!name_exists(run_json_path(o.out_dir)))
         warning("%s is not there: flags that are not given have their defaults", run_json_path(o.out_dir));
     return step;
@@ -62,6 +63,11 @@ inline Sizes settle_run(Run& run) {
     if (resumed) check_same_model(o, config);
     settle_sizes(o, config);
     settle_optimizer(o);
+    settle_trained(o, config, run.adapter_file);
+    if (!o.weights.empty() && config.lora.rank > 0)
+        usage_error("--weights %s does not go with adapters; a model that they were merged into is accepted",
+                    o.weights);
+    if (resumed) check_same_trained(o, config, run.state);
     check_compression(run.model.format, o);
     check_sync(run.model.format, o);
     if (comm.rank == 0) check_trained_positions(o);
@@ -85,7 +91,7 @@ inline Sizes settle_run(Run& run) {
 // Ends the run (exit 1) unless all processes have the same flags, model, data and checkpoint.
 inline void check_processes_agree(Run& run) {
     const GPT2Config& c = run.model.layout.config;
-    const std::string shape = format("%d %d %d %d %d", c.L, c.C, c.NH, c.V, c.maxT);
+    const std::string shape = format("%d %d %d %d %d %d", c.L, c.C, c.NH, c.V, c.maxT, c.lora.base);
     comm_check_flags(common_flags(run.options));
     comm_check_same(shape, "model");
     comm_check_same(format("%d %d %d", run.train_data.ends_identity, run.val_data.ends_identity, run.resumed_step),

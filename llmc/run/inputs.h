@@ -177,20 +177,40 @@ inline void identify_data(Run& run, int64_t resumed_step) {
             o.val_data, o.out_dir, other, resumed_step);
 }
 
+// The model that adapters are beside: drawn, or from its file. Its checksum, or that of what it is
+// drawn from, goes into their files.
+inline void load_base(Run& run) {
+    const Options& o = run.options;
+    LowRank& lora = run.model.layout.config.lora;
+    const auto drawn_from = [&] { return format("%s %d", descriptor_of(run.model.layout.config), o.seed); };
+    if (run.model_file) {
+        load_model(run.model, *run.model_file);
+        lora.base = run.model_file->checksum.value();
+        return run.model_file.reset();
+    }
+    Checksum sum;
+    sum.add(drawn_from().data(), drawn_from().size());
+    initialize_weights(run.model, o.seed);
+    lora.base = sum.value();
+}
+
 // The weights: drawn, or from the model file; of a resumed run with its optimizer state.
 inline void load_weights(Run& run, int64_t resumed_step) {
     const Options& o = run.options;
+    const bool adapts = run.model.layout.config.lora.rank > 0, resumes = resumed_step >= 0;
     run.random_weights = !run.model_file;
-    if (run.random_weights) {
+    if (adapts) load_base(run);
+    std::unique_ptr<FileReader>& from = adapts ? run.adapter_file : run.model_file;
+    if (!from) {
+        if (adapts) return initialize_adapters(run.model, o.seed);
         const int64_t parameters = parameter_count(run.model.layout.config);
         Progress progress(run.logger, "drawing the initial weights", parameters, "million", 1000000);
         return initialize_weights(run.model, o.seed, &progress);
     }
-    FileReader& file = *run.model_file;
-    const bool resumes = resumed_step >= 0;
     const int64_t state_bytes = resumes ? run.state.processes * file_bytes(state_path(o.out_dir, resumed_step, 0)) : 0;
-    Progress progress(run.logger, "loading " + file.path, file.size_bytes + state_bytes, "MB", 1000000);
-    if (resumes) load_checkpoint(o.out_dir, run.state, file, run.model, &progress);
-    else load_model(run.model, file, &progress);
-    run.model_file.reset();
+    Progress progress(run.logger, "loading " + from->path, from->size_bytes + state_bytes, "MB", 1000000);
+    if (resumes) load_checkpoint(o.out_dir, run.state, *from, run.model, &progress);
+    else if (adapts) load_adapters(run.model, *from, &progress);
+    else load_model(run.model, *from, &progress);
+    from.reset();
 }

@@ -134,9 +134,9 @@ inline void save(Run& run) {
     if (run.options.out_dir.empty() || run.saved_step == run.state.step) return;
     if (run.model.apart) meet(run, run.state.step), run.model.backend->meet(run.model, MEET_STATES);
     const ParameterLayout& layout = run.model.layout;
-    const int64_t model_bytes = model_file_bytes(layout.config, run.model.sizes.file_bytes());
+    const int64_t model_bytes = saved_model_bytes(layout.config, run.model.sizes.file_bytes());
     StateHeader header;
-    header.rank_states = kept_rank_states(run.model);
+    header.rank_states = kept_rank_states(run.model), header.trained = trained_identity(layout.config);
     header.set_version(run.model.optimizer, run.model.sizes.fp16);
     const int64_t state_bytes = state_file_bytes(layout, header, run.model.optimizer, run.model.master);
     const int64_t all_bytes = model_bytes + comm.shards.processes * state_bytes;

@@ -48,8 +48,9 @@ struct Run {
     Tokenizer tokenizer;
     DataLoader train_data, val_data;
     StateHeader state;
-    FolderLock lock;                         // on the out dir; held by rank 0
-    std::unique_ptr<FileReader> model_file;  // the weights' file, opened once and then read
+    FolderLock lock;                           // on the out dir; held by rank 0
+    std::unique_ptr<FileReader> model_file;    // the weights' file, opened once and then read
+    std::unique_ptr<FileReader> adapter_file;  // that of --adapter, or of the checkpoint of a run with --lora
     std::map<int64_t, bool> whole;  // by step: whether a checkpoint that this run has saved or verified is whole
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;

@@ -45,6 +45,16 @@ inline KernelWork decode_activations(double elems, double x) { return {{"from co
 inline KernelWork matmul(double n, double C, double OC, bool gelu, double x) {
     return {{gelu ? "matmul + gelu" : "matmul", C, OC}, 2 * n * C * OC, x * (n * C + C * OC + (gelu ? 2 : 1) * n * OC)};
 }
+inline KernelWork low_rank(double n, double C, double OC, double R, bool gelu, double x) {
+    return {{gelu ? "matmul + LoRA + gelu" : "matmul + LoRA", C, OC},
+            2 * n * (C * OC + R * (C + OC)),
+            x * (n * C + C * OC + R * (C + OC) + (gelu ? 2 : 1) * n * OC)};
+}
+inline KernelWork low_rank_backward(double n, double C, double OC, double R, double x, double g) {
+    return {{"matmul backward + LoRA", C, OC},
+            2 * n * (C * OC + 3 * R * (C + OC)),
+            x * (2 * n * C + n * OC + C * OC) + (x + g) * R * (C + OC)};
+}
 inline KernelWork matmul_backward(double n, double C, double OC, bool gelu, double x, double g) {
     return {{gelu ? "matmul backward + gelu" : "matmul backward", C, OC},
             4 * n * C * OC,

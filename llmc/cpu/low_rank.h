@@ -1,0 +1,78 @@
+// A linear layer whose matrix stays as it is, with an adapter of low rank beside it: LoRA (Hu et
+// al. 2021, arXiv:2106.09685).
+//
+//     out   = inp weight^T + bias + low B      low  = scale inp A^T     A (R,C), B (R,OC): R is small
+//     Dinp  = Dout weight + Dlow A             Dlow = scale Dout B^T
+//     DA    = Dlow^T inp,   DB = low^T Dout
+//
+// The adapter's share of out and of Dinp is added to the sums of the large product while they are
+// in the first-level cache (gemm.h): R multiply-adds for each, and no pass over memory. B is stored
+// transposed, so that both adapters are read along their rows. low is computed again in the
+// backward pass: 2 rows C R FLOPs are less than keeping it is worth.
+#pragma once
+#include "llmc/cpu/matmul.h"
+
+// out (rows, R) = scale inp (rows, n) weight (R, n)^T, written.
+template <class floatX>
+void scaled_product(floatX* out, const floatX* inp, const floatX* weight, int64_t rows, int64_t n, int64_t R,
+                    float scale) {
+    const auto scaled = [=](int64_t, int64_t, vfloat v, size_t) { return v * scale; };
+    gemm(out, R, MatrixView<floatX>{inp, n, 1}, MatrixView<floatX>{weight, 1, n}, rows, R, n, false,
+         epilogue_of(out, R, scaled));
+}
+// v + what a row of low (R) times the columns from `column` on of adapter (R, n) is.
+template <class floatX>
+VEC_INLINE vfloat add_low_rank(vfloat v, const floatX* low, const floatX* adapter, int64_t n, int64_t R, int64_t column,
+                               size_t count) {
+    const floatX* row = adapter + column;
+    for (int64_t r = 0; r < R; r++, row += n) v += load_some(row, count) * (float)low[r];
+    return v;
+}
+
+// out (rows, OC), and gelu_out (rows, OC) if it is not null, as matmul_forward() writes them, with
+// the adapter. low (rows, R) is scratch.
+template <class floatX>
+void low_rank_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, const floatX* A,
+                      const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R, float scale,
+                      floatX* gelu_out = nullptr) {
+    const Range range(work::low_rank(rows, C, OC, R, gelu_out, sizeof(floatX)));
+    scaled_product(low, inp, A, rows, C, R, scale);
+    const auto add_adapter = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+        if (bias) v += load_some(bias + col, count);
+        v = add_low_rank(v, low + row * R, B, OC, R, col, count);
+        if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
+        return v;
+    };
+    const MatrixView<floatX> A_view{inp, C, 1}, B_view{weight, 1, C};
+    if (rows > MATMUL_FEW_ROWS)
+        return gemm(out, OC, A_view, B_view, rows, OC, C, false, epilogue_of(out, OC, add_adapter));
+    matmul_forward(out, inp, weight, (const floatX*)nullptr, rows, C, OC);
+    for (int64_t row = 0; row < rows; row++)
+        for_each_vector(OC, [&](size_t col, size_t count) {
+            floatX* at = out + row * OC + col;
+            store_some(at, add_adapter(row, col, load_some(at, count), count), count);
+        });
+}
+
+// dinp (rows, C) is written, times gelu'(pre_gelu) if that is not null; dA (R, C) and dB (R, OC)
+// are written, or added to if add. dinp may be null if it is not wanted. low (2, rows, R) is
+// scratch.
+template <class floatX, class floatG>
+void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout, const floatX* inp,
+                       const floatX* weight, const floatX* A, const floatX* B, floatX* low, int64_t rows, int64_t C,
+                       int64_t OC, int64_t R, float scale, bool add, const floatX* pre_gelu = nullptr) {
+    const Range range(work::low_rank_backward(rows, C, OC, R, sizeof(floatX), sizeof(floatG)));
+    floatX *dlow = low + rows * R, *const none = nullptr;
+    floatG* const no_bias = nullptr;
+    scaled_product(low, inp, A, rows, C, R, scale);
+    scaled_product(dlow, dout, B, rows, OC, R, scale);
+    matmul_backward(none, dA, no_bias, dlow, inp, none, rows, C, R, add);
+    matmul_backward(none, dB, no_bias, low, dout, none, rows, OC, R, add);
+    if (!dinp) return;
+    const auto add_adapter = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+        v = add_low_rank(v, dlow + row * R, A, C, R, col, count);
+        return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
+    };
+    gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
+         epilogue_of(dinp, C, add_adapter), pre_gelu);
+}
