@@ -359,9 +359,10 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
 // The scores of all tokens (V) of what follows a position, from its row of lnf.
 template <class floatX>
 const float* logits_of(GPT2& model, const floatX* lnf) {
+    const GPT2Config& c = model.layout.config;
     floatX* logits = model.act<floatX>(LOGITS);
     linear_forward(model, 0, WTE, logits, lnf, 1, c.C, c.Vp);
-    return to_host(model, format_of<floatX>(), logits, model.layout.config.V);
+    return to_host(model, format_of<floatX>(), logits, c.V);
 }
 
 // The logits (V) of what follows n tokens, at most T of Sizes, which are positions 0 to n - 1. One
