@@ -4,6 +4,7 @@
     make step-model                                     # tables of all chips; WRITE=1 puts them into dev/MEASURED.md
     python3 dev/cuda/step_model.py --kernels --chip H100 --model d12 -b 64
     python3 dev/cuda/step_model.py --held-out           # published figures that nothing here was fitted to
+    python3 dev/cuda/step_model.py --llmc               # a step with default flags, beside llm.c's
     python3 dev/cuda/step_model.py --order groups:64    # attention's blocks in another order
     python3 dev/cuda/step_model.py --gpus 1,8,64        # 124M to 1558M on several GPUs
     python3 dev/cuda/step_model.py --graphs             # what --cuda-graph 1 saves; --write: only this table
@@ -30,6 +31,7 @@ import os  # noqa: E402
 import re  # noqa: E402
 import time  # noqa: E402
 
+import beside_llmc  # noqa: E402
 import cache_replay  # noqa: E402
 import held_out  # noqa: E402
 import step_graphs  # noqa: E402
@@ -183,8 +185,8 @@ def write(args, codes):
     table = step_table(codes, args, SHOWN, steps)
     write_between(ROOT / MEASURED, "step model", "\n".join(
         [f"**Predicted, not measured.** {origin}", "", f"GPT-2 in {conditions(args)}:", "", *table, "",
-         *held_out.lines(args, codes), "", "### What is assumed", "", held_out.ASSUMED, "",
-         *assumption_table(codes, args), ""]))
+         *beside_llmc.lines(args, codes), "", *held_out.lines(args, codes), "", "### What is assumed", "",
+         held_out.ASSUMED, "", *assumption_table(codes, args), ""]))
     chip = next(c for c in CHIPS if c.name.startswith("H100"))
     args.chips, args.models = [chip], list(MODELS)
     per_kernel = kernel_table(args, chip, step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
@@ -208,6 +210,7 @@ def parse():
     parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
     parser.add_argument("--order", type=cache_replay.order_of, help="of attention's blocks: " + cache_replay.ORDERS)
     parser.add_argument("--held-out", action="store_true", help="a table of published figures")
+    parser.add_argument("--llmc", action="store_true", help="a step with default flags beside llm.c's")
     parser.add_argument("--kernels", action="store_true", help="a table of the kernels of a step")
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
     parser.add_argument("--graphs", action="store_true", help="a table of what CUDA graphs save")
@@ -239,6 +242,8 @@ def main():
         print("\n".join(step_graphs.table(args, codes)))
     elif args.held_out:
         print("\n".join(held_out.lines(args, codes)))
+    elif args.llmc:
+        print("\n".join(beside_llmc.lines(args, codes)))
     elif args.gpus:
         print("\n".join(scaling_table(codes, args, args.gpus)))
     elif args.kernels:
