@@ -11,6 +11,7 @@ from step_launches import MODELS, dry_run, plan_of, step_of
 from step_time import several_gpus, step_seconds, time_of
 
 MODEL, B = "d12", 64
+NAME = MODELS[MODEL][0]
 GELU_OPERANDS = {"164": 1, "192": 2}  # products with GELU in their epilogue, and with its derivative: what -ge is
 REVIEWED = {"recompute": 0, "gelu_fusion": 0}
 REVIEWER = {"H100 SXM": (138, 150), "A100 SXM 80GB": (295, 320)}  # ms from, to; of one GPU
@@ -64,9 +65,9 @@ def reviewed(args, codes):
 
 PAGE = f"""### Beside llm.c
 
-A step of {MODELS[MODEL][0]}, B {B}, T 1024, with no flag given but -b; the second column says what the trainer chooses
-then. The two columns after it are this trainer's, modelled here (low / expected / high ms): **nobody has measured
-them**. The last but one is llm.c's (ms), on 8 GPUs, **measured by its users**: the last says who.
+A step of {NAME}, B {B}, T 1024, with no flag given but -b; the second column says what the trainer chooses then. The
+two columns after it are this trainer's, modelled here (low / expected / high ms): **nobody has measured them**. The
+last but one is llm.c's (ms), on 8 GPUs, **measured by its users**: the last says who.
 
 | GPU | chosen | ours, one GPU, modelled | ours, 8 GPUs, 524,288 tokens, modelled | llm.c, these 8, measured | by whom |
 |---|---|---|---|---|---|"""

@@ -173,8 +173,9 @@ def write_graphs(args, codes):
 
 def write(args, codes):
     """Tables into the pages, and the machine code of the kernels of a step into machine_code.json."""
-    used = {Launch(words[1:]).symbol for chip in CHIPS for model in MODELS for micro_steps in (1, 2)
-            for words in dry_run(args, chip, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
+    flags = [beside_llmc.with_flags(args, gelu_fusion=level) for level in (0, 2)]
+    used = {Launch(words[1:]).symbol for chip in CHIPS for model in MODELS for micro_steps in (1, 2) for those in flags
+            for words in dry_run(those, chip, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
     kept = {arch: {s: c for s, c in sorted(code.items()) if s in used} for arch, code in codes.items()}
     short = lambda code: json.dumps(code, separators=(",", ":"))
     of_arch = lambda code: ",\n".join(f'  "{symbol}": {short(c)}' for symbol, c in code.items())
