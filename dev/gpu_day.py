@@ -8,9 +8,11 @@
                                                         and goes there, in pieces of 16 MiB: FILE.0, FILE.1, ...
 
 The first part checks that driver, toolkit and GPU fit; if they do not, the day stops with a sentence that says why.
-Each part is a process of its own with a time limit, and leaves FOLDER/PART.json and FOLDER/PART.log. A second call goes
-on with the parts that are not done; --again PART repeats one. What the parts found goes to FOLDER/gpu_day.json, of
-which --write makes the tables of the pages, beside those of other GPUs. No part needs the internet.
+Each part is a process of its own with a time limit, and leaves FOLDER/PART.json and FOLDER/PART.log; the archive has
+each as soon as it is done, so that the day may be cut off at any time. A second call goes on with the parts that are
+not done; --again PART repeats one. What the parts found goes to FOLDER/gpu_day.json, of which --write makes the tables
+of the pages, beside those of other GPUs. The report ends with the questions that only a GPU decides, and what follows
+from their answers. No part needs the internet.
 
 Programs come from build/gpu_day (make gpu_day_programs) or GPU_DAY_PROGRAMS.
 """
@@ -25,7 +27,9 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 
+import gpu_day_questions
 from gpu_day_parts import PARTS, Day, Skipped, are_built, programs_of, restore_products
 from readme import replace
 
@@ -95,10 +99,13 @@ def run_day(args):
             print(f"{name}: left for the next call ({left:.0f} s left, it usually takes {part.usual_s} s)", flush=True)
             continue
         print(f"{name}: {part.what} (about {part.usual_s} s, at most {part.limit_s} s)", flush=True)
-        limit = min(part.limit_s, left) if not args.simulate else part.limit_s
-        if not run_part(args, name, limit) and limit == part.limit_s:
-            replace(args.state / f"{name}.json", json.dumps(
-                {"status": "failed", "seconds": limit, "said": f"it took longer than {limit} s"}))
+        most = part.limit_s * (10 if args.simulate else 1)  # the simulator may share its cores
+        limit = most if args.simulate else min(most, left)
+        if not run_part(args, name, limit) and limit == most:
+            replace(args.state / f"{name}.json",
+                    json.dumps({"status": "failed", "seconds": limit, "said": f"it took longer than {limit} s"}))
+        if args.archive:
+            pack(args.state, args.archive)
         if name == "check" and (record_of(args.state, name) or {}).get("status") == "failed":
             print(f"the day stops here: {record_of(args.state, name)['said']}", flush=True)
             return False
@@ -118,13 +125,18 @@ def pieces_of(archive):
 def unpack(archive, state):
     """The state of the call before, of whatever folder and machine."""
     data = b"".join(path.read_bytes() for path in pieces_of(archive))
-    if data:
+    if not data:
+        return
+    try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             tar.extractall(state)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as problem:
+        sys.exit(f"{archive}.0 to {archive.name}.{MOST_PIECES - 1} are no whole archive of a state ({problem}): remove "
+                 "them to begin anew")
 
 
 def pack(state, archive):
-    """All files of the state, of logs the end. Old pieces go once the new ones are there."""
+    """All files of the state, of logs the end. Old pieces go once all new ones are there."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as tar:
         for path in sorted(path for path in state.iterdir() if path.is_file() and not path.suffix == ".part"):
@@ -138,13 +150,13 @@ def pack(state, archive):
     if count > MOST_PIECES:
         sys.exit(f"the state has {len(data) >> 20} MiB packed; {MOST_PIECES} pieces of {PIECE_BYTES >> 20} MiB are "
                  f"accepted: remove what is large in {state}")
-    for n in range(MOST_PIECES):
-        path = archive.with_name(f"{archive.name}.{n}")
-        if n < count:
-            path.with_name(path.name + ".new").write_bytes(data[n * PIECE_BYTES:(n + 1) * PIECE_BYTES])
-            path.with_name(path.name + ".new").replace(path)
-        else:
-            path.unlink(missing_ok=True)
+    place = lambda n, more="": archive.with_name(f"{archive.name}.{n}{more}")
+    for n in range(count):
+        place(n, ".new").write_bytes(data[n * PIECE_BYTES:(n + 1) * PIECE_BYTES])
+    for n in range(count):
+        place(n, ".new").replace(place(n))
+    for n in range(count, MOST_PIECES):
+        place(n).unlink(missing_ok=True)
 
 
 def collect(state):
@@ -159,7 +171,8 @@ def collect(state):
     day = {"gpu": machine.get("gpu", "unknown"), "cuda": machine.get("cuda", ""), "date": time.strftime("%Y-%m-%d"),
            "steps": list(latest.values()), "kernels": (records.get("kernels") or {}).get("kernels", {}),
            "products": (records.get("products") or {}).get("products", []),
-           "ladders": ladders, "parts": {name: r for name, r in records.items() if r}}
+           "ladders": ladders, "questions": gpu_day_questions.answered(records),
+           "parts": {name: r for name, r in records.items() if r}}
     replace(state / "gpu_day.json", json.dumps(day, indent=1))
     return day
 
@@ -174,6 +187,7 @@ def summary(day):
         lines.append(f"{name:24} {record['status']:8} {record['seconds']:6.0f}  {record.get('said', '')}"[:150])
     count = lambda status: sum(r["status"] == status for r in day["parts"].values())
     left = len(PARTS) - len(day["parts"])
+    lines += gpu_day_questions.lines(day["questions"])
     lines.append(f"{count('done')} done, {count('failed')} failed, {count('skipped')} skipped, {left} left")
     return "\n".join(lines)
 

@@ -147,8 +147,8 @@ def check(day):
     problem = misfit(driver[1], capability, built)
     if problem:
         raise RuntimeError(problem)
-    return {"said": f"CUDA {driver[1]}, compute capability {capability}; programs of CUDA {built['cuda']} for "
-            f"{built['archs']}"}
+    return {"capability": capability, "said": f"CUDA {driver[1]}, compute capability {capability}; programs of CUDA "
+            f"{built['cuda']} for {built['archs']}"}
 
 
 def build(day):
@@ -231,17 +231,19 @@ def same_bits(day):
 
 
 def gelu_fusion(day):
-    """-ge 0 to 2: other roundings, so losses are compared, not bits. After so few steps they agree to 1%."""
+    """-ge 0 to 2, and 2 with the gradient of the bias in the epilogue: other roundings, so losses are compared, not
+    bits. After so few steps they agree to 1%."""
     losses, ms = {}, {}
-    for level in (0, 1, 2):
-        text = day.train("-b", 2 if day.simulated else 16, "-x", 3 if day.simulated else 10, "-r", 0, "-ge", level)
+    for level in ("0", "1", "2", "2, bias"):
+        day.environment.update({"BIAS_IN_EPILOGUE": "1"} if "bias" in level else {})
+        text = day.train("-b", 2 if day.simulated else 16, "-x", 3 if day.simulated else 10, "-r", 0, "-ge", level[0])
         losses[level] = [float(x) for x in re.findall(r"\| loss ([\d.]+)", text)]
         ms[level] = min(float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)[1:])
-    for level in (1, 2):
-        for step, (a, b) in enumerate(zip(losses[0], losses[level]), 1):
+    for level in losses:
+        for step, (a, b) in enumerate(zip(losses["0"], losses[level]), 1):
             if not abs(a - b) <= 0.01 * a:
                 raise RuntimeError(f"-ge {level}: loss {b} at step {step}, {a} with -ge 0")
-    return {"ms": ms, "said": "ms per step at -ge 0, 1, 2: " + ", ".join(f"{v:.2f}" for v in ms.values())}
+    return {"ms": ms, "said": "ms per step: " + "; ".join(f"-ge {level} {value:.2f}" for level, value in ms.items())}
 
 
 def cuda_graph(day):
@@ -304,14 +306,19 @@ def steps(B, peers, rounds=1):
     return run
 
 
+def first_and_last(ms):
+    """The middle of the first and of the last quarter of the steps of a run, and whether it has become slower."""
+    quarter = max(1, len(ms) // 4)
+    early, late = (sorted(values)[quarter // 2] for values in (ms[:quarter], ms[-quarter:]))
+    return early, late, late > 1.03 * early
+
+
 def defaults_64(day):
     """200 steps at B 64 with the default flags: their time, and whether the GPU becomes slower as it becomes hot."""
     every = 1 if day.simulated else 5
     text = day.train("-b", 2 if day.simulated else 64, "-x", 8 if day.simulated else 200, "-lg", every)
     ms = [float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)][2:]
-    quarter = max(1, len(ms) // 4)
-    middle = lambda values: sorted(values)[len(values) // 2]
-    early, late = middle(ms[:quarter]), middle(ms[-quarter:])
+    early, late, slower = first_and_last(ms)
     clocks = [int(x) for x in re.findall(r", clock (\d+) MHz", text)]
     watts, celsius = [[float(x) for x in re.findall(rf", (?:power )?([\d.]+) {unit}", text)] for unit in "WC"]
     said = f"{min(ms):.2f} ms at best, {early:.2f} ms at first, {late:.2f} ms in the end"
@@ -319,7 +326,6 @@ def defaults_64(day):
         said += f"; clock {clocks[0]} to {clocks[-1]} MHz, least {min(clocks)}"
     if watts and celsius:
         said += f"; up to {max(watts):.0f} W and {max(celsius):.0f} C"
-    slower = late > 1.03 * early
     return {"ms": ms, "clocks": clocks, "watts": watts, "celsius": celsius, "throttled": slower,
             "said": said + ("; it becomes slower: its clock is lowered, or another program runs" if slower else "")}
 
@@ -385,8 +391,15 @@ def products(day):
     if not found or re.search(PRODUCT, text, re.M):
         raise RuntimeError("no product was timed" if not found else "what was chosen is not found by the next run")
     better = sum(row["algorithm"] > 1 for row in found)
-    return {"products": found, "said": f"for {better} of {len(found)} products not the first is best; a step at B "
-                                       f"{sizes[0]}: {before:.2f} ms with the first, {after:.2f} ms with the best"}
+    return {"products": found, "before_ms": before, "after_ms": after,
+            "said": f"for {better} of {len(found)} products not the first is best; a step at B {sizes[0]}: "
+                    f"{before:.2f} ms with the first, {after:.2f} ms with the best"}
+
+
+def fastest_of(results, shipped):
+    """Of the rungs of a ladder with the number format of what ships."""
+    return min((r for r in results if (r["bench"], r["type"]) == (shipped["bench"], shipped["type"])),
+               key=lambda r: r["min_ms"])
 
 
 def ladder(name):
@@ -405,7 +418,7 @@ def ladder(name):
         data["results"] = [r for r in data["results"] if r["main"]]
         said = []
         for shipped in (r for r in data["results"] if r["id"] == "shipped"):
-            best = min((r for r in data["results"] if r["bench"] == shipped["bench"]), key=lambda r: r["min_ms"])
+            best = fastest_of(data["results"], shipped)
             said.append(f"{shipped['bench']} {shipped['min_ms']:.3f} ms, {shipped['percent']:.0f}% of the peak" +
                         (f" ({best['id']}: {best['min_ms']:.3f} ms)" if best is not shipped else ""))
         peaks = f"copy {data['memory_gbs']:.0f} GB/s, bf16 {data['bf16_gflops'] / 1e3:.0f} TFLOP/s"
@@ -460,7 +473,7 @@ PARTS = {
     "machine": Part("driver, clocks, versions", 5, 60, machine),
     # What these two say decides what is worth doing next.
     "torch_attention": Part("attention by PyTorch's back ends", 30, 150, torch_attention),
-    "gelu_fusion": Part("-ge 0 to 2", 15, 90, gelu_fusion),
+    "gelu_fusion": Part("-ge 0 to 2, and the bias in the epilogue", 20, 90, gelu_fusion),
     "cuda_graph": Part("--cuda-graph 0 and 1 at B 4, 16, 64", 45, 180, cuda_graph),
     f"ladder_{LADDERS[0]}": Part(f"peaks of copies and products, every rung of {LADDERS[0]}", 30, 120,
                                  ladder(LADDERS[0])),

@@ -22,18 +22,21 @@ MODELS = {"d12": ("124M", 12, 768, 12), "d24": ("350M", 24, 1024, 16), "d36": ("
 EPILOGUE_OPERANDS = {164: 1, 192: 1, 208: 1}
 
 
+def memory_mib(chip):
+    return int(chip.memory_bytes) >> 20
+
+
 @functools.lru_cache(None)
 def run_once(program, flags, record, card):
     """The lines of the launches of a step, without computing it."""
-    children.run([program, "-x", 1, *flags], env={**dict(card), "CUSIM_MEMORY_MIB": "4000000", "CUSIM_DRY": record},
-                 cwd=ROOT)
+    children.run([program, "-x", 1, *flags], env={**dict(card), "CUSIM_DRY": record}, cwd=ROOT)
     return [line.split() for line in (ROOT / record).read_text().splitlines()]
 
 
 def dry_run(args, chip, C, NH, L, B, micro_steps, more=()):
-    """On a simulated card that holds as many blocks as the chip does. more: flags."""
+    """On a simulated card that holds as many blocks as the chip does, and has its memory. more: flags."""
     card = (("CUSIM_CAPABILITY", chip.capability), ("CUSIM_MULTIPROCESSORS", str(chip.sms)),
-            ("CUSIM_SHARED_KIB", str(chip.shared_kb)))
+            ("CUSIM_SHARED_KIB", str(chip.shared_kb)), ("CUSIM_MEMORY_MIB", str(memory_mib(chip))))
     pathlib.Path("build").mkdir(exist_ok=True)
     flags = ("-e", f"L{L}C{C}H{NH}T{args.T}", "-b", B, "-t", args.T, "-d", B * args.T * micro_steps, "-v", 0, "-s", 0,
              "-r", args.recompute, "-ge", args.gelu_fusion, "-i", args.data, *more)
@@ -42,10 +45,10 @@ def dry_run(args, chip, C, NH, L, B, micro_steps, more=()):
 
 
 @functools.lru_cache(None)
-def plan_of(program, T, data, model, B, more):
-    """What --plan says, FLOPs of a step, and bytes that it allocates."""
+def plan_of(program, T, data, model, B, more, memory=4000000):
+    """What --plan says, FLOPs of a step, and bytes that it allocates on a card with so many MiB."""
     flags = ["-e", model, "-b", B, "-t", T, "-s", 0, "-i", data, *more]
-    plan, _ = children.run([program, "--plan", *flags], env={"CUSIM_MEMORY_MIB": "4000000"}, cwd=ROOT)
+    plan, _ = children.run([program, "--plan", *flags], env={"CUSIM_MEMORY_MIB": str(memory)}, cwd=ROOT)
     return plan, float(re.search(r"FLOPs a step: (\S+)", plan)[1]), float(re.search(r"total (\d+) bytes", plan)[1])
 
 
@@ -54,7 +57,8 @@ DRIVER_BYTES = 2**30  # of a chip's memory
 
 def fits_chip(args, chip, model, B):
     """Whether a step of one micro-step fits the memory of the chip, and its FLOPs."""
-    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, ("-d", B * args.T, "-r", args.recompute))
+    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, ("-d", B * args.T, "-r", args.recompute),
+                               memory_mib(chip))
     return memory <= chip.memory_bytes - DRIVER_BYTES, flops
 
 

@@ -4,6 +4,7 @@
     make step-model                                     # tables of all chips; WRITE=1 puts them into dev/MEASURED.md
     python3 dev/cuda/step_model.py --kernels --chip H100 --model d12 -b 64
     python3 dev/cuda/step_model.py --held-out           # published figures that nothing here was fitted to
+    python3 dev/cuda/step_model.py --llmc               # a step with default flags, beside llm.c's
     python3 dev/cuda/step_model.py --order groups:64    # attention's blocks in another order
     python3 dev/cuda/step_model.py --gpus 1,8,64        # 124M to 1558M on several GPUs
     python3 dev/cuda/step_model.py --graphs             # what --cuda-graph 1 saves; --write: only this table
@@ -30,6 +31,7 @@ import os  # noqa: E402
 import re  # noqa: E402
 import time  # noqa: E402
 
+import beside_llmc  # noqa: E402
 import cache_replay  # noqa: E402
 import held_out  # noqa: E402
 import step_graphs  # noqa: E402
@@ -171,8 +173,9 @@ def write_graphs(args, codes):
 
 def write(args, codes):
     """Tables into the pages, and the machine code of the kernels of a step into machine_code.json."""
-    used = {Launch(words[1:]).symbol for chip in CHIPS for model in MODELS for micro_steps in (1, 2)
-            for words in dry_run(args, chip, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
+    flags = [beside_llmc.with_flags(args, gelu_fusion=level) for level in (0, 2)]
+    used = {Launch(words[1:]).symbol for chip in CHIPS for model in MODELS for micro_steps in (1, 2) for those in flags
+            for words in dry_run(those, chip, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
     kept = {arch: {s: c for s, c in sorted(code.items()) if s in used} for arch, code in codes.items()}
     short = lambda code: json.dumps(code, separators=(",", ":"))
     of_arch = lambda code: ",\n".join(f'  "{symbol}": {short(c)}' for symbol, c in code.items())
@@ -183,8 +186,8 @@ def write(args, codes):
     table = step_table(codes, args, SHOWN, steps)
     write_between(ROOT / MEASURED, "step model", "\n".join(
         [f"**Predicted, not measured.** {origin}", "", f"GPT-2 in {conditions(args)}:", "", *table, "",
-         *held_out.lines(args, codes), "", "### What is assumed", "", held_out.ASSUMED, "",
-         *assumption_table(codes, args), ""]))
+         *beside_llmc.lines(args, codes), "", *held_out.lines(args, codes), "", "### What is assumed", "",
+         held_out.ASSUMED, "", *assumption_table(codes, args), ""]))
     chip = next(c for c in CHIPS if c.name.startswith("H100"))
     args.chips, args.models = [chip], list(MODELS)
     per_kernel = kernel_table(args, chip, step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
@@ -208,6 +211,7 @@ def parse():
     parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
     parser.add_argument("--order", type=cache_replay.order_of, help="of attention's blocks: " + cache_replay.ORDERS)
     parser.add_argument("--held-out", action="store_true", help="a table of published figures")
+    parser.add_argument("--llmc", action="store_true", help="a step with default flags beside llm.c's")
     parser.add_argument("--kernels", action="store_true", help="a table of the kernels of a step")
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
     parser.add_argument("--graphs", action="store_true", help="a table of what CUDA graphs save")
@@ -239,6 +243,8 @@ def main():
         print("\n".join(step_graphs.table(args, codes)))
     elif args.held_out:
         print("\n".join(held_out.lines(args, codes)))
+    elif args.llmc:
+        print("\n".join(beside_llmc.lines(args, codes)))
     elif args.gpus:
         print("\n".join(scaling_table(codes, args, args.gpus)))
     elif args.kernels:

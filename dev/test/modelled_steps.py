@@ -15,6 +15,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("dev/cuda", "dev", "dev/cusim")]  # before dev/test: equal names
+import beside_llmc  # noqa: E402
 import cache_replay  # noqa: E402
 import held_out  # noqa: E402
 import machine_code  # noqa: E402
@@ -253,6 +254,27 @@ def held_out_figures_are_met(program):
     expect(count == len(held_out.ATTENTION) + len(held_out.STEPS), f"{count} figures")
 
 
+def default_flags_beside_llmc(program):
+    """The page has the table; what it was to reach, it reaches; flags are those that the trainer takes by itself."""
+    args, codes = Arguments(program), json.loads(step_launches.STORED.read_text())
+    page = (ROOT / "dev/MEASURED.md").read_text()
+    reached, most = {}, {"A100 SXM 80GB": 290, "H100 SXM": 135}
+    for chip, ms, line in beside_llmc.rows(args, codes):
+        reached[chip.name] = ms[EXPECTED]
+        expect(line in page, f"dev/MEASURED.md has not: {line}")
+        expect((" -ge 2` " in line) == (chip.arch == "90a") and "`-r 0 " in line, f"other flags are chosen: {line}")
+    expect(reached.keys() == most.keys(), f"steps beside llm.c: {reached}")
+    expect(all(reached[name] <= ms for name, ms in most.items()), f"{reached} ms with default flags, asked: {most}")
+    found = list(beside_llmc.reviewed(args, codes))
+    for text in (beside_llmc.PAGE, "\n".join(beside_llmc.review(found))):
+        expect(text in page, f"dev/MEASURED.md has not: {text}")
+    for name, (first, last), (low, expected, high), then in found:
+        expect(low < last and first < high and expected < then, f"{name}: the page says that the ranges overlap")
+    of_chip = lambda name: step_launches.dry_run(args, next(c for c in CHIPS if name in c.name), 768, 12, 2, 16, 1)
+    scores = lambda rows, name: ["product", "50304", str(rows), "768"] in [words[:4] for words in of_chip(name)]
+    expect(scores(16384, "A100") and scores(8192, "RTX 4090"), "scores do not come in chunks as the memory says")
+
+
 def embedding_gradient(machine):
     """What the page says of the product that adds to sums in fp32."""
     shape = 768, 50304, 8192
@@ -391,7 +413,8 @@ def main():
     loops_are_metered(), tiles_are_metered(), narrow_paths_are_left_out(), work_is_counted_by_hand()
     the_cache_drops_what_was_used_longest_ago(), blocks_have_an_order(), pieces_come_in_waves()
     warps_wait_for_results_and_pipes(), every_assumption_has_a_range_and_a_source(), products_are_plausible()
-    pages_say_what_is_modelled(), held_out_figures_are_met(program), each_assumption_moves_a_step_one_way(program)
+    pages_say_what_is_modelled(), held_out_figures_are_met(program)
+    default_flags_beside_llmc(program), each_assumption_moves_a_step_one_way(program)
     steps_respect_the_roofline(program), kernels_have_code_and_work(program)
     what_is_recomputed(program), measured_beside_modelled(program), several_gpus(program)
     graphs_save_gaps(program)

@@ -134,7 +134,8 @@ $(call check,slow_build,a slow build says that it is one,$(CPU),dev/test/slow_bu
 $(call check,bench_script,the script of the CPU bench,$(BENCHES),dev/test/bench_script.sh)
 $(call check,bench_gpu,the script of the GPU bench in the simulator,$(BENCHES),python3 dev/bench_gpu.py --sim)
 $(call check,gpu_day,the first minutes on a GPU in the simulator,\
-    $(SIM16) $(B)/BF16/test_gpt2sim $(B)/cuda/gelu $(DATA) build/host/tokenize,dev/test/gpu_day.sh)
+    $(SIM16) $(B)/BF16/test_gpt2sim $(B)/cuda/gelu $(B)/fake_nvml/libnvidia-ml.so.1 $(DATA) build/host/tokenize,\
+    dev/test/gpu_day.sh)
 $(call check,step_model,predicted times of steps on GPUs,$(SIM16) $(DATA),dev/test/modelled_steps.py $(SIM16))
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
     dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\

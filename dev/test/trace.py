@@ -167,8 +167,11 @@ def test_processes(folder):
         step = steps_of(spans[rank, 0])[0]
         sent = [e for e in outermost(spans[rank, 0], step, lambda e: "sent bytes" in e.get("args", {}))]
         check(len(sent) == 2 * (L + 1), f"a reduce-scatter and an all-gather for each bucket: {len(sent)}")
-    events, _ = trace(folder, SIM, "-f", "0", before=mpirun)
+    events, _ = trace(folder, SIM, "-f", "0", "-z", "0", before=mpirun)
     check({key[1] for key in tracks(events)} == {0, 1, 2}, "a stream for communication")
+    names = [e["name"] for e in events if e["ph"] == "X" and e["tid"] == 2]
+    check(names.count("sums and gradients") == 2 * 3 and not any(name.startswith("all_gather") for name in names),
+          f"what two ranks collect at the end of three steps is one group of calls each: {names}")
     # Links are slow: the first layer computes with its weights while those of the last are on their way.
     spans = tracks(trace(folder, SIM, "-f", "0", "-z", "1", before=["env", "CUSIM_NCCL_MS=40", *mpirun])[0])
     for rank in (0, 1):
