@@ -56,7 +56,8 @@ struct GPT2 {
     NumberFormat format = FORMAT_FP32;
 
     // ---- in the memory of the device
-    void* params = nullptr;  // weight_places.elems() in floatX
+    void* params = nullptr;    // weight_places.elems() in floatX
+    void* borrowed = nullptr;  // where the last bucket is seen whole, if its place is not in params
     // Gradients, and their sums in fp32 where there are some (Sizes::sums_gradients()), else null.
     // A CPU adds to the sums at once, and has nothing else: grads are grad_sums. On a GPU grads are
     // those of one micro-step.
@@ -105,11 +106,16 @@ struct GPT2 {
     const float* (*decode)(GPT2&, int token, int64_t position) = nullptr;
     const Backend* backend = nullptr;  // what its device provides
 
+    // The weights of a bucket, where it is seen whole.
+    template <class floatX>
+    floatX* whole_weights(int64_t bucket) {
+        if (borrowed && bucket == layout.config.L) return (floatX*)borrowed;
+        return (floatX*)params + weight_places.whole(layout, bucket);
+    }
     // A tensor of the parameters, of one layer; an activation in floatX, and one in fp32.
     template <class floatX>
     floatX* param(int tensor, int64_t layer = 0) {
-        return (floatX*)params + weight_places.whole(layout, layout.bucket_of(tensor, layer)) +
-               layout.offset_in_bucket[tensor];
+        return whole_weights<floatX>(layout.bucket_of(tensor, layer)) + layout.offset_in_bucket[tensor];
     }
     template <class floatX>
     floatX* act(int a, int64_t layer = 0) {
